@@ -1,0 +1,423 @@
+//! The six ways of counting, and the verbs they share.
+//!
+//! Every algorithm measures what is *used* of a limit, in hits or in ticks, and answers the same few
+//! questions; its chapter says how. Everything a caller sees is then the same for all six:
+//!
+//! ```text
+//!   passes     iff used + weight(cost) ≤ room
+//!   remaining  =  ⌊(plain room − used) / unit⌋        rounded down
+//!   retry      =  until used ≤ room − weight(cost)     to the nanosecond
+//!   reset      =  until used is 0
+//!   charge     :  used grows whatever the room, to twice the plain room at most
+//! ```
+//!
+//! | chapter | counts | remembers |
+//! |---|---|---|
+//! | [`fixed_window`] | hits of this window | 8 bytes |
+//! | [`sliding_log`] | hits of the last period | about 2 bytes a hit |
+//! | [`sliding_buckets`] | hits of the last sub-windows | 2 bytes a sub-window |
+//! | [`sliding_weighted`] | hits of this window, and a share of the last one's | 16 bytes |
+//! | [`token_bucket`] | ticks until all tokens are back | 8 bytes |
+//! | [`leaky_bucket`] | ticks until all promised turns are over | 8 bytes |
+//!
+//! **Clocks that step.** Takes of different threads and hosts arrive out of order by a little; a state
+//! that lies ahead of now by up to the *tolerance* (a second, or a period if that is shorter) is simply
+//! believed. One that lies further ahead was written by a clock that has since been put back. It would
+//! refuse everything until that time comes again, so it is *mended*: what it counts is counted as of
+//! now. Nothing is granted by mending, and it is over within a period. It is the one thing that a
+//! refused take may leave behind.
+//!
+//! **Limits that change.** A state is read by the shape it was written under, and written under the
+//! shape of the take. So use is never forgotten, and nodes with different versions of a policy may
+//! alternate on one key.
+
+pub(crate) mod drain;
+pub mod fixed_window;
+pub mod leaky_bucket;
+pub(crate) mod packed;
+pub mod sliding_buckets;
+pub mod sliding_log;
+pub mod sliding_weighted;
+pub mod token_bucket;
+
+use crate::decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
+use crate::limit::Limit;
+use crate::state::{Receipt, State, Written};
+use crate::time::{Span, Timestamp};
+
+/// How far ahead of now a state may lie and still be believed; never more than its period.
+///
+/// Long enough for hosts whose clocks are kept by NTP, short enough that a key which a clock step
+/// has locked is free again at most a second after its period.
+pub(crate) const TOLERANCE: Span = Span::from_secs(1);
+
+/// A limit, compiled for its algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Unlimited,
+    Blocked,
+    FixedWindow(fixed_window::Shape),
+    SlidingLog(sliding_log::Shape),
+    SlidingBuckets(sliding_buckets::Shape),
+    SlidingWeighted(sliding_weighted::Shape),
+    TokenBucket(token_bucket::Shape),
+    LeakyBucket(leaky_bucket::Shape),
+}
+
+/// What a take did.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+/// let limit = Limit::new(1, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+/// let mut written = Written::empty(&limit);
+/// let one = Ask::new(Timestamp::EPOCH, Cost::ONE);
+/// assert!(limit.take(&mut written, &one).receipt.is_some());
+/// assert!(limit.take(&mut written, &one).receipt.is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken<'l> {
+    /// The answer; `remaining` and `reset` are as of after the take.
+    pub decision: Decision,
+    /// The proof of what was taken; none when it was refused.
+    pub receipt: Option<Receipt<'l>>,
+}
+
+// === the verbs ===
+
+impl Limit {
+    /// Takes a cost if it passes; a refusal changes nothing.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let mut written = Written::empty(&limit);
+    /// let all = Ask::new(Timestamp::EPOCH, Cost::new(15));
+    /// assert!(limit.take(&mut written, &all).decision.passes());
+    /// let more = limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::ONE));
+    /// assert_eq!(more.decision.outcome, Outcome::Deny(Retry::After(Span::from_nanos(66_666_667))));
+    /// ```
+    pub fn take<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken<'l> {
+        written.mend(ask.now);
+        let (outcome, over) = self.judge(written, ask);
+        let receipt = outcome.passes().then(|| {
+            let weight = self.weight(ask.cost, ask.bound).unwrap_or(0);
+            self.write(written, ask.now, weight)
+        });
+        Taken { decision: self.describe(written, ask, outcome, over), receipt }
+    }
+
+    /// What [`take`](Self::take) would answer, were the take not counted: `remaining` is as of before.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let written = Written::empty(&limit);
+    /// let decision = limit.decide(&written, &Ask::new(Timestamp::EPOCH, Cost::new(15)));
+    /// assert!(decision.passes() && decision.remaining == 15);
+    /// ```
+    #[must_use]
+    pub fn decide(&self, written: &Written<'_>, ask: &Ask) -> Decision {
+        if written.is_ahead(ask.now) {
+            let mut mended = written.clone();
+            mended.mend(ask.now);
+            return self.decide_mended(&mended, ask);
+        }
+        self.decide_mended(written, ask)
+    }
+
+    /// How things stand: the answer to a cost of nothing.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Outcome, Span, Timestamp, Written};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let decision = limit.peek(&Written::empty(&limit), Timestamp::EPOCH);
+    /// assert_eq!((decision.outcome, decision.remaining), (Outcome::Allow, 15));
+    /// ```
+    #[must_use]
+    pub fn peek(&self, written: &Written<'_>, now: Timestamp) -> Decision {
+        self.decide(written, &Ask::new(now, Cost::default()))
+    }
+
+    /// Counts a cost whether or not it passes, at most one capacity deep into debt.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
+    /// let limit = Limit::new(10, Span::from_secs(10), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let mut written = Written::empty(&limit);
+    /// limit.charge(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(1_000)));
+    /// let peek = limit.peek(&written, Timestamp::EPOCH); // ten used, ten owed
+    /// assert_eq!(peek.outcome, Outcome::Deny(Retry::After(Span::from_secs(10))));
+    /// assert_eq!(peek.remaining, 0);
+    /// ```
+    pub fn charge<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Receipt<'l> {
+        written.mend(ask.now);
+        let weight = self.weight(ask.cost, ask.bound).unwrap_or(u64::MAX);
+        let depth = self.deepest().saturating_sub(self.used(written, ask.now));
+        self.write(written, ask.now, weight.min(depth))
+    }
+}
+
+impl Written<'_> {
+    /// Gives back what a take still weighs. At the same instant that restores the state bit for bit,
+    /// apart from what had expired anyway; after its window, nothing.
+    ///
+    /// The state cannot tell whether a receipt was given back before: whoever keeps states also
+    /// remembers which receipts are settled.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, State, Timestamp, Written};
+    /// let limit = Limit::new(3, Span::from_secs(60), Algorithm::SLIDING_LOG).unwrap();
+    /// let mut written = Written::empty(&limit);
+    /// let taken = limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(2)));
+    /// written.give_back(Timestamp::EPOCH, &taken.receipt.unwrap());
+    /// assert_eq!(written.state, State::Empty);
+    /// ```
+    pub fn give_back(&mut self, now: Timestamp, receipt: &Receipt<'_>) {
+        self.mend(now);
+        let Receipt { mark, weight, .. } = *receipt;
+        let state = &mut self.state;
+        match (&self.shape.shape, &receipt.shape.shape) {
+            (Shape::FixedWindow(shape), Shape::FixedWindow(_)) => {
+                shape.remove(state, now, mark, weight);
+            }
+            (Shape::SlidingLog(shape), Shape::SlidingLog(_)) => {
+                shape.remove(state, now, mark, weight);
+            }
+            (Shape::SlidingBuckets(shape), Shape::SlidingBuckets(_)) => {
+                shape.remove(state, now, mark, weight);
+            }
+            (Shape::SlidingWeighted(shape), Shape::SlidingWeighted(_)) => {
+                shape.remove(state, now, mark, weight);
+            }
+            (Shape::TokenBucket(shape), Shape::TokenBucket(taken)) => {
+                shape.remove(state, now, taken, mark, weight);
+            }
+            (Shape::LeakyBucket(shape), Shape::LeakyBucket(taken)) => {
+                shape.remove(state, now, taken, mark, weight);
+            }
+            _ => {} // a receipt of another state
+        }
+    }
+
+    /// Drops what no longer counts: two states that mean the same at `now` are then equal, and one
+    /// that means nothing is [`State::Empty`].
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, State, Timestamp, Written};
+    /// let limit = Limit::new(3, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+    /// let mut written = Written::empty(&limit);
+    /// limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::ONE));
+    /// written.settle(Timestamp::from_nanos(1_000_000_000));
+    /// assert_eq!(written.state, State::Empty);
+    /// ```
+    pub fn settle(&mut self, now: Timestamp) {
+        self.mend(now);
+        let state = &mut self.state;
+        match &self.shape.shape {
+            Shape::Unlimited | Shape::Blocked => *state = State::Empty,
+            Shape::FixedWindow(shape) => shape.settle(state, now),
+            Shape::SlidingLog(shape) => shape.settle(state, now),
+            Shape::SlidingBuckets(shape) => shape.settle(state, now),
+            Shape::SlidingWeighted(shape) => shape.settle(state, now),
+            Shape::TokenBucket(shape) => shape.settle(state, now),
+            Shape::LeakyBucket(shape) => shape.settle(state, now),
+        }
+    }
+
+    /// Counts as of now what a clock that has since been put back wrote too far ahead.
+    ///
+    /// Every verb that writes begins with this; it is public for stores that decide whole plans.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+    /// let limit = Limit::new(3, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+    /// let mut written = Written::empty(&limit);
+    /// let next_week = Timestamp::from_nanos(7 * 86_400_000_000_000);
+    /// limit.take(&mut written, &Ask::new(next_week, Cost::new(3)));
+    /// written.mend(Timestamp::EPOCH);
+    /// assert_eq!(limit.peek(&written, Timestamp::EPOCH).remaining, 0);
+    /// assert_eq!(limit.peek(&written, Timestamp::from_nanos(1_000_000_000)).remaining, 3);
+    /// ```
+    pub fn mend(&mut self, now: Timestamp) {
+        if !self.is_ahead(now) {
+            return;
+        }
+        let state = &mut self.state;
+        match &self.shape.shape {
+            Shape::Unlimited | Shape::Blocked => {}
+            Shape::FixedWindow(shape) => shape.mend(state, now),
+            Shape::SlidingLog(shape) => shape.mend(state, now),
+            Shape::SlidingBuckets(shape) => shape.mend(state, now),
+            Shape::SlidingWeighted(shape) => shape.mend(state, now),
+            Shape::TokenBucket(shape) => shape.mend(state, now),
+            Shape::LeakyBucket(shape) => shape.mend(state, now),
+        }
+    }
+
+    /// Whether the state lies further ahead of now than a correct clock could have put it.
+    fn is_ahead(&self, now: Timestamp) -> bool {
+        let state = &self.state;
+        match &self.shape.shape {
+            Shape::Unlimited | Shape::Blocked => false,
+            Shape::FixedWindow(shape) => shape.is_ahead(state, now),
+            Shape::SlidingLog(shape) => shape.is_ahead(state, now),
+            Shape::SlidingBuckets(shape) => shape.is_ahead(state, now),
+            Shape::SlidingWeighted(shape) => shape.is_ahead(state, now),
+            Shape::TokenBucket(shape) => shape.is_ahead(state, now),
+            Shape::LeakyBucket(shape) => shape.is_ahead(state, now),
+        }
+    }
+}
+
+// === one answer for all algorithms ===
+
+impl Limit {
+    fn decide_mended(&self, written: &Written<'_>, ask: &Ask) -> Decision {
+        let (outcome, over) = self.judge(written, ask);
+        self.describe(written, ask, outcome, over)
+    }
+
+    /// Whether a cost passes, and whether only thanks to the headroom.
+    fn judge(&self, written: &Written<'_>, ask: &Ask) -> (Outcome, bool) {
+        if self.is_unlimited() {
+            return (Outcome::Allow, false);
+        }
+        let Some(at_most) = self.most_used(ask) else {
+            return (Outcome::Deny(Retry::Never), false);
+        };
+        let used = self.used(written, ask.now);
+        if used > at_most {
+            let wait = self.wait(written, ask.now, at_most);
+            return (Outcome::Deny(wait.map_or(Retry::Never, Retry::After)), false);
+        }
+        let over = match self.most_used(&ask.bounded(Bound::Plain)) {
+            Some(plainly) => used > plainly,
+            None => true,
+        };
+        (self.turn(written, ask, used), over)
+    }
+
+    /// The most that may be used for this cost to pass; `None` when it never does.
+    fn most_used(&self, ask: &Ask) -> Option<u64> {
+        let room = self.room(ask.bound).checked_sub(self.weight(ask.cost, ask.bound)?)?;
+        // Whoever takes a turn must be able to wait for it; whoever only asks need not.
+        if let Shape::LeakyBucket(queue) = &self.shape
+            && ask.cost > Cost::default()
+        {
+            return Some(room.min(queue.most_waiting(ask.max_wait)));
+        }
+        Some(room)
+    }
+
+    /// When a cost that passes does so.
+    fn turn(&self, written: &Written<'_>, ask: &Ask, used: u64) -> Outcome {
+        let queues = matches!(self.shape, Shape::LeakyBucket(_));
+        if !queues || used == 0 || ask.cost == Cost::default() {
+            return Outcome::Allow;
+        }
+        self.wait(written, ask.now, 0).map_or(Outcome::Deny(Retry::Never), Outcome::Delay)
+    }
+
+    fn describe(&self, written: &Written<'_>, ask: &Ask, outcome: Outcome, over: bool) -> Decision {
+        if self.is_unlimited() {
+            return Decision { outcome, over, remaining: u64::MAX, reset: Some(Span::ZERO) };
+        }
+        Decision {
+            outcome,
+            over,
+            remaining: self.remaining(self.used(written, ask.now), ask.max_wait),
+            reset: self.wait(written, ask.now, 0),
+        }
+    }
+
+    /// The largest cost that passes now under the plain bound.
+    fn remaining(&self, used: u64, max_wait: Span) -> u64 {
+        if let Shape::LeakyBucket(queue) = &self.shape
+            && used > queue.most_waiting(max_wait)
+        {
+            return 0;
+        }
+        self.whole_units(self.room(Bound::Plain).saturating_sub(used))
+    }
+
+    /// Adds a weight and signs for it. Nothing is written when there is nothing to add.
+    fn write<'l>(&'l self, written: &mut Written<'l>, now: Timestamp, weight: u64) -> Receipt<'l> {
+        let mut mark = 0;
+        if weight > 0 {
+            if !core::ptr::eq(self, written.shape) {
+                written.state = self.adopt(written, now);
+                written.shape = self;
+            }
+            mark = self.add(&mut written.state, now, weight);
+        }
+        Receipt { shape: self, mark, weight }
+    }
+}
+
+// === one match for each question ===
+
+impl Limit {
+    /// What is used, in the measure of this limit.
+    fn used(&self, written: &Written<'_>, now: Timestamp) -> u64 {
+        let state = &written.state;
+        match (&self.shape, &written.shape.shape) {
+            (Shape::FixedWindow(_), Shape::FixedWindow(old)) => old.used(state, now),
+            (Shape::SlidingLog(_), Shape::SlidingLog(old)) => old.used(state, now),
+            (Shape::SlidingBuckets(_), Shape::SlidingBuckets(old)) => old.used(state, now),
+            (Shape::SlidingWeighted(_), Shape::SlidingWeighted(old)) => old.used(state, now),
+            (Shape::TokenBucket(new), Shape::TokenBucket(old)) => new.used(old, state, now),
+            (Shape::LeakyBucket(new), Shape::LeakyBucket(old)) => {
+                new.used(&new.adopt(old, state, now), now)
+            }
+            _ => 0, // nothing was ever written under this algorithm
+        }
+    }
+
+    /// How long until no more than `at_most` is used, in the measure of this limit.
+    fn wait(&self, written: &Written<'_>, now: Timestamp, at_most: u64) -> Option<Span> {
+        let state = &written.state;
+        match (&self.shape, &written.shape.shape) {
+            (Shape::FixedWindow(_), Shape::FixedWindow(old)) => old.wait(state, now, at_most),
+            (Shape::SlidingLog(_), Shape::SlidingLog(old)) => old.wait(state, now, at_most),
+            (Shape::SlidingBuckets(_), Shape::SlidingBuckets(old)) => old.wait(state, now, at_most),
+            (Shape::SlidingWeighted(_), Shape::SlidingWeighted(old)) => {
+                old.wait(state, now, at_most)
+            }
+            (Shape::TokenBucket(new), Shape::TokenBucket(old)) => {
+                new.wait(old, state, now, at_most)
+            }
+            (Shape::LeakyBucket(new), Shape::LeakyBucket(old)) => {
+                new.wait(&new.adopt(old, state, now), now, at_most)
+            }
+            _ => Some(Span::ZERO),
+        }
+    }
+
+    /// The state as this limit would have written it.
+    fn adopt(&self, written: &Written<'_>, now: Timestamp) -> State {
+        let state = &written.state;
+        match (&self.shape, &written.shape.shape) {
+            (Shape::FixedWindow(new), Shape::FixedWindow(old)) => new.adopt(old, state, now),
+            (Shape::SlidingLog(new), Shape::SlidingLog(old)) => new.adopt(old, state, now),
+            (Shape::SlidingBuckets(new), Shape::SlidingBuckets(old)) => new.adopt(old, state, now),
+            (Shape::SlidingWeighted(new), Shape::SlidingWeighted(old)) => {
+                new.adopt(old, state, now)
+            }
+            (Shape::TokenBucket(new), Shape::TokenBucket(old)) => new.adopt(old, state, now),
+            (Shape::LeakyBucket(new), Shape::LeakyBucket(old)) => new.adopt(old, state, now),
+            _ => State::Empty,
+        }
+    }
+
+    fn add(&self, state: &mut State, now: Timestamp, weight: u64) -> u64 {
+        match &self.shape {
+            Shape::Unlimited | Shape::Blocked => 0,
+            Shape::FixedWindow(shape) => shape.add(state, now, weight),
+            Shape::SlidingLog(shape) => shape.add(state, now, weight),
+            Shape::SlidingBuckets(shape) => shape.add(state, now, weight),
+            Shape::SlidingWeighted(shape) => shape.add(state, now, weight),
+            Shape::TokenBucket(shape) => shape.add(state, now, weight),
+            Shape::LeakyBucket(shape) => shape.add(state, now, weight),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A level that falls by itself, kept as the one instant at which it will be zero.
+//!
+//! Both buckets are this: a token bucket's *used* tokens come back at the rate, a leaky bucket's
+//! *promised* turns pass at the rate. Instead of a level and the time it was read, one word keeps the
+//! tick at which the level is zero; the level is then the distance to it.
+//!
+//! ```text
+//!   level
+//!    3 ┤╲
+//!    2 ┤ ╲           take 1: the zero moves one unit to the right
+//!    1 ┤  ╲ ┌╲
+//!    0 ┼───╲┘─╲──────────► time          level(now) = zero − now, or 0 when that has passed
+//!      now     zero
+//! ```
+//!
+//! **Ticks.** 7 a minute is one every 8,571,428,571.43 ns, and whatever is rounded there is lost
+//! again with every token. So time is measured in ticks of which a token is a whole number: a tick is
+//! `W / (L · 2ᵏ)`, a token is `2ᵏ` ticks, and only *reading the clock* rounds (down), which does not
+//! add up. `k` makes a tick 0.5 to 1 µs long, or 0 where a token is shorter than that. Then ticks since
+//! the epoch stay below 2⁵³ for limits up to a million a second, and a script can count them too.
+//!
+//! Near the end of 64 bits ticks stand still early enough that no sum can overflow: nothing drains
+//! any more, so nothing is granted that should not be.
+
+use crate::limit::Refill;
+use crate::ratio::Ratio;
+use crate::state::State;
+use crate::time::{Span, Timestamp};
+
+use super::TOLERANCE;
+
+/// A tick is at most this long, where a token is not shorter.
+const LONGEST_TICK: Span = Span::from_nanos(1_000);
+
+/// The rate at which levels fall, and how far up they can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drain {
+    /// `L · 2ᵏ` ticks in `W` nanoseconds.
+    ticks: Ratio,
+    /// `k`.
+    unit_bits: u32,
+    refill: Refill,
+    /// A full level under the plain bound, in ticks.
+    plain: u64,
+    /// The highest level a correct clock can show, in ticks, and the disorder we tolerate on top.
+    highest: u64,
+}
+
+impl Drain {
+    /// `amount` per `window` nanoseconds; `None` when that is faster than one a nanosecond.
+    pub(crate) fn new(amount: u64, window: u64, refill: Refill) -> Option<Self> {
+        let mut unit_bits = 0;
+        while u128::from(amount) << unit_bits < u128::from(window.div_ceil(LONGEST_TICK.as_nanos()))
+        {
+            unit_bits = u32::saturating_add(unit_bits, 1);
+        }
+        let ticks = Ratio::new(amount.checked_mul(1 << unit_bits)?, window)?;
+        Some(Self { ticks, unit_bits, refill, plain: 0, highest: 0 })
+    }
+
+    /// Sets how far up levels can be, in ticks.
+    pub(crate) fn bound(&mut self, plain: u64, most: u64) {
+        let tolerance = self.ticks.floor(TOLERANCE.as_nanos().min(self.ticks.den()));
+        self.plain = plain;
+        self.highest = most.saturating_add(tolerance);
+    }
+
+    /// The ticks of one token or turn.
+    pub(crate) const fn unit(&self) -> u64 {
+        1 << self.unit_bits
+    }
+
+    /// Whether so many ticks pass within `span`.
+    pub(crate) fn lasts_at_most(&self, ticks: u64, span: Span) -> bool {
+        self.ticks.first(ticks).is_some_and(|nanos| nanos <= span.as_nanos())
+    }
+
+    /// The whole ticks of a span, rounded down.
+    pub(crate) fn whole_ticks(&self, span: Span) -> u64 {
+        self.ticks.floor(span.as_nanos())
+    }
+
+    /// The tick of an instant, rounded down; with `Refill::Interval`, of its period's start.
+    pub(crate) fn at(&self, now: Timestamp) -> u64 {
+        let tick = match self.refill {
+            Refill::Continuous => self.ticks.floor(now.as_nanos()),
+            Refill::Interval => self.periods(now).saturating_mul(self.ticks.num()),
+        };
+        tick.min(self.last())
+    }
+
+    /// The first instant of a tick; `None` when it never comes.
+    pub(crate) fn instant(&self, tick: u64) -> Option<Timestamp> {
+        if tick > self.last() {
+            return None;
+        }
+        let nanos = match self.refill {
+            Refill::Continuous => self.ticks.first(tick),
+            Refill::Interval => tick.div_ceil(self.ticks.num()).checked_mul(self.ticks.den()),
+        };
+        nanos.map(Timestamp::from_nanos)
+    }
+
+    /// The tick at which an instant has certainly come, rounded up.
+    pub(crate) fn at_or_after(&self, instant: Timestamp) -> u64 {
+        let tick = self.at(instant);
+        if self.instant(tick) == Some(instant) { tick } else { tick.saturating_add(1) }
+    }
+
+    /// Ticks stand still here, so that `at + highest` fits 64 bits.
+    const fn last(&self) -> u64 {
+        u64::MAX.saturating_sub(self.highest)
+    }
+
+    fn periods(&self, now: Timestamp) -> u64 {
+        now.as_nanos().checked_div(self.ticks.den()).unwrap_or(0)
+    }
+
+    /// A level of one drain as a level of this: as many units, rounded up.
+    pub(crate) fn units_from(&self, other: &Self, level: u64) -> u64 {
+        let scaled = u128::from(level) << self.unit_bits;
+        u64::try_from(scaled.div_ceil(u128::from(other.unit()))).unwrap_or(u64::MAX)
+    }
+
+    /// A level of this drain as a level of another: as many units, rounded down.
+    pub(crate) fn units_in(&self, other: &Self, level: u64) -> u64 {
+        let scaled = u128::from(level) << other.unit_bits;
+        u64::try_from(scaled >> self.unit_bits).unwrap_or(u64::MAX)
+    }
+
+    // --- the step, shared by both buckets ---
+
+    pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
+        state.word().saturating_sub(self.at(now))
+    }
+
+    pub(crate) fn wait(&self, state: &State, now: Timestamp, at_most: u64) -> Option<Span> {
+        let tick = state.word().saturating_sub(at_most);
+        if tick <= self.at(now) { Some(Span::ZERO) } else { Some(self.instant(tick)?.since(now)) }
+    }
+
+    /// Raises the level by `ticks` and returns the new zero.
+    pub(crate) fn add(&self, state: &mut State, now: Timestamp, ticks: u64) -> u64 {
+        let zero = state.word().max(self.at(now)).saturating_add(ticks);
+        *state = State::of_word(zero);
+        zero
+    }
+
+    /// Lowers the level by `ticks`, to zero at most.
+    pub(crate) fn lower(&self, state: &mut State, now: Timestamp, ticks: u64) {
+        *state = State::of_word(state.word().saturating_sub(ticks));
+        self.settle(state, now);
+    }
+
+    pub(crate) fn settle(&self, state: &mut State, now: Timestamp) {
+        if self.used(state, now) == 0 {
+            *state = State::Empty;
+        }
+    }
+
+    pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        self.used(state, now) > self.highest
+    }
+
+    pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
+        *state = State::of_word(self.at(now).saturating_add(self.plain));
+    }
+}

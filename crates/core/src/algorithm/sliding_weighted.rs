@@ -1,0 +1,202 @@
+//! # Sliding window, weighted: two counts and a proportion
+//!
+//! ## The idea
+//! Keep the counts of this window and of the last one, and suppose that the last one's hits were
+//! spread evenly: as much of it counts as still overlaps the period that ends now.
+//!
+//! ```text
+//!     last window: prev       this window: cur
+//!   ┌───────────────────────┬───────────────────────┐
+//!   │               ░░░░░░░░│▓▓▓▓▓▓▓▓▓▓▓▓           │
+//!   └───────────────────────┴───────────────────────┘
+//!                   └──────── W ────────┘ now
+//!                   (W − elapsed) │ elapsed
+//! ```
+//!
+//! ## The formula
+//! With `elapsed` the time since this window began, `n` passes iff
+//! `cur + ⌊prev · (W − elapsed) / W⌋ + n ≤ L`. For `n = 1` that is the `B + P%·A < N` of the textbooks.
+//!
+//! ## A worked example
+//! 100 a minute; 80 came in the last minute, 40 so far in this one, which is a quarter over. Three
+//! quarters of 80 still count, so 40 + 60 are used and one more would be one too many:
+//!
+//! ```
+//! use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
+//! let limit = Limit::new(100, Span::from_secs(60), Algorithm::SLIDING_WEIGHTED).unwrap();
+//! let at = |secs: u64| Timestamp::from_nanos(secs * 1_000_000_000);
+//! let mut written = Written::empty(&limit);
+//! limit.take(&mut written, &Ask::new(at(30), Cost::new(80)));
+//! limit.take(&mut written, &Ask::new(at(75), Cost::new(40)));
+//! let decision = limit.decide(&written, &Ask::new(at(75), Cost::ONE));
+//! assert_eq!(decision.remaining, 0);
+//! // 80 · (60 − e)/60 falls below 60 just after e = 15 s.
+//! assert_eq!(decision.outcome, Outcome::Deny(Retry::After(Span::from_nanos(1))));
+//! ```
+//!
+//! ## State
+//! Two words: this window's number and count in one, the last window's count in the other.
+//!
+//! ## Step
+//! Take: when windows have passed, this count becomes the last one (or nothing); then add. Give back:
+//! subtract from the window it was counted in, while that still counts. Counts that lie ahead of now
+//! by more than the tolerance are taken together as this window's, up to the limit.
+//!
+//! ## What it does not promise
+//! Not `L` in any span of length `W`: if all of `prev` came at the end of its window the estimate is
+//! low by up to `prev · elapsed/W`, if all came at its beginning it is high by up to
+//! `prev · (1 − elapsed/W)`. Against a client that knows this, up to `2L` pass in a span.
+
+use super::TOLERANCE;
+use super::packed::Packed;
+use crate::ratio::Ratio;
+use crate::state::State;
+use crate::time::{Span, Timestamp};
+
+/// What the limit is compiled into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// One window in `W` nanoseconds.
+    windows: Ratio,
+    packed: Packed,
+    amount: u64,
+}
+
+/// The state as it reads at one instant.
+#[derive(Clone, Copy)]
+struct Reading {
+    /// The running window, or the one ahead that was written last.
+    number: u64,
+    cur: u64,
+    prev: u64,
+    /// Since the window began; nothing when it lies ahead.
+    elapsed: u64,
+}
+
+impl Shape {
+    pub(crate) fn new(amount: u64, window: u64, most: u64) -> Option<Self> {
+        Some(Self { windows: Ratio::new(1, window)?, packed: Packed::new(most)?, amount })
+    }
+
+    pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
+        let reading = self.read(state, now);
+        reading.cur.saturating_add(self.share(reading.prev, reading.elapsed))
+    }
+
+    pub(crate) fn wait(&self, state: &State, now: Timestamp, at_most: u64) -> Option<Span> {
+        if self.used(state, now) <= at_most {
+            return Some(Span::ZERO);
+        }
+        let Reading { number, cur, prev, .. } = self.read(state, now);
+        // In this window `cur` stays and `prev` fades; in the next `cur` is the one that fades.
+        let fading = at_most.checked_sub(cur).and_then(|room| self.faded(number, prev, room));
+        let instant = match fading {
+            Some(instant) => instant,
+            None => match self.faded(number.checked_add(1)?, cur, at_most) {
+                Some(instant) => instant,
+                None => self.start(number.checked_add(2)?)?,
+            },
+        };
+        Some(instant.since(now))
+    }
+
+    pub(crate) fn add(&self, state: &mut State, now: Timestamp, hits: u64) -> u64 {
+        let reading = self.read(state, now);
+        self.put(state, Reading { cur: reading.cur.saturating_add(hits), ..reading });
+        reading.number
+    }
+
+    pub(crate) fn remove(&self, state: &mut State, now: Timestamp, mark: u64, hits: u64) {
+        let mut reading = self.read(state, now);
+        if mark == reading.number {
+            reading.cur = reading.cur.saturating_sub(hits);
+        } else if mark.checked_add(1) == Some(reading.number) {
+            reading.prev = reading.prev.saturating_sub(hits);
+        }
+        self.put(state, reading);
+    }
+
+    /// The state of another shape, under this one. Equal windows keep their counts.
+    pub(crate) fn adopt(&self, other: &Self, state: &State, now: Timestamp) -> State {
+        let reading = if self.windows == other.windows {
+            other.read(state, now)
+        } else {
+            Reading { cur: other.used(state, now), ..self.read(&State::Empty, now) }
+        };
+        let mut adopted = State::Empty;
+        self.put(&mut adopted, reading);
+        adopted
+    }
+
+    pub(crate) fn settle(&self, state: &mut State, now: Timestamp) {
+        let reading = self.read(state, now);
+        self.put(state, reading);
+    }
+
+    pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        let tolerance = Span::from_nanos(self.windows.den()).min(TOLERANCE);
+        self.start(self.read(state, now).number).is_some_and(|start| start.since(now) > tolerance)
+    }
+
+    pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
+        let ahead = self.read(state, now);
+        let both = ahead.cur.saturating_add(ahead.prev).min(self.amount);
+        self.put(state, Reading { cur: both.max(ahead.cur), ..self.read(&State::Empty, now) });
+    }
+
+    fn read(&self, state: &State, now: Timestamp) -> Reading {
+        let current = self.windows.floor(now.as_nanos());
+        let start = current.saturating_mul(self.windows.den());
+        let elapsed = now.as_nanos().saturating_sub(start);
+        let empty = Reading { number: current, cur: 0, prev: 0, elapsed };
+        let State::Pair([word, prev]) = *state else { return empty };
+        let Some(number) = self.packed.number(word, current) else { return empty };
+        let cur = self.packed.count(word);
+        match current.checked_sub(number) {
+            None => Reading { number, cur, prev, elapsed: 0 },
+            Some(0) => Reading { cur, prev, ..empty },
+            Some(1) => Reading { prev: cur, ..empty },
+            Some(_) => empty,
+        }
+    }
+
+    fn put(&self, state: &mut State, reading: Reading) {
+        *state = match reading {
+            Reading { cur: 0, prev: 0, .. } => State::Empty,
+            Reading { number, cur, prev, .. } => State::Pair([self.packed.pack(number, cur), prev]),
+        };
+    }
+
+    /// `⌊prev · (W − elapsed) / W⌋`.
+    fn share(&self, prev: u64, elapsed: u64) -> u64 {
+        if prev == 0 {
+            return 0;
+        }
+        let left = self.windows.den().saturating_sub(elapsed);
+        let share = u128::from(prev).saturating_mul(u128::from(left));
+        u64::try_from(share.checked_div(u128::from(self.windows.den())).unwrap_or(0))
+            .unwrap_or(u64::MAX)
+    }
+
+    /// The first instant of window `number` at which the share of `prev` is at most `room`.
+    ///
+    /// `⌊prev · left / W⌋ ≤ room` iff `prev · left < (room + 1) · W` iff `left < ⌈(room + 1) · W / prev⌉`.
+    fn faded(&self, number: u64, prev: u64, room: u64) -> Option<Timestamp> {
+        let window = u128::from(self.windows.den());
+        let most_left = if prev == 0 {
+            window
+        } else {
+            let bound = u128::from(room).saturating_add(1).saturating_mul(window);
+            bound.div_ceil(u128::from(prev)).saturating_sub(1).min(window)
+        };
+        let elapsed = u64::try_from(window.saturating_sub(most_left)).unwrap_or(u64::MAX);
+        if elapsed == self.windows.den() {
+            return None; // not before the window is over
+        }
+        self.start(number)?.after(Span::from_nanos(elapsed))
+    }
+
+    fn start(&self, number: u64) -> Option<Timestamp> {
+        self.windows.first(number).map(Timestamp::from_nanos)
+    }
+}

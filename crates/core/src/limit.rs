@@ -1,0 +1,675 @@
+//! A limit: how much, per how long, by which algorithm.
+//!
+//! A [`Limit`] is checked once, when it is built, and compiled into the numbers its algorithm needs.
+//! After that nothing can go wrong any more: every decision under it is total.
+//!
+//! ```text
+//!   15 per second, token bucket of 30      Limit::new(15, second, TokenBucket { burst: Some(30), … })
+//!   amount 0                               blocks every cost but 0
+//!   Limit::unlimited()                     refuses nothing and remembers nothing
+//! ```
+
+use crate::algorithm::{
+    Shape, drain::Drain, fixed_window, leaky_bucket, sliding_buckets, sliding_log,
+    sliding_weighted, token_bucket,
+};
+use crate::calendar::Calendar;
+use crate::decision::{Bound, Cost};
+use crate::time::Span;
+use core::fmt;
+
+/// How much, per how long, by which [`Algorithm`]; immutable once built.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, LimitError, Span};
+/// let limit = Limit::new(500, Span::from_secs(3600), Algorithm::SLIDING_BUCKETS).unwrap();
+/// assert_eq!(limit.amount(), 500);
+/// let refused = Limit::new(500, Span::from_nanos(1), Algorithm::SLIDING_BUCKETS);
+/// assert_eq!(refused, Err(LimitError::PeriodTooShort));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    amount: u64,
+    period: Period,
+    algorithm: Algorithm,
+    headroom: Headroom,
+    measure: Measure,
+    pub(crate) shape: Shape,
+}
+
+/// The time over which an amount is granted.
+///
+/// ```
+/// use tidegate_core::{Period, Span};
+/// assert_eq!(Period::from(Span::from_secs(1)), Period::Every(Span::from_secs(1)));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Period {
+    /// Always the same length.
+    Every(Span),
+    /// From one boundary of a calendar to the next; for fixed windows only.
+    Calendar(Calendar),
+}
+
+/// The way of counting, with its options. A closed set: each has a chapter in [`crate::algorithm`].
+///
+/// ```
+/// use tidegate_core::{Algorithm, Refill};
+/// let bucket = Algorithm::TokenBucket { burst: Some(30), refill: Refill::Continuous };
+/// assert_eq!(bucket.name(), "token_bucket");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// A count that starts again with every window.
+    FixedWindow {
+        /// Where windows of equal length begin. A calendar's windows begin at its boundaries.
+        align: Align,
+    },
+    /// Every take of the last period, remembered one by one.
+    SlidingLog,
+    /// Counts of sub-windows: the running one and as many whole ones as make a period.
+    SlidingBuckets {
+        /// How many sub-windows make a period.
+        buckets: u16,
+    },
+    /// This window's count, and the last one's by the share that still overlaps.
+    SlidingWeighted,
+    /// Tokens that come back at the rate, up to a capacity.
+    TokenBucket {
+        /// The capacity; the amount when not given.
+        burst: Option<u64>,
+        /// How tokens come back.
+        refill: Refill,
+    },
+    /// A queue that lets one pass at a time, at the rate.
+    LeakyBucket {
+        /// How many may wait; the amount when not given.
+        queue: Option<u64>,
+    },
+}
+
+/// Where fixed windows begin.
+///
+/// ```
+/// assert_eq!(tidegate_core::Align::default(), tidegate_core::Align::Epoch);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Align {
+    /// At whole multiples of the period since the epoch: the same for every key.
+    #[default]
+    Epoch,
+    /// At the key's first take after its last window ended.
+    First,
+}
+
+/// How the tokens of a token bucket come back.
+///
+/// ```
+/// assert_eq!(tidegate_core::Refill::default(), tidegate_core::Refill::Continuous);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Refill {
+    /// One by one, evenly.
+    #[default]
+    Continuous,
+    /// The whole amount at once, at whole multiples of the period since the epoch.
+    Interval,
+}
+
+/// What a limit may grant beyond its amount, in percent; [`Bound`] says when.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Headroom, Limit, LimitError, Span};
+/// let limit = Limit::new(100, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+/// assert!(limit.clone().with_headroom(Headroom::Soft(10)).is_ok());
+/// assert_eq!(limit.with_headroom(Headroom::Elastic(99)), Err(LimitError::Headroom));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Headroom {
+    /// Nothing.
+    #[default]
+    None,
+    /// So many percent more: windows count further, buckets are larger, the rate stays.
+    Soft(u16),
+    /// Up to so many percent of the amount, 100 or more: the rate grows too.
+    Elastic(u16),
+}
+
+/// Why a limit was refused.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, LimitError, Span};
+/// let error = Limit::new(20_000, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap_err();
+/// assert_eq!(error, LimitError::AmountTooLarge { most: 10_000 });
+/// assert!(error.to_string().contains("at most 10000"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitError {
+    /// The period is shorter than a millisecond.
+    PeriodTooShort,
+    /// The period is longer than 400 days.
+    PeriodTooLong,
+    /// More than a thousand million a second.
+    TooFast,
+    /// The algorithm cannot count this far in this period.
+    AmountTooLarge {
+        /// The largest amount it takes.
+        most: u64,
+    },
+    /// A token bucket or queue, headroom included, that takes over 100 years to fill or drain.
+    TooLongToFill,
+    /// A token bucket without room for a single token.
+    NoBurst,
+    /// Fewer than 2 or more than 1,000 sub-windows.
+    Buckets,
+    /// Windows that start with the first take need a period of at least a second.
+    FirstNeedsSecond,
+    /// A calendar needs fixed windows, aligned on its boundaries.
+    CalendarNeedsFixedWindow,
+    /// Headroom outside 0–900 % more, or elastic outside 100–1,000 %.
+    Headroom,
+}
+
+/// What the algorithm counts in: hits for windows, ticks for buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Measure {
+    /// What a cost of 1 weighs.
+    unit: u64,
+    /// How much fits under the plain bound.
+    plain: u64,
+    /// How much fits with headroom.
+    stretched: u64,
+}
+
+const SHORTEST_PERIOD: Span = Span::from_millis(1);
+/// A leap year and a month: "per year" and "13 months" fit, and a period in microseconds fits 53 bits.
+const LONGEST_PERIOD: Span = Span::from_secs(400 * 86_400);
+/// Elastic to ten times the amount; counters are sized for it.
+const MOST_STRETCH_PERCENT: u16 = 1_000;
+/// An entry each: a log of more is a table, and sub-windows count as exactly for less.
+const MOST_IN_LOG: u64 = 10_000;
+/// Twice this still fits the four bytes of a counter.
+const MOST_IN_BUCKETS: u64 = 1 << 30;
+/// Twice this, ten times this with headroom, and a start to a thousandth of the period share a word.
+const MOST_FROM_FIRST: u64 = 1_000_000;
+/// Twice this and a start in minutes share a word.
+const MOST_IN_CALENDAR: u64 = 1 << 34;
+const HUNDRED_YEARS: Span = Span::from_secs(100 * 36_525 * 864);
+
+// === impl Limit ===
+
+impl Limit {
+    /// `amount` per `period`, counted by `algorithm`; an amount of 0 blocks.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
+    /// let blocked = Limit::new(0, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let one = Ask::new(Timestamp::EPOCH, Cost::ONE);
+    /// let decision = blocked.decide(&Written::empty(&blocked), &one);
+    /// assert_eq!(decision.outcome, Outcome::Deny(Retry::Never));
+    /// ```
+    pub fn new(
+        amount: u64,
+        period: impl Into<Period>,
+        algorithm: Algorithm,
+    ) -> Result<Self, LimitError> {
+        let period = period.into();
+        let headroom = Headroom::None;
+        let (measure, shape) = compile(amount, &period, algorithm, headroom)?;
+        Ok(Self { amount, period, algorithm, headroom, measure, shape })
+    }
+
+    /// No limit at all: refuses nothing, remembers nothing.
+    ///
+    /// ```
+    /// use tidegate_core::{Ask, Cost, Limit, State, Timestamp, Written};
+    /// let limit = Limit::unlimited();
+    /// let mut written = Written::empty(&limit);
+    /// let decision = limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(u64::MAX))).decision;
+    /// assert!(decision.passes() && decision.remaining == u64::MAX);
+    /// assert_eq!(written.state, State::Empty);
+    /// ```
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Self {
+            amount: u64::MAX,
+            period: Period::Every(SHORTEST_PERIOD),
+            algorithm: Algorithm::TOKEN_BUCKET,
+            headroom: Headroom::None,
+            measure: Measure::default(),
+            shape: Shape::Unlimited,
+        }
+    }
+
+    /// The same limit with this headroom.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Headroom, Limit, Span};
+    /// let limit = Limit::new(100, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+    /// let soft = limit.with_headroom(Headroom::Soft(10)).unwrap();
+    /// assert_eq!((soft.amount(), soft.headroom()), (100, Headroom::Soft(10)));
+    /// ```
+    pub fn with_headroom(self, headroom: Headroom) -> Result<Self, LimitError> {
+        if self.is_unlimited() {
+            return Ok(Self { headroom, ..self });
+        }
+        let (measure, shape) = compile(self.amount, &self.period, self.algorithm, headroom)?;
+        Ok(Self { headroom, measure, shape, ..self })
+    }
+
+    /// The amount granted per period; the largest number when unlimited.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Limit::unlimited().amount(), u64::MAX);
+    /// ```
+    #[must_use]
+    pub const fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// The period over which the amount is granted.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Period, Span};
+    /// let limit = Limit::new(2, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap();
+    /// assert_eq!(limit.period(), &Period::Every(Span::from_secs(1)));
+    /// ```
+    #[must_use]
+    pub const fn period(&self) -> &Period {
+        &self.period
+    }
+
+    /// The way of counting.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span};
+    /// let limit = Limit::new(2, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap();
+    /// assert_eq!(limit.algorithm(), Algorithm::SlidingLog);
+    /// ```
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// What it may grant beyond its amount.
+    ///
+    /// ```
+    /// use tidegate_core::{Headroom, Limit};
+    /// assert_eq!(Limit::unlimited().headroom(), Headroom::None);
+    /// ```
+    #[must_use]
+    pub const fn headroom(&self) -> Headroom {
+        self.headroom
+    }
+
+    /// The largest cost that can ever pass at once under the plain bound.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Refill, Span};
+    /// let bucket = Algorithm::TokenBucket { burst: Some(30), refill: Refill::Continuous };
+    /// assert_eq!(Limit::new(15, Span::from_secs(1), bucket).unwrap().capacity(), 30);
+    /// let queue = Algorithm::LeakyBucket { queue: Some(4) };
+    /// assert_eq!(Limit::new(15, Span::from_secs(1), queue).unwrap().capacity(), 5);
+    /// ```
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        if self.is_unlimited() { u64::MAX } else { self.whole_units(self.measure.plain) }
+    }
+
+    /// Whether it refuses nothing.
+    ///
+    /// ```
+    /// assert!(tidegate_core::Limit::unlimited().is_unlimited());
+    /// ```
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        self.shape == Shape::Unlimited
+    }
+
+    /// How much fits under a bound, in the measure of the algorithm.
+    pub(crate) const fn room(&self, bound: Bound) -> u64 {
+        match bound {
+            Bound::Plain => self.measure.plain,
+            Bound::Headroom => self.measure.stretched,
+        }
+    }
+
+    /// How deep a charge may go: one capacity into debt.
+    pub(crate) const fn deepest(&self) -> u64 {
+        self.measure.plain.saturating_mul(2)
+    }
+
+    /// What a cost weighs under a bound, in the measure of the algorithm; `None` past 64 bits.
+    pub(crate) fn weight(&self, cost: Cost, bound: Bound) -> Option<u64> {
+        let weight = u128::from(cost.get()).saturating_mul(u128::from(self.measure.unit));
+        let weight = match (&self.shape, self.headroom, bound) {
+            (
+                Shape::TokenBucket(_) | Shape::LeakyBucket(_),
+                Headroom::Elastic(percent),
+                Bound::Headroom,
+            ) => weight.saturating_mul(100).div_ceil(u128::from(percent)),
+            _ => weight,
+        };
+        u64::try_from(weight).ok()
+    }
+
+    /// How many whole costs of 1 so much measure is, rounded down.
+    pub(crate) fn whole_units(&self, measure: u64) -> u64 {
+        measure.checked_div(self.measure.unit).unwrap_or(0)
+    }
+}
+
+// === impl Period ===
+
+impl From<Span> for Period {
+    fn from(span: Span) -> Self {
+        Self::Every(span)
+    }
+}
+
+impl From<Calendar> for Period {
+    fn from(calendar: Calendar) -> Self {
+        Self::Calendar(calendar)
+    }
+}
+
+// === impl Algorithm ===
+
+impl Algorithm {
+    /// `fixed_window` on epoch boundaries.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Align};
+    /// assert_eq!(Algorithm::FIXED_WINDOW, Algorithm::FixedWindow { align: Align::Epoch });
+    /// ```
+    pub const FIXED_WINDOW: Self = Self::FixedWindow { align: Align::Epoch };
+
+    /// `sliding_log`.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Algorithm::SLIDING_LOG.name(), "sliding_log");
+    /// ```
+    pub const SLIDING_LOG: Self = Self::SlidingLog;
+
+    /// `sliding_buckets` with 60 sub-windows: a minute each for an hour.
+    ///
+    /// ```
+    /// use tidegate_core::Algorithm;
+    /// assert_eq!(Algorithm::SLIDING_BUCKETS, Algorithm::SlidingBuckets { buckets: 60 });
+    /// ```
+    pub const SLIDING_BUCKETS: Self = Self::SlidingBuckets { buckets: 60 };
+
+    /// `sliding_weighted`.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Algorithm::SLIDING_WEIGHTED.name(), "sliding_weighted");
+    /// ```
+    pub const SLIDING_WEIGHTED: Self = Self::SlidingWeighted;
+
+    /// `token_bucket` as large as the amount, refilled continuously.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Refill};
+    /// let long = Algorithm::TokenBucket { burst: None, refill: Refill::Continuous };
+    /// assert_eq!(Algorithm::TOKEN_BUCKET, long);
+    /// ```
+    pub const TOKEN_BUCKET: Self = Self::TokenBucket { burst: None, refill: Refill::Continuous };
+
+    /// `leaky_bucket` with a queue as long as the amount.
+    ///
+    /// ```
+    /// use tidegate_core::Algorithm;
+    /// assert_eq!(Algorithm::LEAKY_BUCKET, Algorithm::LeakyBucket { queue: None });
+    /// ```
+    pub const LEAKY_BUCKET: Self = Self::LeakyBucket { queue: None };
+
+    /// All six with their defaults, in the order of the chapters.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Algorithm::ALL.len(), 6);
+    /// ```
+    pub const ALL: [Self; 6] = [
+        Self::FIXED_WINDOW,
+        Self::SLIDING_LOG,
+        Self::SLIDING_BUCKETS,
+        Self::SLIDING_WEIGHTED,
+        Self::TOKEN_BUCKET,
+        Self::LEAKY_BUCKET,
+    ];
+
+    /// Its name in configuration, metrics and answers.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Algorithm::FIXED_WINDOW.name(), "fixed_window");
+    /// ```
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::FixedWindow { .. } => "fixed_window",
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingBuckets { .. } => "sliding_buckets",
+            Self::SlidingWeighted => "sliding_weighted",
+            Self::TokenBucket { .. } => "token_bucket",
+            Self::LeakyBucket { .. } => "leaky_bucket",
+        }
+    }
+}
+
+// === impl Headroom ===
+
+impl Headroom {
+    const fn checked(self) -> Result<Self, LimitError> {
+        match self {
+            Self::Soft(percent) if percent > MOST_STRETCH_PERCENT - 100 => {
+                Err(LimitError::Headroom)
+            }
+            Self::Elastic(percent) if percent < 100 || percent > MOST_STRETCH_PERCENT => {
+                Err(LimitError::Headroom)
+            }
+            Self::None | Self::Soft(_) | Self::Elastic(_) => Ok(self),
+        }
+    }
+
+    /// What a window may count to: both kinds of headroom let it count further.
+    fn of_window(self, amount: u64) -> u64 {
+        match self {
+            Self::None => amount,
+            Self::Soft(percent) => amount.saturating_add(percent_of(amount, percent)),
+            Self::Elastic(percent) => percent_of(amount, percent),
+        }
+    }
+
+    /// What more a bucket may hold: elastic grows its rate, not its size.
+    fn of_bucket(self, size: u64) -> u64 {
+        match self {
+            Self::None | Self::Elastic(_) => 0,
+            Self::Soft(percent) => percent_of(size, percent),
+        }
+    }
+}
+
+/// `⌊n · percent / 100⌋`.
+fn percent_of(n: u64, percent: u16) -> u64 {
+    let share = u128::from(n).saturating_mul(u128::from(percent)) / 100;
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+// === compiling a limit ===
+
+fn compile(
+    amount: u64,
+    period: &Period,
+    algorithm: Algorithm,
+    headroom: Headroom,
+) -> Result<(Measure, Shape), LimitError> {
+    let headroom = headroom.checked()?;
+    let window = match (period, algorithm) {
+        (Period::Every(span), _) => checked_rate(amount, *span)?,
+        (Period::Calendar(calendar), Algorithm::FixedWindow { align: Align::Epoch }) => {
+            return compile_calendar(amount, calendar, headroom);
+        }
+        (Period::Calendar(_), _) => return Err(LimitError::CalendarNeedsFixedWindow),
+    };
+    match algorithm {
+        Algorithm::FixedWindow { align } => {
+            let measure = counting(amount, headroom, most_in_fixed_window(align, window)?)?;
+            let shape = fixed_window::Shape::new(align, window, measure.most());
+            Ok((measure, blocked_or(amount, shape.map(Shape::FixedWindow))?))
+        }
+        Algorithm::SlidingLog => {
+            let measure = counting(amount, headroom, MOST_IN_LOG)?;
+            let shape = sliding_log::Shape::new(window);
+            Ok((measure, blocked_or(amount, shape.map(Shape::SlidingLog))?))
+        }
+        Algorithm::SlidingBuckets { buckets } => {
+            if !(2..=1_000).contains(&buckets) {
+                return Err(LimitError::Buckets);
+            }
+            let measure = counting(amount, headroom, MOST_IN_BUCKETS)?;
+            let shape = sliding_buckets::Shape::new(window, buckets, measure.most());
+            Ok((measure, blocked_or(amount, shape.map(Shape::SlidingBuckets))?))
+        }
+        Algorithm::SlidingWeighted => {
+            let measure = counting(amount, headroom, u64::MAX)?;
+            let shape = sliding_weighted::Shape::new(amount, window, measure.most());
+            Ok((measure, blocked_or(amount, shape.map(Shape::SlidingWeighted))?))
+        }
+        Algorithm::TokenBucket { burst, refill } => {
+            let burst = burst.unwrap_or(amount);
+            if burst == 0 && amount > 0 {
+                return Err(LimitError::NoBurst);
+            }
+            let sizes = [burst, burst.saturating_add(headroom.of_bucket(burst))];
+            let (measure, drain) = draining(amount, window, refill, sizes)?;
+            Ok((
+                measure,
+                blocked_or(amount, drain.map(|d| Shape::TokenBucket(token_bucket::Shape(d))))?,
+            ))
+        }
+        Algorithm::LeakyBucket { queue } => {
+            let queue = queue.unwrap_or(amount);
+            let sizes = [queue, queue.saturating_add(headroom.of_bucket(queue))];
+            let sizes = sizes.map(|waiting| waiting.saturating_add(1));
+            let (measure, drain) = draining(amount, window, Refill::Continuous, sizes)?;
+            Ok((
+                measure,
+                blocked_or(amount, drain.map(|d| Shape::LeakyBucket(leaky_bucket::Shape(d))))?,
+            ))
+        }
+    }
+}
+
+fn compile_calendar(
+    amount: u64,
+    calendar: &Calendar,
+    headroom: Headroom,
+) -> Result<(Measure, Shape), LimitError> {
+    let measure = counting(amount, headroom, MOST_IN_CALENDAR)?;
+    let shape = fixed_window::Shape::of_calendar(calendar.clone(), measure.most());
+    Ok((measure, blocked_or(amount, shape.map(Shape::FixedWindow))?))
+}
+
+/// The period in nanoseconds, if a decision can be computed for this rate at all.
+fn checked_rate(amount: u64, period: Span) -> Result<u64, LimitError> {
+    if period < SHORTEST_PERIOD {
+        Err(LimitError::PeriodTooShort)
+    } else if period > LONGEST_PERIOD {
+        Err(LimitError::PeriodTooLong)
+    } else if amount > period.as_nanos() {
+        Err(LimitError::TooFast)
+    } else {
+        Ok(period.as_nanos())
+    }
+}
+
+const fn most_in_fixed_window(align: Align, window: u64) -> Result<u64, LimitError> {
+    match align {
+        Align::Epoch => Ok(u64::MAX),
+        Align::First if window < Span::from_secs(1).as_nanos() => Err(LimitError::FirstNeedsSecond),
+        Align::First => Ok(MOST_FROM_FIRST),
+    }
+}
+
+/// The measure of an algorithm that counts hits.
+fn counting(amount: u64, headroom: Headroom, most: u64) -> Result<Measure, LimitError> {
+    if amount > most {
+        return Err(LimitError::AmountTooLarge { most });
+    }
+    Ok(Measure { unit: 1, plain: amount, stretched: headroom.of_window(amount) })
+}
+
+/// The measure of an algorithm that drains, and its drain; a blocked one has none.
+fn draining(
+    amount: u64,
+    window: u64,
+    refill: Refill,
+    [plain, stretched]: [u64; 2],
+) -> Result<(Measure, Option<Drain>), LimitError> {
+    if amount == 0 {
+        return Ok((Measure { unit: 1, plain: 0, stretched: 0 }, None));
+    }
+    let Some(mut drain) = Drain::new(amount, window, refill) else {
+        return Err(LimitError::TooFast);
+    };
+    let ticks = |size: u64| {
+        let ticks =
+            size.checked_mul(drain.unit()).filter(|t| drain.lasts_at_most(*t, HUNDRED_YEARS));
+        ticks.ok_or(LimitError::TooLongToFill)
+    };
+    let measure =
+        Measure { unit: drain.unit(), plain: ticks(plain)?, stretched: ticks(stretched)? };
+    drain.bound(measure.plain, measure.most());
+    Ok((measure, Some(drain)))
+}
+
+/// Amount 0 blocks whatever the algorithm; otherwise its shape must have fitted.
+fn blocked_or(amount: u64, shape: Option<Shape>) -> Result<Shape, LimitError> {
+    match (amount, shape) {
+        (0, _) => Ok(Shape::Blocked),
+        (_, Some(shape)) => Ok(shape),
+        (_, None) => Err(LimitError::TooFast),
+    }
+}
+
+// === impl Measure ===
+
+impl Measure {
+    /// The most that is ever written down: twice the capacity in debt, or the capacity stretched.
+    const fn most(&self) -> u64 {
+        let debt = self.plain.saturating_mul(2);
+        if debt > self.stretched { debt } else { self.stretched }
+    }
+}
+
+// === impl LimitError ===
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeriodTooShort => write!(f, "the period is shorter than 1 ms"),
+            Self::PeriodTooLong => write!(f, "the period is longer than 400 days"),
+            Self::TooFast => write!(f, "the rate is above 1000000000 a second"),
+            Self::AmountTooLarge { most } => {
+                write!(
+                    f,
+                    "this algorithm counts at most {most} per period; use a smaller amount or sliding_weighted or token_bucket"
+                )
+            }
+            Self::TooLongToFill => {
+                write!(
+                    f,
+                    "burst or queue, headroom included, takes over 100 years to fill; use a smaller one"
+                )
+            }
+            Self::NoBurst => write!(f, "burst 0 lets nothing pass; use an amount of 0 to block"),
+            Self::Buckets => write!(f, "buckets must be 2 to 1000"),
+            Self::FirstNeedsSecond => write!(f, "align: first needs a period of at least 1 s"),
+            Self::CalendarNeedsFixedWindow => {
+                write!(f, "calendar periods need fixed_window, and align has no place there")
+            }
+            Self::Headroom => write!(f, "soft takes 0 to 900 %, elastic 100 to 1000 %"),
+        }
+    }
+}
+
+impl core::error::Error for LimitError {}

@@ -1,0 +1,370 @@
+//! One request against several limits: all of them, or none.
+//!
+//! ```text
+//!   POST /urls by alice  ──►  Plan [ 2/s per user │ 500/h per user │ 15/s per address ]
+//!                                        ▼               ▼                ▼
+//!                                     decided at one instant; charged all, or none
+//! ```
+//!
+//! A limiter that charges one limit after another burns the first on requests that the second
+//! refuses. So every take is decided before any is counted. [`Plan::take`] is that rule as a pure
+//! function over the states; a store's job is to bring the states and to let nobody in between.
+
+use crate::decision::{Ask, Bound, Cost, Decision};
+use crate::limit::Limit;
+use crate::state::{Receipt, Written};
+use crate::time::{Span, Timestamp};
+use core::fmt;
+
+/// At most so many takes in a plan: more rules than that on one request is a mistake in the policy,
+/// and a store locks them all at once.
+const MOST_TAKES: usize = 16;
+
+/// All takes of one request.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
+/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let plan = Plan::new(vec![Take::new(StateId(7), &limit, Cost::ONE)], Span::ZERO).unwrap();
+/// assert_eq!(plan.takes().len(), 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan<'l> {
+    takes: Vec<Take<'l>>,
+    max_wait: Span,
+}
+
+/// One limit, one state, one cost.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Cost, Limit, Need, Span, StateId, Take};
+/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let shadow = Take { need: Need::Optional, ..Take::new(StateId(7), &limit, Cost::ONE) };
+/// assert_eq!(shadow.need, Need::Optional);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Take<'l> {
+    /// Whose state.
+    pub state: StateId,
+    /// Which limit.
+    pub limit: &'l Limit,
+    /// How much.
+    pub cost: Cost,
+    /// Whether its refusal refuses the plan.
+    pub need: Need,
+    /// Which bound of the limit decides.
+    pub bound: Bound,
+    /// What a refusal of the plan does to this state.
+    pub refused: Refused,
+    /// How recent the state must be.
+    pub freshness: Freshness,
+}
+
+/// Names a state: the keyed hash of everything that the state belongs to.
+///
+/// ```
+/// assert_ne!(tidegate_core::StateId(1), tidegate_core::StateId(2));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StateId(pub u128);
+
+/// Whether a take can refuse the plan.
+///
+/// ```
+/// assert_eq!(tidegate_core::Need::default(), tidegate_core::Need::Required);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Need {
+    /// Its refusal refuses the plan.
+    #[default]
+    Required,
+    /// Counted if it fits and the plan passes; refuses nothing. For shadow rules and marks.
+    Optional,
+}
+
+/// What a refused plan does to the state of a take.
+///
+/// ```
+/// assert_eq!(tidegate_core::Refused::default(), tidegate_core::Refused::Free);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refused {
+    /// Nothing.
+    #[default]
+    Free,
+    /// The cost counts all the same, into debt if need be, unless it is above the capacity.
+    Charged,
+}
+
+/// How recent the state must be that decides.
+///
+/// ```
+/// assert_eq!(tidegate_core::Freshness::default(), tidegate_core::Freshness::Exact);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Freshness {
+    /// The one state there is.
+    #[default]
+    Exact,
+    /// A share taken in advance.
+    Lease,
+    /// A local count, reported in batches.
+    Batch,
+}
+
+/// What a plan did.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp, Written};
+/// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let plan = Plan::new(vec![Take::new(StateId(7), &limit, Cost::ONE)], Span::ZERO).unwrap();
+/// let mut states = [Written::empty(&limit)];
+/// let done = plan.take(Timestamp::EPOCH, &mut states);
+/// assert!(done.passes && done.decisions.len() == 1 && done.receipts[0].is_some());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done<'l> {
+    /// No required take refused.
+    pub passes: bool,
+    /// An answer for each take, in order, refused plan or not.
+    pub decisions: Vec<Decision>,
+    /// The proof of what was counted for each take.
+    pub receipts: Vec<Option<Receipt<'l>>>,
+}
+
+/// Why a plan was refused before it was asked.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Cost, Limit, Plan, PlanError, Span, StateId, Take};
+/// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let twice = vec![Take::new(StateId(7), &limit, Cost::ONE); 2];
+/// assert_eq!(Plan::new(twice, Span::ZERO), Err(PlanError::SameStateTwice));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// More than 16 takes.
+    TooManyTakes,
+    /// Two takes of one state: each would be decided as if the other were not there.
+    SameStateTwice,
+}
+
+// === impl Plan ===
+
+impl<'l> Plan<'l> {
+    /// A plan of at most 16 takes of different states, for a caller that can wait `max_wait`.
+    ///
+    /// ```
+    /// use tidegate_core::{Plan, Span};
+    /// assert!(Plan::new(vec![], Span::ZERO).is_ok());
+    /// ```
+    pub fn new(takes: Vec<Take<'l>>, max_wait: Span) -> Result<Self, PlanError> {
+        if takes.len() > MOST_TAKES {
+            return Err(PlanError::TooManyTakes);
+        }
+        let mut earlier = takes.iter();
+        while let Some(take) = earlier.next_back() {
+            if earlier.clone().any(|other| other.state == take.state) {
+                return Err(PlanError::SameStateTwice);
+            }
+        }
+        Ok(Self { takes, max_wait })
+    }
+
+    /// Its takes, in order.
+    ///
+    /// ```
+    /// use tidegate_core::{Plan, Span};
+    /// assert!(Plan::new(vec![], Span::ZERO).unwrap().takes().is_empty());
+    /// ```
+    #[must_use]
+    pub fn takes(&self) -> &[Take<'l>] {
+        &self.takes
+    }
+
+    /// How long the caller can wait for its turn.
+    ///
+    /// ```
+    /// use tidegate_core::{Plan, Span};
+    /// assert_eq!(Plan::new(vec![], Span::from_secs(2)).unwrap().max_wait(), Span::from_secs(2));
+    /// ```
+    #[must_use]
+    pub const fn max_wait(&self) -> Span {
+        self.max_wait
+    }
+
+    /// Decides all takes at one instant and counts all of them or none; `states` belong to them one by
+    /// one. When the plan is refused, only takes that are [`Refused::Charged`] count, and their answers
+    /// are as of after that.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp, Written};
+    /// let minute = Limit::new(10, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let hour = Limit::new(500, Span::from_secs(3600), Algorithm::SLIDING_BUCKETS).unwrap();
+    /// let takes = [(1, &minute), (2, &hour)].map(|(id, limit)| Take::new(StateId(id), limit, Cost::new(11)));
+    /// let mut states = [Written::empty(&minute), Written::empty(&hour)];
+    /// let done = Plan::new(takes.to_vec(), Span::ZERO).unwrap().take(Timestamp::EPOCH, &mut states);
+    /// assert!(!done.passes);
+    /// assert_eq!(done.decisions[1].remaining, 500); // the hour lost nothing
+    /// ```
+    pub fn take(&self, now: Timestamp, states: &mut [Written<'l>]) -> Done<'l> {
+        let judged: Vec<Decision> = (self.takes.iter().zip(&*states))
+            .map(|(take, written)| take.limit.decide(written, &self.ask(take, now)))
+            .collect();
+        let passes = !(self.takes.iter().zip(&judged))
+            .any(|(take, decision)| take.need == Need::Required && !decision.passes());
+        let (decisions, receipts) = (self.takes.iter().zip(states).zip(judged))
+            .map(|((take, written), judged)| self.finish(take, written, judged, passes, now))
+            .unzip();
+        Done { passes, decisions, receipts }
+    }
+
+    /// Counts one take, or not, and answers how things stand then.
+    fn finish(
+        &self,
+        take: &Take<'l>,
+        written: &mut Written<'l>,
+        judged: Decision,
+        passes: bool,
+        now: Timestamp,
+    ) -> (Decision, Option<Receipt<'l>>) {
+        let ask = self.ask(take, now);
+        if passes && judged.passes() {
+            let taken = take.limit.take(written, &ask);
+            return (taken.decision, taken.receipt);
+        }
+        if !passes && take.refused == Refused::Charged && take.fits_ever() {
+            let receipt = take.limit.charge(written, &ask);
+            let after = take.limit.decide(written, &ask);
+            // What was judged stays judged; only when to come back is as of after the charge.
+            let outcome = if judged.passes() { judged.outcome } else { after.outcome };
+            return (Decision { outcome, over: judged.over, ..after }, Some(receipt));
+        }
+        written.mend(now);
+        (judged, None)
+    }
+
+    fn ask(&self, take: &Take<'_>, now: Timestamp) -> Ask {
+        Ask::new(now, take.cost).bounded(take.bound).waiting(self.max_wait)
+    }
+}
+
+// === impl Take ===
+
+impl<'l> Take<'l> {
+    /// A required, exact take under the plain bound that a refusal leaves free.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Need, Refused, Span, StateId, Take};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let take = Take::new(StateId(7), &limit, Cost::ONE);
+    /// assert_eq!((take.need, take.refused), (Need::Required, Refused::Free));
+    /// ```
+    #[must_use]
+    pub const fn new(state: StateId, limit: &'l Limit, cost: Cost) -> Self {
+        Self {
+            state,
+            limit,
+            cost,
+            need: Need::Required,
+            bound: Bound::Plain,
+            refused: Refused::Free,
+            freshness: Freshness::Exact,
+        }
+    }
+
+    /// Whether an empty state would let the cost pass.
+    fn fits_ever(&self) -> bool {
+        let weight = self.limit.weight(self.cost, self.bound);
+        weight.is_some_and(|weight| weight <= self.limit.room(self.bound))
+    }
+}
+
+// === impl PlanError ===
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyTakes => write!(f, "a plan holds at most {MOST_TAKES} takes"),
+            Self::SameStateTwice => write!(f, "two takes of a plan are of one state"),
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::{Outcome, Retry};
+    use crate::limit::Algorithm;
+
+    fn per_minute(amount: u64) -> Limit {
+        Limit::new(amount, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap()
+    }
+
+    fn plan<'l>(takes: &[Take<'l>]) -> Plan<'l> {
+        Plan::new(takes.to_vec(), Span::ZERO).unwrap()
+    }
+
+    #[test]
+    fn a_refused_plan_charges_nothing() {
+        let (small, large) = (per_minute(1), per_minute(1_000));
+        let takes = [&small, &large]
+            .map(|limit| Take::new(StateId(limit.amount().into()), limit, Cost::ONE));
+        let mut states = [Written::empty(&small), Written::empty(&large)];
+        let plan = plan(&takes);
+        let passed = (0..100).filter(|_| plan.take(Timestamp::EPOCH, &mut states).passes).count();
+        assert_eq!(passed, 1);
+        assert_eq!(large.peek(&states[1], Timestamp::EPOCH).remaining, 999);
+    }
+
+    #[test]
+    fn an_optional_take_is_counted_if_it_fits_and_refuses_nothing() {
+        let (small, large) = (per_minute(1), per_minute(1_000));
+        let shadow = Take { need: Need::Optional, ..Take::new(StateId(1), &small, Cost::ONE) };
+        let takes = [shadow, Take::new(StateId(2), &large, Cost::ONE)];
+        let mut states = [Written::empty(&small), Written::empty(&large)];
+        let plan = plan(&takes);
+        let first = plan.take(Timestamp::EPOCH, &mut states);
+        let second = plan.take(Timestamp::EPOCH, &mut states);
+        assert!(first.passes && first.decisions[0].passes());
+        assert!(second.passes && !second.decisions[0].passes() && second.receipts[0].is_none());
+        assert_eq!(large.peek(&states[1], Timestamp::EPOCH).remaining, 998);
+    }
+
+    #[test]
+    fn charged_takes_count_when_refused_also_those_that_fit() {
+        let (small, large) = (per_minute(1), per_minute(1_000));
+        let charged = |id, limit| Take {
+            refused: Refused::Charged,
+            ..Take::new(StateId(id), limit, Cost::ONE)
+        };
+        let takes = [charged(1, &small), charged(2, &large)];
+        let mut states = [Written::empty(&small), Written::empty(&large)];
+        let plan = plan(&takes);
+        for _ in 0..5 {
+            plan.take(Timestamp::EPOCH, &mut states);
+        }
+        assert_eq!(large.peek(&states[1], Timestamp::EPOCH).remaining, 995);
+        // One passed, one is owed: the debt is one capacity deep and no deeper.
+        assert!(!small.peek(&states[0], Timestamp::EPOCH).passes());
+    }
+
+    #[test]
+    fn a_cost_above_capacity_is_not_charged() {
+        let small = per_minute(1);
+        let take =
+            Take { refused: Refused::Charged, ..Take::new(StateId(1), &small, Cost::new(2)) };
+        let mut states = [Written::empty(&small)];
+        let done = plan(&[take]).take(Timestamp::EPOCH, &mut states);
+        assert_eq!(done.decisions[0].outcome, Outcome::Deny(Retry::Never));
+        assert_eq!(small.peek(&states[0], Timestamp::EPOCH).remaining, 1);
+    }
+
+    #[test]
+    fn seventeen_takes_are_too_many() {
+        let limit = per_minute(1);
+        let takes = (0..17).map(|id| Take::new(StateId(id), &limit, Cost::ONE)).collect();
+        assert_eq!(Plan::new(takes, Span::ZERO), Err(PlanError::TooManyTakes));
+    }
+}

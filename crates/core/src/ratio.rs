@@ -1,0 +1,113 @@
+//! Exact scaling of 64-bit numbers by a fraction, without a division on the way.
+//!
+//! `⌊x · num / den⌋` is what turns nanoseconds into ticks (`num` ticks in `den` nanoseconds) and
+//! into window numbers (`num` windows in `den` nanoseconds). A 128-bit division costs more than all
+//! the rest of a decision, so the reciprocal is computed once, when the limit is built:
+//!
+//! ```text
+//!   reciprocal = ⌊num · 2⁶⁴ / den⌋          rounded down, so the guess is never too high
+//!   guess      = ⌊x · reciprocal / 2⁶⁴⌋     low by one at most, because x < 2⁶⁴
+//!   rest       = x · num − guess · den       if it holds another `den`, the guess was one low
+//! ```
+//!
+//! The correction step makes the result exact for every `x`; nothing is approximate about it.
+
+/// The fraction `num / den` with `1 ≤ num ≤ den < 2⁶³`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ratio {
+    num: u64,
+    den: u64,
+    /// `⌊num · 2⁶⁴ / den⌋`; does not fit, and is not used, when `num == den`.
+    reciprocal: u64,
+}
+
+impl Ratio {
+    /// `None` unless `1 ≤ num ≤ den < 2⁶³`.
+    pub(crate) fn new(num: u64, den: u64) -> Option<Self> {
+        if num == 0 || num > den || den > u64::MAX / 2 {
+            return None;
+        }
+        let reciprocal = (u128::from(num) << 64).checked_div(u128::from(den))?;
+        Some(Self { num, den, reciprocal: u64::try_from(reciprocal).unwrap_or(u64::MAX) })
+    }
+
+    pub(crate) const fn num(&self) -> u64 {
+        self.num
+    }
+
+    pub(crate) const fn den(&self) -> u64 {
+        self.den
+    }
+
+    /// `⌊x · num / den⌋`.
+    pub(crate) fn floor(&self, x: u64) -> u64 {
+        if self.num == self.den {
+            return x;
+        }
+        let guess = high(u128::from(x).wrapping_mul(u128::from(self.reciprocal)));
+        // The true rest is below 2·den < 2⁶⁴, so its low 64 bits are all of it.
+        let rest = x.wrapping_mul(self.num).wrapping_sub(guess.wrapping_mul(self.den));
+        if rest >= self.den { guess.wrapping_add(1) } else { guess }
+    }
+
+    /// The smallest `x` with `floor(x) ≥ y`, that is `⌈y · den / num⌉`; `None` past 64 bits.
+    pub(crate) fn first(&self, y: u64) -> Option<u64> {
+        if self.num == 1 {
+            return y.checked_mul(self.den);
+        }
+        let scaled = u128::from(y).wrapping_mul(u128::from(self.den));
+        u64::try_from(scaled.div_ceil(u128::from(self.num))).ok()
+    }
+}
+
+/// The upper half of a 128-bit product.
+#[expect(clippy::as_conversions, reason = "a shift by 64 leaves 64 bits")]
+const fn high(product: u128) -> u64 {
+    (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ratio;
+    use proptest::prelude::*;
+
+    fn fraction() -> impl Strategy<Value = (u64, u64)> {
+        (0u32..63, any::<u64>(), any::<u64>()).prop_map(|(shift, a, b)| {
+            let den = (a >> (shift + 1)).max(1);
+            (b % den + 1, den)
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(50_000))]
+
+        #[test]
+        fn floor_is_the_long_division((num, den) in fraction(), x in any::<u64>(), near_end in 0u64..3) {
+            let ratio = Ratio::new(num, den).unwrap();
+            for x in [x, x % den, u64::MAX - near_end] {
+                let expected = u128::from(x) * u128::from(num) / u128::from(den);
+                prop_assert_eq!(u128::from(ratio.floor(x)), expected);
+            }
+        }
+
+        #[test]
+        fn first_is_the_first((num, den) in fraction(), y in any::<u64>(), small in 0u64..1_000) {
+            let ratio = Ratio::new(num, den).unwrap();
+            for y in [y, small] {
+                if let Some(x) = ratio.first(y) {
+                    prop_assert!(ratio.floor(x) >= y);
+                    prop_assert!(x == 0 || ratio.floor(x - 1) < y);
+                } else {
+                    prop_assert!(ratio.floor(u64::MAX) < y);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_scale() {
+        for (num, den) in [(0, 1), (2, 1), (1, 0), (1, u64::MAX)] {
+            assert_eq!(Ratio::new(num, den), None);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What one limit remembers of one key, and the proof of a take.
+//!
+//! ```text
+//!   fixed_window, token_bucket, leaky_bucket   Word      8 bytes
+//!   sliding_weighted                           Pair     16 bytes
+//!   sliding_buckets                            Buckets  16 bytes and 2 (or 4) a counter
+//!   sliding_log                                Log      16 bytes and about 2 a hit
+//! ```
+//!
+//! A state means nothing without the limit it was written under: the same word is another use under
+//! another rate. [`Written`] keeps the two together. When the limit was edited in between, the verbs
+//! of [`Limit`] read the state by its old shape and write it, if they write, under the new one.
+
+use crate::algorithm::sliding_buckets::Buckets;
+use crate::algorithm::sliding_log::Log;
+use crate::limit::Limit;
+
+/// What one limit remembers of one key.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, State, Timestamp, Written};
+/// let limit = Limit::new(500, Span::from_secs(3600), Algorithm::TOKEN_BUCKET).unwrap();
+/// let mut written = Written::empty(&limit);
+/// assert_eq!(written.state, State::Empty);
+/// limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::ONE));
+/// assert!(matches!(written.state, State::Word(_)));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// Nothing is remembered. Every algorithm starts here and comes back to it when all is expired.
+    #[default]
+    Empty,
+    /// A window's number and count, or the tick at which a bucket is empty again.
+    Word(u64),
+    /// The running window as a word, and the count of the one before it.
+    Pair([u64; 2]),
+    /// Counters of sub-windows.
+    Buckets(Box<Buckets>),
+    /// Times and costs of single takes.
+    Log(Box<Log>),
+}
+
+/// A state and the limit it was written under.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, Span, State, Written};
+/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// assert_eq!(Written::empty(&limit), Written { shape: &limit, state: State::Empty });
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written<'l> {
+    /// The limit under which the state was written last. The verbs that write replace it.
+    pub shape: &'l Limit,
+    /// The state, in the units of that limit.
+    pub state: State,
+}
+
+/// The proof of a take: enough to give it back, or to settle it later.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+/// let limit = Limit::new(3, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+/// let mut written = Written::empty(&limit);
+/// let ask = Ask::new(Timestamp::from_nanos(61_000_000_000), Cost::new(2));
+/// let receipt = limit.take(&mut written, &ask).receipt.unwrap();
+/// assert_eq!((receipt.mark, receipt.weight), (1, 2)); // window 1, a count of 2
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt<'l> {
+    /// The limit under which it was taken: its units are the receipt's.
+    pub shape: &'l Limit,
+    /// Where it was counted: a window's number, or the tick of a bucket.
+    pub mark: u64,
+    /// What was counted: a cost for windows, ticks for buckets. A charge into debt may count less
+    /// than it was asked to.
+    pub weight: u64,
+}
+
+// === impl State ===
+
+impl State {
+    /// How many bytes it takes to remember this, apart from the key.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::State::Empty.bytes(), 0);
+    /// assert_eq!(tidegate_core::State::Word(7).bytes(), 8);
+    /// ```
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::Word(_) => 8,
+            Self::Pair(_) => 16,
+            Self::Buckets(buckets) => buckets.bytes(),
+            Self::Log(log) => log.bytes(),
+        }
+    }
+
+    /// The word of a one-word state; 0 is empty.
+    pub(crate) const fn word(&self) -> u64 {
+        if let Self::Word(word) = self { *word } else { 0 }
+    }
+
+    /// A one-word state; 0 is empty.
+    pub(crate) const fn of_word(word: u64) -> Self {
+        if word == 0 { Self::Empty } else { Self::Word(word) }
+    }
+}
+
+// === impl Written ===
+
+impl<'l> Written<'l> {
+    /// Nothing remembered yet under this limit.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span, State, Written};
+    /// let limit = Limit::new(1, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap();
+    /// assert_eq!(Written::empty(&limit).state, State::Empty);
+    /// ```
+    #[must_use]
+    pub const fn empty(shape: &'l Limit) -> Self {
+        Self { shape, state: State::Empty }
+    }
+}

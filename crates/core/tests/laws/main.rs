@@ -1,0 +1,2 @@
+//! Laws.
+fn main() {}
