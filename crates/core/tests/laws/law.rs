@@ -1,0 +1,595 @@
+//! The laws, one function each.
+
+use crate::history::{Case, Family, Params, Step};
+use crate::model::Model;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use tidegate_core::{
+    Ask, Bound, Cost, Decision, Headroom, Limit, Outcome, Receipt, Retry, Span, Timestamp, Written,
+};
+
+/// A law and its name.
+pub(crate) struct Law {
+    pub(crate) name: &'static str,
+    pub(crate) holds: fn(&Case) -> Result<(), TestCaseError>,
+}
+
+pub(crate) const LAWS: &[Law] = &[
+    Law { name: "decides as the model that remembers all", holds: agrees_with_the_model },
+    Law { name: "never more than the bound in any span", holds: keeps_its_bound },
+    Law { name: "exactly the limit when demand is there", holds: meets_demand },
+    Law { name: "refused until the promised instant", holds: retries_honestly },
+    Law { name: "what remains passes, and no more", holds: remaining_is_true },
+    Law { name: "a refusal leaves the state bit for bit", holds: refusal_changes_nothing },
+    Law { name: "given back at once, as never taken", holds: give_back_restores },
+    Law { name: "given back later, bounds still hold", holds: give_back_keeps_bounds },
+    Law { name: "debt is at most one capacity deep", holds: debt_is_bounded },
+    Law { name: "clock steps never credit, and heal", holds: clock_steps_heal },
+    Law { name: "edited limits never forget use", holds: reshape_never_forgets },
+    Law { name: "headroom grants what it says", holds: headroom_is_true },
+    Law { name: "any number gets an answer", holds: extremes_are_answered },
+];
+
+type Holds = Result<(), TestCaseError>;
+
+// === playing a history ===
+
+fn ask_at(now: u64, step: &Step) -> Ask {
+    Ask::new(Timestamp::from_nanos(now), Cost::new(step.cost)).waiting(Span::from_nanos(step.wait))
+}
+
+/// The steps with their instants.
+fn timed(case: &Case) -> impl Iterator<Item = (u64, &Step)> {
+    let mut now = case.params.start;
+    case.steps.iter().map(move |step| {
+        now += step.gap;
+        (now, step)
+    })
+}
+
+/// What passed: when it was asked, when it passes, and its cost.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    at: u64,
+    turn: u64,
+    cost: u64,
+}
+
+fn passed(now: u64, cost: u64, decision: &Decision) -> Option<Passed> {
+    match decision.outcome {
+        Outcome::Allow => Some(Passed { at: now, turn: now, cost }),
+        Outcome::Delay(wait) => Some(Passed { at: now, turn: now + wait.as_nanos(), cost }),
+        Outcome::Deny(_) => None,
+    }
+}
+
+// === the laws ===
+
+fn agrees_with_the_model(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut model = Model::new(&case.params);
+    let mut written = Written::empty(&limit);
+    for (now, step) in timed(case) {
+        let expected = model.passes(now, step.cost, step.wait);
+        let decision = limit.take(&mut written, &ask_at(now, step)).decision;
+        prop_assert_eq!(decision.passes(), expected, "at {} cost {}", now, step.cost);
+        if expected {
+            model.remember(now, step.cost);
+        }
+        prop_assert_eq!(
+            decision.remaining,
+            model.remaining(now, step.wait),
+            "remaining at {}",
+            now
+        );
+    }
+    Ok(())
+}
+
+fn keeps_its_bound(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    let mut history = Vec::new();
+    for (now, step) in timed(case) {
+        let decision = limit.take(&mut written, &ask_at(now, step)).decision;
+        history.extend(passed(now, step.cost, &decision));
+    }
+    within_bounds(&case.params, &history)
+}
+
+/// The promise of each algorithm, checked on every span between two takes that passed.
+fn within_bounds(params: &Params, history: &[Passed]) -> Holds {
+    let model = Model::new(params);
+    for (first, from) in history.iter().enumerate() {
+        let mut sum = 0u128;
+        for to in &history[first..] {
+            sum += u128::from(to.cost);
+            let span = to.at - from.at;
+            let at_most = match params.family {
+                Family::FixedEpoch | Family::FixedFirst | Family::Weighted
+                    if span < params.window =>
+                {
+                    2 * u128::from(params.amount)
+                }
+                Family::Log | Family::Buckets if span < params.window => u128::from(params.amount),
+                Family::Token => {
+                    let ticks = model.ticks(to.at) - model.ticks(from.at);
+                    u128::from(params.size) + ticks / model.unit()
+                }
+                Family::TokenInterval => {
+                    let periods = u128::from(span / params.window) + 1;
+                    u128::from(params.size) + u128::from(params.amount) * periods
+                }
+                _ => u128::MAX,
+            };
+            prop_assert!(sum <= at_most, "{} passed in {} ns", sum, span);
+        }
+    }
+    match params.family {
+        Family::FixedEpoch => windows_hold(params, history, |at| u128::from(at / params.window)),
+        Family::FixedCalendar => {
+            let calendar = params.calendar();
+            windows_hold(params, history, |at| {
+                u128::from(calendar.window(Timestamp::from_nanos(at)).0.as_nanos())
+            })
+        }
+        Family::Leaky => output_is_smooth(params, history),
+        _ => Ok(()),
+    }
+}
+
+/// At most the amount in each window.
+fn windows_hold(params: &Params, history: &[Passed], window: impl Fn(u64) -> u128) -> Holds {
+    for from in history {
+        let same = history.iter().filter(|to| window(to.at) == window(from.at));
+        prop_assert!(same.map(|hit| hit.cost).sum::<u64>() <= params.amount);
+    }
+    Ok(())
+}
+
+/// Turns come in the order of the takes, each as many turns after the one before as that one cost.
+fn output_is_smooth(params: &Params, history: &[Passed]) -> Holds {
+    let model = Model::new(params);
+    let taken: Vec<&Passed> = history.iter().filter(|hit| hit.cost > 0).collect();
+    for pair in taken.windows(2) {
+        let apart = model.ticks(pair[1].turn) - model.ticks(pair[0].turn);
+        prop_assert!(
+            apart >= u128::from(pair[0].cost) * model.unit(),
+            "turns {} ticks apart",
+            apart
+        );
+    }
+    Ok(())
+}
+
+/// Asks for 1 whenever 1 can pass, for some periods, and compares the total with what was promised.
+fn meets_demand(case: &Case) -> Holds {
+    let params = Params {
+        amount: case.params.amount % 40 + 1,
+        size: case.params.size % 40 + 1,
+        ..case.params.clone()
+    };
+    let limit = params.limit();
+    let mut written = Written::empty(&limit);
+    let patient = Span::from_nanos(u64::MAX >> 2);
+    let (mut now, mut total) = (params.start, 0u128);
+    let end = params.start + params.window * 3;
+    while now < end {
+        let ask = Ask::new(Timestamp::from_nanos(now), Cost::ONE).waiting(patient);
+        match limit.take(&mut written, &ask).decision.outcome {
+            Outcome::Allow | Outcome::Delay(_) => total += 1,
+            Outcome::Deny(Retry::After(wait)) => now += wait.as_nanos(),
+            Outcome::Deny(Retry::Never) => prop_assert!(false, "never"),
+        }
+    }
+    let expected = promised(&params, end);
+    prop_assert!(total >= expected, "{} passed, {} promised", total, expected);
+    Ok(())
+}
+
+/// How much must pass from the start up to but not including `end` when demand is always there.
+fn promised(params: &Params, end: u64) -> u128 {
+    let model = Model::new(params);
+    let (amount, size, span) =
+        (u128::from(params.amount), u128::from(params.size), end - params.start);
+    let windows = |length: u64| u128::from((span - 1) / length);
+    let tokens = (model.ticks(end - 1) - model.ticks(params.start)) / model.unit();
+    match params.family {
+        Family::FixedEpoch => {
+            amount * u128::from((end - 1) / params.window - params.start / params.window + 1)
+        }
+        Family::FixedCalendar => amount * windows(params.window * 2).max(1),
+        Family::FixedFirst => amount * (windows(params.window + params.window.div_ceil(1_000)) + 1),
+        Family::Log => amount * (windows(params.window + params.window.div_ceil(1_000_000)) + 1),
+        Family::Buckets => {
+            let one = params.window.div_ceil(u64::from(params.buckets)) + 1;
+            amount * (windows(params.window + one) + 1)
+        }
+        // Each window hands out what fades of the one before it, less what rounding keeps back.
+        Family::Weighted => amount * 3 - 3,
+        Family::Token => size + tokens,
+        Family::TokenInterval => {
+            // The first refill may find a nearly full bucket; each later one is used up.
+            let refills = (end - 1) / params.window - params.start / params.window;
+            size + u128::from(refills) * amount.min(size)
+        }
+        Family::Leaky => size + 1 + tokens,
+    }
+}
+
+fn retries_honestly(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    for (now, step) in timed(case) {
+        let ask = ask_at(now, step);
+        let at = |nanos: u64| Ask { now: Timestamp::from_nanos(nanos), ..ask };
+        match limit.take(&mut written, &ask).decision.outcome {
+            Outcome::Deny(Retry::After(wait)) => {
+                let then = now + wait.as_nanos();
+                prop_assert!(wait > Span::ZERO, "refused, but told to come back at once");
+                prop_assert!(
+                    limit.decide(&written, &at(then)).passes(),
+                    "refused at the promised instant"
+                );
+                prop_assert!(
+                    !limit.decide(&written, &at(then - 1)).passes(),
+                    "passes earlier than promised"
+                );
+            }
+            Outcome::Deny(Retry::Never) => {
+                prop_assert!(step.cost > limit.capacity(), "never, but it fits");
+            }
+            Outcome::Delay(wait) => prop_assert!(wait.as_nanos() <= step.wait, "waits too long"),
+            Outcome::Allow => {}
+        }
+    }
+    Ok(())
+}
+
+fn remaining_is_true(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    for (now, step) in timed(case) {
+        let ask = ask_at(now, step);
+        let decision = limit.take(&mut written, &ask).decision;
+        let of = |cost: u64| limit.decide(&written, &Ask { cost: Cost::new(cost), ..ask });
+        prop_assert!(decision.remaining <= limit.capacity());
+        prop_assert!(decision.remaining == 0 || of(decision.remaining).passes());
+        prop_assert!(!of(decision.remaining + 1).passes());
+        let Some(reset) = decision.reset else { return Ok(()) };
+        let left_at = |nanos| limit.peek(&written, Timestamp::from_nanos(nanos)).remaining;
+        prop_assert_eq!(left_at(now + reset.as_nanos()), limit.capacity());
+        if reset > Span::ZERO {
+            prop_assert!(
+                left_at(now + reset.as_nanos() - 1) < limit.capacity(),
+                "free before its reset"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn refusal_changes_nothing(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    for (now, step) in timed(case) {
+        let before = written.clone();
+        let taken = limit.take(&mut written, &ask_at(now, step));
+        if !taken.decision.passes() {
+            prop_assert_eq!(&written, &before);
+            prop_assert!(taken.receipt.is_none());
+        }
+    }
+    Ok(())
+}
+
+fn give_back_restores(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    for (now, step) in timed(case) {
+        let at = Timestamp::from_nanos(now);
+        let mut before = written.clone();
+        before.settle(at);
+        let charge = step.dice % 4 == 0;
+        let receipt = if charge {
+            Some(limit.charge(&mut written, &ask_at(now, step)))
+        } else {
+            limit.take(&mut written, &ask_at(now, step)).receipt
+        };
+        if let Some(receipt) = receipt {
+            let mut undone = written.clone();
+            undone.give_back(at, &receipt);
+            undone.settle(at);
+            prop_assert_eq!(&undone, &before);
+        }
+    }
+    Ok(())
+}
+
+fn give_back_keeps_bounds(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    let mut kept: Vec<(Passed, Receipt<'_>)> = Vec::new();
+    for (now, step) in timed(case) {
+        let at = Timestamp::from_nanos(now);
+        if step.dice % 3 == 0 && !kept.is_empty() {
+            let place = usize::try_from(step.dice / 3).unwrap() % kept.len();
+            let before = limit.peek(&written, at).remaining;
+            let (_, receipt) = kept.remove(place);
+            written.give_back(at, &receipt);
+            prop_assert!(
+                limit.peek(&written, at).remaining >= before,
+                "giving back took something"
+            );
+        }
+        let taken = limit.take(&mut written, &ask_at(now, step));
+        kept.extend(passed(now, step.cost, &taken.decision).zip(taken.receipt));
+    }
+    let history: Vec<Passed> = kept.into_iter().map(|(hit, _)| hit).collect();
+    within_bounds(&case.params, &history)
+}
+
+fn debt_is_bounded(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    let patient = Span::from_nanos(u64::MAX >> 2);
+    for (now, step) in timed(case) {
+        let ask = ask_at(now, step);
+        if step.dice % 2 == 0 {
+            let cost = Cost::new(step.cost.saturating_mul(1 + step.dice % 5));
+            limit.charge(&mut written, &Ask { cost, ..ask });
+        } else {
+            limit.take(&mut written, &ask);
+        }
+        // Whatever was charged, the debt is paid when a full state's time has passed once more.
+        let owed = limit.peek(&written, Timestamp::from_nanos(now));
+        let mut full = Written::empty(&limit);
+        limit.charge(&mut full, &Ask { cost: Cost::new(limit.capacity() * 2), ..ask });
+        let worst = limit.peek(&full, Timestamp::from_nanos(now));
+        if let (Outcome::Deny(Retry::After(owed)), Outcome::Deny(Retry::After(worst))) =
+            (owed.outcome, worst.outcome)
+        {
+            prop_assert!(owed <= worst, "deeper in debt than twice the capacity");
+        }
+        prop_assert_eq!(owed.remaining == 0 || owed.passes(), true);
+        // Nothing passes in debt but what a debt allows: cost 0 is refused exactly then.
+        let zero = limit.decide(&written, &Ask { cost: Cost::new(0), ..ask }.waiting(patient));
+        let one = limit.decide(&written, &Ask { cost: Cost::ONE, ..ask }.waiting(patient));
+        prop_assert!(zero.passes() || !one.passes());
+    }
+    Ok(())
+}
+
+fn clock_steps_heal(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    let (mut clock, mut real) = (case.params.start, case.params.start);
+    let mut history = Vec::new();
+    for step in &case.steps {
+        clock += step.gap;
+        real += step.gap;
+        let back = match step.dice % 8 {
+            0 => step.dice / 8 % 1_000_000_000,
+            1 => step.dice / 8 % (case.params.window * 20),
+            2 => u64::MAX,
+            _ => 0,
+        };
+        let at = Timestamp::from_nanos(clock);
+        let before = limit.peek(&written, at).remaining;
+        clock -= back.min(clock);
+        let at = Timestamp::from_nanos(clock);
+        prop_assert!(limit.peek(&written, at).remaining <= before, "a step back granted something");
+        let mut mended = written.clone();
+        mended.mend(at);
+        heals(&case.params, &limit, &mended, clock)?;
+        let decision = limit.take(&mut written, &ask_at(clock, step)).decision;
+        history.extend(passed(real, step.cost, &decision));
+    }
+    match case.params.family {
+        // Windows on fixed boundaries come early again after a step; the others are exact in real time.
+        Family::FixedEpoch | Family::FixedCalendar | Family::Weighted | Family::TokenInterval => {
+            Ok(())
+        }
+        Family::FixedFirst | Family::Log | Family::Buckets => within_bounds(&case.params, &history),
+        // Each step back may round the clock down by one more tick.
+        Family::Token => {
+            within_bounds(&Params { size: case.params.size + 1, ..case.params.clone() }, &history)
+        }
+        // Turns are promised in clock time; the model of smooth output knows real time only.
+        Family::Leaky => Ok(()),
+    }
+}
+
+/// One passes again at the latest a period and the tolerance after a step, if nothing else is taken.
+/// The period of a bucket is the time that all of it takes to fill or drain, and one more token or turn.
+fn heals(params: &Params, limit: &Limit, written: &Written<'_>, clock: u64) -> Holds {
+    let Params { window, amount, size, .. } = *params;
+    let tolerance = window.min(1_000_000_000);
+    let token = window.div_ceil(amount) + 1_000;
+    let period = match params.family {
+        Family::FixedEpoch => window,
+        Family::FixedCalendar => {
+            let (_, end) = params.calendar().window(Timestamp::from_nanos(clock + tolerance));
+            end.map_or(u64::MAX, |end| end.as_nanos() - clock)
+        }
+        Family::FixedFirst => window + window.div_ceil(1_000) * 2,
+        Family::Log => window + window.div_ceil(1_000_000) * 2,
+        Family::Buckets => window + window.div_ceil(u64::from(params.buckets)) * 2,
+        // The share of the window before must fade below the limit by one.
+        Family::Weighted => window + window / amount + 2,
+        Family::Token => token * (size + 1),
+        Family::TokenInterval => window * (size.div_ceil(amount) + 2),
+        Family::Leaky => token * (size + 2),
+    };
+    let wait = Span::from_nanos(period.saturating_add(tolerance));
+    let Some(healed) = Timestamp::from_nanos(clock).after(wait) else { return Ok(()) };
+    let patient = Span::from_nanos(u64::MAX >> 2);
+    let decision = limit.decide(written, &Ask::new(healed, Cost::ONE).waiting(patient));
+    prop_assert!(decision.passes(), "still refused {} after a clock step: {:?}", wait, decision);
+    Ok(())
+}
+
+fn reshape_never_forgets(case: &Case) -> Holds {
+    let Params { amount, window, size, family, .. } = case.params;
+    let any_period = matches!(family, Family::Token | Family::TokenInterval | Family::Leaky);
+    let other_window = if any_period { window * 2 / 3 + 1_000_000 } else { window };
+    let shapes = [
+        (amount, window, size),
+        (amount * 2, window, size),
+        (amount.div_ceil(3), other_window, size / 2 + 1),
+        (amount + 1, other_window, size + 5),
+    ];
+    let limits =
+        shapes.map(|(amount, window, size)| case.params.limit_of(amount.min(10_000), window, size));
+    let mut written = Written::empty(&limits[0]);
+    let mut history = Vec::new();
+    for (now, step) in timed(case) {
+        let limit = &limits[usize::try_from(step.dice % 4).unwrap()];
+        let before = written.clone();
+        let used_before = limit.peek(&written, Timestamp::from_nanos(now));
+        let ask = ask_at(now, step);
+        let decision = limit.take(&mut written, &ask).decision;
+        if decision.passes() && step.cost > 0 {
+            history.extend(passed(now, step.cost, &decision));
+            let left = used_before.remaining - step.cost.min(used_before.remaining);
+            let after = limit.peek(&written, Timestamp::from_nanos(now)).remaining;
+            prop_assert!(
+                after <= left,
+                "a take under another shape refunded: {} > {}",
+                after,
+                left
+            );
+        } else {
+            prop_assert_eq!(&written, &before, "nothing was taken, yet something was written");
+        }
+        if let Outcome::Deny(Retry::After(wait)) = decision.outcome {
+            let then = Timestamp::from_nanos(now + wait.as_nanos());
+            prop_assert!(
+                limit.decide(&written, &Ask { now: then, ..ask }).passes(),
+                "retry under another shape"
+            );
+        }
+    }
+    reshaped_bounds(&case.params, &shapes, &history)
+}
+
+/// Under any order of shapes: at most the largest burst and the largest rate over any span.
+fn reshaped_bounds(params: &Params, shapes: &[(u64, u64, u64)], history: &[Passed]) -> Holds {
+    let largest = shapes.iter().map(|shape| shape.0).max().unwrap();
+    match params.family {
+        Family::Token | Family::TokenInterval => reshaped_tokens(params.family, shapes, history),
+        Family::Leaky => reshaped_turns(shapes, history),
+        _ => within_bounds(&Params { amount: largest, ..params.clone() }, history),
+    }
+}
+
+fn reshaped_tokens(family: Family, shapes: &[(u64, u64, u64)], history: &[Passed]) -> Holds {
+    let burst = u128::from(shapes.iter().map(|shape| shape.2).max().unwrap());
+    for (first, from) in history.iter().enumerate() {
+        let mut sum = 0u128;
+        for to in &history[first..] {
+            sum += u128::from(to.cost);
+            let span = u128::from(to.at - from.at);
+            let drained = shapes.iter().map(|(amount, window, _)| {
+                let (amount, window) = (u128::from(*amount), u128::from(*window));
+                match family {
+                    Family::TokenInterval => amount * (span / window + 1),
+                    // A microsecond for reading the clock in whole ticks.
+                    _ => (span + 1_000) * amount / window + 1,
+                }
+            });
+            // Whole periods of different lengths do not add up to one rate: each has its own edges.
+            let drained = if family == Family::TokenInterval {
+                drained.sum()
+            } else {
+                drained.max().unwrap()
+            };
+            prop_assert!(sum <= burst + drained, "{} in {} ns", sum, span);
+        }
+    }
+    Ok(())
+}
+
+/// Turns keep their order, and each is as far from the next as its cost takes at the fastest rate.
+fn reshaped_turns(shapes: &[(u64, u64, u64)], history: &[Passed]) -> Holds {
+    for pair in history.windows(2) {
+        let turns = |(amount, window, _): &(u64, u64, u64)| {
+            u128::from(pair[0].cost) * u128::from(*window) / u128::from(*amount)
+        };
+        let apart = u128::from(pair[1].turn - pair[0].turn);
+        let fastest = shapes.iter().map(turns).min().unwrap();
+        prop_assert!(apart + 1_000 >= fastest, "turns {} ns apart, not {}", apart, fastest);
+    }
+    Ok(())
+}
+
+/// Soft is a larger limit of the same rate; elastic grants at least the plain limit and at most its
+/// share more; `over` says that the plain limit would have refused.
+fn headroom_is_true(case: &Case) -> Holds {
+    let params = &case.params;
+    let percent = u16::try_from(case.steps[0].dice % 300).unwrap();
+    let more = |n: u64| n + n * u64::from(percent) / 100;
+    let drains = matches!(params.family, Family::Token | Family::TokenInterval | Family::Leaky);
+    let amount = if drains { params.amount } else { more(params.amount) };
+    if amount > 10_000 {
+        return Ok(());
+    }
+    let larger = params.limit_of(amount, params.window, more(params.size));
+    let soft = params.limit().with_headroom(Headroom::Soft(percent)).unwrap();
+    let elastic = params.limit().with_headroom(Headroom::Elastic(100 + percent)).unwrap();
+    let (mut by_larger, mut by_soft) = (Written::empty(&larger), Written::empty(&soft));
+    let mut by_elastic = Written::empty(&elastic);
+    for (now, step) in timed(case) {
+        let ask = ask_at(now, step);
+        let stretched = ask.bounded(Bound::Headroom);
+        let plainly = soft.decide(&by_soft, &ask).passes();
+        let by_soft_limit = soft.take(&mut by_soft, &stretched).decision;
+        prop_assert_eq!(by_soft_limit.outcome, larger.take(&mut by_larger, &ask).decision.outcome);
+        prop_assert_eq!(by_soft_limit.over, by_soft_limit.passes() && !plainly);
+        let plainly = elastic.decide(&by_elastic, &ask).passes();
+        let decision = elastic.take(&mut by_elastic, &stretched).decision;
+        prop_assert!(decision.passes() || !plainly, "elastic refused what the plain limit grants");
+        prop_assert_eq!(decision.over, decision.passes() && !plainly);
+        if !drains {
+            prop_assert_eq!(decision.outcome, by_soft_limit.outcome);
+        }
+    }
+    Ok(())
+}
+
+fn extremes_are_answered(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    let pick = |dice: u64, small: u64| match dice % 6 {
+        0 => u64::MAX,
+        1 => u64::MAX - small % 1_000,
+        2 => 0,
+        3 => small,
+        4 => 1 << (small % 64),
+        _ => small % 20,
+    };
+    let mut receipts: Vec<Receipt<'_>> = Vec::new();
+    for step in &case.steps {
+        let now = pick(step.dice, case.params.start + step.gap);
+        let cost = pick(step.dice / 7, step.cost);
+        let wait = pick(step.dice / 49, step.wait);
+        let ask =
+            Ask::new(Timestamp::from_nanos(now), Cost::new(cost)).waiting(Span::from_nanos(wait));
+        let decision = match step.dice / 343 % 3 {
+            0 => {
+                receipts.push(limit.charge(&mut written, &ask));
+                limit.decide(&written, &ask)
+            }
+            1 if !receipts.is_empty() => {
+                written.give_back(ask.now, &receipts.swap_remove(0));
+                limit.decide(&written, &ask)
+            }
+            _ => limit.take(&mut written, &ask).decision,
+        };
+        prop_assert!(decision.remaining <= limit.capacity());
+        if cost > limit.capacity() {
+            prop_assert_eq!(decision.outcome, Outcome::Deny(Retry::Never));
+        }
+    }
+    Ok(())
+}
