@@ -17,8 +17,8 @@
 //! | `elastic on`, `elastic off` | whether the condition of an elastic limit holds (off at first) |
 //! | `at TIME take [N] [times K] [waiting SPAN] [as NAME] -> ANSWER` | takes a cost of N (1), K times, each answered so |
 //! | `at TIME peek [waiting SPAN] -> ANSWER` | asks, takes nothing |
-//! | `at TIME charge N [as NAME] [-> ANSWER]` | counts N whatever the answer; the answer is a peek's |
-//! | `at TIME give_back NAME` | gives back what the line named NAME took |
+//! | `at TIME charge N [as NAME] [-> ANSWER]` | counts N whatever the answer, which is then a peek's |
+//! | `at TIME give_back NAME` | gives back what the line named NAME took, once: a second time nothing happens |
 //! | `at TIME reset` | forgets everything |
 //!
 //! `PERIOD` is a span such as `s`, `30s`, `min`, `2day`, or `calendar` with the option `boundaries`. A

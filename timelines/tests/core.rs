@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
-use tidegate_core::{Decision, Written};
+use tidegate_core::{Ask, Cost, Decision, Written};
 use tidegate_timelines::{Call, FOLDER, parse, play};
 
 /// The issue that founded this folder asked for a hundred; none may get lost.
@@ -43,11 +43,13 @@ fn on_core<'s>() -> impl FnMut(Call<'s>) -> Option<Decision> {
             let written = kept.get_or_insert(Written::empty(limit));
             let receipt = limit.charge(written, &ask);
             receipts.extend(name.map(|name| (name, receipt)));
-            Some(limit.peek(written, ask.now))
+            Some(limit.decide(written, &Ask { cost: Cost::default(), ..ask }))
         }
         Call::GiveBack(now, name) => {
-            let written = kept.as_mut().expect("something was taken");
-            written.give_back(now, &receipts[name]);
+            // A receipt is settled once; whoever keeps states remembers that.
+            if let (Some(written), Some(receipt)) = (kept.as_mut(), receipts.remove(name)) {
+                written.give_back(now, &receipt);
+            }
             None
         }
         Call::Reset => {

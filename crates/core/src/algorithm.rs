@@ -24,8 +24,8 @@
 //! that lies ahead of now by up to the *tolerance* (a second, or a period if that is shorter) is simply
 //! believed. One that lies further ahead was written by a clock that has since been put back. It would
 //! refuse everything until that time comes again, so it is *mended*: what it counts is counted as of
-//! now. Nothing is granted by mending, and it is over within a period. It is the one thing that a
-//! refused take may leave behind.
+//! now. What remains never grows by mending, and it is over within a period (a bucket's is the time it
+//! takes to fill). It is the one thing that a refused take may leave behind.
 //!
 //! **Limits that change.** A state is read by the shape it was written under, and written under the
 //! shape of the take. So use is never forgotten, and nodes with different versions of a policy may
@@ -361,7 +361,7 @@ impl Limit {
     fn used(&self, written: &Written<'_>, now: Timestamp) -> u64 {
         let state = &written.state;
         match (&self.shape, &written.shape.shape) {
-            (Shape::FixedWindow(_), Shape::FixedWindow(old)) => old.used(state, now),
+            (Shape::FixedWindow(new), Shape::FixedWindow(old)) => new.used(old, state, now),
             (Shape::SlidingLog(_), Shape::SlidingLog(old)) => old.used(state, now),
             (Shape::SlidingBuckets(_), Shape::SlidingBuckets(old)) => old.used(state, now),
             (Shape::SlidingWeighted(_), Shape::SlidingWeighted(old)) => old.used(state, now),
@@ -377,7 +377,9 @@ impl Limit {
     fn wait(&self, written: &Written<'_>, now: Timestamp, at_most: u64) -> Option<Span> {
         let state = &written.state;
         match (&self.shape, &written.shape.shape) {
-            (Shape::FixedWindow(_), Shape::FixedWindow(old)) => old.wait(state, now, at_most),
+            (Shape::FixedWindow(new), Shape::FixedWindow(old)) => {
+                new.wait(old, state, now, at_most)
+            }
             (Shape::SlidingLog(_), Shape::SlidingLog(old)) => old.wait(state, now, at_most),
             (Shape::SlidingBuckets(_), Shape::SlidingBuckets(old)) => old.wait(state, now, at_most),
             (Shape::SlidingWeighted(_), Shape::SlidingWeighted(old)) => {

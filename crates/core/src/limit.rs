@@ -618,7 +618,7 @@ fn draining(
     };
     let measure =
         Measure { unit: drain.unit(), plain: ticks(plain)?, stretched: ticks(stretched)? };
-    drain.bound(measure.plain, measure.most());
+    drain.bound(measure.most());
     Ok((measure, Some(drain)))
 }
 

@@ -40,9 +40,9 @@ pub(crate) struct Drain {
     /// `k`.
     unit_bits: u32,
     refill: Refill,
-    /// A full level under the plain bound, in ticks.
-    plain: u64,
-    /// The highest level a correct clock can show, in ticks, and the disorder we tolerate on top.
+    /// The highest level that takes and charges can reach, in ticks.
+    most: u64,
+    /// The same and the disorder of clocks that we tolerate on top.
     highest: u64,
 }
 
@@ -55,13 +55,13 @@ impl Drain {
             unit_bits = u32::saturating_add(unit_bits, 1);
         }
         let ticks = Ratio::new(amount.checked_mul(1 << unit_bits)?, window)?;
-        Some(Self { ticks, unit_bits, refill, plain: 0, highest: 0 })
+        Some(Self { ticks, unit_bits, refill, most: 0, highest: 0 })
     }
 
     /// Sets how far up levels can be, in ticks.
-    pub(crate) fn bound(&mut self, plain: u64, most: u64) {
+    pub(crate) fn bound(&mut self, most: u64) {
         let tolerance = self.ticks.floor(TOLERANCE.as_nanos().min(self.ticks.den()));
-        self.plain = plain;
+        self.most = most;
         self.highest = most.saturating_add(tolerance);
     }
 
@@ -163,6 +163,6 @@ impl Drain {
     }
 
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
-        *state = State::of_word(self.at(now).saturating_add(self.plain));
+        *state = State::of_word(self.at(now).saturating_add(self.most));
     }
 }

@@ -93,69 +93,88 @@ impl Shape {
         Some(Self { windows: Windows::Calendar(calendar), packed: Packed::new(most)? })
     }
 
-    pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
-        self.running(state.word(), now).map_or(0, |_| self.packed.count(state.word()))
+    /// What is used in a state that `other` wrote.
+    pub(crate) fn used(&self, other: &Self, state: &State, now: Timestamp) -> u64 {
+        self.read(other, state, now).map_or(0, |(_, count)| count)
     }
 
-    pub(crate) fn wait(&self, state: &State, now: Timestamp, at_most: u64) -> Option<Span> {
-        let word = state.word();
-        match self.running(word, now) {
-            Some(number) if self.packed.count(word) > at_most => {
-                Some(self.windows.end(number)?.since(now))
+    /// Until no more than `at_most` is used in a state that `other` wrote.
+    pub(crate) fn wait(
+        &self,
+        other: &Self,
+        state: &State,
+        now: Timestamp,
+        at_most: u64,
+    ) -> Option<Span> {
+        match self.read(other, state, now) {
+            Some((number, count)) if count > at_most => {
+                Some(self.windows_of(other).end(number)?.since(now))
             }
             Some(_) | None => Some(Span::ZERO),
         }
     }
 
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, hits: u64) -> u64 {
-        let (number, count) = match self.running(state.word(), now) {
-            Some(number) => (number, self.packed.count(state.word())),
-            None => (self.windows.opened_by(now), 0),
-        };
+        let opened = (self.windows.opened_by(now), 0);
+        let (number, count) = self.read(self, state, now).unwrap_or(opened);
         *state = State::of_word(self.packed.pack(number, count.saturating_add(hits)));
         number
     }
 
     pub(crate) fn remove(&self, state: &mut State, now: Timestamp, mark: u64, hits: u64) {
-        if self.running(state.word(), now) == Some(mark) {
-            self.put(state, mark, self.packed.count(state.word()).saturating_sub(hits));
+        if let Some((number, count)) = self.read(self, state, now)
+            && number == mark
+        {
+            self.put(state, mark, count.saturating_sub(hits));
         }
     }
 
-    /// The state of another shape, under this one. Equal windows keep their number.
+    /// The state of another shape, under this one.
     pub(crate) fn adopt(&self, other: &Self, state: &State, now: Timestamp) -> State {
         let mut adopted = State::Empty;
-        if let Some(number) = other.running(state.word(), now) {
-            let same = self.windows == other.windows;
-            let number = if same { number } else { self.windows.opened_by(now) };
-            self.put(&mut adopted, number, other.packed.count(state.word()));
+        if let Some((number, count)) = self.read(other, state, now) {
+            let kept = self.windows_of(other) == &self.windows;
+            self.put(&mut adopted, if kept { number } else { self.windows.opened_by(now) }, count);
         }
         adopted
     }
 
     pub(crate) fn settle(&self, state: &mut State, now: Timestamp) {
-        if self.used(state, now) == 0 {
+        if self.used(self, state, now) == 0 {
             *state = State::Empty;
         }
     }
 
     pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
-        let start = self.running(state.word(), now).and_then(|number| self.windows.start(number));
-        start.is_some_and(|start| start.since(now) > self.windows.tolerance())
+        self.read(self, state, now).is_some_and(|(number, _)| {
+            let start = self.windows.start(number).unwrap_or(Timestamp::END);
+            start.since(now) > self.windows.tolerance()
+        })
     }
 
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
         self.put(state, self.windows.opened_by(now), self.packed.count(state.word()));
     }
 
-    /// The number of the remembered window, unless it has ended or holds nothing.
-    fn running(&self, word: u64, now: Timestamp) -> Option<u64> {
-        if self.packed.count(word) == 0 {
+    /// The remembered window and its count, unless it has ended or holds nothing.
+    fn read(&self, other: &Self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
+        let count = other.packed.count(state.word());
+        if count == 0 {
             return None;
         }
-        let current = self.windows.opened_by(now);
-        let number = self.packed.number(word, current)?;
-        (!self.windows.has_ended(number, current, now)).then_some(number)
+        let windows = self.windows_of(other);
+        let current = windows.opened_by(now);
+        let number = other.packed.number(state.word(), current)?;
+        (!windows.has_ended(number, current, now)).then_some((number, count))
+    }
+
+    /// The windows by which a state that `other` wrote is read: its own, but for a calendar, whose
+    /// tables are renewed while its windows run and which knows them by their start.
+    fn windows_of<'s>(&'s self, other: &'s Self) -> &'s Windows {
+        match (&self.windows, &other.windows) {
+            (Windows::Calendar(_), Windows::Calendar(_)) => &self.windows,
+            (_, theirs) => theirs,
+        }
     }
 
     fn put(&self, state: &mut State, number: u64, count: u64) {

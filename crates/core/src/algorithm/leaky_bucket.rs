@@ -19,6 +19,7 @@
 //! ```
 //!
 //! It passes when its first turn comes and takes `n` turns: the next one passes `n·T` later.
+//! A cost of nothing takes no turn, so it waits for none.
 //!
 //! ## A worked example
 //! One message a second, two may wait. Four come at once: one passes, two wait, one is refused. A
@@ -45,7 +46,7 @@
 //! ## Step
 //! Take: move `free`. Give back: the place only if it is the last in the queue; otherwise the turn stays
 //! empty, since those behind it were promised theirs. A `free` further ahead than any queue could put it
-//! was written by a clock since put back: the queue counts as just full.
+//! was written by a clock since put back: all turns that could be promised count as promised now.
 //!
 //! When the limit was edited, `free` stays the same instant: a promise is a promise.
 //!

@@ -40,8 +40,8 @@
 //!
 //! ## Step
 //! Take: drop the entries that are a period old, then append. An entry is never written before the
-//! newest one, whatever the clock says. Give back: remove the entry of that time and cost. Entries that
-//! lie ahead of now by more than the tolerance become one entry of now.
+//! newest one, whatever the clock says. Give back: remove the entry of that time and cost. When
+//! the newest entry lies ahead of now by more than the tolerance, all that lie ahead become one entry of now.
 //!
 //! ## What it does not promise
 //! Little memory: it grows with the limit, so limits above 10,000 are refused. Nor constant time:

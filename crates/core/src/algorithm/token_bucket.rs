@@ -51,7 +51,7 @@
 //! ## Step
 //! Take: move `zero`. Give back: move it back by what the take still weighs, its ticks less those since
 //! it, so that nothing is refunded that has already come back by itself. A `zero` further ahead than
-//! any use could put it was written by a clock since put back: the bucket counts as just used up.
+//! any use could put it was written by a clock since put back: all that could be used counts as used now.
 //!
 //! When the limit was edited, the *tokens* in use stay in use. They come back at the rate under which
 //! they were taken, until the next take writes them down under the new one.

@@ -1,0 +1,163 @@
+//! The figures that the core promises: no drift over a day, the size of states, extremes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    reason = "tests run with overflow checks and fail loudly"
+)]
+
+use tidegate_core::{
+    Algorithm, Ask, Calendar, Cost, Headroom, Limit, LimitError, Outcome, Refill, Retry, Span,
+    Timestamp, Written,
+};
+
+const DAY: u64 = 86_400_000_000_000;
+/// A whole minute of these days, where a tick begins.
+const NOW: u64 = 1_699_999_980_000_000_000;
+
+fn at(nanos: u64) -> Timestamp {
+    Timestamp::from_nanos(nanos)
+}
+
+fn limit(amount: u64, period: Span, algorithm: Algorithm) -> Limit {
+    Limit::new(amount, period, algorithm).unwrap()
+}
+
+/// Takes one whenever one can pass, from `NOW` for a day; answers how many passed.
+fn greedy_day(limit: &Limit) -> u64 {
+    let mut written = Written::empty(limit);
+    let (mut now, mut passed) = (NOW, 0);
+    while now < NOW + DAY {
+        match limit.take(&mut written, &Ask::new(at(now), Cost::ONE)).decision.outcome {
+            Outcome::Allow => passed += 1,
+            Outcome::Deny(Retry::After(wait)) => now += wait.as_nanos(),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    passed
+}
+
+#[test]
+fn seven_a_minute_loses_nothing_over_a_day() {
+    // Seven at once, then 7 · 1,440 over the day, less the one that comes back as the day ends.
+    let bucket = limit(7, Span::from_secs(60), Algorithm::TOKEN_BUCKET);
+    assert_eq!(greedy_day(&bucket), 7 + 7 * 1_440 - 1);
+}
+
+#[test]
+fn three_hundred_million_and_one_a_second_loses_nothing_over_a_day() {
+    let bucket = limit(300_000_001, Span::from_secs(1), Algorithm::TOKEN_BUCKET);
+    let mut written = Written::empty(&bucket);
+    let mut passed = 0;
+    // Every half second all that is there; a second would be the whole bucket and hide a loss.
+    for half in 0..=2 * 86_400u64 {
+        let now = at(NOW + half * 500_000_000);
+        let remaining = bucket.peek(&written, now).remaining;
+        assert!(bucket.take(&mut written, &Ask::new(now, Cost::new(remaining))).decision.passes());
+        passed += remaining;
+    }
+    assert_eq!(passed, 300_000_001 + 300_000_001 * 86_400);
+}
+
+#[test]
+fn states_are_as_small_as_promised() {
+    let full = |algorithm| {
+        let limit = limit(500, Span::from_secs(3_600), algorithm);
+        let mut written = Written::empty(&limit);
+        for n in 0..500 {
+            let taken = limit.take(&mut written, &Ask::new(at(NOW + n * 7_199_000_000), Cost::ONE));
+            assert!(taken.decision.passes() || limit.algorithm() == Algorithm::LEAKY_BUCKET);
+        }
+        written.state.bytes()
+    };
+    assert_eq!(full(Algorithm::FIXED_WINDOW), 8);
+    assert_eq!(full(Algorithm::TOKEN_BUCKET), 8);
+    assert_eq!(full(Algorithm::LEAKY_BUCKET), 8);
+    assert_eq!(full(Algorithm::SLIDING_WEIGHTED), 16);
+    assert_eq!(full(Algorithm::SLIDING_BUCKETS), 16 + 2 * 61);
+    assert!(full(Algorithm::SLIDING_LOG) <= 16 + 2 * 500);
+}
+
+#[test]
+fn counters_grow_to_four_bytes_when_they_must() {
+    let bytes = |amount, headroom| {
+        let limit = limit(amount, Span::from_secs(3_600), Algorithm::SLIDING_BUCKETS);
+        let limit = limit.with_headroom(headroom).unwrap();
+        let mut written = Written::empty(&limit);
+        limit.take(&mut written, &Ask::new(at(NOW), Cost::ONE));
+        written.state.bytes()
+    };
+    assert_eq!(bytes(32_767, Headroom::None), 16 + 2 * 61);
+    assert_eq!(bytes(32_768, Headroom::None), 16 + 4 * 61);
+    assert_eq!(bytes(20_000, Headroom::Elastic(327)), 16 + 2 * 61);
+    assert_eq!(bytes(20_000, Headroom::Elastic(328)), 16 + 4 * 61);
+}
+
+#[test]
+fn a_state_fits_three_words() {
+    assert!(size_of::<tidegate_core::State>() <= 24);
+}
+
+#[test]
+fn extremes_work_or_are_refused_when_built() {
+    let year = Span::from_secs(365 * 86_400);
+    for algorithm in Algorithm::ALL {
+        let yearly = limit(1, year, algorithm);
+        let mut written = Written::empty(&yearly);
+        let one = Ask::new(at(NOW), Cost::ONE);
+        assert!(yearly.take(&mut written, &one).decision.passes(), "{}", algorithm.name());
+        assert!(!yearly.take(&mut written, &one).decision.passes(), "{}", algorithm.name());
+        let all = Ask::new(at(NOW), Cost::new(u64::MAX));
+        assert_eq!(yearly.decide(&written, &all).outcome, Outcome::Deny(Retry::Never));
+    }
+    for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_WEIGHTED, Algorithm::TOKEN_BUCKET]
+    {
+        let fast = limit(1_000_000_000, Span::from_secs(1), algorithm);
+        let mut written = Written::empty(&fast);
+        let all = Ask::new(at(NOW), Cost::new(1_000_000_000));
+        assert!(fast.take(&mut written, &all).decision.passes());
+        assert_eq!(fast.peek(&written, at(NOW)).remaining, 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_counted_is_refused_with_its_reason() {
+    let second = Span::from_secs(1);
+    let new = |amount, period, algorithm| Limit::new(amount, period, algorithm).unwrap_err();
+    let bucket = |burst| Algorithm::TokenBucket { burst: Some(burst), refill: Refill::Continuous };
+    let first = Algorithm::FixedWindow { align: tidegate_core::Align::First };
+    let cases = [
+        (new(1, Span::from_nanos(999_999), Algorithm::TOKEN_BUCKET), LimitError::PeriodTooShort),
+        (
+            new(1, Span::from_secs(400 * 86_400 + 1), Algorithm::TOKEN_BUCKET),
+            LimitError::PeriodTooLong,
+        ),
+        (new(1_000_000_001, second, Algorithm::TOKEN_BUCKET), LimitError::TooFast),
+        (new(10_001, second, Algorithm::SLIDING_LOG), LimitError::AmountTooLarge { most: 10_000 }),
+        (
+            new((1 << 30) + 1, Span::from_secs(86_400), Algorithm::SLIDING_BUCKETS),
+            LimitError::AmountTooLarge { most: 1 << 30 },
+        ),
+        (new(1, second, Algorithm::SlidingBuckets { buckets: 1 }), LimitError::Buckets),
+        (new(1, second, Algorithm::SlidingBuckets { buckets: 1_001 }), LimitError::Buckets),
+        (new(1, Span::from_secs(86_400), bucket(36_526)), LimitError::TooLongToFill),
+        (new(1, second, bucket(0)), LimitError::NoBurst),
+        (
+            new(1, second, Algorithm::LeakyBucket { queue: Some(u64::MAX) }),
+            LimitError::TooLongToFill,
+        ),
+        (new(1, Span::from_millis(999), first), LimitError::FirstNeedsSecond),
+        (new(1_000_001, second, first), LimitError::AmountTooLarge { most: 1_000_000 }),
+    ];
+    for (found, expected) in cases {
+        assert_eq!(found, expected);
+    }
+    let calendar = Calendar::new([Timestamp::EPOCH]).unwrap();
+    let error = Limit::new(1, calendar, Algorithm::TOKEN_BUCKET).unwrap_err();
+    assert_eq!(error, LimitError::CalendarNeedsFixedWindow);
+    for headroom in [Headroom::Soft(901), Headroom::Elastic(99), Headroom::Elastic(1_001)] {
+        let refused = limit(1, second, Algorithm::TOKEN_BUCKET).with_headroom(headroom);
+        assert_eq!(refused, Err(LimitError::Headroom));
+    }
+}

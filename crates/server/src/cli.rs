@@ -1,0 +1,3 @@
+//! The sub-commands, one file each: options in, text out.
+
+pub(crate) mod simulate;

@@ -1,0 +1,223 @@
+//! One decision of each algorithm: how long it takes, how many instructions it is, what it remembers.
+//!
+//! Times on a shared machine wander by tens of percent, so the rounds of all algorithms alternate and
+//! the median counts. Instructions do not wander: valgrind runs the same loop twice, with few and with
+//! many decisions, and the difference, divided, is what one decision costs.
+
+use crate::{root, say};
+use clap::Args;
+use std::fmt::Write as _;
+use std::fs;
+use std::hint::black_box;
+use std::process::Command;
+use tidegate_core::{Algorithm, Ask, Cost, Limit, Refill, Span, Timestamp, Written};
+
+/// What the experiment takes from the command line.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only run the loop of this case, this often: what valgrind watches.
+    #[arg(long, num_args = 2, value_names = ["CASE", "TIMES"], hide = true)]
+    watched: Option<Vec<String>>,
+    /// Do not rewrite BENCHMARKS.md.
+    #[arg(long)]
+    dry: bool,
+}
+
+/// Rounds whose median counts.
+const ROUNDS: usize = 9;
+/// Decisions of one round: some milliseconds, longer than any time slice is lost for.
+const TIMES: u64 = 200_000;
+/// Decisions that valgrind watches: few and many.
+const WATCHED: [u64; 2] = [1_000, 11_000];
+/// An instant of these days, so that ticks and window numbers are as large as in service.
+const NOW: u64 = 1_800_000_000_000_000_000;
+
+/// A token of 500 an hour comes back every 7.2 s.
+const ABOVE_A_TOKEN: u64 = 7_920_000_000;
+const A_TENTH_OF_A_TOKEN: u64 = 720_000_000;
+
+/// An algorithm under a kind of load.
+struct Case {
+    name: String,
+    limit: Limit,
+    /// Nanoseconds from one decision to the next.
+    gap: u64,
+}
+
+/// What was measured of one case.
+struct Row {
+    name: String,
+    nanos: f64,
+    instructions: Option<u64>,
+}
+
+/// Runs all cases and writes the table.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let cases = cases()?;
+    if let Some([name, times]) = options.watched.as_deref() {
+        let case = cases.iter().find(|case| case.name == *name).ok_or("no such case")?;
+        let times = times.parse().map_err(|_| "TIMES is a whole number")?;
+        black_box(decide(case, times));
+        return Ok(());
+    }
+    let rows = measure(&cases);
+    let text = document(&rows, &memory()?);
+    say(&text);
+    if options.dry {
+        return Ok(());
+    }
+    fs::write(root().join("BENCHMARKS.md"), text).map_err(|error| format!("BENCHMARKS.md: {error}"))
+}
+
+/// Each algorithm twice: a client within its limit, and one that asks ten times too often.
+fn cases() -> Result<Vec<Case>, String> {
+    let interval = Algorithm::TokenBucket { burst: None, refill: Refill::Interval };
+    let mut cases = Vec::new();
+    for algorithm in Algorithm::ALL.into_iter().chain([interval]) {
+        let limit = Limit::new(500, Span::from_secs(3_600), algorithm)
+            .map_err(|error| error.to_string())?;
+        let name = if algorithm == interval { "token_bucket-interval" } else { algorithm.name() };
+        cases.push(Case {
+            name: format!("{name}-allowed"),
+            limit: limit.clone(),
+            gap: ABOVE_A_TOKEN,
+        });
+        cases.push(Case { name: format!("{name}-refused"), limit, gap: A_TENTH_OF_A_TOKEN });
+    }
+    Ok(cases)
+}
+
+/// Asks `times` times, at equal gaps, of one state; answers how many passed.
+fn decide(case: &Case, times: u64) -> u64 {
+    let mut written = Written::empty(&case.limit);
+    let mut now = NOW;
+    let mut passed = 0u64;
+    for _ in 0..times {
+        now = now.saturating_add(case.gap);
+        let ask = Ask::new(Timestamp::from_nanos(black_box(now)), Cost::ONE);
+        let taken = case.limit.take(&mut written, &ask);
+        passed = passed.saturating_add(u64::from(black_box(taken).decision.passes()));
+    }
+    passed
+}
+
+fn measure(cases: &[Case]) -> Vec<Row> {
+    let mut rounds: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
+    for _ in 0..ROUNDS {
+        for (case, times) in cases.iter().zip(&mut rounds) {
+            times.push(nanos_per_decision(case));
+        }
+    }
+    let row = |(case, mut times): (&Case, Vec<f64>)| {
+        times.sort_by(f64::total_cmp);
+        let nanos = times.get(ROUNDS / 2).copied().unwrap_or(0.0);
+        Row { name: case.name.clone(), nanos, instructions: instructions(&case.name) }
+    };
+    cases.iter().zip(rounds).map(row).collect()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a benchmark measures time, it does not decide by it"
+)]
+#[expect(
+    clippy::float_arithmetic,
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "a figure for a table"
+)]
+fn nanos_per_decision(case: &Case) -> f64 {
+    let start = std::time::Instant::now();
+    black_box(decide(case, TIMES));
+    start.elapsed().as_nanos() as f64 / TIMES as f64
+}
+
+/// Instructions of one decision, if valgrind is here to count them.
+fn instructions(case: &str) -> Option<u64> {
+    let [few, many] = WATCHED.map(|times| watched(case, times));
+    let [least, most] = WATCHED;
+    many?.checked_sub(few?)?.checked_div(most.saturating_sub(least))
+}
+
+/// Instructions of the whole loop under callgrind, start of the process included.
+fn watched(case: &str, times: u64) -> Option<u64> {
+    let this = std::env::current_exe().ok()?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(this)
+        .args(["core", "--watched", case, &times.to_string()])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let collected =
+        text.lines().find_map(|line| line.split_once("Collected :"))?.1.trim().to_owned();
+    collected.parse().ok()
+}
+
+/// Bytes of a full state of 500 an hour for each algorithm, asked evenly, and of the textbooks' design.
+fn memory() -> Result<Vec<(String, usize, &'static str)>, String> {
+    let textbook = |algorithm| match algorithm {
+        Algorithm::FixedWindow { .. } => "12 (36 with table and lock)",
+        Algorithm::SlidingLog => "12,000",
+        Algorithm::SlidingBuckets { .. } => "1,600",
+        Algorithm::SlidingWeighted
+        | Algorithm::TokenBucket { .. }
+        | Algorithm::LeakyBucket { .. } => "not stated",
+    };
+    Algorithm::ALL
+        .into_iter()
+        .map(|algorithm| {
+            let limit = Limit::new(500, Span::from_secs(3_600), algorithm)
+                .map_err(|error| error.to_string())?;
+            let mut written = Written::empty(&limit);
+            for n in 0..500u64 {
+                let now = NOW.saturating_add(n.saturating_mul(7_199_000_000));
+                limit.take(&mut written, &Ask::new(Timestamp::from_nanos(now), Cost::ONE));
+            }
+            Ok((algorithm.name().to_owned(), written.state.bytes(), textbook(algorithm)))
+        })
+        .collect()
+}
+
+fn document(rows: &[Row], memory: &[(String, usize, &'static str)]) -> String {
+    let mut text = String::from(
+        "# Benchmarks\n\n\
+         Generated by `make bench`; not typed. Compare figures within one table only: they come from one run.\n\n\
+         ## One decision of the core\n\n\
+         500 an hour, one state in cache, `take` with its whole answer (outcome, remaining, reset, retry). *allowed*: a\n\
+         client a tenth below its rate; *refused*: one that asks ten times as often as it may, so nine in ten are\n\
+         refused. Times are medians of nine alternating rounds and wander with the machine; instructions do not.\n\n",
+    );
+    let _ = writeln!(text, "Machine: {}.\n", machine());
+    text.push_str("| case | ns | instructions |\n|---|--:|--:|\n");
+    for row in rows {
+        let instructions =
+            row.instructions.map_or("no valgrind".to_owned(), |count| count.to_string());
+        let _ = writeln!(text, "| {} | {:.1} | {instructions} |", row.name, row.nanos);
+    }
+    text.push_str(
+        "\n## Memory of one key\n\n\
+         500 an hour, all 500 taken evenly. Ours is the state alone, without its place in a table; the textbook figures\n\
+         are those of the common interview answer, with and without its table.\n\n\
+         | algorithm | textbook, bytes | tidegate, bytes |\n|---|--:|--:|\n",
+    );
+    for (name, bytes, textbook) in memory {
+        let _ = writeln!(text, "| {name} | {textbook} | {bytes} |");
+    }
+    text
+}
+
+/// The processor and the compiler, for the reader who compares.
+fn machine() -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map(|(_, name)| name);
+    let rustc = Command::new("rustc").arg("--version").output();
+    let rustc = rustc
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        .unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}, {cores} cores, {rustc}", model.unwrap_or("unknown processor"))
+}

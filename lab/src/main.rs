@@ -1,0 +1,48 @@
+//! The lab: what we measure and break on purpose. Nothing here is shipped.
+
+mod core_bench;
+mod mutants;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Benchmarks, comparisons with peers, mutants.
+#[derive(Parser)]
+#[command(name = "lab", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Subcommand)]
+enum Experiment {
+    /// Plants every mistake of lab/mutants in a copy of the workspace; each must be caught.
+    Mutants(mutants::Options),
+    /// Times one decision of each algorithm and counts its instructions; writes BENCHMARKS.md.
+    Core(core_bench::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().experiment {
+        Experiment::Mutants(options) => mutants::run(&options),
+        Experiment::Core(options) => core_bench::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("lab: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The one place that prints.
+#[expect(clippy::print_stdout, reason = "the lab is a program for a terminal")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+/// The root of the workspace.
+fn root() -> &'static std::path::Path {
+    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
