@@ -82,6 +82,14 @@ pub struct Taken<'l> {
     pub receipt: Option<Receipt<'l>>,
 }
 
+/// Whether a cost passes, and what is used.
+#[derive(Clone, Copy)]
+struct Judged {
+    outcome: Outcome,
+    over: bool,
+    used: u64,
+}
+
 // === the verbs ===
 
 impl Limit {
@@ -98,12 +106,13 @@ impl Limit {
     /// ```
     pub fn take<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken<'l> {
         written.mend(ask.now);
-        let (outcome, over) = self.judge(written, ask);
-        let receipt = outcome.passes().then(|| {
+        let mut judged = self.judge(written, ask);
+        let receipt = judged.outcome.passes().then(|| {
             let weight = self.weight(ask.cost, ask.bound).unwrap_or(0);
+            judged.used = judged.used.saturating_add(weight);
             self.write(written, ask.now, weight)
         });
-        Taken { decision: self.describe(written, ask, outcome, over), receipt }
+        Taken { decision: self.describe(written, ask, judged), receipt }
     }
 
     /// What [`take`](Self::take) would answer, were the take not counted: `remaining` is as of before.
@@ -273,28 +282,28 @@ impl Written<'_> {
 
 impl Limit {
     fn decide_mended(&self, written: &Written<'_>, ask: &Ask) -> Decision {
-        let (outcome, over) = self.judge(written, ask);
-        self.describe(written, ask, outcome, over)
+        self.describe(written, ask, self.judge(written, ask))
     }
 
     /// Whether a cost passes, and whether only thanks to the headroom.
-    fn judge(&self, written: &Written<'_>, ask: &Ask) -> (Outcome, bool) {
+    fn judge(&self, written: &Written<'_>, ask: &Ask) -> Judged {
         if self.is_unlimited() {
-            return (Outcome::Allow, false);
+            return Judged { outcome: Outcome::Allow, over: false, used: 0 };
         }
-        let Some(at_most) = self.most_used(ask) else {
-            return (Outcome::Deny(Retry::Never), false);
-        };
         let used = self.used(written, ask.now);
-        if used > at_most {
-            let wait = self.wait(written, ask.now, at_most);
-            return (Outcome::Deny(wait.map_or(Retry::Never, Retry::After)), false);
-        }
-        let over = match self.most_used(&ask.bounded(Bound::Plain)) {
-            Some(plainly) => used > plainly,
-            None => true,
+        let outcome = match self.most_used(ask) {
+            None => Outcome::Deny(Retry::Never),
+            Some(at_most) if used > at_most => {
+                let wait = self.wait(written, ask.now, at_most);
+                Outcome::Deny(wait.map_or(Retry::Never, Retry::After))
+            }
+            Some(_) => self.turn(written, ask, used),
         };
-        (self.turn(written, ask, used), over)
+        let over = ask.bound == Bound::Headroom && outcome.passes() && {
+            let plainly = self.most_used(&ask.bounded(Bound::Plain));
+            plainly.is_none_or(|at_most| used > at_most)
+        };
+        Judged { outcome, over, used }
     }
 
     /// The most that may be used for this cost to pass; `None` when it never does.
@@ -318,16 +327,13 @@ impl Limit {
         self.wait(written, ask.now, 0).map_or(Outcome::Deny(Retry::Never), Outcome::Delay)
     }
 
-    fn describe(&self, written: &Written<'_>, ask: &Ask, outcome: Outcome, over: bool) -> Decision {
+    fn describe(&self, written: &Written<'_>, ask: &Ask, judged: Judged) -> Decision {
+        let Judged { outcome, over, used } = judged;
         if self.is_unlimited() {
             return Decision { outcome, over, remaining: u64::MAX, reset: Some(Span::ZERO) };
         }
-        Decision {
-            outcome,
-            over,
-            remaining: self.remaining(self.used(written, ask.now), ask.max_wait),
-            reset: self.wait(written, ask.now, 0),
-        }
+        let remaining = self.remaining(used, ask.max_wait);
+        Decision { outcome, over, remaining, reset: self.wait(written, ask.now, 0) }
     }
 
     /// The largest cost that passes now under the plain bound.

@@ -119,7 +119,8 @@ impl Drain {
     /// A level of one drain as a level of this: as many units, rounded up.
     pub(crate) fn units_from(&self, other: &Self, level: u64) -> u64 {
         let scaled = u128::from(level) << self.unit_bits;
-        u64::try_from(scaled.div_ceil(u128::from(other.unit()))).unwrap_or(u64::MAX)
+        let part = u128::from(other.unit().saturating_sub(1));
+        u64::try_from(scaled.saturating_add(part) >> other.unit_bits).unwrap_or(u64::MAX)
     }
 
     /// A level of this drain as a level of another: as many units, rounded down.

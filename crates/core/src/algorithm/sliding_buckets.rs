@@ -102,14 +102,20 @@ impl Shape {
         if left <= at_most {
             return Some(Span::ZERO);
         }
-        for number in buckets.oldest()..=buckets.newest {
-            left = left.saturating_sub(buckets.get(number));
-            if left <= at_most {
-                let freed_by = number.checked_add(self.windows.num())?.checked_add(1)?;
-                return Some(Timestamp::from_nanos(self.windows.first(freed_by)?).since(now));
-            }
-        }
-        Some(Span::ZERO)
+        let mut numbers = buckets.oldest()..=buckets.newest;
+        let frees_enough = |number: &u64| {
+            left = left.saturating_sub(buckets.get(*number));
+            left <= at_most
+        };
+        // All must be gone: that is when the newest that counts is, and the newest come last.
+        let number = if at_most == 0 {
+            numbers.rfind(|number| buckets.get(*number) > 0)
+        } else {
+            numbers.find(frees_enough)
+        };
+        let Some(number) = number else { return Some(Span::ZERO) };
+        let freed_by = number.checked_add(self.windows.num())?.checked_add(1)?;
+        Some(Timestamp::from_nanos(self.windows.first(freed_by)?).since(now))
     }
 
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, hits: u64) -> u64 {

@@ -114,6 +114,10 @@ impl Shape {
         if left <= at_most {
             return Some(Span::ZERO);
         }
+        if at_most == 0 {
+            // All must be gone: that is when the newest is, and no need to read the others.
+            return Some(self.start(log.newest())?.after(self.window)?.since(now));
+        }
         for entry in log.entries() {
             left = left.saturating_sub(entry.cost);
             if left <= at_most {
