@@ -12,7 +12,7 @@ run: ## See the six algorithms at work (the server comes next)
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
 
 test: ## Everything that must hold: unit tests, laws, timelines, examples, mutants
-	$(CARGO) test --workspace --quiet
+	$(CARGO) test --workspace --features tidegate-store/testing --quiet
 	$(MAKE) --no-print-directory mutants
 
 mutants: ## Plant known mistakes in a copy of the core; each must be caught
@@ -20,7 +20,7 @@ mutants: ## Plant known mistakes in a copy of the core; each must be caught
 
 lint: ## Formatting, lints, documentation
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 bench: ## Time one decision, count its instructions, write BENCHMARKS.md

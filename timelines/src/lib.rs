@@ -34,7 +34,7 @@ mod parse;
 mod play;
 
 pub use parse::{ParseError, parse};
-pub use play::{Call, Mismatch, play};
+pub use play::{Call, Mismatch, calls, play};
 
 use tidegate_core::{Cost, Decision, Limit, Outcome, Retry, Span, Timestamp};
 

@@ -33,18 +33,45 @@ pub fn play<'s>(
     scenario: &'s Scenario,
     mut layer: impl FnMut(Call<'s>) -> Option<Decision>,
 ) -> Result<(), Mismatch> {
+    walk(scenario, |line, call, answer| {
+        check(answer, layer(call)).map_err(|difference| Mismatch { line, difference })
+    })
+}
+
+/// The calls of a scenario in order, for a layer that cannot answer on the spot: make them, then
+/// [`play`] the scenario with the answers.
+#[must_use]
+pub fn calls(scenario: &Scenario) -> Vec<Call<'_>> {
+    let mut calls = Vec::new();
+    let walked = walk(scenario, |_, call, _| {
+        calls.push(call);
+        Ok(())
+    });
+    debug_assert_eq!(walked, Ok(()));
+    calls
+}
+
+/// Visits every call with its line and what must be answered.
+fn walk<'s>(
+    scenario: &'s Scenario,
+    mut visit: impl FnMut(usize, Call<'s>, Option<&'s Answer>) -> Result<(), Mismatch>,
+) -> Result<(), Mismatch> {
     let mut limit: Option<&'s Limit> = None;
     let mut elastic = false;
     for step in &scenario.steps {
-        let mismatch = |difference| Mismatch { line: step.line, difference };
         match (&step.action, limit) {
             (Action::Limit(new), _) => limit = Some(new),
             (Action::Elastic(holds), _) => elastic = *holds,
-            (Action::At(_, _), None) => return Err(mismatch("no limit is set".to_owned())),
+            (Action::At(_, _), None) => {
+                return Err(Mismatch { line: step.line, difference: "no limit is set".to_owned() });
+            }
             (Action::At(now, verb), Some(limit)) => {
                 let bound = bound(limit, elastic);
                 let ask = |cost, wait| Ask::new(*now, cost).bounded(bound).waiting(wait);
-                step_of(limit, verb, ask, *now, &mut layer).map_err(mismatch)?;
+                let (call, answer) = call(limit, verb, ask, *now);
+                for _ in 0..times(verb) {
+                    visit(step.line, call, answer)?;
+                }
             }
         }
     }
@@ -60,39 +87,31 @@ fn bound(limit: &Limit, elastic: bool) -> Bound {
     }
 }
 
-fn step_of<'s>(
+fn call<'s>(
     limit: &'s Limit,
     verb: &'s Verb,
     ask: impl Fn(Cost, Span) -> Ask,
     now: Timestamp,
-    layer: &mut impl FnMut(Call<'s>) -> Option<Decision>,
-) -> Result<(), String> {
+) -> (Call<'s>, Option<&'s Answer>) {
     match verb {
-        Verb::Take { cost, times, waiting, name, answer } => {
-            for time in 1..=*times {
-                let decision = layer(Call::Take(limit, ask(*cost, *waiting), name.as_deref()));
-                check(Some(answer), decision).map_err(|wrong| match times {
-                    1 => wrong,
-                    _ => format!("take {time} of {times}: {wrong}"),
-                })?;
-            }
-            Ok(())
+        Verb::Take { cost, waiting, name, answer, .. } => {
+            (Call::Take(limit, ask(*cost, *waiting), name.as_deref()), Some(answer))
         }
         Verb::Peek { waiting, answer } => {
-            check(Some(answer), layer(Call::Peek(limit, ask(Cost::default(), *waiting))))
+            (Call::Peek(limit, ask(Cost::default(), *waiting)), Some(answer))
         }
         Verb::Charge { cost, name, answer } => {
-            let call = Call::Charge(limit, ask(*cost, Span::ZERO), name.as_deref());
-            check(answer.as_ref(), layer(call))
+            (Call::Charge(limit, ask(*cost, Span::ZERO), name.as_deref()), answer.as_ref())
         }
-        Verb::GiveBack(name) => {
-            layer(Call::GiveBack(now, name));
-            Ok(())
-        }
-        Verb::Reset => {
-            layer(Call::Reset);
-            Ok(())
-        }
+        Verb::GiveBack(name) => (Call::GiveBack(now, name), None),
+        Verb::Reset => (Call::Reset, None),
+    }
+}
+
+const fn times(verb: &Verb) -> u32 {
+    match verb {
+        Verb::Take { times, .. } => *times,
+        Verb::Peek { .. } | Verb::Charge { .. } | Verb::GiveBack(_) | Verb::Reset => 1,
     }
 }
 

@@ -33,7 +33,7 @@ fn on_core<'s>() -> impl FnMut(Call<'s>) -> Option<Decision> {
     move |call| match call {
         Call::Take(limit, ask, name) => {
             let taken = limit.take(kept.get_or_insert(Written::empty(limit)), &ask);
-            receipts.extend(name.zip(taken.receipt));
+            receipts.extend(name.zip(taken.receipt.map(|receipt| (limit, receipt))));
             Some(taken.decision)
         }
         Call::Peek(limit, ask) => {
@@ -42,13 +42,14 @@ fn on_core<'s>() -> impl FnMut(Call<'s>) -> Option<Decision> {
         Call::Charge(limit, ask, name) => {
             let written = kept.get_or_insert(Written::empty(limit));
             let receipt = limit.charge(written, &ask);
-            receipts.extend(name.map(|name| (name, receipt)));
+            receipts.extend(name.map(|name| (name, (limit, receipt))));
             Some(limit.decide(written, &Ask { cost: Cost::default(), ..ask }))
         }
         Call::GiveBack(now, name) => {
             // A receipt is settled once; whoever keeps states remembers that.
-            if let (Some(written), Some(receipt)) = (kept.as_mut(), receipts.remove(name)) {
-                written.give_back(now, &receipt);
+            if let (Some(written), Some((limit, receipt))) = (kept.as_mut(), receipts.remove(name))
+            {
+                written.give_back(now, limit, &receipt);
             }
             None
         }

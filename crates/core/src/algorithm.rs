@@ -21,15 +21,15 @@
 //! | [`leaky_bucket`] | ticks until all promised turns are over | 8 bytes |
 //!
 //! **Clocks that step.** Takes of different threads and hosts arrive out of order by a little; a state
-//! that lies ahead of now by up to the *tolerance* (a second, or a period if that is shorter) is simply
-//! believed. One that lies further ahead was written by a clock that has since been put back. It would
-//! refuse everything until that time comes again, so it is *mended*: what it counts is counted as of
-//! now. What remains never grows by mending, and it is over within a period (a bucket's is the time it
-//! takes to fill). It is the one thing that a refused take may leave behind.
+//! that lies ahead of now by up to the *tolerance*, a second, is simply believed. One that lies further ahead was written by a clock that has since been put back. It would
+//! refuse everything until that time comes again, so it is *mended*: windows and logs count as of now what
+//! they counted then, buckets count all that can be used. What remains never grows by mending, and one
+//! passes again within a period and the tolerance; for a bucket, within the time it takes to fill and one
+//! token more. Mending is the one thing that a refused take may leave behind.
 //!
 //! **Limits that change.** A state is read by the shape it was written under, and written under the
 //! shape of the take. So use is never forgotten, and nodes with different versions of a policy may
-//! alternate on one key.
+//! alternate on one key. Another algorithm is another state.
 
 pub(crate) mod drain;
 pub mod fixed_window;
@@ -45,14 +45,15 @@ use crate::limit::Limit;
 use crate::state::{Receipt, State, Written};
 use crate::time::{Span, Timestamp};
 
-/// How far ahead of now a state may lie and still be believed; never more than its period.
+/// How far ahead of now a state may lie and still be believed.
 ///
-/// Long enough for hosts whose clocks are kept by NTP, short enough that a key which a clock step
-/// has locked is free again at most a second after its period.
+/// Long enough for hosts whose clocks are kept by NTP, short enough that a key which a clock step has
+/// locked is not locked for much longer than its period. It is the same for periods shorter than a
+/// second: a state that a slow host moved back by a period would be expired for the fast one.
 pub(crate) const TOLERANCE: Span = Span::from_secs(1);
 
 /// A limit, compiled for its algorithm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Shape {
     Unlimited,
     Blocked,
@@ -75,11 +76,11 @@ pub(crate) enum Shape {
 /// assert!(limit.take(&mut written, &one).receipt.is_none());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken<'l> {
+pub struct Taken {
     /// The answer; `remaining` and `reset` are as of after the take.
     pub decision: Decision,
     /// The proof of what was taken; none when it was refused.
-    pub receipt: Option<Receipt<'l>>,
+    pub receipt: Option<Receipt>,
 }
 
 /// Whether a cost passes, and what is used.
@@ -88,6 +89,13 @@ struct Judged {
     outcome: Outcome,
     over: bool,
     used: u64,
+}
+
+/// How long a cost waits for its turn, and how much of that is more than its caller can wait.
+#[derive(Clone, Copy)]
+struct Turn {
+    wait: Span,
+    too_long: Span,
 }
 
 // === the verbs ===
@@ -104,7 +112,7 @@ impl Limit {
     /// let more = limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::ONE));
     /// assert_eq!(more.decision.outcome, Outcome::Deny(Retry::After(Span::from_nanos(66_666_667))));
     /// ```
-    pub fn take<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken<'l> {
+    pub fn take<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken {
         written.mend(ask.now);
         let mut judged = self.judge(written, ask);
         let receipt = judged.outcome.passes().then(|| {
@@ -134,7 +142,7 @@ impl Limit {
         self.decide_mended(written, ask)
     }
 
-    /// How things stand: the answer to a cost of nothing.
+    /// How things stand under the plain bound: the answer to a cost of nothing.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Limit, Outcome, Span, Timestamp, Written};
@@ -158,7 +166,7 @@ impl Limit {
     /// assert_eq!(peek.outcome, Outcome::Deny(Retry::After(Span::from_secs(10))));
     /// assert_eq!(peek.remaining, 0);
     /// ```
-    pub fn charge<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Receipt<'l> {
+    pub fn charge<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Receipt {
         written.mend(ask.now);
         let weight = self.weight(ask.cost, ask.bound).unwrap_or(u64::MAX);
         let depth = self.deepest().saturating_sub(self.used(written, ask.now));
@@ -178,14 +186,14 @@ impl Written<'_> {
     /// let limit = Limit::new(3, Span::from_secs(60), Algorithm::SLIDING_LOG).unwrap();
     /// let mut written = Written::empty(&limit);
     /// let taken = limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(2)));
-    /// written.give_back(Timestamp::EPOCH, &taken.receipt.unwrap());
+    /// written.give_back(Timestamp::EPOCH, &limit, &taken.receipt.unwrap());
     /// assert_eq!(written.state, State::Empty);
     /// ```
-    pub fn give_back(&mut self, now: Timestamp, receipt: &Receipt<'_>) {
+    pub fn give_back(&mut self, now: Timestamp, taken_under: &Limit, receipt: &Receipt) {
         self.mend(now);
-        let Receipt { mark, weight, .. } = *receipt;
+        let Receipt { mark, weight } = *receipt;
         let state = &mut self.state;
-        match (&self.shape.shape, &receipt.shape.shape) {
+        match (&self.shape.shape, &taken_under.shape) {
             (Shape::FixedWindow(shape), Shape::FixedWindow(_)) => {
                 shape.remove(state, now, mark, weight);
             }
@@ -295,9 +303,16 @@ impl Limit {
             None => Outcome::Deny(Retry::Never),
             Some(at_most) if used > at_most => {
                 let wait = self.wait(written, ask.now, at_most);
+                let wait =
+                    wait.zip(self.turn(written, ask)).map(|(wait, turn)| wait.max(turn.too_long));
                 Outcome::Deny(wait.map_or(Retry::Never, Retry::After))
             }
-            Some(_) => self.turn(written, ask, used),
+            Some(_) => match self.turn(written, ask) {
+                None => Outcome::Deny(Retry::Never),
+                Some(Turn { wait: Span::ZERO, .. }) => Outcome::Allow,
+                Some(Turn { wait, too_long: Span::ZERO }) => Outcome::Delay(wait),
+                Some(Turn { too_long, .. }) => Outcome::Deny(Retry::After(too_long)),
+            },
         };
         let over = ask.bound == Bound::Headroom && outcome.passes() && {
             let plainly = self.most_used(&ask.bounded(Bound::Plain));
@@ -308,23 +323,18 @@ impl Limit {
 
     /// The most that may be used for this cost to pass; `None` when it never does.
     fn most_used(&self, ask: &Ask) -> Option<u64> {
-        let room = self.room(ask.bound).checked_sub(self.weight(ask.cost, ask.bound)?)?;
-        // Whoever takes a turn must be able to wait for it; whoever only asks need not.
-        if let Shape::LeakyBucket(queue) = &self.shape
-            && ask.cost > Cost::default()
-        {
-            return Some(room.min(queue.most_waiting(ask.max_wait)));
-        }
-        Some(room)
+        self.room(ask.bound).checked_sub(self.weight(ask.cost, ask.bound)?)
     }
 
-    /// When a cost that passes does so.
-    fn turn(&self, written: &Written<'_>, ask: &Ask, used: u64) -> Outcome {
-        let queues = matches!(self.shape, Shape::LeakyBucket(_));
-        if !queues || used == 0 || ask.cost == Cost::default() {
-            return Outcome::Allow;
+    /// How long a cost waits for its turn; `None` when that lies past the end of time. Only a leaky
+    /// bucket makes anybody wait, and nobody who takes nothing.
+    fn turn(&self, written: &Written<'_>, ask: &Ask) -> Option<Turn> {
+        if !matches!(self.shape, Shape::LeakyBucket(_)) || ask.cost == Cost::default() {
+            return Some(Turn { wait: Span::ZERO, too_long: Span::ZERO });
         }
-        self.wait(written, ask.now, 0).map_or(Outcome::Deny(Retry::Never), Outcome::Delay)
+        let wait = self.wait(written, ask.now, 0)?;
+        let too_long = wait.as_nanos().saturating_sub(ask.max_wait.as_nanos());
+        Some(Turn { wait, too_long: Span::from_nanos(too_long) })
     }
 
     fn describe(&self, written: &Written<'_>, ask: &Ask, judged: Judged) -> Decision {
@@ -332,22 +342,17 @@ impl Limit {
         if self.is_unlimited() {
             return Decision { outcome, over, remaining: u64::MAX, reset: Some(Span::ZERO) };
         }
-        let remaining = self.remaining(used, ask.max_wait);
-        Decision { outcome, over, remaining, reset: self.wait(written, ask.now, 0) }
-    }
-
-    /// The largest cost that passes now under the plain bound.
-    fn remaining(&self, used: u64, max_wait: Span) -> u64 {
-        if let Shape::LeakyBucket(queue) = &self.shape
-            && used > queue.most_waiting(max_wait)
-        {
-            return 0;
-        }
-        self.whole_units(self.room(Bound::Plain).saturating_sub(used))
+        let reset = self.wait(written, ask.now, 0);
+        // Behind a longer queue than the caller can wait for, nothing passes.
+        let waits = matches!(self.shape, Shape::LeakyBucket(_));
+        let in_vain = waits && reset.is_none_or(|wait| wait > ask.max_wait);
+        let room = self.room(Bound::Plain).saturating_sub(used);
+        let remaining = if in_vain { 0 } else { self.whole_units(room) };
+        Decision { outcome, over, remaining, reset }
     }
 
     /// Adds a weight and signs for it. Nothing is written when there is nothing to add.
-    fn write<'l>(&'l self, written: &mut Written<'l>, now: Timestamp, weight: u64) -> Receipt<'l> {
+    fn write<'l>(&'l self, written: &mut Written<'l>, now: Timestamp, weight: u64) -> Receipt {
         let mut mark = 0;
         if weight > 0 {
             if !core::ptr::eq(self, written.shape) {
@@ -356,7 +361,7 @@ impl Limit {
             }
             mark = self.add(&mut written.state, now, weight);
         }
-        Receipt { shape: self, mark, weight }
+        Receipt { mark, weight }
     }
 }
 

@@ -31,7 +31,7 @@ const NANOS_PER_MINUTE: u64 = 60_000_000_000;
 /// assert_eq!(days.window(minutes(25 * 60)), (minutes(24 * 60), Some(minutes(47 * 60))));
 /// assert_eq!(days.window(minutes(47 * 60)), (minutes(47 * 60), None));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Calendar {
     boundaries: Arc<[Timestamp]>,
 }

@@ -48,4 +48,4 @@ pub use decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
 pub use limit::{Algorithm, Align, Headroom, Limit, LimitError, Period, Refill};
 pub use plan::{Done, Freshness, Need, Plan, PlanError, Refused, StateId, Take};
 pub use state::{Receipt, State, Written};
-pub use time::{Span, Timestamp};
+pub use time::{Now, Span, Timestamp};

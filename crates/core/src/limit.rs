@@ -27,7 +27,7 @@ use core::fmt;
 /// let refused = Limit::new(500, Span::from_nanos(1), Algorithm::SLIDING_BUCKETS);
 /// assert_eq!(refused, Err(LimitError::PeriodTooShort));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     amount: u64,
     period: Period,
@@ -43,7 +43,7 @@ pub struct Limit {
 /// use tidegate_core::{Period, Span};
 /// assert_eq!(Period::from(Span::from_secs(1)), Period::Every(Span::from_secs(1)));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Period {
     /// Always the same length.
     Every(Span),
@@ -168,10 +168,12 @@ pub enum LimitError {
     CalendarNeedsFixedWindow,
     /// Headroom outside 0–900 % more, or elastic outside 100–1,000 %.
     Headroom,
+    /// The amount with its headroom is more than the algorithm can count.
+    HeadroomTooLarge,
 }
 
 /// What the algorithm counts in: hits for windows, ticks for buckets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Measure {
     /// What a cost of 1 weighs.
     unit: u64,
@@ -251,7 +253,7 @@ impl Limit {
     /// ```
     pub fn with_headroom(self, headroom: Headroom) -> Result<Self, LimitError> {
         if self.is_unlimited() {
-            return Ok(Self { headroom, ..self });
+            return Ok(Self { headroom: headroom.checked()?, ..self });
         }
         let (measure, shape) = compile(self.amount, &self.period, self.algorithm, headroom)?;
         Ok(Self { headroom, measure, shape, ..self })
@@ -334,9 +336,9 @@ impl Limit {
         }
     }
 
-    /// How deep a charge may go: one capacity into debt.
+    /// How deep a charge may go: one capacity into debt, or as far as headroom goes anyway.
     pub(crate) const fn deepest(&self) -> u64 {
-        self.measure.plain.saturating_mul(2)
+        self.measure.most()
     }
 
     /// What a cost weighs under a bound, in the measure of the algorithm; `None` past 64 bits.
@@ -526,12 +528,15 @@ fn compile(
                 return Err(LimitError::Buckets);
             }
             let measure = counting(amount, headroom, MOST_IN_BUCKETS)?;
+            if measure.most() > u64::from(u32::MAX) {
+                return Err(LimitError::HeadroomTooLarge);
+            }
             let shape = sliding_buckets::Shape::new(window, buckets, measure.most());
             Ok((measure, blocked_or(amount, shape.map(Shape::SlidingBuckets))?))
         }
         Algorithm::SlidingWeighted => {
             let measure = counting(amount, headroom, u64::MAX)?;
-            let shape = sliding_weighted::Shape::new(amount, window, measure.most());
+            let shape = sliding_weighted::Shape::new(measure.stretched, window, measure.most());
             Ok((measure, blocked_or(amount, shape.map(Shape::SlidingWeighted))?))
         }
         Algorithm::TokenBucket { burst, refill } => {
@@ -668,6 +673,12 @@ impl fmt::Display for LimitError {
                 write!(f, "calendar periods need fixed_window, and align has no place there")
             }
             Self::Headroom => write!(f, "soft takes 0 to 900 %, elastic 100 to 1000 %"),
+            Self::HeadroomTooLarge => {
+                write!(
+                    f,
+                    "the amount with its headroom is more than this algorithm counts; use less headroom"
+                )
+            }
         }
     }
 }

@@ -13,7 +13,7 @@
 use crate::decision::{Ask, Bound, Cost, Decision};
 use crate::limit::Limit;
 use crate::state::{Receipt, Written};
-use crate::time::{Span, Timestamp};
+use crate::time::{Now, Span};
 use core::fmt;
 
 /// At most so many takes in a plan: more rules than that on one request is a mistake in the policy,
@@ -115,21 +115,21 @@ pub enum Freshness {
 /// What a plan did.
 ///
 /// ```
-/// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp, Written};
+/// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written};
 /// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
 /// let plan = Plan::new(vec![Take::new(StateId(7), &limit, Cost::ONE)], Span::ZERO).unwrap();
 /// let mut states = [Written::empty(&limit)];
-/// let done = plan.take(Timestamp::EPOCH, &mut states);
+/// let done = plan.take(Now::at(Timestamp::EPOCH), &mut states);
 /// assert!(done.passes && done.decisions.len() == 1 && done.receipts[0].is_some());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done<'l> {
+pub struct Done {
     /// No required take refused.
     pub passes: bool,
     /// An answer for each take, in order, refused plan or not.
     pub decisions: Vec<Decision>,
     /// The proof of what was counted for each take.
-    pub receipts: Vec<Option<Receipt<'l>>>,
+    pub receipts: Vec<Option<Receipt>>,
 }
 
 /// Why a plan was refused before it was asked.
@@ -197,21 +197,27 @@ impl<'l> Plan<'l> {
     /// are as of after that.
     ///
     /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp, Written};
+    /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written};
     /// let minute = Limit::new(10, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
     /// let hour = Limit::new(500, Span::from_secs(3600), Algorithm::SLIDING_BUCKETS).unwrap();
     /// let takes = [(1, &minute), (2, &hour)].map(|(id, limit)| Take::new(StateId(id), limit, Cost::new(11)));
     /// let mut states = [Written::empty(&minute), Written::empty(&hour)];
-    /// let done = Plan::new(takes.to_vec(), Span::ZERO).unwrap().take(Timestamp::EPOCH, &mut states);
+    /// let done = Plan::new(takes.to_vec(), Span::ZERO).unwrap().take(Now::at(Timestamp::EPOCH), &mut states);
     /// assert!(!done.passes);
     /// assert_eq!(done.decisions[1].remaining, 500); // the hour lost nothing
     /// ```
-    pub fn take(&self, now: Timestamp, states: &mut [Written<'l>]) -> Done<'l> {
+    pub fn take<'s>(&self, now: Now, states: &mut [Written<'s>]) -> Done
+    where
+        'l: 's,
+    {
         let judged: Vec<Decision> = (self.takes.iter().zip(&*states))
             .map(|(take, written)| take.limit.decide(written, &self.ask(take, now)))
             .collect();
-        let passes = !(self.takes.iter().zip(&judged))
-            .any(|(take, decision)| take.need == Need::Required && !decision.passes());
+        // A plan without all its states is a mistake of its store, and no reason to let anything pass.
+        let complete = judged.len() == self.takes.len();
+        let passes = complete
+            && !(self.takes.iter().zip(&judged))
+                .any(|(take, decision)| take.need == Need::Required && !decision.passes());
         let (decisions, receipts) = (self.takes.iter().zip(states).zip(judged))
             .map(|((take, written), judged)| self.finish(take, written, judged, passes, now))
             .unzip();
@@ -219,14 +225,17 @@ impl<'l> Plan<'l> {
     }
 
     /// Counts one take, or not, and answers how things stand then.
-    fn finish(
+    fn finish<'s>(
         &self,
         take: &Take<'l>,
-        written: &mut Written<'l>,
+        written: &mut Written<'s>,
         judged: Decision,
         passes: bool,
-        now: Timestamp,
-    ) -> (Decision, Option<Receipt<'l>>) {
+        now: Now,
+    ) -> (Decision, Option<Receipt>)
+    where
+        'l: 's,
+    {
         let ask = self.ask(take, now);
         if passes && judged.passes() {
             let taken = take.limit.take(written, &ask);
@@ -239,12 +248,22 @@ impl<'l> Plan<'l> {
             let outcome = if judged.passes() { judged.outcome } else { after.outcome };
             return (Decision { outcome, over: judged.over, ..after }, Some(receipt));
         }
-        written.mend(now);
+        written.mend(ask.now);
         (judged, None)
     }
 
-    fn ask(&self, take: &Take<'_>, now: Timestamp) -> Ask {
-        Ask::new(now, take.cost).bounded(take.bound).waiting(self.max_wait)
+    /// The question that a take of this plan asks.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let plan = Plan::new(vec![Take::new(StateId(7), &limit, Cost::ONE)], Span::ZERO).unwrap();
+    /// let ask = plan.ask(&plan.takes()[0], Now::at(Timestamp::EPOCH));
+    /// assert_eq!((ask.cost, ask.max_wait), (Cost::ONE, Span::ZERO));
+    /// ```
+    #[must_use]
+    pub const fn ask(&self, take: &Take<'_>, now: Now) -> Ask {
+        Ask::new(now.of(take.limit), take.cost).bounded(take.bound).waiting(self.max_wait)
     }
 }
 
@@ -297,6 +316,7 @@ mod tests {
     use super::*;
     use crate::decision::{Outcome, Retry};
     use crate::limit::Algorithm;
+    use crate::time::Timestamp;
 
     fn per_minute(amount: u64) -> Limit {
         Limit::new(amount, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap()
@@ -313,7 +333,8 @@ mod tests {
             .map(|limit| Take::new(StateId(limit.amount().into()), limit, Cost::ONE));
         let mut states = [Written::empty(&small), Written::empty(&large)];
         let plan = plan(&takes);
-        let passed = (0..100).filter(|_| plan.take(Timestamp::EPOCH, &mut states).passes).count();
+        let passed =
+            (0..100).filter(|_| plan.take(Now::at(Timestamp::EPOCH), &mut states).passes).count();
         assert_eq!(passed, 1);
         assert_eq!(large.peek(&states[1], Timestamp::EPOCH).remaining, 999);
     }
@@ -325,8 +346,8 @@ mod tests {
         let takes = [shadow, Take::new(StateId(2), &large, Cost::ONE)];
         let mut states = [Written::empty(&small), Written::empty(&large)];
         let plan = plan(&takes);
-        let first = plan.take(Timestamp::EPOCH, &mut states);
-        let second = plan.take(Timestamp::EPOCH, &mut states);
+        let first = plan.take(Now::at(Timestamp::EPOCH), &mut states);
+        let second = plan.take(Now::at(Timestamp::EPOCH), &mut states);
         assert!(first.passes && first.decisions[0].passes());
         assert!(second.passes && !second.decisions[0].passes() && second.receipts[0].is_none());
         assert_eq!(large.peek(&states[1], Timestamp::EPOCH).remaining, 998);
@@ -343,7 +364,7 @@ mod tests {
         let mut states = [Written::empty(&small), Written::empty(&large)];
         let plan = plan(&takes);
         for _ in 0..5 {
-            plan.take(Timestamp::EPOCH, &mut states);
+            plan.take(Now::at(Timestamp::EPOCH), &mut states);
         }
         assert_eq!(large.peek(&states[1], Timestamp::EPOCH).remaining, 995);
         // One passed, one is owed: the debt is one capacity deep and no deeper.
@@ -356,7 +377,7 @@ mod tests {
         let take =
             Take { refused: Refused::Charged, ..Take::new(StateId(1), &small, Cost::new(2)) };
         let mut states = [Written::empty(&small)];
-        let done = plan(&[take]).take(Timestamp::EPOCH, &mut states);
+        let done = plan(&[take]).take(Now::at(Timestamp::EPOCH), &mut states);
         assert_eq!(done.decisions[0].outcome, Outcome::Deny(Retry::Never));
         assert_eq!(small.peek(&states[0], Timestamp::EPOCH).remaining, 1);
     }

@@ -13,7 +13,7 @@
 //! The correction step makes the result exact for every `x`; nothing is approximate about it.
 
 /// The fraction `num / den` with `1 ≤ num ≤ den < 2⁶³`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ratio {
     num: u64,
     den: u64,

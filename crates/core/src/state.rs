@@ -65,10 +65,10 @@ pub struct Written<'l> {
 /// let receipt = limit.take(&mut written, &ask).receipt.unwrap();
 /// assert_eq!((receipt.mark, receipt.weight), (1, 2)); // window 1, a count of 2
 /// ```
+///
+/// Its numbers mean something only with the limit it was taken under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt<'l> {
-    /// The limit under which it was taken: its units are the receipt's.
-    pub shape: &'l Limit,
+pub struct Receipt {
     /// Where it was counted: a window's number, or the tick of a bucket.
     pub mark: u64,
     /// What was counted: a cost for windows, ticks for buckets. A charge into debt may count less

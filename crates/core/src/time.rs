@@ -10,6 +10,7 @@
 //! simulation and a replay see what production sees. A `u64` of nanoseconds reaches the year 2554;
 //! arithmetic that would pass the end says so (`None`) or stops at the end, never wraps.
 
+use crate::limit::{Limit, Period};
 use core::fmt;
 use core::time::Duration;
 
@@ -22,6 +23,24 @@ use core::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
+
+/// What time it is, as two clocks have it.
+///
+/// On one machine a clock that somebody sets must not change decisions, so windows of equal length and
+/// buckets go by a steady clock; calendar windows are about the time that people read off a wall.
+///
+/// ```
+/// use tidegate_core::{Now, Timestamp};
+/// let noon = Timestamp::from_nanos(43_200_000_000_000);
+/// assert_eq!(Now::at(noon), Now { steady: noon, calendar: noon });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// For all limits but calendar ones: never steps.
+    pub steady: Timestamp,
+    /// For calendar limits: the wall clock.
+    pub calendar: Timestamp,
+}
 
 /// A length of time: whole nanoseconds, from nothing to 584 years.
 ///
@@ -100,6 +119,37 @@ impl Timestamp {
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+// === impl Now ===
+
+impl Now {
+    /// Both clocks agree.
+    ///
+    /// ```
+    /// use tidegate_core::{Now, Timestamp};
+    /// assert_eq!(Now::at(Timestamp::END).steady, Timestamp::END);
+    /// ```
+    #[must_use]
+    pub const fn at(now: Timestamp) -> Self {
+        Self { steady: now, calendar: now }
+    }
+
+    /// The clock that a limit goes by.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Calendar, Limit, Now, Timestamp};
+    /// let daily = Limit::new(9, Calendar::new([Timestamp::EPOCH]).unwrap(), Algorithm::FIXED_WINDOW).unwrap();
+    /// let now = Now { steady: Timestamp::from_nanos(1), calendar: Timestamp::from_nanos(2) };
+    /// assert_eq!(now.of(&daily), now.calendar);
+    /// ```
+    #[must_use]
+    pub const fn of(&self, limit: &Limit) -> Timestamp {
+        match limit.period() {
+            Period::Every(_) => self.steady,
+            Period::Calendar(_) => self.calendar,
+        }
     }
 }
 

@@ -33,7 +33,7 @@ use super::TOLERANCE;
 const LONGEST_TICK: Span = Span::from_nanos(1_000);
 
 /// The rate at which levels fall, and how far up they can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Drain {
     /// `L · 2ᵏ` ticks in `W` nanoseconds.
     ticks: Ratio,
@@ -60,7 +60,12 @@ impl Drain {
 
     /// Sets how far up levels can be, in ticks.
     pub(crate) fn bound(&mut self, most: u64) {
-        let tolerance = self.ticks.floor(TOLERANCE.as_nanos().min(self.ticks.den()));
+        let disorder = self.ticks.floor(TOLERANCE.as_nanos()).saturating_add(1);
+        let tolerance = match self.refill {
+            Refill::Continuous => disorder,
+            // A clock just behind an edge is a whole period behind.
+            Refill::Interval => disorder.next_multiple_of(self.ticks.num()),
+        };
         self.most = most;
         self.highest = most.saturating_add(tolerance);
     }
@@ -73,11 +78,6 @@ impl Drain {
     /// Whether so many ticks pass within `span`.
     pub(crate) fn lasts_at_most(&self, ticks: u64, span: Span) -> bool {
         self.ticks.first(ticks).is_some_and(|nanos| nanos <= span.as_nanos())
-    }
-
-    /// The whole ticks of a span, rounded down.
-    pub(crate) fn whole_ticks(&self, span: Span) -> u64 {
-        self.ticks.floor(span.as_nanos())
     }
 
     /// The tick of an instant, rounded down; with `Refill::Interval`, of its period's start.
@@ -116,17 +116,17 @@ impl Drain {
         now.as_nanos().checked_div(self.ticks.den()).unwrap_or(0)
     }
 
-    /// A level of one drain as a level of this: as many units, rounded up.
-    pub(crate) fn units_from(&self, other: &Self, level: u64) -> u64 {
+    /// A level of another drain as a level of this one: as many tokens, rounded up.
+    pub(crate) fn convert_up(&self, from: &Self, level: u64) -> u64 {
         let scaled = u128::from(level) << self.unit_bits;
-        let part = u128::from(other.unit().saturating_sub(1));
-        u64::try_from(scaled.saturating_add(part) >> other.unit_bits).unwrap_or(u64::MAX)
+        let part = u128::from(from.unit().saturating_sub(1));
+        u64::try_from(scaled.saturating_add(part) >> from.unit_bits).unwrap_or(u64::MAX)
     }
 
-    /// A level of this drain as a level of another: as many units, rounded down.
-    pub(crate) fn units_in(&self, other: &Self, level: u64) -> u64 {
-        let scaled = u128::from(level) << other.unit_bits;
-        u64::try_from(scaled >> self.unit_bits).unwrap_or(u64::MAX)
+    /// A level of another drain as a level of this one: as many tokens, rounded down.
+    pub(crate) fn convert_down(&self, from: &Self, level: u64) -> u64 {
+        let scaled = u128::from(level) << self.unit_bits;
+        u64::try_from(scaled >> from.unit_bits).unwrap_or(u64::MAX)
     }
 
     // --- the step, shared by both buckets ---
@@ -153,16 +153,19 @@ impl Drain {
         self.settle(state, now);
     }
 
+    /// Makes a zero that has passed the empty state.
     pub(crate) fn settle(&self, state: &mut State, now: Timestamp) {
         if self.used(state, now) == 0 {
             *state = State::Empty;
         }
     }
 
+    /// Whether the zero lies further ahead than takes, charges and disorder can put it.
     pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
         self.used(state, now) > self.highest
     }
 
+    /// Counts as much as can be used as used now.
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
         *state = State::of_word(self.at(now).saturating_add(self.most));
     }

@@ -58,14 +58,14 @@ use crate::time::{Span, Timestamp};
 const START_STEPS: u64 = 1_000;
 
 /// What the limit is compiled into.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     windows: Windows,
     packed: Packed,
 }
 
 /// How time is cut.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Windows {
     /// One window in so many nanoseconds.
     Epoch(Ratio),
@@ -223,11 +223,10 @@ impl Windows {
     /// How far ahead of now a remembered start may lie: the disorder of clocks, and our rounding up.
     fn tolerance(&self) -> Span {
         match self {
-            Self::Epoch(ratio) => Span::from_nanos(ratio.den()).min(TOLERANCE),
+            Self::Epoch(_) | Self::Calendar(_) => TOLERANCE,
             Self::First { step, .. } => {
                 Span::from_nanos(TOLERANCE.as_nanos().saturating_add(step.den()))
             }
-            Self::Calendar(_) => TOLERANCE,
         }
     }
 }

@@ -58,7 +58,7 @@ use crate::state::State;
 use crate::time::{Span, Timestamp};
 
 /// What the limit is compiled into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape(pub(crate) Drain);
 
 impl Shape {
@@ -114,11 +114,6 @@ impl Shape {
 
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
         self.0.mend(state, now);
-    }
-
-    /// Until the wait is at most `max_wait`, in whole ticks.
-    pub(crate) fn most_waiting(&self, max_wait: Span) -> u64 {
-        self.0.whole_ticks(max_wait)
     }
 
     /// A tick of another shape as a tick of this one, rounded up.

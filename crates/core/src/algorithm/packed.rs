@@ -11,7 +11,7 @@
 //! never: a state that old has long been dropped.
 
 /// How the 64 bits are shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Packed {
     count_bits: u32,
 }

@@ -77,7 +77,7 @@ enum Counts {
 }
 
 /// What the limit is compiled into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     /// `n` sub-windows in `W` nanoseconds.
     windows: Ratio,
@@ -172,9 +172,8 @@ impl Shape {
 
     pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
         let State::Buckets(buckets) = state else { return false };
-        let tolerance = Span::from_nanos(self.windows.den()).min(TOLERANCE);
-        let start = self.windows.first(buckets.newest).map(Timestamp::from_nanos);
-        start.is_some_and(|start| start.since(now) > tolerance)
+        let start = self.windows.first(buckets.newest).unwrap_or(u64::MAX);
+        Timestamp::from_nanos(start).since(now) > TOLERANCE
     }
 
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {

@@ -89,7 +89,7 @@ struct Entry {
 }
 
 /// What the limit is compiled into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     /// One step in so many nanoseconds: a millionth of the period, rounded up.
     steps: Ratio,
@@ -171,7 +171,7 @@ impl Shape {
 
     pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
         let State::Log(log) = state else { return false };
-        let tolerance = self.window.min(TOLERANCE).as_nanos().saturating_add(self.steps.den());
+        let tolerance = TOLERANCE.as_nanos().saturating_add(self.steps.den());
         let newest = self.start(log.newest()).unwrap_or(Timestamp::END);
         newest.since(now) > Span::from_nanos(tolerance)
     }

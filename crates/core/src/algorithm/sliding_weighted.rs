@@ -54,12 +54,13 @@ use crate::state::State;
 use crate::time::{Span, Timestamp};
 
 /// What the limit is compiled into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     /// One window in `W` nanoseconds.
     windows: Ratio,
     packed: Packed,
-    amount: u64,
+    /// The amount with its headroom.
+    room: u64,
 }
 
 /// The state as it reads at one instant.
@@ -74,8 +75,8 @@ struct Reading {
 }
 
 impl Shape {
-    pub(crate) fn new(amount: u64, window: u64, most: u64) -> Option<Self> {
-        Some(Self { windows: Ratio::new(1, window)?, packed: Packed::new(most)?, amount })
+    pub(crate) fn new(room: u64, window: u64, most: u64) -> Option<Self> {
+        Some(Self { windows: Ratio::new(1, window)?, packed: Packed::new(most)?, room })
     }
 
     pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
@@ -134,13 +135,13 @@ impl Shape {
     }
 
     pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
-        let tolerance = Span::from_nanos(self.windows.den()).min(TOLERANCE);
-        self.start(self.read(state, now).number).is_some_and(|start| start.since(now) > tolerance)
+        let start = self.start(self.read(state, now).number).unwrap_or(Timestamp::END);
+        start.since(now) > TOLERANCE
     }
 
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
         let ahead = self.read(state, now);
-        let both = ahead.cur.saturating_add(ahead.prev).min(self.amount);
+        let both = ahead.cur.saturating_add(ahead.prev).min(self.room);
         self.put(state, Reading { cur: both.max(ahead.cur), ..self.read(&State::Empty, now) });
     }
 

@@ -299,7 +299,7 @@ fn give_back_restores(case: &Case) -> Holds {
         };
         if let Some(receipt) = receipt {
             let mut undone = written.clone();
-            undone.give_back(at, &receipt);
+            undone.give_back(at, &limit, &receipt);
             undone.settle(at);
             prop_assert_eq!(&undone, &before);
         }
@@ -310,14 +310,14 @@ fn give_back_restores(case: &Case) -> Holds {
 fn give_back_keeps_bounds(case: &Case) -> Holds {
     let limit = case.params.limit();
     let mut written = Written::empty(&limit);
-    let mut kept: Vec<(Passed, Receipt<'_>)> = Vec::new();
+    let mut kept: Vec<(Passed, Receipt)> = Vec::new();
     for (now, step) in timed(case) {
         let at = Timestamp::from_nanos(now);
         if step.dice % 3 == 0 && !kept.is_empty() {
             let place = usize::try_from(step.dice / 3).unwrap() % kept.len();
             let before = limit.peek(&written, at).remaining;
             let (_, receipt) = kept.remove(place);
-            written.give_back(at, &receipt);
+            written.give_back(at, &limit, &receipt);
             prop_assert!(
                 limit.peek(&written, at).remaining >= before,
                 "giving back took something"
@@ -405,7 +405,7 @@ fn clock_steps_heal(case: &Case) -> Holds {
 /// The period of a bucket is the time that all of it takes to fill or drain, and one more token or turn.
 fn heals(params: &Params, limit: &Limit, written: &Written<'_>, clock: u64) -> Holds {
     let Params { window, amount, size, .. } = *params;
-    let tolerance = window.min(1_000_000_000);
+    let tolerance = 1_000_000_000;
     let token = window.div_ceil(amount) + 1_000;
     let period = match params.family {
         Family::FixedEpoch => window,
@@ -419,7 +419,7 @@ fn heals(params: &Params, limit: &Limit, written: &Written<'_>, clock: u64) -> H
         // The share of the window before must fade below the limit by one.
         Family::Weighted => window + window / amount + 2,
         Family::Token => token * (size + 1),
-        Family::TokenInterval => window * (size.div_ceil(amount) + 2),
+        Family::TokenInterval => window * (size.div_ceil(amount) + 3),
         Family::Leaky => token * (size + 2),
     };
     let wait = Span::from_nanos(period.saturating_add(tolerance));
@@ -443,17 +443,23 @@ fn reshape_never_forgets(case: &Case) -> Holds {
     let limits =
         shapes.map(|(amount, window, size)| case.params.limit_of(amount.min(10_000), window, size));
     let mut written = Written::empty(&limits[0]);
-    let mut history = Vec::new();
+    let mut kept: Vec<(Passed, &Limit, Receipt)> = Vec::new();
     for (now, step) in timed(case) {
+        let at = Timestamp::from_nanos(now);
         let limit = &limits[usize::try_from(step.dice % 4).unwrap()];
+        if step.dice / 4 % 5 == 0 && !kept.is_empty() {
+            let (_, taken_under, receipt) =
+                kept.remove(usize::try_from(step.dice / 20).unwrap() % kept.len());
+            written.give_back(at, taken_under, &receipt);
+        }
         let before = written.clone();
-        let used_before = limit.peek(&written, Timestamp::from_nanos(now));
+        let left = limit.peek(&written, at).remaining.saturating_sub(step.cost);
         let ask = ask_at(now, step);
-        let decision = limit.take(&mut written, &ask).decision;
-        if decision.passes() && step.cost > 0 {
-            history.extend(passed(now, step.cost, &decision));
-            let left = used_before.remaining - step.cost.min(used_before.remaining);
-            let after = limit.peek(&written, Timestamp::from_nanos(now)).remaining;
+        let taken = limit.take(&mut written, &ask);
+        if taken.decision.passes() && step.cost > 0 {
+            let hit = passed(now, step.cost, &taken.decision);
+            kept.extend(hit.zip(taken.receipt).map(|(hit, receipt)| (hit, limit, receipt)));
+            let after = limit.peek(&written, at).remaining;
             prop_assert!(
                 after <= left,
                 "a take under another shape refunded: {} > {}",
@@ -463,7 +469,7 @@ fn reshape_never_forgets(case: &Case) -> Holds {
         } else {
             prop_assert_eq!(&written, &before, "nothing was taken, yet something was written");
         }
-        if let Outcome::Deny(Retry::After(wait)) = decision.outcome {
+        if let Outcome::Deny(Retry::After(wait)) = taken.decision.outcome {
             let then = Timestamp::from_nanos(now + wait.as_nanos());
             prop_assert!(
                 limit.decide(&written, &Ask { now: then, ..ask }).passes(),
@@ -471,6 +477,7 @@ fn reshape_never_forgets(case: &Case) -> Holds {
             );
         }
     }
+    let history: Vec<Passed> = kept.into_iter().map(|(hit, _, _)| hit).collect();
     reshaped_bounds(&case.params, &shapes, &history)
 }
 
@@ -569,7 +576,7 @@ fn extremes_are_answered(case: &Case) -> Holds {
         4 => 1 << (small % 64),
         _ => small % 20,
     };
-    let mut receipts: Vec<Receipt<'_>> = Vec::new();
+    let mut receipts: Vec<Receipt> = Vec::new();
     for step in &case.steps {
         let now = pick(step.dice, case.params.start + step.gap);
         let cost = pick(step.dice / 7, step.cost);
@@ -582,7 +589,7 @@ fn extremes_are_answered(case: &Case) -> Holds {
                 limit.decide(&written, &ask)
             }
             1 if !receipts.is_empty() => {
-                written.give_back(ask.now, &receipts.swap_remove(0));
+                written.give_back(ask.now, &limit, &receipts.swap_remove(0));
                 limit.decide(&written, &ask)
             }
             _ => limit.take(&mut written, &ask).decision,

@@ -25,17 +25,26 @@ impl<'p> Model<'p> {
     pub(crate) fn passes(&self, now: u64, cost: u64, wait: u64) -> bool {
         let used = self.used(now);
         let fits = used + u128::from(cost) * self.unit() <= self.room();
-        let in_time = self.params.family != Family::Leaky || cost == 0 || used <= self.ticks(wait);
-        fits && in_time
+        fits && (cost == 0 || self.turn(now) <= u128::from(wait))
     }
 
     /// The largest cost that passes.
     pub(crate) fn remaining(&self, now: u64, wait: u64) -> u64 {
         let used = self.used(now);
-        if self.params.family == Family::Leaky && used > self.ticks(wait) {
+        if self.turn(now) > u128::from(wait) {
             return 0;
         }
         u64::try_from(self.room().saturating_sub(used) / self.unit()).unwrap()
+    }
+
+    /// How long one has to wait for a turn, in nanoseconds: until the tick at which all are over begins.
+    fn turn(&self, now: u64) -> u128 {
+        if self.params.family != Family::Leaky {
+            return 0;
+        }
+        let free = self.ticks(now) + self.used(now);
+        let per_window = u128::from(self.params.amount) * self.ticks_per_token();
+        (free * u128::from(self.params.window)).div_ceil(per_window).saturating_sub(u128::from(now))
     }
 
     fn room(&self) -> u128 {

@@ -1,0 +1,251 @@
+//! The one place that reads a clock.
+//!
+//! A limiter wants two things of time that no single clock has: it must not jump (a step of the wall
+//! clock changes no decision), and its windows must begin when people say they do. So local time is the
+//! time since boot, which nobody sets, plus an offset to the wall clock that is read again every second:
+//!
+//! ```text
+//!   wall clock  ──╮ stepped by 40 ms          offset   ─────╮
+//!                 ╰────────────────                          ╲  slewed: a tenth of a second
+//!                                                             ╰────  per second, at most
+//! ```
+//!
+//! A difference of up to a second is slewed, so that time neither stops nor runs back. A larger one
+//! means that somebody set the clock: only calendar windows, which are about the wall clock, follow it.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+use tidegate_core::{Now, Span, Timestamp};
+
+/// How often the wall clock is read.
+const READ_EVERY: Span = Span::from_secs(1);
+/// What is slewed; a larger difference is a clock that was set.
+const MOST_SLEWED: i64 = 1_000_000_000;
+/// Slewing changes the length of a second by a tenth at most.
+const SLEW_PART: i64 = 10;
+
+/// What a store asks for the time.
+///
+/// ```
+/// use tidegate_core::{Span, Timestamp};
+/// use tidegate_store::Clock;
+/// let clock = Clock::manual(Timestamp::EPOCH);
+/// clock.set(Timestamp::from_nanos(5));
+/// assert_eq!(clock.now().steady, Timestamp::from_nanos(5));
+/// ```
+#[derive(Debug)]
+pub struct Clock(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// Read by many, written once a second; a reader never waits for longer than that write.
+    System(RwLock<Slew>),
+    /// Relaxed: a test that sets it and a thread that reads it are ordered by the test itself.
+    Manual(AtomicU64),
+}
+
+// === impl Clock ===
+
+impl Clock {
+    /// The clock of this machine.
+    ///
+    /// ```
+    /// use tidegate_store::Clock;
+    /// let clock = Clock::system();
+    /// let (earlier, later) = (clock.now(), clock.now());
+    /// assert!(earlier.steady <= later.steady);
+    /// ```
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Kind::System(RwLock::new(Slew::new(boot_nanos(), wall_nanos()))))
+    }
+
+    /// A clock that stands still until it is set.
+    ///
+    /// ```
+    /// use tidegate_core::Timestamp;
+    /// let clock = tidegate_store::Clock::manual(Timestamp::from_nanos(9));
+    /// assert_eq!(clock.now().calendar, Timestamp::from_nanos(9));
+    /// ```
+    #[must_use]
+    pub const fn manual(now: Timestamp) -> Self {
+        Self(Kind::Manual(AtomicU64::new(now.as_nanos())))
+    }
+
+    /// Sets a manual clock, forward or back; the system's clock is not ours to set.
+    ///
+    /// ```
+    /// use tidegate_core::Timestamp;
+    /// let clock = tidegate_store::Clock::manual(Timestamp::from_nanos(9));
+    /// clock.set(Timestamp::EPOCH);
+    /// assert_eq!(clock.now().steady, Timestamp::EPOCH);
+    /// ```
+    pub fn set(&self, now: Timestamp) {
+        if let Kind::Manual(nanos) = &self.0 {
+            nanos.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// What time it is.
+    ///
+    /// ```
+    /// let now = tidegate_store::Clock::system().now();
+    /// assert!(now.steady > tidegate_core::Timestamp::EPOCH);
+    /// ```
+    #[must_use]
+    pub fn now(&self) -> Now {
+        match &self.0 {
+            Kind::Manual(nanos) => Now::at(Timestamp::from_nanos(nanos.load(Ordering::Relaxed))),
+            Kind::System(slew) => {
+                let boot = boot_nanos();
+                let read = *slew.read().unwrap_or_else(PoisonError::into_inner);
+                if boot.saturating_sub(read.read_at) < READ_EVERY.as_nanos() {
+                    return read.now(boot);
+                }
+                // One of the readers renews it; the others go on with what there is.
+                if let Ok(mut slew) = slew.try_write() {
+                    *slew = slew.renewed(boot, wall_nanos());
+                    return slew.now(boot);
+                }
+                read.now(boot)
+            }
+        }
+    }
+}
+
+/// The offset from boot time to local time, and where it is going. Pure: readings are arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slew {
+    /// Boot time of the last reading.
+    read_at: u64,
+    /// The offset at the last reading.
+    offset: i64,
+    /// Where it is slewed to.
+    target: i64,
+    /// The offset of the wall clock at the last reading.
+    wall: i64,
+}
+
+impl Slew {
+    fn new(boot: u64, wall: u64) -> Self {
+        let offset = difference(wall, boot);
+        Self { read_at: boot, offset, target: offset, wall: offset }
+    }
+
+    fn renewed(self, boot: u64, wall: u64) -> Self {
+        let offset = self.offset_at(boot);
+        let wall = difference(wall, boot);
+        let stepped = wall.abs_diff(offset) > MOST_SLEWED.unsigned_abs();
+        Self { read_at: boot, offset, target: if stepped { offset } else { wall }, wall }
+    }
+
+    fn offset_at(&self, boot: u64) -> i64 {
+        let passed = difference(boot, self.read_at).max(0);
+        let most = passed / SLEW_PART;
+        let left = self.target.saturating_sub(self.offset);
+        self.offset.saturating_add(left.clamp(most.saturating_neg(), most))
+    }
+
+    fn now(&self, boot: u64) -> Now {
+        let with = |offset: i64| Timestamp::from_nanos(boot.saturating_add_signed(offset));
+        Now { steady: with(self.offset_at(boot)), calendar: with(self.wall) }
+    }
+}
+
+/// `a − b`; both are nanoseconds of one's lifetime and fit 63 bits.
+fn difference(a: u64, b: u64) -> i64 {
+    i64::try_from(i128::from(a).saturating_sub(i128::from(b))).unwrap_or(i64::MAX)
+}
+
+fn boot_nanos() -> u64 {
+    nanos(ClockId::Boottime)
+}
+
+fn wall_nanos() -> u64 {
+    nanos(ClockId::Realtime)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the module that reads the clock")]
+fn nanos(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const WALL: u64 = 1_800_000_000 * SECOND;
+
+    /// Plays a minute in which the wall clock is as told; answers the local time of each millisecond.
+    fn minute(wall_at: impl Fn(u64) -> u64) -> Vec<(u64, Now)> {
+        let mut slew = Slew::new(0, wall_at(0));
+        (0..60_000)
+            .map(|millis| {
+                let boot = millis * 1_000_000;
+                if boot >= slew.read_at + SECOND {
+                    slew = slew.renewed(boot, wall_at(boot));
+                }
+                (boot, slew.now(boot))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_small_difference_is_slewed_and_time_never_stops() {
+        for step in [-900_000_000i64, -40_000_000, 40_000_000, 900_000_000] {
+            let times = minute(|boot| {
+                if boot < 5 * SECOND {
+                    WALL + boot
+                } else {
+                    (WALL + boot).saturating_add_signed(step)
+                }
+            });
+            for pair in times.windows(2) {
+                let passed = pair[1].1.steady.since(pair[0].1.steady).as_nanos();
+                assert!((900_000..=1_100_000).contains(&passed), "{passed}");
+            }
+            let (boot, last) = times[59_999];
+            assert_eq!(last.steady.as_nanos(), (WALL + boot).saturating_add_signed(step));
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_moves_calendars_only() {
+        for hours in [-1i64, 1] {
+            let step = hours * 3_600 * 1_000_000_000;
+            let times = minute(|boot| {
+                if boot < 5 * SECOND {
+                    WALL + boot
+                } else {
+                    (WALL + boot).saturating_add_signed(step)
+                }
+            });
+            for (boot, now) in &times {
+                assert_eq!(now.steady.as_nanos(), WALL + boot);
+            }
+            let (boot, last) = times[59_999];
+            assert_eq!(last.calendar.as_nanos(), (WALL + boot).saturating_add_signed(step));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_wall_clock_does_time_goes_on(steps in prop::collection::vec(-5_000_000_000i64..5_000_000_000, 1..20)) {
+            let mut slew = Slew::new(0, WALL);
+            let mut last = slew.now(0).steady;
+            for (second, step) in (1u64..).zip(steps) {
+                let boot = second * SECOND;
+                prop_assert!(slew.now(boot).steady > last);
+                slew = slew.renewed(boot, (WALL + boot).saturating_add_signed(step));
+                prop_assert!(slew.now(boot).steady > last);
+                last = slew.now(boot).steady;
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What can go wrong in a store, named for what the caller can do about it.
+//!
+//! A refusal is no error. An error means that nothing is known: the caller may assume neither that
+//! states were charged nor that they are free, and does what its rule says for that case.
+
+use std::error::Error;
+use tidegate_core::Limit;
+
+/// Why there is no answer.
+///
+/// ```
+/// use tidegate_store::StoreError;
+/// assert!(StoreError::Overloaded.to_string().contains("too many"));
+/// ```
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It cannot be reached or refuses service: ask again later, decide without it meanwhile.
+    #[error("the store cannot be reached: {0}")]
+    Unavailable(#[source] Box<dyn Error + Send + Sync>),
+    /// It did not answer in time; whether it counted is unknown.
+    #[error("the store did not answer within {0}")]
+    TimedOut(tidegate_core::Span),
+    /// Too many questions are waiting for it: shed load.
+    #[error("too many questions are waiting for the store")]
+    Overloaded,
+    /// It cannot count under this limit: change the limit, or the store.
+    #[error("this store cannot count {} of {}: {reason}", limit.algorithm().name(), limit.amount())]
+    Unsupported {
+        /// The limit.
+        limit: Box<Limit>,
+        /// What is beyond the store.
+        reason: &'static str,
+    },
+    /// It answers something that cannot be: a bug, another program's data, or another deployment's
+    /// secret. Somebody must look.
+    #[error("the store answered what cannot be: {0}")]
+    Broken(String),
+}

@@ -1,0 +1,297 @@
+//! Names of states: everything that a state belongs to, written down injectively and hashed.
+//!
+//! ```text
+//!   rule "create-url", limit "h", sliding_buckets(3600 s, 60), key user=alice
+//!        │
+//!        ▼  every part with its length before it, so that no two lists of parts read the same
+//!   10:create-url 1:h 15:sliding_buckets … 4:user 5:alice
+//!        │
+//!        ▼  SipHash-1-3, 128 bits, under the secret of the deployment
+//!   StateId
+//! ```
+//!
+//! Keys are chosen by whoever sends requests, so the hash is keyed: without the secret nobody can find
+//! two keys that share a state. By accident a million states share one with odds of about 1 in 10²⁶.
+//!
+//! Amounts are no part of the name: an edited limit finds the states of its former self. What makes
+//! counts incomparable is: the algorithm, for windows the period, alignment and sub-windows, and for a
+//! token bucket that is refilled at intervals its interval: nodes that alternated between two would be
+//! refilled by both.
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::hash::Hasher;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use tidegate_core::{Algorithm, Align, Limit, Period, Refill, StateId};
+
+/// The secret of a deployment: 256 bits under which keys are hashed. All nodes that share a store
+/// share it.
+///
+/// ```
+/// use tidegate_store::Secret;
+/// let secret = Secret::new([7; 32]);
+/// assert_eq!(format!("{secret:?}"), "Secret(…)"); // it shows in no log
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+/// What a state belongs to, besides the limit's algorithm and windows.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, Span};
+/// use tidegate_store::{Name, Secret};
+/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let more = Limit::new(30, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let name = Name { rule: "per-client", limit: "s", key: &[("ip", "203.0.113.7")] };
+/// let secret = Secret::new([7; 32]);
+/// assert_eq!(name.id(&limit, &secret), name.id(&more, &secret)); // amounts are no part of it
+/// let other = Name { key: &[("ip", "203.0.113.8")], ..name };
+/// assert_ne!(name.id(&limit, &secret), other.id(&limit, &secret));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'n> {
+    /// The rule.
+    pub rule: &'n str,
+    /// Which limit of the rule: its name, or its period as written.
+    pub limit: &'n str,
+    /// Who is counted: attributes and their values, in the order of the rule's key.
+    pub key: &'n [(&'n str, &'n str)],
+}
+
+// === impl Secret ===
+
+impl Secret {
+    /// These 32 bytes.
+    ///
+    /// ```
+    /// assert!(tidegate_store::Secret::new([1; 32]) != tidegate_store::Secret::new([2; 32]));
+    /// ```
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// A random secret, for a store that nobody else shares and that keeps nothing.
+    ///
+    /// ```
+    /// use tidegate_store::Secret;
+    /// assert!(Secret::random().unwrap() != Secret::random().unwrap());
+    /// ```
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        Ok(Self(bytes))
+    }
+
+    /// The secret in a file; created with a random one, readable by its owner only, when there is none.
+    ///
+    /// ```
+    /// use tidegate_store::Secret;
+    /// let path = std::env::temp_dir().join(format!("tidegate-secret-{}", std::process::id()));
+    /// let created = Secret::load_or_create(&path)?;
+    /// assert!(created == Secret::load_or_create(&path)?);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn load_or_create(path: &Path) -> io::Result<Self> {
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+            Ok(mut file) => {
+                let secret = Self::random()?;
+                file.write_all(&secret.0)?;
+                file.sync_all()?;
+                Ok(secret)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::load(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn load(path: &Path) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        // One byte more than a secret has, so that a longer file is noticed and none is read whole.
+        fs::File::open(path)?.take(33).read_to_end(&mut bytes)?;
+        let bytes = <[u8; 32]>::try_from(bytes);
+        bytes.map(Self).map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{}: a secret is exactly 32 bytes", path.display()),
+            )
+        })
+    }
+
+    /// A number by which two nodes can tell whether they share the secret, without showing it.
+    ///
+    /// ```
+    /// use tidegate_store::Secret;
+    /// assert_ne!(Secret::new([1; 32]).verifier(), Secret::new([2; 32]).verifier());
+    /// ```
+    #[must_use]
+    pub fn verifier(&self) -> u128 {
+        let mut hasher = SipHasher13::new_with_key(&self.half(16));
+        hasher.write(b"tidegate verifier 1");
+        hasher.write(&self.half(0));
+        hasher.finish128().as_u128()
+    }
+
+    fn hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.half(0))
+    }
+
+    /// Sixteen bytes of the secret: the first half hashes keys, the second proves the first.
+    fn half(&self, from: usize) -> [u8; 16] {
+        let mut half = [0; 16];
+        for (to, byte) in half.iter_mut().zip(self.0.iter().skip(from)) {
+            *to = *byte;
+        }
+        half
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+// === impl Name ===
+
+impl Name<'_> {
+    /// The state of this name under a limit.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span};
+    /// use tidegate_store::{Name, Secret};
+    /// let [minute, hour] = [60, 3600].map(|secs| {
+    ///     Limit::new(15, Span::from_secs(secs), Algorithm::FIXED_WINDOW).unwrap()
+    /// });
+    /// let (name, secret) = (Name { rule: "r", limit: "l", key: &[] }, Secret::new([7; 32]));
+    /// assert_ne!(name.id(&minute, &secret), name.id(&hour, &secret)); // counts of different windows
+    /// ```
+    #[must_use]
+    pub fn id(&self, limit: &Limit, secret: &Secret) -> StateId {
+        let mut hasher = secret.hasher();
+        self.write(limit, &mut |bytes| hasher.write(bytes));
+        StateId(hasher.finish128().as_u128())
+    }
+
+    /// The whole name, injectively.
+    fn write(&self, limit: &Limit, out: &mut impl FnMut(&[u8])) {
+        part(self.rule.as_bytes(), out);
+        part(self.limit.as_bytes(), out);
+        part(limit.algorithm().name().as_bytes(), out);
+        for number in windows(limit) {
+            out(&number.to_le_bytes());
+        }
+        for (attribute, value) in self.key {
+            part(attribute.as_bytes(), out);
+            part(value.as_bytes(), out);
+        }
+    }
+}
+
+/// A part with its length before it.
+fn part(bytes: &[u8], out: &mut impl FnMut(&[u8])) {
+    out(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
+    out(bytes);
+}
+
+/// What makes counts of windows incomparable: period, alignment, sub-windows. Nothing for buckets.
+fn windows(limit: &Limit) -> [u64; 3] {
+    let period = match limit.period() {
+        Period::Every(span) => span.as_nanos(),
+        Period::Calendar(_) => 0, // its tables are renewed; the limit's name tells calendars apart
+    };
+    match limit.algorithm() {
+        Algorithm::FixedWindow { align: Align::Epoch } => [period, 0, 0],
+        Algorithm::FixedWindow { align: Align::First } => [period, 1, 0],
+        Algorithm::SlidingLog | Algorithm::SlidingWeighted => [period, 0, 0],
+        Algorithm::SlidingBuckets { buckets } => [period, 0, u64::from(buckets)],
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => [period, 2, 0],
+        Algorithm::TokenBucket { refill: Refill::Continuous, .. } => [0; 3],
+        Algorithm::LeakyBucket { .. } => [0; 3],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+    use tidegate_core::Span;
+
+    fn encoded(rule: &str, limit: &str, key: &[(&str, &str)]) -> Vec<u8> {
+        let bucket = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+        let mut bytes = Vec::new();
+        Name { rule, limit, key }.write(&bucket, &mut |part| bytes.extend_from_slice(part));
+        bytes
+    }
+
+    /// Every list of up to four values over three letters, and the ways to cut it into pairs.
+    #[test]
+    fn short_names_never_collide() {
+        let mut words = vec![String::new()];
+        for length in 0..3 {
+            let longer: Vec<String> = words
+                .iter()
+                .filter(|w| w.len() == length)
+                .flat_map(|w| ["a", ":", "1"].map(|c| format!("{w}{c}")))
+                .collect();
+            words.extend(longer);
+        }
+        let mut seen: HashMap<Vec<u8>, (String, String, String)> = HashMap::new();
+        for a in &words {
+            for b in &words {
+                for c in &words {
+                    let name = (a.clone(), b.clone(), c.clone());
+                    for key in [vec![], vec![(b.as_str(), c.as_str())]] {
+                        let key_name = if key.is_empty() {
+                            (a.clone(), String::from("-"), String::new())
+                        } else {
+                            name.clone()
+                        };
+                        let other = seen.insert(encoded(a, "l", &key), key_name.clone());
+                        assert!(other.is_none_or(|other| other == key_name));
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn names_are_equal_only_when_all_their_parts_are(
+            a in prop::collection::vec("[_:|/{}\\x00\\r\\n%a]{0,4}", 2..8),
+            b in prop::collection::vec("[_:|/{}\\x00\\r\\n%a]{0,4}", 2..8),
+        ) {
+            let name = |parts: &[String]| {
+                let pairs: Vec<(String, String)> = parts[2..].chunks_exact(2).map(|p| (p[0].clone(), p[1].clone())).collect();
+                let key: Vec<(&str, &str)> = pairs.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+                (encoded(&parts[0], &parts[1], &key), (parts[0].clone(), parts[1].clone(), pairs.clone()))
+            };
+            let ((left, left_parts), (right, right_parts)) = (name(&a), name(&b));
+            prop_assert_eq!(left == right, left_parts == right_parts);
+        }
+    }
+
+    #[test]
+    fn a_secret_file_is_private_and_of_one_length() {
+        let folder = std::env::temp_dir().join(format!("tidegate-key-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("secret");
+        Secret::load_or_create(&path).unwrap();
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        for length in [0, 31, 33, 100_000] {
+            fs::write(&path, vec![1; length]).unwrap();
+            let error = Secret::load_or_create(&path).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,46 @@
+//! Where states live: one contract, [`Store`], and its implementations.
+//!
+//! ```
+//! use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take};
+//! use tidegate_store::{Clock, Memory, Name, Secret};
+//! let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET)?;
+//! let store = Memory::new(Clock::system());
+//! let secret = Secret::random()?;
+//! let client = Name { rule: "per-client", limit: "s", key: &[("ip", "203.0.113.7")] };
+//! let take = Take::new(client.id(&limit, &secret), &limit, Cost::ONE);
+//! let answer = store.take_now(&Plan::new(vec![take], Span::ZERO)?);
+//! assert!(answer.done.passes);
+//! assert_eq!(answer.done.decisions[0].remaining, 14);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | to learn | read |
+//! |---|---|
+//! | what every store promises | [`Store`] |
+//! | how states are named | [`Name`], [`Secret`] |
+//! | what time it is | [`Clock`] |
+//! | the store in memory, obviously right | [`Memory`] |
+
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "tests run with overflow checks and may fail loudly"
+    )
+)]
+
+mod clock;
+mod error;
+mod key;
+mod memory;
+mod store;
+mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use clock::Clock;
+pub use error::StoreError;
+pub use key::{Name, Secret};
+pub use memory::Memory;
+pub use store::{Answer, Charged, Part, ReceiptId, Settled, Settlement, Store};

@@ -1,0 +1,102 @@
+//! A shard: some of the states, and the order in which they are looked at for having expired.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use tidegate_core::{Limit, Now, State, StateId, Written};
+
+/// How many states are looked at when a shard is used: more than one, so that a shard that is used as
+/// often as it is written to shrinks.
+const LOOKED_AT: usize = 2;
+
+/// Some of the states.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    states: HashMap<StateId, (Arc<Limit>, State)>,
+    /// The states in the order in which they are looked at next. One that was forgotten meanwhile may
+    /// still stand here; one that is remembered stands here at least once.
+    order: VecDeque<StateId>,
+}
+
+impl Shard {
+    pub(super) fn get(&self, id: StateId) -> Option<(&Arc<Limit>, &State)> {
+        self.states.get(&id).map(|(shape, state)| (shape, state))
+    }
+
+    /// Moves a state out; it stays in its place in the order and is expected back.
+    pub(super) fn take_out(&mut self, id: StateId) -> Option<(Arc<Limit>, State)> {
+        let (shape, state) = self.states.get_mut(&id)?;
+        Some((Arc::clone(shape), std::mem::take(state)))
+    }
+
+    /// Puts a state in its place; an empty one is forgotten.
+    pub(super) fn put_back(&mut self, id: StateId, shape: Arc<Limit>, state: State) {
+        if state == State::Empty {
+            self.states.remove(&id);
+        } else if self.states.insert(id, (shape, state)).is_none() {
+            self.order.push_back(id);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: StateId) -> bool {
+        self.states.remove(&id).is_some()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Looks at the next states and forgets those that have expired.
+    pub(super) fn sweep(&mut self, now: Now) {
+        for _ in 0..LOOKED_AT {
+            let Some(id) = self.order.pop_front() else { return };
+            let Some((shape, state)) = self.states.get_mut(&id) else { continue };
+            let mut written = Written { shape, state: std::mem::take(state) };
+            written.settle(now.of(shape));
+            if written.state == State::Empty {
+                self.states.remove(&id);
+            } else {
+                *state = written.state;
+                self.order.push_back(id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::{Algorithm, Ask, Cost, Span, Timestamp};
+
+    fn taken(limit: &Limit, nanos: u64) -> State {
+        let mut written = Written::empty(limit);
+        limit.take(&mut written, &Ask::new(Timestamp::from_nanos(nanos), Cost::ONE));
+        written.state
+    }
+
+    #[test]
+    fn what_has_expired_is_forgotten_as_others_come() {
+        let limit = Arc::new(Limit::new(5, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap());
+        let mut shard = Shard::default();
+        for id in 0..1_000u64 {
+            let now = id * 100_000_000;
+            shard.put_back(StateId(u128::from(id)), Arc::clone(&limit), taken(&limit, now));
+            shard.sweep(Now::at(Timestamp::from_nanos(now)));
+            // A token is back after 200 ms: two states at a time are alive.
+            assert!(shard.len() <= 6, "{} states", shard.len());
+            assert!(shard.order.len() <= 8, "{} in order", shard.order.len());
+        }
+    }
+
+    #[test]
+    fn a_state_that_was_reset_does_not_stay_in_the_order() {
+        let limit =
+            Arc::new(Limit::new(5, Span::from_secs(86_400), Algorithm::TOKEN_BUCKET).unwrap());
+        let mut shard = Shard::default();
+        for _ in 0..1_000 {
+            shard.put_back(StateId(1), Arc::clone(&limit), taken(&limit, 0));
+            shard.remove(StateId(1));
+            shard.sweep(Now::at(Timestamp::EPOCH));
+        }
+        assert!(shard.order.len() <= 2);
+    }
+}

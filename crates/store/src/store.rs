@@ -1,0 +1,154 @@
+//! The contract of every store.
+
+use crate::error::StoreError;
+use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Timestamp};
+
+/// Where states live.
+///
+/// 1. **All or none.** The takes of a plan are decided at one instant, and counted all or none, whatever
+///    other callers do at the same time ([`Plan::take`] is the rule). Plans of one call are independent, and
+///    are decided in order.
+/// 2. **Exact.** As if all calls had come one after another: never more than the limit, and never less
+///    when demand is there.
+/// 3. **An error means that nothing is known.**
+/// 4. **A receipt is settled once**, whoever asks and however often.
+/// 5. **Bounded.** What no longer counts is forgotten by itself.
+///
+/// The conformance suite in `testing` is this list, in code.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, Span};
+/// use tidegate_store::{Clock, Memory, Store};
+/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// assert!(Memory::new(Clock::system()).supports(&limit).is_ok());
+/// ```
+pub trait Store: Send + Sync {
+    /// Decides plans: an answer or an error for each, in order.
+    fn take(
+        &self,
+        plans: &[Plan<'_>],
+    ) -> impl Future<Output = Vec<Result<Answer, StoreError>>> + Send;
+
+    /// Counts takes whether or not they pass, at most one capacity deep into debt.
+    fn charge(
+        &self,
+        takes: &[Take<'_>],
+    ) -> impl Future<Output = Result<Charged, StoreError>> + Send;
+
+    /// Gives back what a plan took, once.
+    fn give_back(
+        &self,
+        settlement: &Settlement<'_>,
+    ) -> impl Future<Output = Result<Settled, StoreError>> + Send;
+
+    /// What each take of a plan would be answered if it were alone; changes nothing.
+    fn peek(
+        &self,
+        plan: &Plan<'_>,
+    ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send;
+
+    /// Forgets states; answers how many there were.
+    fn reset(&self, states: &[StateId]) -> impl Future<Output = Result<usize, StoreError>> + Send;
+
+    /// Whether the store can count under this limit. Asked when a policy is loaded, so that a limit it
+    /// cannot count is refused then and not at the first request.
+    fn supports(&self, limit: &Limit) -> Result<(), StoreError>;
+}
+
+/// The answer to a plan.
+///
+/// ```
+/// use tidegate_core::{Plan, Span, Timestamp};
+/// use tidegate_store::{Clock, Memory};
+/// let store = Memory::new(Clock::manual(Timestamp::from_nanos(5)));
+/// let answer = store.take_now(&Plan::new(vec![], Span::ZERO).unwrap());
+/// assert!(answer.done.passes); // nothing refuses
+/// assert_eq!(answer.at, Timestamp::from_nanos(5));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The instant of the decision, by the store's clock.
+    pub at: Timestamp,
+    /// What was decided.
+    pub done: Done,
+}
+
+/// The answer to charges.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take, Timestamp};
+/// use tidegate_store::{Clock, Memory};
+/// let limit = Limit::new(5, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+/// let store = Memory::new(Clock::manual(Timestamp::EPOCH));
+/// let charged = store.charge_now(&[Take::new(StateId(1), &limit, Cost::new(7))]);
+/// assert_eq!(charged.receipts[0].weight, 7);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The instant of the charge, by the store's clock.
+    pub at: Timestamp,
+    /// How things stand for each take: the answer to a cost of nothing.
+    pub decisions: Vec<Decision>,
+    /// What was counted for each take.
+    pub receipts: Vec<Receipt>,
+}
+
+/// Names the receipt of a plan, so that it is settled once.
+///
+/// ```
+/// assert_ne!(tidegate_store::ReceiptId(1), tidegate_store::ReceiptId(2));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReceiptId(pub u128);
+
+/// What is given back.
+///
+/// ```
+/// use tidegate_core::Timestamp;
+/// use tidegate_store::{ReceiptId, Settlement};
+/// let nothing = Settlement { id: ReceiptId(1), until: Timestamp::END, parts: &[] };
+/// assert!(nothing.parts.is_empty());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Settlement<'s> {
+    /// The receipt.
+    pub id: ReceiptId,
+    /// Until when it can be settled, by the store's clock; remembered until then.
+    pub until: Timestamp,
+    /// What the takes of the plan counted.
+    pub parts: &'s [Part<'s>],
+}
+
+/// What one take counted.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, Receipt, Span, StateId};
+/// use tidegate_store::Part;
+/// let limit = Limit::new(5, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+/// let part = Part { state: StateId(1), limit: &limit, receipt: Receipt { mark: 0, weight: 2 } };
+/// assert_eq!(part.receipt.weight, 2);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'s> {
+    /// Whose state.
+    pub state: StateId,
+    /// The limit it was taken under.
+    pub limit: &'s Limit,
+    /// Where and what was counted.
+    pub receipt: Receipt,
+}
+
+/// What became of a settlement.
+///
+/// ```
+/// assert_ne!(tidegate_store::Settled::Done, tidegate_store::Settled::Already);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It was given back.
+    Done,
+    /// It had been settled before: nothing changed.
+    Already,
+    /// It came too late: nothing changed.
+    Late,
+}

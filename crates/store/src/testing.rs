@@ -1,0 +1,84 @@
+//! What every store must pass, and a store that fails on purpose.
+//!
+//! [`conformance`] is the contract of [`Store`] in code. It is handed a closure that builds a store, and
+//! builds a fresh one for each of its cases; whoever writes a store calls it from a test.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test suite fails loudly"
+)]
+
+mod cases;
+mod faulty;
+
+pub use faulty::{Fault, Faulty};
+
+use crate::Store;
+use std::fmt;
+use tidegate_core::Timestamp;
+
+/// Sets the time by which a store decides.
+pub type SetTime<S> = Box<dyn Fn(&S, Timestamp) + Send + Sync>;
+
+/// A store under test, and the hands of its clock.
+pub struct Rig<S> {
+    /// The store.
+    pub store: S,
+    /// Sets the time by which the store decides.
+    pub set_time: SetTime<S>,
+}
+
+/// Runs every case of the contract against fresh stores.
+///
+/// # Panics
+///
+/// When the store breaks the contract.
+///
+/// ```
+/// # futures_are_ready(async {
+/// use tidegate_core::Timestamp;
+/// use tidegate_store::testing::{Rig, conformance};
+/// use tidegate_store::{Clock, Memory};
+/// let cases = conformance(async || Rig {
+///     store: Memory::new(Clock::manual(Timestamp::EPOCH)),
+///     set_time: Box::new(|store: &Memory, now| store.clock().set(now)),
+/// })
+/// .await;
+/// assert!(cases > 10);
+/// # });
+/// # fn futures_are_ready(future: impl Future<Output = ()>) {
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     assert!(std::pin::pin!(future).poll(&mut context).is_ready());
+/// # }
+/// ```
+pub async fn conformance<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
+    cases::all(make).await
+}
+
+impl<S> Rig<S> {
+    /// Sets the time by which the store decides, in nanoseconds since the epoch.
+    ///
+    /// ```
+    /// use tidegate_core::Timestamp;
+    /// use tidegate_store::testing::Rig;
+    /// use tidegate_store::{Clock, Memory};
+    /// let rig = Rig {
+    ///     store: Memory::new(Clock::manual(Timestamp::EPOCH)),
+    ///     set_time: Box::new(|store: &Memory, now| store.clock().set(now)),
+    /// };
+    /// rig.at(7);
+    /// assert_eq!(rig.store.clock().now().steady, Timestamp::from_nanos(7));
+    /// ```
+    pub fn at(&self, nanos: u64) {
+        (self.set_time)(&self.store, Timestamp::from_nanos(nanos));
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Rig<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rig").field("store", &self.store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,403 @@
+//! The cases of the conformance suite, a function each.
+
+use super::Rig;
+use crate::store::{Answer, Part, ReceiptId, Settled, Settlement, Store};
+use tidegate_core::{
+    Algorithm, Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Plan, Refused, Retry, Span,
+    StateId, Take, Timestamp,
+};
+
+const SECOND: u64 = 1_000_000_000;
+/// An instant of these days, a whole minute: no algorithm has an edge within the next half minute.
+const NOW: u64 = 1_699_999_980 * SECOND;
+
+/// Runs all cases; answers how many there are.
+pub(super) async fn all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
+    let mut cases = 0;
+    macro_rules! run {
+        ($($case:ident),* $(,)?) => { $( $case(make().await).await; cases += 1; )* };
+    }
+    run!(
+        an_empty_plan_passes,
+        exactly_the_limit_passes,
+        a_refused_plan_counts_nothing,
+        every_take_is_answered_when_one_refuses,
+        an_optional_take_refuses_nothing,
+        a_refused_take_may_be_charged,
+        a_cost_above_capacity_is_never_charged,
+        plans_of_one_call_are_decided_in_order,
+        states_do_not_mix,
+        a_peek_changes_nothing,
+        a_charge_goes_into_debt_and_no_deeper,
+        a_receipt_is_settled_once,
+        a_receipt_is_settled_in_time_or_not_at_all,
+        a_receipt_of_a_window_that_is_over_is_worth_nothing,
+        a_reset_forgets_and_counts,
+        headroom_is_granted_and_marked,
+        a_queue_tells_how_long_to_wait,
+        an_edited_limit_finds_its_states,
+        any_cost_is_answered,
+        retries_are_honest_to_the_microsecond,
+        blocked_and_unlimited_remember_nothing,
+        what_is_unsupported_is_said,
+    );
+    cases
+}
+
+// === helpers ===
+
+fn limit(amount: u64, secs: u64, algorithm: Algorithm) -> Limit {
+    Limit::new(amount, Span::from_secs(secs), algorithm).unwrap()
+}
+
+/// The algorithms with their defaults that a store supports, 5 per 60 s each.
+fn supported<S: Store>(rig: &Rig<S>) -> Vec<Limit> {
+    let all = Algorithm::ALL.into_iter().map(|algorithm| limit(5, 60, algorithm));
+    all.filter(|limit| rig.store.supports(limit).is_ok()).collect()
+}
+
+fn one(id: u128, limit: &Limit) -> Take<'_> {
+    Take::new(StateId(id), limit, Cost::ONE)
+}
+
+fn cost(id: u128, limit: &Limit, cost: u64) -> Take<'_> {
+    Take::new(StateId(id), limit, Cost::new(cost))
+}
+
+/// Takes under a minute's patience: queues let pass as much as the others do.
+async fn take<S: Store>(rig: &Rig<S>, takes: &[Take<'_>]) -> Answer {
+    let plan = Plan::new(takes.to_vec(), Span::from_secs(600)).unwrap();
+    rig.store.take(&[plan]).await.pop().unwrap().unwrap()
+}
+
+/// How things stand for a caller that cannot wait.
+async fn peek<S: Store>(rig: &Rig<S>, take: Take<'_>) -> Decision {
+    let plan = Plan::new(vec![take], Span::ZERO).unwrap();
+    rig.store.peek(&plan).await.unwrap()[0]
+}
+
+async fn remaining<S: Store>(rig: &Rig<S>, take: Take<'_>) -> u64 {
+    peek(rig, Take { cost: Cost::new(0), ..take }).await.remaining
+}
+
+fn parts<'s>(takes: &[Take<'s>], answer: &Answer) -> Vec<Part<'s>> {
+    let receipts = takes.iter().zip(&answer.done.receipts);
+    receipts
+        .filter_map(|(take, receipt)| {
+            Some(Part { state: take.state, limit: take.limit, receipt: (*receipt)? })
+        })
+        .collect()
+}
+
+// === the cases ===
+
+async fn an_empty_plan_passes<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let answer = take(&rig, &[]).await;
+    assert!(answer.done.passes && answer.done.decisions.is_empty());
+    assert!(rig.store.take(&[]).await.is_empty());
+}
+
+async fn exactly_the_limit_passes<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    for (id, limit) in (1u128..).zip(&supported(&rig)) {
+        let mut passed = 0;
+        for _ in 0..20 {
+            let answer = take(&rig, &[one(id, limit)]).await;
+            assert_eq!(answer.at, Timestamp::from_nanos(NOW));
+            passed += u64::from(answer.done.passes);
+        }
+        assert_eq!(passed, limit.capacity(), "{}", limit.algorithm().name());
+    }
+}
+
+async fn a_refused_plan_counts_nothing<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let (small, large) =
+        (limit(2, 60, Algorithm::TOKEN_BUCKET), limit(1_000, 60, Algorithm::FIXED_WINDOW));
+    let takes = [one(1, &small), one(2, &large)];
+    let mut passed = 0;
+    for _ in 0..50 {
+        passed += u64::from(take(&rig, &takes).await.done.passes);
+    }
+    assert_eq!(passed, 2);
+    assert_eq!(remaining(&rig, one(2, &large)).await, 998);
+}
+
+async fn every_take_is_answered_when_one_refuses<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let (small, large) =
+        (limit(1, 60, Algorithm::FIXED_WINDOW), limit(9, 60, Algorithm::FIXED_WINDOW));
+    let takes = [one(1, &large), one(2, &small), one(3, &large)];
+    take(&rig, &takes).await;
+    let answer = take(&rig, &takes).await;
+    let [first, second, third] = <[_; 3]>::try_from(answer.done.decisions).unwrap();
+    assert_eq!((first.outcome, first.remaining), (Outcome::Allow, 8));
+    assert_eq!(second.outcome, Outcome::Deny(Retry::After(Span::from_secs(60))));
+    assert_eq!(third.remaining, 8);
+    assert_eq!(answer.done.receipts, [None; 3]);
+}
+
+async fn an_optional_take_refuses_nothing<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let (small, large) =
+        (limit(1, 60, Algorithm::TOKEN_BUCKET), limit(9, 60, Algorithm::TOKEN_BUCKET));
+    let takes = [Take { need: Need::Optional, ..one(1, &small) }, one(2, &large)];
+    let first = take(&rig, &takes).await;
+    let second = take(&rig, &takes).await;
+    assert!(first.done.passes && first.done.receipts.iter().all(Option::is_some));
+    assert!(
+        second.done.passes
+            && second.done.receipts[0].is_none()
+            && !second.done.decisions[0].passes()
+    );
+    assert_eq!(remaining(&rig, one(2, &large)).await, 7);
+}
+
+async fn a_refused_take_may_be_charged<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let (small, large) =
+        (limit(1, 60, Algorithm::FIXED_WINDOW), limit(9, 60, Algorithm::FIXED_WINDOW));
+    let charged = |take| Take { refused: Refused::Charged, ..take };
+    let takes = [charged(one(1, &small)), charged(one(2, &large)), one(3, &large)];
+    take(&rig, &takes).await;
+    let refused = take(&rig, &takes).await;
+    assert!(!refused.done.passes);
+    assert_eq!(remaining(&rig, one(2, &large)).await, 7); // counted twice
+    assert_eq!(remaining(&rig, one(3, &large)).await, 8); // once
+    assert!(!peek(&rig, cost(1, &small, 0)).await.passes()); // in debt
+}
+
+async fn a_cost_above_capacity_is_never_charged<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let small = limit(3, 60, Algorithm::FIXED_WINDOW);
+    let answer = take(&rig, &[Take { refused: Refused::Charged, ..cost(1, &small, 4) }]).await;
+    assert_eq!(answer.done.decisions[0].outcome, Outcome::Deny(Retry::Never));
+    assert_eq!(remaining(&rig, one(1, &small)).await, 3);
+}
+
+async fn plans_of_one_call_are_decided_in_order<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let small = limit(3, 60, Algorithm::TOKEN_BUCKET);
+    let plans: Vec<Plan<'_>> =
+        (0..5).map(|_| Plan::new(vec![one(1, &small)], Span::ZERO).unwrap()).collect();
+    let answers = rig.store.take(&plans).await;
+    let passed: Vec<bool> = answers.into_iter().map(|answer| answer.unwrap().done.passes).collect();
+    assert_eq!(passed, [true, true, true, false, false]);
+}
+
+async fn states_do_not_mix<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    for limit in supported(&rig) {
+        for id in [0, 1, 63, 64, u128::MAX, 1 << 100] {
+            let id = id ^ (1 << 99);
+            rig.store.reset(&[StateId(id)]).await.unwrap();
+            let answer = take(&rig, &[one(id, &limit)]).await;
+            assert_eq!(
+                answer.done.decisions[0].remaining,
+                limit.capacity() - 1,
+                "{}",
+                limit.algorithm().name()
+            );
+        }
+    }
+}
+
+async fn a_peek_changes_nothing<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    for (id, limit) in (1u128..).zip(&supported(&rig)) {
+        take(&rig, &[one(id, limit)]).await;
+        let first = peek(&rig, cost(id, limit, 2)).await;
+        let second = peek(&rig, cost(id, limit, 2)).await;
+        assert_eq!(first, second);
+    }
+}
+
+async fn a_charge_goes_into_debt_and_no_deeper<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    for (id, limit) in (1u128..).zip(&supported(&rig)) {
+        let name = limit.algorithm().name();
+        let charged = rig.store.charge(&[cost(id, limit, 1_000_000)]).await.unwrap();
+        assert!(!charged.decisions[0].passes(), "{name}");
+        let again = rig.store.charge(&[cost(id, limit, 1)]).await.unwrap();
+        assert_eq!(again.receipts[0].weight, 0, "{name}");
+        assert_eq!(again.decisions, charged.decisions, "{name}");
+    }
+}
+
+async fn a_receipt_is_settled_once<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let until = Timestamp::from_nanos(NOW + 60 * SECOND);
+    for (id, limit) in (1u128..).zip(&supported(&rig)) {
+        let takes = [cost(id, limit, 2), cost(id + 100, limit, 1)];
+        take(&rig, &[one(id, limit)]).await;
+        let answer = take(&rig, &takes).await;
+        let parts = parts(&takes, &answer);
+        let settlement = Settlement { id: ReceiptId(id), until, parts: &parts };
+        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
+        let name = limit.algorithm().name();
+        let left = peek(&rig, cost(id, limit, 0)).await;
+        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Already);
+        assert_eq!(peek(&rig, cost(id, limit, 0)).await, left, "{name}");
+        let patient = take(&rig, &[cost(id, limit, 0)]).await.done.decisions[0];
+        assert_eq!(patient.remaining, limit.capacity() - 1, "{name}");
+    }
+}
+
+async fn a_receipt_is_settled_in_time_or_not_at_all<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let limit = limit(5, 3_600, Algorithm::FIXED_WINDOW);
+    let takes = [cost(1, &limit, 2)];
+    let answer = take(&rig, &takes).await;
+    let until = Timestamp::from_nanos(NOW + SECOND);
+    let settlement = Settlement { id: ReceiptId(1), until, parts: &parts(&takes, &answer) };
+    rig.at(NOW + SECOND);
+    assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Late);
+    assert_eq!(remaining(&rig, one(1, &limit)).await, 3);
+}
+
+async fn a_receipt_of_a_window_that_is_over_is_worth_nothing<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let limit = limit(5, 60, Algorithm::FIXED_WINDOW);
+    let takes = [cost(1, &limit, 2)];
+    let answer = take(&rig, &takes).await;
+    rig.at(NOW + 60 * SECOND);
+    take(&rig, &[one(1, &limit)]).await;
+    let until = Timestamp::from_nanos(NOW + 600 * SECOND);
+    let settlement = Settlement { id: ReceiptId(1), until, parts: &parts(&takes, &answer) };
+    assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
+    assert_eq!(remaining(&rig, one(1, &limit)).await, 4);
+}
+
+async fn a_reset_forgets_and_counts<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let limits = supported(&rig);
+    let ids: Vec<StateId> = (1u128..).zip(&limits).map(|(id, _)| StateId(id)).collect();
+    for (id, limit) in (1u128..).zip(&limits) {
+        take(&rig, &[one(id, limit)]).await;
+    }
+    assert_eq!(
+        rig.store.reset(&[ids.as_slice(), &[StateId(999)]].concat()).await.unwrap(),
+        limits.len()
+    );
+    assert_eq!(rig.store.reset(&ids).await.unwrap(), 0);
+    for (id, limit) in (1u128..).zip(&limits) {
+        assert_eq!(remaining(&rig, one(id, limit)).await, limit.capacity());
+    }
+}
+
+async fn headroom_is_granted_and_marked<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let soft = limit(10, 60, Algorithm::FIXED_WINDOW).with_headroom(Headroom::Soft(20)).unwrap();
+    let stretched = |n| Take { bound: Bound::Headroom, ..cost(1, &soft, n) };
+    assert!(!take(&rig, &[stretched(10)]).await.done.decisions[0].over);
+    let over = take(&rig, &[stretched(2)]).await.done;
+    assert!(over.passes && over.decisions[0].over && over.decisions[0].remaining == 0);
+    assert!(!take(&rig, &[stretched(1)]).await.done.passes);
+    assert!(!take(&rig, &[cost(1, &soft, 1)]).await.done.passes);
+}
+
+async fn a_queue_tells_how_long_to_wait<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let queue = limit(1, 1, Algorithm::LeakyBucket { queue: Some(2) });
+    if rig.store.supports(&queue).is_err() {
+        return;
+    }
+    let outcomes =
+        [Outcome::Allow, Outcome::Delay(Span::from_secs(1)), Outcome::Delay(Span::from_secs(2))];
+    for outcome in outcomes {
+        assert_eq!(take(&rig, &[one(1, &queue)]).await.done.decisions[0].outcome, outcome);
+    }
+    let full = take(&rig, &[one(1, &queue)]).await.done;
+    assert_eq!(full.decisions[0].outcome, Outcome::Deny(Retry::After(Span::from_secs(1))));
+    let hasty = Plan::new(vec![one(1, &queue)], Span::ZERO).unwrap();
+    let hasty = rig.store.take(&[hasty]).await.pop().unwrap().unwrap();
+    assert_eq!(hasty.done.decisions[0].outcome, Outcome::Deny(Retry::After(Span::from_secs(3))));
+}
+
+async fn an_edited_limit_finds_its_states<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    for (id, old) in (1u128..).zip(&supported(&rig)) {
+        let name = old.algorithm().name();
+        take(&rig, &[cost(id, old, 3)]).await;
+        let more = limit(8, 60, old.algorithm());
+        let done = take(&rig, &[one(id, &more)]).await.done;
+        if old.algorithm() == Algorithm::LEAKY_BUCKET {
+            // Three turns of 12 s, rounded up to a tick of the new limit.
+            let Outcome::Delay(wait) = done.decisions[0].outcome else { panic!("{done:?}") };
+            assert!((Span::from_secs(36)..=Span::from_nanos(36_000_001_000)).contains(&wait));
+            continue;
+        }
+        assert_eq!(done.decisions[0].remaining, 4, "{name}");
+        let fewer = limit(2, 60, old.algorithm());
+        assert!(!take(&rig, &[one(id, &fewer)]).await.done.passes, "{name}");
+        assert_eq!(remaining(&rig, one(id, &more)).await, 4, "{name}: a refusal wrote something");
+    }
+}
+
+async fn any_cost_is_answered<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    for (id, limit) in (1u128..).zip(&supported(&rig)) {
+        let capacity = limit.capacity();
+        for (n, passes) in [
+            (0, true),
+            (1, true),
+            (capacity, false),
+            (capacity + 1, false),
+            (1 << 32, false),
+            (1 << 63, false),
+            (u64::MAX, false),
+        ] {
+            let done = take(&rig, &[cost(id, limit, n)]).await.done;
+            assert_eq!(done.passes, passes, "{} cost {n}", limit.algorithm().name());
+            if n > capacity {
+                assert_eq!(done.decisions[0].outcome, Outcome::Deny(Retry::Never));
+            }
+        }
+        assert_eq!(
+            take(&rig, &[cost(id, limit, 0)]).await.done.decisions[0].remaining,
+            capacity - 1
+        );
+    }
+}
+
+/// A store whose clock is no finer than a microsecond still keeps its word to the microsecond.
+async fn retries_are_honest_to_the_microsecond<S: Store>(rig: Rig<S>) {
+    for (id, limit) in (1u128..).zip(&supported(&rig)) {
+        rig.at(NOW);
+        let name = limit.algorithm().name();
+        take(&rig, &[cost(id, limit, limit.capacity())]).await;
+        let refused = take(&rig, &[cost(id, limit, limit.capacity())]).await.done;
+        let Outcome::Deny(Retry::After(wait)) = refused.decisions[0].outcome else {
+            panic!("{name}: {:?}", refused.decisions[0])
+        };
+        let then = NOW + wait.as_nanos().next_multiple_of(1_000);
+        rig.at(then - 1_000);
+        assert!(
+            !take(&rig, &[cost(id, limit, limit.capacity())]).await.done.passes,
+            "{name}: too early"
+        );
+        rig.at(then);
+        assert!(
+            take(&rig, &[cost(id, limit, limit.capacity())]).await.done.passes,
+            "{name}: not on time"
+        );
+    }
+}
+
+async fn blocked_and_unlimited_remember_nothing<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let (blocked, unlimited) = (limit(0, 60, Algorithm::TOKEN_BUCKET), Limit::unlimited());
+    let refused = take(&rig, &[one(1, &unlimited), one(2, &blocked)]).await.done;
+    assert!(!refused.passes);
+    assert_eq!(refused.decisions[1].outcome, Outcome::Deny(Retry::Never));
+    assert!(take(&rig, &[cost(1, &unlimited, u64::MAX)]).await.done.passes);
+    assert_eq!(rig.store.reset(&[StateId(1), StateId(2)]).await.unwrap(), 0);
+}
+
+async fn what_is_unsupported_is_said<S: Store>(rig: Rig<S>) {
+    // Whatever a store cannot count, it must at least count the two that every store has.
+    for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_WEIGHTED] {
+        rig.store.supports(&limit(15, 60, algorithm)).unwrap();
+    }
+}

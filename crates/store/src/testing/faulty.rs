@@ -1,0 +1,150 @@
+//! A store that fails on purpose: the faults of a network, as an ordinary implementation.
+
+use crate::error::StoreError;
+use crate::store::{Answer, Charged, Settled, Settlement, Store};
+use crate::sync::{Mutex, lock};
+use std::collections::VecDeque;
+use tidegate_core::{Decision, Limit, Plan, Span, StateId, Take};
+
+/// What happens to a call.
+///
+/// ```
+/// assert_ne!(tidegate_store::testing::Fault::Refused, tidegate_store::testing::Fault::ReplyLost);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// The call does not reach the store.
+    Refused,
+    /// The store does what it is asked, but its reply is lost.
+    ReplyLost,
+    /// The call waits for this many turns of the runtime before it reaches the store.
+    Late(u32),
+}
+
+/// Another store, with faults in the order in which they were planned; without any it is that store.
+///
+/// ```
+/// use tidegate_core::Timestamp;
+/// use tidegate_store::testing::{Fault, Faulty};
+/// use tidegate_store::{Clock, Memory};
+/// let store = Faulty::new(Memory::new(Clock::manual(Timestamp::EPOCH)));
+/// store.plan([Fault::Refused]);
+/// assert_eq!(store.inner().len(), 0);
+/// ```
+#[derive(Debug)]
+pub struct Faulty<S> {
+    inner: S,
+    faults: Mutex<VecDeque<Fault>>,
+}
+
+impl<S> Faulty<S> {
+    /// This store, without faults so far.
+    ///
+    /// ```
+    /// use tidegate_store::testing::Faulty;
+    /// assert_eq!(*Faulty::new(7).inner(), 7);
+    /// ```
+    pub fn new(inner: S) -> Self {
+        Self { inner, faults: Mutex::default() }
+    }
+
+    /// The faults of the next calls, one each.
+    ///
+    /// ```
+    /// use tidegate_store::testing::{Fault, Faulty};
+    /// let store = Faulty::new(());
+    /// store.plan([Fault::None, Fault::ReplyLost]);
+    /// assert_eq!(store.planned(), 2);
+    /// ```
+    pub fn plan(&self, faults: impl IntoIterator<Item = Fault>) {
+        lock(&self.faults).extend(faults);
+    }
+
+    /// How many faults are still to come.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_store::testing::Faulty::new(()).planned(), 0);
+    /// ```
+    pub fn planned(&self) -> usize {
+        lock(&self.faults).len()
+    }
+
+    /// The store behind.
+    ///
+    /// ```
+    /// assert!(tidegate_store::testing::Faulty::new(true).inner());
+    /// ```
+    pub const fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// Runs a call under the next fault.
+    async fn under_fault<T>(&self, call: impl Future<Output = T>) -> Result<T, StoreError> {
+        let fault = lock(&self.faults).pop_front().unwrap_or(Fault::None);
+        match fault {
+            Fault::None => Ok(call.await),
+            Fault::Refused => Err(StoreError::Unavailable("refused on purpose".into())),
+            Fault::ReplyLost => {
+                call.await;
+                Err(StoreError::TimedOut(Span::ZERO))
+            }
+            Fault::Late(turns) => {
+                for _ in 0..turns {
+                    yield_once().await;
+                }
+                Ok(call.await)
+            }
+        }
+    }
+}
+
+/// Lets the runtime do something else once.
+async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if yielded {
+            return std::task::Poll::Ready(());
+        }
+        yielded = true;
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+impl<S: Store> Store for Faulty<S> {
+    async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
+        match self.under_fault(self.inner.take(plans)).await {
+            Ok(answers) => answers,
+            Err(StoreError::TimedOut(after)) => {
+                plans.iter().map(|_| Err(StoreError::TimedOut(after))).collect()
+            }
+            Err(_) => plans
+                .iter()
+                .map(|_| Err(StoreError::Unavailable("refused on purpose".into())))
+                .collect(),
+        }
+    }
+
+    async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
+        self.under_fault(self.inner.charge(takes)).await?
+    }
+
+    async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
+        self.under_fault(self.inner.give_back(settlement)).await?
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
+        self.under_fault(self.inner.peek(plan)).await?
+    }
+
+    async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
+        self.under_fault(self.inner.reset(states)).await?
+    }
+
+    fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
+        self.inner.supports(limit)
+    }
+}
