@@ -39,13 +39,15 @@ mod decision;
 mod limit;
 mod plan;
 mod ratio;
+mod remembered;
 mod state;
 mod time;
 
 pub use algorithm::Taken;
 pub use calendar::{Calendar, CalendarError};
 pub use decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
-pub use limit::{Algorithm, Align, Headroom, Limit, LimitError, Period, Refill};
+pub use limit::{Algorithm, Align, Headroom, Limit, LimitError, Period, Refill, Ticks};
 pub use plan::{Done, Freshness, Need, Plan, PlanError, Refused, StateId, Take};
+pub use remembered::Remembered;
 pub use state::{Receipt, State, Written};
 pub use time::{Now, Span, Timestamp};

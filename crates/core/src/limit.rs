@@ -172,6 +172,20 @@ pub enum LimitError {
     HeadroomTooLarge,
 }
 
+/// The unit of time of a bucket: a fraction of its period, of which a token is a whole number.
+///
+/// ```
+/// use tidegate_core::Ticks;
+/// assert_eq!(Ticks { per_period: 8, token: 4 }.per_period / 4, 2); // two tokens a period
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticks {
+    /// Ticks in a period.
+    pub per_period: u64,
+    /// Ticks of one token or turn: a power of two.
+    pub token: u64,
+}
+
 /// What the algorithm counts in: hits for windows, ticks for buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Measure {
@@ -328,8 +342,18 @@ impl Limit {
         self.shape == Shape::Unlimited
     }
 
-    /// How much fits under a bound, in the measure of the algorithm.
-    pub(crate) const fn room(&self, bound: Bound) -> u64 {
+    /// How much fits under a bound, in the measure of the algorithm: hits, or ticks.
+    ///
+    /// For stores that count elsewhere, as are [`deepest`](Self::deepest), [`weight`](Self::weight) and
+    /// [`ticks`](Self::ticks).
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Bound, Headroom, Limit, Span};
+    /// let limit = Limit::new(100, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+    /// assert_eq!(limit.with_headroom(Headroom::Soft(10)).unwrap().room(Bound::Headroom), 110);
+    /// ```
+    #[must_use]
+    pub const fn room(&self, bound: Bound) -> u64 {
         match bound {
             Bound::Plain => self.measure.plain,
             Bound::Headroom => self.measure.stretched,
@@ -337,12 +361,26 @@ impl Limit {
     }
 
     /// How deep a charge may go: one capacity into debt, or as far as headroom goes anyway.
-    pub(crate) const fn deepest(&self) -> u64 {
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span};
+    /// let limit = Limit::new(100, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+    /// assert_eq!(limit.deepest(), 200);
+    /// ```
+    #[must_use]
+    pub const fn deepest(&self) -> u64 {
         self.measure.most()
     }
 
     /// What a cost weighs under a bound, in the measure of the algorithm; `None` past 64 bits.
-    pub(crate) fn weight(&self, cost: Cost, bound: Bound) -> Option<u64> {
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Bound, Cost, Limit, Span};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// assert_eq!(limit.weight(Cost::new(2), Bound::Plain), Some(2 * limit.ticks().unwrap().token));
+    /// ```
+    #[must_use]
+    pub fn weight(&self, cost: Cost, bound: Bound) -> Option<u64> {
         let weight = u128::from(cost.get()).saturating_mul(u128::from(self.measure.unit));
         let weight = match (&self.shape, self.headroom, bound) {
             (
@@ -353,6 +391,29 @@ impl Limit {
             _ => weight,
         };
         u64::try_from(weight).ok()
+    }
+
+    /// The ticks in which a bucket counts; none for windows.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span, Ticks};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// assert_eq!(limit.ticks(), Some(Ticks { per_period: 15 << 17, token: 1 << 17 }));
+    /// ```
+    #[must_use]
+    pub const fn ticks(&self) -> Option<Ticks> {
+        match &self.shape {
+            Shape::TokenBucket(token_bucket::Shape(drain))
+            | Shape::LeakyBucket(leaky_bucket::Shape(drain)) => {
+                Some(Ticks { per_period: drain.per_period(), token: drain.unit() })
+            }
+            Shape::Unlimited
+            | Shape::Blocked
+            | Shape::FixedWindow(_)
+            | Shape::SlidingLog(_)
+            | Shape::SlidingBuckets(_)
+            | Shape::SlidingWeighted(_) => None,
+        }
     }
 
     /// How many whole costs of 1 so much measure is, rounded down.

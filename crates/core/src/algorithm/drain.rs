@@ -75,6 +75,11 @@ impl Drain {
         1 << self.unit_bits
     }
 
+    /// Ticks in a period.
+    pub(crate) const fn per_period(&self) -> u64 {
+        self.ticks.num()
+    }
+
     /// Whether so many ticks pass within `span`.
     pub(crate) fn lasts_at_most(&self, ticks: u64, span: Span) -> bool {
         self.ticks.first(ticks).is_some_and(|nanos| nanos <= span.as_nanos())

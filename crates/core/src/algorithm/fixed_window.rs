@@ -51,6 +51,7 @@ use super::packed::Packed;
 use crate::calendar::Calendar;
 use crate::limit::Align;
 use crate::ratio::Ratio;
+use crate::remembered::Remembered;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
 
@@ -154,6 +155,17 @@ impl Shape {
 
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
         self.put(state, self.windows.opened_by(now), self.packed.count(state.word()));
+    }
+
+    pub(crate) fn remembered(&self, word: u64, now: Timestamp) -> Option<Remembered> {
+        let number = self.packed.number(word, self.windows.opened_by(now))?;
+        Some(Remembered::Window { number, count: self.packed.count(word) })
+    }
+
+    pub(crate) fn remember(&self, number: u64, count: u64) -> State {
+        let mut state = State::Empty;
+        self.put(&mut state, number, if self.packed.fits(count) { count } else { 0 });
+        state
     }
 
     /// The remembered window and its count, unless it has ended or holds nothing.

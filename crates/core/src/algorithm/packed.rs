@@ -23,6 +23,11 @@ impl Packed {
         (1..=60).contains(&count_bits).then_some(Self { count_bits })
     }
 
+    /// Whether a count fits.
+    pub(crate) fn fits(&self, count: u64) -> bool {
+        count <= self.count_mask()
+    }
+
     /// The word for this window and count.
     ///
     /// Counts above the limit's `most` are never written; see `Limit::charge`.

@@ -45,6 +45,7 @@
 
 use super::TOLERANCE;
 use crate::ratio::Ratio;
+use crate::remembered::Remembered;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
 
@@ -221,6 +222,27 @@ impl Buckets {
             Counts::Wide(counts) => size_of_val::<[u32]>(counts),
         };
         counters.saturating_add(16) // newest and sum
+    }
+
+    pub(crate) fn remembered(&self) -> Remembered {
+        let counts = (self.oldest()..=self.newest).map(|number| (number, self.get(number)));
+        Remembered::Buckets {
+            newest: self.newest,
+            counts: counts.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    /// The counters that say this; none that the ring or a counter has no room for.
+    pub(crate) fn remember(shape: &Shape, newest: u64, counts: &[(u64, u64)]) -> State {
+        let mut buckets = shape.fresh(newest);
+        let oldest = buckets.oldest();
+        for (number, count) in
+            counts.iter().filter(|(number, _)| (oldest..=newest).contains(number))
+        {
+            buckets.set(*number, *count);
+            buckets.sum = buckets.sum.saturating_add(buckets.get(*number));
+        }
+        if buckets.sum == 0 { State::Empty } else { State::Buckets(Box::new(buckets)) }
     }
 
     /// The oldest sub-window that the ring remembers.

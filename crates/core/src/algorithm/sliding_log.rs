@@ -49,6 +49,7 @@
 
 use super::TOLERANCE;
 use crate::ratio::Ratio;
+use crate::remembered::Remembered;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
 
@@ -230,6 +231,19 @@ impl Log {
 
     pub(crate) fn bytes(&self) -> usize {
         self.entries.len().saturating_add(16) // first, span and total
+    }
+
+    pub(crate) fn remembered(&self) -> Remembered {
+        Remembered::Log(self.entries().map(|entry| (entry.step, entry.cost)).collect())
+    }
+
+    /// The log that says this.
+    pub(crate) fn remember(entries: &[(u64, u64)]) -> State {
+        let mut log = Self::default();
+        for (step, cost) in entries {
+            log.append(*step, *cost);
+        }
+        if log.entries.is_empty() { State::Empty } else { State::Log(Box::new(log)) }
     }
 
     fn newest(&self) -> u64 {

@@ -50,6 +50,7 @@
 use super::TOLERANCE;
 use super::packed::Packed;
 use crate::ratio::Ratio;
+use crate::remembered::Remembered;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
 
@@ -143,6 +144,19 @@ impl Shape {
         let ahead = self.read(state, now);
         let both = ahead.cur.saturating_add(ahead.prev).min(self.room);
         self.put(state, Reading { cur: both.max(ahead.cur), ..self.read(&State::Empty, now) });
+    }
+
+    pub(crate) fn remembered(&self, [word, prev]: [u64; 2], now: Timestamp) -> Option<Remembered> {
+        let number = self.packed.number(word, self.windows.floor(now.as_nanos()))?;
+        Some(Remembered::Windows { number, cur: self.packed.count(word), prev })
+    }
+
+    pub(crate) fn remember(&self, number: u64, cur: u64, prev: u64) -> State {
+        let mut state = State::Empty;
+        if self.packed.fits(cur) {
+            self.put(&mut state, Reading { number, cur, prev, elapsed: 0 });
+        }
+        state
     }
 
     fn read(&self, state: &State, now: Timestamp) -> Reading {

@@ -25,7 +25,9 @@ pub(crate) const LAWS: &[Law] = &[
     Law { name: "given back later, bounds still hold", holds: give_back_keeps_bounds },
     Law { name: "debt is at most one capacity deep", holds: debt_is_bounded },
     Law { name: "clock steps never credit, and heal", holds: clock_steps_heal },
+    Law { name: "disordered clocks grant a second at most", holds: disorder_is_bounded },
     Law { name: "edited limits never forget use", holds: reshape_never_forgets },
+    Law { name: "what a state says is all there is to it", holds: remembered_is_all },
     Law { name: "headroom grants what it says", holds: headroom_is_true },
     Law { name: "any number gets an answer", holds: extremes_are_answered },
 ];
@@ -401,6 +403,48 @@ fn clock_steps_heal(case: &Case) -> Holds {
     }
 }
 
+/// Takes whose clocks lag by up to a second, now more, now less, at one state. What passes is compared
+/// with what a second more would have let pass.
+fn disorder_is_bounded(case: &Case) -> Holds {
+    const LAG: u64 = 1_000_000_000;
+    let params = Params { start: case.params.start + LAG, ..case.params.clone() };
+    let (limit, mut real, mut history) = (params.limit(), params.start, Vec::new());
+    let mut written = Written::empty(&limit);
+    for step in &case.steps {
+        real += step.gap;
+        // Most are on time; the others lag a little, to just before an edge, or by all of it.
+        let lag = match step.dice % 6 {
+            0 => step.dice / 6 % (LAG + 1),
+            1 => LAG,
+            2 => (real % params.window + 1).min(LAG),
+            _ => 0,
+        };
+        let decision = limit.take(&mut written, &ask_at(real - lag, step)).decision;
+        history.extend(passed(real, step.cost, &decision));
+    }
+    let model = Model::new(&params);
+    let Params { amount, size, window, .. } = params;
+    for (first, from) in history.iter().enumerate() {
+        let mut sum = 0u128;
+        for to in &history[first..] {
+            sum += u128::from(to.cost);
+            let (amount, size) = (u128::from(amount), u128::from(size));
+            let (since, span) = (from.at - LAG, to.at - from.at + LAG);
+            let windows = u128::from(to.at / window - since / window + 1);
+            let at_most = match params.family {
+                Family::FixedEpoch => amount * windows,
+                Family::TokenInterval => size + amount * windows,
+                Family::FixedFirst | Family::Weighted if span < window => 2 * amount,
+                Family::Log | Family::Buckets if span < window => amount,
+                Family::Token => size + (model.ticks(to.at) - model.ticks(since)) / model.unit(),
+                _ => u128::MAX,
+            };
+            prop_assert!(sum <= at_most, "{} passed in {} ns, a second included", sum, span);
+        }
+    }
+    Ok(())
+}
+
 /// One passes again at the latest a period and the tolerance after a step, if nothing else is taken.
 /// The period of a bucket is the time that all of it takes to fill or drain, and one more token or turn.
 fn heals(params: &Params, limit: &Limit, written: &Written<'_>, clock: u64) -> Holds {
@@ -527,6 +571,17 @@ fn reshaped_turns(shapes: &[(u64, u64, u64)], history: &[Passed]) -> Holds {
         let apart = u128::from(pair[1].turn - pair[0].turn);
         let fastest = shapes.iter().map(turns).min().unwrap();
         prop_assert!(apart + 1_000 >= fastest, "turns {} ns apart, not {}", apart, fastest);
+    }
+    Ok(())
+}
+
+fn remembered_is_all(case: &Case) -> Holds {
+    let limit = case.params.limit();
+    let mut written = Written::empty(&limit);
+    for (now, step) in timed(case) {
+        limit.take(&mut written, &ask_at(now, step));
+        let said = written.remembered(Timestamp::from_nanos(now));
+        prop_assert_eq!(&limit.remember(&said), &written.state, "{:?}", said);
     }
     Ok(())
 }

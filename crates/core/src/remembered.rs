@@ -1,0 +1,115 @@
+//! What a state says, apart from how it is packed.
+//!
+//! A store that counts elsewhere (in a script, in a file) has its own way to write states down. This is
+//! the form that all ways share: plain numbers, with names.
+//!
+//! ```text
+//!   Word(0x0000_001c_2000_0003)  under 3/min fixed_window   ⇄   Window { number: 28, count: 3 }
+//! ```
+
+use crate::algorithm::Shape;
+use crate::algorithm::{sliding_buckets::Buckets, sliding_log::Log};
+use crate::limit::Limit;
+use crate::state::{State, Written};
+use crate::time::Timestamp;
+
+/// What a state says.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Remembered, Span, Timestamp, Written};
+/// let limit = Limit::new(3, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+/// let mut written = Written::empty(&limit);
+/// let now = Timestamp::from_nanos(61_000_000_000);
+/// limit.take(&mut written, &Ask::new(now, Cost::new(2)));
+/// let says = written.remembered(now);
+/// assert_eq!(says, Remembered::Window { number: 1, count: 2 });
+/// assert_eq!(limit.remember(&says), written.state);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    /// Nothing.
+    Nothing,
+    /// A window and its count.
+    Window {
+        /// The window's number; for `align: first` its start in steps, for a calendar in minutes.
+        number: u64,
+        /// What was counted in it.
+        count: u64,
+    },
+    /// A window, its count, and the count of the one before it.
+    Windows {
+        /// The window's number.
+        number: u64,
+        /// What was counted in it.
+        cur: u64,
+        /// What was counted in the one before it.
+        prev: u64,
+    },
+    /// Sub-windows that counted something, oldest first.
+    Buckets {
+        /// The number of the newest sub-window, which may have counted nothing.
+        newest: u64,
+        /// Numbers and counts.
+        counts: Vec<(u64, u64)>,
+    },
+    /// Takes, oldest first: steps and costs.
+    Log(Vec<(u64, u64)>),
+    /// The tick at which nothing is used any more.
+    Zero(u64),
+}
+
+impl Written<'_> {
+    /// What the state says. `now` tells which of the window numbers that look alike is meant; any
+    /// instant within decades will do.
+    ///
+    /// ```
+    /// use tidegate_core::{Limit, Remembered, Timestamp, Written};
+    /// let limit = Limit::unlimited();
+    /// assert_eq!(Written::empty(&limit).remembered(Timestamp::EPOCH), Remembered::Nothing);
+    /// ```
+    #[must_use]
+    pub fn remembered(&self, now: Timestamp) -> Remembered {
+        let said = match (&self.shape.shape, &self.state) {
+            (Shape::FixedWindow(shape), State::Word(word)) => shape.remembered(*word, now),
+            (Shape::SlidingWeighted(shape), State::Pair(pair)) => shape.remembered(*pair, now),
+            (Shape::SlidingBuckets(_), State::Buckets(buckets)) => Some(buckets.remembered()),
+            (Shape::SlidingLog(_), State::Log(log)) => Some(log.remembered()),
+            (Shape::TokenBucket(_) | Shape::LeakyBucket(_), State::Word(zero)) => {
+                Some(Remembered::Zero(*zero))
+            }
+            _ => None,
+        };
+        said.unwrap_or(Remembered::Nothing)
+    }
+}
+
+impl Limit {
+    /// The state that says this, as this limit packs it; empty when it says what only another algorithm
+    /// could, or counts what this limit never could.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Remembered, Span, State};
+    /// let bucket = Limit::new(3, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// assert_eq!(bucket.remember(&Remembered::Zero(7)), State::Word(7));
+    /// assert_eq!(bucket.remember(&Remembered::Log(vec![])), State::Empty);
+    /// ```
+    #[must_use]
+    pub fn remember(&self, said: &Remembered) -> State {
+        match (&self.shape, said) {
+            (Shape::FixedWindow(shape), Remembered::Window { number, count }) => {
+                shape.remember(*number, *count)
+            }
+            (Shape::SlidingWeighted(shape), Remembered::Windows { number, cur, prev }) => {
+                shape.remember(*number, *cur, *prev)
+            }
+            (Shape::SlidingBuckets(shape), Remembered::Buckets { newest, counts }) => {
+                Buckets::remember(shape, *newest, counts)
+            }
+            (Shape::SlidingLog(_), Remembered::Log(entries)) => Log::remember(entries),
+            (Shape::TokenBucket(_) | Shape::LeakyBucket(_), Remembered::Zero(zero)) => {
+                State::of_word(*zero)
+            }
+            _ => State::Empty,
+        }
+    }
+}
