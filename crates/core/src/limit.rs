@@ -176,7 +176,8 @@ pub enum LimitError {
 ///
 /// ```
 /// use tidegate_core::Ticks;
-/// assert_eq!(Ticks { per_period: 8, token: 4 }.per_period / 4, 2); // two tokens a period
+/// let ticks = Ticks { per_period: 8, token: 4, believed: 20 };
+/// assert_eq!(ticks.per_period / ticks.token, 2); // two tokens a period
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
@@ -184,6 +185,8 @@ pub struct Ticks {
     pub per_period: u64,
     /// Ticks of one token or turn: a power of two.
     pub token: u64,
+    /// The most ticks in use that are believed; more were written by a clock since put back.
+    pub believed: u64,
 }
 
 /// What the algorithm counts in: hits for windows, ticks for buckets.
@@ -396,17 +399,16 @@ impl Limit {
     /// The ticks in which a bucket counts; none for windows.
     ///
     /// ```
-    /// use tidegate_core::{Algorithm, Limit, Span, Ticks};
+    /// use tidegate_core::{Algorithm, Limit, Span};
     /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// assert_eq!(limit.ticks(), Some(Ticks { per_period: 15 << 17, token: 1 << 17 }));
+    /// let ticks = limit.ticks().unwrap();
+    /// assert_eq!((ticks.per_period, ticks.token), (15 << 17, 1 << 17));
     /// ```
     #[must_use]
     pub const fn ticks(&self) -> Option<Ticks> {
         match &self.shape {
             Shape::TokenBucket(token_bucket::Shape(drain))
-            | Shape::LeakyBucket(leaky_bucket::Shape(drain)) => {
-                Some(Ticks { per_period: drain.per_period(), token: drain.unit() })
-            }
+            | Shape::LeakyBucket(leaky_bucket::Shape(drain)) => Some(drain.public()),
             Shape::Unlimited
             | Shape::Blocked
             | Shape::FixedWindow(_)

@@ -39,6 +39,13 @@ impl Ratio {
         self.den
     }
 
+    /// `⌈x · num / den⌉`.
+    pub(crate) fn ceil(&self, x: u64) -> u64 {
+        let floor = self.floor(x);
+        let exact = floor.wrapping_mul(self.den) == x.wrapping_mul(self.num);
+        if exact { floor } else { floor.saturating_add(1) }
+    }
+
     /// `⌊x · num / den⌋`.
     pub(crate) fn floor(&self, x: u64) -> u64 {
         if self.num == self.den {
@@ -87,6 +94,8 @@ mod tests {
             for x in [x, x % den, u64::MAX - near_end] {
                 let expected = u128::from(x) * u128::from(num) / u128::from(den);
                 prop_assert_eq!(u128::from(ratio.floor(x)), expected);
+                let up = (u128::from(x) * u128::from(num)).div_ceil(u128::from(den));
+                prop_assert_eq!(u128::from(ratio.ceil(x)), up);
             }
         }
 

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Keys are chosen by whoever sends requests, so the hash is keyed: without the secret nobody can find
-//! two keys that share a state. By accident a million states share one with odds of about 1 in 10²⁶.
+//! two keys that share a state. By accident a million states share one with odds of about 1 in 10²¹.
 //!
 //! Amounts are no part of the name: an edited limit finds the states of its former self. What makes
 //! counts incomparable is: the algorithm, for windows the period, alignment and sub-windows, and for a
@@ -26,6 +26,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tidegate_core::{Algorithm, Align, Limit, Period, Refill, StateId};
+
+/// The lower bits of an id name the state; the upper 16 are of its key alone, the same for all limits and
+/// rules by which one key is counted, so that a cluster can keep its states together.
+const STATE_BITS: u32 = 112;
 
 /// The secret of a deployment: 256 bits under which keys are hashed. All nodes that share a store
 /// share it.
@@ -172,9 +176,12 @@ impl Name<'_> {
     /// ```
     #[must_use]
     pub fn id(&self, limit: &Limit, secret: &Secret) -> StateId {
-        let mut hasher = secret.hasher();
-        self.write(limit, &mut |bytes| hasher.write(bytes));
-        StateId(hasher.finish128().as_u128())
+        let mut state = secret.hasher();
+        self.write(limit, &mut |bytes| state.write(bytes));
+        let mut subject = secret.hasher();
+        self.write_key(&mut |bytes| subject.write(bytes));
+        let (state, subject) = (state.finish128().as_u128(), subject.finish128().as_u128());
+        StateId(((subject >> STATE_BITS) << STATE_BITS) | (state & ((1 << STATE_BITS) - 1)))
     }
 
     /// The whole name, injectively.
@@ -185,6 +192,11 @@ impl Name<'_> {
         for number in windows(limit) {
             out(&number.to_le_bytes());
         }
+        self.write_key(out);
+    }
+
+    /// Who is counted, injectively.
+    fn write_key(&self, out: &mut impl FnMut(&[u8])) {
         for (attribute, value) in self.key {
             part(attribute.as_bytes(), out);
             part(value.as_bytes(), out);

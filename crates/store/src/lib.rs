@@ -34,6 +34,8 @@ mod clock;
 mod error;
 mod key;
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 mod store;
 mod sync;
 #[cfg(feature = "testing")]
@@ -43,4 +45,6 @@ pub use clock::Clock;
 pub use error::StoreError;
 pub use key::{Name, Secret};
 pub use memory::Memory;
+#[cfg(feature = "redis")]
+pub use redis::{Redis, RedisSettings};
 pub use store::{Answer, Charged, Part, ReceiptId, Settled, Settlement, Store};

@@ -39,7 +39,7 @@ async fn a_faulty_store_without_faults_keeps_the_contract() {
 
 #[tokio::test]
 async fn memory_agrees_with_every_timeline() {
-    let played = timelines::play_all(async || rig()).await;
+    let played = timelines::play_all(async || rig(), 1).await;
     assert!(played >= 300, "only {played} timelines");
 }
 

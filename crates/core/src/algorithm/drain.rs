@@ -22,7 +22,7 @@
 //! Near the end of 64 bits ticks stand still early enough that no sum can overflow: nothing drains
 //! any more, so nothing is granted that should not be.
 
-use crate::limit::Refill;
+use crate::limit::{Refill, Ticks};
 use crate::ratio::Ratio;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
@@ -31,6 +31,8 @@ use super::TOLERANCE;
 
 /// A tick is at most this long, where a token is not shorter.
 const LONGEST_TICK: Span = Span::from_nanos(1_000);
+
+const NANOS_PER_MICRO: u128 = 1_000;
 
 /// The rate at which levels fall, and how far up they can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,9 +77,8 @@ impl Drain {
         1 << self.unit_bits
     }
 
-    /// Ticks in a period.
-    pub(crate) const fn per_period(&self) -> u64 {
-        self.ticks.num()
+    pub(crate) const fn public(&self) -> Ticks {
+        Ticks { per_period: self.ticks.num(), token: self.unit(), believed: self.highest }
     }
 
     /// Whether so many ticks pass within `span`.
@@ -108,8 +109,23 @@ impl Drain {
 
     /// The tick at which an instant has certainly come, rounded up.
     pub(crate) fn at_or_after(&self, instant: Timestamp) -> u64 {
-        let tick = self.at(instant);
-        if self.instant(tick) == Some(instant) { tick } else { tick.saturating_add(1) }
+        self.ticks.ceil(instant.as_nanos())
+    }
+
+    /// When a tick begins, in whole microseconds, rounded down and up. Whatever two shapes say to each other
+    /// about instants they say in microseconds, since that is what the clock of a script can tell.
+    pub(crate) fn micros_around(&self, tick: u64) -> [Timestamp; 2] {
+        let tick = match self.refill {
+            Refill::Continuous => tick,
+            Refill::Interval => tick.next_multiple_of(self.ticks.num()),
+        };
+        let scaled = u128::from(tick).saturating_mul(u128::from(self.ticks.den()));
+        let unit = u128::from(self.ticks.num()).saturating_mul(NANOS_PER_MICRO);
+        let micros = [scaled.checked_div(unit).unwrap_or(0), scaled.div_ceil(unit)];
+        micros.map(|micros| {
+            let nanos = u64::try_from(micros.saturating_mul(NANOS_PER_MICRO));
+            nanos.map_or(Timestamp::END, Timestamp::from_nanos)
+        })
     }
 
     /// Ticks stand still here, so that `at + highest` fits 64 bits.

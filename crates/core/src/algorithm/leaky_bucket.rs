@@ -101,7 +101,11 @@ impl Shape {
     /// The state of another shape, under this one: `free` stays the same instant.
     pub(crate) fn adopt(&self, other: &Self, state: &State, _now: Timestamp) -> State {
         let free = state.word();
-        State::of_word(if self == other { free } else { self.same_instant(other, free) })
+        State::of_word(if self == other || free == 0 {
+            free
+        } else {
+            self.same_instant(other, free)
+        })
     }
 
     pub(crate) fn settle(&self, state: &mut State, now: Timestamp) {
@@ -116,8 +120,9 @@ impl Shape {
         self.0.mend(state, now);
     }
 
-    /// A tick of another shape as a tick of this one, rounded up.
+    /// A tick of another shape as a tick of this one, rounded up to a microsecond and a tick.
     fn same_instant(&self, other: &Self, tick: u64) -> u64 {
-        other.0.instant(tick).map_or(u64::MAX, |instant| self.0.at_or_after(instant))
+        let [_, instant] = other.0.micros_around(tick);
+        self.0.at_or_after(instant)
     }
 }

@@ -139,8 +139,11 @@ impl Shape {
     ) {
         let since = taken.0.at(now).saturating_sub(mark);
         let left = self.0.convert_down(&taken.0, ticks.saturating_sub(since));
-        let start = taken.0.instant(mark).map_or(0, |instant| self.0.at(instant));
-        let since = self.0.at(now).saturating_sub(start);
+        if self == taken {
+            return self.0.lower(state, now, left);
+        }
+        let [start, _] = taken.0.micros_around(mark);
+        let since = self.0.at(now).saturating_sub(self.0.at(start));
         let left_here = self.0.convert_down(&taken.0, ticks).saturating_sub(since);
         self.0.lower(state, now, left.min(left_here));
     }

@@ -2,4 +2,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod concurrency;
+#[cfg(feature = "redis")]
+pub(crate) mod server;
 pub(crate) mod timelines;
+#[cfg(feature = "redis")]
+pub(crate) mod twin;

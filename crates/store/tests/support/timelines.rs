@@ -5,10 +5,11 @@ use std::fs;
 use tidegate_core::{Cost, Decision, Plan, StateId, Take, Timestamp};
 use tidegate_store::testing::Rig;
 use tidegate_store::{Part, ReceiptId, Settlement, Store};
-use tidegate_timelines::{Call, FOLDER, Scenario, calls, parse, play};
+use tidegate_timelines::{Action, Call, FOLDER, Scenario, calls, parse, play};
 
-/// Plays every scenario whose limits the store supports against a fresh state; answers how many.
-pub(crate) async fn play_all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
+/// Plays every scenario that a store supports, whose clock ticks like this, each against a fresh state;
+/// answers how many.
+pub(crate) async fn play_all<S: Store>(make: impl AsyncFn() -> Rig<S>, tick_nanos: u64) -> usize {
     let rig = make().await;
     let mut files: Vec<_> =
         fs::read_dir(FOLDER).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -16,7 +17,7 @@ pub(crate) async fn play_all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize 
     let (mut played, mut wrong) = (0u64, Vec::new());
     for file in files {
         for scenario in parse(&fs::read_to_string(&file).unwrap()).unwrap() {
-            if !supports_all(&rig.store, &scenario) {
+            if !supports_all(&rig.store, &scenario, tick_nanos) {
                 continue;
             }
             played += 1;
@@ -31,10 +32,12 @@ pub(crate) async fn play_all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize 
     usize::try_from(played).unwrap()
 }
 
-fn supports_all<S: Store>(store: &S, scenario: &Scenario) -> bool {
+/// Whether the store counts under all limits of a scenario and its clock can tell all of its times.
+fn supports_all<S: Store>(store: &S, scenario: &Scenario, tick_nanos: u64) -> bool {
     scenario.steps.iter().all(|step| match &step.action {
-        tidegate_timelines::Action::Limit(limit) => store.supports(limit).is_ok(),
-        tidegate_timelines::Action::Elastic(_) | tidegate_timelines::Action::At(..) => true,
+        Action::Limit(limit) => store.supports(limit).is_ok(),
+        Action::At(now, _) => now.as_nanos() % tick_nanos == 0,
+        Action::Elastic(_) => true,
     })
 }
 

@@ -1,0 +1,384 @@
+//! The store on Redis or Valkey: one script call per plan.
+//!
+//! ```text
+//!   plan ──► wire: numbers ──► EVALSHA: read, decide, write all or none ──► time and states as they were
+//!                                                                                    │
+//!   answer ◄── Plan::take, the same function that decides in memory ◄────────────────┘
+//! ```
+//!
+//! The script and the core must agree to the last integer. So the script decides only what it must, whether
+//! the plan passes and what the states are then; everything that is told the caller is computed here, by the
+//! core, from the states that the script found and the time it saw. If the two ever disagreed on whether a
+//! plan passes, the answer is an error that says so, not a wrong decision.
+//!
+//! - **Time** is the server's, read in the script. A deadline goes along: a command that was stuck for longer
+//!   than its caller waited does nothing.
+//! - **Values** say for themselves when they are over; their time to live is for garbage only.
+//! - **Keys** are 14 bytes: a hash tag of two letters that all states of one key share, so that they lie on one
+//!   slot of a cluster, and 80 bits of the state's name. A million states share one with odds of 1 in 10¹².
+//! - **Shapes.** A bucket's state carries a tag of three digits that a registry in the same Redis translates. A
+//!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. When
+//!   a thousand different buckets are in use, further ones write their shape out, and take more memory.
+
+mod registry;
+mod script;
+mod wire;
+
+use crate::clock::Clock;
+use crate::error::StoreError;
+use crate::key::Secret;
+use crate::store::{Answer, Charged, Part, Settled, Settlement, Store};
+use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use ::redis::io::tcp::TcpSettings;
+use ::redis::{Client, IntoConnectionInfo, RedisError};
+use registry::Registry;
+use script::{Call, Reply, Times, Verb};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+use tidegate_core::{
+    Ask, Cost, Decision, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written,
+};
+use wire::WrittenUnder;
+
+/// The registry and the verifier of the secret; both on one slot.
+const REGISTRY_KEY: &str = "{tidegate}shapes";
+const VERIFIER_KEY: &str = "{tidegate}secret";
+/// Longer than any state can matter; renewed by every node that starts.
+const KEPT_SECONDS: u64 = 3 * 366 * 86_400;
+/// How often a call is made: once, once more for each shape that a script was not told of, and once more
+/// for a calendar whose window has just ended.
+const MOST_TRIES: usize = 18;
+
+/// How to reach a server.
+///
+/// ```
+/// use tidegate_core::Span;
+/// use tidegate_store::RedisSettings;
+/// let settings = RedisSettings { timeout: Span::from_millis(20), ..RedisSettings::new("redis://127.0.0.1/") };
+/// assert_eq!(settings.connect_timeout, Span::from_secs(1));
+/// ```
+#[derive(Clone, Debug)]
+pub struct RedisSettings {
+    /// `redis://[user:password@]host[:port][/db]` or `redis+unix:///path`.
+    pub url: String,
+    /// How long a decision may take.
+    pub timeout: Span,
+    /// How long connecting may take.
+    pub connect_timeout: Span,
+}
+
+/// States in a Redis or Valkey server.
+///
+/// ```no_run
+/// use tidegate_store::{Redis, RedisSettings, Secret};
+/// # async fn example() -> Result<(), tidegate_store::StoreError> {
+/// let secret = Secret::new([7; 32]);
+/// let store = Redis::connect(&RedisSettings::new("redis://127.0.0.1/"), &secret).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Redis {
+    connection: ConnectionManager,
+    registry: Registry,
+    timeout: Span,
+    /// For deadlines only; decisions go by the server's time.
+    clock: Clock,
+    /// The server's time less ours, in nanoseconds, as of the last reply.
+    /// Relaxed: any recent value will do.
+    offset: AtomicI64,
+    /// The time that scripts are told instead of reading it, in microseconds; the largest number is none. For
+    /// tests. Relaxed: a test that sets it and calls that read it are ordered by the test itself.
+    test_time: AtomicU64,
+}
+
+// === impl RedisSettings ===
+
+impl RedisSettings {
+    /// This server, with ordinary timeouts: 50 ms for a decision, a second to connect.
+    ///
+    /// ```
+    /// use tidegate_core::Span;
+    /// use tidegate_store::RedisSettings;
+    /// assert_eq!(RedisSettings::new("redis://127.0.0.1/").timeout, Span::from_millis(50));
+    /// ```
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        let (timeout, connect_timeout) = (Span::from_millis(50), Span::from_secs(1));
+        Self { url: url.to_owned(), timeout, connect_timeout }
+    }
+}
+
+// === impl Redis ===
+
+impl Redis {
+    /// Connects, and checks that this deployment's secret is the one whose states the server holds.
+    pub async fn connect(settings: &RedisSettings, secret: &Secret) -> Result<Self, StoreError> {
+        let mut connection = open(settings).await?;
+        let store = Self {
+            registry: Registry::new(connection.clone()),
+            connection: connection.clone(),
+            timeout: settings.timeout,
+            clock: Clock::system(),
+            offset: AtomicI64::new(0),
+            test_time: AtomicU64::new(u64::MAX),
+        };
+        let (seconds, micros): (u64, u64) =
+            ::redis::cmd("TIME").query_async(&mut connection).await.map_err(unreachable)?;
+        store.learn_time(seconds.saturating_mul(1_000_000).saturating_add(micros));
+        verify(&mut connection, secret).await?;
+        Ok(store)
+    }
+
+    /// Tells scripts this time instead of the server's, in whole microseconds.
+    #[cfg(feature = "testing")]
+    pub fn set_test_time(&self, now: Timestamp) {
+        self.test_time.store(now.as_nanos() / 1_000, Ordering::Relaxed);
+    }
+
+    /// Runs a script until it knows all shapes it meets.
+    async fn call(&self, call: Call<'_>) -> Result<Reply, StoreError> {
+        let mut told = Vec::new();
+        let mut clock = self.times();
+        let tags = self.registry.tags(call.limits()).await?;
+        for _ in 0..MOST_TRIES {
+            let reply = script::run(&self.connection, &call, &tags, &told, clock).await?;
+            match reply {
+                Reply::UnknownShape(tag) => told.push((tag, self.registry.shape(tag).await?)),
+                Reply::Moved(now) => clock.guess = now,
+                Reply::Late => return Err(StoreError::TimedOut(self.timeout)),
+                Reply::Found { .. } | Reply::Over | Reply::Already => {
+                    if let Reply::Found { now, .. } = &reply {
+                        self.learn_time(now.as_nanos() / 1_000);
+                    }
+                    return Ok(reply);
+                }
+            }
+        }
+        Err(StoreError::Broken("a script does not know the shapes it was told".to_owned()))
+    }
+
+    /// The states that a script found, for the core to decide from.
+    fn states<'l>(
+        &'l self,
+        limits: impl Iterator<Item = &'l Limit>,
+        found: &[Vec<u8>],
+    ) -> Result<Vec<Found<'l>>, StoreError> {
+        limits.zip(found).map(|(limit, value)| Found::read(limit, value, &self.registry)).collect()
+    }
+
+    fn test_time(&self) -> Option<u64> {
+        Some(self.test_time.load(Ordering::Relaxed)).filter(|micros| *micros < u64::MAX)
+    }
+
+    /// The server's time as far as we know it, and when the caller of now will have gone.
+    fn times(&self) -> Times {
+        let test = self.test_time();
+        if let Some(micros) = test {
+            let guess = Timestamp::from_nanos(micros.saturating_mul(1_000));
+            return Times { test, deadline: 0, guess };
+        }
+        let now = self.clock.now().steady.as_nanos();
+        let now = now.saturating_add_signed(self.offset.load(Ordering::Relaxed));
+        let deadline = now.saturating_add(self.timeout.as_nanos()) / 1_000;
+        Times { test, deadline, guess: Timestamp::from_nanos(now) }
+    }
+
+    fn learn_time(&self, server_micros: u64) {
+        if self.test_time().is_none() {
+            let ours = i128::from(self.clock.now().steady.as_nanos());
+            let theirs = i128::from(server_micros).saturating_mul(1_000);
+            let offset = i64::try_from(theirs.saturating_sub(ours)).unwrap_or(0);
+            self.offset.store(offset, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A state that a script found, and the shape that it was written under.
+struct Found<'l> {
+    shape: wire::Shape<'l>,
+    value: tidegate_core::Remembered,
+}
+
+impl<'l> Found<'l> {
+    fn read(limit: &'l Limit, value: &[u8], registry: &Registry) -> Result<Self, StoreError> {
+        let (value, under) = wire::parse(limit, value)?;
+        let shape = match under {
+            WrittenUnder::Registered(tag) => wire::Shape::Kept(registry.known(tag)?),
+            WrittenUnder::Whole(shape) => wire::Shape::Kept(Arc::new(shape)),
+            WrittenUnder::Room(room) => wire::Shape::with_room(limit, room)?,
+            WrittenUnder::Asking => wire::Shape::wide_enough(limit, &value)?,
+        };
+        Ok(Self { shape, value })
+    }
+
+    fn written(&self) -> Written<'_> {
+        Written { shape: self.shape.limit(), state: self.shape.limit().remember(&self.value) }
+    }
+}
+
+async fn open(settings: &RedisSettings) -> Result<ConnectionManager, StoreError> {
+    let info = settings.url.as_str().into_connection_info().map_err(unreachable)?;
+    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let client = Client::open(info).map_err(unreachable)?;
+    let config = ConnectionManagerConfig::new()
+        .set_response_timeout(Some(Duration::from(settings.timeout)))
+        .set_connection_timeout(Some(Duration::from(settings.connect_timeout)))
+        .set_number_of_retries(1);
+    ConnectionManager::new_with_config(client, config).await.map_err(unreachable)
+}
+
+/// Leaves the verifier of the secret with the server, or compares it with the one that is there.
+async fn verify(connection: &mut ConnectionManager, secret: &Secret) -> Result<(), StoreError> {
+    let ours = format!("{:032x}", secret.verifier());
+    let mut set = ::redis::cmd("SET");
+    set.arg(VERIFIER_KEY).arg(&ours).arg("NX").arg("EX").arg(KEPT_SECONDS);
+    let () = set.query_async(connection).await.map_err(unreachable)?;
+    let (theirs, _): (String, i64) = ::redis::pipe()
+        .cmd("GET")
+        .arg(VERIFIER_KEY)
+        .cmd("EXPIRE")
+        .arg(VERIFIER_KEY)
+        .arg(KEPT_SECONDS)
+        .query_async(connection)
+        .await
+        .map_err(unreachable)?;
+    if theirs == ours {
+        return Ok(());
+    }
+    Err(StoreError::Broken(
+        "the server holds the states of another secret; use that secret, or another database"
+            .to_owned(),
+    ))
+}
+
+fn unreachable(error: RedisError) -> StoreError {
+    script::store_error(error, Span::ZERO)
+}
+
+// === the contract ===
+
+impl Store for Redis {
+    async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
+        let mut answers = Vec::with_capacity(plans.len());
+        // One after another for now: plans of one call are decided in order.
+        for plan in plans {
+            answers.push(self.take_one(plan).await);
+        }
+        answers
+    }
+
+    async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
+        let mut charged = Charged { at: Timestamp::EPOCH, decisions: vec![], receipts: vec![] };
+        for take in takes {
+            let call = Call {
+                verb: Verb::Charge,
+                takes: &[*take],
+                parts: &[],
+                max_wait: Span::ZERO,
+                receipt: None,
+            };
+            let Reply::Found { now, values, .. } = self.call(call).await? else {
+                return Err(garbled());
+            };
+            let found = self.states([take.limit].into_iter(), &values)?;
+            for mut written in found.iter().map(Found::written) {
+                let ask = Ask::new(now, take.cost).bounded(take.bound);
+                charged.receipts.push(take.limit.charge(&mut written, &ask));
+                charged
+                    .decisions
+                    .push(take.limit.decide(&written, &Ask { cost: Cost::default(), ..ask }));
+            }
+            charged.at = now;
+        }
+        Ok(charged)
+    }
+
+    async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
+        let receipt = Some((settlement.id, settlement.until));
+        let parts: &[Part<'_>] = settlement.parts;
+        let call = Call { verb: Verb::GiveBack, takes: &[], parts, max_wait: Span::ZERO, receipt };
+        match self.call(call).await? {
+            Reply::Over => Ok(Settled::Late),
+            Reply::Already => Ok(Settled::Already),
+            Reply::Found { .. } => Ok(Settled::Done),
+            Reply::UnknownShape(_) | Reply::Moved(_) | Reply::Late => Err(garbled()),
+        }
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
+        let max_wait = whole_micros(plan.max_wait());
+        let call =
+            Call { verb: Verb::Peek, takes: plan.takes(), parts: &[], max_wait, receipt: None };
+        let Reply::Found { now, values, .. } = self.call(call).await? else {
+            return Err(garbled());
+        };
+        let found = self.states(plan.takes().iter().map(|take| take.limit), &values)?;
+        let decide = |(take, found): (&Take<'_>, &Found<'_>)| {
+            let ask = plan.ask(take, Now::at(now));
+            take.limit.decide(&found.written(), &Ask { max_wait, ..ask })
+        };
+        Ok(plan.takes().iter().zip(&found).map(decide).collect())
+    }
+
+    async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
+        if states.is_empty() {
+            return Ok(0);
+        }
+        let mut delete = ::redis::cmd("DEL");
+        for state in states {
+            delete.arg(wire::key(*state).as_slice());
+        }
+        let mut connection = self.connection.clone();
+        delete
+            .query_async(&mut connection)
+            .await
+            .map_err(|error| script::store_error(error, self.timeout))
+    }
+
+    fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
+        wire::supports(limit)
+            .map_err(|reason| StoreError::Unsupported { limit: Box::new(limit.clone()), reason })
+    }
+}
+
+impl Redis {
+    async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
+        for take in plan.takes() {
+            self.supports(take.limit)?;
+        }
+        let max_wait = whole_micros(plan.max_wait());
+        let call =
+            Call { verb: Verb::Take, takes: plan.takes(), parts: &[], max_wait, receipt: None };
+        let Reply::Found { now, passes, values } = self.call(call).await? else {
+            return Err(garbled());
+        };
+        let found = self.states(plan.takes().iter().map(|take| take.limit), &values)?;
+        let mut states: Vec<Written<'_>> = found.iter().map(Found::written).collect();
+        let plan = Plan::new(plan.takes().to_vec(), max_wait)
+            .map_err(|error| StoreError::Broken(error.to_string()))?;
+        let done = plan.take(Now::at(now), &mut states);
+        if done.passes != passes {
+            return Err(StoreError::Broken(format!(
+                "the script says passes = {passes}, the core {} at {now:?} for {values:?}",
+                done.passes
+            )));
+        }
+        Ok(Answer { at: now, done })
+    }
+}
+
+/// The clock of a script is no finer than that.
+fn whole_micros(span: Span) -> Span {
+    Span::from_nanos((span.as_nanos() / 1_000).saturating_mul(1_000))
+}
+
+fn garbled() -> StoreError {
+    StoreError::Broken("a script answered another question".to_owned())
+}
+
+impl std::fmt::Debug for Redis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redis").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,83 @@
+-- fixed_window: a window's number and its count. See fixed_window.rs.
+--
+--   numbers  kind (0 epoch, 1 first, 2 calendar), period or step, period; for a calendar start and end
+--   value    the number and nine digits of count, one whole number; or, where that is too long, number:count
+
+local fixed_window = { waits = always }
+
+local MOST_DIGITS = 1000000000
+local MOST_NUMBER = 9000000000
+
+function fixed_window.read(self, value)
+  local colon = string.find(value, ':', 1, true)
+  if colon then
+    return { number = tonumber(string.sub(value, 1, colon - 1)), count = tonumber(string.sub(value, colon + 1)) }
+  end
+  return { number = tonumber(string.sub(value, 1, -10)) or 0, count = tonumber(string.sub(value, -9)) }
+end
+
+-- The number that a hit now opens.
+local function opened(self)
+  if self.kind == 1 then
+    return div_up(now, self.step)
+  elseif self.kind == 2 then
+    return self.start / (60 * SECOND)
+  end
+  return div(now, self.step)
+end
+
+local function starts(self, number)
+  return number * (self.kind == 2 and 60 * SECOND or self.step)
+end
+
+-- When a window is over; a calendar tells of the running one only, and later ones last at least as long.
+local function ends(self, number)
+  if self.kind == 2 then
+    return math.max(self.finish, starts(self, number) + 60 * SECOND)
+  end
+  return starts(self, number) + self.period
+end
+
+function fixed_window.write(self, state)
+  local lasts = ends(self, state.number) - now
+  if state.count < MOST_DIGITS and state.number < MOST_NUMBER then
+    return text(state.number) .. string.format('%09d', state.count), lasts
+  end
+  return text(state.number) .. ':' .. text(state.count), lasts
+end
+
+local function running(self, state)
+  if self.kind == 1 then
+    return now < ends(self, state.number)
+  end
+  return state.number >= opened(self)
+end
+
+function fixed_window.mend(self, state)
+  local tolerance = TOLERANCE + (self.kind == 1 and self.step or 0)
+  if running(self, state) and starts(self, state.number) - now > tolerance then
+    return { number = opened(self), count = state.count }
+  end
+end
+
+function fixed_window.used(self, state)
+  return running(self, state) and state.count or 0
+end
+
+function fixed_window.add(self, state, hits)
+  if state and running(self, state) then
+    return { number = state.number, count = state.count + hits }
+  end
+  return { number = opened(self), count = hits }
+end
+
+function fixed_window.remove(self, state, mark, hits)
+  if not running(self, state) or state.number ~= mark then
+    return state
+  end
+  if state.count > hits then
+    return { number = mark, count = state.count - hits }
+  end
+end
+
+algorithms.F = fixed_window

@@ -1,0 +1,121 @@
+-- The call itself: read all states, decide, and write all or none. See plan.rs.
+
+local verb = ARGV[1]
+
+-- The numbers of a limit as its algorithm wants them.
+--   all      letter, weight (-1 when it never passes), room, deepest, required (0 or 1), charged (0 or 1),
+--            mark, and what the algorithm adds
+local function asked(list)
+  local self = {
+    letter = list[1], algorithm = algorithms[list[1]], weight = list[2], room = list[3], deepest = list[4],
+    required = list[5] == 1, charged = list[6] == 1, mark = list[7],
+  }
+  if list[1] == 'T' or list[1] == 'Q' then
+    self.shape = shape_of(list, 8)
+  elseif list[1] == 'N' then
+    self.nothing = true
+  elseif list[1] == 'F' then
+    self.kind, self.step, self.period, self.start, self.finish = list[8], list[9], list[10], list[11], list[12]
+  else
+    -- The last is the number of sub-windows, or for sliding_weighted the limit with its headroom.
+    self.step, self.period, self.buckets, self.room_written = list[8], list[9], list[10], list[10]
+  end
+  return self
+end
+
+local count = tonumber(ARGV[6])
+local takes = {}
+for i = 1, count do
+  takes[i] = asked(numbers(ARGV[6 + i]))
+end
+for i = 7 + count, #ARGV do
+  shape_of(numbers(ARGV[i]), 1)
+end
+
+-- A calendar's window was looked up by the caller; another one may run by now.
+for _, take in ipairs(takes) do
+  if take.kind == 2 and (now < take.start or now >= take.finish) then
+    return { 'moved', text(now) }
+  end
+end
+
+local reply = { verb, text(now), 0 }
+
+-- Read everything first: a shape that nobody told us of sends the caller to look it up.
+for i, take in ipairs(takes) do
+  -- Under no limit, or one that blocks, nothing is remembered; what is there stays.
+  local value = not take.nothing and redis.call('GET', KEYS[i])
+  reply[3 + i] = value or ''
+  if value then
+    take.state = take.algorithm.read(take, value)
+    if take.state.tag and not take.state.shape then
+      return { 'shape', text(now), text(take.state.tag) }
+    end
+    local mended = take.algorithm.mend(take, take.state)
+    if mended then
+      take.state, take.changed = mended, true
+    end
+  end
+  take.used = take.state and take.algorithm.used(take, take.state) or 0
+end
+if verb == 'peek' then
+  return reply
+end
+
+-- A receipt is settled once: marked before anything is given back, so that a crash refunds too little.
+if verb == 'give_back' then
+  local over = tonumber(ARGV[5])
+  if over > 0 then
+    if over <= now then
+      return { 'over', text(now) }
+    end
+    local lasts = math.min(div_up(over - now, 1000) + 1000, 4000000000000)
+    if not redis.call('SET', KEYS[count + 1], '1', 'NX', 'PX', text(lasts)) then
+      return { 'already', text(now) }
+    end
+  end
+end
+
+local passes = true
+for _, take in ipairs(takes) do
+  local room = take.weight >= 0 and take.used <= take.room - take.weight
+  take.fits = room and (take.weight == 0 or not take.state or take.algorithm.waits(take, take.state))
+  if take.required and not take.fits then
+    passes = false
+  end
+end
+reply[3] = passes and 1 or 0
+
+local function add(take, weight)
+  if weight > 0 and not take.nothing then
+    take.state, take.changed = take.algorithm.add(take, take.state, weight), true
+  end
+end
+
+for _, take in ipairs(takes) do
+  if verb == 'give_back' then
+    if take.state then
+      take.state, take.changed = take.algorithm.remove(take, take.state, take.mark, take.weight), true
+    end
+  elseif verb == 'charge' then
+    add(take, math.min(take.weight, less(take.deepest, take.used)))
+  elseif passes and take.fits then
+    add(take, take.weight)
+  elseif not passes and take.charged and take.weight >= 0 and take.weight <= take.room then
+    add(take, math.min(take.weight, less(take.deepest, take.used)))
+  end
+end
+
+-- A value and its time to live in one step. The time is for garbage only: every value says for itself when
+-- it is over. A second more, for clocks that step.
+for i, take in ipairs(takes) do
+  if take.changed then
+    if take.state then
+      local value, lasts = take.algorithm.write(take, take.state)
+      redis.call('SET', KEYS[i], value, 'PX', text(math.max(math.ceil(lasts / 1000), 0) + 1000))
+    else
+      redis.call('DEL', KEYS[i])
+    end
+  end
+end
+return reply

@@ -1,0 +1,91 @@
+//! A real Redis or Valkey server for a test, on a socket of its own, gone with the test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use tidegate_core::Timestamp;
+use tidegate_store::testing::Rig;
+use tidegate_store::{Redis, RedisSettings, Secret};
+
+/// A server process.
+pub(crate) struct Server {
+    child: Child,
+    folder: PathBuf,
+}
+
+/// The engines that every test of scripts runs on.
+pub(crate) const ENGINES: [&str; 2] = ["redis", "valkey"];
+
+impl Server {
+    /// Starts an engine and waits until its socket is there.
+    pub(crate) fn start(engine: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tidegate-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut child = Command::new(binary(engine))
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .arg(folder.join("socket"))
+            .arg("--dir")
+            .arg(&folder)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{engine}: {error}; `make deps` installs it"));
+        while !folder.join("socket").exists() {
+            assert!(child.try_wait().unwrap().is_none(), "{engine} ended at once");
+            std::thread::yield_now();
+        }
+        Self { child, folder }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis+unix://{}", self.folder.join("socket").display())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A store on this server; generous with time, since the machine may be busy.
+    pub(crate) async fn store(&self) -> Redis {
+        let settings = RedisSettings {
+            timeout: tidegate_core::Span::from_secs(10),
+            ..RedisSettings::new(&self.url())
+        };
+        Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
+    }
+
+    /// A store whose scripts go by the test's time, on an emptied server.
+    pub(crate) async fn rig(&self) -> Rig<Redis> {
+        let mut connection = self.connection().await;
+        let () = redis::cmd("FLUSHALL").query_async(&mut connection).await.unwrap();
+        self.rig_beside_others().await
+    }
+
+    /// A store whose scripts go by the test's time.
+    pub(crate) async fn rig_beside_others(&self) -> Rig<Redis> {
+        let store = self.store().await;
+        Rig { store, set_time: Box::new(|store: &Redis, now: Timestamp| store.set_test_time(now)) }
+    }
+
+    pub(crate) async fn connection(&self) -> redis::aio::MultiplexedConnection {
+        let client = redis::Client::open(self.url()).unwrap();
+        client.get_multiplexed_async_connection().await.unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Debian's redis-server, or the valkey-server that `make deps` unpacks.
+fn binary(engine: &str) -> PathBuf {
+    if engine == "redis" {
+        return "redis-server".into();
+    }
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/valkey/valkey-server")
+}

@@ -1,0 +1,157 @@
+//! Twins: the same random history in the core and in a script, compared at every step.
+
+use tidegate_core::Written;
+use tidegate_core::{
+    Algorithm, Align, Ask, Bound, Cost, Headroom, Limit, Now, Plan, Receipt, Refill, Span, StateId,
+    Take, Timestamp,
+};
+use tidegate_store::testing::Rig;
+use tidegate_store::{Part, ReceiptId, Redis, Settled, Settlement, Store};
+
+/// Steps of one history: then both forget and begin again, with another limit.
+const STEPS: u64 = 100;
+
+/// A small generator of random numbers, the same every time.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// The kinds of limit that twins are compared under.
+pub(crate) const KINDS: [&str; 8] =
+    ["fixed", "first", "log", "buckets", "weighted", "token", "interval", "leaky"];
+
+/// Plays at least `steps` steps of one kind; answers how many.
+pub(crate) async fn compare(rig: &Rig<Redis>, kind: &str, steps: u64) -> u64 {
+    let mut dice = Dice::new(kind.bytes().map(u64::from).sum());
+    let mut done = 0;
+    while done < steps {
+        let id = StateId(u128::from(done) << 40 | u128::from(dice.roll(1 << 40)));
+        history(rig, kind, id, &mut dice).await;
+        done += STEPS;
+    }
+    done
+}
+
+async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
+    let limits = shapes(kind, dice);
+    let window = 1_000_000
+        * (1 + dice.roll(90))
+        * [1, 1_000, 60_000][usize::try_from(dice.roll(3)).unwrap()];
+    let mut micros = [0, 3_000_000, 1_700_000_000_000_000][usize::try_from(dice.roll(3)).unwrap()]
+        + dice.roll(window);
+    let mut core = Written::empty(&limits[0]);
+    let mut receipts: Vec<(usize, Receipt)> = Vec::new();
+    let mut settled = 0u128;
+    for step in 0..STEPS {
+        micros = advance(micros, window, dice);
+        let now = Timestamp::from_nanos(micros * 1_000);
+        rig.at(now.as_nanos());
+        let which = usize::try_from(if dice.roll(6) == 0 { dice.roll(3) } else { 0 }).unwrap();
+        let limit = &limits[which];
+        let bound = if dice.roll(3) == 0 { Bound::Headroom } else { Bound::Plain };
+        let cost = Cost::new(
+            [1, 1, 2, dice.roll(5), dice.roll(limit.capacity() + 2), u64::MAX]
+                [usize::try_from(dice.roll(6)).unwrap()],
+        );
+        let take = Take { bound, ..Take::new(id, limit, cost) };
+        let wait = Span::from_nanos(
+            [0, dice.roll(window) * 1_000, u64::MAX >> 12][usize::try_from(dice.roll(3)).unwrap()],
+        );
+        let plan = Plan::new(vec![take], wait).unwrap();
+        let story = || format!("{kind} step {step} at {micros} µs: {take:?}, wait {wait}");
+        match dice.roll(10) {
+            0 => {
+                let theirs = rig.store.charge(&[take]).await.unwrap();
+                let ask = Ask { max_wait: Span::ZERO, ..plan.ask(&take, Now::at(now)) };
+                let receipt = limit.charge(&mut core, &ask);
+                assert_eq!(theirs.receipts, [receipt], "charge, {}", story());
+                let after = limit.decide(&core, &Ask { cost: Cost::default(), ..ask });
+                assert_eq!(theirs.decisions, [after], "charge, {}", story());
+                receipts.push((which, receipt));
+            }
+            1 if !receipts.is_empty() => {
+                let chosen = dice.roll(u64::try_from(receipts.len()).unwrap());
+                let (under, receipt) = receipts.swap_remove(usize::try_from(chosen).unwrap());
+                settled += 1;
+                let part = Part { state: id, limit: &limits[under], receipt };
+                let (receipt_id, until) = (ReceiptId(id.0 ^ settled), Timestamp::END);
+                let settlement = Settlement { id: receipt_id, until, parts: &[part] };
+                assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
+                core.give_back(now, &limits[under], &receipt);
+            }
+            2 => {
+                let ours = limit.decide(&core, &plan.ask(&take, Now::at(now)));
+                assert_eq!(rig.store.peek(&plan).await.unwrap(), [ours], "peek, {}", story());
+            }
+            _ => {
+                let theirs = rig.store.take(std::slice::from_ref(&plan)).await.pop().unwrap();
+                let theirs = theirs.unwrap_or_else(|error| panic!("{error}; {}", story()));
+                let ours = plan.take(Now::at(now), std::slice::from_mut(&mut core));
+                assert_eq!(theirs.done, ours, "take, {}", story());
+                receipts.extend(ours.receipts[0].map(|receipt| (which, receipt)));
+            }
+        }
+        let nothing = Take { cost: Cost::default(), ..take };
+        let look = Plan::new(vec![nothing], Span::from_nanos(u64::MAX >> 12)).unwrap();
+        let ours = limit.decide(&core, &look.ask(&nothing, Now::at(now)));
+        assert_eq!(rig.store.peek(&look).await.unwrap(), [ours], "after, {}", story());
+    }
+}
+
+/// Mostly on by a little, sometimes by periods, sometimes back.
+fn advance(micros: u64, window: u64, dice: &mut Dice) -> u64 {
+    match dice.roll(12) {
+        0..=3 => micros,
+        4..=6 => micros + dice.roll(window / 10 + 1),
+        7..=8 => micros + dice.roll(window),
+        9 => micros + dice.roll(window * 4),
+        10 => micros.saturating_sub(dice.roll(1_000_000)),
+        _ => micros.saturating_sub(dice.roll(window * 5)),
+    }
+}
+
+/// Three limits that share a state: one, an edited one, and one edited further.
+fn shapes(kind: &str, dice: &mut Dice) -> [Limit; 3] {
+    let amount = [1 + dice.roll(12), 1 + dice.roll(900), 1 + dice.roll(12)]
+        [usize::try_from(dice.roll(3)).unwrap()];
+    let seconds = [1, 60, 3_600, 1 + dice.roll(100), 1 + dice.roll(100_000)]
+        [usize::try_from(dice.roll(5)).unwrap()];
+    let amount = if kind == "log" { amount % 300 + 1 } else { amount };
+    let size = 1 + dice.roll(30);
+    let buckets = u16::try_from(2 + dice.roll(70)).unwrap();
+    let headroom = [Headroom::None, Headroom::Soft(50), Headroom::Elastic(250)]
+        [usize::try_from(dice.roll(3)).unwrap()];
+    let make = |amount: u64, seconds: u64, size: u64| {
+        let algorithm = match kind {
+            "fixed" => Algorithm::FIXED_WINDOW,
+            "first" => Algorithm::FixedWindow { align: Align::First },
+            "log" => Algorithm::SLIDING_LOG,
+            "buckets" => Algorithm::SlidingBuckets { buckets },
+            "weighted" => Algorithm::SLIDING_WEIGHTED,
+            "token" => Algorithm::TokenBucket { burst: Some(size), refill: Refill::Continuous },
+            "interval" => Algorithm::TokenBucket { burst: Some(size), refill: Refill::Interval },
+            "leaky" => Algorithm::LeakyBucket { queue: Some(size) },
+            _ => panic!("{kind}"),
+        };
+        let limit = Limit::new(amount, Span::from_secs(seconds), algorithm).unwrap();
+        limit.with_headroom(headroom).unwrap()
+    };
+    // Only buckets keep their states when the period is edited.
+    let other = if matches!(kind, "token" | "leaky") { seconds * 2 / 3 + 1 } else { seconds };
+    [
+        make(amount, seconds, size),
+        make(amount * 2 % 400 + 1, seconds, size + 3),
+        make(amount.div_ceil(3), other, size / 2 + 1),
+    ]
+}
