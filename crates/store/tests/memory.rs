@@ -12,8 +12,11 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use support::concurrency::{Racy, hammer, plan};
 use support::{concurrency, timelines};
-use tidegate_core::Timestamp;
+use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::{Faulty, Rig, conformance};
 use tidegate_store::{Clock, Memory};
 
@@ -43,7 +46,66 @@ async fn memory_agrees_with_every_timeline() {
     assert!(played >= 300, "only {played} timelines");
 }
 
+fn at_the_minute() -> Memory {
+    Memory::new(Clock::manual(Timestamp::from_nanos(concurrency::NOW)))
+}
+
 #[test]
 fn no_number_of_threads_admits_more_or_less_than_the_limit() {
-    concurrency::hammer(|| Memory::new(Clock::manual(Timestamp::EPOCH)));
+    for threads in [2, 4, 16, 64] {
+        for limit in concurrency::limits() {
+            let store = at_the_minute();
+            let passed = hammer(threads, || store.take_now(&plan(7, &limit)).done.passes);
+            assert_eq!(
+                passed,
+                limit.capacity(),
+                "{} by {threads} threads",
+                limit.algorithm().name()
+            );
+        }
+    }
+}
+
+/// The test above is worth something only if it catches what it is for.
+#[test]
+fn check_then_add_is_caught_every_time() {
+    let [limit, ..] = concurrency::limits();
+    for _ in 0..5 {
+        let racy = Racy::new(&limit);
+        let passed = hammer(64, || racy.passes());
+        assert!(passed > limit.capacity(), "a racy store was not caught");
+    }
+}
+
+#[test]
+fn ten_thousand_keys_under_a_moving_clock_are_as_one_after_another() {
+    for threads in [2, 4, 16, 64] {
+        for limit in concurrency::limits() {
+            let store = at_the_minute();
+            let takes = concurrency::zipf(&store, &limit, threads, 20_000);
+            println!("{} by {threads} threads: {takes} takes", limit.algorithm().name());
+        }
+    }
+}
+
+#[test]
+fn refused_plans_of_four_threads_charge_nothing_anywhere() {
+    let [_, log, _, _, token, _] = concurrency::limits();
+    let large = Limit::new(1_000_000, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+    let takes = [(1, &token), (2, &large), (3, &log)]
+        .map(|(id, limit)| Take::new(StateId(id), limit, Cost::ONE));
+    let plan = Plan::new(takes.to_vec(), Span::ZERO).unwrap();
+    let (store, passed) = (at_the_minute(), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2_500 {
+                    passed
+                        .fetch_add(u64::from(store.take_now(&plan).done.passes), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let counted = large.capacity() - store.peek_now(&plan)[1].remaining;
+    assert_eq!((passed.into_inner(), counted), (50, 50));
 }

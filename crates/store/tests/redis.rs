@@ -12,9 +12,12 @@
 
 mod support;
 
+use std::sync::Arc;
 use support::server::{ENGINES, Server};
-use support::{timelines, twin};
+use support::{hammer, timelines, twin};
+use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::testing::conformance;
+use tidegate_store::{Name, Redis, RedisSettings, Secret, Store, StoreError};
 
 #[tokio::test]
 async fn redis_and_valkey_keep_the_contract() {
@@ -41,9 +44,9 @@ const TWIN_STEPS: u64 = 50_000;
 async fn scripts_and_core_agree_to_the_last_integer() {
     // Half of the steps on each engine, all kinds at once: a step waits for its reply most of the time.
     for engine in ENGINES {
-        let server = std::sync::Arc::new(Server::start(engine));
+        let server = Arc::new(Server::start(engine));
         let kinds = twin::KINDS.map(|kind| {
-            let server = std::sync::Arc::clone(&server);
+            let server = Arc::clone(&server);
             tokio::spawn(async move {
                 let rig = server.rig_beside_others().await;
                 twin::compare(&rig, kind, TWIN_STEPS / 2).await
@@ -51,6 +54,149 @@ async fn scripts_and_core_agree_to_the_last_integer() {
         });
         for (kind, steps) in twin::KINDS.into_iter().zip(kinds) {
             println!("{engine}: {kind}: {} steps", steps.await.unwrap());
+        }
+    }
+}
+
+/// 6,400 takes of each limit by four processes of sixteen tasks; a log of a thousand is slow, the rest is not.
+#[tokio::test]
+async fn four_processes_on_one_server_pass_exactly_the_limit() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let passed = hammer::children(&server, "a_process_of_four", 4);
+        for (passed, limit) in passed.into_iter().zip(hammer::limits()) {
+            let name = limit.algorithm().name();
+            // A bucket gains what comes back while the test runs: a token every 3.6 s.
+            let gained = if limit.ticks().is_some() { 0..=20 } else { 0..=0 };
+            assert!(gained.contains(&(passed - 1_000)), "{engine}: {name}: {passed} passed");
+        }
+    }
+}
+
+/// One of the processes of the test above; by itself it does nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_of_four() {
+    hammer::work().await;
+}
+
+/// Commands that wait in a stopped server longer than their callers do must not count when it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_server_counts_no_ghosts() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let settings =
+            RedisSettings { timeout: Span::from_millis(50), ..RedisSettings::new(&server.url()) };
+        let store = Arc::new(Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap());
+        let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+        let limit: &'static Limit = Box::leak(Box::new(limit));
+        let plan = || Plan::new(vec![Take::new(StateId(1), limit, Cost::ONE)], Span::ZERO).unwrap();
+        assert!(store.take(&[plan()]).await[0].as_ref().unwrap().done.passes);
+        server.signal("STOP");
+        let calls: Vec<_> = (0..500)
+            .map(|_| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move { store.take(&[plan()]).await.pop().unwrap() })
+            })
+            .collect();
+        for call in calls {
+            let error = call.await.unwrap().unwrap_err();
+            assert!(matches!(error, StoreError::TimedOut(_)), "{error}");
+        }
+        server.signal("CONT");
+        // A connection of its own answers only when the server is at work again, after what waited before.
+        let other = server.store().await;
+        let counted = 1_000 - other.peek(&plan()).await.unwrap()[0].remaining;
+        assert_eq!(counted, 1, "{engine}: ghosts were counted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_keys_are_small_and_all_of_them_expire() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let store = Arc::new(server.store().await);
+        let mut connection = server.connection().await;
+        for algorithm in [Algorithm::TOKEN_BUCKET, Algorithm::FIXED_WINDOW, Algorithm::LEAKY_BUCKET]
+        {
+            let () = redis::cmd("FLUSHALL").arg("SYNC").query_async(&mut connection).await.unwrap();
+            let before = used_memory(&mut connection).await;
+            take_keys(&store, algorithm, 100_000).await;
+            let bytes = (used_memory(&mut connection).await - before) / 100_000;
+            println!("{engine}: {}: {bytes} bytes a key", algorithm.name());
+            assert!(bytes <= 120, "{engine}: {}: {bytes} bytes a key", algorithm.name());
+            assert_eq!(keys_for_ever(&mut connection).await, 0, "{engine}: {}", algorithm.name());
+        }
+    }
+}
+
+/// Takes one of each of so many keys, many at a time.
+async fn take_keys(store: &Arc<Redis>, algorithm: Algorithm, keys: u64) {
+    let limit: &'static Limit =
+        Box::leak(Box::new(Limit::new(15, Span::from_secs(86_400), algorithm).unwrap()));
+    let tasks: Vec<_> = (0..50)
+        .map(|task| {
+            let store = Arc::clone(store);
+            tokio::spawn(async move {
+                for key in (task..keys).step_by(50) {
+                    let name = key.to_string();
+                    let name = Name { rule: "r", limit: "day", key: &[("user", &name)] };
+                    let take = Take::new(name.id(limit, &Secret::new([7; 32])), limit, Cost::ONE);
+                    let plan = Plan::new(vec![take], Span::ZERO).unwrap();
+                    assert!(store.take(&[plan]).await[0].as_ref().unwrap().done.passes);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+async fn used_memory(connection: &mut redis::aio::MultiplexedConnection) -> u64 {
+    let info: String = redis::cmd("INFO").arg("memory").query_async(connection).await.unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// How many keys have no time to live.
+async fn keys_for_ever(connection: &mut redis::aio::MultiplexedConnection) -> u64 {
+    let script = redis::Script::new(
+        "local n = 0
+         local cursor = '0'
+         repeat
+           local page = redis.call('SCAN', cursor, 'COUNT', 1000)
+           cursor = page[1]
+           for _, key in ipairs(page[2]) do
+             if redis.call('TTL', key) < 0 then n = n + 1 end
+           end
+         until cursor == '0'
+         return n",
+    );
+    script.invoke_async(connection).await.unwrap()
+}
+
+#[tokio::test]
+async fn another_secret_is_refused() {
+    let server = Server::start("redis");
+    server.store().await;
+    let error = Redis::connect(&RedisSettings::new(&server.url()), &Secret::new([8; 32]))
+        .await
+        .unwrap_err();
+    assert!(matches!(&error, StoreError::Broken(why) if why.contains("another secret")), "{error}");
+}
+
+#[tokio::test]
+async fn a_script_that_the_server_forgot_is_sent_again() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let store = server.store().await;
+        let limit = Limit::new(3, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
+        let plan = Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap();
+        let mut connection = server.connection().await;
+        for left in [2, 1, 0] {
+            let answer = store.take(std::slice::from_ref(&plan)).await.pop().unwrap().unwrap();
+            assert_eq!(answer.done.decisions[0].remaining, left);
+            let () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.unwrap();
         }
     }
 }

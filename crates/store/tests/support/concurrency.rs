@@ -1,43 +1,145 @@
 //! Many threads on few keys: what passed is compared with what would have passed one after another.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use super::dice::Dice;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::thread;
-use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
+use tidegate_core::{
+    Algorithm, Ask, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written,
+};
 use tidegate_store::Memory;
 
+/// A whole minute of these days.
+pub(crate) const NOW: u64 = 1_699_999_980_000_000_000;
 /// Takes of one thread in one round.
 const TAKES: u64 = 200;
+const PATIENT: Span = Span::from_secs(86_400);
 
-/// Offers far more than the limit at one instant, from 2, 4, 16 and 64 threads, for every algorithm.
-pub(crate) fn hammer(make: impl Fn() -> Memory) {
-    for threads in [2, 4, 16, 64] {
-        for algorithm in Algorithm::ALL {
-            let limit = Limit::new(50, Span::from_secs(60), algorithm).unwrap();
-            let store = make();
-            store.clock().set(Timestamp::from_nanos(1_699_999_980_000_000_000));
-            let passed = one_key(&store, &limit, threads);
-            assert_eq!(passed, limit.capacity(), "{} by {threads} threads", algorithm.name());
-        }
-    }
+pub(crate) fn plan(id: u128, limit: &Limit) -> Plan<'_> {
+    Plan::new(vec![Take::new(StateId(id), limit, Cost::ONE)], PATIENT).unwrap()
 }
 
-fn one_key(store: &Memory, limit: &Limit, threads: usize) -> u64 {
-    let (passed, start) = (AtomicU64::new(0), Arc::new(Barrier::new(threads)));
+/// Offers far more than the limit at one instant, from many threads; answers how many passed.
+pub(crate) fn hammer(threads: usize, passes: impl Fn() -> bool + Sync) -> u64 {
+    let (passed, start) = (AtomicU64::new(0), Barrier::new(threads));
     thread::scope(|scope| {
         for _ in 0..threads {
-            let start = Arc::clone(&start);
-            let passed = &passed;
-            scope.spawn(move || {
-                let take = Take::new(StateId(7), limit, Cost::ONE);
-                let plan = Plan::new(vec![take], Span::from_secs(600)).unwrap();
+            scope.spawn(|| {
                 start.wait();
                 for _ in 0..TAKES {
-                    passed
-                        .fetch_add(u64::from(store.take_now(&plan).done.passes), Ordering::Relaxed);
+                    passed.fetch_add(u64::from(passes()), Ordering::Relaxed);
                 }
             });
         }
     });
     passed.into_inner()
+}
+
+/// Check, then add: what every store must not be.
+pub(crate) struct Racy<'l> {
+    limit: &'l Limit,
+    state: Mutex<Written<'l>>,
+    reads: AtomicU64,
+}
+
+impl<'l> Racy<'l> {
+    pub(crate) fn new(limit: &'l Limit) -> Self {
+        Self { limit, state: Mutex::new(Written::empty(limit)), reads: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn passes(&self) -> bool {
+        let ask = Ask::new(Timestamp::from_nanos(NOW), Cost::ONE);
+        let mut copy = self.state.lock().unwrap().clone();
+        let passes = self.limit.take(&mut copy, &ask).decision.passes();
+        // A network is slow enough for somebody else to read meanwhile; so wait for one who does.
+        let read = self.reads.fetch_add(1, Ordering::SeqCst) + 1;
+        for _ in 0..1_000 {
+            if self.reads.load(Ordering::SeqCst) > read {
+                break;
+            }
+            thread::yield_now();
+        }
+        if passes {
+            *self.state.lock().unwrap() = copy;
+        }
+        passes
+    }
+}
+
+/// What one thread saw: whose take was decided when, and how.
+struct Seen {
+    key: u128,
+    at: Timestamp,
+    passed: bool,
+}
+
+/// Takes of 10,000 keys, some far more often than others, while another thread moves the clock; every
+/// history is then played again, one take after another. Answers how many takes there were.
+pub(crate) fn zipf(store: &Memory, limit: &Limit, threads: u64, takes: u64) -> u64 {
+    store.clock().set(Timestamp::from_nanos(NOW));
+    let ended = AtomicBool::new(false);
+    let seen: Vec<Seen> = thread::scope(|scope| {
+        let takers: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || take_at_random(store, limit, thread, takes / threads))
+            })
+            .collect();
+        let clock = scope.spawn(|| {
+            let (mut now, mut dice) = (NOW, Dice::new(1));
+            while !ended.load(Ordering::Relaxed) {
+                now += dice.roll(2_000_000);
+                store.clock().set(Timestamp::from_nanos(now));
+                thread::yield_now();
+            }
+        });
+        let seen = takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect();
+        ended.store(true, Ordering::Relaxed);
+        clock.join().unwrap();
+        seen
+    });
+    replay(limit, &seen);
+    u64::try_from(seen.len()).unwrap()
+}
+
+fn take_at_random(store: &Memory, limit: &Limit, thread: u64, takes: u64) -> Vec<Seen> {
+    let mut dice = Dice::new(thread + 7);
+    let mut seen = Vec::new();
+    for _ in 0..takes {
+        // The harmonic series by its inverse: key k is taken about 1/k as often as key 1.
+        let spread = 10_000u64 >> dice.roll(14);
+        let key = u128::from(dice.roll(spread.max(1)));
+        let answer = store.take_now(&plan(key, limit));
+        seen.push(Seen { key, at: answer.at, passed: answer.done.passes });
+    }
+    seen
+}
+
+/// At each instant exactly as many passed as the core lets pass of so many.
+fn replay(limit: &Limit, seen: &[Seen]) {
+    let mut histories: HashMap<u128, BTreeMap<Timestamp, (u64, u64)>> = HashMap::new();
+    for Seen { key, at, passed } in seen {
+        let (offered, admitted) = histories.entry(*key).or_default().entry(*at).or_default();
+        *offered += 1;
+        *admitted += u64::from(*passed);
+    }
+    for (key, history) in histories {
+        let mut written = [Written::empty(limit)];
+        let plan = plan(key, limit);
+        for (at, (offered, admitted)) in history {
+            let passes =
+                (0..offered).filter(|_| plan.take(Now::at(at), &mut written).passes).count();
+            let name = limit.algorithm().name();
+            assert_eq!(
+                u64::try_from(passes).unwrap(),
+                admitted,
+                "{name}, key {key}, {offered} at {at:?}"
+            );
+        }
+    }
+}
+
+/// Every algorithm, 50 a minute.
+pub(crate) fn limits() -> [Limit; 6] {
+    Algorithm::ALL.map(|algorithm| Limit::new(50, Span::from_secs(60), algorithm).unwrap())
 }

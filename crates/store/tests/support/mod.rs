@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod concurrency;
+pub(crate) mod dice;
+#[cfg(feature = "redis")]
+pub(crate) mod hammer;
 #[cfg(feature = "redis")]
 pub(crate) mod server;
 pub(crate) mod timelines;

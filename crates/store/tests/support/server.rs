@@ -42,8 +42,11 @@ impl Server {
         format!("redis+unix://{}", self.folder.join("socket").display())
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    /// Sends the process a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
+        let status =
+            Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(status.unwrap().success());
     }
 
     /// A store on this server; generous with time, since the machine may be busy.

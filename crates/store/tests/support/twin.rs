@@ -1,5 +1,6 @@
 //! Twins: the same random history in the core and in a script, compared at every step.
 
+use super::dice::Dice;
 use tidegate_core::Written;
 use tidegate_core::{
     Algorithm, Align, Ask, Bound, Cost, Headroom, Limit, Now, Plan, Receipt, Refill, Span, StateId,
@@ -10,22 +11,6 @@ use tidegate_store::{Part, ReceiptId, Redis, Settled, Settlement, Store};
 
 /// Steps of one history: then both forget and begin again, with another limit.
 const STEPS: u64 = 100;
-
-/// A small generator of random numbers, the same every time.
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
 
 /// The kinds of limit that twins are compared under.
 pub(crate) const KINDS: [&str; 8] =
