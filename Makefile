@@ -16,6 +16,7 @@ run: ## See the six algorithms at work (the server comes next)
 
 test: deps ## Everything that must hold: unit tests, laws, timelines, examples, real servers, mutants
 	$(CARGO) test --workspace --features tidegate-store/testing,tidegate-store/redis --quiet
+	$(CARGO) test -p tidegate-store --features shuttle --test shuttle --quiet
 	$(MAKE) --no-print-directory mutants
 
 deps: $(VALKEY) ## Install what the tests need besides Rust: redis-server, valkey-server

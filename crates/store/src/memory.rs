@@ -24,7 +24,6 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use settled::SettledReceipts;
 use shapes::Shapes;
 use shard::Shard;
-use std::future::ready;
 use std::sync::Arc;
 use tidegate_core::{Ask, Cost, Decision, Limit, Now, Plan, State, StateId, Take, Written};
 
@@ -296,38 +295,26 @@ impl Locked<'_> {
 
 // === the contract ===
 
-/// Nothing waits here, so every future is ready and none is boxed.
+/// Nothing waits here: every future is ready when it is first polled, does nothing before, and none is boxed.
 impl Store for Memory {
-    fn take(
-        &self,
-        plans: &[Plan<'_>],
-    ) -> impl Future<Output = Vec<Result<Answer, StoreError>>> + Send {
-        ready(plans.iter().map(|plan| Ok(self.take_now(plan))).collect())
+    async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
+        plans.iter().map(|plan| Ok(self.take_now(plan))).collect()
     }
 
-    fn charge(
-        &self,
-        takes: &[Take<'_>],
-    ) -> impl Future<Output = Result<Charged, StoreError>> + Send {
-        ready(Ok(self.charge_now(takes)))
+    async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
+        Ok(self.charge_now(takes))
     }
 
-    fn give_back(
-        &self,
-        settlement: &Settlement<'_>,
-    ) -> impl Future<Output = Result<Settled, StoreError>> + Send {
-        ready(Ok(self.give_back_now(settlement)))
+    async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
+        Ok(self.give_back_now(settlement))
     }
 
-    fn peek(
-        &self,
-        plan: &Plan<'_>,
-    ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send {
-        ready(Ok(self.peek_now(plan)))
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
+        Ok(self.peek_now(plan))
     }
 
-    fn reset(&self, states: &[StateId]) -> impl Future<Output = Result<usize, StoreError>> + Send {
-        ready(Ok(self.reset_now(states)))
+    async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
+        Ok(self.reset_now(states))
     }
 
     fn supports(&self, _limit: &Limit) -> Result<(), StoreError> {

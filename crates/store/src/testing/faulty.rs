@@ -148,3 +148,42 @@ impl<S: Store> Store for Faulty<S> {
         self.inner.supports(limit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Clock, Memory};
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use tidegate_core::{Algorithm, Cost, Timestamp};
+
+    /// Runs a future and counts how often it had to be woken.
+    fn turns<T>(future: impl Future<Output = T>) -> (T, u32) {
+        let (mut future, mut context) = (pin!(future), Context::from_waker(Waker::noop()));
+        let mut turns = 0;
+        loop {
+            match future.as_mut().poll(&mut context) {
+                Poll::Ready(value) => return (value, turns),
+                Poll::Pending => turns += 1,
+            }
+        }
+    }
+
+    #[test]
+    fn faults_do_what_they_say() {
+        let limit = Limit::new(9, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+        let take = Take::new(StateId(1), &limit, Cost::ONE);
+        let plan = Plan::new(vec![take], Span::ZERO).unwrap();
+        let store = Faulty::new(Memory::new(Clock::manual(Timestamp::EPOCH)));
+        store.plan([Fault::Refused, Fault::ReplyLost, Fault::Late(3), Fault::None]);
+        let left = || store.inner().peek_now(&plan)[0].remaining;
+        let call = || turns(store.take(std::slice::from_ref(&plan)));
+        let (refused, _) = call();
+        assert!(matches!(refused[0], Err(StoreError::Unavailable(_))) && left() == 9);
+        let (lost, _) = call();
+        assert!(matches!(lost[0], Err(StoreError::TimedOut(_))) && left() == 8);
+        let (late, turns) = call();
+        assert!(late[0].is_ok() && turns == 3 && left() == 7);
+        assert!(call().0[0].is_ok() && left() == 6);
+    }
+}

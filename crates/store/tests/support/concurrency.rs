@@ -68,10 +68,16 @@ impl<'l> Racy<'l> {
 }
 
 /// What one thread saw: whose take was decided when, and how.
-struct Seen {
-    key: u128,
-    at: Timestamp,
-    passed: bool,
+pub(crate) struct Seen {
+    pub(crate) key: u128,
+    pub(crate) at: Timestamp,
+    pub(crate) passed: bool,
+}
+
+/// A key of 10,000; key k comes about 1/k as often as key 1.
+pub(crate) fn zipf_key(dice: &mut Dice) -> u128 {
+    let spread = 10_000u64 >> dice.roll(14);
+    u128::from(dice.roll(spread.max(1)))
 }
 
 /// Takes of 10,000 keys, some far more often than others, while another thread moves the clock; every
@@ -106,9 +112,7 @@ fn take_at_random(store: &Memory, limit: &Limit, thread: u64, takes: u64) -> Vec
     let mut dice = Dice::new(thread + 7);
     let mut seen = Vec::new();
     for _ in 0..takes {
-        // The harmonic series by its inverse: key k is taken about 1/k as often as key 1.
-        let spread = 10_000u64 >> dice.roll(14);
-        let key = u128::from(dice.roll(spread.max(1)));
+        let key = zipf_key(&mut dice);
         let answer = store.take_now(&plan(key, limit));
         seen.push(Seen { key, at: answer.at, passed: answer.done.passes });
     }
@@ -116,7 +120,7 @@ fn take_at_random(store: &Memory, limit: &Limit, thread: u64, takes: u64) -> Vec
 }
 
 /// At each instant exactly as many passed as the core lets pass of so many.
-fn replay(limit: &Limit, seen: &[Seen]) {
+pub(crate) fn replay(limit: &Limit, seen: &[Seen]) {
     let mut histories: HashMap<u128, BTreeMap<Timestamp, (u64, u64)>> = HashMap::new();
     for Seen { key, at, passed } in seen {
         let (offered, admitted) = histories.entry(*key).or_default().entry(*at).or_default();

@@ -1,8 +1,10 @@
 //! Several processes on one server: this test binary, run again as its own children.
 
+use super::concurrency::{self, Seen};
+use super::dice::Dice;
 use super::server::Server;
 use std::process::{Command, Stdio};
-use tidegate_core::{Cost, Limit, Plan, Span, StateId, Take};
+use tidegate_core::{Limit, Span, Timestamp};
 use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError};
 
 /// Where a child finds the server; without it, it is no child.
@@ -18,8 +20,16 @@ pub(crate) fn limits() -> [Limit; 6] {
     })
 }
 
-/// Starts children that run the test `name`; answers what passed for each limit, all together.
-pub(crate) fn children(server: &Server, name: &str, processes: usize) -> Vec<u64> {
+/// What children saw, all together.
+pub(crate) struct Report {
+    /// Takes of one key that passed, for each limit.
+    pub(crate) passed: Vec<u64>,
+    /// Takes of many keys, for each limit.
+    pub(crate) seen: Vec<Vec<Seen>>,
+}
+
+/// Starts children that run the test `name`.
+pub(crate) fn children(server: &Server, name: &str, processes: usize) -> Report {
     let program = std::env::current_exe().unwrap();
     let start = || {
         let mut child = Command::new(&program);
@@ -27,46 +37,85 @@ pub(crate) fn children(server: &Server, name: &str, processes: usize) -> Vec<u64
         child.stdout(Stdio::piped()).spawn().unwrap()
     };
     let children: Vec<_> = (0..processes).map(|_| start()).collect();
-    let mut passed = vec![0; limits().len()];
+    let mut report = Report { passed: vec![0; limits().len()], seen: Vec::new() };
+    report.seen.resize_with(limits().len(), Vec::new);
     for child in children {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success());
-        let text = String::from_utf8(output.stdout).unwrap();
-        let line = text.lines().find_map(|line| line.split_once("passed: ")).unwrap().1.to_owned();
-        for (sum, count) in passed.iter_mut().zip(line.split(' ')) {
-            *sum += count.parse::<u64>().unwrap();
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            read(line, &mut report);
         }
     }
-    passed
+    report
 }
 
-/// The work of a child, if this process is one: takes of each limit by many tasks at once.
+/// Lines of children: `passed LIMIT COUNT` and `seen LIMIT KEY NANOS 0|1`.
+fn read(line: &str, report: &mut Report) {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words.as_slice() {
+        ["passed", limit, count] => {
+            report.passed[limit.parse::<usize>().unwrap()] += count.parse::<u64>().unwrap();
+        }
+        ["seen", limit, key, nanos, passed] => {
+            let at = Timestamp::from_nanos(nanos.parse().unwrap());
+            let seen = Seen { key: key.parse().unwrap(), at, passed: *passed == "1" };
+            report.seen[limit.parse::<usize>().unwrap()].push(seen);
+        }
+        _ => {} // what the test runner says
+    }
+}
+
+/// The work of a child, if this process is one: takes of each limit by many tasks at once, of one key and
+/// of many.
 pub(crate) async fn work() {
     let Ok(url) = std::env::var(URL) else { return };
     let settings = RedisSettings { timeout: Span::from_secs(30), ..RedisSettings::new(&url) };
     let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
     let store: &'static Redis = Box::leak(Box::new(store));
-    let mut counts = Vec::new();
-    for (id, limit) in (1u128..).zip(limits()) {
-        let limit: &'static Limit = Box::leak(Box::new(limit));
-        let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(take_all(store, id, limit))).collect();
+    let limits: &'static [Limit; 6] = Box::leak(Box::new(limits()));
+    let quick: &'static [Limit; 6] = Box::leak(Box::new(quick_limits()));
+    println!();
+    for (number, (limit, quick)) in limits.iter().zip(quick).enumerate() {
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| tokio::spawn(take_all(store, number, limit, quick, task)))
+            .collect();
         let mut passed = 0;
         for task in tasks {
             passed += task.await.unwrap().unwrap();
         }
-        counts.push(passed.to_string());
+        println!("passed {number} {passed}");
     }
-    println!("\npassed: {}", counts.join(" "));
 }
 
-async fn take_all(store: &Redis, id: u128, limit: &Limit) -> Result<u64, StoreError> {
+/// The same kinds with a short period, so that much expires while the test runs.
+pub(crate) fn quick_limits() -> [Limit; 6] {
+    tidegate_core::Algorithm::ALL
+        .map(|algorithm| Limit::new(3, Span::from_secs(1), algorithm).unwrap())
+}
+
+async fn take_all(
+    store: &Redis,
+    number: usize,
+    limit: &Limit,
+    quick: &Limit,
+    task: u64,
+) -> Result<u64, StoreError> {
+    let mut dice = Dice::new(task * 1_000 + u64::from(std::process::id()));
     let mut passed = 0;
     for _ in 0..TAKES {
-        let plan =
-            Plan::new(vec![Take::new(StateId(id), limit, Cost::ONE)], Span::from_secs(86_400))
-                .unwrap();
-        for answer in store.take(&[plan]).await {
+        let one = concurrency::plan(u128::MAX - u128::try_from(number).unwrap(), limit);
+        let key = concurrency::zipf_key(&mut dice);
+        let many = concurrency::plan((key << 8) | u128::try_from(number).unwrap(), quick);
+        for answer in store.take(&[one]).await {
             passed += u64::from(answer?.done.passes);
+        }
+        for answer in store.take(&[many]).await {
+            let answer = answer?;
+            println!(
+                "seen {number} {key} {} {}",
+                answer.at.as_nanos(),
+                u8::from(answer.done.passes)
+            );
         }
     }
     Ok(passed)
