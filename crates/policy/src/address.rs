@@ -1,0 +1,308 @@
+//! Whose address counts: who is at the other end, when others stand in between.
+//!
+//! ```text
+//!   client ──► proxy A ──► proxy B ──► us        X-Forwarded-For: forged, client, A        peer: B
+//!                                                                   ▲        ◄── read from the right
+//!                       trusted: A, B                               └─ the first that is not trusted
+//! ```
+//!
+//! Everything left of the first hop that we do not trust was written by somebody we do not trust. So the
+//! list is read from the right, and only when the peer itself is trusted; whoever sends it directly is
+//! counted by its own address, whatever it claims. One header is believed, the one that the proxies in
+//! front are known to write: a proxy that appends to `X-Forwarded-For` passes a forged `Forwarded` on.
+//!
+//! An IPv4 address in IPv6 clothes is the IPv4 address. A host of IPv6 has at least 2⁶⁴ addresses, so IPv6
+//! is counted by prefix.
+
+use ipnet::{IpNet, Ipv6Net};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// The peers whose header is believed, and which header that is.
+///
+/// ```
+/// use tidegate_policy::{HopHeader, Trusted};
+/// let trusted = Trusted::new(["10.0.0.0/8".parse().unwrap()], HopHeader::XForwardedFor);
+/// let proxy = "10.0.0.1".parse().unwrap();
+/// let client = trusted.client(proxy, ["198.51.100.9, 203.0.113.7"]);
+/// assert_eq!(client.to_string(), "203.0.113.7");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Trusted {
+    peers: Vec<IpNet>,
+    header: HopHeader,
+}
+
+/// The header in which proxies write whom they speak for.
+///
+/// ```
+/// assert_eq!(tidegate_policy::HopHeader::Forwarded.name(), "forwarded");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HopHeader {
+    /// `X-Forwarded-For: client, proxy`
+    XForwardedFor,
+    /// `Forwarded: for=client, for=proxy` (RFC 7239)
+    Forwarded,
+}
+
+/// An address as it is counted: IPv4 whole, IPv6 by prefix.
+///
+/// ```
+/// use tidegate_policy::AddressKey;
+/// let key = AddressKey::new("2001:db8:1:2:3::9".parse().unwrap(), 64);
+/// assert_eq!(key.to_string(), "2001:db8:1:2::/64");
+/// let mapped = AddressKey::new("::ffff:192.0.2.1".parse().unwrap(), 64);
+/// assert_eq!(mapped.to_string(), "192.0.2.1");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressKey(Counted);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Counted {
+    Whole(IpAddr),
+    Prefix(Ipv6Net),
+}
+
+/// A longer list of hops is nobody's: real ones have a handful.
+const MOST_HOPS: usize = 32;
+
+// === impl Trusted ===
+
+impl Trusted {
+    /// These networks, believed in this header.
+    ///
+    /// ```
+    /// use tidegate_policy::{HopHeader, Trusted};
+    /// let nobody = Trusted::new([], HopHeader::XForwardedFor);
+    /// let peer = "203.0.113.7".parse().unwrap();
+    /// assert_eq!(nobody.client(peer, ["192.0.2.1"]), peer);
+    /// ```
+    pub fn new(peers: impl IntoIterator<Item = IpNet>, header: HopHeader) -> Self {
+        Self { peers: peers.into_iter().collect(), header }
+    }
+
+    /// The address of the client behind a peer, given the values of the header in the order of its lines.
+    ///
+    /// The right-most hop that is not trusted; the peer when it is not trusted itself. A hop that cannot be
+    /// read ends the list: the one that wrote it is the last we know of.
+    ///
+    /// ```
+    /// use tidegate_policy::{HopHeader, Trusted};
+    /// let trusted = Trusted::new(["10.0.0.0/8".parse().unwrap()], HopHeader::Forwarded);
+    /// let client = trusted.client("10.0.0.1".parse().unwrap(), ["for=\"[2001:db8::7]:4711\""]);
+    /// assert_eq!(client.to_string(), "2001:db8::7");
+    /// ```
+    pub fn client<'h>(&self, peer: IpAddr, values: impl IntoIterator<Item = &'h str>) -> IpAddr {
+        let mut last_known = peer.to_canonical();
+        if !self.trusts(last_known) {
+            return last_known;
+        }
+        let values: Vec<&str> = values.into_iter().collect();
+        let hops = values.iter().rev().flat_map(|value| value.rsplit(','));
+        for hop in hops.take(MOST_HOPS) {
+            let Some(address) = self.header.address(hop.trim()) else { return last_known };
+            last_known = address;
+            if !self.trusts(address) {
+                return address;
+            }
+        }
+        last_known
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.peers.iter().any(|network| network.contains(&address))
+    }
+}
+
+// === impl HopHeader ===
+
+impl HopHeader {
+    /// Its name, in small letters.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_policy::HopHeader::XForwardedFor.name(), "x-forwarded-for");
+    /// ```
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::XForwardedFor => "x-forwarded-for",
+            Self::Forwarded => "forwarded",
+        }
+    }
+
+    /// The address of one hop; `None` for `unknown`, `_hidden` and whatever else is no address.
+    fn address(self, hop: &str) -> Option<IpAddr> {
+        match self {
+            Self::XForwardedFor => parse_address(hop),
+            Self::Forwarded => {
+                let pairs = hop.split(';').filter_map(|pair| pair.trim().split_once('='));
+                let mut nodes = pairs.filter(|(name, _)| name.eq_ignore_ascii_case("for"));
+                let (_, node) = nodes.next()?;
+                // A hop that names itself twice says nothing.
+                nodes.next().is_none().then(|| parse_address(node.trim_matches('"'))).flatten()
+            }
+        }
+    }
+}
+
+/// An address as proxies write it: bare, in brackets, with a port, with a zone; one form for all.
+///
+/// ```
+/// use tidegate_policy::parse_address;
+/// let expected = parse_address("2001:db8::7");
+/// assert_eq!(parse_address("[2001:db8::7]:443"), expected);
+/// assert_eq!(parse_address("fe80::1%eth0"), parse_address("fe80::1"));
+/// assert_eq!(parse_address("unknown"), None);
+/// ```
+#[must_use]
+pub fn parse_address(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let without_zone = bare.split_once('%').map_or(bare, |(address, _)| address);
+    let address = without_zone.parse::<IpAddr>().ok();
+    let with_port = || text.parse::<SocketAddr>().ok().map(|socket| socket.ip());
+    address.or_else(with_port).map(|address| address.to_canonical())
+}
+
+// === impl AddressKey ===
+
+impl AddressKey {
+    /// An address, counted by this prefix if it is IPv6; more than 128 bits is all of it.
+    ///
+    /// ```
+    /// use tidegate_policy::AddressKey;
+    /// let [a, b] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap());
+    /// assert_eq!(AddressKey::new(a, 64), AddressKey::new(b, 64));
+    /// assert_ne!(AddressKey::new(a, 128), AddressKey::new(b, 128));
+    /// ```
+    #[must_use]
+    pub fn new(address: IpAddr, ipv6_prefix: u8) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(Counted::Whole(address.into())),
+            IpAddr::V6(address) => match Ipv6Net::new(address, ipv6_prefix) {
+                Ok(network) => Self(Counted::Prefix(network.trunc())),
+                Err(_) => Self(Counted::Whole(address.into())),
+            },
+        }
+    }
+}
+
+impl fmt::Display for AddressKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Counted::Whole(address) => address.fmt(f),
+            Counted::Prefix(network) => network.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn trusted(header: HopHeader) -> Trusted {
+        Trusted::new(["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().unwrap()), header)
+    }
+
+    /// Ten thousand forged lists, from an untrusted peer and through one and two proxies: one client.
+    #[test]
+    fn forged_headers_mint_no_keys() {
+        let header = HopHeader::XForwardedFor;
+        let mut keys = HashSet::new();
+        for n in 0..10_000u32 {
+            let forged = format!("{}.{}.{}.{}", n % 223 + 1, n / 7 % 256, n / 3 % 256, n % 256);
+            let garbage = ["unknown", "", ", ,", "10.0.0.9", "not an address", "[::1", "1.2.3.4.5"]
+                [usize::try_from(n % 7).unwrap()];
+            let list = format!("{garbage}, {forged}, 203.0.113.7");
+            keys.insert(trusted(header).client(ip("203.0.113.7"), [forged.as_str()]));
+            keys.insert(trusted(header).client(ip("10.0.0.1"), [list.as_str()]));
+            keys.insert(
+                trusted(header).client(ip("10.0.0.1"), [format!("{list}, 10.0.0.2").as_str()]),
+            );
+            keys.insert(
+                trusted(header).client(ip("::ffff:10.0.0.1"), [forged.as_str(), "203.0.113.7"]),
+            );
+        }
+        assert_eq!(keys, HashSet::from([ip("203.0.113.7")]));
+    }
+
+    #[test]
+    fn a_hop_that_cannot_be_read_ends_the_list() {
+        for (value, expected) in [
+            ("198.51.100.1, unknown", "10.0.0.1"),
+            ("198.51.100.1, ", "10.0.0.1"),
+            ("198.51.100.1, unknown, 10.0.0.2", "10.0.0.2"),
+            ("10.0.0.3, 10.0.0.2", "10.0.0.3"), // nobody but us: the first of us
+            ("", "10.0.0.1"),
+        ] {
+            let client = trusted(HopHeader::XForwardedFor).client(ip("10.0.0.1"), [value]);
+            assert_eq!(client, ip(expected), "{value}");
+        }
+        let long = vec!["10.0.0.2"; 100_000].join(",");
+        let client =
+            trusted(HopHeader::XForwardedFor).client(ip("10.0.0.1"), ["203.0.113.7", &long]);
+        assert_eq!(client, ip("10.0.0.2"));
+    }
+
+    #[test]
+    fn forwarded_is_read_as_rfc_7239_writes_it() {
+        for (value, expected) in [
+            ("for=203.0.113.7", "203.0.113.7"),
+            ("For=\"[2001:db8::7]\"", "2001:db8::7"),
+            ("for=\"[2001:db8::7]:4711\";proto=https;by=10.0.0.1", "2001:db8::7"),
+            ("proto=http; for=\"203.0.113.7:80\"", "203.0.113.7"),
+            ("for=198.51.100.1, for=203.0.113.7", "203.0.113.7"),
+            ("for=203.0.113.7, for=10.0.0.2", "203.0.113.7"),
+            ("for=_hidden", "10.0.0.1"),
+            ("for=unknown", "10.0.0.1"),
+            ("for=1.1.1.1;for=2.2.2.2", "10.0.0.1"),
+            ("by=203.0.113.7", "10.0.0.1"),
+        ] {
+            let client = trusted(HopHeader::Forwarded).client(ip("10.0.0.1"), [value]);
+            assert_eq!(client, ip(expected), "{value}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_one_form() {
+        for text in [
+            "::ffff:1.2.3.4",
+            "::ffff:102:304",
+            "[::ffff:1.2.3.4]",
+            "1.2.3.4",
+            "1.2.3.4:80",
+            "[::ffff:1.2.3.4]:80",
+        ] {
+            assert_eq!(parse_address(text), Some(ip("1.2.3.4")), "{text}");
+        }
+        // Plain IPv6, although it is written with dots: two IPv4 clients must never share a prefix.
+        assert_eq!(parse_address("2001:db8::1.2.3.4"), Some(ip("2001:db8::102:304")));
+        for text in [
+            "",
+            "1.2.3",
+            "1.2.3.4.5",
+            "01.2.3.4",
+            "::g",
+            "localhost",
+            "1.2.3.4:99999",
+            "[1.2.3.4",
+            "0x7f.1",
+        ] {
+            assert_eq!(parse_address(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn ipv6_is_counted_by_prefix_and_ipv4_never() {
+        let of = |text: &str, prefix| AddressKey::new(ip(text), prefix).to_string();
+        assert_eq!(of("2001:db8:0:1::1", 64), "2001:db8:0:1::/64");
+        assert_eq!(of("2001:db8:0:1::1", 48), "2001:db8::/48");
+        assert_eq!(of("192.0.2.1", 8), "192.0.2.1");
+        assert_ne!(of("::ffff:192.0.2.1", 64), of("::ffff:192.0.2.2", 64));
+    }
+}
