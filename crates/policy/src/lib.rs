@@ -5,6 +5,7 @@
 //!
 //! | to learn | read |
 //! |---|---|
+//! | how a file is read, and what is wrong with it where | [`Document`], [`Problem`] |
 //! | how a rate is written | [`Rate`] |
 //! | how a path is spelled, and matched | [`NormalPath`], [`Pattern`] |
 //! | whose address counts | [`Trusted`], [`AddressKey`] |
@@ -19,9 +20,11 @@
 )]
 
 mod address;
+mod document;
 mod path;
 mod rate;
 
 pub use address::{AddressKey, HopHeader, Trusted, parse_address};
+pub use document::{Document, Entry, Place, Problem, Value};
 pub use path::{NormalPath, PathError, Pattern, PatternError};
 pub use rate::{CalendarUnit, Per, Rate, RateError};

@@ -1,0 +1,420 @@
+//! A policy file as a tree whose every node knows its place.
+//!
+//! ```text
+//!   rules:                         Map at 1:1
+//!     - name: anonymous              └ "rules" at 1:1 ─ List at 2:3
+//!       limits: [15/s]                                    └ Map at 2:5 …
+//! ```
+//!
+//! YAML does the spelling (and JSON is YAML); everything else that YAML can do is refused, because a policy
+//! is read by people who must see what it says: anchors and aliases (and with them alias bombs), tags,
+//! several documents in one file, keys that are not plain words, and keys that stand twice, of which other
+//! readers silently keep one. Size, depth and number of nodes are bounded while the file is read.
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+use std::fmt;
+
+/// Where something stands: line and column, from 1.
+///
+/// ```
+/// use tidegate_policy::Place;
+/// assert_eq!(Place { line: 3, column: 7 }.to_string(), "3:7");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
+}
+
+/// Something wrong with a file, where, and what to do about it.
+///
+/// ```
+/// use tidegate_policy::Document;
+/// let problem = &Document::parse(b"a: 1\na: 2").unwrap_err()[0];
+/// assert_eq!(problem.to_string(), "2:1: `a` stands here twice; it stood at 1:1 before");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// What, and what to do.
+    pub text: String,
+}
+
+/// A node and its place.
+///
+/// ```
+/// use tidegate_policy::{Document, Value};
+/// let document = Document::parse(b"version: 1").unwrap();
+/// let Value::Map(entries) = &document.value else { panic!() };
+/// assert_eq!(entries[0].name, "version");
+/// assert_eq!(entries[0].node.value, Value::Text("1".to_owned(), false));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Where it begins.
+    pub place: Place,
+    /// What it is.
+    pub value: Value,
+}
+
+/// What a node is. Numbers and words are text: whoever wants a number reads one.
+///
+/// ```
+/// use tidegate_policy::{Document, Value};
+/// assert_eq!(Document::parse(b"~").unwrap().value, Value::Nothing);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing was written, or `~` or `null`.
+    Nothing,
+    /// Text, and whether it was quoted: `"5"` is not meant as a number.
+    Text(String, bool),
+    /// A list.
+    List(Vec<Document>),
+    /// Names and what they mean, in the order of the file.
+    Map(Vec<Entry>),
+}
+
+/// One name of a map and what it means.
+///
+/// ```
+/// use tidegate_policy::{Document, Entry, Value};
+/// let document = Document::parse(b"a: {b: c}").unwrap();
+/// let Value::Map(entries) = document.value else { panic!() };
+/// let [Entry { name, .. }] = entries.as_slice() else { panic!() };
+/// assert_eq!(name, "a");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where the name stands.
+    pub place: Place,
+    /// The name.
+    pub name: String,
+    /// What it means.
+    pub node: Document,
+}
+
+/// A policy of twenty thousand rules fits; a file of gigabytes is not even read to its end.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// No part of the language is nested deeper than 8; twice that is a mistake or an attack.
+const DEEPEST: usize = 16;
+/// Some twenty for each of twenty thousand rules, and as many again.
+const MOST_NODES: usize = 1_000_000;
+
+// === impl Document ===
+
+impl Document {
+    /// Reads a file; otherwise says what is wrong with it. What cannot be read on past ends the list.
+    ///
+    /// ```
+    /// use tidegate_policy::Document;
+    /// assert!(Document::parse(b"rules: []").is_ok());
+    /// let problems = Document::parse(b"rules: [").unwrap_err();
+    /// assert_eq!(problems.len(), 1);
+    /// ```
+    pub fn parse(bytes: &[u8]) -> Result<Self, Vec<Problem>> {
+        let text = text(bytes).map_err(|problem| vec![problem])?;
+        let mut builder =
+            Builder { parser: Parser::new_from_str(text), problems: Vec::new(), nodes: 0 };
+        match builder.file() {
+            Ok(document) if builder.problems.is_empty() => Ok(document),
+            Ok(_) => Err(builder.problems),
+            Err(last) => {
+                builder.problems.push(last);
+                Err(builder.problems)
+            }
+        }
+    }
+}
+
+/// The bytes as text: UTF-8 without control characters, not too many.
+fn text(bytes: &[u8]) -> Result<&str, Problem> {
+    if bytes.len() > MOST_BYTES {
+        let size = format!("the file has {} bytes; at most {MOST_BYTES} are read", bytes.len());
+        return Err(problem(Place { line: 1, column: 1 }, size));
+    }
+    let text = str::from_utf8(bytes).map_err(|error| {
+        let before = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default());
+        problem(end_of(&before), "this is no UTF-8; save the file as UTF-8")
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match text.find(|c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t')) {
+        Some(at) => {
+            let before = text.get(..at).unwrap_or_default();
+            Err(problem(end_of(before), "a control character; remove it"))
+        }
+        None => Ok(text),
+    }
+}
+
+/// The place right behind a text.
+fn end_of(text: &str) -> Place {
+    let last = text.rsplit('\n').next().unwrap_or_default();
+    Place {
+        line: text.matches('\n').count().saturating_add(1),
+        column: last.chars().count().saturating_add(1),
+    }
+}
+
+/// Builds the tree from the events of the parser, and stops it where a bound is passed.
+struct Builder<'t> {
+    parser: Parser<'t, saphyr_parser::StrInput<'t>>,
+    /// What is wrong but can be read on past.
+    problems: Vec<Problem>,
+    nodes: usize,
+}
+
+impl<'t> Builder<'t> {
+    fn file(&mut self) -> Result<Document, Problem> {
+        loop {
+            match self.next()? {
+                (Event::StreamStart | Event::DocumentStart(_), _) => {}
+                (Event::StreamEnd, place) => {
+                    return Err(problem(
+                        place,
+                        "the file is empty; a policy needs `version` and `rules`",
+                    ));
+                }
+                (event, place) => {
+                    let document = self.node(event, place, 1)?;
+                    return self.end(document);
+                }
+            }
+        }
+    }
+
+    /// Nothing may follow the document.
+    fn end(&mut self, document: Document) -> Result<Document, Problem> {
+        loop {
+            match self.next()? {
+                (Event::DocumentEnd, _) => {}
+                (Event::StreamEnd, _) => return Ok(document),
+                (_, place) => {
+                    return Err(problem(place, "a second document; a policy is one document"));
+                }
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<(Event<'t>, Place), Problem> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => Ok((event, place_of(&span.start))),
+            // Brackets are counted ahead of their events, so the parser's own bound may speak first.
+            Some(Err(error)) if error.info().contains("recursion limit") => {
+                Err(too_deep(place_of(error.marker())))
+            }
+            Some(Err(error)) => Err(problem(place_of(error.marker()), error.info())),
+            None => Ok((Event::StreamEnd, Place { line: 1, column: 1 })),
+        }
+    }
+
+    fn node(&mut self, event: Event<'t>, place: Place, depth: usize) -> Result<Document, Problem> {
+        self.nodes = self.nodes.saturating_add(1);
+        if self.nodes > MOST_NODES {
+            return Err(problem(place, format!("more than {MOST_NODES} values; split the policy")));
+        }
+        if depth > DEEPEST {
+            return Err(too_deep(place));
+        }
+        let value = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.plain(place, anchor, tag.is_some());
+                scalar(&text, style)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.plain(place, anchor, tag.is_some());
+                Value::List(self.list(depth)?)
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.plain(place, anchor, tag.is_some());
+                Value::Map(self.map(depth)?)
+            }
+            Event::Alias(_) => {
+                return Err(problem(place, "an alias (`*name`); write out what it stands for"));
+            }
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd
+            | Event::SequenceEnd
+            | Event::MappingEnd => return Err(problem(place, "something is missing here")),
+        };
+        Ok(Document { place, value })
+    }
+
+    /// Complains of anchors and tags; what they stand on can still be read.
+    fn plain(&mut self, place: Place, anchor: usize, tagged: bool) {
+        if anchor > 0 {
+            self.problems.push(problem(
+                place,
+                "an anchor (`&name`); aliases are not read, so it is of no use",
+            ));
+        }
+        if tagged {
+            self.problems.push(problem(place, "a tag (`!name`); tags are not read, remove it"));
+        }
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Vec<Document>, Problem> {
+        let mut list = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(list),
+                (event, place) => list.push(self.node(event, place, depth.saturating_add(1))?),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Vec<Entry>, Problem> {
+        let mut entries: Vec<Entry> = Vec::new();
+        // Names are found again by a set, so that a map of a hundred thousand is not read in an hour.
+        let mut seen = std::collections::HashMap::new();
+        loop {
+            let (event, place) = self.next()?;
+            if event == Event::MappingEnd {
+                return Ok(entries);
+            }
+            let key = self.node(event, place, depth.saturating_add(1))?;
+            let Value::Text(name, _) = key.value else {
+                return Err(problem(place, "a key that is no word; write `name: value`"));
+            };
+            let (event, at) = self.next()?;
+            let node = self.node(event, at, depth.saturating_add(1))?;
+            if let Some(before) = seen.insert(name.clone(), place) {
+                let text =
+                    format!("`{}` stands here twice; it stood at {before} before", shown(&name));
+                self.problems.push(problem(place, text));
+            }
+            entries.push(Entry { place, name, node });
+        }
+    }
+}
+
+fn scalar(text: &str, style: ScalarStyle) -> Value {
+    match (style, text) {
+        (ScalarStyle::Plain, "" | "~" | "null" | "Null" | "NULL") => Value::Nothing,
+        (ScalarStyle::Plain, text) => Value::Text(text.to_owned(), false),
+        (_, text) => Value::Text(text.to_owned(), true),
+    }
+}
+
+/// The parser counts columns from 0.
+fn place_of(marker: &Marker) -> Place {
+    Place { line: marker.line(), column: marker.col().saturating_add(1) }
+}
+
+fn too_deep(place: Place) -> Problem {
+    problem(place, format!("nested deeper than {DEEPEST}; no part of a policy is"))
+}
+
+fn problem(place: Place, text: impl Into<String>) -> Problem {
+    Problem { place, text: text.into() }
+}
+
+/// Text for an error: not longer than a reader wants to see.
+fn shown(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        Document::parse(text.as_bytes()).unwrap_err().iter().map(Problem::to_string).collect()
+    }
+
+    fn problem(text: &str) -> String {
+        let all = problems(text);
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0].clone()
+    }
+
+    #[test]
+    fn nodes_know_their_place() {
+        let document =
+            Document::parse(b"rules:\n  - name: a\n    limits: [15/s, '2/min']\n").unwrap();
+        let Value::Map(entries) = document.value else { panic!() };
+        let Value::List(rules) = &entries[0].node.value else { panic!() };
+        let Value::Map(rule) = &rules[0].value else { panic!() };
+        assert_eq!(rule[1].place, Place { line: 3, column: 5 });
+        let Value::List(limits) = &rule[1].node.value else { panic!() };
+        assert_eq!(limits[0].place, Place { line: 3, column: 14 });
+        assert_eq!(limits[0].value, Value::Text("15/s".to_owned(), false));
+        assert_eq!(limits[1].value, Value::Text("2/min".to_owned(), true));
+    }
+
+    #[test]
+    fn json_and_windows_files_are_read_too() {
+        let yaml = Document::parse(b"a: [1, null]\nb: {c: x}").unwrap();
+        let json = Document::parse(b"{\"a\": [1, null], \"b\": {\"c\": \"x\"}}").unwrap();
+        let names = |document: &Document| match &document.value {
+            Value::Map(entries) => {
+                entries.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>()
+            }
+            Value::Nothing | Value::Text(..) | Value::List(_) => panic!("no map"),
+        };
+        assert_eq!(names(&yaml), names(&json));
+        let windows = Document::parse("\u{feff}a: 1\r\nb: 2\r\n".as_bytes()).unwrap();
+        assert_eq!(names(&windows), ["a", "b"]);
+    }
+
+    #[test]
+    fn what_else_yaml_can_do_is_refused() {
+        assert_eq!(
+            problem("a: &x 1"),
+            "1:4: an anchor (`&name`); aliases are not read, so it is of no use"
+        );
+        assert!(problems("a: &x 1\nb: *x")[1].contains("2:4: an alias"));
+        assert!(problem("a: !!str 1").contains("a tag"));
+        assert!(problem("a: 1\n---\nb: 2").starts_with("2:1: a second document"));
+        assert!(problem("? [a]\n: 1").contains("a key that is no word"));
+        assert!(problem("").contains("the file is empty"));
+        assert!(problem("# nothing\n").contains("the file is empty"));
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let all = problems("a: 1\na: 2\nb: !!str x\nb: &y 3\n");
+        assert_eq!(all.len(), 4, "{all:?}");
+    }
+
+    #[test]
+    fn broken_files_say_where() {
+        assert!(problem("a: [1, 2").contains("expected ',' or ']'"));
+        assert!(problem("a: 1\n b: 2").starts_with("2:"));
+        assert!(problem("a: 'x").starts_with("1:"));
+        assert!(problem("a: x\u{0}y").starts_with("1:5: a control character"));
+        let not_utf8 = Document::parse(b"a: 1\nb: \xff").unwrap_err();
+        assert_eq!(not_utf8[0].place, Place { line: 2, column: 4 });
+    }
+
+    #[test]
+    fn bombs_do_not_go_off() {
+        let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n";
+        assert!(problems(bomb).iter().any(|problem| problem.contains("an alias")));
+        let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(problem(&deep).contains("nested deeper than 16"));
+        let deep = "- ".repeat(100_000);
+        assert!(problem(&deep).contains("nested deeper than 16"));
+        assert!(problem(&"a".repeat(5 * 1024 * 1024)).contains("at most 4194304"));
+        let wide = format!("[{}]", "1,".repeat(1_500_000));
+        assert!(problem(&wide).contains("more than 1000000 values"));
+    }
+}
