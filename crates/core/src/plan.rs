@@ -60,7 +60,8 @@ pub struct Take<'l> {
     pub freshness: Freshness,
 }
 
-/// Names a state: the keyed hash of everything that the state belongs to.
+/// Names a state: the keyed hash of everything that the state belongs to. A store may tell states apart by
+/// the lower 80 bits and the upper 16 only.
 ///
 /// ```
 /// assert_ne!(tidegate_core::StateId(1), tidegate_core::StateId(2));

@@ -11,7 +11,8 @@
 //! of all its states, lowest first, so that two plans cannot wait for each other; the clock is read while
 //! they are locked, so that no take sees a state from its own future; and locks are held for arithmetic.
 //!
-//! What has expired is found by walking: every call on a shard looks at two of its states, oldest first.
+//! What has expired is found by walking: every call that may write looks at two states of each shard it
+//! locks, oldest first.
 
 mod settled;
 mod shapes;
@@ -163,7 +164,14 @@ impl Memory {
     /// assert_eq!(Memory::new(Clock::system()).reset_now(&[StateId(7)]), 0);
     /// ```
     pub fn reset_now(&self, states: &[StateId]) -> usize {
-        states.iter().filter(|id| self.shard(place(**id)).remove(**id)).count()
+        let now = self.clock.now();
+        let reset = |id: &&StateId| {
+            let mut shard = self.shard(place(**id));
+            let removed = shard.remove(**id);
+            shard.sweep(now);
+            removed
+        };
+        states.iter().filter(reset).count()
     }
 
     /// How many states are remembered.
@@ -199,13 +207,13 @@ impl Memory {
         &self.clock
     }
 
-    /// Moves states out of their shards, which stay locked, at one instant; and what they were written
-    /// under, where there was something.
+    /// Copies states out of their shards, which stay locked, at one instant; and what they were written
+    /// under, where there was something. They are replaced whole: whoever panics in between changes nothing.
     fn hold(&self, ids: impl Iterator<Item = StateId>) -> (Held<'_>, Vec<Option<Arc<Limit>>>) {
         let ids: Vec<StateId> = ids.collect();
         let mut shards = self.lock_all(&ids);
         let now = self.clock.now();
-        let (shapes, states) = ids.iter().map(|id| shards.take_out(*id)).unzip();
+        let (shapes, states) = ids.iter().map(|id| shards.copy(*id)).unzip();
         (Held { ids, shards, now, states }, shapes)
     }
 
@@ -216,7 +224,7 @@ impl Memory {
                 Some(shape) if **shape == *written.shape => Arc::clone(shape),
                 Some(_) | None => self.shapes.intern(written.shape),
             };
-            held.shards.put_back(*id, shape, written.state);
+            held.shards.put(*id, shape, written.state);
         }
         held.shards.sweep(held.now);
     }
@@ -240,7 +248,7 @@ fn place(id: StateId) -> usize {
     usize::try_from(id.0 % SHARDS_WIDE).unwrap_or(0)
 }
 
-/// States that were moved out, at one instant; nobody else sees them until they are kept again.
+/// Copies of states, at one instant; nobody else sees or changes them until they are kept again.
 struct Held<'m> {
     ids: Vec<StateId>,
     shards: Locked<'m>,
@@ -269,15 +277,15 @@ impl Held<'_> {
 struct Locked<'s>(Vec<(usize, MutexGuard<'s, Shard>)>);
 
 impl Locked<'_> {
-    fn take_out(&mut self, id: StateId) -> (Option<Arc<Limit>>, State) {
-        self.of(id)
-            .and_then(|shard| shard.take_out(id))
-            .map_or((None, State::Empty), |(shape, state)| (Some(shape), state))
+    fn copy(&mut self, id: StateId) -> (Option<Arc<Limit>>, State) {
+        let found = self.of(id).and_then(|shard| shard.get(id));
+        found
+            .map_or((None, State::Empty), |(shape, state)| (Some(Arc::clone(shape)), state.clone()))
     }
 
-    fn put_back(&mut self, id: StateId, shape: Arc<Limit>, state: State) {
+    fn put(&mut self, id: StateId, shape: Arc<Limit>, state: State) {
         if let Some(shard) = self.of(id) {
-            shard.put_back(id, shape, state);
+            shard.put(id, shape, state);
         }
     }
 

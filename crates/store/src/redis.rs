@@ -18,7 +18,7 @@
 //!   slot of a cluster, and 80 bits of the state's name. A million states share one with odds of 1 in 10¹².
 //! - **Shapes.** A bucket's state carries a tag of three digits that a registry in the same Redis translates. A
 //!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. When
-//!   a thousand different buckets are in use, further ones write their shape out, and take more memory.
+//!   999 tags have been given out, further buckets write their shape out, and take more memory.
 
 mod registry;
 mod script;
@@ -57,12 +57,15 @@ const MOST_TRIES: usize = 18;
 /// use tidegate_store::RedisSettings;
 /// let settings = RedisSettings { timeout: Span::from_millis(20), ..RedisSettings::new("redis://127.0.0.1/") };
 /// assert_eq!(settings.connect_timeout, Span::from_secs(1));
+/// let secret = RedisSettings::new("redis://user:password@127.0.0.1/");
+/// assert!(!format!("{secret:?}").contains("password"));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RedisSettings {
     /// `redis://[user:password@]host[:port][/db]` or `redis+unix:///path`.
     pub url: String,
-    /// How long a decision may take.
+    /// How long one command may take; a decision is one, until it meets a limit or a shape that is new to
+    /// this process.
     pub timeout: Span,
     /// How long connecting may take.
     pub connect_timeout: Span,
@@ -109,6 +112,13 @@ impl RedisSettings {
     }
 }
 
+/// The address may hold a password, so it shows in no log.
+impl std::fmt::Debug for RedisSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisSettings").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
 // === impl Redis ===
 
 impl Redis {
@@ -116,16 +126,20 @@ impl Redis {
     pub async fn connect(settings: &RedisSettings, secret: &Secret) -> Result<Self, StoreError> {
         let mut connection = open(settings).await?;
         let store = Self {
-            registry: Registry::new(connection.clone()),
+            registry: Registry::new(connection.clone(), settings.timeout),
             connection: connection.clone(),
             timeout: settings.timeout,
             clock: Clock::system(),
             offset: AtomicI64::new(0),
             test_time: AtomicU64::new(u64::MAX),
         };
+        let sent = store.clock.now().steady;
         let (seconds, micros): (u64, u64) =
             ::redis::cmd("TIME").query_async(&mut connection).await.map_err(unreachable)?;
-        store.learn_time(seconds.saturating_mul(1_000_000).saturating_add(micros));
+        let theirs = Span::from_nanos(micros.saturating_mul(1_000));
+        let theirs =
+            Timestamp::EPOCH.after(Span::from_secs(seconds)).and_then(|at| at.after(theirs));
+        store.learn_time(sent, &Reply::Late(theirs.unwrap_or(Timestamp::END)));
         verify(&mut connection, secret).await?;
         Ok(store)
     }
@@ -138,24 +152,30 @@ impl Redis {
 
     /// Runs a script until it knows all shapes it meets.
     async fn call(&self, call: Call<'_>) -> Result<Reply, StoreError> {
-        let mut told = Vec::new();
-        let mut clock = self.times();
+        for limit in call.limits() {
+            self.supports(limit)?;
+        }
+        let started = self.clock.now().steady;
         let tags = self.registry.tags(call.limits()).await?;
+        let mut told = Vec::new();
+        let mut guess = None;
         for _ in 0..MOST_TRIES {
-            let reply = script::run(&self.connection, &call, &tags, &told, clock).await?;
+            let sent = self.clock.now().steady;
+            let mut times = self.times(sent);
+            times.guess = guess.unwrap_or(times.guess);
+            let reply =
+                script::run(&self.connection, &call, &tags, &told, times, self.timeout).await?;
+            self.learn_time(sent, &reply);
             match reply {
                 Reply::UnknownShape(tag) => told.push((tag, self.registry.shape(tag).await?)),
-                Reply::Moved(now) => clock.guess = now,
-                Reply::Late => return Err(StoreError::TimedOut(self.timeout)),
-                Reply::Found { .. } | Reply::Over | Reply::Already => {
-                    if let Reply::Found { now, .. } = &reply {
-                        self.learn_time(now.as_nanos() / 1_000);
-                    }
-                    return Ok(reply);
-                }
+                Reply::Moved(now) => guess = Some(now),
+                // Late by a clock we had misjudged, perhaps: now we know it better.
+                Reply::Late(_) if self.clock.now().steady.since(started) < self.timeout => {}
+                Reply::Late(_) => return Err(StoreError::TimedOut(self.timeout)),
+                Reply::Found { .. } | Reply::Over | Reply::Already => return Ok(reply),
             }
         }
-        Err(StoreError::Broken("a script does not know the shapes it was told".to_owned()))
+        Err(StoreError::Broken("a script does not know what it was told".to_owned()))
     }
 
     /// The states that a script found, for the core to decide from.
@@ -172,24 +192,30 @@ impl Redis {
     }
 
     /// The server's time as far as we know it, and when the caller of now will have gone.
-    fn times(&self) -> Times {
+    fn times(&self, sent: Timestamp) -> Times {
         let test = self.test_time();
         if let Some(micros) = test {
             let guess = Timestamp::from_nanos(micros.saturating_mul(1_000));
             return Times { test, deadline: 0, guess };
         }
-        let now = self.clock.now().steady.as_nanos();
-        let now = now.saturating_add_signed(self.offset.load(Ordering::Relaxed));
+        let now = sent.as_nanos().saturating_add_signed(self.offset.load(Ordering::Relaxed));
         let deadline = now.saturating_add(self.timeout.as_nanos()) / 1_000;
         Times { test, deadline, guess: Timestamp::from_nanos(now) }
     }
 
-    fn learn_time(&self, server_micros: u64) {
-        if self.test_time().is_none() {
-            let ours = i128::from(self.clock.now().steady.as_nanos());
-            let theirs = i128::from(server_micros).saturating_mul(1_000);
-            let offset = i64::try_from(theirs.saturating_sub(ours)).unwrap_or(0);
-            self.offset.store(offset, Ordering::Relaxed);
+    /// Learns the server's time from a reply: it was read somewhere between sending and now. A slow reply
+    /// says little, unless it says that we are wrong.
+    fn learn_time(&self, sent: Timestamp, reply: &Reply) {
+        let (Reply::Found { now: theirs, .. } | Reply::Moved(theirs) | Reply::Late(theirs)) = reply
+        else {
+            return;
+        };
+        let took = self.clock.now().steady.since(sent).as_nanos();
+        let quick = took < self.timeout.as_nanos() / 2 || matches!(reply, Reply::Late(_));
+        if self.test_time().is_none() && quick {
+            let ours = i128::from(sent.as_nanos()).saturating_add(i128::from(took / 2));
+            let offset = i128::from(theirs.as_nanos()).saturating_sub(ours);
+            self.offset.store(i64::try_from(offset).unwrap_or(0), Ordering::Relaxed);
         }
     }
 }
@@ -302,7 +328,7 @@ impl Store for Redis {
             Reply::Over => Ok(Settled::Late),
             Reply::Already => Ok(Settled::Already),
             Reply::Found { .. } => Ok(Settled::Done),
-            Reply::UnknownShape(_) | Reply::Moved(_) | Reply::Late => Err(garbled()),
+            Reply::UnknownShape(_) | Reply::Moved(_) | Reply::Late(_) => Err(garbled()),
         }
     }
 
@@ -344,9 +370,6 @@ impl Store for Redis {
 
 impl Redis {
     async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
-        for take in plan.takes() {
-            self.supports(take.limit)?;
-        }
         let max_wait = whole_micros(plan.max_wait());
         let call =
             Call { verb: Verb::Take, takes: plan.takes(), parts: &[], max_wait, receipt: None };

@@ -17,7 +17,7 @@ use support::server::{ENGINES, Server};
 use support::{concurrency, hammer, timelines, twin};
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::testing::conformance;
-use tidegate_store::{Name, Redis, RedisSettings, Secret, Store, StoreError};
+use tidegate_store::{Clock, Name, Redis, RedisSettings, Secret, Store, StoreError};
 
 #[tokio::test]
 async fn redis_and_valkey_keep_the_contract() {
@@ -25,6 +25,7 @@ async fn redis_and_valkey_keep_the_contract() {
         let server = Server::start(engine);
         let cases = conformance(async || server.rig().await).await;
         println!("{engine}: {cases} cases of the contract");
+        assert!(cases >= 22);
     }
 }
 
@@ -37,7 +38,7 @@ async fn redis_and_valkey_agree_with_every_timeline_they_support() {
     }
 }
 
-/// The figure of the contract: at least this many steps of each kind, without a difference.
+/// At least this many steps of each kind, without a difference.
 const TWIN_STEPS: u64 = 50_000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,7 +50,7 @@ async fn scripts_and_core_agree_to_the_last_integer() {
             let server = Arc::clone(&server);
             tokio::spawn(async move {
                 let rig = server.rig_beside_others().await;
-                twin::compare(&rig, kind, TWIN_STEPS / 2).await
+                twin::compare(&rig, engine, kind, TWIN_STEPS / 2).await
             })
         });
         for (kind, steps) in twin::KINDS.into_iter().zip(kinds) {
@@ -112,6 +113,8 @@ async fn a_stopped_server_counts_no_ghosts() {
         let other = server.store().await;
         let counted = 1_000 - other.peek(&plan()).await.unwrap()[0].remaining;
         assert_eq!(counted, 1, "{engine}: ghosts were counted");
+        // And the store whose calls were lost goes on by itself.
+        assert!(store.take(&[plan()]).await[0].as_ref().unwrap().done.passes);
     }
 }
 
@@ -128,7 +131,8 @@ async fn a_hundred_thousand_keys_are_small_and_all_of_them_expire() {
             take_keys(&store, algorithm, 100_000).await;
             let bytes = (used_memory(&mut connection).await - before) / 100_000;
             println!("{engine}: {}: {bytes} bytes a key", algorithm.name());
-            assert!(bytes <= 120, "{engine}: {}: {bytes} bytes a key", algorithm.name());
+            let most = if engine == "valkey" { 95 } else { 120 };
+            assert!(bytes <= most, "{engine}: {}: {bytes} bytes a key", algorithm.name());
             assert_eq!(keys_for_ever(&mut connection).await, 0, "{engine}: {}", algorithm.name());
         }
     }
@@ -178,6 +182,31 @@ async fn keys_for_ever(connection: &mut redis::aio::MultiplexedConnection) -> u6
          return n",
     );
     script.invoke_async(connection).await.unwrap()
+}
+
+/// A process that stood still for a while reads replies late. It must not take that for the server's time.
+#[tokio::test]
+async fn a_process_that_stood_still_goes_on() {
+    let server = Server::start("redis");
+    let settings =
+        RedisSettings { timeout: Span::from_millis(100), ..RedisSettings::new(&server.url()) };
+    let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
+    let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+    let plan = || Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap();
+    let clock = Clock::system();
+    for _ in 0..3 {
+        // The call is sent, then nothing of this thread runs for longer than the timeout.
+        let stall = async {
+            let start = clock.now().steady;
+            while clock.now().steady.since(start) < Span::from_millis(250) {}
+        };
+        let sent = [plan()];
+        let _ = tokio::join!(store.take(&sent), stall);
+        for _ in 0..3 {
+            let answer = store.take(&[plan()]).await.pop().unwrap();
+            assert!(answer.unwrap().done.passes);
+        }
+    }
 }
 
 #[tokio::test]

@@ -344,17 +344,17 @@ fn debt_is_bounded(case: &Case) -> Holds {
         } else {
             limit.take(&mut written, &ask);
         }
-        // Whatever was charged, the debt is paid when a full state's time has passed once more.
+        // However much was charged, a state that was charged twice the capacity at once is no better off.
         let owed = limit.peek(&written, Timestamp::from_nanos(now));
+        let again = limit.charge(&mut written.clone(), &Ask { cost: Cost::new(u64::MAX), ..ask });
         let mut full = Written::empty(&limit);
-        limit.charge(&mut full, &Ask { cost: Cost::new(limit.capacity() * 2), ..ask });
-        let worst = limit.peek(&full, Timestamp::from_nanos(now));
-        if let (Outcome::Deny(Retry::After(owed)), Outcome::Deny(Retry::After(worst))) =
-            (owed.outcome, worst.outcome)
-        {
-            prop_assert!(owed <= worst, "deeper in debt than twice the capacity");
-        }
-        prop_assert_eq!(owed.remaining == 0 || owed.passes(), true);
+        let all = limit.charge(&mut full, &Ask { cost: Cost::new(u64::MAX), ..ask });
+        prop_assert!(again.weight <= all.weight, "there was more room than twice the capacity");
+        let mut deepest = written.clone();
+        limit.charge(&mut deepest, &Ask { cost: Cost::new(u64::MAX), ..ask });
+        let more = limit.charge(&mut deepest, &Ask { cost: Cost::ONE, ..ask });
+        prop_assert_eq!(more.weight, 0, "debt has a floor");
+        prop_assert!(owed.remaining == 0 || owed.passes());
         // Nothing passes in debt but what a debt allows: cost 0 is refused exactly then.
         let zero = limit.decide(&written, &Ask { cost: Cost::new(0), ..ask }.waiting(patient));
         let one = limit.decide(&written, &Ask { cost: Cost::ONE, ..ask }.waiting(patient));

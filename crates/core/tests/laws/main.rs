@@ -1,4 +1,4 @@
-//! The laws of DESIGN §4, each tried on thousands of random histories against a naive model.
+//! The laws that every algorithm keeps, each tried on thousands of random histories against a naive model.
 //!
 //! `cargo test -p tidegate-core --test laws` prints a table of laws and cases. `LAWS_CASES` sets how many
 //! cases each law and algorithm gets, `LAWS_SEED` another seed, `LAWS_ONLY` a part of a law's name.

@@ -11,38 +11,39 @@ const LOOKED_AT: usize = 2;
 /// Some of the states.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
+    /// An empty state is one that nobody has swept away yet.
     states: HashMap<StateId, (Arc<Limit>, State)>,
-    /// The states in the order in which they are looked at next. One that was forgotten meanwhile may
-    /// still stand here; one that is remembered stands here at least once.
+    /// The same states, each once, in the order in which they are looked at next.
     order: VecDeque<StateId>,
 }
 
 impl Shard {
     pub(super) fn get(&self, id: StateId) -> Option<(&Arc<Limit>, &State)> {
-        self.states.get(&id).map(|(shape, state)| (shape, state))
+        let found = self.states.get(&id).filter(|(_, state)| *state != State::Empty);
+        found.map(|(shape, state)| (shape, state))
     }
 
-    /// Moves a state out; it stays in its place in the order and is expected back.
-    pub(super) fn take_out(&mut self, id: StateId) -> Option<(Arc<Limit>, State)> {
-        let (shape, state) = self.states.get_mut(&id)?;
-        Some((Arc::clone(shape), std::mem::take(state)))
-    }
-
-    /// Puts a state in its place; an empty one is forgotten.
-    pub(super) fn put_back(&mut self, id: StateId, shape: Arc<Limit>, state: State) {
-        if state == State::Empty {
-            self.states.remove(&id);
-        } else if self.states.insert(id, (shape, state)).is_none() {
-            self.order.push_back(id);
+    /// Replaces a state whole.
+    pub(super) fn put(&mut self, id: StateId, shape: Arc<Limit>, state: State) {
+        let nothing = state == State::Empty;
+        match self.states.get_mut(&id) {
+            Some(place) => *place = (shape, state),
+            None if nothing => {}
+            None => {
+                self.states.insert(id, (shape, state));
+                self.order.push_back(id);
+            }
         }
     }
 
+    /// Empties a state; answers whether there was one.
     pub(super) fn remove(&mut self, id: StateId) -> bool {
-        self.states.remove(&id).is_some()
+        let found = self.states.get_mut(&id).map(|(_, state)| std::mem::take(state));
+        found.is_some_and(|state| state != State::Empty)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.states.len()
+        self.states.values().filter(|(_, state)| *state != State::Empty).count()
     }
 
     /// Looks at the next states and forgets those that have expired.
@@ -79,7 +80,7 @@ mod tests {
         let mut shard = Shard::default();
         for id in 0..1_000u64 {
             let now = id * 100_000_000;
-            shard.put_back(StateId(u128::from(id)), Arc::clone(&limit), taken(&limit, now));
+            shard.put(StateId(u128::from(id)), Arc::clone(&limit), taken(&limit, now));
             shard.sweep(Now::at(Timestamp::from_nanos(now)));
             // A token is back after 200 ms: two states at a time are alive.
             assert!(shard.len() <= 6, "{} states", shard.len());
@@ -88,15 +89,17 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_was_reset_does_not_stay_in_the_order() {
+    fn a_state_stands_in_the_order_once_however_often_it_is_reset() {
         let limit =
             Arc::new(Limit::new(5, Span::from_secs(86_400), Algorithm::TOKEN_BUCKET).unwrap());
         let mut shard = Shard::default();
         for _ in 0..1_000 {
-            shard.put_back(StateId(1), Arc::clone(&limit), taken(&limit, 0));
-            shard.remove(StateId(1));
-            shard.sweep(Now::at(Timestamp::EPOCH));
+            shard.put(StateId(1), Arc::clone(&limit), taken(&limit, 0));
+            assert!(shard.remove(StateId(1)));
+            assert!(!shard.remove(StateId(1)));
         }
-        assert!(shard.order.len() <= 2);
+        assert_eq!((shard.order.len(), shard.len()), (1, 0));
+        shard.sweep(Now::at(Timestamp::EPOCH));
+        assert_eq!((shard.order.len(), shard.states.len()), (0, 0));
     }
 }

@@ -12,6 +12,7 @@ use tidegate_core::{Limit, Span};
 /// Tags and shapes that this process knows; the server knows all.
 pub(super) struct Registry {
     connection: ConnectionManager,
+    timeout: Span,
     /// Locked for a look-up, never across an await.
     known: Mutex<Known>,
 }
@@ -25,8 +26,8 @@ struct Known {
 }
 
 impl Registry {
-    pub(super) fn new(connection: ConnectionManager) -> Self {
-        Self { connection, known: Mutex::default() }
+    pub(super) fn new(connection: ConnectionManager, timeout: Span) -> Self {
+        Self { connection, timeout, known: Mutex::default() }
     }
 
     /// The tags of limits.
@@ -52,7 +53,7 @@ impl Registry {
         let tag: u16 = invocation
             .invoke_async(&mut connection)
             .await
-            .map_err(|error| script::store_error(error, Span::ZERO))?;
+            .map_err(|error| script::store_error(error, self.timeout))?;
         let mut known = lock(&self.known);
         if tag == 0 {
             known.full = true;
@@ -74,7 +75,7 @@ impl Registry {
         let text: Option<String> = get
             .query_async(&mut connection)
             .await
-            .map_err(|error| script::store_error(error, Span::ZERO))?;
+            .map_err(|error| script::store_error(error, self.timeout))?;
         let shape = Arc::new(wire::parse_shape(&text.unwrap_or_default())?);
         let mut known = lock(&self.known);
         known.shapes.insert(tag, Arc::clone(&shape));

@@ -56,8 +56,8 @@ pub(super) enum Reply {
     UnknownShape(u16),
     /// Nothing was done: it is this time, and the window of a calendar is another.
     Moved(Timestamp),
-    /// Nothing was done: the deadline had passed.
-    Late,
+    /// Nothing was done: it is this time, and the deadline had passed.
+    Late(Timestamp),
     /// Nothing was done: the receipt's time is over.
     Over,
     /// Nothing was done: the receipt was settled before.
@@ -89,6 +89,7 @@ pub(super) async fn run(
     tags: &[Tag],
     told: &[(u16, std::sync::Arc<Limit>)],
     clock: Times,
+    timeout: Span,
 ) -> Result<Reply, StoreError> {
     let mut invocation = PLAN.prepare_invoke();
     for state in
@@ -123,28 +124,24 @@ pub(super) async fn run(
     }
     let mut connection = connection.clone();
     let reply = invocation.invoke_async(&mut connection).await;
-    parse(reply.map_err(|error| store_error(error, Span::ZERO))?)
+    parse(reply.map_err(|error| store_error(error, timeout))?)
 }
 
 fn parse(reply: Vec<Value>) -> Result<Reply, StoreError> {
     let mut words = reply.into_iter();
     let mut word = || words.next().map_or_else(|| Ok(Vec::new()), bytes);
     let kind = String::from_utf8_lossy(&word()?).into_owned();
-    let micros: u64 = wire::number(&word()?)?;
+    let now = Timestamp::from_nanos(wire::number::<u64>(&word()?)?.saturating_mul(1_000));
     match kind.as_str() {
-        "late" => Ok(Reply::Late),
+        "late" => Ok(Reply::Late(now)),
         "over" => Ok(Reply::Over),
         "already" => Ok(Reply::Already),
-        "moved" => Ok(Reply::Moved(Timestamp::from_nanos(micros.saturating_mul(1_000)))),
+        "moved" => Ok(Reply::Moved(now)),
         "shape" => Ok(Reply::UnknownShape(wire::number(&word()?)?)),
         "take" | "charge" | "give_back" | "peek" => {
             let passes = wire::number::<u8>(&word()?)? == 1;
             let values = words.map(bytes).collect::<Result<_, _>>()?;
-            Ok(Reply::Found {
-                now: Timestamp::from_nanos(micros.saturating_mul(1_000)),
-                passes,
-                values,
-            })
+            Ok(Reply::Found { now, passes, values })
         }
         other => Err(StoreError::Broken(format!("a script answered `{other}`"))),
     }

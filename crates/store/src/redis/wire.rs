@@ -87,7 +87,7 @@ pub(super) fn supports(limit: &Limit) -> Result<(), &'static str> {
 fn supports_ticks(limit: &Limit, period_nanos: u64) -> Result<(), &'static str> {
     let Some(ticks) = limit.ticks() else { return Ok(()) };
     if ticks.per_period > (period_nanos / NANOS_PER_MICRO).saturating_mul(2) {
-        return Err("faster than a million a second is counted in memory only");
+        return Err("faster than two million a second is counted in memory only");
     }
     if ticks.believed > MOST_TICKS {
         return Err("a burst or queue that takes decades to fill is counted in memory only");
@@ -311,7 +311,8 @@ impl<'l> Shape<'l> {
         if counted <= limit.deepest() || limit.is_unlimited() || limit.amount() == 0 {
             return Ok(Self::Asking(limit));
         }
-        let wide = Limit::new(counted, limit.period().clone(), limit.algorithm());
+        // Twice the amount is the most that is ever counted.
+        let wide = Limit::new(counted.div_ceil(2), limit.period().clone(), limit.algorithm());
         wide.map(|wide| Self::Kept(Arc::new(wide)))
             .map_err(|error| StoreError::Broken(error.to_string()))
     }
@@ -368,4 +369,86 @@ pub(super) fn parse_shape(text: &str) -> Result<Limit, StoreError> {
     };
     let limit = Limit::new(parsed(amount)?, Span::from_nanos(parsed(period)?), algorithm);
     limit.and_then(|limit| limit.with_headroom(headroom)).map_err(|_| bad())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every(amount: u64, period: Span, algorithm: Algorithm) -> Limit {
+        Limit::new(amount, period, algorithm).unwrap()
+    }
+
+    #[test]
+    fn what_a_script_counts_exactly_is_supported_and_no_more() {
+        let (second, day) = (Span::from_secs(1), Span::from_secs(86_400));
+        let (odd, fraction) = (Span::from_nanos(1_000_000_001), Span::from_millis(1_500));
+        let token =
+            |burst| Algorithm::TokenBucket { burst: Some(burst), refill: Refill::Continuous };
+        let first = Algorithm::FixedWindow { align: Align::First };
+        for (supported, limit) in [
+            (true, every(2_000_000, second, token(10))),
+            (false, every(2_000_001, second, token(10))),
+            (true, every(1, Span::from_secs(400 * 86_400), Algorithm::TOKEN_BUCKET)),
+            (false, every(1, Span::from_secs(400 * 86_400), token(80))), // it takes 88 years to fill
+            (true, every(1_000, second, Algorithm::SLIDING_LOG)),
+            (false, every(1_001, second, Algorithm::SLIDING_LOG)),
+            (false, every(10, fraction, Algorithm::SLIDING_LOG)),
+            (true, every(10, fraction, first)),
+            (false, every(10, Span::from_nanos(1_000_001_000), first)),
+            (false, every(10, odd, Algorithm::FIXED_WINDOW)),
+            (false, every(10, odd, Algorithm::SLIDING_BUCKETS)),
+            (true, every(1 << 30, day, Algorithm::SLIDING_BUCKETS)),
+            (true, every(0, odd, Algorithm::SLIDING_LOG)), // blocks: nothing is counted
+            (true, Limit::unlimited()),
+        ] {
+            assert_eq!(supports(&limit).is_ok(), supported, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn a_lowered_limit_reads_what_was_counted_before() {
+        let first = Algorithm::FixedWindow { align: Align::First };
+        let low = every(500_000, Span::from_secs(60), first);
+        let said = Remembered::Window { number: 1, count: 2_000_000 };
+        let shape = Shape::wide_enough(&low, &said).unwrap();
+        assert_ne!(shape.limit().remember(&said), tidegate_core::State::Empty);
+    }
+
+    #[test]
+    fn shapes_are_read_as_written() {
+        let soft = every(7, Span::from_secs(60), Algorithm::LeakyBucket { queue: Some(3) });
+        let soft = soft.with_headroom(Headroom::Soft(20)).unwrap();
+        assert_eq!(parse_shape(&shape_text(&soft)).unwrap(), soft);
+        for text in [
+            "",
+            "token",
+            "token/1/2/3/none",
+            "token/x/1000000000/3/none/0",
+            "bucket/1/1000000000/3/none/0",
+        ] {
+            assert!(parse_shape(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_that_are_not_ours_are_said_to_be() {
+        let limits = Algorithm::ALL.map(|algorithm| every(5, Span::from_secs(60), algorithm));
+        for limit in &limits {
+            for value in [
+                &b"x"[..],
+                b"1",
+                b"\xff\xfe",
+                b"1:",
+                ":::".as_bytes(),
+                b"-5",
+                b"1;2;;",
+                b"99999999999999999999999",
+            ] {
+                // Either it can be read as some state, or it is refused; never a panic.
+                let _ = parse(limit, value);
+            }
+            assert!(parse(limit, b"no state").is_err());
+        }
+    }
 }

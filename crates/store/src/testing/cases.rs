@@ -1,6 +1,7 @@
 //! The cases of the conformance suite, a function each.
 
 use super::Rig;
+use crate::key::{Name, Secret};
 use crate::store::{Answer, Part, ReceiptId, Settled, Settlement, Store};
 use tidegate_core::{
     Algorithm, Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Plan, Refused, Retry, Span,
@@ -188,18 +189,31 @@ async fn plans_of_one_call_are_decided_in_order<S: Store>(rig: Rig<S>) {
 
 async fn states_do_not_mix<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
-    for limit in supported(&rig) {
-        for id in [0, 1, 63, 64, u128::MAX, 1 << 100] {
-            let id = id ^ (1 << 99);
-            rig.store.reset(&[StateId(id)]).await.unwrap();
-            let answer = take(&rig, &[one(id, &limit)]).await;
-            assert_eq!(
-                answer.done.decisions[0].remaining,
-                limit.capacity() - 1,
-                "{}",
-                limit.algorithm().name()
-            );
-        }
+    let secret = Secret::new([7; 32]);
+    let limits = supported(&rig);
+    // Names that differ in one part each, and all limits.
+    let names = [
+        ("r", "l", "u", "1"),
+        ("r", "l", "u", "2"),
+        ("r", "l", "v", "1"),
+        ("r", "m", "u", "1"),
+        ("q", "l", "u", "1"),
+    ];
+    let ids: Vec<(StateId, &Limit)> = limits
+        .iter()
+        .flat_map(|limit| {
+            names.map(|(rule, name, attribute, value)| {
+                let key = [(attribute, value)];
+                (Name { rule, limit: name, key: &key }.id(limit, &secret), limit)
+            })
+        })
+        .collect();
+    for (taken, (id, limit)) in (0u64..).zip(&ids) {
+        take(&rig, &[cost(id.0, limit, 1 + taken % 5)]).await;
+    }
+    for (taken, (id, limit)) in (0u64..).zip(&ids) {
+        let left = take(&rig, &[cost(id.0, limit, 0)]).await.done.decisions[0].remaining;
+        assert_eq!(left, limit.capacity() - 1 - taken % 5, "{}", limit.algorithm().name());
     }
 }
 
@@ -396,8 +410,20 @@ async fn blocked_and_unlimited_remember_nothing<S: Store>(rig: Rig<S>) {
 }
 
 async fn what_is_unsupported_is_said<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
     // Whatever a store cannot count, it must at least count the two that every store has.
     for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_WEIGHTED] {
         rig.store.supports(&limit(15, 60, algorithm)).unwrap();
+    }
+    // And what it says it cannot count, it does not.
+    let odd = Span::from_nanos(1_000_000_007);
+    for algorithm in Algorithm::ALL {
+        let odd = Limit::new(5, odd, algorithm).unwrap();
+        let said = rig.store.supports(&odd).is_ok();
+        let plan = || Plan::new(vec![one(1, &odd)], Span::ZERO).unwrap();
+        assert_eq!(rig.store.take(&[plan()]).await.pop().unwrap().is_ok(), said);
+        assert_eq!(rig.store.charge(&[one(1, &odd)]).await.is_ok(), said);
+        assert_eq!(rig.store.peek(&plan()).await.is_ok(), said);
+        rig.store.reset(&[StateId(1)]).await.unwrap();
     }
 }

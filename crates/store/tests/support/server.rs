@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use tidegate_core::Timestamp;
 use tidegate_store::testing::Rig;
 use tidegate_store::{Redis, RedisSettings, Secret};
@@ -73,7 +74,10 @@ impl Server {
 
     pub(crate) async fn connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).unwrap();
-        client.get_multiplexed_async_connection().await.unwrap()
+        // The client's own half second is too short for a machine that is busy with other tests.
+        let patient =
+            redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+        client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
     }
 }
 

@@ -9,6 +9,8 @@ use tidegate_core::{
 use tidegate_store::testing::Rig;
 use tidegate_store::{Part, ReceiptId, Redis, Settled, Settlement, Store};
 
+/// Longer than any queue, in whole microseconds.
+const FOREVER: u64 = 4_000_000_000_000_000;
 /// Steps of one history: then both forget and begin again, with another limit.
 const STEPS: u64 = 100;
 
@@ -17,8 +19,10 @@ pub(crate) const KINDS: [&str; 8] =
     ["fixed", "first", "log", "buckets", "weighted", "token", "interval", "leaky"];
 
 /// Plays at least `steps` steps of one kind; answers how many.
-pub(crate) async fn compare(rig: &Rig<Redis>, kind: &str, steps: u64) -> u64 {
-    let mut dice = Dice::new(kind.bytes().map(u64::from).sum());
+pub(crate) async fn compare(rig: &Rig<Redis>, engine: &str, kind: &str, steps: u64) -> u64 {
+    let mut dice = Dice::new(
+        kind.bytes().chain(engine.bytes()).fold(7, |n, b| n * 31 % 1_000_003 + u64::from(b)),
+    );
     let mut done = 0;
     while done < steps {
         let id = StateId(u128::from(done) << 40 | u128::from(dice.roll(1 << 40)));
@@ -51,7 +55,7 @@ async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
         );
         let take = Take { bound, ..Take::new(id, limit, cost) };
         let wait = Span::from_nanos(
-            [0, dice.roll(window) * 1_000, u64::MAX >> 12][usize::try_from(dice.roll(3)).unwrap()],
+            [0, dice.roll(window) * 1_000, FOREVER][usize::try_from(dice.roll(3)).unwrap()],
         );
         let plan = Plan::new(vec![take], wait).unwrap();
         let story = || format!("{kind} step {step} at {micros} µs: {take:?}, wait {wait}");
@@ -88,7 +92,7 @@ async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
             }
         }
         let nothing = Take { cost: Cost::default(), ..take };
-        let look = Plan::new(vec![nothing], Span::from_nanos(u64::MAX >> 12)).unwrap();
+        let look = Plan::new(vec![nothing], Span::from_nanos(FOREVER)).unwrap();
         let ours = limit.decide(&core, &look.ask(&nothing, Now::at(now)));
         assert_eq!(rig.store.peek(&look).await.unwrap(), [ours], "after, {}", story());
     }
@@ -110,7 +114,7 @@ fn advance(micros: u64, window: u64, dice: &mut Dice) -> u64 {
 fn shapes(kind: &str, dice: &mut Dice) -> [Limit; 3] {
     let amount = [1 + dice.roll(12), 1 + dice.roll(900), 1 + dice.roll(12)]
         [usize::try_from(dice.roll(3)).unwrap()];
-    let seconds = [1, 60, 3_600, 1 + dice.roll(100), 1 + dice.roll(100_000)]
+    let seconds = [1, 60, 3_600, 1 + dice.roll(100), 1 + dice.roll(34_560_000)]
         [usize::try_from(dice.roll(5)).unwrap()];
     let amount = if kind == "log" { amount % 300 + 1 } else { amount };
     let size = 1 + dice.roll(30);

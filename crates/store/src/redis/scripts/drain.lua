@@ -5,8 +5,9 @@
 --   value    the tick of zero and the tag of its shape in three digits: one whole number, which Redis keeps
 --            without a string; or, where tags have run out, zero:numbers with the whole shape as its tag
 
--- Shapes by tag: those of this call's limits, and others that the caller knows.
-local shapes = {}
+-- Shapes by tag, and by their numbers: those of this call's limits, and others that the caller knows. Equal
+-- numbers are one shape, whatever its tag.
+local shapes, equal = {}, {}
 
 local function shape_of(list, from)
   local shape = {
@@ -14,8 +15,14 @@ local function shape_of(list, from)
     most = list[from + 3], highest = list[from + 4], interval = list[from + 5] == 1,
     tag = list[from + 6],
   }
-  shapes[shape.tag] = shapes[shape.tag] or shape
-  return shapes[shape.tag]
+  local same = {}
+  for i = from, from + 5 do
+    same[#same + 1] = text(list[i])
+  end
+  same = table.concat(same, ' ')
+  equal[same] = equal[same] or shape
+  shapes[shape.tag] = equal[same]
+  return equal[same]
 end
 
 local function tick(shape, time)

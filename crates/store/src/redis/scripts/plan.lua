@@ -1,4 +1,4 @@
--- The call itself: read all states, decide, and write all or none. See plan.rs.
+-- The call itself: read all states, decide, and write all or none. See crates/core/src/plan.rs.
 
 local verb = ARGV[1]
 
@@ -101,7 +101,7 @@ for _, take in ipairs(takes) do
     add(take, math.min(take.weight, less(take.deepest, take.used)))
   elseif passes and take.fits then
     add(take, take.weight)
-  elseif not passes and take.charged and take.weight >= 0 and take.weight <= take.room then
+  elseif not passes and take.charged and take.weight >= 0 then
     add(take, math.min(take.weight, less(take.deepest, take.used)))
   end
 end

@@ -10,7 +10,8 @@
 --   ARGV[3]  the deadline in microseconds of the server's time, or 0: who comes later does nothing
 --   ARGV[4]  how long the caller can wait, in microseconds
 --   ARGV[5]  verb-specific: for give_back when the receipt's time is over, in microseconds, or 0
---   ARGV[6…] for each state its numbers, separated by spaces; the first is the algorithm's letter
+--   ARGV[6]  how many states there are
+--   ARGV[7…] for each state its numbers, separated by spaces; the first is the algorithm's letter
 --   behind   for each tag of a shape that the caller knows besides its own, its numbers
 --
 -- Nothing is decided twice: the reply holds the time and the states as they were, and the caller computes
@@ -26,22 +27,23 @@ local function div_up(a, b)
   return div(a + b - 1, b)
 end
 
--- ⌊a · p / q⌋ and the remainder, for a < 2^53, p < 2^47, q ≤ 2^45, result < 2^53.
--- The rest of a by q is multiplied by p digit by digit, seven bits each, and divided on the way.
+-- ⌊a · p / q⌋ and the remainder, for a < 2^53, p and q ≤ 2^46, result < 2^53.
+-- The rest of a by q is multiplied by p digit by digit, six bits each, and divided on the way: what is carried
+-- stays below 127 · q, which is exact.
 local function muldiv(a, p, q)
   local rest = a % q
   local whole = (a - rest) / q * p
   local digits, n = {}, 0
   while p > 0 do
     n = n + 1
-    digits[n] = p % 128
-    p = (p - p % 128) / 128
+    digits[n] = p % 64
+    p = (p - p % 64) / 64
   end
   local quotient, left = 0, 0
   for i = n, 1, -1 do
-    left = left * 128 + rest * digits[i]
+    left = left * 64 + rest * digits[i]
     local over = left % q
-    quotient = quotient * 128 + (left - over) / q
+    quotient = quotient * 64 + (left - over) / q
     left = over
   end
   return whole + quotient, left
