@@ -103,9 +103,13 @@ impl Clock {
                 if boot.saturating_sub(read.read_at) < READ_EVERY.as_nanos() {
                     return read.now(boot);
                 }
-                // One of the readers renews it; the others go on with what there is.
+                // One of the readers renews it; the others go on with what there is. Both clocks are read
+                // together, under the lock: what lies between the readings would look like a step.
                 if let Ok(mut slew) = slew.try_write() {
-                    *slew = slew.renewed(boot, wall_nanos());
+                    let (boot, wall) = (boot_nanos(), wall_nanos());
+                    if boot.saturating_sub(slew.read_at) >= READ_EVERY.as_nanos() {
+                        *slew = slew.renewed(boot, wall);
+                    }
                     return slew.now(boot);
                 }
                 read.now(boot)

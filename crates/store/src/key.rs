@@ -101,13 +101,22 @@ impl Secret {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn load_or_create(path: &Path) -> io::Result<Self> {
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-            Ok(mut file) => {
-                let secret = Self::random()?;
-                file.write_all(&secret.0)?;
-                file.sync_all()?;
-                Ok(secret)
-            }
+        if path.exists() {
+            return Self::load(path);
+        }
+        // Written whole under another name, then given its own unless somebody was faster: nobody ever sees
+        // half a secret, and all who start at once use one.
+        let secret = Self::random()?;
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(format!(".{:032x}", Self::random()?.verifier()));
+        let draft = Path::new(&draft);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
+        file.write_all(&secret.0)?;
+        file.sync_all()?;
+        let linked = fs::hard_link(draft, path);
+        fs::remove_file(draft)?;
+        match linked {
+            Ok(()) => Ok(secret),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::load(path),
             Err(error) => Err(error),
         }
@@ -304,6 +313,24 @@ mod tests {
             let error = Secret::load_or_create(&path).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn all_who_start_at_once_use_one_secret() {
+        let folder = std::env::temp_dir().join(format!("tidegate-secrets-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for round in 0..50 {
+            let path = folder.join(round.to_string());
+            let secrets: Vec<Secret> = std::thread::scope(|scope| {
+                let starters: Vec<_> = (0..4)
+                    .map(|_| scope.spawn(|| Secret::load_or_create(&path).unwrap()))
+                    .collect();
+                starters.into_iter().map(|starter| starter.join().unwrap()).collect()
+            });
+            assert!(secrets.iter().all(|secret| *secret == secrets[0]));
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 50); // no drafts are left
         fs::remove_dir_all(&folder).unwrap();
     }
 }

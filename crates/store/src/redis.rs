@@ -17,8 +17,8 @@
 //! - **Keys** are 14 bytes: a hash tag of two letters that all states of one key share, so that they lie on one
 //!   slot of a cluster, and 80 bits of the state's name. A million states share one with odds of 1 in 10¹².
 //! - **Shapes.** A bucket's state carries a tag of three digits that a registry in the same Redis translates. A
-//!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. When
-//!   999 tags have been given out, further buckets write their shape out, and take more memory.
+//!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. A
+//!   shape whose tag is taken by another writes itself out instead, and takes more memory.
 
 mod registry;
 mod script;
@@ -27,7 +27,7 @@ mod wire;
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::key::Secret;
-use crate::store::{Answer, Charged, Part, Settled, Settlement, Store};
+use crate::store::{Answer, Charged, Part, ReceiptId, Settled, Settlement, Store};
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use ::redis::io::tcp::TcpSettings;
 use ::redis::{Client, IntoConnectionInfo, RedisError};
@@ -64,8 +64,7 @@ const MOST_TRIES: usize = 18;
 pub struct RedisSettings {
     /// `redis://[user:password@]host[:port][/db]` or `redis+unix:///path`.
     pub url: String,
-    /// How long one command may take; a decision is one, until it meets a limit or a shape that is new to
-    /// this process.
+    /// How long a decision may take, look-ups and reconnecting included.
     pub timeout: Span,
     /// How long connecting may take.
     pub connect_timeout: Span,
@@ -150,8 +149,14 @@ impl Redis {
         self.test_time.store(now.as_nanos() / 1_000, Ordering::Relaxed);
     }
 
-    /// Runs a script until it knows all shapes it meets.
+    /// Calls the script; whatever happens on the way, no longer than the timeout.
     async fn call(&self, call: Call<'_>) -> Result<Reply, StoreError> {
+        let answered = tokio::time::timeout(self.timeout.into(), self.call_until_told(call)).await;
+        answered.unwrap_or(Err(StoreError::TimedOut(self.timeout)))
+    }
+
+    /// Runs a script until it knows all shapes it meets.
+    async fn call_until_told(&self, call: Call<'_>) -> Result<Reply, StoreError> {
         for limit in call.limits() {
             self.supports(limit)?;
         }
@@ -167,7 +172,10 @@ impl Redis {
                 script::run(&self.connection, &call, &tags, &told, times, self.timeout).await?;
             self.learn_time(sent, &reply);
             match reply {
-                Reply::UnknownShape(tag) => told.push((tag, self.registry.shape(tag).await?)),
+                Reply::UnknownShape(tag, place) => {
+                    let asking = call.limits().nth(place).ok_or_else(garbled)?;
+                    told.push((tag, self.registry.shape(tag, asking).await?));
+                }
                 Reply::Moved(now) => guess = Some(now),
                 // Late by a clock we had misjudged, perhaps: now we know it better.
                 Reply::Late(_) if self.clock.now().steady.since(started) < self.timeout => {}
@@ -232,7 +240,7 @@ impl<'l> Found<'l> {
         let shape = match under {
             WrittenUnder::Registered(tag) => wire::Shape::Kept(registry.known(tag)?),
             WrittenUnder::Whole(shape) => wire::Shape::Kept(Arc::new(shape)),
-            WrittenUnder::Room(room) => wire::Shape::with_room(limit, room)?,
+            WrittenUnder::Room(room) => wire::Shape::with_room(limit, room, &value),
             WrittenUnder::Asking => wire::Shape::wide_enough(limit, &value)?,
         };
         Ok(Self { shape, value })
@@ -295,7 +303,8 @@ impl Store for Redis {
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
-        let mut charged = Charged { at: Timestamp::EPOCH, decisions: vec![], receipts: vec![] };
+        let now = self.times(self.clock.now().steady).guess;
+        let mut charged = Charged { at: now, decisions: vec![], receipts: vec![] };
         for take in takes {
             let call = Call {
                 verb: Verb::Charge,
@@ -321,15 +330,25 @@ impl Store for Redis {
     }
 
     async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
-        let receipt = Some((settlement.id, settlement.until));
-        let parts: &[Part<'_>] = settlement.parts;
-        let call = Call { verb: Verb::GiveBack, takes: &[], parts, max_wait: Span::ZERO, receipt };
-        match self.call(call).await? {
-            Reply::Over => Ok(Settled::Late),
-            Reply::Already => Ok(Settled::Already),
-            Reply::Found { .. } => Ok(Settled::Done),
-            Reply::UnknownShape(_) | Reply::Moved(_) | Reply::Late(_) => Err(garbled()),
+        // A script reads each state once, so the second part of a state has a call of its own.
+        let (mut first, mut more): (Vec<Part<'_>>, Vec<Part<'_>>) = (Vec::new(), Vec::new());
+        for part in settlement.parts {
+            let seen = first.iter().any(|earlier| earlier.state == part.state);
+            if seen { more.push(*part) } else { first.push(*part) }
         }
+        let receipt = Some((settlement.id, settlement.until));
+        let settled = match self.call(giving_back(&first, receipt)).await? {
+            Reply::Over => Settled::Late,
+            Reply::Already => Settled::Already,
+            Reply::Found { .. } => Settled::Done,
+            Reply::UnknownShape(..) | Reply::Moved(_) | Reply::Late(_) => return Err(garbled()),
+        };
+        if settled == Settled::Done {
+            for part in more {
+                self.call(giving_back(&[part], None)).await?;
+            }
+        }
+        Ok(settled)
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
@@ -389,6 +408,10 @@ impl Redis {
         }
         Ok(Answer { at: now, done })
     }
+}
+
+fn giving_back<'c>(parts: &'c [Part<'c>], receipt: Option<(ReceiptId, Timestamp)>) -> Call<'c> {
+    Call { verb: Verb::GiveBack, takes: &[], parts, max_wait: Span::ZERO, receipt }
 }
 
 /// The clock of a script is no finer than that.

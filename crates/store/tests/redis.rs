@@ -184,6 +184,33 @@ async fn keys_for_ever(connection: &mut redis::aio::MultiplexedConnection) -> u6
     script.invoke_async(connection).await.unwrap()
 }
 
+/// The registry is an ordinary key: it can be deleted, or evicted. No state may be taken for another's then.
+#[tokio::test]
+async fn a_lost_registry_grants_nothing() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let bucket =
+            |seconds| Limit::new(10, Span::from_secs(seconds), Algorithm::TOKEN_BUCKET).unwrap();
+        let (daily, longer) = (bucket(86_400), bucket(100_000));
+        let plan = |id, limit, cost| {
+            let take = Take::new(StateId(id), limit, Cost::new(cost));
+            [Plan::new(vec![take], Span::ZERO).unwrap()]
+        };
+        let (first, second) = (server.store().await, server.store().await);
+        assert!(first.take(&plan(1, &daily, 1)).await[0].as_ref().unwrap().done.passes);
+        let mut connection = server.connection().await;
+        let () =
+            redis::cmd("DEL").arg("{tidegate}shapes").query_async(&mut connection).await.unwrap();
+        assert!(second.take(&plan(2, &longer, 10)).await[0].as_ref().unwrap().done.passes);
+        assert!(!first.take(&plan(2, &daily, 10)).await[0].as_ref().unwrap().done.passes);
+        // One that knows neither the shape nor anybody who does gets an answer, and not more than the limit.
+        let () =
+            redis::cmd("DEL").arg("{tidegate}shapes").query_async(&mut connection).await.unwrap();
+        let third = server.store().await;
+        assert!(third.take(&plan(1, &longer, 10)).await[0].is_ok());
+    }
+}
+
 /// A process that stood still for a while reads replies late. It must not take that for the server's time.
 #[tokio::test]
 async fn a_process_that_stood_still_goes_on() {

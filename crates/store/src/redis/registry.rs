@@ -1,11 +1,17 @@
 //! The registry of shapes: three digits for what a bucket's state was written under.
+//!
+//! A tag is a hash of its shape, so every node computes the same one, and computes it again should the registry
+//! be lost. The registry is there for the way back: a node that meets a tag it does not know looks it up. If two
+//! shapes share a tag, the second one writes itself out in full instead.
 
 use super::wire::{self, Tag};
 use super::{KEPT_SECONDS, REGISTRY_KEY, script};
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
 use ::redis::aio::ConnectionManager;
+use siphasher::sip::SipHasher13;
 use std::collections::HashMap;
+use std::hash::Hasher;
 use std::sync::Arc;
 use tidegate_core::{Limit, Span};
 
@@ -19,11 +25,13 @@ pub(super) struct Registry {
 
 #[derive(Default)]
 struct Known {
-    tags: HashMap<Limit, u16>,
+    tags: HashMap<Limit, Tag>,
+    /// At most 999, since tags have three digits.
     shapes: HashMap<u16, Arc<Limit>>,
-    /// The server has no tag left to give.
-    full: bool,
 }
+
+/// Limits that a process remembers the tags of; more are looked up again.
+const MOST_TAGS: usize = 10_000;
 
 impl Registry {
     pub(super) fn new(connection: ConnectionManager, timeout: Span) -> Self {
@@ -44,41 +52,49 @@ impl Registry {
     }
 
     async fn tag(&self, limit: &Limit) -> Result<Tag, StoreError> {
-        if let Some(tag) = lock(&self.known).tag(limit) {
-            return Ok(tag);
+        if let Some(tag) = lock(&self.known).tags.get(limit) {
+            return Ok(*tag);
         }
+        let (tag, text) = (tag_of(limit), wire::shape_text(limit));
         let mut connection = self.connection.clone();
         let mut invocation = script::REGISTER.prepare_invoke();
-        invocation.key(REGISTRY_KEY).arg(wire::shape_text(limit)).arg(KEPT_SECONDS);
-        let tag: u16 = invocation
+        invocation.key(REGISTRY_KEY).arg(tag).arg(text).arg(KEPT_SECONDS);
+        let ours: bool = invocation
             .invoke_async(&mut connection)
             .await
             .map_err(|error| script::store_error(error, self.timeout))?;
         let mut known = lock(&self.known);
-        if tag == 0 {
-            known.full = true;
-            return Ok(Tag::Whole);
+        if known.tags.len() >= MOST_TAGS {
+            known.tags.clear();
         }
+        let tag = if ours { Tag::Registered(tag) } else { Tag::Whole };
         known.tags.insert(limit.clone(), tag);
-        known.shapes.insert(tag, Arc::new(limit.clone()));
-        Ok(Tag::Registered(tag))
+        if let Tag::Registered(tag) = tag {
+            known.shapes.insert(tag, Arc::new(limit.clone()));
+        }
+        Ok(tag)
     }
 
-    /// The shape of a tag, looked up if this process does not know it yet.
-    pub(super) async fn shape(&self, tag: u16) -> Result<Arc<Limit>, StoreError> {
+    /// The shape of a tag, looked up if this process does not know it yet. One that the registry has lost is
+    /// taken for the limit that asks: what its ticks then say is either over, or more than can be in use and
+    /// counts as used up once.
+    pub(super) async fn shape(&self, tag: u16, asking: &Limit) -> Result<Arc<Limit>, StoreError> {
         if let Ok(shape) = self.known(tag) {
             return Ok(shape);
         }
         let mut connection = self.connection.clone();
         let mut get = ::redis::cmd("HGET");
-        get.arg(REGISTRY_KEY).arg(format!("t:{tag}"));
+        get.arg(REGISTRY_KEY).arg(tag);
         let text: Option<String> = get
             .query_async(&mut connection)
             .await
             .map_err(|error| script::store_error(error, self.timeout))?;
-        let shape = Arc::new(wire::parse_shape(&text.unwrap_or_default())?);
-        let mut known = lock(&self.known);
-        known.shapes.insert(tag, Arc::clone(&shape));
+        let shape = match text {
+            Some(text) => wire::parse_shape(&text)?,
+            None => asking.clone(),
+        };
+        let shape = Arc::new(shape);
+        lock(&self.known).shapes.insert(tag, Arc::clone(&shape));
         Ok(shape)
     }
 
@@ -91,9 +107,9 @@ impl Registry {
     }
 }
 
-impl Known {
-    fn tag(&self, limit: &Limit) -> Option<Tag> {
-        let registered = self.tags.get(limit).map(|tag| Tag::Registered(*tag));
-        registered.or(self.full.then_some(Tag::Whole))
-    }
+/// The tag of a shape, 1 to 999: of the server's choosing it is not, so a fixed hash will do.
+fn tag_of(limit: &Limit) -> u16 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(wire::shape_text(limit).as_bytes());
+    u16::try_from(hasher.finish() % 999).unwrap_or(0).saturating_add(1)
 }

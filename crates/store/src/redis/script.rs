@@ -52,8 +52,8 @@ pub(super) struct Call<'c> {
 pub(super) enum Reply {
     /// The states as they were, and whether the plan passes.
     Found { now: Timestamp, passes: bool, values: Vec<Vec<u8>> },
-    /// Nothing was done: a state has a shape that the script was not told of.
-    UnknownShape(u16),
+    /// Nothing was done: a state has a shape that the script was not told of; its tag, and which state.
+    UnknownShape(u16, usize),
     /// Nothing was done: it is this time, and the window of a calendar is another.
     Moved(Timestamp),
     /// Nothing was done: it is this time, and the deadline had passed.
@@ -98,8 +98,9 @@ pub(super) async fn run(
         invocation.key(wire::key(state).as_slice());
     }
     if let Some((receipt, _)) = call.receipt {
-        invocation
-            .key(wire::receipt_key(receipt, call.parts.first().map(|part| part.state)).as_slice());
+        invocation.key(
+            wire::receipt_key(receipt, call.parts.iter().map(|part| part.state).min()).as_slice(),
+        );
     }
     invocation.arg(match call.verb {
         Verb::Take => "take",
@@ -137,7 +138,7 @@ fn parse(reply: Vec<Value>) -> Result<Reply, StoreError> {
         "over" => Ok(Reply::Over),
         "already" => Ok(Reply::Already),
         "moved" => Ok(Reply::Moved(now)),
-        "shape" => Ok(Reply::UnknownShape(wire::number(&word()?)?)),
+        "shape" => Ok(Reply::UnknownShape(wire::number(&word()?)?, wire::number(&word()?)?)),
         "take" | "charge" | "give_back" | "peek" => {
             let passes = wire::number::<u8>(&word()?)? == 1;
             let values = words.map(bytes).collect::<Result<_, _>>()?;
@@ -162,12 +163,14 @@ pub(super) fn store_error(error: RedisError, timeout: Span) -> StoreError {
     if error.is_timeout() {
         return StoreError::TimedOut(timeout);
     }
-    let broken = matches!(
-        error.kind(),
-        ErrorKind::Parse
-            | ErrorKind::UnexpectedReturnType
-            | ErrorKind::Server(ServerErrorKind::ResponseError)
-    );
+    let foreign = error.code() == Some("WRONGTYPE"); // another program's data under our key
+    let broken = foreign
+        || matches!(
+            error.kind(),
+            ErrorKind::Parse
+                | ErrorKind::UnexpectedReturnType
+                | ErrorKind::Server(ServerErrorKind::ResponseError)
+        );
     if broken {
         StoreError::Broken(error.to_string())
     } else {

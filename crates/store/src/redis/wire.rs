@@ -38,7 +38,8 @@ fn letter(bits: u8) -> u8 {
     LETTERS.get(usize::from(bits & 63)).copied().unwrap_or(b'A')
 }
 
-/// The mark of a settled receipt, on the slot of the first state it gives back to.
+/// The mark of a settled receipt, on the slot of the lowest state it gives back to: the same in whatever order
+/// its parts are presented.
 pub(super) fn receipt_key(receipt: ReceiptId, beside: Option<StateId>) -> Vec<u8> {
     let state_key = key(beside.unwrap_or(StateId(receipt.0)));
     let mut marked = state_key.iter().copied().take(4).collect::<Vec<u8>>();
@@ -287,14 +288,16 @@ pub(super) enum Shape<'l> {
 }
 
 impl<'l> Shape<'l> {
-    /// The limit that asks, if as much fits under it; otherwise one like it under which so much does.
-    pub(super) fn with_room(limit: &'l Limit, room: u64) -> Result<Self, StoreError> {
-        if room == limit.room(Bound::Headroom) || limit.is_unlimited() || limit.amount() == 0 {
-            return Ok(Self::Asking(limit));
+    /// The limit that asks, if as much fits under it and it can hold what was counted; otherwise one like it
+    /// under which so much does.
+    pub(super) fn with_room(limit: &'l Limit, room: u64, said: &Remembered) -> Self {
+        let counted =
+            if let Remembered::Windows { cur, prev, .. } = said { *cur.max(prev) } else { 0 };
+        if room == limit.room(Bound::Headroom) && counted <= limit.deepest() {
+            return Self::Asking(limit);
         }
         let like = Limit::new(room, limit.period().clone(), limit.algorithm());
-        like.map(|like| Self::Kept(Arc::new(like)))
-            .map_err(|error| StoreError::Broken(error.to_string()))
+        like.map_or(Self::Asking(limit), |like| Self::Kept(Arc::new(like)))
     }
 
     /// The limit that asks; or, if it was lowered and what was counted does not fit it any more, one like it

@@ -31,6 +31,8 @@ pub(super) async fn all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
         a_peek_changes_nothing,
         a_charge_goes_into_debt_and_no_deeper,
         a_receipt_is_settled_once,
+        a_receipt_is_settled_once_in_whatever_order,
+        two_parts_of_one_state_are_both_given_back,
         a_receipt_is_settled_in_time_or_not_at_all,
         a_receipt_of_a_window_that_is_over_is_worth_nothing,
         a_reset_forgets_and_counts,
@@ -255,6 +257,42 @@ async fn a_receipt_is_settled_once<S: Store>(rig: Rig<S>) {
         assert_eq!(peek(&rig, cost(id, limit, 0)).await, left, "{name}");
         let patient = take(&rig, &[cost(id, limit, 0)]).await.done.decisions[0];
         assert_eq!(patient.remaining, limit.capacity() - 1, "{name}");
+    }
+}
+
+async fn a_receipt_is_settled_once_in_whatever_order<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let limit = limit(9, 3_600, Algorithm::FIXED_WINDOW);
+    let takes = [cost(1, &limit, 2), cost(1 << 120, &limit, 2)];
+    let answer = take(&rig, &takes).await;
+    let mut parts = parts(&takes, &answer);
+    let until = Timestamp::from_nanos(NOW + SECOND);
+    for expected in [Settled::Done, Settled::Already] {
+        let settlement = Settlement { id: ReceiptId(5), until, parts: &parts };
+        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), expected);
+        parts.reverse();
+    }
+}
+
+async fn two_parts_of_one_state_are_both_given_back<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let until = Timestamp::from_nanos(NOW + SECOND);
+    for (id, limit) in (1u128..).zip(&supported(&rig)) {
+        let takes = [cost(id, limit, 2), cost(id, limit, 1)];
+        let mut all = Vec::new();
+        for one in &takes {
+            let answer = take(&rig, &[*one]).await;
+            all.extend(parts(&[*one], &answer));
+        }
+        all.reverse(); // the last in a queue first
+        let settlement = Settlement { id: ReceiptId(id), until, parts: &all };
+        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
+        assert_eq!(
+            remaining(&rig, one(id, limit)).await,
+            limit.capacity(),
+            "{}",
+            limit.algorithm().name()
+        );
     }
 }
 

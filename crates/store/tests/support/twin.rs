@@ -119,9 +119,10 @@ fn shapes(kind: &str, dice: &mut Dice) -> [Limit; 3] {
     let amount = if kind == "log" { amount % 300 + 1 } else { amount };
     let size = 1 + dice.roll(30);
     let buckets = u16::try_from(2 + dice.roll(70)).unwrap();
-    let headroom = [Headroom::None, Headroom::Soft(50), Headroom::Elastic(250)]
-        [usize::try_from(dice.roll(3)).unwrap()];
-    let make = |amount: u64, seconds: u64, size: u64| {
+    let rooms = [Headroom::None, Headroom::Soft(50), Headroom::Elastic(250)];
+    let mut headroom = || rooms[usize::try_from(dice.roll(3)).unwrap()];
+    let headrooms = [headroom(), headroom(), headroom()];
+    let make = |amount: u64, seconds: u64, size: u64, headroom: Headroom| {
         let algorithm = match kind {
             "fixed" => Algorithm::FIXED_WINDOW,
             "first" => Algorithm::FixedWindow { align: Align::First },
@@ -138,9 +139,10 @@ fn shapes(kind: &str, dice: &mut Dice) -> [Limit; 3] {
     };
     // Only buckets keep their states when the period is edited.
     let other = if matches!(kind, "token" | "leaky") { seconds * 2 / 3 + 1 } else { seconds };
+    let [first, second, third] = headrooms;
     [
-        make(amount, seconds, size),
-        make(amount * 2 % 400 + 1, seconds, size + 3),
-        make(amount.div_ceil(3), other, size / 2 + 1),
+        make(amount, seconds, size, first),
+        make(amount * 2 % 400 + 1, seconds, size + 3, second),
+        make(amount.div_ceil(3), other, size / 2 + 1, third),
     ]
 }

@@ -49,7 +49,7 @@ for i, take in ipairs(takes) do
   if value then
     take.state = take.algorithm.read(take, value)
     if take.state.tag and not take.state.shape then
-      return { 'shape', text(now), text(take.state.tag) }
+      return { 'shape', text(now), text(take.state.tag), text(i - 1) }
     end
     local mended = take.algorithm.mend(take, take.state)
     if mended then
