@@ -34,6 +34,7 @@
 
 pub mod algorithm;
 mod calendar;
+mod compile;
 mod decision;
 mod limit;
 mod plan;

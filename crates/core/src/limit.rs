@@ -9,11 +9,9 @@
 //!   Limit::unlimited()                     refuses nothing and remembers nothing
 //! ```
 
-use crate::algorithm::{
-    Shape, drain::Drain, fixed_window, leaky_bucket, sliding_buckets, sliding_log,
-    sliding_weighted, token_bucket,
-};
+use crate::algorithm::{Shape, leaky_bucket, token_bucket};
 use crate::calendar::Calendar;
+use crate::compile::{Measure, SHORTEST_PERIOD, checked_headroom, compile};
 use crate::decision::{Bound, Cost};
 use crate::time::Span;
 use core::fmt;
@@ -189,32 +187,6 @@ pub struct Ticks {
     pub believed: u64,
 }
 
-/// What the algorithm counts in: hits for windows, ticks for buckets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Measure {
-    /// What a cost of 1 weighs.
-    unit: u64,
-    /// How much fits under the plain bound.
-    plain: u64,
-    /// How much fits with headroom.
-    stretched: u64,
-}
-
-const SHORTEST_PERIOD: Span = Span::from_millis(1);
-/// A leap year and a month: "per year" and "13 months" fit, and a period in microseconds fits 53 bits.
-const LONGEST_PERIOD: Span = Span::from_secs(400 * 86_400);
-/// Elastic to ten times the amount; counters are sized for it.
-const MOST_STRETCH_PERCENT: u16 = 1_000;
-/// An entry each: a log of more is a table, and sub-windows count as exactly for less.
-const MOST_IN_LOG: u64 = 10_000;
-/// Twice this still fits the four bytes of a counter.
-const MOST_IN_BUCKETS: u64 = 1 << 30;
-/// Twice this, ten times this with headroom, and a start to a thousandth of the period share a word.
-const MOST_FROM_FIRST: u64 = 1_000_000;
-/// Twice this and a start in minutes share a word.
-const MOST_IN_CALENDAR: u64 = 1 << 34;
-const HUNDRED_YEARS: Span = Span::from_secs(100 * 36_525 * 864);
-
 // === impl Limit ===
 
 impl Limit {
@@ -270,7 +242,7 @@ impl Limit {
     /// ```
     pub fn with_headroom(self, headroom: Headroom) -> Result<Self, LimitError> {
         if self.is_unlimited() {
-            return Ok(Self { headroom: headroom.checked()?, ..self });
+            return Ok(Self { headroom: checked_headroom(headroom)?, ..self });
         }
         let (measure, shape) = compile(self.amount, &self.period, self.algorithm, headroom)?;
         Ok(Self { headroom, measure, shape, ..self })
@@ -517,195 +489,6 @@ impl Algorithm {
             Self::TokenBucket { .. } => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
         }
-    }
-}
-
-// === impl Headroom ===
-
-impl Headroom {
-    const fn checked(self) -> Result<Self, LimitError> {
-        match self {
-            Self::Soft(percent) if percent > MOST_STRETCH_PERCENT - 100 => {
-                Err(LimitError::Headroom)
-            }
-            Self::Elastic(percent) if percent < 100 || percent > MOST_STRETCH_PERCENT => {
-                Err(LimitError::Headroom)
-            }
-            Self::None | Self::Soft(_) | Self::Elastic(_) => Ok(self),
-        }
-    }
-
-    /// What a window may count to: both kinds of headroom let it count further.
-    fn of_window(self, amount: u64) -> u64 {
-        match self {
-            Self::None => amount,
-            Self::Soft(percent) => amount.saturating_add(percent_of(amount, percent)),
-            Self::Elastic(percent) => percent_of(amount, percent),
-        }
-    }
-
-    /// What more a bucket may hold: elastic grows its rate, not its size.
-    fn of_bucket(self, size: u64) -> u64 {
-        match self {
-            Self::None | Self::Elastic(_) => 0,
-            Self::Soft(percent) => percent_of(size, percent),
-        }
-    }
-}
-
-/// `⌊n · percent / 100⌋`.
-fn percent_of(n: u64, percent: u16) -> u64 {
-    let share = u128::from(n).saturating_mul(u128::from(percent)) / 100;
-    u64::try_from(share).unwrap_or(u64::MAX)
-}
-
-// === compiling a limit ===
-
-fn compile(
-    amount: u64,
-    period: &Period,
-    algorithm: Algorithm,
-    headroom: Headroom,
-) -> Result<(Measure, Shape), LimitError> {
-    let headroom = headroom.checked()?;
-    let window = match (period, algorithm) {
-        (Period::Every(span), _) => checked_rate(amount, *span)?,
-        (Period::Calendar(calendar), Algorithm::FixedWindow { align: Align::Epoch }) => {
-            return compile_calendar(amount, calendar, headroom);
-        }
-        (Period::Calendar(_), _) => return Err(LimitError::CalendarNeedsFixedWindow),
-    };
-    match algorithm {
-        Algorithm::FixedWindow { align } => {
-            let measure = counting(amount, headroom, most_in_fixed_window(align, window)?)?;
-            let shape = fixed_window::Shape::new(align, window, measure.most());
-            Ok((measure, blocked_or(amount, shape.map(Shape::FixedWindow))?))
-        }
-        Algorithm::SlidingLog => {
-            let measure = counting(amount, headroom, MOST_IN_LOG)?;
-            let shape = sliding_log::Shape::new(window);
-            Ok((measure, blocked_or(amount, shape.map(Shape::SlidingLog))?))
-        }
-        Algorithm::SlidingBuckets { buckets } => {
-            if !(2..=1_000).contains(&buckets) {
-                return Err(LimitError::Buckets);
-            }
-            let measure = counting(amount, headroom, MOST_IN_BUCKETS)?;
-            if measure.most() > u64::from(u32::MAX) {
-                return Err(LimitError::HeadroomTooLarge);
-            }
-            let shape = sliding_buckets::Shape::new(window, buckets, measure.most());
-            Ok((measure, blocked_or(amount, shape.map(Shape::SlidingBuckets))?))
-        }
-        Algorithm::SlidingWeighted => {
-            let measure = counting(amount, headroom, u64::MAX)?;
-            let shape = sliding_weighted::Shape::new(measure.stretched, window, measure.most());
-            Ok((measure, blocked_or(amount, shape.map(Shape::SlidingWeighted))?))
-        }
-        Algorithm::TokenBucket { burst, refill } => {
-            let burst = burst.unwrap_or(amount);
-            if burst == 0 && amount > 0 {
-                return Err(LimitError::NoBurst);
-            }
-            let sizes = [burst, burst.saturating_add(headroom.of_bucket(burst))];
-            let (measure, drain) = draining(amount, window, refill, sizes)?;
-            Ok((
-                measure,
-                blocked_or(amount, drain.map(|d| Shape::TokenBucket(token_bucket::Shape(d))))?,
-            ))
-        }
-        Algorithm::LeakyBucket { queue } => {
-            let queue = queue.unwrap_or(amount);
-            let sizes = [queue, queue.saturating_add(headroom.of_bucket(queue))];
-            let sizes = sizes.map(|waiting| waiting.saturating_add(1));
-            let (measure, drain) = draining(amount, window, Refill::Continuous, sizes)?;
-            Ok((
-                measure,
-                blocked_or(amount, drain.map(|d| Shape::LeakyBucket(leaky_bucket::Shape(d))))?,
-            ))
-        }
-    }
-}
-
-fn compile_calendar(
-    amount: u64,
-    calendar: &Calendar,
-    headroom: Headroom,
-) -> Result<(Measure, Shape), LimitError> {
-    let measure = counting(amount, headroom, MOST_IN_CALENDAR)?;
-    let shape = fixed_window::Shape::of_calendar(calendar.clone(), measure.most());
-    Ok((measure, blocked_or(amount, shape.map(Shape::FixedWindow))?))
-}
-
-/// The period in nanoseconds, if a decision can be computed for this rate at all.
-fn checked_rate(amount: u64, period: Span) -> Result<u64, LimitError> {
-    if period < SHORTEST_PERIOD {
-        Err(LimitError::PeriodTooShort)
-    } else if period > LONGEST_PERIOD {
-        Err(LimitError::PeriodTooLong)
-    } else if amount > period.as_nanos() {
-        Err(LimitError::TooFast)
-    } else {
-        Ok(period.as_nanos())
-    }
-}
-
-const fn most_in_fixed_window(align: Align, window: u64) -> Result<u64, LimitError> {
-    match align {
-        Align::Epoch => Ok(u64::MAX),
-        Align::First if window < Span::from_secs(1).as_nanos() => Err(LimitError::FirstNeedsSecond),
-        Align::First => Ok(MOST_FROM_FIRST),
-    }
-}
-
-/// The measure of an algorithm that counts hits.
-fn counting(amount: u64, headroom: Headroom, most: u64) -> Result<Measure, LimitError> {
-    if amount > most {
-        return Err(LimitError::AmountTooLarge { most });
-    }
-    Ok(Measure { unit: 1, plain: amount, stretched: headroom.of_window(amount) })
-}
-
-/// The measure of an algorithm that drains, and its drain; a blocked one has none.
-fn draining(
-    amount: u64,
-    window: u64,
-    refill: Refill,
-    [plain, stretched]: [u64; 2],
-) -> Result<(Measure, Option<Drain>), LimitError> {
-    if amount == 0 {
-        return Ok((Measure { unit: 1, plain: 0, stretched: 0 }, None));
-    }
-    let Some(mut drain) = Drain::new(amount, window, refill) else {
-        return Err(LimitError::TooFast);
-    };
-    let ticks = |size: u64| {
-        let ticks =
-            size.checked_mul(drain.unit()).filter(|t| drain.lasts_at_most(*t, HUNDRED_YEARS));
-        ticks.ok_or(LimitError::TooLongToFill)
-    };
-    let measure =
-        Measure { unit: drain.unit(), plain: ticks(plain)?, stretched: ticks(stretched)? };
-    drain.bound(measure.most());
-    Ok((measure, Some(drain)))
-}
-
-/// Amount 0 blocks whatever the algorithm; otherwise its shape must have fitted.
-fn blocked_or(amount: u64, shape: Option<Shape>) -> Result<Shape, LimitError> {
-    match (amount, shape) {
-        (0, _) => Ok(Shape::Blocked),
-        (_, Some(shape)) => Ok(shape),
-        (_, None) => Err(LimitError::TooFast),
-    }
-}
-
-// === impl Measure ===
-
-impl Measure {
-    /// The most that is ever written down: twice the capacity in debt, or the capacity stretched.
-    const fn most(&self) -> u64 {
-        let debt = self.plain.saturating_mul(2);
-        if debt > self.stretched { debt } else { self.stretched }
     }
 }
 

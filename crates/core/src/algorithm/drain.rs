@@ -60,16 +60,15 @@ impl Drain {
         Some(Self { ticks, unit_bits, refill, most: 0, highest: 0 })
     }
 
-    /// Sets how far up levels can be, in ticks.
-    pub(crate) fn bound(&mut self, most: u64) {
+    /// The same drain with levels up to so many ticks.
+    pub(crate) fn bounded(self, most: u64) -> Self {
         let disorder = self.ticks.floor(TOLERANCE.as_nanos()).saturating_add(1);
         let tolerance = match self.refill {
             Refill::Continuous => disorder,
             // A clock just behind an edge is a whole period behind.
             Refill::Interval => disorder.next_multiple_of(self.ticks.num()),
         };
-        self.most = most;
-        self.highest = most.saturating_add(tolerance);
+        Self { most, highest: most.saturating_add(tolerance), ..self }
     }
 
     /// The ticks of one token or turn.
