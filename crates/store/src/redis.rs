@@ -20,6 +20,7 @@
 //!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. A
 //!   shape whose tag is taken by another writes itself out instead, and takes more memory.
 
+mod link;
 mod registry;
 mod script;
 mod wire;
@@ -28,14 +29,11 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::key::Secret;
 use crate::store::{Answer, Charged, Part, ReceiptId, Settled, Settlement, Store};
-use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use ::redis::io::tcp::TcpSettings;
-use ::redis::{Client, IntoConnectionInfo, RedisError};
+use link::Link;
 use registry::Registry;
 use script::{Call, Reply, Times, Verb};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
 use tidegate_core::{
     Ask, Cost, Decision, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written,
 };
@@ -81,7 +79,7 @@ pub struct RedisSettings {
 /// # }
 /// ```
 pub struct Redis {
-    connection: ConnectionManager,
+    link: Arc<Link>,
     registry: Registry,
     timeout: Span,
     /// For deadlines only; decisions go by the server's time.
@@ -123,23 +121,25 @@ impl std::fmt::Debug for RedisSettings {
 impl Redis {
     /// Connects, and checks that this deployment's secret is the one whose states the server holds.
     pub async fn connect(settings: &RedisSettings, secret: &Secret) -> Result<Self, StoreError> {
-        let mut connection = open(settings).await?;
+        let link = Arc::new(Link::open(settings).await?);
         let store = Self {
-            registry: Registry::new(connection.clone(), settings.timeout),
-            connection: connection.clone(),
+            registry: Registry::new(Arc::clone(&link)),
+            link: Arc::clone(&link),
             timeout: settings.timeout,
             clock: Clock::system(),
             offset: AtomicI64::new(0),
             test_time: AtomicU64::new(u64::MAX),
         };
         let sent = store.clock.now().steady;
-        let (seconds, micros): (u64, u64) =
-            ::redis::cmd("TIME").query_async(&mut connection).await.map_err(unreachable)?;
+        let (seconds, micros): (u64, u64) = ::redis::cmd("TIME")
+            .query_async(&mut link.connection().await?)
+            .await
+            .map_err(|error| link.error(error))?;
         let theirs = Span::from_nanos(micros.saturating_mul(1_000));
         let theirs =
             Timestamp::EPOCH.after(Span::from_secs(seconds)).and_then(|at| at.after(theirs));
         store.learn_time(sent, &Reply::Late(theirs.unwrap_or(Timestamp::END)));
-        verify(&mut connection, secret).await?;
+        verify(&link, secret).await?;
         Ok(store)
     }
 
@@ -168,8 +168,7 @@ impl Redis {
             let sent = self.clock.now().steady;
             let mut times = self.times(sent);
             times.guess = guess.unwrap_or(times.guess);
-            let reply =
-                script::run(&self.connection, &call, &tags, &told, times, self.timeout).await?;
+            let reply = script::run(&self.link, &call, &tags, &told, times).await?;
             self.learn_time(sent, &reply);
             match reply {
                 Reply::UnknownShape(tag, place) => {
@@ -251,19 +250,10 @@ impl<'l> Found<'l> {
     }
 }
 
-async fn open(settings: &RedisSettings) -> Result<ConnectionManager, StoreError> {
-    let info = settings.url.as_str().into_connection_info().map_err(unreachable)?;
-    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let client = Client::open(info).map_err(unreachable)?;
-    let config = ConnectionManagerConfig::new()
-        .set_response_timeout(Some(Duration::from(settings.timeout)))
-        .set_connection_timeout(Some(Duration::from(settings.connect_timeout)))
-        .set_number_of_retries(1);
-    ConnectionManager::new_with_config(client, config).await.map_err(unreachable)
-}
-
 /// Leaves the verifier of the secret with the server, or compares it with the one that is there.
-async fn verify(connection: &mut ConnectionManager, secret: &Secret) -> Result<(), StoreError> {
+async fn verify(link: &Link, secret: &Secret) -> Result<(), StoreError> {
+    let connection = &mut link.connection().await?;
+    let unreachable = |error| link.error(error);
     let ours = format!("{:032x}", secret.verifier());
     let mut set = ::redis::cmd("SET");
     set.arg(VERIFIER_KEY).arg(&ours).arg("NX").arg("EX").arg(KEPT_SECONDS);
@@ -284,10 +274,6 @@ async fn verify(connection: &mut ConnectionManager, secret: &Secret) -> Result<(
         "the server holds the states of another secret; use that secret, or another database"
             .to_owned(),
     ))
-}
-
-fn unreachable(error: RedisError) -> StoreError {
-    script::store_error(error, Span::ZERO)
 }
 
 // === the contract ===
@@ -374,11 +360,8 @@ impl Store for Redis {
         for state in states {
             delete.arg(wire::key(*state).as_slice());
         }
-        let mut connection = self.connection.clone();
-        delete
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| script::store_error(error, self.timeout))
+        let mut connection = self.link.connection().await?;
+        delete.query_async(&mut connection).await.map_err(|error| self.link.error(error))
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {

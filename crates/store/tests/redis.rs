@@ -184,6 +184,54 @@ async fn keys_for_ever(connection: &mut redis::aio::MultiplexedConnection) -> u6
     script.invoke_async(connection).await.unwrap()
 }
 
+/// A server that refuses us for a while, with another password say, is used again when it lets us in.
+#[tokio::test]
+async fn a_server_that_refused_us_is_used_again() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let mut admin = server.connection().await;
+        let mut config = async |password: &str| {
+            let mut set = redis::cmd("CONFIG");
+            let () = set
+                .arg("SET")
+                .arg("requirepass")
+                .arg(password)
+                .query_async(&mut admin)
+                .await
+                .unwrap();
+            let mut kill = redis::cmd("CLIENT");
+            let _: i64 = kill
+                .arg("KILL")
+                .arg("TYPE")
+                .arg("normal")
+                .arg("SKIPME")
+                .arg("yes")
+                .query_async(&mut admin)
+                .await
+                .unwrap();
+        };
+        config("ours").await;
+        let settings = RedisSettings {
+            timeout: Span::from_secs(10),
+            ..RedisSettings::new(&format!("{}?pass=ours", server.url()))
+        };
+        let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
+        let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+        let plan = [Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap()];
+        assert!(store.take(&plan).await[0].is_ok());
+        config("another").await;
+        for _ in 0..5 {
+            assert!(store.take(&plan).await[0].is_err());
+        }
+        config("ours").await;
+        let mut tries = 0;
+        while store.take(&plan).await[0].is_err() {
+            tries += 1;
+            assert!(tries < 50, "{engine}: never used again");
+        }
+    }
+}
+
 /// The registry is an ordinary key: it can be deleted, or evicted. No state may be taken for another's then.
 #[tokio::test]
 async fn a_lost_registry_grants_nothing() {

@@ -4,21 +4,20 @@
 //! be lost. The registry is there for the way back: a node that meets a tag it does not know looks it up. If two
 //! shapes share a tag, the second one writes itself out in full instead.
 
+use super::link::Link;
 use super::wire::{self, Tag};
 use super::{KEPT_SECONDS, REGISTRY_KEY, script};
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
-use ::redis::aio::ConnectionManager;
 use siphasher::sip::SipHasher13;
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::sync::Arc;
-use tidegate_core::{Limit, Span};
+use tidegate_core::Limit;
 
 /// Tags and shapes that this process knows; the server knows all.
 pub(super) struct Registry {
-    connection: ConnectionManager,
-    timeout: Span,
+    link: Arc<Link>,
     /// Locked for a look-up, never across an await.
     known: Mutex<Known>,
 }
@@ -34,8 +33,8 @@ struct Known {
 const MOST_TAGS: usize = 10_000;
 
 impl Registry {
-    pub(super) fn new(connection: ConnectionManager, timeout: Span) -> Self {
-        Self { connection, timeout, known: Mutex::default() }
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        Self { link, known: Mutex::default() }
     }
 
     /// The tags of limits.
@@ -56,13 +55,13 @@ impl Registry {
             return Ok(*tag);
         }
         let (tag, text) = (tag_of(limit), wire::shape_text(limit));
-        let mut connection = self.connection.clone();
+        let mut connection = self.link.connection().await?;
         let mut invocation = script::REGISTER.prepare_invoke();
         invocation.key(REGISTRY_KEY).arg(tag).arg(text).arg(KEPT_SECONDS);
         let ours: bool = invocation
             .invoke_async(&mut connection)
             .await
-            .map_err(|error| script::store_error(error, self.timeout))?;
+            .map_err(|error| self.link.error(error))?;
         let mut known = lock(&self.known);
         if known.tags.len() >= MOST_TAGS {
             known.tags.clear();
@@ -82,13 +81,11 @@ impl Registry {
         if let Ok(shape) = self.known(tag) {
             return Ok(shape);
         }
-        let mut connection = self.connection.clone();
+        let mut connection = self.link.connection().await?;
         let mut get = ::redis::cmd("HGET");
         get.arg(REGISTRY_KEY).arg(tag);
-        let text: Option<String> = get
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| script::store_error(error, self.timeout))?;
+        let text: Option<String> =
+            get.query_async(&mut connection).await.map_err(|error| self.link.error(error))?;
         let shape = match text {
             Some(text) => wire::parse_shape(&text)?,
             None => asking.clone(),

@@ -1,9 +1,9 @@
 //! The script: its text, how it is called, and what it answers.
 
+use super::link::Link;
 use super::wire::{self, Tag};
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
-use ::redis::aio::ConnectionManager;
 use ::redis::{ErrorKind, RedisError, Script, ServerErrorKind, Value};
 use std::sync::LazyLock;
 use tidegate_core::{Limit, Span, Take, Timestamp};
@@ -84,12 +84,11 @@ pub(super) struct Times {
 
 /// Calls the script. `tags` belong to the limits one by one, `told` are shapes that it met before.
 pub(super) async fn run(
-    connection: &ConnectionManager,
+    link: &Link,
     call: &Call<'_>,
     tags: &[Tag],
     told: &[(u16, std::sync::Arc<Limit>)],
     clock: Times,
-    timeout: Span,
 ) -> Result<Reply, StoreError> {
     let mut invocation = PLAN.prepare_invoke();
     for state in
@@ -123,9 +122,8 @@ pub(super) async fn run(
     for (tag, shape) in told {
         invocation.arg(wire::shape(shape, *tag));
     }
-    let mut connection = connection.clone();
-    let reply = invocation.invoke_async(&mut connection).await;
-    parse(reply.map_err(|error| store_error(error, timeout))?)
+    let reply = invocation.invoke_async(&mut link.connection().await?).await;
+    parse(reply.map_err(|error| link.error(error))?)
 }
 
 fn parse(reply: Vec<Value>) -> Result<Reply, StoreError> {
