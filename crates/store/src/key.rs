@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Keys are chosen by whoever sends requests, so the hash is keyed: without the secret nobody can find
-//! two keys that share a state. By accident a million states share one with odds of about 1 in 10²¹.
+//! two keys that share a state. By accident a million states share one with odds of about 1 in 10²².
 //!
 //! Amounts are no part of the name: an edited limit finds the states of its former self. What makes
 //! counts incomparable is: the algorithm, for windows the period, alignment and sub-windows, and for a

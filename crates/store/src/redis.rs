@@ -42,7 +42,8 @@ use wire::WrittenUnder;
 /// The registry and the verifier of the secret; both on one slot.
 const REGISTRY_KEY: &str = "{tidegate}shapes";
 const VERIFIER_KEY: &str = "{tidegate}secret";
-/// Longer than any state can matter; renewed by every node that starts.
+/// Three years, from the last time that a node met a shape: longer than nearly every state matters. A shape that
+/// is lost all the same is read as the limit that asks.
 const KEPT_SECONDS: u64 = 3 * 366 * 86_400;
 /// How often a call is made: once, once more for each shape that a script was not told of, and once more
 /// for a calendar whose window has just ended.

@@ -59,22 +59,22 @@ async fn scripts_and_core_agree_to_the_last_integer() {
     }
 }
 
-/// Four processes of sixteen tasks: 6,400 takes of one key and as many of 10,000 keys for each algorithm. Of the
-/// one key exactly the limit passes; what happened to the others is played again, one take after another.
+/// Four processes of sixteen tasks: 6,400 takes of one key and as many of 10,000 keys for each algorithm. What
+/// happened to each key is played again, one take after another: exactly as many passed at each instant.
 #[tokio::test]
 async fn four_processes_on_one_server_pass_exactly_the_limit() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let report = hammer::children(&server, "a_process_of_four", 4);
-        for (seen, limit) in report.seen.iter().zip(hammer::quick_limits()) {
+        for (seen, limit) in report.many.iter().zip(hammer::quick_limits()) {
             assert_eq!(seen.len(), 6_400);
             concurrency::replay(&limit, seen);
         }
-        for (passed, limit) in report.passed.into_iter().zip(hammer::limits()) {
-            let name = limit.algorithm().name();
-            // A bucket gains what comes back while the test runs: a token every 3.6 s.
-            let gained = if limit.ticks().is_some() { 0..=20 } else { 0..=0 };
-            assert!(gained.contains(&(passed - 1_000)), "{engine}: {name}: {passed} passed");
+        for (seen, limit) in report.one.iter().zip(hammer::limits()) {
+            assert_eq!(seen.len(), 6_400);
+            concurrency::replay(&limit, seen); // exact for buckets too, which gain while the test runs
+            let passed = seen.iter().filter(|seen| seen.passed).count();
+            assert!(passed >= 1_000, "{engine}: {}: {passed} passed", limit.algorithm().name());
         }
     }
 }

@@ -22,10 +22,10 @@ pub(crate) fn limits() -> [Limit; 6] {
 
 /// What children saw, all together.
 pub(crate) struct Report {
-    /// Takes of one key that passed, for each limit.
-    pub(crate) passed: Vec<u64>,
-    /// Takes of many keys, for each limit.
-    pub(crate) seen: Vec<Vec<Seen>>,
+    /// Takes of one key, for each limit.
+    pub(crate) one: Vec<Vec<Seen>>,
+    /// Takes of many keys, for each quick limit.
+    pub(crate) many: Vec<Vec<Seen>>,
 }
 
 /// Starts children that run the test `name`.
@@ -37,8 +37,9 @@ pub(crate) fn children(server: &Server, name: &str, processes: usize) -> Report 
         child.stdout(Stdio::piped()).spawn().unwrap()
     };
     let children: Vec<_> = (0..processes).map(|_| start()).collect();
-    let mut report = Report { passed: vec![0; limits().len()], seen: Vec::new() };
-    report.seen.resize_with(limits().len(), Vec::new);
+    let mut report = Report { one: Vec::new(), many: Vec::new() };
+    report.one.resize_with(limits().len(), Vec::new);
+    report.many.resize_with(limits().len(), Vec::new);
     for child in children {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success());
@@ -49,20 +50,16 @@ pub(crate) fn children(server: &Server, name: &str, processes: usize) -> Report 
     report
 }
 
-/// Lines of children: `passed LIMIT COUNT` and `seen LIMIT KEY NANOS 0|1`.
+/// Lines of children: `one LIMIT KEY NANOS 0|1`, and the same with `many`.
 fn read(line: &str, report: &mut Report) {
     let words: Vec<&str> = line.split(' ').collect();
-    match words.as_slice() {
-        ["passed", limit, count] => {
-            report.passed[limit.parse::<usize>().unwrap()] += count.parse::<u64>().unwrap();
-        }
-        ["seen", limit, key, nanos, passed] => {
-            let at = Timestamp::from_nanos(nanos.parse().unwrap());
-            let seen = Seen { key: key.parse().unwrap(), at, passed: *passed == "1" };
-            report.seen[limit.parse::<usize>().unwrap()].push(seen);
-        }
-        _ => {} // what the test runner says
-    }
+    let [kind @ ("one" | "many"), limit, key, nanos, passed] = words.as_slice() else {
+        return; // what the test runner says
+    };
+    let at = Timestamp::from_nanos(nanos.parse().unwrap());
+    let seen = Seen { key: key.parse().unwrap(), at, passed: *passed == "1" };
+    let lists = if *kind == "one" { &mut report.one } else { &mut report.many };
+    lists[limit.parse::<usize>().unwrap()].push(seen);
 }
 
 /// The work of a child, if this process is one: takes of each limit by many tasks at once, of one key and
@@ -79,11 +76,9 @@ pub(crate) async fn work() {
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| tokio::spawn(take_all(store, number, limit, quick, task)))
             .collect();
-        let mut passed = 0;
         for task in tasks {
-            passed += task.await.unwrap().unwrap();
+            task.await.unwrap().unwrap();
         }
-        println!("passed {number} {passed}");
     }
 }
 
@@ -99,24 +94,20 @@ async fn take_all(
     limit: &Limit,
     quick: &Limit,
     task: u64,
-) -> Result<u64, StoreError> {
+) -> Result<(), StoreError> {
     let mut dice = Dice::new(task * 1_000 + u64::from(std::process::id()));
-    let mut passed = 0;
+    let number = u128::try_from(number).unwrap();
     for _ in 0..TAKES {
-        let one = concurrency::plan(u128::MAX - u128::try_from(number).unwrap(), limit);
         let key = concurrency::zipf_key(&mut dice);
-        let many = concurrency::plan((key << 8) | u128::try_from(number).unwrap(), quick);
-        for answer in store.take(&[one]).await {
-            passed += u64::from(answer?.done.passes);
-        }
-        for answer in store.take(&[many]).await {
-            let answer = answer?;
-            println!(
-                "seen {number} {key} {} {}",
-                answer.at.as_nanos(),
-                u8::from(answer.done.passes)
-            );
+        let one = concurrency::plan(u128::MAX - number, limit);
+        let many = concurrency::plan((key << 8) | number, quick);
+        for (kind, key, plan) in [("one", 0, one), ("many", key, many)] {
+            for answer in store.take(&[plan]).await {
+                let answer = answer?;
+                let passed = u8::from(answer.done.passes);
+                println!("{kind} {number} {key} {} {passed}", answer.at.as_nanos());
+            }
         }
     }
-    Ok(passed)
+    Ok(())
 }

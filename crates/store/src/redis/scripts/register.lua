@@ -4,7 +4,7 @@
 --   KEYS[1]  the registry
 --   ARGV[1]  the tag
 --   ARGV[2]  the shape as text
---   ARGV[3]  for how many seconds the registry is kept: longer than any state
+--   ARGV[3]  for how many seconds the registry is kept from now on
 
 local known = redis.call('HGET', KEYS[1], ARGV[1])
 if not known then
