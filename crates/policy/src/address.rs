@@ -110,7 +110,11 @@ impl Trusted {
         last_known
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_nobody(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
         self.peers.iter().any(|network| network.contains(&address))
     }
 }

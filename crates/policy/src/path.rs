@@ -133,7 +133,7 @@ impl NormalPath {
         &self.0
     }
 
-    fn segments(&self) -> impl DoubleEndedIterator<Item = &str> + Clone {
+    pub(crate) fn segments(&self) -> impl DoubleEndedIterator<Item = &str> + Clone {
         self.0.split('/').filter(|segment| !segment.is_empty())
     }
 }
@@ -217,6 +217,50 @@ impl Pattern {
             }
         }
         left.next().is_none()
+    }
+
+    /// Whether every path of another pattern is one of this; false when in doubt.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        covers(&self.segments, &other.segments)
+    }
+
+    /// The segments before the first star, and whether they are all there is.
+    pub(crate) fn fixed_start(&self) -> impl Iterator<Item = &str> {
+        self.segments.iter().map_while(|segment| match segment {
+            Segment::Exactly(name) => Some(name.as_str()),
+            Segment::One | Segment::Any => None,
+        })
+    }
+}
+
+/// `**` stands in each at most once, so this goes at most as deep as both are long.
+fn covers(mine: &[Segment], theirs: &[Segment]) -> bool {
+    match (mine, theirs) {
+        ([], []) => true,
+        ([Segment::Any, mine @ ..], []) => covers(mine, theirs),
+        ([Segment::Any, rest @ ..], [_, others @ ..]) => {
+            covers(rest, theirs) || covers(mine, others)
+        }
+        ([Segment::One, mine @ ..], [Segment::One | Segment::Exactly(_), theirs @ ..]) => {
+            covers(mine, theirs)
+        }
+        ([Segment::Exactly(a), mine @ ..], [Segment::Exactly(b), theirs @ ..]) if a == b => {
+            covers(mine, theirs)
+        }
+        _ => false,
+    }
+}
+
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.segments.is_empty() {
+            return f.write_str("/");
+        }
+        self.segments.iter().try_for_each(|segment| match segment {
+            Segment::Exactly(name) => write!(f, "/{name}"),
+            Segment::One => f.write_str("/*"),
+            Segment::Any => f.write_str("/**"),
+        })
     }
 }
 
@@ -362,6 +406,24 @@ mod tests {
             }
         }
         assert_eq!("/a/**/b/**".parse::<Pattern>(), Err(PatternError::AnyTwice));
+        for (mine, theirs, expected) in [
+            ("/**", "/a/*/b", true),
+            ("/**", "/**", true),
+            ("/a/**", "/a", true),
+            ("/a/**", "/a/*/c", true),
+            ("/a/**", "/a/**/c", true),
+            ("/*", "/a", true),
+            ("/*", "/**", false),
+            ("/a/*", "/a/**", false),
+            ("/a", "/a/**", false),
+            ("/a/b", "/a/*", false),
+            ("/**/z", "/a/z", true),
+            ("/**/z", "/a/*", false),
+            ("/", "/", true),
+        ] {
+            let [mine, theirs]: [Pattern; 2] = [mine, theirs].map(|text| text.parse().unwrap());
+            assert_eq!(mine.covers(&theirs), expected, "{mine} {theirs}");
+        }
         assert!(matches!("a".parse::<Pattern>(), Err(PatternError::Path(PathError::NoSlash))));
     }
 }

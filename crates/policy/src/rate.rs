@@ -152,6 +152,20 @@ impl Rate {
     pub fn period_text(&self) -> &str {
         self.text.split_once('/').map_or("", |(_, period)| period)
     }
+
+    /// The same period with another amount.
+    pub(crate) fn with_amount(&self, amount: u64) -> Self {
+        let text = format!("{amount}/{}", self.period_text());
+        Self { amount, per: self.per.clone(), text }
+    }
+}
+
+/// A length of time as it is written in a rate: `2s`, `100ms`.
+pub(crate) fn length(text: &str) -> Result<Span, RateError> {
+    match per(text)? {
+        Per::Every(span) if text.starts_with(|c: char| c.is_ascii_digit()) => Ok(span),
+        Per::Every(_) | Per::Calendar { .. } => Err(RateError::Factor(shown(text))),
+    }
 }
 
 impl FromStr for Rate {

@@ -1,3 +1,4 @@
 //! The sub-commands, one file each: options in, text out.
 
+pub(crate) mod policy;
 pub(crate) mod simulate;

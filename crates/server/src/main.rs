@@ -18,14 +18,18 @@ struct Tidegate {
 enum Command {
     /// Sends one trace of requests through all six algorithms and draws what each lets pass.
     Simulate(cli::simulate::Options),
+    /// Checks and explains policy files.
+    Policy(cli::policy::Options),
 }
 
 fn main() -> ExitCode {
+    let out = &mut io::stdout().lock();
     let outcome = match Tidegate::parse().command {
-        Command::Simulate(options) => cli::simulate::run(&options, &mut io::stdout().lock()),
+        Command::Simulate(options) => cli::simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
+        Command::Policy(options) => cli::policy::run(&options, out),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Whoever reads us has seen enough: `tidegate simulate | head -3`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {

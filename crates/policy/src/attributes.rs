@@ -1,0 +1,286 @@
+//! What is known of a request: who sends it, and what it asks for.
+//!
+//! ```text
+//!   ip 203.0.113.7 · user alice · method POST · path /urls · tenant acme · …
+//! ```
+//!
+//! Three names have a meaning of their own: `ip` is an address, `path` is kept in its one spelling, and
+//! `method` in capitals. All others are text, and free: `user`, `api_key`, `device`, `shard`. An attribute
+//! without text is an absent one: nobody shares a bucket with everybody whose header was empty.
+
+use crate::address::parse_address;
+use crate::path::{NormalPath, PathError};
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+/// What is known of a request.
+///
+/// ```
+/// use tidegate_policy::Attributes;
+/// let request = Attributes::new()
+///     .with("method", "post")?
+///     .with("path", "/urls//42")?
+///     .with("ip", "::ffff:203.0.113.7")?
+///     .with("user", "alice")?;
+/// assert_eq!(request.get("path").as_deref(), Some("/urls/42"));
+/// assert_eq!(request.get("ip").as_deref(), Some("203.0.113.7"));
+/// assert_eq!(request.get("tenant"), None);
+/// # Ok::<(), tidegate_policy::AttributeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes<'a> {
+    method: Option<Cow<'a, str>>,
+    path: Option<NormalPath>,
+    address: Option<IpAddr>,
+    named: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+/// Why an attribute was refused.
+///
+/// ```
+/// use tidegate_policy::{AttributeError, Attributes};
+/// let error = Attributes::new().with("ip", "localhost").unwrap_err();
+/// assert_eq!(error, AttributeError::Address("localhost".to_owned()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError {
+    /// `ip` is no address.
+    #[error("`{0}` is no address; write it like `203.0.113.7` or `2001:db8::7`")]
+    Address(String),
+    /// `path` is no path.
+    #[error("`path`: {0}")]
+    Path(#[from] PathError),
+    /// A name that cannot be one.
+    #[error("`{0}` is no name of an attribute; it has 1 to 64 bytes and no control characters")]
+    Name(String),
+    /// `method` is no word.
+    #[error("`{0}` is no method; write it like `POST`")]
+    Method(String),
+    /// A value that is too long even to be hashed.
+    #[error("the value of `{0}` has more than {LONGEST_VALUE} bytes")]
+    Value(String),
+    /// More than 32.
+    #[error("a request has at most {MOST} attributes")]
+    TooMany,
+}
+
+/// Enough for every header that names somebody; a request with more is no request.
+const MOST: usize = 32;
+const LONGEST_NAME: usize = 64;
+/// As long as the longest line of a request.
+const LONGEST_VALUE: usize = 8 * 1024;
+
+impl<'a> Attributes<'a> {
+    /// Nothing is known.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_policy::Attributes::new().iter().count(), 0);
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// These, and one more; an earlier value of the same name gives way. An empty value is none.
+    ///
+    /// ```
+    /// use tidegate_policy::Attributes;
+    /// let request = Attributes::new().with("user", "")?;
+    /// assert_eq!(request.get("user"), None);
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn with(
+        mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<Self, AttributeError> {
+        self.set(name, value)?;
+        Ok(self)
+    }
+
+    /// Sets an attribute. An empty value removes it.
+    ///
+    /// ```
+    /// let mut request = tidegate_policy::Attributes::new();
+    /// request.set("user", "alice")?;
+    /// assert_eq!(request.get("user").as_deref(), Some("alice"));
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn set(
+        &mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<(), AttributeError> {
+        let (name, value) = (name.into(), value.into());
+        let present = !value.is_empty();
+        match &*name {
+            "ip" => self.address = present.then(|| address(&value)).transpose()?,
+            "path" => self.path = present.then(|| NormalPath::new(&value)).transpose()?,
+            "method" => self.method = present.then(|| method(value)).transpose()?,
+            _ => self.set_named(name, value)?,
+        }
+        Ok(())
+    }
+
+    /// The address of the client.
+    ///
+    /// ```
+    /// let request = tidegate_policy::Attributes::new().from_address([203, 0, 113, 7].into());
+    /// assert_eq!(request.get("ip").as_deref(), Some("203.0.113.7"));
+    /// ```
+    #[must_use]
+    pub fn from_address(self, address: IpAddr) -> Self {
+        Self { address: Some(address.to_canonical()), ..self }
+    }
+
+    /// The path, already in its one spelling.
+    ///
+    /// ```
+    /// use tidegate_policy::{Attributes, NormalPath};
+    /// let request = Attributes::new().at_path(NormalPath::new("/a/./b").unwrap());
+    /// assert_eq!(request.get("path").as_deref(), Some("/a/b"));
+    /// ```
+    #[must_use]
+    pub fn at_path(self, path: NormalPath) -> Self {
+        Self { path: Some(path), ..self }
+    }
+
+    /// An attribute as text.
+    ///
+    /// ```
+    /// let request = tidegate_policy::Attributes::new().with("user", "alice")?;
+    /// assert_eq!(request.get("user").as_deref(), Some("alice"));
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Cow<'_, str>> {
+        match name {
+            "ip" => self.address.map(|address| address.to_string().into()),
+            "path" => self.path.as_ref().map(|path| path.as_str().into()),
+            "method" => self.method.as_deref().map(Cow::Borrowed),
+            _ => self.named(name).map(Cow::Borrowed),
+        }
+    }
+
+    /// All of them, as text.
+    ///
+    /// ```
+    /// let request = tidegate_policy::Attributes::new().with("user", "alice")?;
+    /// assert_eq!(request.iter().collect::<Vec<_>>(), [("user", "alice".into())]);
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        let built_in = ["ip", "method", "path"];
+        let built_in = built_in.into_iter().filter_map(|name| Some((name, self.get(name)?)));
+        let named = self.named.iter().map(|(name, value)| (&**name, Cow::Borrowed(&**value)));
+        built_in.chain(named)
+    }
+
+    /// Replaces the values that `conceals` answers for, such as secrets by their digests.
+    ///
+    /// ```
+    /// let mut request = tidegate_policy::Attributes::new().with("api_key", "hunter2")?;
+    /// request.conceal(|name, _| (name == "api_key").then(|| "#5f".to_owned()));
+    /// assert_eq!(request.get("api_key").as_deref(), Some("#5f"));
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn conceal(&mut self, conceals: impl Fn(&str, &str) -> Option<String>) {
+        for (name, value) in &mut self.named {
+            if let Some(concealed) = conceals(name, value) {
+                *value = concealed.into();
+            }
+        }
+    }
+
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    pub(crate) fn path(&self) -> Option<&NormalPath> {
+        self.path.as_ref()
+    }
+
+    pub(crate) fn method(&self) -> Option<&str> {
+        self.method.as_deref()
+    }
+
+    /// An attribute that has no meaning of its own.
+    pub(crate) fn named(&self, name: &str) -> Option<&str> {
+        self.named.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    fn set_named(&mut self, name: Cow<'a, str>, value: Cow<'a, str>) -> Result<(), AttributeError> {
+        if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+            return Err(AttributeError::Name(shown(&name)));
+        }
+        if value.len() > LONGEST_VALUE {
+            return Err(AttributeError::Value(name.into_owned()));
+        }
+        self.named.retain(|(known, _)| *known != name);
+        if value.is_empty() {
+            return Ok(());
+        }
+        if self.named.len() >= MOST {
+            return Err(AttributeError::TooMany);
+        }
+        self.named.push((name, value));
+        Ok(())
+    }
+}
+
+fn address(text: &str) -> Result<IpAddr, AttributeError> {
+    parse_address(text).ok_or_else(|| AttributeError::Address(shown(text)))
+}
+
+/// In capitals: no server that tells `get` from `GET` answers the former.
+fn method(text: Cow<'_, str>) -> Result<Cow<'_, str>, AttributeError> {
+    let word = text.len() <= LONGEST_NAME && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if !word {
+        return Err(AttributeError::Method(shown(&text)));
+    }
+    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Ok(text.to_ascii_uppercase().into());
+    }
+    Ok(text)
+}
+
+/// Text for an error: not longer than a reader wants to see, and without control characters.
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().take(40).map(|c| if c.is_control() { '�' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_bounded() {
+        let mut request = Attributes::new();
+        for n in 0..MOST {
+            request.set(n.to_string(), "x").unwrap();
+        }
+        assert_eq!(request.set("one more", "x"), Err(AttributeError::TooMany));
+        request.set("0", "y").unwrap(); // a new value for an old name is no new attribute
+        assert_eq!(request.get("0").as_deref(), Some("y"));
+        let long = "x".repeat(LONGEST_VALUE + 1);
+        assert_eq!(request.set("0", long), Err(AttributeError::Value("0".to_owned())));
+        for name in ["", "a\nb", &"n".repeat(65)] {
+            assert!(matches!(request.set(name.to_owned(), "x"), Err(AttributeError::Name(_))));
+        }
+        for method in ["GET /", "G\r\nX: y", "\u{e9}"] {
+            assert!(matches!(request.set("method", method), Err(AttributeError::Method(_))));
+        }
+    }
+
+    #[test]
+    fn an_empty_value_is_an_absent_attribute() {
+        let mut request = Attributes::new();
+        for name in ["ip", "method", "path", "user"] {
+            let value = if name == "path" { "/x" } else { "1.2.3.4" };
+            request.set(name, value).unwrap();
+            assert!(request.get(name).is_some());
+            request.set(name, "").unwrap();
+            assert_eq!(request.get(name), None, "{name}");
+        }
+    }
+}

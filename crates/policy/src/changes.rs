@@ -1,0 +1,318 @@
+//! What operators change while a policy runs: overrides, tiers of customers, rules switched on, off or to
+//! shadow.
+//!
+//! ```text
+//!   policy (a file)  +  changes (an operator's hand)  ──►  what applies to this request
+//! ```
+//!
+//! Changes are kept by name, so that they outlive a new version of the file: an override for alice under
+//! `create-url` holds as long as there is a rule of that name that counts by users.
+
+use crate::allowance::Allowance;
+use crate::attributes::{Attributes, shown};
+use crate::key::KeyValues;
+use crate::overrides::{OverrideError, Overrides};
+use crate::policy::{Origin, Policy};
+use crate::rule::Rule;
+use std::collections::HashMap;
+use tidegate_core::Timestamp;
+
+/// Changes made at run time.
+///
+/// ```
+/// use tidegate_policy::{Allowance, Attributes, Changes, Policy};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: a, key: [user], limits: [1/s] }]").unwrap();
+/// let mut changes = Changes::default();
+/// changes.set_override(&policy, "a", &[("user", "alice")], Allowance::Unlimited).unwrap();
+/// let alice = Attributes::new().with("user", "alice")?;
+/// let resolved = policy.resolve(&changes, &alice, 1);
+/// assert_eq!(resolved.rules[0].allowance, &Allowance::Unlimited);
+/// # Ok::<(), tidegate_policy::AttributeError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    rules: HashMap<Box<str>, RuleChange>,
+    /// By attribute, then by value: the tier of a customer.
+    tiers: Vec<(Box<str>, TiersByValue)>,
+}
+
+type TiersByValue = HashMap<Box<str>, Box<str>>;
+
+#[derive(Clone, Debug, Default)]
+struct RuleChange {
+    enabled: Option<bool>,
+    shadow: Option<bool>,
+    overrides: Overrides,
+}
+
+/// Why a change was refused.
+///
+/// ```
+/// use tidegate_policy::{ChangeError, Changes, Policy};
+/// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s] }] }").unwrap();
+/// let error = Changes::default().set_enabled(&policy, "b", Some(true)).unwrap_err();
+/// assert_eq!(error, ChangeError::NoRule("b".to_owned()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// There is no rule of that name.
+    #[error("there is no rule `{0}`")]
+    NoRule(String),
+    /// There is no tier of that name.
+    #[error("there is no tier `{0}`")]
+    NoTier(String),
+    /// The override makes no sense under the rule.
+    #[error(transparent)]
+    Override(#[from] OverrideError),
+}
+
+/// What applies to a request.
+#[derive(Debug)]
+pub struct Resolved<'p> {
+    /// The tier of the customer.
+    pub tier: Option<&'p str>,
+    /// The request named a tier that there is not.
+    pub unknown_tier: bool,
+    /// The rules, in the order of the file.
+    pub rules: Vec<ResolvedRule<'p>>,
+}
+
+/// A rule that applies to a request, and what it allows.
+#[derive(Debug)]
+pub struct ResolvedRule<'p> {
+    /// Its number in the policy.
+    pub number: usize,
+    /// The rule.
+    pub rule: &'p Rule,
+    /// Whose bucket.
+    pub values: KeyValues<'p>,
+    /// How much.
+    pub allowance: &'p Allowance,
+    /// Where that was written.
+    pub origin: Origin<'p>,
+    /// Whether the rule only pretends.
+    pub shadow: bool,
+}
+
+// === impl Changes ===
+
+impl Changes {
+    /// Gives some of a rule's customers an allowance of their own.
+    pub fn set_override(
+        &mut self,
+        policy: &Policy,
+        rule: &str,
+        who: &[(&str, &str)],
+        allowance: Allowance,
+    ) -> Result<(), ChangeError> {
+        let rule = find(policy, rule)?;
+        let overrides = &mut self.rule(rule.name()).overrides;
+        overrides.insert(rule.key(), policy.identity().ipv6_prefix(), who, allowance)?;
+        Ok(())
+    }
+
+    /// Takes it back; answers whether there was one.
+    pub fn remove_override(
+        &mut self,
+        policy: &Policy,
+        rule: &str,
+        who: &[(&str, &str)],
+    ) -> Result<bool, ChangeError> {
+        let rule = find(policy, rule)?;
+        let overrides = &mut self.rule(rule.name()).overrides;
+        Ok(overrides.remove(rule.key(), policy.identity().ipv6_prefix(), who)?)
+    }
+
+    /// Switches a rule on or off; `None` is what the file says.
+    pub fn set_enabled(
+        &mut self,
+        policy: &Policy,
+        rule: &str,
+        enabled: Option<bool>,
+    ) -> Result<(), ChangeError> {
+        self.rule(find(policy, rule)?.name()).enabled = enabled;
+        Ok(())
+    }
+
+    /// Lets a rule only pretend, or bite; `None` is what the file says.
+    pub fn set_shadow(
+        &mut self,
+        policy: &Policy,
+        rule: &str,
+        shadow: Option<bool>,
+    ) -> Result<(), ChangeError> {
+        self.rule(find(policy, rule)?.name()).shadow = shadow;
+        Ok(())
+    }
+
+    /// Puts a customer on a tier, whatever requests say; `None` takes it back.
+    pub fn assign_tier(
+        &mut self,
+        policy: &Policy,
+        (attribute, value): (&str, &str),
+        tier: Option<&str>,
+    ) -> Result<(), ChangeError> {
+        if let Some(tier) = tier.filter(|tier| !policy.tiers().is_known(tier)) {
+            return Err(ChangeError::NoTier(shown(tier)));
+        }
+        let at = self.tiers.iter().position(|(known, _)| **known == *attribute);
+        let at = at.unwrap_or_else(|| {
+            self.tiers.push((attribute.into(), HashMap::new()));
+            self.tiers.len().saturating_sub(1)
+        });
+        if let Some((_, customers)) = self.tiers.get_mut(at) {
+            match tier {
+                Some(tier) => _ = customers.insert(value.into(), tier.into()),
+                None => _ = customers.remove(value),
+            }
+        }
+        self.tiers.retain(|(_, customers)| !customers.is_empty());
+        Ok(())
+    }
+
+    /// The same, with calendars as of this instant.
+    pub fn renew(&mut self, now: Timestamp) {
+        self.rules.values_mut().for_each(|change| change.overrides.renew(now));
+    }
+
+    fn rule(&mut self, name: &str) -> &mut RuleChange {
+        self.rules.entry(name.into()).or_default()
+    }
+
+    fn of(&self, rule: &Rule) -> Option<&RuleChange> {
+        // Most of the time nobody has changed anything.
+        if self.rules.is_empty() { None } else { self.rules.get(rule.name()) }
+    }
+
+    fn tier(&self, request: &Attributes<'_>) -> Option<&str> {
+        self.tiers.iter().find_map(|(attribute, customers)| {
+            customers.get(&*request.get(attribute)?).map(|tier| &**tier)
+        })
+    }
+}
+
+fn find<'p>(policy: &'p Policy, rule: &str) -> Result<&'p Rule, ChangeError> {
+    let found = policy.rule(rule).map(|(_, rule)| rule);
+    found.ok_or_else(|| ChangeError::NoRule(shown(rule)))
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// What applies to a request: run-time override, override, tier and rule, in this order of precedence.
+    ///
+    /// ```
+    /// # use tidegate_policy::{Attributes, Changes, Policy};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s] }] }").unwrap();
+    /// let mut changes = Changes::default();
+    /// assert_eq!(policy.resolve(&changes, &Attributes::new(), 1).rules.len(), 1);
+    /// changes.set_enabled(&policy, "a", Some(false)).unwrap();
+    /// assert_eq!(policy.resolve(&changes, &Attributes::new(), 1).rules.len(), 0);
+    /// ```
+    #[must_use]
+    pub fn resolve<'p>(
+        &'p self,
+        changes: &'p Changes,
+        request: &'p Attributes<'_>,
+        cost: u64,
+    ) -> Resolved<'p> {
+        let (tier, unknown_tier) = self.tier_of(changes, request);
+        let enabled = |number: usize| {
+            self.rules.get(number).is_some_and(|rule| self.is_enabled(changes, rule))
+        };
+        let resolved = |(number, rule, values): (usize, &'p Rule, KeyValues<'p>)| {
+            let change = changes.of(rule);
+            let (allowance, origin) = match change.and_then(|change| change.overrides.find(&values))
+            {
+                Some(allowance) => (allowance, Origin::RunTimeOverride),
+                None => rule.allowance_of(&values, tier),
+            };
+            let shadow = change.and_then(|change| change.shadow).unwrap_or(rule.shadow);
+            ResolvedRule { number, rule, values, allowance, origin, shadow }
+        };
+        let rules = self.applying_if(request, cost, enabled).map(resolved).collect();
+        Resolved { tier, unknown_tier, rules }
+    }
+
+    /// Whether a rule is switched on, by hand or by its file.
+    #[must_use]
+    pub fn is_enabled(&self, changes: &Changes, rule: &Rule) -> bool {
+        changes.of(rule).and_then(|change| change.enabled).unwrap_or(rule.enabled)
+    }
+
+    /// The tier of a request, and whether it named one that there is not.
+    fn tier_of<'p>(
+        &'p self,
+        changes: &'p Changes,
+        request: &Attributes<'_>,
+    ) -> (Option<&'p str>, bool) {
+        let named = request.named("tier");
+        if self.tiers.known.is_empty() {
+            return (None, false);
+        }
+        let assigned = changes.tier(request).filter(|tier| self.tiers.is_known(tier));
+        let unknown = named.is_some_and(|named| !self.tiers.is_known(named));
+        (assigned.or_else(|| self.tiers.of(named)), unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allowance::RuleLimit;
+
+    const POLICY: &str = "
+version: 1
+tiers: { default: free, known: [free, pro, enterprise] }
+rules:
+  - name: a
+    key: [user]
+    limits: [{ rate: 10/s, burst: 20 }]
+    tiers:
+      pro: { scale: 2.5 }
+      enterprise: unlimited
+    overrides: [{ key: { user: alice }, limits: [1000/s] }]
+";
+
+    fn what(changes: &Changes, user: &str, tier: &str) -> (Option<u64>, String) {
+        let policy = Policy::parse(POLICY).unwrap();
+        let request = Attributes::new().with("user", user).unwrap().with("tier", tier).unwrap();
+        let resolved = policy.resolve(changes, &request, 1);
+        let rule = &resolved.rules[0];
+        let amount = rule.allowance.limits().first().map(|limit| limit.limit().amount());
+        (amount, rule.origin.to_string())
+    }
+
+    #[test]
+    fn who_decides() {
+        let policy = Policy::parse(POLICY).unwrap();
+        let mut changes = Changes::default();
+        let is = |amount, origin: &str| (amount, origin.to_owned());
+        assert_eq!(what(&changes, "bob", ""), is(Some(10), "rule"));
+        assert_eq!(what(&changes, "bob", "pro"), is(Some(25), "tier pro"));
+        assert_eq!(what(&changes, "bob", "enterprise"), is(None, "tier enterprise"));
+        assert_eq!(what(&changes, "bob", "platinum"), is(Some(10), "rule"));
+        assert_eq!(what(&changes, "alice", "pro"), is(Some(1000), "override"));
+        changes.assign_tier(&policy, ("user", "bob"), Some("pro")).unwrap();
+        assert_eq!(what(&changes, "bob", "enterprise"), is(Some(25), "tier pro"));
+        let limits = Allowance::Limits(vec![RuleLimit::from_rate("7/s").unwrap()]);
+        changes.set_override(&policy, "a", &[("user", "alice")], limits).unwrap();
+        assert_eq!(what(&changes, "alice", "pro"), is(Some(7), "run-time override"));
+        assert_eq!(changes.remove_override(&policy, "a", &[("user", "alice")]), Ok(true));
+        changes.assign_tier(&policy, ("user", "bob"), None).unwrap();
+        assert_eq!(what(&changes, "bob", "enterprise"), is(None, "tier enterprise"));
+        assert_eq!(
+            changes.assign_tier(&policy, ("user", "bob"), Some("gold")),
+            Err(ChangeError::NoTier("gold".to_owned()))
+        );
+    }
+
+    #[test]
+    fn an_unknown_tier_is_noticed() {
+        let policy = Policy::parse(POLICY).unwrap();
+        let request = Attributes::new().with("tier", "platinum").unwrap();
+        assert!(policy.resolve(&Changes::default(), &request, 1).unknown_tier);
+    }
+}

@@ -1,0 +1,184 @@
+//! Why a request is limited as it is: every rule, and what became of it.
+//!
+//! ```text
+//!   ✓ create-url   user=alice
+//!        2/s token_bucket (s)        from tier pro
+//!   ✗ uploads      `method` is GET, not POST
+//! ```
+
+use crate::allowance::{Allowance, RuleLimit};
+use crate::attributes::Attributes;
+use crate::changes::{Changes, ResolvedRule};
+use crate::policy::Policy;
+use crate::rule::{Count, Mode, OnLimit, Rule, Skipped};
+use std::fmt;
+use tidegate_core::{Algorithm, Refused};
+
+/// What became of every rule for one request.
+///
+/// ```
+/// use tidegate_policy::{Attributes, Changes, Policy};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: per-client, key: [ip], limits: [15/s] }]").unwrap();
+/// let request = Attributes::new().with("ip", "203.0.113.7")?;
+/// let text = policy.explain(&Changes::default(), &request, 1).to_string();
+/// assert!(text.contains("per-client") && text.contains("ip=203.0.113.7"));
+/// # Ok::<(), tidegate_policy::AttributeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The tier of the customer.
+    pub tier: Option<String>,
+    /// The rules, in the order of the file.
+    pub rules: Vec<RuleExplanation>,
+}
+
+/// What became of one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleExplanation {
+    /// Its name.
+    pub rule: String,
+    /// What it does, or why it does nothing.
+    pub outcome: Result<AppliedRule, Skipped>,
+}
+
+/// A rule that applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedRule {
+    /// Whose bucket.
+    pub key: String,
+    /// The limits, each as it would be written; none when it is unlimited.
+    pub limits: Vec<String>,
+    /// Where they were written.
+    pub origin: String,
+    /// What else there is to know: soft, shadow, what a refusal means.
+    pub manners: Vec<String>,
+}
+
+impl Policy {
+    /// What becomes of every rule for this request.
+    #[must_use]
+    pub fn explain(&self, changes: &Changes, request: &Attributes<'_>, cost: u64) -> Explanation {
+        let resolved = self.resolve(changes, request, cost);
+        let mut stopped = None;
+        let rules = self.rules.iter().enumerate().map(|(number, rule)| {
+            let applied = resolved.rules.iter().find(|resolved| resolved.number == number);
+            let outcome = match applied {
+                Some(resolved) => Ok(applied_rule(resolved)),
+                None => Err(self.skipped(changes, rule, request, cost, stopped)),
+            };
+            if applied.is_some() && rule.stop {
+                stopped = Some(rule);
+            }
+            RuleExplanation { rule: rule.name.to_string(), outcome }
+        });
+        let rules = rules.collect();
+        Explanation { tier: resolved.tier.map(str::to_owned), rules }
+    }
+
+    fn skipped(
+        &self,
+        changes: &Changes,
+        rule: &Rule,
+        request: &Attributes<'_>,
+        cost: u64,
+        stopped: Option<&Rule>,
+    ) -> Skipped {
+        if !self.is_enabled(changes, rule) {
+            return Skipped::Disabled;
+        }
+        let stopped = stopped.map_or_else(String::new, |stop| stop.name.to_string());
+        let applies = rule.applies(request, cost, self.identity.ipv6_prefix);
+        applies.map_or_else(|skipped| skipped, |_| Skipped::Stopped(stopped))
+    }
+}
+
+fn applied_rule(resolved: &ResolvedRule<'_>) -> AppliedRule {
+    AppliedRule {
+        key: resolved.values.to_string(),
+        limits: match resolved.allowance {
+            Allowance::Limits(limits) => limits.iter().map(written).collect(),
+            Allowance::Unlimited => vec![],
+        },
+        origin: resolved.origin.to_string(),
+        manners: manners(resolved.rule, resolved.shadow),
+    }
+}
+
+/// A limit as it would be written.
+fn written(limit: &RuleLimit) -> String {
+    let rate = limit.rate();
+    let options = match limit.limit().algorithm() {
+        Algorithm::TokenBucket { burst: Some(burst), .. } => format!(", burst {burst}"),
+        Algorithm::LeakyBucket { queue: Some(queue) } => format!(", queue {queue}"),
+        Algorithm::SlidingBuckets { buckets } => format!(", {buckets} buckets"),
+        Algorithm::TokenBucket { burst: None, .. }
+        | Algorithm::LeakyBucket { queue: None }
+        | Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingWeighted => String::new(),
+    };
+    format!("{rate} {}{options}", limit.limit().algorithm().name())
+}
+
+fn manners(rule: &Rule, shadow: bool) -> Vec<String> {
+    let mode = match &rule.mode {
+        Mode::Hard => None,
+        Mode::Soft(percent) => Some(format!("soft, {percent} % more pass marked")),
+        Mode::Elastic { up_to, condition } => {
+            Some(format!("elastic, up to {up_to} % while {}", condition.as_str()))
+        }
+    };
+    let on_limit = match &rule.on_limit {
+        OnLimit::Reject => None,
+        OnLimit::Delay { max_wait, max_queue } => {
+            Some(format!("over the limit: waits up to {max_wait}, {max_queue} at most"))
+        }
+        OnLimit::Deprioritize => Some("over the limit: passes with low priority".to_owned()),
+        OnLimit::Flag(flag) => Some(format!("over the limit: passes, flagged {flag}")),
+    };
+    let count = match rule.count {
+        Count::All => None,
+        Count::Failures => Some("only failures count".to_owned()),
+        Count::Successes => Some("only successes count".to_owned()),
+    };
+    let denied = (rule.denied == Refused::Charged).then(|| "refused costs count too".to_owned());
+    let shadow = shadow.then(|| "shadow: it only pretends".to_owned());
+    let stop = rule.stop.then(|| "stop: later rules are not looked at".to_owned());
+    [mode, on_limit, count, denied, shadow, stop].into_iter().flatten().collect()
+}
+
+// === as text ===
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(tier) = &self.tier {
+            writeln!(f, "tier {tier}")?;
+        }
+        let width = self.rules.iter().map(|rule| rule.rule.len()).max().unwrap_or(0);
+        for RuleExplanation { rule, outcome } in &self.rules {
+            match outcome {
+                Ok(applied) => write!(f, "✓ {rule:width$}  {applied}")?,
+                Err(skipped) => writeln!(f, "✗ {rule:width$}  {skipped}")?,
+            }
+        }
+        if !self.rules.iter().any(|rule| rule.outcome.is_ok()) {
+            writeln!(f, "no rule applies: the request passes uncounted")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for AppliedRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.key)?;
+        if self.limits.is_empty() {
+            writeln!(f, "    unlimited, from {}", self.origin)?;
+        }
+        for limit in &self.limits {
+            writeln!(f, "    {limit}, from {}", self.origin)?;
+        }
+        self.manners.iter().try_for_each(|manner| writeln!(f, "    {manner}"))
+    }
+}

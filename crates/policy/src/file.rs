@@ -1,0 +1,480 @@
+//! The policy file: from a document to a [`Policy`], or to everything that is wrong with it.
+//!
+//! ```text
+//!   bytes ──► Document ──► grammar: known keys, kinds ──► here: what values mean ──► Policy
+//! ```
+//!
+//! Each function reads one thing of the language and has its name. What cannot be read is noted and left
+//! out, so that the rest is still looked at; a policy comes of it only when nothing was noted.
+
+mod limits;
+
+use crate::address::{HopHeader, Trusted};
+use crate::allowance::Allowance;
+use crate::attributes::shown;
+use crate::document::{Document, Entry, Place, Problem, Value};
+use crate::expression::Expression;
+use crate::grammar;
+use crate::identity::{Identity, Source, is_everybody};
+use crate::key::{Key, is_attribute};
+use crate::overrides::Overrides;
+use crate::path::Pattern;
+use crate::policy::{Policy, Tiers};
+use crate::rate;
+use crate::reader::{Chosen, Fields, Reader, hint};
+use crate::rule::{Condition, Consistency, Count, Mode, OnLimit, OnStoreError, Overflow, Rule};
+use ipnet::IpNet;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use tidegate_core::{Headroom, Refused, Span};
+
+/// Twice what the largest policies we know of have.
+const MOST_RULES: usize = 20_000;
+/// A longer list of mistakes is one mistake, made often.
+const MOST_PROBLEMS: usize = 100;
+/// Long enough for a batch job, short enough to remember that somebody waits.
+const LONGEST_WAIT: Span = Span::from_secs(3_600);
+/// Waiting requests hold memory; a thousand of one key is a queue that never empties in time.
+const USUAL_QUEUE: usize = 1_000;
+
+pub(crate) fn read(bytes: &[u8]) -> Result<Policy, Vec<Problem>> {
+    let document = Document::parse(bytes)?;
+    let mut reader = Reader::default();
+    let policy = reader.policy(&document);
+    let mut problems = reader.problems;
+    if let Some(policy) = policy.as_ref().filter(|_| problems.is_empty()) {
+        problems = crate::lint::unreachable(policy);
+    }
+    problems.sort_by_key(|problem| problem.place);
+    match policy {
+        Some(policy) if problems.is_empty() => Ok(policy),
+        Some(_) | None => Err(shortened(problems)),
+    }
+}
+
+fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
+    let more = problems.len().saturating_sub(MOST_PROBLEMS);
+    problems.truncate(MOST_PROBLEMS);
+    if let Some(last) = problems.last_mut().filter(|_| more > 0) {
+        last.text.push_str(&format!(" (and {more} more mistakes below)"));
+    }
+    problems
+}
+
+impl Reader {
+    fn policy(&mut self, document: &Document) -> Option<Policy> {
+        let fields = self.record(document, &grammar::POLICY)?;
+        self.version(fields.get("version")?);
+        let identity = fields.get("identity").map(|node| self.identity(node));
+        let tiers = fields.get("tiers").and_then(|node| self.tiers(node));
+        let rules = self.rules(fields.get("rules")?, identity.as_ref(), tiers.as_ref())?;
+        Some(Policy::new(identity.unwrap_or_default(), tiers.unwrap_or_default(), rules))
+    }
+
+    fn version(&mut self, node: &Document) {
+        match &node.value {
+            Value::Text(text, _) if text == "1" => {}
+            Value::Text(text, _) if text.parse::<u64>().is_ok() => {
+                let text =
+                    format!("version {text} of the policy language; this tidegate reads version 1");
+                let _: Option<()> = self.wrong(node.place, text);
+            }
+            Value::Text(..) | Value::Nothing | Value::List(_) | Value::Map(_) => {
+                let _: Option<()> = self.wrong(node.place, "`version` is the number 1");
+            }
+        }
+    }
+
+    // === who ===
+
+    fn identity(&mut self, node: &Document) -> Identity {
+        let Some(fields) = self.record(node, &grammar::IDENTITY) else {
+            return Identity::default();
+        };
+        let ip = fields.get("ip").and_then(|node| self.record(node, &grammar::IP));
+        let field = |name| ip.as_ref().and_then(|ip| ip.get(name));
+        let prefix = field("ipv6_prefix").and_then(|n| self.whole(n, "`ipv6_prefix`", 1, 128));
+        let header = match field("header").and_then(|n| self.choice(n, &grammar::HOP_HEADER)) {
+            Some(Chosen::Word("forwarded")) => HopHeader::Forwarded,
+            Some(Chosen::Word(_) | Chosen::Form(..)) | None => HopHeader::XForwardedFor,
+        };
+        let (trusted, everyone) =
+            fields.get("trusted").map_or((vec![], false), |n| self.trusted(n));
+        let others = fields
+            .entries()
+            .iter()
+            .filter(|entry| !["trusted", "ip"].contains(&entry.name.as_str()));
+        Identity {
+            trusted: Trusted::new(trusted, header),
+            everyone,
+            header,
+            ipv6_prefix: prefix.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(64),
+            sources: others.filter_map(|entry| self.source(entry)).collect(),
+        }
+    }
+
+    fn trusted(&mut self, node: &Document) -> (Vec<IpNet>, bool) {
+        if matches!(&node.value, Value::Text(text, _) if text == "everyone") {
+            let all = ["0.0.0.0/0", "::/0"].iter().filter_map(|text| text.parse().ok());
+            return (all.collect(), true);
+        }
+        let Some(list) = self.list(node, "`trusted`") else { return (vec![], false) };
+        let networks = list.iter().filter_map(|node| {
+            let network = self.network(node)?;
+            if is_everybody(&network) {
+                let text = format!("{network} is everybody, and everybody could forge headers; if every peer is a proxy of yours, write `trusted: everyone`");
+                return self.wrong(node.place, text);
+            }
+            Some(network)
+        });
+        (networks.collect(), false)
+    }
+
+    fn network(&mut self, node: &Document) -> Option<IpNet> {
+        let text = self.text(node, "a network")?;
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        let hint = "write it like `10.0.0.0/8` or `2001:db8::/32`";
+        let network: IpNet = self.ok(
+            node.place,
+            network.map_err(|_| format!("`{}` is no network; {hint}", shown(text))),
+        )?;
+        if network.trunc() != network {
+            let text = format!(
+                "`{}` names a host in a network; did you mean `{}`?",
+                shown(text),
+                network.trunc()
+            );
+            return self.wrong(node.place, text);
+        }
+        Some(network)
+    }
+
+    fn source(&mut self, entry: &Entry) -> Option<(Box<str>, Source)> {
+        if !is_attribute(&entry.name) || ["method", "path", "cost"].contains(&entry.name.as_str()) {
+            let text = format!("`{}` cannot be an attribute of your own", shown(&entry.name));
+            return self.wrong(entry.place, text);
+        }
+        let text = self.text(&entry.node, "where an attribute is read")?;
+        match Source::parse(&entry.name, text) {
+            Some(source) => Some((entry.name.as_str().into(), source)),
+            None => {
+                let known = ["trusted", "ip"].into_iter();
+                let hint = hint(&entry.name, known);
+                let text = format!(
+                    "`{}` is no place to read an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME` or `digest:query`{hint}",
+                    shown(text)
+                );
+                self.wrong(entry.node.place, text)
+            }
+        }
+    }
+
+    fn tiers(&mut self, node: &Document) -> Option<Tiers> {
+        let fields = self.record(node, &grammar::TIERS)?;
+        let known = self.list(fields.get("known")?, "`known`")?;
+        let known: Vec<Box<str>> =
+            known.iter().filter_map(|node| self.name(node, "a tier")).collect();
+        let node = fields.get("default")?;
+        let default = self.name(node, "`default`")?;
+        if !known.contains(&default) {
+            let text = format!(
+                "`{default}` is not among `known`{}",
+                hint(&default, known.iter().map(|tier| &**tier))
+            );
+            return self.wrong(node.place, text);
+        }
+        Some(Tiers { default: Some(default), known })
+    }
+
+    /// A name that may stand in headers, metrics and file names.
+    pub(super) fn name(&mut self, node: &Document, what: &str) -> Option<Box<str>> {
+        let text = self.text(node, what)?;
+        if !is_attribute(text) {
+            let text = format!(
+                "`{}` is no name for {what}; it has 1 to 64 of `A-Z a-z 0-9 . _ -`",
+                shown(text)
+            );
+            return self.wrong(node.place, text);
+        }
+        Some(text.into())
+    }
+
+    // === rules ===
+
+    fn rules(
+        &mut self,
+        node: &Document,
+        identity: Option<&Identity>,
+        tiers: Option<&Tiers>,
+    ) -> Option<Vec<Rule>> {
+        let list = self.list(node, "`rules`")?;
+        if list.is_empty() {
+            return self.wrong(node.place, "`rules` is empty; a policy has at least one rule");
+        }
+        if list.len() > MOST_RULES {
+            let text = format!("{} rules; a policy has at most {MOST_RULES}", list.len());
+            return self.wrong(node.place, text);
+        }
+        let prefix = identity.map_or(64, Identity::ipv6_prefix);
+        let rules: Vec<Rule> =
+            list.iter().filter_map(|node| self.rule(node, prefix, tiers)).collect();
+        let mut seen: HashMap<&str, Place> = HashMap::new();
+        for rule in &rules {
+            if let Some(before) = seen.insert(&rule.name, rule.place) {
+                let text = format!("a second rule named `{}`; the first is at {before}", rule.name);
+                let _: Option<()> = self.wrong(rule.place, text);
+            }
+        }
+        Some(rules)
+    }
+
+    fn rule(&mut self, node: &Document, prefix: u8, tiers: Option<&Tiers>) -> Option<Rule> {
+        let fields = self.record(node, &grammar::RULE)?;
+        // Everything is read before anything is missed, so that all mistakes of a rule are told at once.
+        let name = fields.get("name").and_then(|node| self.name(node, "a rule"));
+        let conditions = fields.get("match").map_or(vec![], |node| self.conditions(node));
+        let when = fields.get("when").and_then(|node| self.expression(node));
+        let key = fields.get("key").and_then(|node| self.key(node));
+        let mode = fields.get("mode").and_then(|node| self.mode(node)).unwrap_or_default();
+        let headroom = headroom(&mode);
+        let limits = fields.get("limits").and_then(|node| self.limits(node, headroom));
+        let base = limits.clone().unwrap_or_default();
+        let tiers = fields
+            .get("tiers")
+            .map_or(vec![], |node| self.rule_tiers(node, &base, tiers, headroom));
+        let overrides = fields.get("overrides").map_or_else(Overrides::default, |node| {
+            self.overrides(node, key.as_ref(), prefix, headroom)
+        });
+        let rest = self.manners(&fields);
+        Some(Rule {
+            name: name?,
+            place: node.place,
+            conditions,
+            when,
+            key: key?,
+            allowance: Allowance::Limits(limits?),
+            tiers,
+            overrides,
+            mode,
+            ..rest
+        })
+    }
+
+    /// What is left of a rule: how it treats requests, nodes and memory.
+    fn manners(&mut self, fields: &Fields<'_>) -> Rule {
+        let on_limit = fields.get("on_limit").and_then(|node| self.on_limit(node));
+        let consistency = fields.get("consistency").and_then(|node| self.consistency(node));
+        let mut word =
+            |name: &str, choice| match fields.get(name).and_then(|n| self.choice(n, choice)) {
+                Some(Chosen::Word(word)) => word,
+                Some(Chosen::Form(..)) | None => "",
+            };
+        let denied = word("denied", &grammar::DENIED) == "charged";
+        let count = match word("count", &grammar::COUNT) {
+            "failures" => Count::Failures,
+            "successes" => Count::Successes,
+            _ => Count::All,
+        };
+        let on_store_error = match word("on_store_error", &grammar::ON_STORE_ERROR) {
+            "allow" => OnStoreError::Allow,
+            "deny" => OnStoreError::Deny,
+            _ => OnStoreError::Local,
+        };
+        let overflow = match word("overflow", &grammar::OVERFLOW) {
+            "allow" => Overflow::Allow,
+            "deny" => Overflow::Deny,
+            _ => Overflow::Shared,
+        };
+        let mut flag = |name: &str, usual| {
+            let read = fields.get(name).and_then(|node| self.flag(node, &format!("`{name}`")));
+            read.unwrap_or(usual)
+        };
+        Rule {
+            name: Box::default(),
+            place: fields.place,
+            conditions: vec![],
+            when: None,
+            key: Key::shared(),
+            allowance: Allowance::Unlimited,
+            tiers: vec![],
+            overrides: Overrides::default(),
+            mode: Mode::Hard,
+            on_limit: on_limit.unwrap_or_default(),
+            denied: if denied { Refused::Charged } else { Refused::Free },
+            count,
+            consistency: consistency.unwrap_or_default(),
+            on_store_error,
+            overflow,
+            shadow: flag("shadow", false),
+            enabled: flag("enabled", true),
+            stop: flag("stop", false),
+        }
+    }
+
+    // === which requests ===
+
+    fn conditions(&mut self, node: &Document) -> Vec<Condition> {
+        let Some(entries) = self.map(node, "`match`") else { return vec![] };
+        entries.iter().filter_map(|entry| self.condition(entry)).collect()
+    }
+
+    fn condition(&mut self, entry: &Entry) -> Option<Condition> {
+        let nodes = match &entry.node.value {
+            Value::List(list) if list.is_empty() => {
+                let text = format!(
+                    "`{}` lists nothing, so the rule could never match",
+                    shown(&entry.name)
+                );
+                return self.wrong(entry.node.place, text);
+            }
+            Value::List(list) => list.as_slice(),
+            Value::Text(..) | Value::Nothing | Value::Map(_) => std::slice::from_ref(&entry.node),
+        };
+        let what = format!("`{}`", shown(&entry.name));
+        let texts = |reader: &mut Self| -> Vec<String> {
+            nodes.iter().filter_map(|node| reader.value(node, &what)).collect()
+        };
+        Some(match entry.name.as_str() {
+            "method" => Condition::Method(
+                texts(self).iter().map(|text| text.to_ascii_uppercase()).collect(),
+            ),
+            "path" => Condition::Path(nodes.iter().filter_map(|node| self.pattern(node)).collect()),
+            "ip" => Condition::Ip(nodes.iter().filter_map(|node| self.network(node)).collect()),
+            "cost" => {
+                return self
+                    .wrong(entry.place, "`cost` is compared in `when`: `when: 'cost <= 100'`");
+            }
+            name if is_attribute(name) => Condition::Named(name.into(), texts(self)),
+            name => {
+                let text = format!("`{}` is no name of an attribute", shown(name));
+                return self.wrong(entry.place, text);
+            }
+        })
+    }
+
+    pub(super) fn value(&mut self, node: &Document, what: &str) -> Option<String> {
+        let text = self.text(node, what)?;
+        if text.is_empty() {
+            return self.wrong(
+                node.place,
+                format!("{what} is never empty; an empty value is an absent one"),
+            );
+        }
+        Some(text.to_owned())
+    }
+
+    fn pattern(&mut self, node: &Document) -> Option<Pattern> {
+        let text = self.text(node, "a path")?;
+        self.ok(node.place, text.parse().map_err(|error| format!("`{}`: {error}", shown(text))))
+    }
+
+    fn expression(&mut self, node: &Document) -> Option<Expression> {
+        let text = self.text(node, "a condition")?;
+        let quoted = matches!(node.value, Value::Text(_, true));
+        Expression::parse(text).map_or_else(
+            |error| {
+                // The text begins behind its quote, and stands on one line or nearly so.
+                let column =
+                    node.place.column.saturating_add(usize::from(quoted)).saturating_add(error.at);
+                let place = Place { column, ..node.place };
+                self.wrong(place, format!("in `{}`: {}", shown(text), error.text))
+            },
+            Some,
+        )
+    }
+
+    fn key(&mut self, node: &Document) -> Option<Key> {
+        let list = self.list(node, "`key`")?;
+        let parts: Vec<&str> =
+            list.iter().filter_map(|node| self.text(node, "a part of a key")).collect();
+        if parts.len() < list.len() {
+            return None;
+        }
+        self.ok(node.place, Key::parse(parts))
+    }
+
+    // === what a refusal means ===
+
+    fn mode(&mut self, node: &Document) -> Option<Mode> {
+        match self.choice(node, &grammar::MODE)? {
+            Chosen::Form("soft", node) => Some(Mode::Soft(self.percent(node, "`soft`", 1, 900)?)),
+            Chosen::Form(_, node) => {
+                let fields = self.record(node, &grammar::ELASTIC)?;
+                let up_to =
+                    fields.get("up_to").and_then(|n| self.percent(n, "`up_to`", 100, 1_000));
+                let condition = fields.get("while").and_then(|node| self.expression(node));
+                Some(Mode::Elastic { up_to: up_to?, condition: condition? })
+            }
+            Chosen::Word(_) => Some(Mode::Hard),
+        }
+    }
+
+    fn percent(&mut self, node: &Document, what: &str, least: u16, most: u16) -> Option<u16> {
+        let text = self.text(node, what)?;
+        let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
+        match percent.filter(|percent| (least..=most).contains(percent)) {
+            Some(percent) => Some(percent),
+            None => {
+                let text = format!("{what} is `{least}%` to `{most}%`, not `{}`", shown(text));
+                self.wrong(node.place, text)
+            }
+        }
+    }
+
+    fn length(&mut self, node: &Document, what: &str) -> Option<Span> {
+        let text = self.text(node, what)?;
+        let length = self.ok(node.place, rate::length(text).map_err(|e| format!("{what}: {e}")))?;
+        if length > LONGEST_WAIT {
+            return self.wrong(node.place, format!("{what} is at most 1h, not `{}`", shown(text)));
+        }
+        Some(length)
+    }
+
+    fn on_limit(&mut self, node: &Document) -> Option<OnLimit> {
+        match self.choice(node, &grammar::ON_LIMIT)? {
+            Chosen::Form("delay", node) => {
+                let fields = self.record(node, &grammar::DELAY)?;
+                let queue = fields
+                    .get("max_queue")
+                    .map_or(Some(0), |node| self.whole(node, "`max_queue`", 1, 1_000_000));
+                let max_wait = self.length(fields.get("max_wait")?, "`max_wait`")?;
+                let max_queue = queue?.try_into().ok().filter(|queue| *queue > 0);
+                Some(OnLimit::Delay { max_wait, max_queue: max_queue.unwrap_or(USUAL_QUEUE) })
+            }
+            Chosen::Form("flag", node) => Some(OnLimit::Flag(self.name(node, "a flag")?)),
+            Chosen::Form(_, node) => {
+                self.choice(node, &grammar::PRIORITY).map(|_| OnLimit::Deprioritize)
+            }
+            Chosen::Word(_) => Some(OnLimit::Reject),
+        }
+    }
+
+    fn consistency(&mut self, node: &Document) -> Option<Consistency> {
+        let Chosen::Form(_, node) = self.choice(node, &grammar::CONSISTENCY)? else {
+            return Some(Consistency::Exact);
+        };
+        let fields = self.record(node, &grammar::WRITE_BACK)?;
+        let interval = self.length(fields.get("interval")?, "`interval`")?;
+        match (fields.get("lease"), fields.get("batch")) {
+            (Some(node), None) => {
+                let percent = self.percent(node, "`lease`", 1, 100)?;
+                Some(Consistency::Lease { percent, interval })
+            }
+            (None, Some(node)) => {
+                let size = self.whole(node, "`batch`", 1, 1_000_000)?;
+                Some(Consistency::Batch { size, interval })
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                self.wrong(node.place, "`write_back` has `lease` or `batch`: one of them")
+            }
+        }
+    }
+}
+
+fn headroom(mode: &Mode) -> Headroom {
+    match mode {
+        Mode::Hard => Headroom::None,
+        Mode::Soft(percent) => Headroom::Soft(*percent),
+        Mode::Elastic { up_to, .. } => Headroom::Elastic(*up_to),
+    }
+}

@@ -1,0 +1,251 @@
+//! How much: limits, tiers and overrides, as they stand in the file.
+
+use crate::allowance::{Allowance, RuleLimit, RuleLimitError};
+use crate::attributes::shown;
+use crate::document::{Document, Entry, Value};
+use crate::grammar;
+use crate::key::Key;
+use crate::number::Number;
+use crate::overrides::Overrides;
+use crate::policy::Tiers;
+use crate::rate::Rate;
+use crate::reader::{Chosen, Fields, Reader, hint};
+use tidegate_core::{Algorithm, Align, Headroom, Refill};
+
+/// As many takes as a plan has.
+const MOST_LIMITS: usize = 16;
+
+/// Which algorithm an option belongs to.
+const OPTIONS: [(&str, &str); 5] = [
+    ("burst", "token_bucket"),
+    ("refill", "token_bucket"),
+    ("queue", "leaky_bucket"),
+    ("buckets", "sliding_buckets"),
+    ("align", "fixed_window"),
+];
+
+impl Reader {
+    pub(super) fn limits(&mut self, node: &Document, headroom: Headroom) -> Option<Vec<RuleLimit>> {
+        let list = self.list(node, "`limits`")?;
+        if list.is_empty() {
+            return self.wrong(node.place, "`limits` is empty; write a rate such as `15/s`");
+        }
+        if list.len() > MOST_LIMITS {
+            let text = format!("{} limits; a rule has at most {MOST_LIMITS}", list.len());
+            return self.wrong(node.place, text);
+        }
+        let limits: Vec<RuleLimit> =
+            list.iter().filter_map(|node| self.limit(node, headroom)).collect();
+        if limits.len() < list.len() {
+            return None;
+        }
+        for (at, limit) in limits.iter().enumerate() {
+            if limits.iter().take(at).any(|other| other.id() == limit.id()) {
+                let place = list.get(at).map_or(node.place, |node| node.place);
+                let text = format!(
+                    "two limits of this rule are called `{0}`; give one of them another name: `{{ rate: {1}, name: … }}`",
+                    limit.id(),
+                    limit.rate()
+                );
+                return self.wrong(place, text);
+            }
+        }
+        Some(limits)
+    }
+
+    fn limit(&mut self, node: &Document, headroom: Headroom) -> Option<RuleLimit> {
+        if let Value::Text(text, _) = &node.value {
+            let rate = self.rate(node, text, false)?;
+            let algorithm = RuleLimit::usual(&rate);
+            return self.built(node, None, rate, algorithm, headroom);
+        }
+        let fields = self.record(node, &grammar::LIMIT_RECORD)?;
+        let block = fields.get("block").map_or(Some(false), |node| self.flag(node, "`block`"))?;
+        let name = fields.get("name").map(|node| self.name(node, "a limit"));
+        let rate = fields.get("rate").and_then(|node| {
+            let text = self.text(node, "`rate`")?;
+            self.rate(node, text, block)
+        });
+        let algorithm = self.algorithm(&fields, rate.as_ref());
+        let name = match name {
+            Some(name) => Some(name?),
+            None => None,
+        };
+        self.built(node, name.as_deref(), rate?, algorithm?, headroom)
+    }
+
+    fn rate(&mut self, node: &Document, text: &str, block: bool) -> Option<Rate> {
+        let rate: Rate = self.ok(node.place, text.parse())?;
+        if rate.amount == 0 && !block {
+            return self.wrong(node.place, format!("`{}`: {}", shown(text), RuleLimitError::Zero));
+        }
+        if rate.amount > 0 && block {
+            return self.wrong(node.place, "`block: true` goes with an amount of 0");
+        }
+        Some(rate)
+    }
+
+    fn built(
+        &mut self,
+        node: &Document,
+        name: Option<&str>,
+        rate: Rate,
+        algorithm: Algorithm,
+        headroom: Headroom,
+    ) -> Option<RuleLimit> {
+        let text = rate.to_string();
+        let built = RuleLimit::new(name, rate, algorithm, headroom);
+        self.ok(node.place, built.map_err(|error| format!("`{}`: {error}", shown(&text))))
+    }
+
+    fn algorithm(&mut self, fields: &Fields<'_>, rate: Option<&Rate>) -> Option<Algorithm> {
+        let usual = rate.map_or(Algorithm::TOKEN_BUCKET, RuleLimit::usual).name();
+        let name = match fields.get("algorithm") {
+            Some(node) => match self.choice(node, &grammar::ALGORITHM)? {
+                Chosen::Word(name) => name,
+                Chosen::Form(..) => return None,
+            },
+            None => usual,
+        };
+        for (option, of) in OPTIONS.iter().filter(|(_, of)| *of != name) {
+            if let Some(entry) = fields.entries().iter().find(|entry| entry.name == *option) {
+                let text = format!("`{option}` belongs to {of}; this limit is a {name}");
+                let _: Option<()> = self.wrong(entry.place, text);
+            }
+        }
+        let mut whole = |name: &str, least: u64, most: u64| match fields.get(name) {
+            Some(node) => self.whole(node, &format!("`{name}`"), least, most).map(Some),
+            None => Some(None),
+        };
+        let burst = whole("burst", 1, u64::MAX)?;
+        let queue = whole("queue", 0, u64::MAX)?;
+        let buckets = whole("buckets", 2, 1_000)?.and_then(|n| u16::try_from(n).ok());
+        let mut word =
+            |name: &str, choice| match fields.get(name).map(|node| self.choice(node, choice)) {
+                Some(Some(Chosen::Word(word))) => Some(word),
+                Some(_) => None,
+                None => Some(""),
+            };
+        let refill = match word("refill", &grammar::REFILL)? {
+            "interval" => Refill::Interval,
+            _ => Refill::Continuous,
+        };
+        let align = match word("align", &grammar::ALIGN)? {
+            "first" => Align::First,
+            _ => Align::Epoch,
+        };
+        Some(match name {
+            "fixed_window" => Algorithm::FixedWindow { align },
+            "sliding_log" => Algorithm::SlidingLog,
+            "sliding_buckets" => buckets.map_or(Algorithm::SLIDING_BUCKETS, |buckets| {
+                Algorithm::SlidingBuckets { buckets }
+            }),
+            "sliding_weighted" => Algorithm::SlidingWeighted,
+            "leaky_bucket" => Algorithm::LeakyBucket { queue },
+            _ => Algorithm::TokenBucket { burst, refill },
+        })
+    }
+
+    // === tiers and overrides ===
+
+    pub(super) fn rule_tiers(
+        &mut self,
+        node: &Document,
+        base: &[RuleLimit],
+        tiers: Option<&Tiers>,
+        headroom: Headroom,
+    ) -> Vec<(Box<str>, Allowance)> {
+        let Some(entries) = self.map(node, "`tiers`") else { return vec![] };
+        let read = |entry: &Entry| self.rule_tier(entry, base, tiers, headroom);
+        entries.iter().filter_map(read).collect()
+    }
+
+    fn rule_tier(
+        &mut self,
+        entry: &Entry,
+        base: &[RuleLimit],
+        tiers: Option<&Tiers>,
+        headroom: Headroom,
+    ) -> Option<(Box<str>, Allowance)> {
+        let known = tiers.map_or(&[][..], |tiers| &tiers.known);
+        let name: Box<str> = entry.name.as_str().into();
+        if !known.contains(&name) {
+            let hint = match known {
+                [] => {
+                    "; list the tiers above the rules: `tiers: { default: free, known: [free, …] }`"
+                        .to_owned()
+                }
+                known => hint(&name, known.iter().map(|tier| &**tier)),
+            };
+            let text = format!("unknown tier `{}`{hint}", shown(&name));
+            let _: Option<()> = self.wrong(entry.place, text);
+        }
+        let allowance = match self.choice(&entry.node, &grammar::TIER_ALLOWANCE)? {
+            Chosen::Word(_) => Allowance::Unlimited,
+            Chosen::Form("scale", node) => {
+                let scale = self.scale(node)?;
+                let scaled: Result<_, _> = base.iter().map(|limit| limit.scaled(scale)).collect();
+                let error = |error| format!("scaled by {scale}: {error}");
+                Allowance::Limits(self.ok(node.place, scaled.map_err(error))?)
+            }
+            Chosen::Form(_, node) => Allowance::Limits(self.limits(node, headroom)?),
+        };
+        Some((name, allowance))
+    }
+
+    fn scale(&mut self, node: &Document) -> Option<Number> {
+        let text = self.text(node, "`scale`")?;
+        match text.parse::<Number>().ok().filter(|number| number.is_positive()) {
+            Some(number) => Some(number),
+            None => {
+                let text = format!(
+                    "`scale` is a number above 0, such as 10 or 1.5, not `{}`",
+                    shown(text)
+                );
+                self.wrong(node.place, text)
+            }
+        }
+    }
+
+    pub(super) fn overrides(
+        &mut self,
+        node: &Document,
+        key: Option<&Key>,
+        ipv6_prefix: u8,
+        headroom: Headroom,
+    ) -> Overrides {
+        let mut overrides = Overrides::default();
+        for node in self.list(node, "`overrides`").unwrap_or_default() {
+            let read = self.an_override(node, headroom);
+            let (Some((who, allowance)), Some(key)) = (read, key) else { continue };
+            let who: Vec<(&str, &str)> = who.iter().map(|(n, v)| (*n, v.as_str())).collect();
+            let inserted = overrides.insert(key, ipv6_prefix, &who, allowance);
+            if let Some(Some(_)) = self.ok(node.place, inserted) {
+                let _: Option<()> = self.wrong(node.place, "a second override for the same");
+            }
+        }
+        overrides
+    }
+
+    fn an_override<'d>(
+        &mut self,
+        node: &'d Document,
+        headroom: Headroom,
+    ) -> Option<(Vec<(&'d str, String)>, Allowance)> {
+        let fields = self.record(node, &grammar::OVERRIDE)?;
+        let who = fields.get("key").and_then(|node| self.map(node, "an override's `key`"));
+        let allowance = fields.get("limits").and_then(|node| match &node.value {
+            Value::Text(text, _) if text == "unlimited" => Some(Allowance::Unlimited),
+            Value::Text(..) | Value::Nothing | Value::List(_) | Value::Map(_) => {
+                self.limits(node, headroom).map(Allowance::Limits)
+            }
+        });
+        let pairs: Vec<(&str, String)> = who?
+            .iter()
+            .filter_map(|entry| {
+                Some((entry.name.as_str(), self.value(&entry.node, &format!("`{}`", entry.name))?))
+            })
+            .collect();
+        (pairs.len() == who?.len()).then_some((pairs, allowance?))
+    }
+}

@@ -1,0 +1,214 @@
+//! Which rules can match a request, without asking each.
+//!
+//! ```text
+//!   tenant = acme ──► rules 3, 8           every rule is filed under one thing that it demands: values of
+//!   path /urls/…  ──► rules 1, 8, 20       an attribute, or where its paths begin; the rest are asked
+//!   asked always  ──► rules 0, 99          always
+//! ```
+//!
+//! A rule is filed where it has the least company, so that a thousand rules that differ in anything cost
+//! about as much as ten.
+
+use crate::attributes::Attributes;
+use crate::path::NormalPath;
+use crate::rule::{Condition, Rule};
+use std::collections::HashMap;
+
+/// The files, by what they are about. Rules are known by their number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    always: Vec<u32>,
+    /// By attribute, then by value.
+    values: Vec<(Box<str>, ByValue)>,
+    paths: Paths,
+}
+
+type ByValue = HashMap<Box<str>, Vec<u32>>;
+
+/// Where paths begin, segment by segment.
+#[derive(Clone, Debug, Default)]
+struct Paths {
+    here: Vec<u32>,
+    below: HashMap<Box<str>, Paths>,
+}
+
+/// Where a rule could be filed: under each of these places, all of one kind.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum File<'r> {
+    Value(&'r str, &'r str),
+    Path(Vec<&'r str>),
+}
+
+impl Index {
+    pub(crate) fn new(rules: &[Rule]) -> Self {
+        let mut company: HashMap<File<'_>, usize> = HashMap::new();
+        for file in rules.iter().flat_map(|rule| choices(rule).into_iter().flatten()) {
+            let count = company.entry(file).or_default();
+            *count = count.saturating_add(1);
+        }
+        let most_company = |files: &Vec<File<'_>>| {
+            files.iter().filter_map(|file| company.get(file)).max().copied().unwrap_or(0)
+        };
+        let mut index = Self::default();
+        for (number, rule) in (0..).zip(rules) {
+            match choices(rule).into_iter().min_by_key(most_company) {
+                Some(files) => files.into_iter().for_each(|file| index.file(number, file)),
+                None => index.always.push(number),
+            }
+        }
+        index
+    }
+
+    /// The numbers of the rules that can match, ascending, each once.
+    pub(crate) fn candidates(&self, request: &Attributes<'_>) -> Vec<u32> {
+        let mut found = self.always.clone();
+        for (attribute, by_value) in &self.values {
+            let value = match &**attribute {
+                "method" => request.method(),
+                name => request.named(name),
+            };
+            found.extend(value.and_then(|value| by_value.get(value)).into_iter().flatten());
+        }
+        let mut paths = Some(&self.paths);
+        let mut segments = request.path().map(NormalPath::segments).into_iter().flatten();
+        while let Some(here) = paths {
+            found.extend(&here.here);
+            paths = segments.next().and_then(|segment| here.below.get(segment));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn file(&mut self, number: u32, file: File<'_>) {
+        match file {
+            File::Value(attribute, value) => {
+                let at = self.values.iter().position(|(known, _)| **known == *attribute);
+                let at = at.unwrap_or_else(|| {
+                    self.values.push((attribute.into(), HashMap::new()));
+                    self.values.len().saturating_sub(1)
+                });
+                if let Some((_, by_value)) = self.values.get_mut(at) {
+                    by_value.entry(value.into()).or_default().push(number);
+                }
+            }
+            File::Path(segments) => {
+                let mut paths = &mut self.paths;
+                for segment in segments {
+                    paths = paths.below.entry(segment.into()).or_default();
+                }
+                paths.here.push(number);
+            }
+        }
+    }
+}
+
+/// The ways to file a rule; none when it must always be asked.
+fn choices(rule: &Rule) -> Vec<Vec<File<'_>>> {
+    let ways = rule.conditions.iter().map(|condition| match condition {
+        Condition::Method(methods) => {
+            methods.iter().map(|method| File::Value("method", method)).collect()
+        }
+        Condition::Named(name, values) => {
+            values.iter().map(|value| File::Value(name, value)).collect()
+        }
+        Condition::Path(patterns) => {
+            patterns.iter().map(|pattern| File::Path(pattern.fixed_start().collect())).collect()
+        }
+        Condition::Ip(_) => Vec::new(),
+    });
+    ways.filter(|files: &Vec<File<'_>>| !files.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Attributes, Policy};
+    use proptest::prelude::*;
+
+    fn policy(matches: &[String]) -> Policy {
+        let rules: Vec<String> = (0..)
+            .zip(matches)
+            .map(|(n, m): (u32, _)| {
+                format!("  - {{ name: r{n}, match: {m}, key: [], limits: [1/s] }}\n")
+            })
+            .collect();
+        Policy::parse(format!("version: 1\nrules:\n{}", rules.concat())).unwrap()
+    }
+
+    fn condition() -> impl Strategy<Value = String> {
+        let path = prop::sample::select(vec![
+            "/**",
+            "/a",
+            "/a/**",
+            "/a/b",
+            "/*/b",
+            "/a/*",
+            "/**/b",
+            "[/a, /b/**]",
+            "/",
+        ]);
+        let method = prop::sample::select(vec!["GET", "POST", "[GET, PUT]"]);
+        let tenant = prop::sample::select(vec!["x", "y", "[x, z]"]);
+        let ip = prop::sample::select(vec!["10.0.0.0/8", "::/0"]);
+        let maybe = |name: &'static str, s: prop::sample::Select<&'static str>| {
+            prop::option::of(s).prop_map(move |v| v.map(|v| format!("{name}: {v}")))
+        };
+        (maybe("path", path), maybe("method", method), maybe("tenant", tenant), maybe("ip", ip))
+            .prop_map(|(a, b, c, d)| {
+                let parts: Vec<String> = [a, b, c, d].into_iter().flatten().collect();
+                format!("{{ {} }}", parts.join(", "))
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// The index never hides a rule that asking each would have found.
+        #[test]
+        fn the_index_finds_what_asking_each_finds(
+            matches in prop::collection::vec(condition(), 1..=16),
+            path in prop::sample::select(vec!["/", "/a", "/a/b", "/b", "/b/b", "/a/b/c", "/c/b"]),
+            method in prop::sample::select(vec!["GET", "POST", "PUT"]),
+            tenant in prop::option::of(prop::sample::select(vec!["x", "y", "z"])),
+        ) {
+            let policy = policy(&matches);
+            let mut request = Attributes::new().with("path", path).unwrap().with("method", method).unwrap();
+            request.set("ip", "10.1.1.1").unwrap();
+            if let Some(tenant) = tenant {
+                request.set("tenant", tenant).unwrap();
+            }
+            let found: Vec<&str> = policy.applying(&request, 1).map(|(rule, _)| rule.name()).collect();
+            let each: Vec<&str> = policy.rules().iter()
+                .filter(|rule| rule.applies(&request, 1, 64).is_ok())
+                .map(crate::Rule::name)
+                .collect();
+            prop_assert_eq!(found, each);
+        }
+    }
+
+    #[test]
+    fn few_rules_are_asked_of_many() {
+        for differing in [
+            "path: /api/v1/r{n}/**",
+            "tenant: t{n}",
+            "path: /api/**, tenant: t{n}",
+            "path: /r{n}, tenant: acme",
+        ] {
+            let matches: Vec<String> = (0..1_000)
+                .map(|n: u32| format!("{{ {} }}", differing.replace("{n}", &n.to_string())))
+                .collect();
+            let policy = policy(&matches);
+            let path = if differing.contains("/api/v1") {
+                "/api/v1/r7/x"
+            } else if differing.contains("/api") {
+                "/api/x"
+            } else {
+                "/r7"
+            };
+            let tenant = if differing.contains("t{n}") { "t7" } else { "acme" };
+            let request =
+                Attributes::new().with("path", path).unwrap().with("tenant", tenant).unwrap();
+            assert_eq!(policy.index.candidates(&request), [7], "{differing}");
+        }
+    }
+}

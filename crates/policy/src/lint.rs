@@ -1,0 +1,439 @@
+//! What a policy says that its author cannot have meant.
+//!
+//! Errors are rules that can never have an effect, and plans that no store could decide at once. Warnings
+//! are legal, and surely mistakes: a limit that another one hides, a header that nobody is trusted to send,
+//! requests that slip between the rules.
+//!
+//! Rules are compared by *witnesses*: a request made up to satisfy one rule. A rule that covers another
+//! applies to its witness, so the index finds the few rules worth comparing, among twenty thousand too.
+
+use crate::attributes::Attributes;
+use crate::document::{Place, Problem};
+use crate::path::NormalPath;
+use crate::policy::Policy;
+use crate::reader::nearest;
+use crate::rule::{Condition, OnLimit, Rule};
+use tidegate_core::{Algorithm, Headroom, Limit, Period, Refill, Refused};
+
+/// As many takes as a plan has.
+const MOST_TAKES: usize = 16;
+/// What every request over HTTP has.
+const ALWAYS_PRESENT: [&str; 3] = ["ip", "method", "path"];
+
+// === errors ===
+
+/// Rules that never have an effect, and requests that too many limits apply to.
+pub(crate) fn unreachable(policy: &Policy) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (number, rule) in policy.rules.iter().enumerate() {
+        let earlier = likely(policy, rule);
+        if let Some(stop) = earlier.iter().find(|(n, stop)| *n < number && hides(stop, rule)) {
+            let text = format!(
+                "rule `{}` is never reached: `{}` at {} covers it and says stop",
+                rule.name, stop.1.name, stop.1.place
+            );
+            problems.push(problem(rule.place, text));
+        }
+        let takes = || earlier.iter().map(|(_, rule)| most_limits(rule));
+        let total = takes().fold(0, usize::saturating_add);
+        if total > MOST_TAKES && problems.is_empty() {
+            let text = format!(
+                "{total} limits can apply to one request, such as one that matches `{}`; at most {MOST_TAKES} are decided together",
+                rule.name
+            );
+            return vec![problem(rule.place, text)];
+        }
+    }
+    problems
+}
+
+/// The rules that apply to a rule's witness, except for their conditions and keys.
+fn likely<'p>(policy: &'p Policy, rule: &Rule) -> Vec<(usize, &'p Rule)> {
+    let witness = witness(rule);
+    let candidates = policy.index.candidates(&witness).into_iter();
+    let rules = candidates.filter_map(|number| {
+        let number = usize::try_from(number).ok()?;
+        Some((number, policy.rules.get(number)?))
+    });
+    rules.filter(|(_, rule)| rule.enabled && rule.matches(&witness)).take(MOST_TAKES * 64).collect()
+}
+
+/// A request that a rule's `match` accepts.
+fn witness(rule: &Rule) -> Attributes<'static> {
+    let mut request = Attributes::new();
+    for condition in &rule.conditions {
+        // Values were checked when they were read; one that an attribute cannot have changes nothing here.
+        let _ = match condition {
+            Condition::Method(methods) => set(&mut request, "method", methods.first()),
+            Condition::Named(name, values) => set(&mut request, name, values.first()),
+            Condition::Ip(networks) => {
+                set(&mut request, "ip", networks.first().map(|n| n.network().to_string()).as_ref())
+            }
+            Condition::Path(patterns) => {
+                let example = patterns
+                    .first()
+                    .map(|p| p.to_string().replace("**", "*").replace('*', "\u{2022}"));
+                let path = example.and_then(|path| NormalPath::new(&path).ok());
+                request =
+                    path.map_or_else(|| request.clone(), |path| request.clone().at_path(path));
+                Ok(())
+            }
+        };
+    }
+    request
+}
+
+fn set(
+    request: &mut Attributes<'static>,
+    name: &str,
+    value: Option<&String>,
+) -> Result<(), crate::attributes::AttributeError> {
+    value.map_or(Ok(()), |value| request.set(name.to_owned(), value.clone()))
+}
+
+/// Whether nothing is left for a rule behind one that says stop.
+fn hides(stop: &Rule, rule: &Rule) -> bool {
+    stop.stop && stop.when.is_none() && covers(stop, rule) && {
+        // It stops only requests that it can count; is everything it needs there whenever the other applies?
+        let theirs: Vec<Vec<&str>> = rule.key.parts().collect();
+        let matched = || rule.conditions.iter().map(Condition::attribute);
+        stop.key.parts().all(|part| {
+            part.iter().any(|name| matched().any(|known| known == *name))
+                || theirs.iter().any(|theirs| theirs.iter().all(|name| part.contains(name)))
+        })
+    }
+}
+
+/// Whether every request that matches a rule matches this one.
+fn covers(wide: &Rule, narrow: &Rule) -> bool {
+    wide.conditions.iter().all(|wide| narrow.conditions.iter().any(|narrow| wide.covers(narrow)))
+}
+
+fn most_limits(rule: &Rule) -> usize {
+    rule.allowances().map(|allowance| allowance.limits().len()).max().unwrap_or(0)
+}
+
+// === warnings ===
+
+/// What is legal but surely a mistake.
+pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
+    let mut problems = identity(policy);
+    for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
+        problems.extend(idle_limits(rule));
+        problems.extend(uncovered(policy, rule));
+        problems.extend(twin(policy, number, rule));
+        problems.extend(pointless(rule));
+        problems.extend(misspelt(policy, rule));
+    }
+    problems.sort_by_key(|problem| problem.place);
+    problems
+}
+
+fn identity(policy: &Policy) -> Vec<Problem> {
+    let identity = &policy.identity;
+    let mut problems = Vec::new();
+    let mut warn = |text: String| problems.push(problem(Place { line: 1, column: 1 }, text));
+    if let Some((name, _)) = identity.sources.first().filter(|_| identity.trusted.is_nobody()) {
+        warn(format!(
+            "`identity.{name}` is read from requests, but `trusted` names nobody: it will always be absent, and behind a proxy all clients share the proxy's address"
+        ));
+    }
+    if identity.everyone {
+        warn("`trusted: everyone`: whoever reaches this port can claim to be anybody; keep it behind your proxies".to_owned());
+    }
+    if identity.ipv6_prefix > 64 {
+        warn(format!(
+            "`ipv6_prefix: {}`: a single host has 2⁶⁴ addresses and so as many buckets; 64 counts it as one",
+            identity.ipv6_prefix
+        ));
+    }
+    problems
+}
+
+/// Limits that another of the same rule hides.
+fn idle_limits(rule: &Rule) -> Vec<Problem> {
+    let limits = rule.allowance.limits();
+    let hidden = limits.iter().enumerate().filter_map(|(at, limit)| {
+        let others = limits.iter().enumerate().filter(|(other, _)| *other != at);
+        let mut hiding = others.filter(|(_, other)| hides_limit(other.limit(), limit.limit()));
+        let (other_at, other) = hiding.next()?;
+        // Of two that are equal, one is needed.
+        let mutual = hides_limit(limit.limit(), other.limit()) && other_at > at;
+        (!mutual).then(|| {
+            let text = format!(
+                "rule `{}`: `{}` can never bind, because `{}` lets less through",
+                rule.name,
+                limit.rate(),
+                other.rate()
+            );
+            problem(rule.place, text)
+        })
+    });
+    hidden.collect()
+}
+
+/// Whether what one limit lets through is never too much for another.
+fn hides_limit(tight: &Limit, loose: &Limit) -> bool {
+    let (Some(tight), Some(period)) = (Flow::of(tight), span(loose)) else { return false };
+    if loose.headroom() != Headroom::None || loose.amount() == 0 {
+        return false;
+    }
+    let most = u128::from(loose.amount());
+    match loose.algorithm() {
+        Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingBuckets { .. } => tight.most_in(period) <= most,
+        // It may estimate up to two windows as one.
+        Algorithm::SlidingWeighted => tight.most_in(period.saturating_mul(2)) <= most,
+        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Flow::of(loose)
+            .is_some_and(|loose| tight.at_once <= loose.at_once && tight.is_no_faster_than(&loose)),
+    }
+}
+
+/// The most that a limit lets through: so much at once, and so much per period.
+struct Flow {
+    at_once: u128,
+    amount: u128,
+    period: u128,
+}
+
+impl Flow {
+    fn of(limit: &Limit) -> Option<Self> {
+        let amount = u128::from(limit.amount());
+        let at_once = match limit.algorithm() {
+            Algorithm::TokenBucket { burst, refill: Refill::Continuous } => {
+                burst.map_or(amount, u128::from)
+            }
+            Algorithm::TokenBucket { burst, refill: Refill::Interval } => {
+                burst.map_or(amount, u128::from).saturating_add(amount)
+            }
+            Algorithm::LeakyBucket { queue } => queue.map_or(amount, u128::from).saturating_add(1),
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => amount,
+            Algorithm::FixedWindow { .. } | Algorithm::SlidingWeighted => amount.saturating_mul(2),
+        };
+        (limit.headroom() == Headroom::None).then_some(())?;
+        Some(Self { at_once, amount, period: span(limit)? })
+    }
+
+    fn most_in(&self, span: u128) -> u128 {
+        let flowing = self.amount.saturating_mul(span).div_ceil(self.period.max(1));
+        self.at_once.saturating_add(flowing)
+    }
+
+    fn is_no_faster_than(&self, other: &Self) -> bool {
+        self.amount.saturating_mul(other.period) <= other.amount.saturating_mul(self.period)
+    }
+}
+
+/// The length of a limit's period, if it always has the same.
+fn span(limit: &Limit) -> Option<u128> {
+    match limit.period() {
+        Period::Every(span) => Some(u128::from(span.as_nanos())),
+        Period::Calendar(_) => None,
+    }
+}
+
+/// Requests that a rule is about, that lack its key, and that no other rule counts.
+fn uncovered(policy: &Policy, rule: &Rule) -> Option<Problem> {
+    let part = rule.key.parts().find(|part| !part.iter().any(|name| is_always_present(name)))?;
+    let counts = |other: &Rule| {
+        let always = other.key.parts().all(|part| part.iter().any(|name| is_always_present(name)));
+        let demands =
+            rule.conditions.iter().filter(|condition| !part.contains(&condition.attribute()));
+        let demands: Vec<&Condition> = demands.collect();
+        let covers =
+            other.conditions.iter().all(|wide| demands.iter().any(|narrow| wide.covers(narrow)));
+        always && covers && other.when.is_none() && !other.shadow
+    };
+    let matched = rule.conditions.iter().any(|condition| part.contains(&condition.attribute()));
+    if matched || likely(policy, rule).iter().any(|(_, other)| counts(other)) {
+        return None;
+    }
+    let names = part.join("|");
+    let text = format!(
+        "rule `{}`: a request without `{names}` is counted by no rule; write `{names}|ip`, or add a rule with `key: [ip]`",
+        rule.name
+    );
+    Some(problem(rule.place, text))
+}
+
+fn is_always_present(name: &str) -> bool {
+    ALWAYS_PRESENT.contains(&name)
+}
+
+/// An earlier rule about the same requests and the same customers.
+fn twin(policy: &Policy, number: usize, rule: &Rule) -> Option<Problem> {
+    let same = |other: &Rule| {
+        other.conditions == rule.conditions
+            && other.key == rule.key
+            && other.when == rule.when
+            && (other.shadow, &other.on_limit) == (rule.shadow, &rule.on_limit)
+            && (other.count, &other.mode) == (rule.count, &rule.mode)
+    };
+    let earlier = likely(policy, rule).into_iter().find(|(n, other)| *n < number && same(other))?;
+    let text = format!(
+        "rule `{}` is about the same requests and keys as `{}` at {}; both apply, so write their limits in one",
+        rule.name, earlier.1.name, earlier.1.place
+    );
+    Some(problem(rule.place, text))
+}
+
+/// Settings that do nothing together.
+fn pointless(rule: &Rule) -> Option<Problem> {
+    let refuses = matches!(rule.on_limit, OnLimit::Reject | OnLimit::Delay { .. });
+    if rule.denied == Refused::Charged && !refuses {
+        let text = format!(
+            "rule `{}`: `denied: charged` has no effect, because it refuses nothing",
+            rule.name
+        );
+        return Some(problem(rule.place, text));
+    }
+    None
+}
+
+/// An attribute that is named nowhere else, and nearly like one that is.
+fn misspelt(policy: &Policy, rule: &Rule) -> Option<Problem> {
+    let known = || {
+        let own = policy.identity.sources.iter().map(|(name, _)| &**name);
+        own.chain(ALWAYS_PRESENT)
+    };
+    let mut names = rule.key.names().chain(rule.conditions.iter().map(Condition::attribute));
+    let (name, meant) = names.find_map(|name| {
+        let unknown = !known().any(|known| known == name);
+        let near = nearest(name, known()).filter(|_| unknown && name.len() > 2)?;
+        Some((name, near))
+    })?;
+    let text = format!(
+        "rule `{}`: `{name}` is no attribute of `identity`; did you mean `{meant}`?",
+        rule.name
+    );
+    Some(problem(rule.place, text))
+}
+
+fn problem(place: Place, text: String) -> Problem {
+    Problem { place, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Policy;
+
+    fn with_rules(rules: &str) -> String {
+        format!("version: 1\nrules:\n{rules}")
+    }
+
+    fn errors(rules: &str) -> Vec<String> {
+        let error = Policy::parse(with_rules(rules)).unwrap_err();
+        error.problems().iter().map(ToString::to_string).collect()
+    }
+
+    fn warnings(text: &str) -> Vec<String> {
+        Policy::parse(text).unwrap().warnings().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_rule_behind_a_stop_that_covers_it_is_an_error() {
+        for (first, second, hidden) in [
+            ("key: [ip]", "key: [ip]", true),
+            ("key: [ip]", "match: { path: /a }, key: [ip]", true),
+            ("key: []", "key: [user]", true),
+            ("key: [user|ip]", "key: [ip]", true),
+            ("match: { path: /a/** }, key: [ip]", "match: { path: [/a, /a/b] }, key: [ip]", true),
+            ("match: { tenant: [x, y] }, key: [tenant]", "match: { tenant: x }, key: []", true),
+            // Anonymous requests go on to the second.
+            ("key: [user]", "key: [ip]", false),
+            ("key: [user]", "key: [user|ip]", false),
+            ("match: { path: /a }, key: [ip]", "match: { path: [/a, /b] }, key: [ip]", false),
+            ("match: { path: /a }, key: [ip]", "key: [ip]", false),
+            ("when: 'cost > 1', key: [ip]", "key: [ip]", false),
+            ("enabled: false, key: [ip]", "key: [ip]", false),
+        ] {
+            let rules = format!(
+                "  - {{ name: first, stop: true, limits: [1/s], {first} }}\n  - {{ name: second, limits: [2/s], {second} }}\n"
+            );
+            let refused = Policy::parse(with_rules(&rules));
+            assert_eq!(refused.is_err(), hidden, "{rules}");
+            if hidden {
+                let text = refused.unwrap_err().to_string();
+                assert_eq!(
+                    text,
+                    "4:5: rule `second` is never reached: `first` at 3:5 covers it and says stop"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn more_limits_than_a_plan_has_are_an_error() {
+        let rules: String = (0..6)
+            .map(|n| format!("  - {{ name: r{n}, key: [ip], limits: [1/s, 10/min, 100/h] }}\n"))
+            .collect();
+        assert!(errors(&rules)[0].contains("18 limits can apply to one request"));
+        let apart: String = (0..6)
+            .map(|n| format!("  - {{ name: r{n}, match: {{ path: /{n} }}, key: [ip], limits: [1/s, 10/min, 100/h] }}\n"))
+            .collect();
+        assert!(Policy::parse(with_rules(&apart)).is_ok());
+    }
+
+    #[test]
+    fn warnings_say_what_cannot_be_meant() {
+        for (text, expected) in [
+            (
+                "rules: [{ name: a, key: [ip], limits: [2/s, { rate: 10000/min, algorithm: sliding_log }] }]",
+                "`10000/min` can never bind, because `2/s` lets less through",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [{ rate: 1/s, burst: 5 }, { rate: 10/s, burst: 5, name: b }] }]",
+                "`10/s` can never bind, because `1/s` lets less through",
+            ),
+            (
+                "identity: { user: 'header:x-user' }\nrules: [{ name: a, key: [user|ip], limits: [2/s] }]",
+                "`trusted` names nobody",
+            ),
+            (
+                "identity: { trusted: everyone }\nrules: [{ name: a, key: [ip], limits: [2/s] }]",
+                "can claim to be anybody",
+            ),
+            (
+                "identity: { ip: { ipv6_prefix: 128 } }\nrules: [{ name: a, key: [ip], limits: [2/s] }]",
+                "2⁶⁴ addresses",
+            ),
+            (
+                "rules: [{ name: a, key: [user], limits: [2/s] }]",
+                "a request without `user` is counted by no rule",
+            ),
+            (
+                "rules: [{ name: a, key: [user], limits: [2/s] }, { name: b, match: { method: POST }, key: [ip], limits: [2/s] }]",
+                "a request without `user` is counted by no rule",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [2/s] }, { name: b, key: [ip], limits: [9/min] }]",
+                "rule `b` is about the same requests and keys as `a` at 2:9",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [2/s], denied: charged, on_limit: { flag: x } }]",
+                "`denied: charged` has no effect",
+            ),
+            (
+                "identity: { trusted: [10.0.0.0/8], user: 'header:x-user' }\nrules: [{ name: a, key: [usr|ip], limits: [2/s] }]",
+                "did you mean `user`?",
+            ),
+        ] {
+            let found = warnings(&format!("version: 1\n{text}"));
+            assert!(found.len() == 1 && found[0].contains(expected), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_meant_is_not_warned_of() {
+        for text in [
+            "rules: [{ name: a, key: [ip], limits: [2/s, { rate: 10/min, algorithm: sliding_weighted }, { rate: 500/h, algorithm: sliding_buckets }] }]",
+            "rules: [{ name: a, key: [user], limits: [2/s] }, { name: b, key: [ip], limits: [2/s] }]",
+            "rules: [{ name: a, match: { path: /x/** }, key: [user], limits: [2/s] }, { name: b, match: { path: /** }, key: [ip], limits: [2/s] }]",
+            "rules: [{ name: a, match: { tenant: x }, key: [tenant], limits: [2/s] }]",
+            "rules: [{ name: a, key: [ip], limits: [{ rate: 10/min, algorithm: fixed_window }, 2/s] }]",
+        ] {
+            assert_eq!(warnings(&format!("version: 1\n{text}")), [""; 0], "{text}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! All rules, compiled and immutable: what a request is asked by.
+//!
+//! ```text
+//!   attributes ──► index: rules that can match ──► match, when ──► key ──► allowance
+//!                                                                          │
+//!                             run-time override > override > tier > rule ──┘
+//! ```
+//!
+//! A rule applies when its match and condition hold and the request has its key. A rule that says `stop`
+//! ends the list only when it applies: a rule about users with `stop` lets anonymous requests go on to the
+//! rule about addresses.
+
+use crate::allowance::Allowance;
+use crate::attributes::Attributes;
+use crate::document::Problem;
+use crate::identity::Identity;
+use crate::index::Index;
+use crate::key::KeyValues;
+use crate::rule::Rule;
+use std::fmt;
+use tidegate_core::Timestamp;
+
+/// All rules of a file.
+///
+/// ```
+/// use tidegate_policy::{Attributes, Policy};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules:
+///   - { name: per-user, key: [user], limits: [2/s, 500/h] }
+///   - { name: per-client, key: [ip], limits: [15/s] }
+/// ").unwrap();
+/// let request = Attributes::new().with("ip", "203.0.113.7")?;
+/// let names: Vec<&str> = policy.applying(&request, 1).map(|(rule, _)| rule.name()).collect();
+/// assert_eq!(names, ["per-client"]); // no user, so no bucket of a user
+/// # Ok::<(), tidegate_policy::AttributeError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Policy {
+    pub(crate) identity: Identity,
+    pub(crate) tiers: Tiers,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) index: Index,
+}
+
+/// The plans that customers are on.
+///
+/// ```
+/// let policy = tidegate_policy::Policy::parse("
+/// version: 1
+/// tiers: { default: free, known: [free, pro] }
+/// rules: [{ name: a, key: [user], limits: [1/s] }]
+/// ").unwrap();
+/// assert!(policy.tiers().is_known("pro") && !policy.tiers().is_known("prO"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tiers {
+    pub(crate) default: Option<Box<str>>,
+    pub(crate) known: Vec<Box<str>>,
+}
+
+/// Where an allowance was written.
+///
+/// ```
+/// assert_eq!(tidegate_policy::Origin::Rule.to_string(), "rule");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin<'p> {
+    /// In the rule itself.
+    Rule,
+    /// In the rule, for this tier.
+    Tier(&'p str),
+    /// In the rule, for this customer.
+    Override,
+    /// At run time, for this customer.
+    RunTimeOverride,
+}
+
+/// Everything that is wrong with a policy.
+///
+/// ```
+/// let error = tidegate_policy::Policy::parse("version: 2\nrulez: []").unwrap_err();
+/// assert_eq!(error.problems().len(), 2);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError {
+    problems: Vec<Problem>,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    pub(crate) fn new(identity: Identity, tiers: Tiers, rules: Vec<Rule>) -> Self {
+        let index = Index::new(&rules);
+        Self { identity, tiers, rules, index }
+    }
+
+    /// Reads a policy, or says everything that is wrong with it.
+    ///
+    /// ```
+    /// use tidegate_policy::Policy;
+    /// let error = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [ip], limts: [15/s] }]").unwrap_err();
+    /// assert_eq!(error.to_string(), "3:31: unknown key `limts`, did you mean `limits`?");
+    /// ```
+    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, PolicyError> {
+        crate::file::read(text.as_ref()).map_err(|problems| PolicyError { problems })
+    }
+
+    /// Its rules, in the order of the file.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule of this name, and its number.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
+        self.rules.iter().enumerate().find(|(_, rule)| *rule.name == *name)
+    }
+
+    /// How requests become attributes.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The plans that customers are on.
+    #[must_use]
+    pub const fn tiers(&self) -> &Tiers {
+        &self.tiers
+    }
+
+    /// The rules that apply to a request, in the order of the file, each with whose bucket it draws from.
+    ///
+    /// ```
+    /// # use tidegate_policy::{Attributes, Policy};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s] }] }").unwrap();
+    /// assert_eq!(policy.applying(&Attributes::new(), 1).count(), 1);
+    /// ```
+    pub fn applying<'p>(
+        &'p self,
+        request: &'p Attributes<'_>,
+        cost: u64,
+    ) -> impl Iterator<Item = (&'p Rule, KeyValues<'p>)> {
+        let enabled = |number: usize| self.rules.get(number).is_some_and(Rule::enabled);
+        self.applying_if(request, cost, enabled).map(|(_, rule, values)| (rule, values))
+    }
+
+    /// The same for somebody who knows better which rules are enabled; with their numbers.
+    pub fn applying_if<'p>(
+        &'p self,
+        request: &'p Attributes<'_>,
+        cost: u64,
+        enabled: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = (usize, &'p Rule, KeyValues<'p>)> {
+        let mut stopped = false;
+        let candidates = self.index.candidates(request).into_iter();
+        candidates.filter_map(move |number| {
+            let number = usize::try_from(number).ok()?;
+            let rule = self.rules.get(number).filter(|_| !stopped && enabled(number))?;
+            let values = rule.applies(request, cost, self.identity.ipv6_prefix).ok()?;
+            stopped = rule.stop;
+            Some((number, rule, values))
+        })
+    }
+
+    /// The same policy with calendars as of this instant: two years ahead are known, so once a day is often
+    /// enough.
+    ///
+    /// ```
+    /// use tidegate_core::{Period, Timestamp};
+    /// use tidegate_policy::Policy;
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [], limits: [9/calendar-day] }]").unwrap();
+    /// let now = Timestamp::from_nanos(1_800_000_000_000_000_000);
+    /// let policy = policy.renewed(now);
+    /// let Period::Calendar(days) = policy.rules()[0].allowance().limits()[0].limit().period() else {
+    ///     panic!()
+    /// };
+    /// assert!(days.window(now).1.is_some()); // the end of today is known
+    /// ```
+    #[must_use]
+    pub fn renewed(mut self, now: Timestamp) -> Self {
+        for rule in &mut self.rules {
+            rule.allowances_mut().for_each(|allowance| allowance.renew(now));
+            rule.overrides.renew(now);
+        }
+        self
+    }
+
+    /// Whether some limit counts by a calendar, which must be renewed.
+    #[must_use]
+    pub fn has_calendars(&self) -> bool {
+        self.rules.iter().any(|rule| rule.allowances().any(Allowance::has_calendar))
+    }
+
+    /// What is legal but surely a mistake.
+    ///
+    /// ```
+    /// let policy = tidegate_policy::Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [user], limits: [1/s] }]").unwrap();
+    /// assert!(policy.warnings()[0].text.contains("no rule"));
+    /// ```
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Problem> {
+        crate::lint::warnings(self)
+    }
+}
+
+impl std::str::FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        Self::parse(text)
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// What somebody may take under this rule, and where that is written. A tier's `limits` and a customer's
+    /// override replace the rule's.
+    ///
+    /// ```
+    /// use tidegate_policy::{Attributes, Origin, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// tiers: { default: free, known: [free, pro] }
+    /// rules: [{ name: a, key: [user], limits: [1/s], tiers: { pro: { scale: 10 } } }]").unwrap();
+    /// let request = Attributes::new().with("user", "alice")?;
+    /// let (rule, values) = policy.applying(&request, 1).next().unwrap();
+    /// let (allowance, origin) = rule.allowance_of(&values, Some("pro"));
+    /// assert_eq!(allowance.limits()[0].limit().amount(), 10);
+    /// assert_eq!(origin, Origin::Tier("pro"));
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    #[must_use]
+    pub fn allowance_of<'r>(
+        &'r self,
+        values: &KeyValues<'_>,
+        tier: Option<&str>,
+    ) -> (&'r Allowance, Origin<'r>) {
+        if let Some(allowance) = self.overrides.find(values) {
+            return (allowance, Origin::Override);
+        }
+        let tier = tier.and_then(|tier| self.tiers.iter().find(|(known, _)| **known == *tier));
+        match tier {
+            Some((name, allowance)) => (allowance, Origin::Tier(name)),
+            None => (&self.allowance, Origin::Rule),
+        }
+    }
+}
+
+// === impl Tiers ===
+
+impl Tiers {
+    /// Whether there is such a tier.
+    #[must_use]
+    pub fn is_known(&self, name: &str) -> bool {
+        self.known.iter().any(|known| **known == *name)
+    }
+
+    /// The tier of those who have none.
+    #[must_use]
+    pub fn usual(&self) -> Option<&str> {
+        self.default.as_deref()
+    }
+
+    /// The tier that a name stands for: itself if it is known, else the default.
+    #[must_use]
+    pub fn of<'t>(&'t self, name: Option<&str>) -> Option<&'t str> {
+        let known = name.and_then(|name| self.known.iter().find(|known| ***known == *name));
+        known.map(|known| &**known).or(self.usual())
+    }
+}
+
+// === impl Origin ===
+
+impl fmt::Display for Origin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule => f.write_str("rule"),
+            Self::Tier(name) => write!(f, "tier {name}"),
+            Self::Override => f.write_str("override"),
+            Self::RunTimeOverride => f.write_str("run-time override"),
+        }
+    }
+}
+
+// === impl PolicyError ===
+
+impl PolicyError {
+    /// What is wrong, in the order of the file.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for PolicyError {}

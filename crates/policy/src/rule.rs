@@ -1,0 +1,441 @@
+//! A rule: which requests it is about, who is counted, how much, and what a refusal means.
+//!
+//! ```text
+//!   match + when ──► applies? ──► key ──► whose bucket? ──► limits ──► on_limit
+//! ```
+
+use crate::allowance::Allowance;
+use crate::attributes::Attributes;
+use crate::document::Place;
+use crate::expression::{Expression, Fact};
+use crate::key::{Key, KeyValues};
+use crate::number::Number;
+use crate::overrides::Overrides;
+use crate::path::Pattern;
+use ipnet::IpNet;
+use tidegate_core::{Refused, Span};
+
+/// A rule of a policy. Its fields are those of the file, and documented there.
+///
+/// ```
+/// let policy = tidegate_policy::Policy::parse("
+/// version: 1
+/// rules: [{ name: per-client, key: [ip], limits: [15/s] }]
+/// ").unwrap();
+/// assert_eq!(policy.rules()[0].name(), "per-client");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub(crate) name: Box<str>,
+    pub(crate) place: Place,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) when: Option<Expression>,
+    pub(crate) key: Key,
+    pub(crate) allowance: Allowance,
+    /// For those tiers that have one of their own.
+    pub(crate) tiers: Vec<(Box<str>, Allowance)>,
+    pub(crate) overrides: Overrides,
+    pub(crate) mode: Mode,
+    pub(crate) on_limit: OnLimit,
+    pub(crate) denied: Refused,
+    pub(crate) count: Count,
+    pub(crate) consistency: Consistency,
+    pub(crate) on_store_error: OnStoreError,
+    pub(crate) overflow: Overflow,
+    pub(crate) shadow: bool,
+    pub(crate) enabled: bool,
+    pub(crate) stop: bool,
+}
+
+/// One line of `match`: an attribute, and the values of which it must have one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Method(Vec<String>),
+    Path(Vec<Pattern>),
+    Ip(Vec<IpNet>),
+    Named(Box<str>, Vec<String>),
+}
+
+/// Whether a limit is the last word.
+///
+/// ```
+/// assert_eq!(tidegate_policy::Mode::default(), tidegate_policy::Mode::Hard);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It is.
+    #[default]
+    Hard,
+    /// So many per cent above it still pass, and are marked.
+    Soft(u16),
+    /// It grows while there is room.
+    Elastic {
+        /// To so many per cent.
+        up_to: u16,
+        /// While this holds of the signals.
+        condition: Expression,
+    },
+}
+
+/// What happens to a request that is over the limit.
+///
+/// ```
+/// assert_eq!(tidegate_policy::OnLimit::default(), tidegate_policy::OnLimit::Reject);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OnLimit {
+    /// It is refused.
+    #[default]
+    Reject,
+    /// It waits, if it can.
+    Delay {
+        /// For at most so long.
+        max_wait: Span,
+        /// With at most so many of the same key before it, on this node.
+        max_queue: usize,
+    },
+    /// It passes, marked: whoever serves it serves others first.
+    Deprioritize,
+    /// It passes, marked with this word, such as `challenge`.
+    Flag(Box<str>),
+}
+
+/// Which requests count.
+///
+/// ```
+/// assert_eq!(tidegate_policy::Count::default(), tidegate_policy::Count::All);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Count {
+    /// All.
+    #[default]
+    All,
+    /// Those that fail, such as a wrong password.
+    Failures,
+    /// Those that succeed.
+    Successes,
+}
+
+/// How fresh counts must be that several nodes share.
+///
+/// ```
+/// assert_eq!(tidegate_policy::Consistency::default(), tidegate_policy::Consistency::Exact);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// Every take asks the store.
+    #[default]
+    Exact,
+    /// Nodes take a share of the limit ahead, and spend it by themselves.
+    Lease {
+        /// So many per cent of the limit.
+        percent: u16,
+        /// Returned when unused for so long.
+        interval: Span,
+    },
+    /// Nodes report what they admitted.
+    Batch {
+        /// After so much.
+        size: u64,
+        /// Or after so long.
+        interval: Span,
+    },
+}
+
+/// What a rule does while its store is gone.
+///
+/// ```
+/// assert_eq!(tidegate_policy::OnStoreError::default(), tidegate_policy::OnStoreError::Local);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreError {
+    /// Every node counts by itself.
+    #[default]
+    Local,
+    /// Requests pass.
+    Allow,
+    /// Requests are refused.
+    Deny,
+}
+
+/// What becomes of a new key when memory is full of live ones.
+///
+/// ```
+/// assert_eq!(tidegate_policy::Overflow::default(), tidegate_policy::Overflow::Shared);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// It is counted in a shared sketch, which never counts too little.
+    #[default]
+    Shared,
+    /// It passes uncounted.
+    Allow,
+    /// It is refused.
+    Deny,
+}
+
+/// Why a rule says nothing about a request.
+///
+/// ```
+/// use tidegate_policy::{Attributes, Policy, Skipped};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: uploads, match: { method: POST }, key: [ip], limits: [15/s] }]
+/// ").unwrap();
+/// let get = Attributes::new().with("method", "GET")?;
+/// let skipped = policy.rules()[0].applies(&get, 1, 64).unwrap_err();
+/// assert_eq!(skipped.to_string(), "`method` is GET, not POST");
+/// # Ok::<(), tidegate_policy::AttributeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// An attribute has another value, or none.
+    Match {
+        /// Which.
+        attribute: String,
+        /// What it has.
+        found: Option<String>,
+        /// What it should have.
+        wanted: String,
+    },
+    /// The condition does not hold.
+    When(String),
+    /// The request has no value for a part of the key.
+    NoKey(String),
+    /// It is switched off.
+    Disabled,
+    /// An earlier rule said `stop`.
+    Stopped(String),
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// Its name.
+    ///
+    /// ```
+    /// # let policy = tidegate_policy::Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s] }] }").unwrap();
+    /// assert_eq!(policy.rules()[0].name(), "a");
+    /// ```
+    #[must_use]
+    pub const fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Who is counted.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// What everybody may take who has no tier or override of their own.
+    #[must_use]
+    pub const fn allowance(&self) -> &Allowance {
+        &self.allowance
+    }
+
+    /// What a tier may take, if that is something of its own.
+    #[must_use]
+    pub fn tier(&self, name: &str) -> Option<&Allowance> {
+        self.tiers.iter().find(|(known, _)| **known == *name).map(|(_, allowance)| allowance)
+    }
+
+    /// The exceptions in the file.
+    #[must_use]
+    pub const fn overrides(&self) -> &Overrides {
+        &self.overrides
+    }
+
+    /// Whether the limit is the last word.
+    #[must_use]
+    pub const fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    /// What happens to a request over the limit.
+    #[must_use]
+    pub const fn on_limit(&self) -> &OnLimit {
+        &self.on_limit
+    }
+
+    /// Whether a refused cost counts too.
+    #[must_use]
+    pub const fn denied(&self) -> Refused {
+        self.denied
+    }
+
+    /// Which requests count.
+    #[must_use]
+    pub const fn count(&self) -> Count {
+        self.count
+    }
+
+    /// How fresh counts must be.
+    #[must_use]
+    pub const fn consistency(&self) -> Consistency {
+        self.consistency
+    }
+
+    /// What it does while its store is gone.
+    #[must_use]
+    pub const fn on_store_error(&self) -> OnStoreError {
+        self.on_store_error
+    }
+
+    /// What becomes of new keys when memory is full.
+    #[must_use]
+    pub const fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
+    /// Whether it only pretends.
+    #[must_use]
+    pub const fn shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// Whether it is switched on.
+    #[must_use]
+    pub const fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Whether no later rule is looked at when this one applies.
+    #[must_use]
+    pub const fn stop(&self) -> bool {
+        self.stop
+    }
+
+    /// Whose bucket a request draws from under this rule, or why it says nothing about it.
+    ///
+    /// ```
+    /// # use tidegate_policy::{Attributes, Policy};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [user], limits: [1/s] }] }").unwrap();
+    /// let request = Attributes::new().with("user", "alice")?;
+    /// assert_eq!(policy.rules()[0].applies(&request, 1, 64).unwrap().to_string(), "user=alice");
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn applies<'k>(
+        &'k self,
+        request: &'k Attributes<'_>,
+        cost: u64,
+        ipv6_prefix: u8,
+    ) -> Result<KeyValues<'k>, Skipped> {
+        if let Some(condition) = self.conditions.iter().find(|condition| !condition.holds(request))
+        {
+            return Err(condition.skipped(request));
+        }
+        if let Some(when) = self.when.as_ref().filter(|when| !holds(when, request, cost)) {
+            return Err(Skipped::When(when.as_str().to_owned()));
+        }
+        let values = self.key.of(request, ipv6_prefix);
+        values.ok_or_else(|| Skipped::NoKey(self.key.missing(request).unwrap_or_default()))
+    }
+
+    /// Whether its `match` holds, whatever its `when` and key say.
+    pub(crate) fn matches(&self, request: &Attributes<'_>) -> bool {
+        self.conditions.iter().all(|condition| condition.holds(request))
+    }
+
+    pub(crate) fn allowances_mut(&mut self) -> impl Iterator<Item = &mut Allowance> {
+        let tiers = self.tiers.iter_mut().map(|(_, allowance)| allowance);
+        [&mut self.allowance].into_iter().chain(tiers)
+    }
+
+    pub(crate) fn allowances(&self) -> impl Iterator<Item = &Allowance> {
+        let tiers = self.tiers.iter().map(|(_, allowance)| allowance);
+        [&self.allowance].into_iter().chain(tiers).chain(self.overrides.allowances())
+    }
+}
+
+/// What the names of a condition stand for in a request.
+fn holds(when: &Expression, request: &Attributes<'_>, cost: u64) -> bool {
+    when.holds(&|name| match name {
+        "cost" => Some(Fact::Number(Number::whole(cost))),
+        "ip" => request.address().map(Fact::Address),
+        name => request.get(name).map(Fact::Text),
+    })
+}
+
+// === impl Condition ===
+
+impl Condition {
+    pub(crate) fn attribute(&self) -> &str {
+        match self {
+            Self::Method(_) => "method",
+            Self::Path(_) => "path",
+            Self::Ip(_) => "ip",
+            Self::Named(name, _) => name,
+        }
+    }
+
+    fn holds(&self, request: &Attributes<'_>) -> bool {
+        match self {
+            Self::Method(methods) => {
+                request.method().is_some_and(|found| methods.iter().any(|method| method == found))
+            }
+            Self::Path(patterns) => {
+                request.path().is_some_and(|path| patterns.iter().any(|p| p.matches(path)))
+            }
+            Self::Ip(networks) => {
+                request.address().is_some_and(|ip| networks.iter().any(|n| n.contains(&ip)))
+            }
+            Self::Named(name, values) => {
+                request.named(name).is_some_and(|found| values.iter().any(|value| value == found))
+            }
+        }
+    }
+
+    /// Whether everything that satisfies another satisfies this; false when in doubt.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Method(mine), Self::Method(theirs)) => theirs.iter().all(|m| mine.contains(m)),
+            (Self::Path(mine), Self::Path(theirs)) => {
+                theirs.iter().all(|theirs| mine.iter().any(|mine| mine.covers(theirs)))
+            }
+            (Self::Ip(mine), Self::Ip(theirs)) => {
+                theirs.iter().all(|theirs| mine.iter().any(|mine| mine.contains(theirs)))
+            }
+            (Self::Named(name, mine), Self::Named(other, theirs)) => {
+                name == other && theirs.iter().all(|value| mine.contains(value))
+            }
+            (Self::Method(_) | Self::Path(_) | Self::Ip(_) | Self::Named(..), _) => false,
+        }
+    }
+
+    fn skipped(&self, request: &Attributes<'_>) -> Skipped {
+        let attribute = self.attribute().to_owned();
+        let found = request.get(&attribute).map(|found| crate::attributes::shown(&found));
+        Skipped::Match { attribute, found, wanted: self.to_string() }
+    }
+}
+
+impl std::fmt::Display for Condition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let values: Vec<String> = match self {
+            Self::Method(values) | Self::Named(_, values) => values.clone(),
+            Self::Path(patterns) => patterns.iter().map(ToString::to_string).collect(),
+            Self::Ip(networks) => networks.iter().map(ToString::to_string).collect(),
+        };
+        f.write_str(&values.join(" or "))
+    }
+}
+
+// === impl Skipped ===
+
+impl std::fmt::Display for Skipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Match { attribute, found: Some(found), wanted } => {
+                write!(f, "`{attribute}` is {found}, not {wanted}")
+            }
+            Self::Match { attribute, found: None, wanted } => {
+                write!(f, "there is no `{attribute}`; it should be {wanted}")
+            }
+            Self::When(when) => write!(f, "`when` does not hold: {when}"),
+            Self::NoKey(part) => write!(f, "there is no `{part}` to count by"),
+            Self::Disabled => write!(f, "it is not enabled"),
+            Self::Stopped(rule) => write!(f, "`{rule}` came first and says stop"),
+        }
+    }
+}

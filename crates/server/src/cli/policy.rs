@@ -1,0 +1,159 @@
+//! `tidegate policy`: what a policy file says, what is wrong with it, and why a request is limited.
+
+mod source;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use source::Source;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tidegate_policy::{AppliedRule, Attributes, Changes, Explanation, Policy, Problem};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Says what is wrong with a policy file: exit code 2 for errors, 0 for warnings.
+    Lint(Lint),
+    /// Says for one request what every rule makes of it: matched or why not, the key, the limits and where
+    /// they come from.
+    Explain(Explain),
+    /// Prints the JSON Schema of policy files, for editors that complete by it.
+    Schema,
+}
+
+#[derive(Args)]
+struct Lint {
+    /// The policy file; `-` is the standard input.
+    file: PathBuf,
+    /// Ends with exit code 2 for warnings too.
+    #[arg(long)]
+    deny_warnings: bool,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Explain {
+    /// The policy file; `-` is the standard input.
+    file: PathBuf,
+    /// What is known of the request, such as `ip=203.0.113.7 method=POST path=/urls user=alice tier=pro`.
+    #[arg(value_name = "ATTRIBUTE=VALUE")]
+    attributes: Vec<String>,
+    /// What the request costs.
+    #[arg(long, default_value_t = 1)]
+    cost: u64,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Errors in the file, or in what was asked.
+const REFUSED: u8 = 2;
+
+pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCode> {
+    match &options.command {
+        Command::Lint(options) => lint(options, out),
+        Command::Explain(options) => explain(options, out),
+        Command::Schema => {
+            write!(out, "{}", tidegate_policy::schema())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+// === lint ===
+
+fn lint(options: &Lint, out: &mut impl Write) -> io::Result<ExitCode> {
+    let source = Source::read(&options.file)?;
+    let (errors, warnings, rules) = match Policy::parse(&source.bytes) {
+        Ok(policy) => (vec![], policy.warnings(), policy.rules().len()),
+        Err(error) => (error.problems().to_vec(), vec![], 0),
+    };
+    if options.json {
+        write_json(&errors, &warnings, out)?;
+    } else {
+        for (problems, severity) in [(&errors, "error"), (&warnings, "warning")] {
+            problems.iter().try_for_each(|problem| source.show(problem, severity, out))?;
+        }
+        if errors.is_empty() && warnings.is_empty() {
+            writeln!(
+                out,
+                "{}: {rules} {}, nothing to complain of",
+                source.name,
+                plural(rules, "rule")
+            )?;
+        }
+    }
+    let refused = !errors.is_empty() || (options.deny_warnings && !warnings.is_empty());
+    Ok(if refused { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS })
+}
+
+fn write_json(errors: &[Problem], warnings: &[Problem], out: &mut impl Write) -> io::Result<()> {
+    let all = |problems: &[Problem]| -> Vec<serde_json::Value> {
+        let one = |problem: &Problem| {
+            let place = problem.place;
+            json!({ "line": place.line, "column": place.column, "text": problem.text })
+        };
+        problems.iter().map(one).collect()
+    };
+    writeln!(out, "{:#}", json!({ "errors": all(errors), "warnings": all(warnings) }))
+}
+
+fn plural(n: usize, word: &str) -> String {
+    if n == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+// === explain ===
+
+fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
+    let source = Source::read(&options.file)?;
+    let policy = match Policy::parse(&source.bytes) {
+        Ok(policy) => policy,
+        Err(error) => {
+            error.problems().iter().try_for_each(|problem| source.show(problem, "error", out))?;
+            return Ok(ExitCode::from(REFUSED));
+        }
+    };
+    let attributes = attributes(&options.attributes)?;
+    let explanation = policy.explain(&Changes::default(), &attributes, options.cost);
+    if options.json {
+        writeln!(out, "{:#}", as_json(&explanation))?;
+    } else {
+        write!(out, "{explanation}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
+    let mut attributes = Attributes::new();
+    for word in words {
+        let (name, value) = word.split_once('=').ok_or_else(|| {
+            invalid(format!("`{word}` is no attribute; write it like `user=alice`"))
+        })?;
+        attributes.set(name, value).map_err(|error| invalid(format!("`{word}`: {error}")))?;
+    }
+    Ok(attributes)
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+fn as_json(explanation: &Explanation) -> serde_json::Value {
+    let rule = |rule: &tidegate_policy::RuleExplanation| match &rule.outcome {
+        Ok(AppliedRule { key, limits, origin, manners }) => json!({
+            "rule": rule.rule, "applies": true, "key": key, "limits": limits, "from": origin,
+            "unlimited": limits.is_empty(), "notes": manners,
+        }),
+        Err(skipped) => json!({ "rule": rule.rule, "applies": false, "why": skipped.to_string() }),
+    };
+    let rules: Vec<serde_json::Value> = explanation.rules.iter().map(rule).collect();
+    json!({ "tier": explanation.tier, "rules": rules })
+}
