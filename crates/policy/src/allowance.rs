@@ -11,6 +11,7 @@
 use crate::number::Number;
 use crate::rate::{Per, Rate};
 use crate::zone;
+use std::sync::Arc;
 use tidegate_core::{Algorithm, Calendar, Headroom, Limit, LimitError, Period, Timestamp};
 
 /// What somebody may take under a rule.
@@ -27,7 +28,7 @@ pub enum Allowance {
     Unlimited,
 }
 
-/// A limit of a rule, and the name under which its states are kept.
+/// A limit of a rule, and the name under which its states are kept. Clones are cheap.
 ///
 /// ```
 /// use tidegate_policy::RuleLimit;
@@ -35,7 +36,10 @@ pub enum Allowance {
 /// assert_eq!((limit.id(), limit.limit().amount()), ("h", 500));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleLimit {
+pub struct RuleLimit(Arc<Written>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Written {
     id: Box<str>,
     rate: Rate,
     limit: Limit,
@@ -81,6 +85,20 @@ impl Allowance {
         }
     }
 
+    /// The same with this headroom, as the mode of its rule wants.
+    pub(crate) fn with_headroom(self, headroom: Headroom) -> Result<Self, RuleLimitError> {
+        Ok(match self {
+            Self::Unlimited => Self::Unlimited,
+            Self::Limits(limits) => {
+                let stretched = limits.iter().map(|limit| {
+                    let (id, rate) = (Some(limit.id()), limit.rate().clone());
+                    RuleLimit::new(id, rate, limit.limit().algorithm(), headroom)
+                });
+                Self::Limits(stretched.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+
     /// The same, with calendars as of this instant.
     pub(crate) fn renew(&mut self, now: Timestamp) {
         if let Self::Limits(limits) = self {
@@ -89,7 +107,7 @@ impl Allowance {
     }
 
     pub(crate) fn has_calendar(&self) -> bool {
-        self.limits().iter().any(|limit| matches!(limit.rate.per, Per::Calendar { .. }))
+        self.limits().iter().any(|limit| matches!(limit.0.rate.per, Per::Calendar { .. }))
     }
 }
 
@@ -136,7 +154,7 @@ impl RuleLimit {
         };
         let limit = Limit::new(rate.amount, period, algorithm)?.with_headroom(headroom)?;
         let id = name.unwrap_or_else(|| rate.period_text()).into();
-        Ok(Self { id, rate, limit })
+        Ok(Self(Arc::new(Written { id, rate, limit })))
     }
 
     /// How a rate is counted when nothing else is said.
@@ -154,7 +172,7 @@ impl RuleLimit {
     /// ```
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.id
+        &self.0.id
     }
 
     /// What the core counts by. Calendars have no boundaries before [`crate::Policy::renewed`] set them.
@@ -163,8 +181,8 @@ impl RuleLimit {
     /// assert_eq!(tidegate_policy::RuleLimit::from_rate("3/s").unwrap().limit().amount(), 3);
     /// ```
     #[must_use]
-    pub const fn limit(&self) -> &Limit {
-        &self.limit
+    pub fn limit(&self) -> &Limit {
+        &self.0.limit
     }
 
     /// Its rate, as written; scaled ones as they would be written.
@@ -173,14 +191,14 @@ impl RuleLimit {
     /// assert_eq!(tidegate_policy::RuleLimit::from_rate("3/s").unwrap().rate().to_string(), "3/s");
     /// ```
     #[must_use]
-    pub const fn rate(&self) -> &Rate {
-        &self.rate
+    pub fn rate(&self) -> &Rate {
+        &self.0.rate
     }
 
     /// Amount, burst and queue times a number: rounded down, at least 1. What blocks, blocks on.
     pub(crate) fn scaled(&self, scale: Number) -> Result<Self, RuleLimitError> {
         let times = |n: u64| if n == 0 { 0 } else { scale.times(n).max(1) };
-        let algorithm = match self.limit.algorithm() {
+        let algorithm = match self.limit().algorithm() {
             Algorithm::TokenBucket { burst, refill } => {
                 Algorithm::TokenBucket { burst: burst.map(times), refill }
             }
@@ -190,19 +208,19 @@ impl RuleLimit {
             | Algorithm::SlidingBuckets { .. }
             | Algorithm::SlidingWeighted) => other,
         };
-        let rate = self.rate.with_amount(times(self.rate.amount));
-        Self::new(Some(&self.id), rate, algorithm, self.limit.headroom())
+        let rate = self.rate().with_amount(times(self.rate().amount));
+        Self::new(Some(self.id()), rate, algorithm, self.limit().headroom())
     }
 
     fn renew(&mut self, now: Timestamp) {
-        let Per::Calendar { unit, zone } = &self.rate.per else { return };
+        let Per::Calendar { unit, zone } = &self.rate().per else { return };
         // A zone that was there when the policy was read stays: where no calendar can be laid out, such as
         // a clock far outside of it, the former one goes on.
         let Some(calendar) = zone::calendar(*unit, zone.as_deref(), now) else { return };
-        let limit = Limit::new(self.rate.amount, calendar, self.limit.algorithm())
-            .and_then(|limit| limit.with_headroom(self.limit.headroom()));
+        let limit = Limit::new(self.rate().amount, calendar, self.limit().algorithm())
+            .and_then(|limit| limit.with_headroom(self.limit().headroom()));
         if let Ok(limit) = limit {
-            self.limit = limit;
+            *self = Self(Arc::new(Written { limit, ..Written::clone(&self.0) }));
         }
     }
 }

@@ -192,6 +192,10 @@ impl<'a> Attributes<'a> {
         }
     }
 
+    pub(crate) fn any_named(&self, holds: impl Fn(&str, &str) -> bool) -> bool {
+        self.named.iter().any(|(name, value)| holds(name, value))
+    }
+
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.address
     }

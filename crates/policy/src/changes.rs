@@ -8,7 +8,7 @@
 //! Changes are kept by name, so that they outlive a new version of the file: an override for alice under
 //! `create-url` holds as long as there is a rule of that name that counts by users.
 
-use crate::allowance::Allowance;
+use crate::allowance::{Allowance, RuleLimitError};
 use crate::attributes::{Attributes, shown};
 use crate::key::KeyValues;
 use crate::overrides::{OverrideError, Overrides};
@@ -66,6 +66,9 @@ pub enum ChangeError {
     /// The override makes no sense under the rule.
     #[error(transparent)]
     Override(#[from] OverrideError),
+    /// The limit cannot be counted under the rule's mode.
+    #[error(transparent)]
+    Limit(#[from] RuleLimitError),
 }
 
 /// What applies to a request.
@@ -108,6 +111,7 @@ impl Changes {
         allowance: Allowance,
     ) -> Result<(), ChangeError> {
         let rule = find(policy, rule)?;
+        let allowance = allowance.with_headroom(rule.mode().headroom())?;
         let overrides = &mut self.rule(rule.name()).overrides;
         overrides.insert(rule.key(), policy.identity().ipv6_prefix(), who, allowance)?;
         Ok(())
@@ -175,6 +179,11 @@ impl Changes {
     /// The same, with calendars as of this instant.
     pub fn renew(&mut self, now: Timestamp) {
         self.rules.values_mut().for_each(|change| change.overrides.renew(now));
+    }
+
+    /// Every allowance that was given by hand under a rule.
+    pub fn allowances_of(&self, rule: &Rule) -> impl Iterator<Item = &Allowance> {
+        self.of(rule).into_iter().flat_map(|change| change.overrides.allowances())
     }
 
     fn rule(&mut self, name: &str) -> &mut RuleChange {

@@ -26,7 +26,7 @@ use crate::rule::{Condition, Consistency, Count, Mode, OnLimit, OnStoreError, Ov
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use tidegate_core::{Headroom, Refused, Span};
+use tidegate_core::{Refused, Span};
 
 /// Twice what the largest policies we know of have.
 const MOST_RULES: usize = 20_000;
@@ -236,7 +236,7 @@ impl Reader {
         let when = fields.get("when").and_then(|node| self.expression(node));
         let key = fields.get("key").and_then(|node| self.key(node));
         let mode = fields.get("mode").and_then(|node| self.mode(node)).unwrap_or_default();
-        let headroom = headroom(&mode);
+        let headroom = mode.headroom();
         let limits = fields.get("limits").and_then(|node| self.limits(node, headroom));
         let base = limits.clone().unwrap_or_default();
         let tiers = fields
@@ -468,13 +468,5 @@ impl Reader {
                 self.wrong(node.place, "`write_back` has `lease` or `batch`: one of them")
             }
         }
-    }
-}
-
-fn headroom(mode: &Mode) -> Headroom {
-    match mode {
-        Mode::Hard => Headroom::None,
-        Mode::Soft(percent) => Headroom::Soft(*percent),
-        Mode::Elastic { up_to, .. } => Headroom::Elastic(*up_to),
     }
 }

@@ -120,6 +120,12 @@ impl Identity {
         Ok(attributes)
     }
 
+    /// Whether attributes hold secrets, or texts that are too long to show.
+    #[must_use]
+    pub fn reveals(&self, attributes: &Attributes<'_>) -> bool {
+        attributes.any_named(|name, value| self.hides(name, value))
+    }
+
     /// Replaces secrets by their digests, and texts that are too long to show, in attributes that came by
     /// another way. What is a digest already stays.
     ///
@@ -131,11 +137,12 @@ impl Identity {
     /// # Ok::<(), tidegate_policy::AttributeError>(())
     /// ```
     pub fn conceal(&self, attributes: &mut Attributes<'_>, digest: &dyn Fn(&str) -> String) {
-        attributes.conceal(|name, value| {
-            let secret = name == "api_key" || self.is_secret(name);
-            let hidden = (secret && !is_digest(value)) || value.len() > LONGEST_SHOWN;
-            hidden.then(|| digest(value))
-        });
+        attributes.conceal(|name, value| self.hides(name, value).then(|| digest(value)));
+    }
+
+    fn hides(&self, name: &str, value: &str) -> bool {
+        let secret = name == "api_key" || self.is_secret(name);
+        (secret && !is_digest(value)) || value.len() > LONGEST_SHOWN
     }
 
     /// By how many bits IPv6 is counted.

@@ -13,7 +13,7 @@ use crate::number::Number;
 use crate::overrides::Overrides;
 use crate::path::Pattern;
 use ipnet::IpNet;
-use tidegate_core::{Refused, Span};
+use tidegate_core::{Headroom, Refused, Span};
 
 /// A rule of a policy. Its fields are those of the file, and documented there.
 ///
@@ -208,6 +208,19 @@ pub enum Skipped {
     Stopped(String),
 }
 
+// === impl Mode ===
+
+impl Mode {
+    /// How much room its limits have beyond themselves.
+    pub(crate) const fn headroom(&self) -> Headroom {
+        match self {
+            Self::Hard => Headroom::None,
+            Self::Soft(percent) => Headroom::Soft(*percent),
+            Self::Elastic { up_to, .. } => Headroom::Elastic(*up_to),
+        }
+    }
+}
+
 // === impl Rule ===
 
 impl Rule {
@@ -342,7 +355,8 @@ impl Rule {
         [&mut self.allowance].into_iter().chain(tiers)
     }
 
-    pub(crate) fn allowances(&self) -> impl Iterator<Item = &Allowance> {
+    /// Every allowance that somebody may have under this rule.
+    pub fn allowances(&self) -> impl Iterator<Item = &Allowance> {
         let tiers = self.tiers.iter().map(|(_, allowance)| allowance);
         [&self.allowance].into_iter().chain(tiers).chain(self.overrides.allowances())
     }

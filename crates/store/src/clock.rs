@@ -14,8 +14,9 @@
 //! means that somebody set the clock: only calendar windows, which are about the wall clock, follow it.
 
 use rustix::time::{ClockId, clock_gettime};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use tidegate_core::{Now, Span, Timestamp};
 
 /// How often the wall clock is read.
@@ -25,7 +26,7 @@ const MOST_SLEWED: i64 = 1_000_000_000;
 /// Slewing changes the length of a second by a tenth at most.
 const SLEW_PART: i64 = 10;
 
-/// What a store asks for the time.
+/// What a store asks for the time. Clones are the same clock.
 ///
 /// ```
 /// use tidegate_core::{Span, Timestamp};
@@ -34,15 +35,16 @@ const SLEW_PART: i64 = 10;
 /// clock.set(Timestamp::from_nanos(5));
 /// assert_eq!(clock.now().steady, Timestamp::from_nanos(5));
 /// ```
-#[derive(Debug)]
-pub struct Clock(Kind);
+#[derive(Clone, Debug)]
+pub struct Clock(Arc<Kind>);
 
-#[derive(Debug)]
 enum Kind {
     /// Read by many, written once a second; a reader never waits for longer than that write.
     System(RwLock<Slew>),
     /// Relaxed: a test that sets it and a thread that reads it are ordered by the test itself.
     Manual(AtomicU64),
+    /// Somebody else's.
+    Borrowed(Box<dyn Fn() -> Now + Send + Sync>),
 }
 
 // === impl Clock ===
@@ -58,7 +60,7 @@ impl Clock {
     /// ```
     #[must_use]
     pub fn system() -> Self {
-        Self(Kind::System(RwLock::new(Slew::new(boot_nanos(), wall_nanos()))))
+        Self(Arc::new(Kind::System(RwLock::new(Slew::new(boot_nanos(), wall_nanos())))))
     }
 
     /// A clock that stands still until it is set.
@@ -69,8 +71,20 @@ impl Clock {
     /// assert_eq!(clock.now().calendar, Timestamp::from_nanos(9));
     /// ```
     #[must_use]
-    pub const fn manual(now: Timestamp) -> Self {
-        Self(Kind::Manual(AtomicU64::new(now.as_nanos())))
+    pub fn manual(now: Timestamp) -> Self {
+        Self(Arc::new(Kind::Manual(AtomicU64::new(now.as_nanos()))))
+    }
+
+    /// Somebody else's clock, such as that of a simulation.
+    ///
+    /// ```
+    /// use tidegate_core::{Now, Timestamp};
+    /// let clock = tidegate_store::Clock::borrowed(|| Now::at(Timestamp::from_nanos(9)));
+    /// assert_eq!(clock.now().steady, Timestamp::from_nanos(9));
+    /// ```
+    #[must_use]
+    pub fn borrowed(now: impl Fn() -> Now + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Kind::Borrowed(Box::new(now))))
     }
 
     /// Sets a manual clock, forward or back; the system's clock is not ours to set.
@@ -82,7 +96,7 @@ impl Clock {
     /// assert_eq!(clock.now().steady, Timestamp::EPOCH);
     /// ```
     pub fn set(&self, now: Timestamp) {
-        if let Kind::Manual(nanos) = &self.0 {
+        if let Kind::Manual(nanos) = &*self.0 {
             nanos.store(now.as_nanos(), Ordering::Relaxed);
         }
     }
@@ -95,7 +109,8 @@ impl Clock {
     /// ```
     #[must_use]
     pub fn now(&self) -> Now {
-        match &self.0 {
+        match &*self.0 {
+            Kind::Borrowed(now) => now(),
             Kind::Manual(nanos) => Now::at(Timestamp::from_nanos(nanos.load(Ordering::Relaxed))),
             Kind::System(slew) => {
                 let boot = boot_nanos();
@@ -115,6 +130,16 @@ impl Clock {
                 read.now(boot)
             }
         }
+    }
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::System(_) => "System",
+            Self::Manual(_) => "Manual",
+            Self::Borrowed(_) => "Borrowed",
+        })
     }
 }
 

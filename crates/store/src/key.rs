@@ -18,6 +18,8 @@
 //! token bucket that is refilled at intervals its interval: nodes that alternated between two would be
 //! refilled by both.
 
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -147,6 +149,57 @@ impl Secret {
         hasher.write(b"tidegate verifier 1");
         hasher.write(&self.half(0));
         hasher.finish128().as_u128()
+    }
+
+    /// A name for a secret of somebody else, such as an API key: the same for the same, and of no use to
+    /// whoever reads it in a log.
+    ///
+    /// ```
+    /// let secret = tidegate_store::Secret::new([7; 32]);
+    /// let digest = secret.digest("s3cr3t");
+    /// assert!(digest.starts_with('#') && digest.len() == 33);
+    /// assert_ne!(digest, tidegate_store::Secret::new([8; 32]).digest("s3cr3t"));
+    /// ```
+    #[must_use]
+    pub fn digest(&self, text: &str) -> String {
+        let mac = self.signature_of(b"tidegate digest 1", text.as_bytes()).finalize().into_bytes();
+        let half =
+            mac.iter().take(16).fold(0u128, |digest, byte| (digest << 8) | u128::from(*byte));
+        format!("#{half:032x}")
+    }
+
+    /// Signs a message that goes out of our hands and comes back.
+    ///
+    /// ```
+    /// let secret = tidegate_store::Secret::new([7; 32]);
+    /// assert!(secret.signed(b"message", &secret.sign(b"message")));
+    /// assert!(!secret.signed(b"massage", &secret.sign(b"message")));
+    /// ```
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> [u8; 32] {
+        self.signature_of(b"tidegate receipt 1", message).finalize().into_bytes().into()
+    }
+
+    /// Whether a signature is ours; in the same time for all that are not.
+    ///
+    /// ```
+    /// assert!(!tidegate_store::Secret::new([7; 32]).signed(b"message", &[0; 32]));
+    /// ```
+    #[must_use]
+    pub fn signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        self.signature_of(b"tidegate receipt 1", message).verify_slice(signature).is_ok()
+    }
+
+    /// HMAC-SHA-256 under this secret; every purpose has its own name.
+    fn signature_of(&self, purpose: &[u8], message: &[u8]) -> Hmac<Sha256> {
+        let mut key = [0; 64];
+        for (to, byte) in key.iter_mut().zip(self.0) {
+            *to = byte;
+        }
+        let mut mac = Hmac::<Sha256>::new(&key.into());
+        mac.update(purpose);
+        mac.update(message);
+        mac
     }
 
     fn hasher(&self) -> SipHasher13 {

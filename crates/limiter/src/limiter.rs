@@ -1,0 +1,434 @@
+//! The limiter: a policy and a store, and what is asked of them.
+//!
+//! ```text
+//!   attributes, cost ──► policy: which rules, whose buckets ──► a plan ──► store: all or none ──► verdict
+//! ```
+
+mod operate;
+mod settle;
+
+use crate::check::Check;
+use crate::error::{CheckError, LimiterError};
+use crate::live::Live;
+use crate::queue::Queues;
+use crate::receipt::{Receipt, Taken};
+use crate::signals::Signals;
+use crate::verdict::{DecidedBy, Entry, Verdict};
+use arc_swap::ArcSwap;
+use std::borrow::Cow;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use tidegate_core::{Bound, Decision, Need, Outcome, Plan, Retry, Span, StateId, Take, Timestamp};
+use tidegate_policy::{
+    Attributes, Count, Mode, OnLimit, OnStoreError, Policy, ResolvedRule, Rule, RuleLimit,
+};
+use tidegate_store::{Clock, Memory, Name, ReceiptId, Secret, Store};
+
+/// How long a receipt can be settled.
+const SETTLE_WITHIN: Span = Span::from_secs(60);
+/// What a refusal without an answer of the store tells the client.
+const STORE_RETRY: Span = Span::from_secs(1);
+
+/// A policy and a store: what requests are asked of. Clones are the same limiter.
+///
+/// ```
+/// use tidegate::{Attributes, Check, Limiter, Policy};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: per-client, key: [ip], limits: [15/s] }]")?;
+/// let limiter = Limiter::in_memory(policy)?;
+/// let client = Attributes::new().with("ip", "203.0.113.7")?;
+/// let passed = (0..100).filter(|_| limiter.check_now(&Check::new(&client)).unwrap().allowed());
+/// assert!((15..=16).contains(&passed.count())); // a bucket of 15, and it refills meanwhile
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Limiter<S = Memory> {
+    pub(crate) inner: Arc<Inner<S>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner<S> {
+    pub(crate) store: S,
+    pub(crate) clock: Clock,
+    secret: Secret,
+    /// Read by every request, replaced whole.
+    live: ArcSwap<Live>,
+    /// Held while a successor of `live` is made, so that of two changes at once none is lost. Requests never
+    /// wait for it.
+    changing: Mutex<()>,
+    /// Apart from `live`, because it changes every few moments.
+    signals: ArcSwap<Signals>,
+    /// Counts while the store is gone, for rules that say so.
+    fallback: Memory,
+    pub(crate) queues: Queues,
+    /// Drawn at random: tells our receipts from those of other nodes.
+    node: u64,
+    /// How many receipts were given out.
+    receipts: AtomicU64,
+    unmatched: AtomicU64,
+    unknown_tiers: AtomicU64,
+    store_errors: AtomicU64,
+}
+
+/// One take of a plan, and where it comes from.
+struct Asked<'l> {
+    number: usize,
+    rule: &'l Rule,
+    limit: &'l RuleLimit,
+    take: Take<'l>,
+    shadow: bool,
+}
+
+/// The answers to the takes of a plan.
+struct Decided {
+    decisions: Vec<Decision>,
+    receipts: Vec<Option<tidegate_core::Receipt>>,
+    at: Timestamp,
+    by: DecidedBy,
+}
+
+/// What a caller wants besides the answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    Answer,
+    /// And a receipt for all of it, because it may have to be undone.
+    Undo,
+}
+
+// === impl Limiter ===
+
+impl Limiter<Memory> {
+    /// A limiter that counts in this process.
+    pub fn in_memory(policy: Policy) -> Result<Self, LimiterError> {
+        let clock = Clock::system();
+        Self::new(policy, Memory::new(clock.clone()), Secret::random()?, clock)
+    }
+
+    /// Asks without `await`: a store in this process answers at once.
+    pub fn check_now(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        now(self.check(check))
+    }
+}
+
+/// The value of a future that never waits.
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        // In memory everything is ready at once; were it not, this would be asked again, not be wrong.
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return value;
+        }
+    }
+}
+
+impl<S> Clone for Limiter<S> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// A limiter on this store. Nodes that share a store share the secret too.
+    ///
+    /// ```
+    /// use tidegate::{Clock, Limiter, Memory, Policy, Secret, Timestamp};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s] }] }")?;
+    /// let clock = Clock::manual(Timestamp::EPOCH);
+    /// let limiter = Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock)?;
+    /// assert_eq!(limiter.version(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(
+        policy: Policy,
+        store: S,
+        secret: Secret,
+        clock: Clock,
+    ) -> Result<Self, LimiterError> {
+        let live = Live::first(policy, clock.now().calendar);
+        live.supported_by(&store)?;
+        let node = getrandom::u64().map_err(std::io::Error::other)?.max(1);
+        let inner = Inner {
+            store,
+            fallback: Memory::new(clock.clone()),
+            clock,
+            secret,
+            live: ArcSwap::from_pointee(live),
+            changing: Mutex::new(()),
+            signals: ArcSwap::default(),
+            queues: Queues::default(),
+            node,
+            receipts: AtomicU64::new(0),
+            unmatched: AtomicU64::new(0),
+            unknown_tiers: AtomicU64::new(0),
+            store_errors: AtomicU64::new(0),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Whether a request may pass. What may, is counted.
+    ///
+    /// ```
+    /// # use tidegate::{Attributes, Check, Limiter, Policy};
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// # let request = Attributes::new();
+    /// let verdict = limiter.check(&Check::new(&request)).await?;
+    /// assert!(verdict.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn check(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        let verdict = self.decide(check, Want::Answer).await?;
+        self.count(&verdict);
+        Ok(verdict)
+    }
+
+    /// What [`Limiter::check`] would answer. Nothing is counted.
+    pub async fn peek(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        let live = self.live();
+        let entries = {
+            let attributes = self.concealed(&live, check.attributes);
+            let asked = self.asked(&live, &attributes, check);
+            let plan = Plan::new(asked.iter().map(|asked| asked.take).collect(), check.max_wait)?;
+            let decisions = match self.inner.store.peek(&plan).await {
+                Ok(decisions) => decisions,
+                Err(_) => self.inner.fallback.peek_now(&plan),
+            };
+            entries(&asked, decisions)
+        };
+        let by = if entries.is_empty() { DecidedBy::Policy } else { DecidedBy::Store };
+        Ok(Verdict::fold(live, entries, by))
+    }
+
+    /// The states that a request would be counted in and that can refuse it.
+    pub(crate) fn states(&self, check: &Check<'_>) -> Vec<StateId> {
+        let live = self.live();
+        let attributes = self.concealed(&live, check.attributes);
+        let asked = self.asked(&live, &attributes, check);
+        let required = asked.iter().filter(|asked| asked.take.need == Need::Required);
+        required.map(|asked| asked.take.state).collect()
+    }
+
+    /// Decides a request and does not count the answer in the statistics.
+    pub(crate) async fn decide(
+        &self,
+        check: &Check<'_>,
+        want: Want,
+    ) -> Result<Verdict, CheckError> {
+        let live = self.live();
+        let (entries, by, receipt) = {
+            let attributes = self.concealed(&live, check.attributes);
+            let asked = self.asked(&live, &attributes, check);
+            let decided = self.take(&asked, check.max_wait).await?;
+            let receipt = self.receipt(&asked, &decided, check, want);
+            (entries(&asked, decided.decisions), decided.by, receipt)
+        };
+        let mut verdict = Verdict::fold(live, entries, by);
+        verdict.receipt = receipt.filter(|_| verdict.allowed());
+        Ok(verdict)
+    }
+
+    /// The takes that a request's rules ask for.
+    fn asked<'l>(
+        &self,
+        live: &'l Live,
+        attributes: &'l Attributes<'_>,
+        check: &Check<'_>,
+    ) -> Vec<Asked<'l>> {
+        let resolved = live.policy.resolve(&live.changes, attributes, check.cost.get());
+        if resolved.unknown_tier {
+            self.inner.unknown_tiers.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut asked = Vec::with_capacity(resolved.rules.len().saturating_mul(2));
+        for resolved in &resolved.rules {
+            self.ask_rule(resolved, check, &mut asked);
+        }
+        asked
+    }
+
+    fn ask_rule<'l>(
+        &self,
+        resolved: &ResolvedRule<'l>,
+        check: &Check<'_>,
+        asked: &mut Vec<Asked<'l>>,
+    ) {
+        let rule = resolved.rule;
+        let key: Vec<(&str, &str)> =
+            resolved.values.pairs().iter().map(|(name, value)| (*name, &**value)).collect();
+        let bound = self.bound(rule.mode());
+        let optional =
+            resolved.shadow || matches!(rule.on_limit(), OnLimit::Deprioritize | OnLimit::Flag(_));
+        for limit in resolved.allowance.limits() {
+            let name = Name { rule: rule.name(), limit: limit.id(), key: &key };
+            let state = name.id(limit.limit(), &self.inner.secret);
+            let take = Take {
+                need: if optional { Need::Optional } else { Need::Required },
+                bound,
+                refused: rule.denied(),
+                ..Take::new(state, limit.limit(), check.cost)
+            };
+            asked.push(Asked {
+                number: resolved.number,
+                rule,
+                limit,
+                take,
+                shadow: resolved.shadow,
+            });
+        }
+    }
+
+    /// Which bound of its limits decides for a rule just now.
+    fn bound(&self, mode: &Mode) -> Bound {
+        match mode {
+            Mode::Hard => Bound::Plain,
+            Mode::Soft(_) => Bound::Headroom,
+            Mode::Elastic { condition, .. } => {
+                let now = self.inner.clock.now().steady;
+                let settled = self.inner.signals.load().settled(now, condition);
+                if settled { Bound::Headroom } else { Bound::Plain }
+            }
+        }
+    }
+
+    /// Takes all of a plan or nothing; when the store is gone, as the rules say for that case.
+    async fn take(&self, asked: &[Asked<'_>], max_wait: Span) -> Result<Decided, CheckError> {
+        if asked.is_empty() {
+            let at = Timestamp::EPOCH;
+            return Ok(Decided { decisions: vec![], receipts: vec![], at, by: DecidedBy::Policy });
+        }
+        let plan = Plan::new(asked.iter().map(|asked| asked.take).collect(), max_wait)?;
+        let answer = self.inner.store.take(std::slice::from_ref(&plan)).await.pop();
+        match answer {
+            Some(Ok(answer)) => Ok(Decided {
+                decisions: answer.done.decisions,
+                receipts: answer.done.receipts,
+                at: answer.at,
+                by: DecidedBy::Store,
+            }),
+            Some(Err(_)) | None => self.without_store(asked, max_wait),
+        }
+    }
+
+    fn without_store(&self, asked: &[Asked<'_>], max_wait: Span) -> Result<Decided, CheckError> {
+        self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
+        let refuses = |asked: &Asked<'_>| {
+            asked.take.need == Need::Required && asked.rule.on_store_error() == OnStoreError::Deny
+        };
+        let local = |asked: &&Asked<'_>| asked.rule.on_store_error() == OnStoreError::Local;
+        let refused = asked.iter().any(refuses);
+        // Nothing is counted for a request that is refused anyway.
+        let takes: Vec<Take<'_>> =
+            asked.iter().filter(local).map(|asked| asked.take).filter(|_| !refused).collect();
+        let plan = Plan::new(takes, max_wait)?;
+        let answer = self.inner.fallback.take_now(&plan);
+        let mut counted = answer.done.decisions.into_iter().zip(answer.done.receipts);
+        let (decisions, receipts) = asked
+            .iter()
+            .map(|asked| match asked.rule.on_store_error() {
+                OnStoreError::Local if !refused => {
+                    counted.next().unwrap_or((blind(asked, true), None))
+                }
+                OnStoreError::Deny if refuses(asked) => (blind(asked, false), None),
+                OnStoreError::Local | OnStoreError::Allow | OnStoreError::Deny => {
+                    (blind(asked, true), None)
+                }
+            })
+            .unzip();
+        Ok(Decided { decisions, receipts, at: answer.at, by: DecidedBy::Fallback })
+    }
+
+    /// A receipt, if a rule counts outcomes or somebody wants one.
+    fn receipt(
+        &self,
+        asked: &[Asked<'_>],
+        decided: &Decided,
+        check: &Check<'_>,
+        want: Want,
+    ) -> Option<Receipt> {
+        let counts = asked.iter().any(|asked| asked.rule.count() != Count::All);
+        if !counts && !check.receipt && want == Want::Answer {
+            return None;
+        }
+        let parts = asked.iter().zip(&decided.receipts).filter_map(|(asked, receipt)| {
+            Some(Taken {
+                state: asked.take.state,
+                limit: asked.limit.limit().clone(),
+                bound: asked.take.bound,
+                count: asked.rule.count(),
+                receipt: (*receipt)?,
+            })
+        });
+        let node = if decided.by == DecidedBy::Fallback { self.inner.node } else { 0 };
+        let number = self.inner.receipts.fetch_add(1, Ordering::Relaxed);
+        Some(Receipt {
+            id: ReceiptId((u128::from(self.inner.node) << 64) | u128::from(number)),
+            until: decided.at.after(SETTLE_WITHIN)?,
+            node,
+            cost: check.cost,
+            parts: parts.collect(),
+        })
+    }
+
+    /// What the limiter works by, with calendars that are fresh enough.
+    pub(crate) fn live(&self) -> Arc<Live> {
+        let live = self.inner.live.load_full();
+        match live.renewal {
+            Some(renewal) if self.inner.clock.now().calendar >= renewal => self.renew(),
+            Some(_) | None => live,
+        }
+    }
+
+    /// Attributes in which secrets are known by their digests.
+    fn concealed<'a>(
+        &self,
+        live: &Live,
+        attributes: &'a Attributes<'a>,
+    ) -> Cow<'a, Attributes<'a>> {
+        let identity = live.policy.identity();
+        if !identity.reveals(attributes) {
+            return Cow::Borrowed(attributes);
+        }
+        let mut concealed = attributes.clone();
+        identity.conceal(&mut concealed, &|secret| self.inner.secret.digest(secret));
+        Cow::Owned(concealed)
+    }
+
+    /// Counts an answer: once for each rule, by the worst of its limits.
+    pub(crate) fn count(&self, verdict: &Verdict) {
+        if verdict.entries.is_empty() {
+            self.inner.unmatched.fetch_add(1, Ordering::Relaxed);
+        }
+        for entries in verdict.entries.chunk_by(|a, b| a.rule == b.rule) {
+            let refused = entries.iter().find(|entry| !entry.decision.passes());
+            let (Some(entry), Some(counters)) = (
+                refused.or(entries.first()),
+                entries.first().and_then(|entry| verdict.live.counters.get(entry.rule)),
+            ) else {
+                continue;
+            };
+            counters.count(entry.decision.outcome, entry.need == Need::Required);
+        }
+    }
+}
+
+fn entries(asked: &[Asked<'_>], decisions: Vec<Decision>) -> Vec<Entry> {
+    let entry = |(asked, decision): (&Asked<'_>, Decision)| Entry {
+        rule: asked.number,
+        limit: asked.limit.clone(),
+        need: asked.take.need,
+        shadow: asked.shadow,
+        decision,
+    };
+    asked.iter().zip(decisions).map(entry).collect()
+}
+
+/// A decision about a state that nobody could look at.
+fn blind(asked: &Asked<'_>, passes: bool) -> Decision {
+    let outcome = if passes { Outcome::Allow } else { Outcome::Deny(Retry::After(STORE_RETRY)) };
+    let remaining = if passes { asked.limit.limit().capacity() } else { 0 };
+    Decision { outcome, over: false, remaining, reset: None }
+}

@@ -1,0 +1,144 @@
+//! What happens after the answer: reports, resets.
+
+use super::Limiter;
+use crate::error::{CheckError, ReportError};
+use crate::limiter::now;
+use crate::receipt::{self, Receipt, Report};
+use tidegate_core::{Cost, StateId, Take};
+use tidegate_policy::{Allowance, Attributes};
+use tidegate_store::{Memory, Name, Settled, Settlement, Store};
+
+impl Limiter<Memory> {
+    /// [`Limiter::report`] without `await`: a store in this process answers at once.
+    pub fn report_now(&self, receipt: &Receipt, report: Report) -> Result<Settled, ReportError> {
+        now(self.report(receipt, report))
+    }
+
+    /// [`Limiter::reset`] without `await`: a store in this process answers at once.
+    pub fn reset_now(&self, rule: &str, who: &Attributes<'_>) -> Result<usize, CheckError> {
+        now(self.reset(rule, who))
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Says what became of a request. The first report counts; a second or a late one changes nothing.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Cost, Limiter, Policy, Report};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: tokens, key: [], limits: [100/h] }] }")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let nobody = Attributes::new();
+    /// // An answer may take up to 80 tokens; it took 30.
+    /// let verdict = limiter.check_now(&Check::new(&nobody).cost(80).with_receipt())?;
+    /// limiter.report_now(verdict.receipt().unwrap(), Report::Cost(Cost::new(30)))?;
+    /// let next = limiter.check_now(&Check::new(&nobody).cost(70))?;
+    /// assert!(next.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn report(&self, receipt: &Receipt, report: Report) -> Result<Settled, ReportError> {
+        let parts = receipt.given_back(report);
+        let settlement = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
+        let excess = match report {
+            Report::Cost(cost) => cost.get().saturating_sub(receipt.cost.get()),
+            Report::Success | Report::Failure | Report::Cancelled => 0,
+        };
+        let takes: Vec<Take<'_>> = receipt
+            .parts
+            .iter()
+            .filter(|_| excess > 0)
+            .map(|part| Take {
+                bound: part.bound,
+                ..Take::new(part.state, &part.limit, Cost::new(excess))
+            })
+            .collect();
+        // What a node counted by itself is in its own memory, and nobody else's.
+        if receipt.node == self.inner.node {
+            return Ok(now(settle(&self.inner.fallback, &settlement, &takes))?);
+        }
+        if receipt.node != 0 {
+            return Ok(Settled::Late);
+        }
+        Ok(settle(&self.inner.store, &settlement, &takes).await?)
+    }
+
+    /// A receipt as text that may leave the process; any node of the deployment reads it.
+    ///
+    /// ```
+    /// # use tidegate::{Attributes, Check, Limiter, Policy};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// # let nobody = Attributes::new();
+    /// let verdict = limiter.check_now(&Check::new(&nobody).with_receipt())?;
+    /// let text = limiter.sealed(verdict.receipt().unwrap());
+    /// assert_eq!(&limiter.opened(&text)?, verdict.receipt().unwrap());
+    /// assert!(limiter.opened("forged").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn sealed(&self, receipt: &Receipt) -> String {
+        receipt::encode(receipt, &self.inner.secret)
+    }
+
+    /// The receipt of a text, if it is one of ours.
+    pub fn opened(&self, text: &str) -> Result<Receipt, ReportError> {
+        receipt::decode(text, &self.inner.secret).ok_or(ReportError::Forged)
+    }
+
+    /// Forgets what a rule counted of somebody; answers how many states there were.
+    ///
+    /// ```
+    /// # use tidegate::{Attributes, Check, Limiter, Policy};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [user], limits: [1/h, 2/day] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// let alice = Attributes::new().with("user", "alice")?;
+    /// limiter.check_now(&Check::new(&alice))?;
+    /// assert!(!limiter.check_now(&Check::new(&alice))?.allowed());
+    /// assert_eq!(limiter.reset_now("a", &alice)?, 2);
+    /// assert!(limiter.check_now(&Check::new(&alice))?.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn reset(&self, rule: &str, who: &Attributes<'_>) -> Result<usize, CheckError> {
+        let states = self.states_of(rule, who)?;
+        self.inner.fallback.reset_now(&states);
+        let count = self.inner.store.reset(&states).await?;
+        self.inner.queues.wake_all();
+        Ok(count)
+    }
+
+    /// Every state that a rule may have of somebody, under whatever tier or override.
+    fn states_of(&self, rule: &str, who: &Attributes<'_>) -> Result<Vec<StateId>, CheckError> {
+        let live = self.live();
+        let who = self.concealed(&live, who);
+        let (_, rule) =
+            live.policy.rule(rule).ok_or_else(|| CheckError::NoRule(rule.to_owned()))?;
+        let values = rule.key().of(&who, live.policy.identity().ipv6_prefix());
+        let values = values.ok_or_else(|| CheckError::NoKey {
+            rule: rule.name().to_owned(),
+            key: rule.key().to_string(),
+        })?;
+        let key: Vec<(&str, &str)> = values.pairs().iter().map(|(n, v)| (*n, &**v)).collect();
+        let changed = live.changes.allowances_of(rule);
+        let limits = rule.allowances().chain(changed).flat_map(Allowance::limits);
+        let state = |limit: &tidegate_policy::RuleLimit| {
+            Name { rule: rule.name(), limit: limit.id(), key: &key }
+                .id(limit.limit(), &self.inner.secret)
+        };
+        let mut states: Vec<StateId> = limits.map(state).collect();
+        states.sort_unstable();
+        states.dedup();
+        Ok(states)
+    }
+}
+
+/// Gives back, once, and charges what is owed beyond.
+async fn settle(
+    store: &impl Store,
+    settlement: &Settlement<'_>,
+    takes: &[Take<'_>],
+) -> Result<Settled, tidegate_store::StoreError> {
+    let settled = store.give_back(settlement).await?;
+    if settled == Settled::Done && !takes.is_empty() {
+        store.charge(takes).await?;
+    }
+    Ok(settled)
+}

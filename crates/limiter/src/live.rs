@@ -1,0 +1,85 @@
+//! What a limiter works by at one moment: a policy, the changes made by hand, a version.
+//!
+//! It is replaced whole and never changed in place. A request takes one and keeps it to its end, so that
+//! every answer is of one version, however often somebody reloads meanwhile.
+
+use crate::error::LimiterError;
+use crate::stats::RuleCounters;
+use std::sync::Arc;
+use tidegate_core::{Span, Timestamp};
+use tidegate_policy::{Allowance, Changes, Expression, Mode, Policy};
+use tidegate_store::Store;
+
+/// Calendars reach two years ahead, so a day is soon enough.
+const RENEWED_EVERY: Span = Span::from_secs(86_400);
+
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) version: u64,
+    pub(crate) policy: Policy,
+    pub(crate) changes: Changes,
+    /// One for each rule of the policy.
+    pub(crate) counters: Vec<Arc<RuleCounters>>,
+    /// When its calendars are to be laid out again.
+    pub(crate) renewal: Option<Timestamp>,
+}
+
+impl Live {
+    pub(crate) fn first(policy: Policy, now: Timestamp) -> Self {
+        let counters = policy.rules().iter().map(|_| Arc::default()).collect();
+        let live =
+            Self { version: 1, policy, changes: Changes::default(), counters, renewal: None };
+        live.renewed(now)
+    }
+
+    /// The next version, by another policy. Counts go on under the rules' names.
+    pub(crate) fn with_policy(&self, policy: Policy, now: Timestamp) -> Self {
+        let counters = policy.rules().iter().map(|rule| {
+            let before = self.policy.rule(rule.name()).and_then(|(at, _)| self.counters.get(at));
+            before.cloned().unwrap_or_default()
+        });
+        let counters = counters.collect();
+        let version = self.version.saturating_add(1);
+        let changes = self.changes.clone();
+        Self { version, policy, changes, counters, renewal: None }.renewed(now)
+    }
+
+    /// The next version, with other changes.
+    pub(crate) fn with_changes(&self, changes: Changes, now: Timestamp) -> Self {
+        let version = self.version.saturating_add(1);
+        let (policy, counters) = (self.policy.clone(), self.counters.clone());
+        Self { version, policy, changes, counters, renewal: self.renewal }.renewed(now)
+    }
+
+    /// The same, with calendars as of now.
+    pub(crate) fn renewed(mut self, now: Timestamp) -> Self {
+        self.changes.renew(now);
+        if self.policy.has_calendars() {
+            self.policy = self.policy.renewed(now);
+            self.renewal = now.after(RENEWED_EVERY);
+        }
+        self
+    }
+
+    /// Whether a store can count all its limits.
+    pub(crate) fn supported_by(&self, store: &impl Store) -> Result<(), LimiterError> {
+        for rule in self.policy.rules() {
+            let changed = self.changes.allowances_of(rule);
+            for limit in rule.allowances().chain(changed).flat_map(Allowance::limits) {
+                store.supports(limit.limit()).map_err(|source| LimiterError::Unsupported {
+                    rule: rule.name().to_owned(),
+                    source,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The conditions of its elastic rules.
+    pub(crate) fn conditions(&self) -> impl Iterator<Item = &Expression> {
+        self.policy.rules().iter().filter_map(|rule| match rule.mode() {
+            Mode::Elastic { condition, .. } => Some(condition),
+            Mode::Hard | Mode::Soft(_) => None,
+        })
+    }
+}

@@ -1,0 +1,306 @@
+//! A receipt as text: what it says, and that we said it.
+//!
+//! ```text
+//!   version │ id │ until │ node │ cost │ parts … │ HMAC-SHA-256 of all before      in base64 for URLs
+//! ```
+//!
+//! Numbers are written as in LEB128: seven bits to a byte. A calendar is written as its running window, which
+//! is all that giving back needs.
+
+use super::{Receipt, Taken};
+use tidegate_core::{
+    Algorithm, Align, Bound, Calendar, Cost, Headroom, Limit, Period, Refill, Span, StateId,
+    Timestamp,
+};
+use tidegate_policy::Count;
+use tidegate_store::{ReceiptId, Secret};
+
+const VERSION: u64 = 1;
+/// As long as a receipt of sixteen takes can be, and as much again.
+const LONGEST: usize = 4 * 1024;
+const MOST_PARTS: u64 = 16;
+const SIGNATURE: usize = 32;
+
+pub(crate) fn encode(receipt: &Receipt, secret: &Secret) -> String {
+    let mut bytes = Vec::new();
+    put(&mut bytes, VERSION);
+    put_wide(&mut bytes, receipt.id.0);
+    put(&mut bytes, receipt.until.as_nanos());
+    put(&mut bytes, receipt.node);
+    put(&mut bytes, receipt.cost.get());
+    put(&mut bytes, u64::try_from(receipt.parts.len()).unwrap_or(u64::MAX));
+    receipt.parts.iter().for_each(|taken| put_taken(&mut bytes, taken));
+    let signature = secret.sign(&bytes);
+    bytes.extend(signature);
+    data_encoding::BASE64URL_NOPAD.encode(&bytes)
+}
+
+/// `None` for whatever we did not write.
+pub(crate) fn decode(text: &str, secret: &Secret) -> Option<Receipt> {
+    if text.len() > LONGEST {
+        return None;
+    }
+    let bytes = data_encoding::BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
+    let (message, signature) = bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE)?)?;
+    if !secret.signed(message, signature) {
+        return None;
+    }
+    let mut rest = message;
+    if take(&mut rest)? != VERSION {
+        return None;
+    }
+    let id = ReceiptId(take_wide(&mut rest)?);
+    let until = Timestamp::from_nanos(take(&mut rest)?);
+    let node = take(&mut rest)?;
+    let cost = Cost::new(take(&mut rest)?);
+    let count = take(&mut rest).filter(|count| *count <= MOST_PARTS)?;
+    let parts = (0..count).map(|_| take_taken(&mut rest)).collect::<Option<_>>()?;
+    rest.is_empty().then_some(Receipt { id, until, node, cost, parts })
+}
+
+// === parts ===
+
+fn put_taken(bytes: &mut Vec<u8>, taken: &Taken) {
+    put_wide(bytes, taken.state.0);
+    put(
+        bytes,
+        match taken.bound {
+            Bound::Plain => 0,
+            Bound::Headroom => 1,
+        },
+    );
+    put(
+        bytes,
+        match taken.count {
+            Count::All => 0,
+            Count::Failures => 1,
+            Count::Successes => 2,
+        },
+    );
+    put(bytes, taken.receipt.mark);
+    put(bytes, taken.receipt.weight);
+    put_limit(bytes, &taken.limit, taken.receipt.mark);
+}
+
+fn take_taken(rest: &mut &[u8]) -> Option<Taken> {
+    let state = StateId(take_wide(rest)?);
+    let bound = match take(rest)? {
+        0 => Bound::Plain,
+        1 => Bound::Headroom,
+        _ => return None,
+    };
+    let count = match take(rest)? {
+        0 => Count::All,
+        1 => Count::Failures,
+        2 => Count::Successes,
+        _ => return None,
+    };
+    let receipt = tidegate_core::Receipt { mark: take(rest)?, weight: take(rest)? };
+    Some(Taken { state, limit: take_limit(rest)?, bound, count, receipt })
+}
+
+// === limits ===
+
+fn put_limit(bytes: &mut Vec<u8>, limit: &Limit, mark: u64) {
+    put(bytes, limit.amount());
+    match limit.period() {
+        Period::Every(span) => {
+            put(bytes, 0);
+            put(bytes, span.as_nanos());
+        }
+        Period::Calendar(calendar) => {
+            // A window's mark is the minute in which it begins.
+            let (start, end) =
+                calendar.window(Timestamp::from_nanos(mark.saturating_mul(NANOS_PER_MINUTE)));
+            put(bytes, 1);
+            put(bytes, start.as_nanos());
+            put(bytes, end.map_or(0, Timestamp::as_nanos));
+        }
+    }
+    let (kind, option, flag) = match limit.algorithm() {
+        Algorithm::FixedWindow { align: Align::Epoch } => (0, None, 0),
+        Algorithm::FixedWindow { align: Align::First } => (0, None, 1),
+        Algorithm::SlidingLog => (1, None, 0),
+        Algorithm::SlidingBuckets { buckets } => (2, Some(u64::from(buckets)), 0),
+        Algorithm::SlidingWeighted => (3, None, 0),
+        Algorithm::TokenBucket { burst, refill: Refill::Continuous } => (4, burst, 0),
+        Algorithm::TokenBucket { burst, refill: Refill::Interval } => (4, burst, 1),
+        Algorithm::LeakyBucket { queue } => (5, queue, 0),
+    };
+    let (headroom, percent) = match limit.headroom() {
+        Headroom::None => (0, 0),
+        Headroom::Soft(percent) => (1, u64::from(percent)),
+        Headroom::Elastic(percent) => (2, u64::from(percent)),
+    };
+    let option = option.map_or([0, 0], |option| [1, option]);
+    for number in [kind, option[0], option[1], flag, headroom, percent] {
+        put(bytes, number);
+    }
+}
+
+const NANOS_PER_MINUTE: u64 = 60_000_000_000;
+
+fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
+    let amount = take(rest)?;
+    let period = match take(rest)? {
+        0 => Period::Every(Span::from_nanos(take(rest)?)),
+        1 => {
+            let boundaries = [take(rest)?, take(rest)?].into_iter().enumerate();
+            let known = boundaries.filter(|(at, nanos)| *at == 0 || *nanos > 0);
+            Period::Calendar(
+                Calendar::new(known.map(|(_, nanos)| Timestamp::from_nanos(nanos))).ok()?,
+            )
+        }
+        _ => return None,
+    };
+    let kind = take(rest)?;
+    let option = match (take(rest)?, take(rest)?) {
+        (0, _) => None,
+        (1, option) => Some(option),
+        _ => return None,
+    };
+    let flag = take(rest)?;
+    let algorithm = match (kind, flag) {
+        (0, 0) => Algorithm::FixedWindow { align: Align::Epoch },
+        (0, 1) => Algorithm::FixedWindow { align: Align::First },
+        (1, 0) => Algorithm::SlidingLog,
+        (2, 0) => Algorithm::SlidingBuckets { buckets: option?.try_into().ok()? },
+        (3, 0) => Algorithm::SlidingWeighted,
+        (4, 0) => Algorithm::TokenBucket { burst: option, refill: Refill::Continuous },
+        (4, 1) => Algorithm::TokenBucket { burst: option, refill: Refill::Interval },
+        (5, 0) => Algorithm::LeakyBucket { queue: option },
+        _ => return None,
+    };
+    let headroom = match (take(rest)?, take(rest)?.try_into().ok()?) {
+        (0, _) => Headroom::None,
+        (1, percent) => Headroom::Soft(percent),
+        (2, percent) => Headroom::Elastic(percent),
+        _ => return None,
+    };
+    Limit::new(amount, period, algorithm).ok()?.with_headroom(headroom).ok()
+}
+
+// === numbers ===
+
+fn put(bytes: &mut Vec<u8>, number: u64) {
+    put_wide(bytes, u128::from(number));
+}
+
+fn put_wide(bytes: &mut Vec<u8>, mut number: u128) {
+    while number > 0x7f {
+        bytes.push(u8::try_from(number & 0x7f).unwrap_or(0) | 0x80);
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).unwrap_or(0));
+}
+
+fn take(rest: &mut &[u8]) -> Option<u64> {
+    u64::try_from(take_wide(rest)?).ok()
+}
+
+fn take_wide(rest: &mut &[u8]) -> Option<u128> {
+    let mut number = 0u128;
+    for shift in (0..128).step_by(7) {
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
+        number |= u128::from(byte & 0x7f).checked_shl(shift)?;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receipt() -> Receipt {
+        let minute = 60_000_000_000;
+        let days =
+            Calendar::new([1, 2, 3].map(|n| Timestamp::from_nanos(n * 1_440 * minute))).unwrap();
+        let limits: Vec<Limit> = Algorithm::ALL
+            .iter()
+            .map(|algorithm| Limit::new(7, Span::from_secs(60), *algorithm).unwrap())
+            .chain([
+                Limit::new(7, days, Algorithm::FIXED_WINDOW).unwrap(),
+                Limit::new(7, Span::from_secs(60), Algorithm::FixedWindow { align: Align::First })
+                    .unwrap(),
+                Limit::new(
+                    7,
+                    Span::from_secs(60),
+                    Algorithm::TokenBucket { burst: Some(9), refill: Refill::Interval },
+                )
+                .unwrap(),
+                Limit::new(7, Span::from_secs(60), Algorithm::LeakyBucket { queue: Some(0) })
+                    .unwrap()
+                    .with_headroom(Headroom::Soft(10))
+                    .unwrap(),
+            ])
+            .collect();
+        let parts = (0u64..).zip(limits).map(|(n, limit)| Taken {
+            state: StateId(u128::MAX - u128::from(n)),
+            limit,
+            bound: if n % 2 == 0 { Bound::Plain } else { Bound::Headroom },
+            count: [Count::All, Count::Failures, Count::Successes][usize::try_from(n % 3).unwrap()],
+            receipt: tidegate_core::Receipt { mark: 1_440 + n, weight: u64::MAX - n },
+        });
+        Receipt {
+            id: ReceiptId(u128::MAX / 3),
+            until: Timestamp::from_nanos(u64::MAX),
+            node: 5,
+            cost: Cost::new(3),
+            parts: parts.collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (receipt, secret) = (receipt(), Secret::new([7; 32]));
+        let text = encode(&receipt, &secret);
+        let read = decode(&text, &secret).unwrap();
+        // A calendar comes back as the window in question.
+        let day = |nanos: u64| Timestamp::from_nanos(nanos * 1_440 * 60_000_000_000);
+        let window =
+            Limit::new(7, Calendar::new([day(1), day(2)]).unwrap(), Algorithm::FIXED_WINDOW)
+                .unwrap();
+        let mut expected = receipt;
+        expected.parts[6].limit = window;
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn whoever_changes_it_holds_nothing() {
+        let secret = Secret::new([7; 32]);
+        let text = encode(&receipt(), &secret);
+        for at in 0..text.len() {
+            let mut forged = text.clone().into_bytes();
+            forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+            let forged = String::from_utf8(forged).unwrap();
+            assert_eq!(decode(&forged, &secret), None, "{at}");
+        }
+        for length in 0..text.len() {
+            assert_eq!(decode(&text[..length], &secret), None);
+        }
+        assert_eq!(decode(&text, &Secret::new([8; 32])), None);
+        assert_eq!(decode(&"A".repeat(1_000_000), &secret), None);
+        assert_eq!(decode("é", &secret), None);
+    }
+
+    /// Even what carries our signature is read within bounds.
+    #[test]
+    fn signed_garbage_is_refused() {
+        let secret = Secret::new([7; 32]);
+        for length in 0..200u8 {
+            for fill in [0u8, 1, 0x7f, 0x80, 0xff] {
+                let mut bytes = vec![fill; usize::from(length)];
+                if let Some(first) = bytes.first_mut() {
+                    *first = 1;
+                }
+                let signature = secret.sign(&bytes);
+                bytes.extend(signature);
+                decode(&data_encoding::BASE64URL_NOPAD.encode(&bytes), &secret);
+            }
+        }
+    }
+}

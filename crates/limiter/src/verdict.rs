@@ -1,0 +1,249 @@
+//! The answer to a request: everything that its limits said, folded into one.
+//!
+//! ```text
+//!   deny > delay > allow       the longest delay, the longest retry; never, if one of them says never
+//! ```
+
+use crate::live::Live;
+use crate::receipt::Receipt;
+use std::fmt;
+use std::sync::Arc;
+use tidegate_core::{Decision, Limit, Need, Outcome, Retry, Span};
+use tidegate_policy::{OnLimit, Rule, RuleLimit};
+
+/// The answer to a request.
+///
+/// ```
+/// use tidegate::{Attributes, Check, Limiter, Outcome, Policy, Retry, Span};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: all, key: [], limits: [{ rate: 1/h, algorithm: token_bucket }] }]")?;
+/// let limiter = Limiter::in_memory(policy)?;
+/// let nobody = Attributes::new();
+/// let first = limiter.check_now(&Check::new(&nobody))?;
+/// assert_eq!(first.outcome, Outcome::Allow);
+/// let second = limiter.check_now(&Check::new(&nobody))?;
+/// assert!(second.retry_after().unwrap() <= Span::from_secs(3600));
+/// let limit = second.limits().next().unwrap();
+/// assert_eq!((limit.rule, limit.limit.amount(), limit.decision.remaining), ("all", 1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Verdict {
+    /// Pass now, pass later, or not.
+    pub outcome: Outcome,
+    /// It passes by the headroom of a soft or elastic limit.
+    pub over: bool,
+    /// A rule in shadow would have refused it.
+    pub shadow_deny: bool,
+    /// Whether others should be served first.
+    pub priority: Priority,
+    /// Who decided.
+    pub decided_by: DecidedBy,
+    pub(crate) live: Arc<Live>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) receipt: Option<Receipt>,
+}
+
+/// In which order requests should be served.
+///
+/// ```
+/// assert_eq!(tidegate::Priority::default(), tidegate::Priority::Normal);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// As usual.
+    #[default]
+    Normal,
+    /// After the others.
+    Low,
+}
+
+/// Who decided.
+///
+/// ```
+/// assert_eq!(tidegate::DecidedBy::Store.name(), "store");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecidedBy {
+    /// The store.
+    Store,
+    /// A refusal that this node remembers.
+    Cache,
+    /// A share of the limit that this node holds.
+    Lease,
+    /// The shared sketch of a store that is full.
+    Sketch,
+    /// What the rules say for a store that is gone.
+    Fallback,
+    /// The policy alone: there was nothing to count.
+    Policy,
+}
+
+/// What one limit said.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitReport<'v> {
+    /// The rule it belongs to.
+    pub rule: &'v str,
+    /// Its name within the rule.
+    pub id: &'v str,
+    /// The limit.
+    pub limit: &'v Limit,
+    /// Its answer.
+    pub decision: Decision,
+    /// Whether its refusal refuses the request.
+    pub need: Need,
+    /// Whether it only pretends.
+    pub shadow: bool,
+}
+
+/// A limit of the plan and its answer.
+pub(crate) struct Entry {
+    /// The number of its rule.
+    pub(crate) rule: usize,
+    pub(crate) limit: RuleLimit,
+    pub(crate) need: Need,
+    pub(crate) shadow: bool,
+    pub(crate) decision: Decision,
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// Folds answers into one.
+    pub(crate) fn fold(live: Arc<Live>, entries: Vec<Entry>, decided_by: DecidedBy) -> Self {
+        let required = || entries.iter().filter(|entry| entry.need == Need::Required);
+        let outcome =
+            required().fold(Outcome::Allow, |so_far, entry| worse(so_far, entry.decision.outcome));
+        let over = entries.iter().any(|entry| entry.decision.over);
+        let marked = |entry: &&Entry| entry.need == Need::Optional && !entry.decision.passes();
+        let shadow_deny = entries.iter().filter(marked).any(|entry| entry.shadow);
+        let on_limit =
+            |entry: &Entry| live.policy.rules().get(entry.rule).map(Rule::on_limit).cloned();
+        let low = entries
+            .iter()
+            .filter(marked)
+            .any(|entry| !entry.shadow && matches!(on_limit(entry), Some(OnLimit::Deprioritize)));
+        let priority = if low { Priority::Low } else { Priority::Normal };
+        Self { outcome, over, shadow_deny, priority, decided_by, live, entries, receipt: None }
+    }
+
+    /// Whether it passes, at once or later.
+    #[must_use]
+    pub const fn allowed(&self) -> bool {
+        self.outcome.passes()
+    }
+
+    /// How long to wait before passing.
+    #[must_use]
+    pub const fn delay(&self) -> Span {
+        match self.outcome {
+            Outcome::Delay(span) => span,
+            Outcome::Allow | Outcome::Deny(_) => Span::ZERO,
+        }
+    }
+
+    /// When this cost would pass: at once when it does, `None` when never.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Span> {
+        match self.outcome {
+            Outcome::Deny(Retry::After(span)) => Some(span),
+            Outcome::Deny(Retry::Never) => None,
+            Outcome::Allow | Outcome::Delay(_) => Some(Span::ZERO),
+        }
+    }
+
+    /// Every limit of every rule that applies, in the order of the policy.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
+        self.entries.iter().map(|entry| LimitReport {
+            rule: self.live.policy.rules().get(entry.rule).map_or("", Rule::name),
+            id: entry.limit.id(),
+            limit: entry.limit.limit(),
+            decision: entry.decision,
+            need: entry.need,
+            shadow: entry.shadow,
+        })
+    }
+
+    /// The limits that refuse it.
+    pub fn refusing(&self) -> impl Iterator<Item = LimitReport<'_>> {
+        self.limits().filter(|limit| limit.need == Need::Required && !limit.decision.passes())
+    }
+
+    /// Words that rules marked it with, such as `challenge`.
+    pub fn flags(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().filter_map(|entry| {
+            let rule = self.live.policy.rules().get(entry.rule)?;
+            match rule.on_limit() {
+                OnLimit::Flag(flag) if !entry.shadow && !entry.decision.passes() => Some(&**flag),
+                OnLimit::Reject
+                | OnLimit::Delay { .. }
+                | OnLimit::Deprioritize
+                | OnLimit::Flag(_) => None,
+            }
+        })
+    }
+
+    /// The version of the policy it was decided by.
+    #[must_use]
+    pub fn policy_version(&self) -> u64 {
+        self.live.version
+    }
+
+    /// The proof of what was taken, when somebody wants to settle it later.
+    #[must_use]
+    pub const fn receipt(&self) -> Option<&Receipt> {
+        self.receipt.as_ref()
+    }
+
+    /// The same, refused: somebody else is before it, or it cannot wait any longer.
+    pub(crate) fn refused(mut self, at_least: Span) -> Self {
+        let retry = self.retry_after().unwrap_or(Span::ZERO).max(at_least);
+        self.outcome = worse(Outcome::Deny(Retry::After(retry)), self.outcome);
+        self
+    }
+}
+
+/// The worse of two outcomes; of two alike, the longer.
+fn worse(a: Outcome, b: Outcome) -> Outcome {
+    match (a, b) {
+        (Outcome::Deny(Retry::Never), _) | (_, Outcome::Deny(Retry::Never)) => {
+            Outcome::Deny(Retry::Never)
+        }
+        (Outcome::Deny(Retry::After(a)), Outcome::Deny(Retry::After(b))) => {
+            Outcome::Deny(Retry::After(a.max(b)))
+        }
+        (Outcome::Delay(a), Outcome::Delay(b)) => Outcome::Delay(a.max(b)),
+        (deny @ Outcome::Deny(_), _) | (_, deny @ Outcome::Deny(_)) => deny,
+        (delay @ Outcome::Delay(_), Outcome::Allow)
+        | (Outcome::Allow, delay @ Outcome::Delay(_)) => delay,
+        (Outcome::Allow, Outcome::Allow) => Outcome::Allow,
+    }
+}
+
+impl fmt::Debug for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verdict")
+            .field("outcome", &self.outcome)
+            .field("decided_by", &self.decided_by)
+            .field("policy_version", &self.policy_version())
+            .field("limits", &self.limits().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl DecidedBy ===
+
+impl DecidedBy {
+    /// Its name in answers and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Cache => "cache",
+            Self::Lease => "lease",
+            Self::Sketch => "sketch",
+            Self::Fallback => "fallback",
+            Self::Policy => "policy",
+        }
+    }
+}
