@@ -46,17 +46,56 @@ impl<S: Store + 'static> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn acquire(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        let verdict = self.wait(check).await?;
+        let verdict = self.wait(check, Waits::Always).await?;
         self.count(&verdict);
         Ok(verdict)
     }
 
-    async fn wait(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        let deadline = self.now().after(check.max_wait);
+    /// Asks, and waits where the rules want requests to wait: for the turn that a leaky bucket gives, and
+    /// under rules with `on_limit: delay`. All others are refused at once. This is what a server does that
+    /// holds its clients' requests.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy, Span};
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [], limits: [1/h] }]")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let nobody = Attributes::new();
+    /// let check = Check::new(&nobody).waiting(Span::from_secs(7200));
+    /// assert!(limiter.admit(&check).await?.allowed());
+    /// assert!(!limiter.admit(&check).await?.allowed()); // the rule rejects, so nobody waits an hour
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn admit(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        let verdict = self.wait(check, Waits::AsRulesSay).await?;
+        self.count(&verdict);
+        Ok(verdict)
+    }
+
+    /// Most requests wait for nobody, and nobody for them: they are asked once. The others line up.
+    async fn wait(&self, check: &Check<'_>, waits: Waits) -> Result<Verdict, CheckError> {
+        if self.inner.queues.is_empty() {
+            let verdict = self.decide(check, Want::Undo).await?;
+            let waits = matches!(verdict.outcome, Outcome::Deny(Retry::After(_)))
+                && check.max_wait > Span::ZERO
+                && waits.for_all_that_refuse(&verdict);
+            if !waits {
+                return Ok(self.go(verdict, check).await);
+            }
+        }
+        self.line_up(check, waits).await
+    }
+
+    async fn line_up(&self, check: &Check<'_>, waits: Waits) -> Result<Verdict, CheckError> {
         let mut place = self.inner.queues.draw();
+        let arrival = self.now();
         loop {
-            let left = deadline.map_or(check.max_wait, |deadline| deadline.since(self.now()));
-            let states = self.states(check);
+            // Looked up in every round: the policy may have changed meanwhile.
+            let Turns { states, max_wait } = self.turns(check);
+            let left = less(check.max_wait.min(max_wait), self.now().since(arrival));
             let behind = place.behind(&states);
             if !behind.is_empty() {
                 if let Some(given_up) = self.wait_behind(check, &mut place, &behind, left).await? {
@@ -65,21 +104,21 @@ impl<S: Store + 'static> Limiter<S> {
                 continue;
             }
             let verdict = self.decide(&check.waiting(left), Want::Undo).await?;
-            match verdict.outcome {
-                Outcome::Allow => return Ok(self.kept(verdict, check)),
-                Outcome::Delay(delay) => {
-                    drop(place); // its turn is promised; others may be promised theirs
-                    return Ok(self.take_turn(verdict, check, delay).await);
+            let retry = match verdict.outcome {
+                Outcome::Deny(Retry::After(retry))
+                    if retry <= left && waits.for_all_that_refuse(&verdict) =>
+                {
+                    retry
                 }
-                Outcome::Deny(Retry::Never) => return Ok(verdict),
-                Outcome::Deny(Retry::After(retry)) if retry > left => return Ok(verdict),
-                Outcome::Deny(Retry::After(retry)) => {
-                    if place.stand(&longest(&verdict, &states), most(&verdict)).is_err() {
-                        return Ok(verdict);
-                    }
-                    sleep_or_called(&place, retry).await;
+                Outcome::Allow | Outcome::Delay(_) | Outcome::Deny(_) => {
+                    drop(place); // its turn is here or promised; others may have theirs
+                    return Ok(self.go(verdict, check).await);
                 }
+            };
+            if place.stand(&longest(&verdict, &states), most(&verdict)).is_err() {
+                return Ok(verdict);
             }
+            sleep_or_called(&place, retry).await;
         }
     }
 
@@ -99,12 +138,13 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(Some(peek.refused(Span::from_millis(1))))
     }
 
-    /// Waits for a turn that was promised; if the waiter leaves, the turn is given back.
-    async fn take_turn(&self, verdict: Verdict, check: &Check<'_>, delay: Span) -> Verdict {
-        let mut promise = Promise { limiter: self, receipt: verdict.receipt.clone() };
-        tokio::time::sleep(Duration::from_nanos(delay.as_nanos())).await;
-        promise.receipt = None;
-        drop(promise);
+    /// Waits for a turn if one was promised; if the waiter leaves meanwhile, the turn is given back.
+    async fn go(&self, verdict: Verdict, check: &Check<'_>) -> Verdict {
+        if let Outcome::Delay(delay) = verdict.outcome {
+            let mut promise = Promise { limiter: self, receipt: verdict.receipt.clone() };
+            tokio::time::sleep(Duration::from_nanos(delay.as_nanos())).await;
+            promise.receipt = None;
+        }
         self.kept(verdict, check)
     }
 
@@ -147,6 +187,31 @@ impl<S: Store + 'static> Limiter<S> {
     }
 }
 
+/// When a refused request waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Always,
+    AsRulesSay,
+}
+
+/// What a request may have to wait for.
+pub(crate) struct Turns {
+    /// The states that can refuse it.
+    pub(crate) states: Vec<StateId>,
+    /// The longest wait that its rules allow.
+    pub(crate) max_wait: Span,
+}
+
+impl Waits {
+    /// Whether a refusal is waited out: always, or if every rule that refuses says so.
+    fn for_all_that_refuse(self, verdict: &Verdict) -> bool {
+        let refusing =
+            verdict.entries.iter().filter(|e| e.need == Need::Required && !e.decision.passes());
+        let mut rules = refusing.filter_map(|entry| verdict.live.policy.rules().get(entry.rule));
+        self == Self::Always || rules.all(|rule| matches!(rule.on_limit(), OnLimit::Delay { .. }))
+    }
+}
+
 /// The timers of threads that wait; `None` on a machine that has no room for one.
 fn runtime() -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
@@ -179,6 +244,11 @@ impl<S: Store + 'static> Drop for Promise<'_, S> {
             });
         }
     }
+}
+
+/// What is left of a span.
+const fn less(span: Span, passed: Span) -> Span {
+    Span::from_nanos(span.as_nanos().saturating_sub(passed.as_nanos()))
 }
 
 /// Until its time has come, or somebody before it left.

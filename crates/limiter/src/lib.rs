@@ -36,12 +36,16 @@
 mod acquire;
 mod check;
 mod error;
+#[cfg(feature = "http")]
+pub mod http;
 mod limiter;
 mod live;
 mod queue;
 mod receipt;
 mod signals;
 mod stats;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod verdict;
 
 pub use check::Check;
@@ -59,3 +63,8 @@ pub use tidegate_policy::{
     RuleLimit,
 };
 pub use tidegate_store::{Clock, Memory, Secret, Settled, Store, StoreError};
+
+/// The examples of the README, so that they are tested.
+#[cfg(all(doctest, feature = "tower"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

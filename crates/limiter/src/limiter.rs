@@ -7,6 +7,7 @@
 mod operate;
 mod settle;
 
+use crate::acquire::Turns;
 use crate::check::Check;
 use crate::error::{CheckError, LimiterError};
 use crate::live::Live;
@@ -20,7 +21,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use tidegate_core::{Bound, Decision, Need, Outcome, Plan, Retry, Span, StateId, Take, Timestamp};
+use tidegate_core::{Bound, Decision, Need, Outcome, Plan, Retry, Span, Take, Timestamp};
 use tidegate_policy::{
     Attributes, Count, Mode, OnLimit, OnStoreError, Policy, ResolvedRule, Rule, RuleLimit,
 };
@@ -94,7 +95,7 @@ struct Decided {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     Answer,
-    /// And a receipt for all of it, because it may have to be undone.
+    /// And a receipt for a turn that is promised, because it may have to be given back.
     Undo,
 }
 
@@ -201,16 +202,19 @@ impl<S: Store> Limiter<S> {
             entries(&asked, decisions)
         };
         let by = if entries.is_empty() { DecidedBy::Policy } else { DecidedBy::Store };
-        Ok(Verdict::fold(live, entries, by))
+        Ok(Verdict::fold(live, entries, by, self.inner.clock.now().steady))
     }
 
-    /// The states that a request would be counted in and that can refuse it.
-    pub(crate) fn states(&self, check: &Check<'_>) -> Vec<StateId> {
+    /// What a request may have to wait for.
+    pub(crate) fn turns(&self, check: &Check<'_>) -> Turns {
         let live = self.live();
         let attributes = self.concealed(&live, check.attributes);
         let asked = self.asked(&live, &attributes, check);
         let required = asked.iter().filter(|asked| asked.take.need == Need::Required);
-        required.map(|asked| asked.take.state).collect()
+        Turns {
+            states: required.map(|asked| asked.take.state).collect(),
+            max_wait: max_wait(&asked),
+        }
     }
 
     /// Decides a request and does not count the answer in the statistics.
@@ -220,14 +224,14 @@ impl<S: Store> Limiter<S> {
         want: Want,
     ) -> Result<Verdict, CheckError> {
         let live = self.live();
-        let (entries, by, receipt) = {
+        let (entries, by, at, receipt) = {
             let attributes = self.concealed(&live, check.attributes);
             let asked = self.asked(&live, &attributes, check);
-            let decided = self.take(&asked, check.max_wait).await?;
+            let decided = self.take(&asked, check.max_wait.min(max_wait(&asked))).await?;
             let receipt = self.receipt(&asked, &decided, check, want);
-            (entries(&asked, decided.decisions), decided.by, receipt)
+            (entries(&asked, decided.decisions), decided.by, decided.at, receipt)
         };
-        let mut verdict = Verdict::fold(live, entries, by);
+        let mut verdict = Verdict::fold(live, entries, by, at);
         verdict.receipt = receipt.filter(|_| verdict.allowed());
         Ok(verdict)
     }
@@ -350,7 +354,9 @@ impl<S: Store> Limiter<S> {
         want: Want,
     ) -> Option<Receipt> {
         let counts = asked.iter().any(|asked| asked.rule.count() != Count::All);
-        if !counts && !check.receipt && want == Want::Answer {
+        let promised = || decided.decisions.iter().any(|d| matches!(d.outcome, Outcome::Delay(_)));
+        let undo = want == Want::Undo && promised();
+        if !counts && !check.receipt && !undo {
             return None;
         }
         let parts = asked.iter().zip(&decided.receipts).filter_map(|(asked, receipt)| {
@@ -413,6 +419,15 @@ impl<S: Store> Limiter<S> {
             counters.count(entry.decision.outcome, entry.need == Need::Required);
         }
     }
+}
+
+/// The longest wait that the rules allow, if they have an opinion.
+fn max_wait(asked: &[Asked<'_>]) -> Span {
+    let waits = asked.iter().filter_map(|asked| match asked.rule.on_limit() {
+        OnLimit::Delay { max_wait, .. } => Some(*max_wait),
+        OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => None,
+    });
+    waits.min().unwrap_or(Span::from_nanos(u64::MAX))
 }
 
 fn entries(asked: &[Asked<'_>], decisions: Vec<Decision>) -> Vec<Entry> {

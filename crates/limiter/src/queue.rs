@@ -10,7 +10,7 @@
 //! any of its states: so a newcomer never overtakes, and a ticket waits only for older ones, never in a circle.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_core::StateId;
 use tokio::sync::Notify;
@@ -22,11 +22,11 @@ pub(crate) struct Queues {
     /// How many wait; read without the lock, because most of the time nobody does. A reader that misses
     /// somebody who is just lining up came at the same moment, and either may be first.
     waiting: AtomicUsize,
+    next: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Lines {
-    next: u64,
     by_state: HashMap<StateId, BTreeMap<u64, Arc<Notify>>>,
 }
 
@@ -46,14 +46,18 @@ pub(crate) struct Full;
 impl Queues {
     /// A ticket for somebody who is about to ask.
     pub(crate) fn draw(&self) -> Place<'_> {
-        let mut lines = self.lock();
-        lines.next = lines.next.saturating_add(1);
-        Place { queues: self, ticket: lines.next, standing: vec![], called: Arc::default() }
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        Place { queues: self, ticket, standing: vec![], called: Arc::default() }
+    }
+
+    /// Whether nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
     }
 
     /// Lets everybody who is first ask again: somebody was reset, or the policy changed.
     pub(crate) fn wake_all(&self) {
-        if self.waiting.load(Ordering::Acquire) > 0 {
+        if !self.is_empty() {
             self.lock().by_state.values().for_each(call_first);
         }
     }
@@ -66,7 +70,7 @@ impl Queues {
 impl Place<'_> {
     /// Those of these states at which somebody older waits.
     pub(crate) fn behind(&self, states: &[StateId]) -> Vec<StateId> {
-        if self.queues.waiting.load(Ordering::Acquire) == 0 {
+        if self.queues.is_empty() {
             return vec![];
         }
         let lines = self.queues.lock();
@@ -122,8 +126,9 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let queues = self.queues;
-        let mut lines = queues.lock();
-        self.leave(&mut lines);
+        if !self.standing.is_empty() {
+            self.leave(&mut queues.lock());
+        }
     }
 }
 

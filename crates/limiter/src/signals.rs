@@ -78,7 +78,7 @@ impl Signals {
         if !condition.holds(&|name| believed(name).map(|(value, _)| Fact::Number(*value))) {
             return None;
         }
-        let ages = condition.names().into_iter().filter_map(|name| believed(name));
+        let ages = condition.names().into_iter().filter_map(believed);
         let oldest = ages.map(|(_, at)| *at).min().unwrap_or(now);
         oldest.after(BELIEVED)
     }

@@ -8,7 +8,7 @@ use crate::live::Live;
 use crate::receipt::Receipt;
 use std::fmt;
 use std::sync::Arc;
-use tidegate_core::{Decision, Limit, Need, Outcome, Retry, Span};
+use tidegate_core::{Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
 use tidegate_policy::{OnLimit, Rule, RuleLimit};
 
 /// The answer to a request.
@@ -39,6 +39,8 @@ pub struct Verdict {
     pub priority: Priority,
     /// Who decided.
     pub decided_by: DecidedBy,
+    /// When, by the clock of the store.
+    pub decided_at: Timestamp,
     pub(crate) live: Arc<Live>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) receipt: Option<Receipt>,
@@ -110,7 +112,12 @@ pub(crate) struct Entry {
 
 impl Verdict {
     /// Folds answers into one.
-    pub(crate) fn fold(live: Arc<Live>, entries: Vec<Entry>, decided_by: DecidedBy) -> Self {
+    pub(crate) fn fold(
+        live: Arc<Live>,
+        entries: Vec<Entry>,
+        decided_by: DecidedBy,
+        decided_at: Timestamp,
+    ) -> Self {
         let required = || entries.iter().filter(|entry| entry.need == Need::Required);
         let outcome =
             required().fold(Outcome::Allow, |so_far, entry| worse(so_far, entry.decision.outcome));
@@ -124,7 +131,17 @@ impl Verdict {
             .filter(marked)
             .any(|entry| !entry.shadow && matches!(on_limit(entry), Some(OnLimit::Deprioritize)));
         let priority = if low { Priority::Low } else { Priority::Normal };
-        Self { outcome, over, shadow_deny, priority, decided_by, live, entries, receipt: None }
+        Self {
+            outcome,
+            over,
+            shadow_deny,
+            priority,
+            decided_by,
+            decided_at,
+            live,
+            entries,
+            receipt: None,
+        }
     }
 
     /// Whether it passes, at once or later.

@@ -91,7 +91,7 @@ async fn a_thousand_wait_and_a_third_leaves() {
             assert!(within.count() <= 20, "{algorithm} at {then:?}");
         }
         let (_, last) = served.last().unwrap();
-        let fastest = Duration::from_secs_f64(served.len() as f64 / 10.0);
+        let fastest = Duration::from_millis(100) * u32::try_from(served.len()).unwrap();
         let leaky = algorithm.contains("leaky"); // promised turns of those who left stay empty
         let slowest =
             if leaky { Duration::from_secs(101) } else { fastest + Duration::from_secs(2) };

@@ -45,7 +45,7 @@ pub struct Identity {
 
 /// A request as a front received it.
 #[derive(Clone, Copy)]
-pub struct Request<'r> {
+pub struct Request<'r, 'h> {
     /// Who is at the other end of the connection, if that is known.
     pub peer: Option<IpAddr>,
     /// The method.
@@ -53,7 +53,7 @@ pub struct Request<'r> {
     /// Path and query, as sent.
     pub target: &'r str,
     /// All values of a header, by its name in small letters, in the order of their lines.
-    pub headers: &'r dyn Fn(&str) -> Vec<&'r str>,
+    pub headers: &'h dyn Fn(&str) -> Vec<&'r str>,
 }
 
 /// Where an attribute is read.
@@ -98,7 +98,7 @@ impl Identity {
     /// ```
     pub fn attributes<'r>(
         &self,
-        request: &Request<'r>,
+        request: &Request<'r, '_>,
         digest: &dyn Fn(&str) -> String,
     ) -> Result<Attributes<'r>, AttributeError> {
         let path = request.target.split(['?', '#']).next().unwrap_or_default();
@@ -188,7 +188,7 @@ impl Source {
 
 impl SourcePlace {
     /// The value; the last one where there are several: the nearest proxy wrote it.
-    fn read(&self, request: &Request<'_>) -> Option<String> {
+    fn read(&self, request: &Request<'_, '_>) -> Option<String> {
         let query = || request.target.split_once('?').map(|(_, query)| query);
         let value = match self {
             Self::Header(name) => (request.headers)(name).last().map(|value| (*value).to_owned()),
@@ -266,32 +266,14 @@ rules: [{ name: a, key: [user], limits: [1/s] }]
 
     fn attributes(
         peer: &str,
-        target: &str,
+        target: &'static str,
         headers: &[(&str, &'static str)],
     ) -> Attributes<'static> {
-        let headers: Vec<(String, &'static str)> =
-            headers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        let lookup = |wanted: &str| {
-            headers.iter().filter(|(name, _)| name == wanted).map(|(_, value)| *value).collect()
+        let values = |wanted: &str| -> Vec<&'static str> {
+            headers.iter().filter(|(name, _)| *name == wanted).map(|(_, value)| *value).collect()
         };
-        let target: &'static str = target.to_owned().leak();
+        let request = Request { peer: peer.parse().ok(), method: "get", target, headers: &values };
         let policy = Policy::parse(POLICY).unwrap();
-        let lookup: &dyn Fn(&str) -> Vec<&'static str> = &lookup;
-        // The borrow of `headers` ends with this call; what is answered is 'static or owned.
-        let lookup: &'static dyn Fn(&str) -> Vec<&'static str> = Box::leak(Box::new({
-            let table: Vec<(String, Vec<&'static str>)> =
-                ["x-user-id", "cookie", "x-api-key", "x-forwarded-for"]
-                    .iter()
-                    .map(|name| ((*name).to_owned(), lookup(name)))
-                    .collect();
-            move |wanted: &str| {
-                table
-                    .iter()
-                    .find(|(name, _)| name == wanted)
-                    .map_or_else(Vec::new, |(_, values)| values.clone())
-            }
-        }));
-        let request = Request { peer: peer.parse().ok(), method: "get", target, headers: lookup };
         policy.identity().attributes(&request, &|secret| format!("#{}", secret.len())).unwrap()
     }
 

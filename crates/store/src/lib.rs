@@ -48,8 +48,3 @@ pub use memory::Memory;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisSettings};
 pub use store::{Answer, Charged, Part, ReceiptId, Settled, Settlement, Store};
-
-/// The examples of the README, so that they are tested.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

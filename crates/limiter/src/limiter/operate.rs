@@ -123,7 +123,10 @@ impl<S: Store> Limiter<S> {
     }
 
     /// What the policy makes of a request over HTTP: who sends it, and for what.
-    pub fn attributes<'r>(&self, request: &Request<'r>) -> Result<Attributes<'r>, AttributeError> {
+    pub fn attributes<'r>(
+        &self,
+        request: &Request<'r, '_>,
+    ) -> Result<Attributes<'r>, AttributeError> {
         let live = self.live();
         live.policy.identity().attributes(request, &|secret| self.inner.secret.digest(secret))
     }

@@ -1,0 +1,51 @@
+//! A client that paces itself: it keeps to the rate it was sold, and remembers a refusal until its time.
+//!
+//! `cargo run -p tidegate --example outbound --features http`
+
+use http::{HeaderMap, StatusCode};
+use std::error::Error;
+use std::io::{self, Write};
+use tidegate::http::{HeaderStyle, Pacer, status};
+use tidegate::{Attributes, Check, Clock, Limiter, Policy, Span};
+
+/// Somebody else's service, which allows less than we would like.
+struct Service(Limiter);
+
+impl Service {
+    fn call(&self) -> Result<(StatusCode, HeaderMap), Box<dyn Error>> {
+        let caller = Attributes::new();
+        let verdict = self.0.check_now(&Check::new(&caller))?;
+        let mut headers = HeaderMap::new();
+        HeaderStyle::default().write(&verdict, &mut headers);
+        Ok((status(&verdict), headers))
+    }
+}
+
+fn limiter(rate: &str) -> Result<Limiter, Box<dyn Error>> {
+    let rules = format!("version: 1\nrules: [{{ name: calls, key: [], limits: [{rate}] }}]");
+    Ok(Limiter::in_memory(Policy::parse(rules)?)?)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let service = Service(limiter("5/h")?);
+    let mine = limiter("{ rate: 100/s, burst: 1 }")?; // what we keep to by ourselves
+    let pacer = Pacer::new(Clock::system());
+    let (mut served, mut refused, mut spared) = (0, 0, 0);
+    for _ in 0..8 {
+        // Nobody is asked who said to come back later. A job that can wait calls `pacer.ready(…).await`.
+        if pacer.wait("service") > Span::ZERO {
+            spared += 1;
+            continue;
+        }
+        let me = Attributes::new();
+        mine.acquire(&Check::new(&me).waiting(Span::from_secs(10))).await?;
+        let (status, headers) = service.call()?;
+        pacer.heard("service", status, &headers);
+        if status.is_success() { served += 1 } else { refused += 1 }
+    }
+    let minutes = pacer.wait("service").as_secs_ceil().div_ceil(60);
+    let counts = format!("served {served}, refused {refused}, spared {spared}");
+    writeln!(io::stdout(), "{counts}; next call in {minutes} minutes")?;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The examples, run as a reader would run them; and the README shows the one it promises.
+
+#![cfg(feature = "tower")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails loudly")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// An example that this test run has built.
+fn example(name: &str) -> Command {
+    let tests = std::env::current_exe().unwrap();
+    let target: PathBuf = tests.parent().unwrap().parent().unwrap().join("examples");
+    Command::new(target.join(name))
+}
+
+fn output(name: &str) -> String {
+    let output = example(name).output().unwrap();
+    assert!(output.status.success(), "{name}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn in_process() {
+    assert_eq!(
+        output("in_process"),
+        "free: 5 of 40 at once\npro: 40 of 40 at once\nalice: allowed false, refused by [\"logins\"]\n"
+    );
+}
+
+#[test]
+fn shadow() {
+    assert_eq!(
+        output("shadow"),
+        "shadow: would have refused 40, refused 0\nenforced: would have refused 40, refused 56\n"
+    );
+}
+
+/// The service says when nothing is left, and is not asked again before its time.
+#[test]
+fn outbound() {
+    let text = output("outbound");
+    assert_eq!(text, "served 5, refused 0, spared 3; next call in 12 minutes\n");
+}
+
+#[test]
+fn tonic() {
+    let text = output("tonic");
+    let calls: Vec<&str> = text.lines().collect();
+    assert_eq!(calls[..3], ["call 1: served", "call 2: served", "call 3: served"]);
+    assert_eq!(calls[3], "call 4: ResourceExhausted, retry in 20 minutes");
+}
+
+/// Stops the service whatever becomes of the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// What stands in the README is what runs: a limited endpoint that answers 429 with the right headers.
+#[test]
+fn the_readme_makes_a_limited_endpoint() {
+    let (_, code) = include_str!("../examples/axum.rs").split_once("\n\n").unwrap();
+    let readme = include_str!("../../../README.md");
+    assert!(
+        readme.contains(&format!("```rust,no_run\n{code}```\n")),
+        "the README shows examples/axum.rs"
+    );
+    let child = example("axum").arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
+    let mut running = Running(child);
+    let mut line = String::new();
+    BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on http://").unwrap();
+    let answers: Vec<String> = (0..6).map(|_| get(address)).collect();
+    for answer in &answers[..5] {
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("hello\n"),
+            "{answer}"
+        );
+        assert!(answer.contains(
+            "\r\nratelimit-policy: \"per-client/s\";q=5;w=1, \"per-client/h\";q=100;w=3600\r\n"
+        ));
+    }
+    let refused = &answers[5];
+    assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{refused}");
+    assert!(refused.contains("\r\nretry-after: 1\r\n"), "{refused}");
+    assert!(
+        refused.contains("\r\nratelimit: \"per-client/s\";r=0;t=1, \"per-client/h\";r=95;"),
+        "{refused}"
+    );
+    assert!(refused.contains("\"violated-policies\":[\"per-client/s\"]"), "{refused}");
+}
+
+fn get(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

@@ -1,0 +1,196 @@
+//! The layer in front of a real axum service.
+
+#![cfg(feature = "tower")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a test fails loudly"
+)]
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::routing::get;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tidegate::tower::RateLimitLayer;
+use tidegate::{Attributes, Clock, Limiter, Memory, Policy, Secret, Span, Timestamp, Verdict};
+use tower::ServiceExt;
+
+const NOW: Timestamp = Timestamp::from_nanos(1_800_000_000_000_000_000);
+
+fn limiter(policy: &str) -> (Limiter, Clock) {
+    let policy = Policy::parse(format!("version: 1\n{policy}")).unwrap();
+    let clock = Clock::manual(NOW);
+    let limiter =
+        Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock.clone());
+    (limiter.unwrap(), clock)
+}
+
+/// A service whose answer is the status that its path names.
+fn app(layer: RateLimitLayer) -> Router {
+    let answer = |Path(status): Path<u16>| async move { StatusCode::from_u16(status).unwrap() };
+    Router::new().route("/{status}", get(answer).post(answer).options(answer)).layer(layer)
+}
+
+fn request(peer: &str, method: Method, path: &str, headers: &[(&str, &str)]) -> Request<Body> {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut request = request.body(Body::empty()).unwrap();
+    request.extensions_mut().insert(SocketAddr::new(peer.parse::<IpAddr>().unwrap(), 4711));
+    request
+}
+
+async fn send(app: &Router, request: Request<Body>) -> (StatusCode, HeaderMap, String) {
+    let response: Response<Body> = app.clone().oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    (parts.status, parts.headers, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn over_the_limit_is_429_with_everything_a_client_needs() {
+    let (limiter, _) = limiter("rules: [{ name: per-client, key: [ip], limits: [2/min] }]");
+    let app = app(RateLimitLayer::new(limiter));
+    for left in [1, 0] {
+        let (status, headers, _) =
+            send(&app, request("203.0.113.7", Method::GET, "/200", &[])).await;
+        assert_eq!(status, 200);
+        assert_eq!(headers["ratelimit"], format!("\"per-client\";r={left};t=30"));
+        assert!(!headers.contains_key("retry-after"));
+    }
+    let browser = [("origin", "https://shop.example")];
+    let (status, headers, body) =
+        send(&app, request("203.0.113.7", Method::GET, "/200", &browser)).await;
+    assert_eq!(status, 429);
+    assert_eq!(headers["retry-after"], "30");
+    assert_eq!(headers["ratelimit-policy"], "\"per-client\";q=2;w=60");
+    assert_eq!(headers["content-type"], "application/problem+json");
+    assert_eq!(
+        headers["access-control-expose-headers"],
+        "RateLimit, RateLimit-Policy, Retry-After"
+    );
+    assert!(body.contains("quota-exceeded"));
+    // Somebody else is not concerned, a preflight neither.
+    assert_eq!(send(&app, request("203.0.113.8", Method::GET, "/200", &[])).await.0, 200);
+    assert_eq!(send(&app, request("203.0.113.7", Method::OPTIONS, "/204", &[])).await.0, 204);
+}
+
+#[tokio::test]
+async fn headers_are_believed_from_trusted_peers_only() {
+    let (limiter, _) = limiter(
+        "identity: { trusted: [10.0.0.0/8], user: 'header:x-user' }\nrules: [{ name: a, key: [user|ip], limits: [1/h] }]",
+    );
+    let app = app(RateLimitLayer::new(limiter));
+    let mut passed = 0;
+    for n in 0..1_000 {
+        let (forged, user) = (format!("198.51.{}.{}", n / 250, n % 250), format!("user-{n}"));
+        let forged = [("x-forwarded-for", forged.as_str()), ("x-user", user.as_str())];
+        let (status, ..) = send(&app, request("203.0.113.7", Method::GET, "/200", &forged)).await;
+        passed += u32::from(status == 200);
+    }
+    assert_eq!(passed, 1);
+    // Behind the proxy, users are users.
+    for user in ["alice", "bob"] {
+        let (status, ..) =
+            send(&app, request("10.0.0.1", Method::GET, "/200", &[("x-user", user)])).await;
+        assert_eq!(status, 200);
+    }
+}
+
+#[tokio::test]
+async fn spelling_does_not_change_the_rule_and_nonsense_is_400() {
+    let (limiter, _) =
+        limiter("rules: [{ name: a, match: { path: /200 }, key: [ip], limits: [1/h] }]");
+    let app = app(RateLimitLayer::new(limiter));
+    let mut statuses = Vec::new();
+    for path in
+        ["/200", "//200", "/./200", "/x/../200", "/%32%30%30", "/200/", "/200?x=y", "/200;v=1"]
+    {
+        statuses.push(send(&app, request("203.0.113.7", Method::GET, path, &[])).await.0.as_u16());
+    }
+    assert_eq!(statuses[0], 200);
+    assert!(statuses[1..].iter().all(|status| *status == 429), "{statuses:?}");
+    let (status, _, body) = send(&app, request("203.0.113.7", Method::GET, "/%2541", &[])).await;
+    assert_eq!(status, 400);
+    assert!(body.contains("encoded twice"), "{body}");
+}
+
+#[tokio::test]
+async fn failures_count_and_successes_are_given_back() {
+    let (limiter, _) =
+        limiter("rules: [{ name: logins, key: [ip], limits: [3/h], count: failures }]");
+    let app = app(RateLimitLayer::new(limiter));
+    for status in [200, 204, 302, 404, 200, 200, 200] {
+        let path = format!("/{status}");
+        assert_eq!(send(&app, request("203.0.113.7", Method::POST, &path, &[])).await.0, status);
+    }
+    for status in [401, 403, 500] {
+        let path = format!("/{status}");
+        assert_eq!(send(&app, request("203.0.113.7", Method::POST, &path, &[])).await.0, status);
+    }
+    assert_eq!(send(&app, request("203.0.113.7", Method::POST, "/200", &[])).await.0, 429);
+}
+
+#[tokio::test]
+async fn what_the_service_knows_better_it_says_itself() {
+    let (limiter, _) = limiter("rules: [{ name: a, key: [user], limits: [10/h] }]");
+    let layer = RateLimitLayer::new(limiter)
+        .attributes(|parts| {
+            Attributes::new().with("user", parts.headers["x-session"].to_str().unwrap().to_owned())
+        })
+        .cost(|parts| if parts.method == Method::POST { 5 } else { 1 });
+    let verdict_of = |request: Request<Body>| async move {
+        let verdict = request.extensions().get::<Arc<Verdict>>().unwrap();
+        verdict.limits().next().unwrap().decision.remaining.to_string()
+    };
+    let app = Router::new().route("/", get(verdict_of).post(verdict_of)).layer(layer);
+    let alice = [("x-session", "alice")];
+    for (method, remaining) in [(Method::POST, "5"), (Method::GET, "4")] {
+        let (_, _, body) = send(&app, request("203.0.113.7", method, "/", &alice)).await;
+        assert_eq!(body, remaining);
+    }
+    assert_eq!(send(&app, request("203.0.113.7", Method::POST, "/", &alice)).await.0, 429);
+}
+
+/// Twenty at once through a leaky bucket of ten a second: all are served, the last after 1.9 s.
+#[tokio::test(start_paused = true)]
+#[expect(clippy::disallowed_methods, reason = "the runtime's instants stand still unless all wait")]
+async fn requests_wait_for_their_turn() {
+    let policy = Policy::parse(
+        "{ version: 1, rules: [{ name: a, key: [], limits: [{ rate: 10/s, algorithm: leaky_bucket, queue: 100 }] }] }",
+    );
+    let start = tokio::time::Instant::now();
+    let clock = Clock::borrowed(move || {
+        let passed = u64::try_from(start.elapsed().as_nanos()).unwrap();
+        tidegate_core::Now::at(NOW.after(Span::from_nanos(passed)).unwrap())
+    });
+    let limiter =
+        Limiter::new(policy.unwrap(), Memory::new(clock.clone()), Secret::new([7; 32]), clock);
+    let app = app(RateLimitLayer::new(limiter.unwrap()));
+    let calls = (0..20).map(|_| {
+        let app = app.clone();
+        tokio::spawn(
+            async move { send(&app, request("203.0.113.7", Method::GET, "/200", &[])).await.0 },
+        )
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    assert_eq!(start.elapsed().as_millis(), 1_900);
+}
+
+/// A service that forgot to say who its peers are limits all of them together, instead of nobody.
+#[tokio::test]
+async fn requests_without_a_peer_share_a_bucket() {
+    let (limiter, _) = limiter("rules: [{ name: a, key: [ip], limits: [1/h] }]");
+    let app = app(RateLimitLayer::new(limiter));
+    let nobody = || Request::builder().uri("/200").body(Body::empty()).unwrap();
+    assert_eq!(send(&app, nobody()).await.0, 200);
+    assert_eq!(send(&app, nobody()).await.0, 429);
+}
