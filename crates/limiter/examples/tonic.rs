@@ -1,4 +1,4 @@
-//! A gRPC service behind the layer: refused calls are RESOURCE_EXHAUSTED with the time to come back.
+//! A gRPC service behind the layer: refused calls are `RESOURCE_EXHAUSTED` with the time to come back.
 //!
 //! `cargo run -p tidegate --example tonic --features tower`
 

@@ -18,7 +18,7 @@ use crate::receipt::{Receipt, Report};
 use crate::verdict::Verdict;
 use std::sync::OnceLock;
 use std::time::Duration;
-use tidegate_core::{Need, Outcome, Retry, Span, StateId, Timestamp};
+use tidegate_core::{Algorithm, Need, Outcome, Retry, Span, StateId, Timestamp};
 use tidegate_policy::OnLimit;
 use tidegate_store::Store;
 use tokio::runtime::Runtime;
@@ -106,7 +106,9 @@ impl<S: Store + 'static> Limiter<S> {
             let verdict = self.decide(&check.waiting(left), Want::Undo).await?;
             let retry = match verdict.outcome {
                 Outcome::Deny(Retry::After(retry))
-                    if retry <= left && waits.for_all_that_refuse(&verdict) =>
+                    if retry <= left
+                        && waits.for_all_that_refuse(&verdict)
+                        && !leaks_too_slowly(&verdict, left) =>
                 {
                     retry
                 }
@@ -135,15 +137,16 @@ impl<S: Store + 'static> Limiter<S> {
             sleep_or_called(place, left).await;
             return Ok(None);
         }
-        Ok(Some(peek.refused(Span::from_millis(1))))
+        Ok(Some(peek.refused_behind_others()))
     }
 
     /// Waits for a turn if one was promised; if the waiter leaves meanwhile, the turn is given back.
-    async fn go(&self, verdict: Verdict, check: &Check<'_>) -> Verdict {
+    async fn go(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
         if let Outcome::Delay(delay) = verdict.outcome {
             let mut promise = Promise { limiter: self, receipt: verdict.receipt.clone() };
             tokio::time::sleep(Duration::from_nanos(delay.as_nanos())).await;
             promise.receipt = None;
+            verdict.outcome = Outcome::Allow; // it has waited; nobody should wait again
         }
         self.kept(verdict, check)
     }
@@ -244,6 +247,14 @@ impl<S: Store + 'static> Drop for Promise<'_, S> {
             });
         }
     }
+}
+
+/// Whether a leaky bucket refuses what no waiting helps: its queue drains as slowly as patience runs out.
+fn leaks_too_slowly(verdict: &Verdict, left: Span) -> bool {
+    verdict.refusing().any(|limit| {
+        matches!(limit.limit.algorithm(), Algorithm::LeakyBucket { .. })
+            && limit.decision.reset.is_none_or(|reset| reset > left)
+    })
 }
 
 /// What is left of a span.

@@ -27,7 +27,7 @@ use tidegate_policy::{
 };
 use tidegate_store::{Clock, Memory, Name, ReceiptId, Secret, Store};
 
-/// How long a receipt can be settled.
+/// How long a receipt can be settled, unless said otherwise.
 const SETTLE_WITHIN: Span = Span::from_secs(60);
 /// What a refusal without an answer of the store tells the client.
 const STORE_RETRY: Span = Span::from_secs(1);
@@ -67,6 +67,8 @@ pub(crate) struct Inner<S> {
     pub(crate) queues: Queues,
     /// Drawn at random: tells our receipts from those of other nodes.
     node: u64,
+    /// How long a receipt can be settled.
+    settle_within: Span,
     /// How many receipts were given out.
     receipts: AtomicU64,
     unmatched: AtomicU64,
@@ -161,12 +163,31 @@ impl<S: Store> Limiter<S> {
             signals: ArcSwap::default(),
             queues: Queues::default(),
             node,
+            settle_within: SETTLE_WITHIN,
             receipts: AtomicU64::new(0),
             unmatched: AtomicU64::new(0),
             unknown_tiers: AtomicU64::new(0),
             store_errors: AtomicU64::new(0),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The same with another time in which receipts can be settled; it is a minute unless said otherwise.
+    /// For a fresh limiter: clones share what they were made with.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Policy, Span};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s] }] }")?;
+    /// let limiter = Limiter::in_memory(policy)?.settling_within(Span::from_secs(600));
+    /// # let _ = limiter;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn settling_within(mut self, span: Span) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.settle_within = span;
+        }
+        self
     }
 
     /// Whether a request may pass. What may, is counted.
@@ -372,7 +393,7 @@ impl<S: Store> Limiter<S> {
         let number = self.inner.receipts.fetch_add(1, Ordering::Relaxed);
         Some(Receipt {
             id: ReceiptId((u128::from(self.inner.node) << 64) | u128::from(number)),
-            until: decided.at.after(SETTLE_WITHIN)?,
+            until: decided.at.after(self.inner.settle_within)?,
             node,
             cost: check.cost,
             parts: parts.collect(),

@@ -212,10 +212,12 @@ impl Verdict {
         self.receipt.as_ref()
     }
 
-    /// The same, refused: somebody else is before it, or it cannot wait any longer.
-    pub(crate) fn refused(mut self, at_least: Span) -> Self {
-        let retry = self.retry_after().unwrap_or(Span::ZERO).max(at_least);
-        self.outcome = worse(Outcome::Deny(Retry::After(retry)), self.outcome);
+    /// The same, refused because others are before it. When they will be done nobody knows; when all that
+    /// is used will be free again, is.
+    pub(crate) fn refused_behind_others(mut self) -> Self {
+        let required = self.entries.iter().filter(|entry| entry.need == Need::Required);
+        let reset = required.filter_map(|entry| entry.decision.reset).max().unwrap_or(Span::ZERO);
+        self.outcome = worse(Outcome::Deny(Retry::After(reset)), self.outcome);
         self
     }
 }

@@ -158,6 +158,32 @@ async fn waiting_is_bounded_by_time_and_by_queue() {
     assert!(start.elapsed() <= Duration::from_secs(2));
 }
 
+/// A leaky bucket promises turns at once, so a turn beyond somebody's patience is refused at once; and whoever
+/// has waited is not told to wait again.
+#[tokio::test(start_paused = true)]
+async fn a_turn_beyond_patience_is_refused_at_once() {
+    let limiter = limiter(
+        "  - { name: a, key: [], limits: [{ rate: 1/s, algorithm: leaky_bucket, queue: 4 }] }",
+    );
+    let nobody = Attributes::new();
+    let start = Instant::now();
+    let hasty = Check::new(&nobody).waiting(Span::from_secs(2));
+    let ask = || async { (limiter.acquire(&hasty).await.unwrap(), start.elapsed().as_secs()) };
+    let (a, b, c, d) = tokio::join!(ask(), ask(), ask(), ask());
+    let seconds = [&a, &b, &c, &d].map(|(verdict, seconds)| (verdict.outcome, *seconds));
+    let too_late = Outcome::Deny(Retry::After(Span::from_secs(1)));
+    assert_eq!(
+        seconds,
+        [(Outcome::Allow, 0), (Outcome::Allow, 1), (Outcome::Allow, 2), (too_late, 0)]
+    );
+    // A full queue is waited out by who has the patience.
+    let start = Instant::now();
+    let patient = Check::new(&nobody).waiting(Span::from_secs(100));
+    let ask = || async { (limiter.acquire(&patient).await.unwrap(), start.elapsed().as_secs()) };
+    let all = tokio::join!(ask(), ask(), ask(), ask(), ask(), ask(), ask());
+    assert!(all.6.0.allowed() && all.6.1 <= 8, "{}", all.6.1);
+}
+
 /// Two who share one key and not another must not wait for each other in a circle.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_several_keys_do_not_block_each_other() {

@@ -236,7 +236,9 @@ proptest! {
                         prop_assert!(!refuses || left[1].1 <= exact, "Retry-After before t");
                     }
                 }
-                _ => prop_assert_eq!(retry, None),
+                Outcome::Allow | Outcome::Delay(_) | Outcome::Deny(Retry::Never) => {
+                    prop_assert_eq!(retry, None);
+                }
             }
             // Our own client understands what our own server says.
             let heard = Heard::of(tidegate::http::status(&verdict), &headers, now);

@@ -301,14 +301,19 @@ impl Log {
         };
     }
 
-    /// Removes one entry of this step and cost, the newest such, if there is one.
+    /// Takes a cost out of one entry of this step: the newest that has just this cost, else the newest that
+    /// has more, of which the rest stays.
     fn remove(&mut self, step: u64, cost: u64) {
-        let alike = |(_, entry): &(usize, Entry)| entry.step == step && entry.cost == cost;
-        let Some((place, _)) = self.entries().enumerate().filter(alike).last() else { return };
+        let of_step = || self.entries().enumerate().filter(|(_, entry)| entry.step == step);
+        let just = of_step().filter(|(_, entry)| entry.cost == cost).last();
+        let more = || of_step().filter(|(_, entry)| entry.cost > cost).last();
+        let Some((place, _)) = just.or_else(more) else { return };
         let mut rest = Self::default();
         for (at, entry) in self.entries().enumerate() {
-            if at != place {
-                rest.append(entry.step, entry.cost);
+            match entry.cost.saturating_sub(cost) {
+                _ if at != place => _ = rest.append(entry.step, entry.cost),
+                0 => {}
+                left => _ = rest.append(entry.step, left),
             }
         }
         *self = rest;

@@ -33,6 +33,7 @@ pub(super) async fn all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
         a_receipt_is_settled_once,
         a_receipt_is_settled_once_in_whatever_order,
         two_parts_of_one_state_are_both_given_back,
+        a_part_of_a_take_is_given_back,
         a_receipt_is_settled_in_time_or_not_at_all,
         a_receipt_of_a_window_that_is_over_is_worth_nothing,
         a_reset_forgets_and_counts,
@@ -293,6 +294,23 @@ async fn two_parts_of_one_state_are_both_given_back<S: Store>(rig: Rig<S>) {
             "{}",
             limit.algorithm().name()
         );
+    }
+}
+
+/// A request that turned out to cost 1 instead of 3.
+async fn a_part_of_a_take_is_given_back<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let until = Timestamp::from_nanos(NOW + SECOND);
+    for (id, limit) in (1u128..).zip(&supported(&rig)) {
+        let takes = [cost(id, limit, 3)];
+        let answer = take(&rig, &takes).await;
+        let mut parts = parts(&takes, &answer);
+        parts[0].receipt.weight -= limit.weight(Cost::ONE, Bound::Plain).unwrap();
+        let settlement = Settlement { id: ReceiptId(id), until, parts: &parts };
+        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
+        let name = limit.algorithm().name();
+        let patient = take(&rig, &[cost(id, limit, 0)]).await.done.decisions[0];
+        assert_eq!(patient.remaining, limit.capacity() - 1, "{name}");
     }
 }
 

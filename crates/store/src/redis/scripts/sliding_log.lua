@@ -71,12 +71,22 @@ function sliding_log.add(self, state, cost)
   return kept
 end
 
+-- Out of the newest entry that has just this cost, else out of the newest that has more.
 function sliding_log.remove(self, state, mark, cost)
   local kept = settled(self, state)
-  for i = #kept.entries, 1, -1 do
-    if kept.entries[i].step == mark and kept.entries[i].cost == cost then
-      table.remove(kept.entries, i)
-      break
+  local place
+  for i, entry in ipairs(kept.entries) do
+    local just = place and kept.entries[place].cost == cost
+    if entry.step == mark and (entry.cost == cost or entry.cost > cost and not just) then
+      place = i
+    end
+  end
+  if place then
+    local left = kept.entries[place].cost - cost
+    if left == 0 then
+      table.remove(kept.entries, place)
+    else
+      kept.entries[place].cost = left
     end
   end
   return #kept.entries > 0 and kept or nil

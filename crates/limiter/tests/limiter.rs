@@ -1,0 +1,266 @@
+//! The limiter under load, under edits, and without its store.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a test fails loudly"
+)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tidegate::{
+    Attributes, Check, Clock, Cost, DecidedBy, Decision, Limit, Limiter, Memory, Outcome, Policy,
+    Report, Retry, Secret, Settled, Span, Store, StoreError, Timestamp,
+};
+use tidegate_core::{Plan, StateId, Take};
+use tidegate_store::{Answer, Charged, Settlement};
+
+const NOW: Timestamp = Timestamp::from_nanos(1_800_000_000_000_000_000);
+
+fn policy(rules: &str) -> Policy {
+    Policy::parse(format!("version: 1\nrules:\n{rules}")).unwrap()
+}
+
+fn limiter(rules: &str) -> (Limiter, Clock) {
+    let clock = Clock::manual(NOW);
+    let memory = Memory::new(clock.clone());
+    (Limiter::new(policy(rules), memory, Secret::new([7; 32]), clock.clone()).unwrap(), clock)
+}
+
+fn user(name: &str) -> Attributes<'static> {
+    Attributes::new().with("user", name.to_owned()).unwrap()
+}
+
+/// Two rules whose amounts say which version they are of: 1,000 and 2,000 more in version 1, and so on.
+fn version(n: u64, algorithm: &str) -> Policy {
+    let rule = |name: &str, amount: u64| {
+        format!(
+            "  - {{ name: {name}, key: [user], limits: [{{ rate: {amount}/day, algorithm: {algorithm} }}] }}\n"
+        )
+    };
+    policy(&(rule("a", 1_000 + n % 7) + &rule("b", 2_000 + n % 7)))
+}
+
+/// Limits are edited hundreds of times while four threads ask: nobody is reset, nobody gets a free burst, and
+/// every answer is of one version.
+#[test]
+fn editing_under_load() {
+    for algorithm in
+        ["fixed_window", "sliding_log", "sliding_buckets", "sliding_weighted", "token_bucket"]
+    {
+        let clock = Clock::manual(NOW);
+        let memory = Memory::new(clock.clone());
+        let limiter =
+            Limiter::new(version(1, algorithm), memory, Secret::new([7; 32]), clock).unwrap();
+        let (passed, edits, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let alice = user("alice");
+                    // Until edits and requests have met often enough, on however slow a machine.
+                    while edits.load(Ordering::Relaxed) < 300
+                        || passed.load(Ordering::Relaxed) < 1_000
+                    {
+                        let verdict = limiter.check_now(&Check::new(&alice)).unwrap();
+                        let n = verdict.policy_version() % 7;
+                        let amounts: Vec<u64> =
+                            verdict.limits().map(|l| l.limit.amount()).collect();
+                        assert_eq!(amounts, [1_000 + n, 2_000 + n], "{algorithm}");
+                        passed.fetch_add(u64::from(verdict.allowed()), Ordering::Relaxed);
+                    }
+                    done.store(true, Ordering::Relaxed);
+                });
+            }
+            while !done.load(Ordering::Relaxed) {
+                let next = limiter.version() + 1;
+                assert_eq!(limiter.reload(version(next, algorithm)).unwrap(), next);
+                edits.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        // The largest version allowed 1,006; time stood still.
+        let alice = user("alice");
+        limiter.reload(version(6, algorithm)).unwrap();
+        while limiter.check_now(&Check::new(&alice)).unwrap().allowed() {
+            passed.fetch_add(1, Ordering::Relaxed);
+        }
+        assert_eq!(passed.load(Ordering::Relaxed), 1_006, "{algorithm}");
+    }
+}
+
+/// A store that answers nothing when it is told so.
+struct Fragile {
+    memory: Memory,
+    gone: AtomicBool,
+}
+
+impl Fragile {
+    fn check(&self) -> Result<(), StoreError> {
+        let gone = self.gone.load(Ordering::Relaxed);
+        if gone { Err(StoreError::TimedOut(Span::from_millis(5))) } else { Ok(()) }
+    }
+}
+
+impl Store for Fragile {
+    async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
+        match self.check() {
+            Ok(()) => self.memory.take(plans).await,
+            Err(_) => plans.iter().map(|_| Err(self.check().unwrap_err())).collect(),
+        }
+    }
+
+    async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
+        self.check()?;
+        self.memory.charge(takes).await
+    }
+
+    async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
+        self.check()?;
+        self.memory.give_back(settlement).await
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
+        self.check()?;
+        self.memory.peek(plan).await
+    }
+
+    async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
+        self.check()?;
+        self.memory.reset(states).await
+    }
+
+    fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
+        // As a store whose numbers have 53 bits.
+        match limit.amount() {
+            0..=1_000_000 => Ok(()),
+            _ => {
+                Err(StoreError::Unsupported { limit: Box::new(limit.clone()), reason: "too large" })
+            }
+        }
+    }
+}
+
+fn fragile(rules: &str) -> Limiter<Fragile> {
+    let clock = Clock::manual(NOW);
+    let store = Fragile { memory: Memory::new(clock.clone()), gone: AtomicBool::new(true) };
+    Limiter::new(policy(rules), store, Secret::new([7; 32]), clock).unwrap()
+}
+
+#[tokio::test]
+async fn without_its_store_every_rule_does_what_it_says() {
+    let alice = user("alice");
+    for (setting, expected) in [("local", 2), ("allow", 5), ("deny", 0)] {
+        let limiter = fragile(&format!(
+            "  - {{ name: a, key: [user], limits: [2/h], on_store_error: {setting} }}"
+        ));
+        let mut passed = 0;
+        for _ in 0..5 {
+            let verdict = limiter.check(&Check::new(&alice)).await.unwrap();
+            assert_eq!(verdict.decided_by, DecidedBy::Fallback);
+            passed += u32::from(verdict.allowed());
+        }
+        assert_eq!(passed, expected, "{setting}");
+        assert_eq!(limiter.stats().store_errors, 5);
+        limiter.store().gone.store(false, Ordering::Relaxed);
+        let back = limiter.check(&Check::new(&alice)).await.unwrap();
+        assert!(back.allowed() && back.decided_by == DecidedBy::Store);
+    }
+}
+
+#[tokio::test]
+async fn deny_wins_and_then_nothing_is_counted() {
+    let limiter = fragile(
+        "  - { name: a, key: [user], limits: [2/h], on_store_error: local }\n  - { name: b, match: { path: /pay }, key: [user], limits: [2/h], on_store_error: deny }",
+    );
+    let (alice, paying) = (user("alice"), user("alice").with("path", "/pay").unwrap());
+    for _ in 0..5 {
+        let verdict = limiter.check(&Check::new(&paying)).await.unwrap();
+        assert_eq!(verdict.outcome, Outcome::Deny(Retry::After(Span::from_secs(1))));
+        assert_eq!(verdict.refusing().map(|limit| limit.rule).collect::<Vec<_>>(), ["b"]);
+    }
+    for allowed in [true, true, false] {
+        assert_eq!(limiter.check(&Check::new(&alice)).await.unwrap().allowed(), allowed);
+    }
+}
+
+/// What this node counted by itself is settled in its own memory; on another it changes nothing.
+#[tokio::test]
+async fn a_receipt_of_the_fallback_stays_on_its_node() {
+    let rules = "  - { name: a, key: [user], limits: [1/h], count: failures }";
+    let (here, there) = (fragile(rules), fragile(rules));
+    let alice = user("alice");
+    let verdict = here.check(&Check::new(&alice)).await.unwrap();
+    let receipt = here.opened(&here.sealed(verdict.receipt().unwrap())).unwrap();
+    assert_eq!(there.report(&receipt, Report::Success).await.unwrap(), Settled::Late);
+    assert!(!here.check(&Check::new(&alice)).await.unwrap().allowed());
+    assert_eq!(here.report(&receipt, Report::Success).await.unwrap(), Settled::Done);
+    assert!(here.check(&Check::new(&alice)).await.unwrap().allowed());
+}
+
+#[test]
+fn what_the_store_cannot_count_is_refused_when_loaded_and_changes_nothing() {
+    let limiter = fragile("  - { name: a, key: [user], limits: [2/h] }");
+    let refused = limiter.reload(policy("  - { name: a, key: [user], limits: [2000000/h] }"));
+    assert!(refused.unwrap_err().to_string().starts_with("rule `a`: this store cannot count"));
+    let large =
+        tidegate::Allowance::Limits(vec![tidegate::RuleLimit::from_rate("2000000/h").unwrap()]);
+    assert!(limiter.set_override("a", &[("user", "alice")], large).is_err());
+    assert_eq!(limiter.version(), 1);
+}
+
+/// Calendars are laid out two years ahead and renewed while the limiter runs: a day in the third year is a day.
+#[test]
+fn calendars_go_on_for_ever() {
+    let (limiter, clock) =
+        limiter("  - { name: a, key: [], limits: [2/calendar-day@Europe/Berlin] }");
+    let nobody = Attributes::new();
+    let mut now = NOW;
+    for _ in 0..3 * 365 {
+        let passed = (0..3).filter(|_| limiter.check_now(&Check::new(&nobody)).unwrap().allowed());
+        assert_eq!(passed.count(), 2);
+        now = now.after(Span::from_secs(86_400)).unwrap();
+        clock.set(now);
+    }
+    assert_eq!(limiter.version(), 1);
+}
+
+/// API keys are known by their digests, however they come in.
+#[test]
+fn secrets_are_not_shown() {
+    let (limiter, _) = limiter("  - { name: a, key: [api_key], limits: [1/h] }");
+    let secret = Attributes::new().with("api_key", "sk_live_s3cr3t").unwrap();
+    let shown = limiter.explain(&Check::new(&secret)).to_string();
+    assert!(shown.contains("api_key=#") && !shown.contains("s3cr3t"), "{shown}");
+    assert!(limiter.check_now(&Check::new(&secret)).unwrap().allowed());
+    // The digest names the same customer: an operator who sees it can reset it.
+    let digest = shown.split("api_key=").nth(1).unwrap().split_whitespace().next().unwrap();
+    let customer = Attributes::new().with("api_key", digest.to_owned()).unwrap();
+    assert!(!limiter.check_now(&Check::new(&customer)).unwrap().allowed());
+    assert_eq!(limiter.reset_now("a", &customer).unwrap(), 1);
+    assert!(limiter.check_now(&Check::new(&secret)).unwrap().allowed());
+}
+
+/// A cost that turns out larger is owed; one that turns out smaller is given back; each receipt once.
+#[test]
+fn true_costs_are_settled_once() {
+    let (limiter, _) =
+        limiter("  - { name: a, key: [], limits: [{ rate: 100/h, algorithm: sliding_log }] }");
+    let nobody = Attributes::new();
+    let left = |limiter: &Limiter| {
+        let verdict = limiter.check_now(&Check::new(&nobody).cost(0)).unwrap();
+        verdict.limits().next().unwrap().decision.remaining
+    };
+    let take = |cost: u64| {
+        let verdict = limiter.check_now(&Check::new(&nobody).cost(cost).with_receipt()).unwrap();
+        verdict.receipt().unwrap().clone()
+    };
+    let small = take(40);
+    assert_eq!(limiter.report_now(&small, Report::Cost(Cost::new(10))).unwrap(), Settled::Done);
+    assert_eq!(left(&limiter), 90);
+    assert_eq!(limiter.report_now(&small, Report::Cost(Cost::new(0))).unwrap(), Settled::Already);
+    let large = take(10);
+    assert_eq!(limiter.report_now(&large, Report::Cost(Cost::new(50))).unwrap(), Settled::Done);
+    assert_eq!(left(&limiter), 40);
+    let cancelled = take(40);
+    assert_eq!(limiter.report_now(&cancelled, Report::Cancelled).unwrap(), Settled::Done);
+    assert_eq!(left(&limiter), 40);
+}

@@ -1,0 +1,640 @@
+//! The recipes of `docs/recipes`, each played as the story it was written for.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "a test fails loudly, and its instants are the runtime's, which stand still"
+)]
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tidegate::{
+    Attributes, Check, Clock, Limiter, Memory, Outcome, Policy, Priority, Receipt, Report, Request,
+    Retry, Secret, Settled, Span, Timestamp, Verdict,
+};
+use tokio::time::Instant;
+
+/// The tests that play a recipe.
+type Stories = &'static [fn()];
+
+/// Every recipe and its stories.
+const STORIES: &[(&str, Stories)] = &[
+    (
+        "analytics.yaml",
+        &[a_flood_of_analytics_leaves_every_payment_untouched, idle_machines_serve_more_analytics],
+    ),
+    ("cards.yaml", &[three_failed_cards_a_day, card_testers_with_many_accounts_are_stopped]),
+    (
+        "login.yaml",
+        &[
+            an_attacker_burns_the_account_and_the_victim_still_logs_in,
+            only_failures_count_at_login,
+            a_stolen_cookie_has_a_limit_of_its_own,
+            rotating_through_a_network_gains_nothing,
+            ten_thousand_parallel_guesses_from_one_address,
+            ten_thousand_parallel_guesses_from_as_many_addresses,
+        ],
+    ),
+    ("messages.yaml", &[one_message_a_second, a_noisy_neighbour_takes_nothing_from_the_others]),
+    (
+        "plans.yaml",
+        &[every_plan_gets_what_it_paid_for, an_upgrade_works_at_once_and_refunds_nothing],
+    ),
+    ("signup.yaml", &[twenty_accounts_a_day, a_network_of_addresses_is_counted_as_one]),
+    ("ticket-sale.yaml", &[a_surge_is_served_in_order_at_the_rate, nobody_stands_in_line_twice]),
+    (
+        "url-shortener.yaml",
+        &[a_shard_and_the_hour_are_taken_together, deleting_and_creating_do_not_share],
+    ),
+];
+
+/// When stories begin: 29 March 2026, 00:00 UTC, in seconds. All windows begin then too, so numbers are round.
+const MIDNIGHT: u64 = 1_774_742_400;
+/// The same midnight in Berlin, where summer time begins on this day: it has 23 hours.
+const SHORT_SUNDAY: u64 = MIDNIGHT - 3_600;
+
+// === the folder ===
+
+fn folder() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/recipes"))
+}
+
+fn text(name: &str) -> String {
+    std::fs::read_to_string(folder().join(name)).unwrap()
+}
+
+#[test]
+fn every_recipe_has_a_story_and_is_shown_as_it_is() {
+    let files = std::fs::read_dir(folder()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let recipes: BTreeSet<String> = names.filter(|name| name.ends_with(".yaml")).collect();
+    let told: BTreeSet<String> = STORIES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(recipes, told);
+    let page = text("README.md");
+    for (name, stories) in STORIES {
+        assert!(!stories.is_empty(), "{name}");
+        let warnings = Policy::parse(text(name)).unwrap().warnings();
+        assert!(warnings.is_empty(), "{name}: {warnings:?}");
+        assert!(page.contains(&format!("[{name}]({name})")), "README.md does not name {name}");
+        let shown = format!("```yaml\n{}```\n", text(name));
+        assert!(page.contains(&shown), "README.md shows another {name} than the file");
+    }
+}
+
+// === the stage ===
+
+/// A recipe at work, at a time that the story tells.
+struct Stage {
+    limiter: Limiter,
+    clock: Clock,
+}
+
+fn recipe(name: &str) -> Stage {
+    let clock = Clock::manual(seconds(MIDNIGHT));
+    let limiter = built(name, clock.clone());
+    Stage { limiter, clock }
+}
+
+fn built(name: &str, clock: Clock) -> Limiter {
+    let policy = Policy::parse(text(name)).unwrap();
+    Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock).unwrap()
+}
+
+fn seconds(seconds: u64) -> Timestamp {
+    Timestamp::from_nanos(seconds * 1_000_000_000)
+}
+
+impl Stage {
+    /// So much time passes.
+    fn pass(&self, span: Span) {
+        self.clock.set(self.clock.now().steady.after(span).unwrap());
+    }
+
+    fn ask(&self, who: &Attributes<'_>) -> Verdict {
+        self.limiter.check_now(&Check::new(who)).unwrap()
+    }
+
+    /// Asks, and reports what became of it if it passed.
+    fn ask_and_report(&self, who: &Attributes<'_>, report: Report) -> Verdict {
+        let verdict = self.ask(who);
+        if let Some(receipt) = verdict.receipt() {
+            assert_eq!(self.limiter.report_now(receipt, report).unwrap(), Settled::Done);
+        }
+        verdict
+    }
+
+    /// How many of so many pass.
+    fn passed(&self, times: usize, who: &Attributes<'_>) -> usize {
+        (0..times).filter(|_| self.ask(who).allowed()).count()
+    }
+
+    /// How many of so many pass, each with this end.
+    fn passed_with(&self, times: usize, who: &Attributes<'_>, report: Report) -> usize {
+        (0..times).filter(|_| self.ask_and_report(who, report).allowed()).count()
+    }
+}
+
+fn request(method: &str, path: &str, more: &[(&'static str, &str)]) -> Attributes<'static> {
+    let request = Attributes::new().with("method", method.to_owned()).unwrap();
+    let request = request.with("path", path.to_owned()).unwrap();
+    more.iter()
+        .fold(request, |request, (name, value)| request.with(*name, (*value).to_owned()).unwrap())
+}
+
+/// The rules that refuse, in the order of the policy.
+fn refusing(verdict: &Verdict) -> Vec<&str> {
+    verdict.refusing().map(|limit| limit.rule).collect()
+}
+
+fn flags(verdict: &Verdict) -> Vec<&str> {
+    verdict.flags().collect()
+}
+
+fn remaining(verdict: &Verdict, rule: &str) -> u64 {
+    verdict.limits().find(|limit| limit.rule == rule).unwrap().decision.remaining
+}
+
+const fn refused_for(seconds: u64) -> Outcome {
+    Outcome::Deny(Retry::After(Span::from_secs(seconds)))
+}
+
+// === login.yaml ===
+
+fn login(user: &str, ip: &str) -> Attributes<'static> {
+    request("POST", "/login", &[("user", user), ("ip", ip)])
+}
+
+fn known(user: &str, ip: &str, device: &str) -> Attributes<'static> {
+    login(user, ip).with("device", device.to_owned()).unwrap()
+}
+
+/// The owner of a burnt account is challenged on a device that nobody knows, and not even that on her own.
+fn victim_logs_in(stage: &Stage, elsewhere: &str) {
+    for _ in 0..100 {
+        let unknown = stage.ask_and_report(&login("alice", elsewhere), Report::Success);
+        assert_eq!((unknown.outcome, flags(&unknown)), (Outcome::Allow, vec!["challenge"]));
+        let at_home = known("alice", elsewhere, "her-phone");
+        let verdict = stage.ask_and_report(&at_home, Report::Success);
+        assert_eq!((verdict.outcome, flags(&verdict)), (Outcome::Allow, vec![]));
+    }
+}
+
+#[test]
+fn an_attacker_burns_the_account_and_the_victim_still_logs_in() {
+    let stage = recipe("login.yaml");
+    // 5 guesses from each of a prefix's networks. The account's 20 are gone after four of them.
+    let guess = |n: u32| {
+        let from = login("alice", &format!("2001:db8:bad:{n:x}::1"));
+        let verdicts: Vec<Verdict> =
+            (0..10).map(|_| stage.ask_and_report(&from, Report::Failure)).collect();
+        let passed = verdicts.iter().filter(|verdict| verdict.allowed());
+        let quiet = passed.clone().filter(|verdict| flags(verdict).is_empty()).count();
+        (passed.count(), quiet)
+    };
+    let by_network: Vec<(usize, usize)> = (0..6).map(guess).collect();
+    assert_eq!(by_network, [(5, 5), (5, 5), (5, 5), (5, 5), (5, 0), (5, 0)]);
+    victim_logs_in(&stage, "198.51.100.7");
+    // Her own device is hers also where the attacker sits; without it, that address is refused.
+    let beside = "2001:db8:bad:3::77";
+    assert_eq!(stage.passed_with(100, &known("alice", beside, "her-phone"), Report::Success), 100);
+    let verdict = stage.ask(&login("alice", beside));
+    assert_eq!((verdict.outcome, refusing(&verdict)), (refused_for(900), vec!["login-pair"]));
+    // An hour later nothing is left of it.
+    stage.pass(Span::from_secs(3_601));
+    assert_eq!(flags(&stage.ask(&login("alice", "198.51.100.7"))), [""; 0]);
+}
+
+#[test]
+fn only_failures_count_at_login() {
+    let stage = recipe("login.yaml");
+    let alice = login("alice", "203.0.113.7");
+    assert_eq!(stage.passed_with(1_000, &alice, Report::Success), 1_000);
+    assert_eq!(stage.passed_with(4, &alice, Report::Failure), 4);
+    assert_eq!(stage.passed_with(1_000, &alice, Report::Success), 1_000);
+    // The code after the password is counted with it: one try is left for both.
+    let code = request("POST", "/login/code", &[("user", "alice"), ("ip", "203.0.113.7")]);
+    assert_eq!(stage.passed_with(10, &code, Report::Failure), 1);
+    assert!(!stage.ask(&alice).allowed());
+}
+
+#[test]
+fn a_stolen_cookie_has_a_limit_of_its_own() {
+    let stage = recipe("login.yaml");
+    // From anywhere, the thief has ten guesses an hour; the owner, with another device, sees nothing of it.
+    let passed: usize = (0..50)
+        .map(|n| {
+            let thief = known("alice", &format!("198.51.100.{n}"), "stolen");
+            stage.passed_with(10, &thief, Report::Failure)
+        })
+        .sum();
+    assert_eq!(passed, 10);
+    let alice = stage.ask(&known("alice", "203.0.113.7", "her-phone"));
+    assert_eq!((alice.outcome, flags(&alice)), (Outcome::Allow, vec![]));
+    assert_eq!(flags(&stage.ask(&login("alice", "203.0.113.7"))), [""; 0]);
+    assert!(stage.ask(&known("bob", "203.0.113.7", "stolen")).allowed()); // his own, by the same name
+}
+
+#[test]
+fn rotating_through_a_network_gains_nothing() {
+    let stage = recipe("login.yaml");
+    // One address, one guess at each account: 50.
+    let spray = |n: usize, ip: &str| {
+        stage.passed_with(1, &login(&format!("user-{n}"), ip), Report::Failure)
+    };
+    assert_eq!((0..200).map(|n| spray(n, "203.0.113.7")).sum::<usize>(), 50);
+    // A new address for each guess, all in one /64: the same 50.
+    let in_64 = |n: usize| spray(n, &format!("2001:db8:1:2:{n:x}::1"));
+    assert_eq!((0..200).map(in_64).sum::<usize>(), 50);
+    // A new /64 for each guess, all in one /48: 500, of which the /64 above took 50.
+    let in_48 = |n: usize| spray(n, &format!("2001:db8:1:{:x}::1", n + 0x100));
+    assert_eq!((0..2_000).map(in_48).sum::<usize>(), 450);
+}
+
+/// Guesses in parallel, ten thousand in eight threads; reports only when all were asked. Answers how many
+/// passed, and how many of these without a flag.
+fn ten_thousand_guesses(stage: &Stage, from: impl Fn(usize) -> String + Sync) -> (usize, usize) {
+    let guess = |thread: usize| -> Vec<(bool, Receipt)> {
+        let asked = (0..1_250).map(|n| stage.ask(&login("alice", &from(thread * 1_250 + n))));
+        let passed = asked.filter(Verdict::allowed);
+        passed.map(|v| (v.flags().next().is_none(), v.receipt().unwrap().clone())).collect()
+    };
+    let passed: Vec<(bool, Receipt)> = std::thread::scope(|scope| {
+        let guess = &guess;
+        let threads: Vec<_> = (0..8).map(|thread| scope.spawn(move || guess(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    for (_, receipt) in &passed {
+        stage.limiter.report_now(receipt, Report::Failure).unwrap();
+    }
+    (passed.len(), passed.iter().filter(|(quiet, _)| *quiet).count())
+}
+
+#[test]
+fn ten_thousand_parallel_guesses_from_one_address() {
+    let stage = recipe("login.yaml");
+    assert_eq!(ten_thousand_guesses(&stage, |_| "203.0.113.7".to_owned()), (5, 5));
+    let elsewhere = stage.ask_and_report(&login("alice", "198.51.100.7"), Report::Success);
+    assert_eq!((elsewhere.outcome, flags(&elsewhere)), (Outcome::Allow, vec![]));
+}
+
+#[test]
+fn ten_thousand_parallel_guesses_from_as_many_addresses() {
+    let stage = recipe("login.yaml");
+    let from = |n: usize| format!("10.1.{}.{}", n / 256, n % 256);
+    assert_eq!(ten_thousand_guesses(&stage, from), (10_000, 20));
+    victim_logs_in(&stage, "198.51.100.7");
+}
+
+// === cards.yaml ===
+
+fn payment(user: &str, ip: &str) -> Attributes<'static> {
+    request("POST", "/payments", &[("user", user), ("ip", ip)])
+}
+
+#[test]
+fn three_failed_cards_a_day() {
+    let stage = recipe("cards.yaml");
+    let alice = payment("alice", "203.0.113.7");
+    // A minute before midnight: that is yesterday.
+    stage.clock.set(seconds(SHORT_SUNDAY - 60));
+    assert_eq!(stage.passed_with(3, &alice, Report::Failure), 3);
+    assert_eq!(stage.ask(&alice).outcome, refused_for(60));
+    stage.clock.set(seconds(SHORT_SUNDAY));
+    assert_eq!(stage.passed_with(100, &alice, Report::Success), 100);
+    assert_eq!(stage.passed_with(2, &alice, Report::Failure), 2);
+    // Of the third nobody says how it ended: a payment that hangs is no payment.
+    let third = stage.ask(&alice);
+    stage.pass(Span::from_secs(61));
+    let late = stage.limiter.report_now(third.receipt().unwrap(), Report::Success).unwrap();
+    assert_eq!(late, Settled::Late);
+    // The day has 23 hours, one minute and a second of which are over.
+    let fourth = stage.ask(&alice);
+    assert_eq!((fourth.outcome, refusing(&fourth)), (refused_for(82_739), vec!["failed-cards"]));
+    assert!(stage.ask(&payment("bob", "203.0.113.7")).allowed());
+    stage.pass(Span::from_secs(82_738));
+    assert_eq!(stage.ask(&alice).outcome, refused_for(1));
+    stage.pass(Span::from_secs(1));
+    assert_eq!(stage.passed_with(10, &alice, Report::Failure), 3);
+}
+
+#[test]
+fn card_testers_with_many_accounts_are_stopped() {
+    let stage = recipe("cards.yaml");
+    let tester = |n: usize| payment(&format!("account-{n}"), "203.0.113.7");
+    let passed = |n: usize| stage.passed_with(10, &tester(n), Report::Failure);
+    let by_account: Vec<usize> = (0..8).map(passed).collect();
+    assert_eq!(by_account, [3, 3, 3, 3, 3, 3, 2, 0]);
+    // A guest without an account is one of that address; elsewhere he is not.
+    let guest = |ip: &str| request("POST", "/payments", &[("ip", ip)]);
+    assert!(!stage.ask(&guest("203.0.113.7")).allowed());
+    assert_eq!(stage.passed_with(30, &guest("198.51.100.7"), Report::Failure), 20);
+}
+
+// === signup.yaml ===
+
+fn signup(ip: &str) -> Attributes<'static> {
+    request("POST", "/accounts", &[("ip", ip)])
+}
+
+#[test]
+fn twenty_accounts_a_day() {
+    let stage = recipe("signup.yaml");
+    let client = signup("203.0.113.7");
+    stage.pass(Span::from_secs(12 * 3_600)); // noon: the day that counts is no calendar's
+    // Ten forms with mistakes make no account; twenty without do.
+    assert_eq!(stage.passed_with(10, &client, Report::Failure), 10);
+    assert_eq!(stage.passed_with(20, &client, Report::Success), 20);
+    // That was as much as fits a minute; two minutes later the day still says no.
+    assert_eq!(refusing(&stage.ask(&client)), ["new-accounts", "signup-tries"]);
+    stage.pass(Span::from_secs(120));
+    let next = stage.ask(&client);
+    assert_eq!((next.outcome, refusing(&next)), (refused_for(86_280), vec!["new-accounts"]));
+    assert!(stage.ask(&signup("203.0.113.8")).allowed());
+    stage.pass(Span::from_secs(86_279));
+    assert!(!stage.ask(&client).allowed());
+    stage.pass(Span::from_secs(1));
+    assert_eq!(stage.passed_with(30, &client, Report::Success), 20);
+}
+
+#[test]
+fn a_network_of_addresses_is_counted_as_one() {
+    let stage = recipe("signup.yaml");
+    let in_64: usize = (0..30)
+        .map(|n| stage.passed_with(1, &signup(&format!("2001:db8:1:2:{n:x}::1")), Report::Success))
+        .sum();
+    assert_eq!(in_64, 20);
+    let in_48: usize = (0..300)
+        .map(|n| {
+            let client = signup(&format!("2001:db8:1:{:x}::1", n + 0x100));
+            stage.passed_with(1, &client, Report::Success)
+        })
+        .sum();
+    assert_eq!(in_48, 180);
+}
+
+// === messages.yaml ===
+
+fn message(user: &str) -> Attributes<'static> {
+    request("POST", "/messages", &[("user", user), ("ip", "203.0.113.7")])
+}
+
+#[test]
+fn one_message_a_second() {
+    let stage = recipe("messages.yaml");
+    let alice = message("alice");
+    // Late in a second, and early in the next: a window by the clock would let both pass.
+    stage.pass(Span::from_millis(750));
+    assert!(stage.ask(&alice).allowed());
+    stage.pass(Span::from_millis(500));
+    let soon = stage.ask(&alice);
+    assert_eq!(soon.outcome, Outcome::Deny(Retry::After(Span::from_millis(500))));
+    assert_eq!(refusing(&soon), ["messages"]);
+    stage.pass(Span::from_millis(499));
+    assert!(!stage.ask(&alice).allowed());
+    stage.pass(Span::from_millis(1));
+    assert!(stage.ask(&alice).allowed());
+    // Who is silent for a minute has saved up nothing.
+    stage.pass(Span::from_secs(60));
+    assert_eq!(stage.passed(10, &alice), 1);
+}
+
+#[test]
+fn a_noisy_neighbour_takes_nothing_from_the_others() {
+    let stage = recipe("messages.yaml");
+    // Fifty behind one address; one of them sends a hundred times a second.
+    let mut passed = [0; 50];
+    for _ in 0..60 {
+        passed[0] += stage.passed(100, &message("user-0"));
+        for (n, passed) in passed.iter_mut().enumerate().skip(1) {
+            *passed += stage.passed(1, &message(&format!("user-{n}")));
+        }
+        stage.pass(Span::from_secs(1));
+    }
+    assert_eq!(passed, [60; 50]);
+    // Nor can one host with a thousand users take more than an address may.
+    let users: usize = (0..1_000).map(|n| stage.passed(1, &message(&format!("bot-{n}")))).sum();
+    assert_eq!(users, 100);
+}
+
+// === url-shortener.yaml ===
+
+fn create(user: &str, shard: &str) -> Attributes<'static> {
+    request("POST", "/urls", &[("user", user), ("ip", "203.0.113.7"), ("shard", shard)])
+}
+
+#[test]
+fn a_shard_and_the_hour_are_taken_together() {
+    let stage = recipe("url-shortener.yaml");
+    // The fourth on a shard is refused there, and the hour is not charged for it.
+    assert_eq!(stage.passed(50, &create("alice", "7")), 3);
+    let fourth = stage.ask(&create("alice", "7"));
+    assert_eq!((fourth.outcome, refusing(&fourth)), (refused_for(60), vec!["create-url-shard"]));
+    assert_eq!(remaining(&fourth, "create-url"), 97);
+    assert!(stage.ask(&create("bob", "7")).allowed());
+    // Over all shards, and minute by minute, a hundred an hour.
+    let minutes = (0..40).map(|_| {
+        stage.pass(Span::from_secs(60));
+        stage.passed(3, &create("alice", "7")) + stage.passed(1, &create("alice", "8"))
+    });
+    assert_eq!(minutes.sum::<usize>(), 97);
+    let next = stage.ask(&create("alice", "9"));
+    // The three of the first minute are free again when the 61st begins; it is the 40th.
+    assert_eq!((next.outcome, refusing(&next)), (refused_for(21 * 60), vec!["create-url"]));
+}
+
+#[test]
+fn deleting_and_creating_do_not_share() {
+    let stage = recipe("url-shortener.yaml");
+    let delete = |ip: &str| request("DELETE", "/urls/x7", &[("user", "alice"), ("ip", ip)]);
+    assert_eq!(stage.passed(100, &delete("203.0.113.7")), 30);
+    assert_eq!(stage.ask(&delete("198.51.100.7")).outcome, refused_for(12)); // the user counts, not the address
+    assert_eq!(remaining(&stage.ask(&create("alice", "7")), "create-url"), 99);
+    // Without a user it is the address; without a shard the hour still counts.
+    let stranger = request("POST", "/urls", &[("ip", "203.0.113.7")]);
+    assert_eq!(stage.passed(150, &stranger), 100);
+}
+
+// === plans.yaml ===
+
+fn customer(name: &str, plan: &str) -> Attributes<'static> {
+    request("GET", "/", &[("customer", name), ("tier", plan), ("ip", "203.0.113.7")])
+}
+
+#[test]
+fn every_plan_gets_what_it_paid_for() {
+    let stage = recipe("plans.yaml");
+    let over = |who: &Attributes<'_>| {
+        let verdicts: Vec<Verdict> = (0..2_000).map(|_| stage.ask(who)).collect();
+        let allowed = verdicts.iter().filter(|verdict| verdict.allowed());
+        (allowed.clone().count(), allowed.filter(|verdict| verdict.over).count())
+    };
+    assert_eq!(over(&customer("hooli", "free")), (110, 10));
+    assert_eq!(over(&customer("initech", "pro")), (1_100, 100));
+    assert_eq!(over(&customer("acme", "enterprise")), (2_000, 0));
+    assert_eq!(over(&customer("globex", "free")), (550, 50)); // by contract
+    assert_eq!(over(&customer("vandelay", "platinum")), (110, 10)); // no such plan
+    assert_eq!(stage.limiter.stats().unknown_tiers, 2_000);
+    // The day: 2,200 on the free plan, after twenty minutes of as much as goes.
+    let quiet_minutes = (0..30).map(|_| {
+        stage.pass(Span::from_secs(120));
+        stage.passed(200, &customer("hooli", "free"))
+    });
+    assert_eq!(quiet_minutes.sum::<usize>(), 2_200 - 110);
+    // A client who calls himself a customer is not believed: only the gateway is.
+    let headers = |name: &str| match name {
+        "x-customer" => vec!["acme"],
+        "x-plan" => vec!["enterprise"],
+        _ => vec![],
+    };
+    let from = |peer: &str| {
+        let peer = peer.parse().ok();
+        let request = Request { peer, method: "GET", target: "/", headers: &headers };
+        stage.passed(200, &stage.limiter.attributes(&request).unwrap())
+    };
+    assert_eq!((from("198.51.100.7"), from("10.0.0.1")), (110, 200));
+}
+
+#[test]
+fn an_upgrade_works_at_once_and_refunds_nothing() {
+    let stage = recipe("plans.yaml");
+    let hooli = customer("hooli", "free");
+    assert_eq!(stage.passed(2_000, &hooli), 110);
+    stage.limiter.assign_tier(("customer", "hooli"), Some("pro")).unwrap();
+    assert_eq!(stage.passed(2_000, &hooli), 1_100 - 110);
+    stage.limiter.assign_tier(("customer", "hooli"), None).unwrap();
+    assert_eq!(stage.passed(2_000, &hooli), 0);
+}
+
+// === ticket-sale.yaml ===
+
+/// A sale in the runtime's time, which stands still unless everybody waits.
+fn sale() -> Limiter {
+    let start = Instant::now();
+    let clock = Clock::borrowed(move || {
+        let passed = u64::try_from(start.elapsed().as_nanos()).unwrap();
+        let now = seconds(MIDNIGHT).after(Span::from_nanos(passed)).unwrap();
+        tidegate_core::Now::at(now)
+    });
+    built("ticket-sale.yaml", clock)
+}
+
+fn buyer(number: usize) -> Attributes<'static> {
+    request("POST", "/orders", &[("user", &format!("buyer-{number}")), ("ip", "203.0.113.7")])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_surge_is_served_in_order_at_the_rate() {
+    let (limiter, start) = (sale(), Instant::now());
+    let ended: Arc<Mutex<Vec<(usize, Outcome, Duration)>>> = Arc::default();
+    let mut buyers = Vec::new();
+    for number in 0..1_000 {
+        let (limiter, ended) = (limiter.clone(), Arc::clone(&ended));
+        buyers.push(tokio::spawn(async move {
+            let who = buyer(number);
+            let check = Check::new(&who).waiting(Span::from_secs(60)); // more than the rule lets wait
+            let verdict = limiter.acquire(&check).await.unwrap();
+            ended.lock().unwrap().push((number, verdict.outcome, start.elapsed()));
+        }));
+        tokio::task::yield_now().await; // it asks before the next one does
+    }
+    for buyer in buyers {
+        buyer.await.unwrap();
+    }
+    let ended = ended.lock().unwrap();
+    let served: Vec<(usize, Duration)> =
+        ended.iter().filter(|(_, o, _)| o.passes()).map(|(n, _, at)| (*n, *at)).collect();
+    // One every 20 ms, in the order in which they came, for as long as the rule lets them wait.
+    let turns = (0..=500).map(|n: u32| (n.try_into().unwrap(), Duration::from_millis(20) * n));
+    assert_eq!(served, turns.collect::<Vec<_>>());
+    // The others are refused, and at once.
+    let told = ended.iter().filter(|(_, outcome, _)| !outcome.passes());
+    assert!(told.clone().all(|(_, _, at)| *at == Duration::ZERO)); // nobody waits in vain
+    assert_eq!(told.count(), 499);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_stands_in_line_twice() {
+    let limiter = sale();
+    // A bot asks a thousand times, then ten people come: only one turn is before theirs.
+    let ask = |number: usize| {
+        let who = buyer(number);
+        let check = Check::new(&who).waiting(Span::from_secs(5));
+        limiter.check_now(&check).unwrap().outcome
+    };
+    let bot: Vec<Outcome> = (0..1_000).map(|_| ask(0)).collect();
+    assert_eq!(bot.iter().filter(|outcome| outcome.passes()).count(), 1);
+    let people: Vec<Outcome> = (1..=10).map(ask).collect();
+    let turns = (1..=10).map(|n| Outcome::Delay(Span::from_millis(20 * n)));
+    assert_eq!(people, turns.collect::<Vec<_>>());
+    // The line has 500 places besides the turn that passes at once, also for the most patient.
+    let patient = |number: usize| {
+        let who = buyer(number);
+        limiter.check_now(&Check::new(&who).waiting(Span::from_secs(60))).unwrap()
+    };
+    assert_eq!((11..1_000).filter(|number| patient(*number).allowed()).count(), 501 - 11);
+}
+
+// === analytics.yaml ===
+
+fn analytics(user: &str) -> Attributes<'static> {
+    request("GET", "/analytics/visits", &[("user", user), ("ip", "203.0.113.7")])
+}
+
+fn pay(user: &str) -> Attributes<'static> {
+    request("POST", "/payments/cards", &[("user", user), ("ip", "203.0.113.7")])
+}
+
+#[test]
+fn a_flood_of_analytics_leaves_every_payment_untouched() {
+    let (flooded, quiet) = (recipe("analytics.yaml"), recipe("analytics.yaml"));
+    let (mut served, mut low) = (0, 0);
+    for second in 0..10 {
+        for n in 0..1_000 {
+            let verdict = flooded.ask(&analytics("flooder"));
+            served += usize::from(verdict.allowed());
+            low += usize::from(verdict.allowed() && verdict.priority == Priority::Low);
+            if n % 100 == 0 {
+                // Also the flooder pays as if there were no flood.
+                for payer in ["alice", "bob", "flooder"] {
+                    let pays = |stage: &Stage| {
+                        let verdict = stage.ask(&pay(payer));
+                        let decision = verdict.limits().next().unwrap().decision;
+                        (verdict.outcome, verdict.priority, verdict.limits().len(), decision)
+                    };
+                    assert_eq!(pays(&flooded), pays(&quiet), "{payer} in second {second}");
+                }
+            }
+        }
+        flooded.pass(Span::from_secs(1));
+        quiet.pass(Span::from_secs(1));
+    }
+    // Ten payments at once, and five for each of nine seconds more; that is their own limit.
+    let payments = |stage: &Stage| stage.limiter.stats().rules[0].1.allowed;
+    assert_eq!((payments(&flooded), payments(&quiet)), (3 * 55, 3 * 55));
+    // The flood: a hundred a second, 60 and one for each second of them before others are served.
+    assert_eq!((served, low), (1_000, 1_000 - 69));
+}
+
+#[test]
+fn idle_machines_serve_more_analytics() {
+    let stage = recipe("analytics.yaml");
+    let served = |load: Option<f64>| {
+        stage.pass(Span::from_secs(5));
+        if let Some(load) = load {
+            stage.limiter.signal("load", load).unwrap();
+        }
+        stage.pass(Span::from_secs(2)); // a load is believed when it has lasted two seconds
+        stage.passed(1_000, &analytics("alice"))
+    };
+    assert_eq!(served(None), 100);
+    assert_eq!(served(Some(0.9)), 100);
+    assert_eq!(served(Some(0.3)), 400);
+    assert_eq!(served(Some(0.7)), 100);
+    assert_eq!(served(Some(0.3)), 400);
+    stage.pass(Span::from_secs(10)); // the reporter is gone
+    assert_eq!(served(None), 100);
+}
