@@ -29,9 +29,12 @@
 //! An `ANSWER` is `allow`, `delay SPAN` or `deny`, then any of `over`, `retry SPAN`, `never`,
 //! `remaining N`, `reset SPAN`, `no reset`, separated by commas. What is not said is not checked, but for
 //! `over`: an answer that is not said to be over must not be.
+//!
+//! Scenarios for whole policies are in another folder and have their own lines: see [`policy`].
 
 mod parse;
 mod play;
+pub mod policy;
 
 pub use parse::{ParseError, parse};
 pub use play::{Call, Mismatch, calls, play};

@@ -225,11 +225,11 @@ fn answer(text: &str) -> Result<Answer, String> {
 
 // === words ===
 
-fn end(words: &mut SplitWhitespace<'_>) -> Result<(), String> {
+pub(crate) fn end(words: &mut SplitWhitespace<'_>) -> Result<(), String> {
     words.next().map_or(Ok(()), |word| Err(format!("did not expect `{word}` here")))
 }
 
-fn number<N: core::str::FromStr>(word: Option<&str>) -> Result<N, String> {
+pub(crate) fn number<N: core::str::FromStr>(word: Option<&str>) -> Result<N, String> {
     let parsed = word.and_then(|word| word.replace('_', "").parse().ok());
     parsed.ok_or_else(|| expected("a whole number", word))
 }
@@ -241,7 +241,7 @@ fn percent(word: Option<&str>) -> Result<u16, String> {
         .ok_or_else(|| expected("a percentage such as 10%", word))
 }
 
-fn time(word: Option<&str>) -> Result<Timestamp, String> {
+pub(crate) fn time(word: Option<&str>) -> Result<Timestamp, String> {
     let mut time = Timestamp::EPOCH;
     for part in word.unwrap_or_default().split('+') {
         let span =
@@ -252,7 +252,7 @@ fn time(word: Option<&str>) -> Result<Timestamp, String> {
 }
 
 /// A span such as `1.5s`, `500ms` or `min`; exact to the nanosecond or refused.
-fn span(word: Option<&str>) -> Result<Span, String> {
+pub(crate) fn span(word: Option<&str>) -> Result<Span, String> {
     let parsed = word.and_then(|word| {
         let unit_at = word.find(|c: char| c.is_ascii_alphabetic())?;
         let (count, unit) = word.split_at(unit_at);
@@ -294,7 +294,7 @@ fn fraction_of(unit: u64, digits: &str) -> Option<u64> {
     whole.then_some(u64::try_from(scaled.checked_div(scale)?).ok()?)
 }
 
-fn expected(what: &str, found: Option<&str>) -> String {
+pub(crate) fn expected(what: &str, found: Option<&str>) -> String {
     match found {
         Some(found) => format!("expected {what}, found `{found}`"),
         None => format!("expected {what}, found the end of the line"),

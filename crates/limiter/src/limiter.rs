@@ -215,7 +215,8 @@ impl<S: Store> Limiter<S> {
         let entries = {
             let attributes = self.concealed(&live, check.attributes);
             let asked = self.asked(&live, &attributes, check);
-            let plan = Plan::new(asked.iter().map(|asked| asked.take).collect(), check.max_wait)?;
+            let max_wait = check.max_wait.min(max_wait(&asked));
+            let plan = Plan::new(asked.iter().map(|asked| asked.take).collect(), max_wait)?;
             let decisions = match self.inner.store.peek(&plan).await {
                 Ok(decisions) => decisions,
                 Err(_) => self.inner.fallback.peek_now(&plan),
@@ -442,9 +443,10 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// The longest wait that the rules allow, if they have an opinion.
+/// The longest wait that the rules allow, if they have an opinion; what only pretends has none.
 fn max_wait(asked: &[Asked<'_>]) -> Span {
-    let waits = asked.iter().filter_map(|asked| match asked.rule.on_limit() {
+    let required = asked.iter().filter(|asked| asked.take.need == Need::Required);
+    let waits = required.filter_map(|asked| match asked.rule.on_limit() {
         OnLimit::Delay { max_wait, .. } => Some(*max_wait),
         OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => None,
     });

@@ -12,7 +12,7 @@ mod wire;
 
 pub(crate) use wire::{decode, encode};
 
-use tidegate_core::{Bound, Cost, Limit, StateId, Timestamp};
+use tidegate_core::{Algorithm, Bound, Cost, Limit, StateId, Timestamp};
 use tidegate_policy::Count;
 use tidegate_store::{Part, ReceiptId};
 
@@ -88,7 +88,11 @@ impl Taken {
             Report::Cost(true_cost) if true_cost < cost => {
                 let kept = self.limit.weight(true_cost, self.bound).unwrap_or(u64::MAX);
                 let weight = self.receipt.weight.saturating_sub(kept);
-                let receipt = tidegate_core::Receipt { weight, ..self.receipt };
+                // What is kept drains first: the rest is as if it had been taken that much later.
+                let drained = matches!(self.limit.algorithm(), Algorithm::TokenBucket { .. });
+                let later = if drained { kept } else { 0 };
+                let mark = self.receipt.mark.saturating_add(later);
+                let receipt = tidegate_core::Receipt { mark, weight };
                 (weight > 0).then_some(Part { receipt, ..all })
             }
             Report::Cost(_) => None,

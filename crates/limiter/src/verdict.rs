@@ -121,8 +121,11 @@ impl Verdict {
         let required = || entries.iter().filter(|entry| entry.need == Need::Required);
         let outcome =
             required().fold(Outcome::Allow, |so_far, entry| worse(so_far, entry.decision.outcome));
-        let over = entries.iter().any(|entry| entry.decision.over);
-        let marked = |entry: &&Entry| entry.need == Need::Optional && !entry.decision.passes();
+        let over = outcome.passes() && required().any(|entry| entry.decision.over);
+        // A request that is refused anyway is marked by nobody.
+        let marked = |entry: &&Entry| {
+            outcome.passes() && entry.need == Need::Optional && !entry.decision.passes()
+        };
         let shadow_deny = entries.iter().filter(marked).any(|entry| entry.shadow);
         let on_limit =
             |entry: &Entry| live.policy.rules().get(entry.rule).map(Rule::on_limit).cloned();
@@ -186,17 +189,19 @@ impl Verdict {
         self.limits().filter(|limit| limit.need == Need::Required && !limit.decision.passes())
     }
 
-    /// Words that rules marked it with, such as `challenge`.
+    /// Words that rules marked it with, such as `challenge`; each rule's once.
     pub fn flags(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().filter_map(|entry| {
-            let rule = self.live.policy.rules().get(entry.rule)?;
-            match rule.on_limit() {
-                OnLimit::Flag(flag) if !entry.shadow && !entry.decision.passes() => Some(&**flag),
-                OnLimit::Reject
-                | OnLimit::Delay { .. }
-                | OnLimit::Deprioritize
-                | OnLimit::Flag(_) => None,
-            }
+        let marked = |entry: &&Entry| {
+            self.allowed()
+                && !entry.shadow
+                && entry.need == Need::Optional
+                && !entry.decision.passes()
+        };
+        let entries = self.entries.chunk_by(|a, b| a.rule == b.rule);
+        let rules = entries.filter_map(move |limits| limits.iter().find(marked));
+        rules.filter_map(|entry| match self.live.policy.rules().get(entry.rule)?.on_limit() {
+            OnLimit::Flag(flag) => Some(&**flag),
+            OnLimit::Reject | OnLimit::Delay { .. } | OnLimit::Deprioritize => None,
         })
     }
 

@@ -168,6 +168,29 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
     address.or_else(with_port).map(|address| address.to_canonical())
 }
 
+/// A network as people write it, strictly: no host bits, no leading zeros, IPv4 as IPv4.
+pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
+    let hint = "write it like `10.0.0.0/8` or `2001:db8::/32`";
+    let refused = || format!("`{}` is no network; {hint}", crate::attributes::shown(text));
+    let (address, bits) = text.split_once('/').map_or((text, None), |(a, bits)| (a, Some(bits)));
+    let address: IpAddr = address.parse().map_err(|_| refused())?;
+    let whole = if address.is_ipv4() { 32 } else { 128 };
+    let plain = |bits: &str| bits.bytes().all(|byte| byte.is_ascii_digit());
+    let bits = bits.map_or(Some(whole), |bits| bits.parse().ok().filter(|_| plain(bits)));
+    let network = bits.and_then(|bits| IpNet::new(address, bits).ok()).ok_or_else(refused)?;
+    if network.trunc() != network {
+        let meant = network.trunc();
+        return Err(format!("`{network}` names a host in a network; did you mean `{meant}`?"));
+    }
+    if let (IpAddr::V6(v6), bits @ 96..) = (network.addr(), network.prefix_len()) {
+        if let Some(v4) = v6.to_ipv4_mapped() {
+            let meant = bits.saturating_sub(96);
+            return Err(format!("`{network}` is IPv4 in IPv6 clothes; write `{v4}/{meant}`"));
+        }
+    }
+    Ok(network)
+}
+
 // === impl AddressKey ===
 
 impl AddressKey {

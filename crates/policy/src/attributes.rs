@@ -9,6 +9,7 @@
 //! without text is an absent one: nobody shares a bucket with everybody whose header was empty.
 
 use crate::address::parse_address;
+use crate::document::is_obeyed;
 use crate::path::{NormalPath, PathError};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -250,7 +251,7 @@ fn method(text: Cow<'_, str>) -> Result<Cow<'_, str>, AttributeError> {
 
 /// Text for an error: not longer than a reader wants to see, and without control characters.
 pub(crate) fn shown(text: &str) -> String {
-    text.chars().take(40).map(|c| if c.is_control() { '�' } else { c }).collect()
+    text.chars().take(40).map(|c| if is_obeyed(c) { '�' } else { c }).collect()
 }
 
 #[cfg(test)]

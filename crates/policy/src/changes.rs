@@ -8,10 +8,11 @@
 //! Changes are kept by name, so that they outlive a new version of the file: an override for alice under
 //! `create-url` holds as long as there is a rule of that name that counts by users.
 
+use crate::address::parse_address;
 use crate::allowance::{Allowance, RuleLimitError};
 use crate::attributes::{Attributes, shown};
 use crate::key::KeyValues;
-use crate::overrides::{OverrideError, Overrides};
+use crate::overrides::{OverrideError, Overrides, spelled};
 use crate::policy::{Origin, Policy};
 use crate::rule::Rule;
 use std::collections::HashMap;
@@ -161,6 +162,13 @@ impl Changes {
         if let Some(tier) = tier.filter(|tier| !policy.tiers().is_known(tier)) {
             return Err(ChangeError::NoTier(shown(tier)));
         }
+        // As requests have it: an address whole, a secret by its digest.
+        let address = Some(value).filter(|_| attribute == "ip").and_then(parse_address);
+        let value = match address {
+            Some(address) => address.to_string(),
+            None => spelled(attribute, value, 128)?,
+        };
+        let value = value.as_str();
         let at = self.tiers.iter().position(|(known, _)| **known == *attribute);
         let at = at.unwrap_or_else(|| {
             self.tiers.push((attribute.into(), HashMap::new()));
@@ -312,6 +320,10 @@ rules:
         assert_eq!(changes.remove_override(&policy, "a", &[("user", "alice")]), Ok(true));
         changes.assign_tier(&policy, ("user", "bob"), None).unwrap();
         assert_eq!(what(&changes, "bob", "enterprise"), is(None, "tier enterprise"));
+        assert!(changes.assign_tier(&policy, ("api_key", "s3cr3t"), Some("pro")).is_err());
+        changes.assign_tier(&policy, ("ip", "::ffff:203.0.113.7"), Some("pro")).unwrap();
+        let request = Attributes::new().with("ip", "203.0.113.7").unwrap();
+        assert_eq!(policy.resolve(&changes, &request, 1).tier, Some("pro"));
         assert_eq!(
             changes.assign_tier(&policy, ("user", "bob"), Some("gold")),
             Err(ChangeError::NoTier("gold".to_owned()))

@@ -11,8 +11,11 @@
 //! several documents in one file, keys that are not plain words, and keys that stand twice, of which other
 //! readers silently keep one. Size, depth and number of nodes are bounded while the file is read.
 
+use crate::attributes::shown;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+use std::collections::HashMap;
 use std::fmt;
+use std::rc::Rc;
 
 /// Where something stands: line and column, from 1.
 ///
@@ -23,9 +26,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The line.
-    pub line: usize,
+    pub line: u32,
     /// The column, in characters.
-    pub column: usize,
+    pub column: u32,
 }
 
 /// Something wrong with a file, where, and what to do about it.
@@ -49,7 +52,7 @@ pub struct Problem {
 /// use tidegate_policy::{Document, Value};
 /// let document = Document::parse(b"version: 1").unwrap();
 /// let Value::Map(entries) = &document.value else { panic!() };
-/// assert_eq!(entries[0].name, "version");
+/// assert_eq!(&*entries[0].name, "version");
 /// assert_eq!(entries[0].node.value, Value::Text("1".to_owned(), false));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,27 +81,31 @@ pub enum Value {
     Map(Vec<Entry>),
 }
 
-/// One name of a map and what it means.
+/// One name of a map and what it means. Names are shared: most rules have the same ones.
 ///
 /// ```
 /// use tidegate_policy::{Document, Entry, Value};
 /// let document = Document::parse(b"a: {b: c}").unwrap();
 /// let Value::Map(entries) = document.value else { panic!() };
 /// let [Entry { name, .. }] = entries.as_slice() else { panic!() };
-/// assert_eq!(name, "a");
+/// assert_eq!(&**name, "a");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Where the name stands.
     pub place: Place,
     /// The name.
-    pub name: String,
+    pub name: Rc<str>,
     /// What it means.
     pub node: Document,
 }
 
 /// A policy of twenty thousand rules fits; a file of gigabytes is not even read to its end.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// The parser keeps a line in pieces until it knows that the line is no key: a hundred bytes for each.
+const LONGEST_LINE: usize = 256 * 1024;
+/// A longer list of mistakes is one mistake, made often.
+pub(crate) const MOST_PROBLEMS: usize = 100;
 /// No part of the language is nested deeper than 8; twice that is a mistake or an attack.
 const DEEPEST: usize = 16;
 /// Some twenty for each of twenty thousand rules; more would take more memory than a policy is worth.
@@ -116,15 +123,26 @@ impl Document {
     /// assert_eq!(problems.len(), 1);
     /// ```
     pub fn parse(bytes: &[u8]) -> Result<Self, Vec<Problem>> {
-        let text = text(bytes).map_err(|problem| vec![problem])?;
-        let mut builder =
-            Builder { parser: Parser::new_from_str(text), problems: Vec::new(), nodes: 0 };
+        match Self::read(bytes) {
+            (Some(document), problems) if problems.is_empty() => Ok(document),
+            (_, problems) => Err(problems),
+        }
+    }
+
+    /// Reads a file as far as it can be read, and says what is wrong with it.
+    pub(crate) fn read(bytes: &[u8]) -> (Option<Self>, Vec<Problem>) {
+        let text = match text(bytes) {
+            Ok(text) => text,
+            Err(problem) => return (None, vec![problem]),
+        };
+        let parser = Parser::new_from_str(text);
+        let (problems, names) = (Vec::new(), HashMap::new());
+        let mut builder = Builder { parser, problems, names, nodes: 0 };
         match builder.file() {
-            Ok(document) if builder.problems.is_empty() => Ok(document),
-            Ok(_) => Err(builder.problems),
+            Ok(document) => (Some(document), builder.problems),
             Err(last) => {
-                builder.problems.push(last);
-                Err(builder.problems)
+                builder.note(last);
+                (None, builder.problems)
             }
         }
     }
@@ -133,8 +151,14 @@ impl Document {
 /// The bytes as text: UTF-8 without control characters, not too many.
 fn text(bytes: &[u8]) -> Result<&str, Problem> {
     if bytes.len() > MOST_BYTES {
-        let size = format!("the file has {} bytes; at most {MOST_BYTES} are read", bytes.len());
+        let size = format!("the file has more than {MOST_BYTES} bytes; split the policy");
         return Err(problem(Place { line: 1, column: 1 }, size));
+    }
+    if let Some(long) =
+        bytes.split(|byte| *byte == b'\n').position(|line| line.len() > LONGEST_LINE)
+    {
+        let text = format!("a line of more than {LONGEST_LINE} bytes; break it");
+        return Err(problem(Place { line: narrow(long.saturating_add(1)), column: 1 }, text));
     }
     let text = str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default());
@@ -154,8 +178,8 @@ fn text(bytes: &[u8]) -> Result<&str, Problem> {
 fn end_of(text: &str) -> Place {
     let last = text.rsplit('\n').next().unwrap_or_default();
     Place {
-        line: text.matches('\n').count().saturating_add(1),
-        column: last.chars().count().saturating_add(1),
+        line: narrow(text.matches('\n').count().saturating_add(1)),
+        column: narrow(last.chars().count().saturating_add(1)),
     }
 }
 
@@ -164,10 +188,28 @@ struct Builder<'t> {
     parser: Parser<'t, saphyr_parser::StrInput<'t>>,
     /// What is wrong but can be read on past.
     problems: Vec<Problem>,
+    /// Every name that stands before a colon, once.
+    names: HashMap<String, Rc<str>>,
     nodes: usize,
 }
 
 impl<'t> Builder<'t> {
+    /// Notes a mistake, unless there are too many to read already.
+    fn note(&mut self, problem: Problem) {
+        if self.problems.len() <= MOST_PROBLEMS {
+            self.problems.push(problem);
+        }
+    }
+
+    fn name(&mut self, name: String) -> Rc<str> {
+        if let Some(known) = self.names.get(&name) {
+            return Rc::clone(known);
+        }
+        let shared: Rc<str> = name.as_str().into();
+        self.names.insert(name, Rc::clone(&shared));
+        shared
+    }
+
     fn file(&mut self) -> Result<Document, Problem> {
         loop {
             match self.next()? {
@@ -205,6 +247,10 @@ impl<'t> Builder<'t> {
             // Brackets are counted ahead of their events, so the parser's own bound may speak first.
             Some(Err(error)) if error.info().contains("recursion limit") => {
                 Err(too_deep(place_of(error.marker())))
+            }
+            Some(Err(error)) if error.info().contains("unknown anchor") => {
+                let text = "a star begins an alias here; put quotes around the text";
+                Err(problem(place_of(error.marker()), text))
             }
             Some(Err(error)) => Err(problem(place_of(error.marker()), error.info())),
             None => Ok((Event::StreamEnd, Place { line: 1, column: 1 })),
@@ -249,13 +295,13 @@ impl<'t> Builder<'t> {
     /// Complains of anchors and tags; what they stand on can still be read.
     fn plain(&mut self, place: Place, anchor: usize, tagged: bool) {
         if anchor > 0 {
-            self.problems.push(problem(
+            self.note(problem(
                 place,
                 "an anchor (`&name`); aliases are not read, so it is of no use",
             ));
         }
         if tagged {
-            self.problems.push(problem(place, "a tag (`!name`); tags are not read, remove it"));
+            self.note(problem(place, "a tag (`!name`); tags are not read, remove it"));
         }
     }
 
@@ -272,7 +318,7 @@ impl<'t> Builder<'t> {
     fn map(&mut self, depth: usize) -> Result<Vec<Entry>, Problem> {
         let mut entries: Vec<Entry> = Vec::new();
         // Names are found again by a set, so that a map of a hundred thousand is not read in an hour.
-        let mut seen = std::collections::HashMap::new();
+        let mut seen = HashMap::new();
         loop {
             let (event, place) = self.next()?;
             if event == Event::MappingEnd {
@@ -284,10 +330,11 @@ impl<'t> Builder<'t> {
             };
             let (event, at) = self.next()?;
             let node = self.node(event, at, depth.saturating_add(1))?;
-            if let Some(before) = seen.insert(name.clone(), place) {
+            let name = self.name(name);
+            if let Some(before) = seen.insert(Rc::clone(&name), place) {
                 let text =
                     format!("`{}` stands here twice; it stood at {before} before", shown(&name));
-                self.problems.push(problem(place, text));
+                self.note(problem(place, text));
             }
             entries.push(Entry { place, name, node });
         }
@@ -304,20 +351,51 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
 
 /// The parser counts columns from 0.
 fn place_of(marker: &Marker) -> Place {
-    Place { line: marker.line(), column: marker.col().saturating_add(1) }
+    Place { line: narrow(marker.line()), column: narrow(marker.col().saturating_add(1)) }
+}
+
+/// A file has fewer lines and columns than this has room for.
+fn narrow(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 fn too_deep(place: Place) -> Problem {
     problem(place, format!("nested deeper than {DEEPEST}; no part of a policy is"))
 }
 
-fn problem(place: Place, text: impl Into<String>) -> Problem {
-    Problem { place, text: text.into() }
+fn problem(place: Place, text: impl AsRef<str>) -> Problem {
+    Problem::new(place, text)
 }
 
-/// Text for an error: not longer than a reader wants to see.
-fn shown(text: &str) -> String {
-    text.chars().take(40).collect()
+// === impl Problem ===
+
+impl Problem {
+    /// A problem in words that fit on a screen and that no terminal obeys.
+    pub(crate) fn new(place: Place, text: impl AsRef<str>) -> Self {
+        let text = text.as_ref().chars().take(LONGEST_TEXT);
+        Self { place, text: text.map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect() }
+    }
+}
+
+/// A text as it may be shown in a terminal: nothing in it is obeyed.
+///
+/// ```
+/// assert_eq!(tidegate_policy::printable("a\u{1b}[31mb"), "a\u{fffd}[31mb");
+/// ```
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// As much as anybody reads of one complaint.
+const LONGEST_TEXT: usize = 400;
+
+/// Whether a terminal does something else with a character than to show it: control characters, and those
+/// that turn the direction of writing.
+pub(crate) fn is_obeyed(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns
 }
 
 impl fmt::Display for Place {
@@ -366,7 +444,7 @@ mod tests {
         let json = Document::parse(b"{\"a\": [1, null], \"b\": {\"c\": \"x\"}}").unwrap();
         let names = |document: &Document| match &document.value {
             Value::Map(entries) => {
-                entries.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>()
+                entries.iter().map(|entry| entry.name.to_string()).collect::<Vec<_>>()
             }
             Value::Nothing | Value::Text(..) | Value::List(_) => panic!("no map"),
         };
@@ -411,10 +489,12 @@ mod tests {
         assert!(problems(bomb).iter().any(|problem| problem.contains("an alias")));
         let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(problem(&deep).contains("nested deeper than 16"));
+        let line = format!("[{}]", "1,".repeat(150_000));
+        assert!(problem(&line).contains("a line of more than 262144 bytes"));
         let deep = "- ".repeat(100_000);
         assert!(problem(&deep).contains("nested deeper than 16"));
-        assert!(problem(&"a".repeat(5 * 1024 * 1024)).contains("at most 4194304"));
-        let wide = format!("[{}]", "1,".repeat(1_500_000));
+        assert!(problem(&"a".repeat(5 * 1024 * 1024)).contains("more than 4194304 bytes"));
+        let wide = format!("[{}]", "1,\n".repeat(500_000));
         assert!(problem(&wide).contains("more than 400000 values"));
     }
 }

@@ -30,6 +30,8 @@ use tidegate_core::{Algorithm, Refused};
 pub struct Explanation {
     /// The tier of the customer.
     pub tier: Option<String>,
+    /// The tier that the request named, if there is none such.
+    pub unknown_tier: Option<String>,
     /// The rules, in the order of the file.
     pub rules: Vec<RuleExplanation>,
 }
@@ -74,7 +76,9 @@ impl Policy {
             RuleExplanation { rule: rule.name.to_string(), outcome }
         });
         let rules = rules.collect();
-        Explanation { tier: resolved.tier.map(str::to_owned), rules }
+        let unknown_tier = request.named("tier").filter(|_| resolved.unknown_tier);
+        let unknown_tier = unknown_tier.map(crate::attributes::shown);
+        Explanation { tier: resolved.tier.map(str::to_owned), unknown_tier, rules }
     }
 
     fn skipped(
@@ -154,7 +158,11 @@ fn manners(rule: &Rule, shadow: bool) -> Vec<String> {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(tier) = &self.tier {
-            writeln!(f, "tier {tier}")?;
+            write!(f, "tier {tier}")?;
+            match &self.unknown_tier {
+                Some(unknown) => writeln!(f, "; there is no tier `{unknown}`")?,
+                None => writeln!(f)?,
+            }
         }
         let width = self.rules.iter().map(|rule| rule.rule.len()).max().unwrap_or(0);
         for RuleExplanation { rule, outcome } in &self.rules {

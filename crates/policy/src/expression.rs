@@ -311,6 +311,7 @@ mod tests {
             "not nobody == \"x\"",
             "((((cost > 1))))",
             "user == 'internal-7'",
+            "user not in [\"x\", \"y\"]",
         ] {
             assert!(Expression::parse(text).unwrap().holds(&request), "{text}");
         }
@@ -329,6 +330,7 @@ mod tests {
             "nobody == user",
             "nobody != user",
             "nobody in [\"x\"]",
+            "nobody not in [\"x\"]",
             "nobody.starts_with(\"\")",
             "ip in [\"10.1.2.4/32\", \"::/0\"]",
             "false",

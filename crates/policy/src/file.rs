@@ -9,10 +9,10 @@
 
 mod limits;
 
-use crate::address::{HopHeader, Trusted};
+use crate::address::{HopHeader, Trusted, parse_network};
 use crate::allowance::Allowance;
 use crate::attributes::shown;
-use crate::document::{Document, Entry, Place, Problem, Value};
+use crate::document::{Document, Entry, MOST_PROBLEMS, Place, Problem, Value};
 use crate::expression::Expression;
 use crate::grammar;
 use crate::identity::{Identity, Source, is_everybody};
@@ -25,25 +25,27 @@ use crate::reader::{Chosen, Fields, Reader, hint};
 use crate::rule::{Condition, Consistency, Count, Mode, OnLimit, OnStoreError, Overflow, Rule};
 use ipnet::IpNet;
 use std::collections::HashMap;
-use std::net::IpAddr;
 use tidegate_core::{Refused, Span};
 
 /// Twice what the largest policies we know of have.
 const MOST_RULES: usize = 20_000;
-/// A longer list of mistakes is one mistake, made often.
-const MOST_PROBLEMS: usize = 100;
+/// Plans for sale; a customer of one's own is an override.
+const MOST_TIERS: usize = 64;
+/// More values of an attribute are a list that belongs to the service, which can send an attribute for it.
+const MOST_VALUES: usize = 1_000;
 /// Long enough for a batch job, short enough to remember that somebody waits.
 const LONGEST_WAIT: Span = Span::from_secs(3_600);
 /// Waiting requests hold memory; a thousand of one key is a queue that never empties in time.
 const USUAL_QUEUE: usize = 1_000;
 
 pub(crate) fn read(bytes: &[u8]) -> Result<Policy, Vec<Problem>> {
-    let document = Document::parse(bytes)?;
-    let mut reader = Reader::default();
-    let policy = reader.policy(&document);
+    let (document, problems) = Document::read(bytes);
+    let mut reader = Reader { problems };
+    let policy = document.as_ref().and_then(|document| reader.policy(document));
+    drop(document);
     let mut problems = reader.problems;
     if let Some(policy) = policy.as_ref().filter(|_| problems.is_empty()) {
-        problems = crate::lint::unreachable(policy);
+        problems = crate::lint::errors(policy);
     }
     problems.sort_by_key(|problem| problem.place);
     match policy {
@@ -52,11 +54,12 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Policy, Vec<Problem>> {
     }
 }
 
-fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
-    let more = problems.len().saturating_sub(MOST_PROBLEMS);
+/// As many as somebody reads, and a word about the rest.
+pub(crate) fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
+    let more = problems.len() > MOST_PROBLEMS;
     problems.truncate(MOST_PROBLEMS);
-    if let Some(last) = problems.last_mut().filter(|_| more > 0) {
-        last.text.push_str(&format!(" (and {more} more mistakes below)"));
+    if let Some(last) = problems.last_mut().filter(|_| more) {
+        last.text.push_str(" (and more below; these first)");
     }
     problems
 }
@@ -64,7 +67,9 @@ fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
 impl Reader {
     fn policy(&mut self, document: &Document) -> Option<Policy> {
         let fields = self.record(document, &grammar::POLICY)?;
-        self.version(fields.get("version")?);
+        if let Some(node) = fields.get("version") {
+            self.version(node);
+        }
         let identity = fields.get("identity").map(|node| self.identity(node));
         let tiers = fields.get("tiers").and_then(|node| self.tiers(node));
         let rules = self.rules(fields.get("rules")?, identity.as_ref(), tiers.as_ref())?;
@@ -100,11 +105,10 @@ impl Reader {
         };
         let (trusted, everyone) =
             fields.get("trusted").map_or((vec![], false), |n| self.trusted(n));
-        let others = fields
-            .entries()
-            .iter()
-            .filter(|entry| !["trusted", "ip"].contains(&entry.name.as_str()));
+        let others =
+            fields.entries().iter().filter(|entry| !["trusted", "ip"].contains(&&*entry.name));
         Identity {
+            place: node.place,
             trusted: Trusted::new(trusted, header),
             everyone,
             header,
@@ -114,54 +118,51 @@ impl Reader {
     }
 
     fn trusted(&mut self, node: &Document) -> (Vec<IpNet>, bool) {
-        if matches!(&node.value, Value::Text(text, _) if text == "everyone") {
-            let all = ["0.0.0.0/0", "::/0"].iter().filter_map(|text| text.parse().ok());
-            return (all.collect(), true);
+        if let Value::Text(text, _) = &node.value {
+            if text == "everyone" {
+                let all = ["0.0.0.0/0", "::/0"].iter().filter_map(|text| text.parse().ok());
+                return (all.collect(), true);
+            }
+            let hint = hint(text, ["everyone"].into_iter());
+            let text = format!(
+                "`trusted` is a list of networks, or `everyone`, not `{}`{hint}",
+                shown(text)
+            );
+            let _: Option<()> = self.wrong(node.place, text);
+            return (vec![], false);
         }
         let Some(list) = self.list(node, "`trusted`") else { return (vec![], false) };
-        let networks = list.iter().filter_map(|node| {
-            let network = self.network(node)?;
-            if is_everybody(&network) {
-                let text = format!("{network} is everybody, and everybody could forge headers; if every peer is a proxy of yours, write `trusted: everyone`");
-                return self.wrong(node.place, text);
-            }
-            Some(network)
-        });
-        (networks.collect(), false)
+        let networks: Vec<IpNet> = list.iter().filter_map(|node| self.network(node)).collect();
+        if is_everybody(&networks) {
+            let text = "this is everybody, and everybody could forge headers; if every peer is a proxy of yours, write `trusted: everyone`";
+            let _: Option<()> = self.wrong(node.place, text);
+        }
+        (networks, false)
     }
 
     fn network(&mut self, node: &Document) -> Option<IpNet> {
         let text = self.text(node, "a network")?;
-        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        let hint = "write it like `10.0.0.0/8` or `2001:db8::/32`";
-        let network: IpNet = self.ok(
-            node.place,
-            network.map_err(|_| format!("`{}` is no network; {hint}", shown(text))),
-        )?;
-        if network.trunc() != network {
-            let text = format!(
-                "`{}` names a host in a network; did you mean `{}`?",
-                shown(text),
-                network.trunc()
-            );
-            return self.wrong(node.place, text);
-        }
-        Some(network)
+        self.ok(node.place, parse_network(text))
     }
 
     fn source(&mut self, entry: &Entry) -> Option<(Box<str>, Source)> {
-        if !is_attribute(&entry.name) || ["method", "path", "cost"].contains(&entry.name.as_str()) {
+        if !is_attribute(&entry.name) || ["method", "path", "cost"].contains(&&*entry.name) {
             let text = format!("`{}` cannot be an attribute of your own", shown(&entry.name));
             return self.wrong(entry.place, text);
         }
-        let text = self.text(&entry.node, "where an attribute is read")?;
+        let Value::Text(text, _) = &entry.node.value else {
+            let hint = hint(&entry.name, ["trusted", "ip"].into_iter());
+            let text = format!(
+                "unknown key `{}`{hint} An attribute is read like `header:NAME`",
+                shown(&entry.name)
+            );
+            return self.wrong(entry.place, text);
+        };
         match Source::parse(&entry.name, text) {
-            Some(source) => Some((entry.name.as_str().into(), source)),
+            Some(source) => Some((entry.name.as_ref().into(), source)),
             None => {
-                let known = ["trusted", "ip"].into_iter();
-                let hint = hint(&entry.name, known);
                 let text = format!(
-                    "`{}` is no place to read an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME` or `digest:query`{hint}",
+                    "`{}` is no place to read an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME` or `digest:query`",
                     shown(text)
                 );
                 self.wrong(entry.node.place, text)
@@ -171,17 +172,31 @@ impl Reader {
 
     fn tiers(&mut self, node: &Document) -> Option<Tiers> {
         let fields = self.record(node, &grammar::TIERS)?;
-        let known = self.list(fields.get("known")?, "`known`")?;
-        let known: Vec<Box<str>> =
-            known.iter().filter_map(|node| self.name(node, "a tier")).collect();
-        let node = fields.get("default")?;
-        let default = self.name(node, "`default`")?;
-        if !known.contains(&default) {
-            let text = format!(
-                "`{default}` is not among `known`{}",
-                hint(&default, known.iter().map(|tier| &**tier))
+        let list = fields.get("known").and_then(|node| self.list(node, "`known`"));
+        let default =
+            fields.get("default").and_then(|node| Some((node, self.name(node, "`default`")?)));
+        let list = list?;
+        if list.len() > MOST_TIERS {
+            return self.wrong(
+                node.place,
+                format!("{} tiers; there are at most {MOST_TIERS}", list.len()),
             );
-            return self.wrong(node.place, text);
+        }
+        let mut known: Vec<Box<str>> = Vec::new();
+        for node in list {
+            match self.name(node, "a tier") {
+                Some(tier) if known.contains(&tier) => {
+                    let _: Option<()> =
+                        self.wrong(node.place, format!("`{tier}` stands in `known` twice"));
+                }
+                tier => known.extend(tier),
+            }
+        }
+        let (node, default) = default?;
+        if !known.contains(&default) {
+            let hint = hint(&default, known.iter().map(|tier| &**tier));
+            let _: Option<()> =
+                self.wrong(node.place, format!("`{default}` is not among `known`{hint}"));
         }
         Some(Tiers { default: Some(default), known })
     }
@@ -189,9 +204,9 @@ impl Reader {
     /// A name that may stand in headers, metrics and file names.
     pub(super) fn name(&mut self, node: &Document, what: &str) -> Option<Box<str>> {
         let text = self.text(node, what)?;
-        if !is_attribute(text) {
+        if !is_attribute(text) || text.starts_with('.') {
             let text = format!(
-                "`{}` is no name for {what}; it has 1 to 64 of `A-Z a-z 0-9 . _ -`",
+                "`{}` is no name for {what}; it has 1 to 64 of `A-Z a-z 0-9 . _ -`, and no point first",
                 shown(text)
             );
             return self.wrong(node.place, text);
@@ -216,22 +231,34 @@ impl Reader {
             return self.wrong(node.place, text);
         }
         let prefix = identity.map_or(64, Identity::ipv6_prefix);
-        let rules: Vec<Rule> =
-            list.iter().filter_map(|node| self.rule(node, prefix, tiers)).collect();
+        self.names_are_unique(list);
+        let read =
+            |node: &Document| if self.is_full() { None } else { self.rule(node, prefix, tiers) };
+        Some(list.iter().filter_map(read).collect())
+    }
+
+    /// Looks at the names alone, so that a rule with another mistake is compared too.
+    fn names_are_unique(&mut self, rules: &[Document]) {
         let mut seen: HashMap<&str, Place> = HashMap::new();
-        for rule in &rules {
-            if let Some(before) = seen.insert(&rule.name, rule.place) {
-                let text = format!("a second rule named `{}`; the first is at {before}", rule.name);
-                let _: Option<()> = self.wrong(rule.place, text);
+        for node in rules {
+            let Value::Map(entries) = &node.value else { continue };
+            let name =
+                entries.iter().find(|entry| &*entry.name == "name").map(|entry| &entry.node.value);
+            let Some(Value::Text(name, _)) = name else { continue };
+            let first = *seen.entry(name).or_insert(node.place);
+            if first != node.place {
+                let text =
+                    format!("a second rule named `{}`; the first is at {first}", shown(name));
+                let _: Option<()> = self.wrong(node.place, text);
             }
         }
-        Some(rules)
     }
 
     fn rule(&mut self, node: &Document, prefix: u8, tiers: Option<&Tiers>) -> Option<Rule> {
         let fields = self.record(node, &grammar::RULE)?;
         // Everything is read before anything is missed, so that all mistakes of a rule are told at once.
-        let name = fields.get("name").and_then(|node| self.name(node, "a rule"));
+        let name = fields.get("name").and_then(|node| self.name(node, "`name`"));
+        let _ = fields.get("description").map(|node| self.text(node, "`description`"));
         let conditions = fields.get("match").map_or(vec![], |node| self.conditions(node));
         let when = fields.get("when").and_then(|node| self.expression(node));
         let key = fields.get("key").and_then(|node| self.key(node));
@@ -327,29 +354,46 @@ impl Reader {
                 );
                 return self.wrong(entry.node.place, text);
             }
+            Value::List(list) if list.len() > MOST_VALUES => {
+                let text =
+                    format!("{} values; a rule compares with at most {MOST_VALUES}", list.len());
+                return self.wrong(entry.node.place, text);
+            }
             Value::List(list) => list.as_slice(),
             Value::Text(..) | Value::Nothing | Value::Map(_) => std::slice::from_ref(&entry.node),
         };
         let what = format!("`{}`", shown(&entry.name));
-        let texts = |reader: &mut Self| -> Vec<String> {
-            nodes.iter().filter_map(|node| reader.value(node, &what)).collect()
-        };
-        Some(match entry.name.as_str() {
-            "method" => Condition::Method(
-                texts(self).iter().map(|text| text.to_ascii_uppercase()).collect(),
-            ),
+        Some(match &*entry.name {
+            "method" => {
+                Condition::Method(sorted(nodes.iter().filter_map(|node| self.method(node))))
+            }
             "path" => Condition::Path(nodes.iter().filter_map(|node| self.pattern(node)).collect()),
             "ip" => Condition::Ip(nodes.iter().filter_map(|node| self.network(node)).collect()),
             "cost" => {
-                return self
-                    .wrong(entry.place, "`cost` is compared in `when`: `when: 'cost <= 100'`");
+                let text = "`cost` is compared in `when`: `when: 'cost <= 100'`";
+                return self.wrong(entry.place, text);
             }
-            name if is_attribute(name) => Condition::Named(name.into(), texts(self)),
+            name if is_attribute(name) => Condition::Named(
+                name.into(),
+                sorted(nodes.iter().filter_map(|n| self.value(n, &what))),
+            ),
             name => {
                 let text = format!("`{}` is no name of an attribute", shown(name));
                 return self.wrong(entry.place, text);
             }
         })
+    }
+
+    fn method(&mut self, node: &Document) -> Option<String> {
+        let text = self.value(node, "`method`")?;
+        if !text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-') {
+            let text = format!(
+                "`{}` is no method; write one word such as `POST`, or a list",
+                shown(&text)
+            );
+            return self.wrong(node.place, text);
+        }
+        Some(text.to_ascii_uppercase())
     }
 
     pub(super) fn value(&mut self, node: &Document, what: &str) -> Option<String> {
@@ -365,6 +409,10 @@ impl Reader {
 
     fn pattern(&mut self, node: &Document) -> Option<Pattern> {
         let text = self.text(node, "a path")?;
+        if text.contains(['?', '#']) {
+            let text = format!("`{}`: a path is matched without its query", shown(text));
+            return self.wrong(node.place, text);
+        }
         self.ok(node.place, text.parse().map_err(|error| format!("`{}`: {error}", shown(text))))
     }
 
@@ -373,9 +421,13 @@ impl Reader {
         let quoted = matches!(node.value, Value::Text(_, true));
         Expression::parse(text).map_or_else(
             |error| {
-                // The text begins behind its quote, and stands on one line or nearly so.
-                let column =
-                    node.place.column.saturating_add(usize::from(quoted)).saturating_add(error.at);
+                // The text begins behind its quote. Where it has several lines, its beginning must do.
+                let column = if text.contains('\n') {
+                    node.place.column
+                } else {
+                    let at = u32::try_from(error.at).unwrap_or(0).saturating_add(u32::from(quoted));
+                    node.place.column.saturating_add(at)
+                };
                 let place = Place { column, ..node.place };
                 self.wrong(place, format!("in `{}`: {}", shown(text), error.text))
             },
@@ -401,7 +453,7 @@ impl Reader {
             Chosen::Form(_, node) => {
                 let fields = self.record(node, &grammar::ELASTIC)?;
                 let up_to =
-                    fields.get("up_to").and_then(|n| self.percent(n, "`up_to`", 100, 1_000));
+                    fields.get("up_to").and_then(|n| self.percent(n, "`up_to`", 101, 1_000));
                 let condition = fields.get("while").and_then(|node| self.expression(node));
                 Some(Mode::Elastic { up_to: up_to?, condition: condition? })
             }
@@ -454,19 +506,27 @@ impl Reader {
             return Some(Consistency::Exact);
         };
         let fields = self.record(node, &grammar::WRITE_BACK)?;
-        let interval = self.length(fields.get("interval")?, "`interval`")?;
+        let interval = fields.get("interval").and_then(|node| self.length(node, "`interval`"));
         match (fields.get("lease"), fields.get("batch")) {
             (Some(node), None) => {
                 let percent = self.percent(node, "`lease`", 1, 100)?;
-                Some(Consistency::Lease { percent, interval })
+                Some(Consistency::Lease { percent, interval: interval? })
             }
             (None, Some(node)) => {
                 let size = self.whole(node, "`batch`", 1, 1_000_000)?;
-                Some(Consistency::Batch { size, interval })
+                Some(Consistency::Batch { size, interval: interval? })
             }
             (Some(_), Some(_)) | (None, None) => {
                 self.wrong(node.place, "`write_back` has `lease` or `batch`: one of them")
             }
         }
     }
+}
+
+/// Values in order, each once, so that they are found by halving.
+fn sorted(values: impl Iterator<Item = String>) -> Vec<String> {
+    let mut values: Vec<String> = values.collect();
+    values.sort_unstable();
+    values.dedup();
+    values
 }

@@ -11,6 +11,7 @@
 
 use crate::address::{HopHeader, Trusted};
 use crate::attributes::{AttributeError, Attributes};
+use crate::document::Place;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
@@ -36,6 +37,8 @@ use std::net::IpAddr;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Identity {
+    /// Where it stands in the file.
+    pub(crate) place: Place,
     pub(crate) trusted: Trusted,
     pub(crate) everyone: bool,
     pub(crate) header: HopHeader,
@@ -81,7 +84,8 @@ impl Default for Identity {
     fn default() -> Self {
         let header = HopHeader::XForwardedFor;
         let trusted = Trusted::new([], header);
-        Self { trusted, everyone: false, header, ipv6_prefix: 64, sources: Vec::new() }
+        let place = Place { line: 1, column: 1 };
+        Self { place, trusted, everyone: false, header, ipv6_prefix: 64, sources: Vec::new() }
     }
 }
 
@@ -243,9 +247,9 @@ pub(crate) fn is_digest(value: &str) -> bool {
     digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The networks that may be trusted without a second thought: anything but everybody.
-pub(crate) fn is_everybody(network: &IpNet) -> bool {
-    network.prefix_len() == 0
+/// Whether networks are, taken together, everybody.
+pub(crate) fn is_everybody(networks: &[IpNet]) -> bool {
+    IpNet::aggregate(&networks.to_vec()).iter().any(|network| network.prefix_len() == 0)
 }
 
 #[cfg(test)]

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   tenant = acme ──► rules 3, 8           every rule is filed under one thing that it demands: values of
-//!   path /urls/…  ──► rules 1, 8, 20       an attribute, or where its paths begin; the rest are asked
-//!   asked always  ──► rules 0, 99          always
+//!   path /urls/…  ──► rules 1, 8, 20       an attribute, networks, or where its paths begin; the rest are
+//!   asked always  ──► rules 0, 99          asked always
 //! ```
 //!
 //! A rule is filed where it has the least company, so that a thousand rules that differ in anything cost
 //! about as much as ten.
 
 use crate::attributes::Attributes;
-use crate::path::NormalPath;
 use crate::rule::{Condition, Rule};
+use ipnet::IpNet;
 use std::collections::HashMap;
 
 /// The files, by what they are about. Rules are known by their number.
@@ -20,6 +20,8 @@ pub(crate) struct Index {
     always: Vec<u32>,
     /// By attribute, then by value.
     values: Vec<(Box<str>, ByValue)>,
+    /// By how many bits they have: an address is looked up once for each.
+    networks: Vec<(u8, HashMap<IpNet, Vec<u32>>)>,
     paths: Paths,
 }
 
@@ -30,13 +32,16 @@ type ByValue = HashMap<Box<str>, Vec<u32>>;
 struct Paths {
     here: Vec<u32>,
     below: HashMap<Box<str>, Paths>,
+    /// Below any one segment.
+    below_any: Option<Box<Paths>>,
 }
 
 /// Where a rule could be filed: under each of these places, all of one kind.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum File<'r> {
     Value(&'r str, &'r str),
-    Path(Vec<&'r str>),
+    Network(IpNet),
+    Path(Vec<Option<&'r str>>),
 }
 
 impl Index {
@@ -69,11 +74,12 @@ impl Index {
             };
             found.extend(value.and_then(|value| by_value.get(value)).into_iter().flatten());
         }
-        let mut paths = Some(&self.paths);
-        let mut segments = request.path().map(NormalPath::segments).into_iter().flatten();
-        while let Some(here) = paths {
-            found.extend(&here.here);
-            paths = segments.next().and_then(|segment| here.below.get(segment));
+        for (bits, networks) in &self.networks {
+            let network = request.address().and_then(|address| IpNet::new(address, *bits).ok());
+            found.extend(network.and_then(|n| networks.get(&n.trunc())).into_iter().flatten());
+        }
+        if let Some(path) = request.path() {
+            self.paths.find(path.segments(), &mut found);
         }
         found.sort_unstable();
         found.dedup();
@@ -93,12 +99,42 @@ impl Index {
                 }
             }
             File::Path(segments) => {
-                let mut paths = &mut self.paths;
-                for segment in segments {
-                    paths = paths.below.entry(segment.into()).or_default();
-                }
-                paths.here.push(number);
+                self.paths.at(&segments).here.push(number);
             }
+            File::Network(network) => {
+                let bits = network.prefix_len();
+                let at = self.networks.iter().position(|(known, _)| *known == bits);
+                let at = at.unwrap_or_else(|| {
+                    self.networks.push((bits, HashMap::new()));
+                    self.networks.len().saturating_sub(1)
+                });
+                if let Some((_, networks)) = self.networks.get_mut(at) {
+                    networks.entry(network).or_default().push(number);
+                }
+            }
+        }
+    }
+}
+
+impl Paths {
+    /// The place behind these segments, made if need be.
+    fn at(&mut self, segments: &[Option<&str>]) -> &mut Self {
+        match segments {
+            [] => self,
+            [Some(name), rest @ ..] => self.below.entry((*name).into()).or_default().at(rest),
+            [None, rest @ ..] => self.below_any.get_or_insert_default().at(rest),
+        }
+    }
+
+    /// Everything that is filed on the way along these segments.
+    fn find<'s>(&self, mut segments: impl Iterator<Item = &'s str> + Clone, found: &mut Vec<u32>) {
+        found.extend(&self.here);
+        let Some(segment) = segments.next() else { return };
+        if let Some(below) = self.below.get(segment) {
+            below.find(segments.clone(), found);
+        }
+        if let Some(below) = &self.below_any {
+            below.find(segments, found);
         }
     }
 }
@@ -113,9 +149,9 @@ fn choices(rule: &Rule) -> Vec<Vec<File<'_>>> {
             values.iter().map(|value| File::Value(name, value)).collect()
         }
         Condition::Path(patterns) => {
-            patterns.iter().map(|pattern| File::Path(pattern.fixed_start().collect())).collect()
+            patterns.iter().map(|pattern| File::Path(pattern.start().collect())).collect()
         }
-        Condition::Ip(_) => Vec::new(),
+        Condition::Ip(networks) => networks.iter().map(|network| File::Network(*network)).collect(),
     });
     ways.filter(|files: &Vec<File<'_>>| !files.is_empty()).collect()
 }

@@ -164,7 +164,8 @@ fn choice(text: &str) -> Result<Choice, KeyError> {
     let (name, prefix) = match text.split_once('/') {
         None => (text, None),
         Some(("ip", bits)) => {
-            let bits = bits.parse().ok().filter(|bits| (1..=128).contains(bits));
+            let digits = bits.bytes().all(|byte| byte.is_ascii_digit());
+            let bits = bits.parse().ok().filter(|bits| digits && (1..=128).contains(bits));
             ("ip", Some(bits.ok_or_else(|| KeyError::Prefix(shown(text)))?))
         }
         Some(_) => return Err(KeyError::Prefix(shown(text))),
@@ -292,6 +293,7 @@ mod tests {
             (vec!["user/64"], KeyError::Prefix("user/64".to_owned())),
             (vec!["ip/0"], KeyError::Prefix("ip/0".to_owned())),
             (vec!["ip/129"], KeyError::Prefix("ip/129".to_owned())),
+            (vec!["ip/+64"], KeyError::Prefix("ip/+64".to_owned())),
             (vec!["ip/x"], KeyError::Prefix("ip/x".to_owned())),
             (vec!["cost"], KeyError::Cost),
             (vec![""], KeyError::Name(String::new())),

@@ -65,7 +65,7 @@ pub use address::{AddressKey, HopHeader, Trusted, parse_address};
 pub use allowance::{Allowance, RuleLimit, RuleLimitError};
 pub use attributes::{AttributeError, Attributes};
 pub use changes::{ChangeError, Changes, Resolved, ResolvedRule};
-pub use document::{Document, Entry, Place, Problem, Value};
+pub use document::{Document, Entry, Place, Problem, Value, printable};
 pub use explain::{AppliedRule, Explanation, RuleExplanation};
 pub use expression::{Expression, ExpressionError, Fact};
 pub use identity::{Identity, Request};

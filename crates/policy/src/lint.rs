@@ -8,11 +8,13 @@
 //! applies to its witness, so the index finds the few rules worth comparing, among twenty thousand too.
 
 use crate::attributes::Attributes;
-use crate::document::{Place, Problem};
-use crate::path::NormalPath;
+use crate::document::{MOST_PROBLEMS, Place, Problem};
+use crate::expression::Expression;
 use crate::policy::Policy;
 use crate::reader::nearest;
 use crate::rule::{Condition, OnLimit, Rule};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use tidegate_core::{Algorithm, Headroom, Limit, Period, Refill, Refused};
 
 /// As many takes as a plan has.
@@ -23,72 +25,126 @@ const ALWAYS_PRESENT: [&str; 3] = ["ip", "method", "path"];
 // === errors ===
 
 /// Rules that never have an effect, and requests that too many limits apply to.
-pub(crate) fn unreachable(policy: &Policy) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for (number, rule) in policy.rules.iter().enumerate() {
-        let earlier = likely(policy, rule);
-        if let Some(stop) = earlier.iter().find(|(n, stop)| *n < number && hides(stop, rule)) {
+pub(crate) fn errors(policy: &Policy) -> Vec<Problem> {
+    let mut problems: Vec<Problem> = Vec::new();
+    for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
+        if problems.len() > MOST_PROBLEMS {
+            break;
+        }
+        let likely = likely(policy, &witness(rule));
+        let mut earlier = likely.iter().filter(|(n, _)| *n < number);
+        if let Some((_, stop)) = earlier.find(|(_, stop)| hides(stop, rule)) {
             let text = format!(
                 "rule `{}` is never reached: `{}` at {} covers it and says stop",
-                rule.name, stop.1.name, stop.1.place
+                rule.name, stop.name, stop.place
             );
             problems.push(problem(rule.place, text));
         }
-        let takes = || earlier.iter().map(|(_, rule)| most_limits(rule));
-        let total = takes().fold(0, usize::saturating_add);
-        if total > MOST_TAKES && problems.is_empty() {
-            let text = format!(
-                "{total} limits can apply to one request, such as one that matches `{}`; at most {MOST_TAKES} are decided together",
-                rule.name
-            );
-            return vec![problem(rule.place, text)];
-        }
     }
+    problems.extend(crowded(policy).filter(|_| problems.is_empty()));
     problems
 }
 
-/// The rules that apply to a rule's witness, except for their conditions and keys.
-fn likely<'p>(policy: &'p Policy, rule: &Rule) -> Vec<(usize, &'p Rule)> {
-    let witness = witness(rule);
-    let candidates = policy.index.candidates(&witness).into_iter();
+/// A request that more limits apply to than are decided together.
+fn crowded(policy: &Policy) -> Option<Problem> {
+    let popular = Popular::of(policy);
+    policy.rules.iter().filter(|rule| rule.enabled).find_map(|rule| {
+        let witness = popular.witness(rule);
+        let mut limits = 0usize;
+        for (_, rule) in likely(policy, &witness) {
+            limits = limits.saturating_add(most_limits(rule));
+            if limits > MOST_TAKES {
+                let text = format!(
+                    "more than {MOST_TAKES} limits can apply to one request, such as one that matches `{}`; at most {MOST_TAKES} are decided together",
+                    rule.name
+                );
+                return Some(problem(rule.place, text));
+            }
+            if rule.stop && rule.when.is_none() {
+                return None;
+            }
+        }
+        None
+    })
+}
+
+/// What most rules ask for: a request that looks so meets as many of them as possible.
+struct Popular<'p> {
+    counts: HashMap<(&'p str, Cow<'p, str>), usize>,
+    /// Every attribute as most rules want it.
+    request: Attributes<'static>,
+}
+
+impl<'p> Popular<'p> {
+    fn of(policy: &'p Policy) -> Self {
+        let mut counts = HashMap::new();
+        for rule in policy.rules.iter().filter(|rule| rule.enabled) {
+            for condition in &rule.conditions {
+                for value in condition.values() {
+                    let count: &mut usize =
+                        counts.entry((condition.attribute(), value)).or_default();
+                    *count = count.saturating_add(most_limits(rule));
+                }
+            }
+        }
+        let mut best: HashMap<&str, (usize, &str)> = HashMap::new();
+        for ((attribute, value), count) in &counts {
+            let better = (*count, &**value);
+            let known = best.entry(attribute).or_insert(better);
+            *known = (*known).max(better);
+        }
+        let mut request = Attributes::new();
+        for (attribute, (_, value)) in best {
+            set(&mut request, attribute, value);
+        }
+        Self { counts, request }
+    }
+
+    /// A request that a rule's `match` accepts, and is otherwise as most rules want it.
+    fn witness(&self, rule: &Rule) -> Attributes<'static> {
+        let mut request = self.request.clone();
+        for condition in &rule.conditions {
+            let count = |value: &Cow<'_, str>| {
+                self.counts.get(&(condition.attribute(), value.clone())).copied()
+            };
+            if let Some(value) = condition.values().max_by_key(count) {
+                set(&mut request, condition.attribute(), &value);
+            }
+        }
+        request
+    }
+}
+
+/// The rules whose `match` a request satisfies.
+fn likely<'p>(policy: &'p Policy, request: &Attributes<'_>) -> Vec<(usize, &'p Rule)> {
+    let candidates = policy.index.candidates(request).into_iter();
     let rules = candidates.filter_map(|number| {
         let number = usize::try_from(number).ok()?;
         Some((number, policy.rules.get(number)?))
     });
-    rules.filter(|(_, rule)| rule.enabled && rule.matches(&witness)).take(MOST_TAKES * 64).collect()
+    rules.filter(|(_, rule)| rule.enabled && rule.matches(request)).collect()
 }
 
 /// A request that a rule's `match` accepts.
 fn witness(rule: &Rule) -> Attributes<'static> {
     let mut request = Attributes::new();
     for condition in &rule.conditions {
-        // Values were checked when they were read; one that an attribute cannot have changes nothing here.
-        let _ = match condition {
-            Condition::Method(methods) => set(&mut request, "method", methods.first()),
-            Condition::Named(name, values) => set(&mut request, name, values.first()),
-            Condition::Ip(networks) => {
-                set(&mut request, "ip", networks.first().map(|n| n.network().to_string()).as_ref())
-            }
-            Condition::Path(patterns) => {
-                let example = patterns
-                    .first()
-                    .map(|p| p.to_string().replace("**", "*").replace('*', "\u{2022}"));
-                let path = example.and_then(|path| NormalPath::new(&path).ok());
-                request =
-                    path.map_or_else(|| request.clone(), |path| request.clone().at_path(path));
-                Ok(())
-            }
-        };
+        if let Some(value) = condition.values().next() {
+            set(&mut request, condition.attribute(), &value);
+        }
     }
     request
 }
 
-fn set(
-    request: &mut Attributes<'static>,
-    name: &str,
-    value: Option<&String>,
-) -> Result<(), crate::attributes::AttributeError> {
-    value.map_or(Ok(()), |value| request.set(name.to_owned(), value.clone()))
+/// Values were checked when they were read; one that an attribute cannot have changes nothing here. Stars
+/// of a pattern stand for a segment that nobody has.
+fn set(request: &mut Attributes<'static>, name: &str, value: &str) {
+    let value = if name == "path" {
+        value.replace("**", "*").replace('*', "\u{2022}")
+    } else {
+        value.to_owned()
+    };
+    let _ = request.set(name.to_owned(), value);
 }
 
 /// Whether nothing is left for a rule behind one that says stop.
@@ -118,21 +174,27 @@ fn most_limits(rule: &Rule) -> usize {
 /// What is legal but surely a mistake.
 pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
     let mut problems = identity(policy);
+    let enough = |problems: &Vec<Problem>| problems.len() > MOST_PROBLEMS;
     for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
+        if enough(&problems) {
+            break;
+        }
         problems.extend(idle_limits(rule));
         problems.extend(uncovered(policy, rule));
         problems.extend(twin(policy, number, rule));
         problems.extend(pointless(rule));
         problems.extend(misspelt(policy, rule));
+        problems.extend(literal(rule));
+        problems.extend(no_such_tier(policy, rule));
     }
     problems.sort_by_key(|problem| problem.place);
-    problems
+    crate::file::shortened(problems)
 }
 
 fn identity(policy: &Policy) -> Vec<Problem> {
     let identity = &policy.identity;
     let mut problems = Vec::new();
-    let mut warn = |text: String| problems.push(problem(Place { line: 1, column: 1 }, text));
+    let mut warn = |text: String| problems.push(problem(identity.place, text));
     if let Some((name, _)) = identity.sources.first().filter(|_| identity.trusted.is_nobody()) {
         warn(format!(
             "`identity.{name}` is read from requests, but `trusted` names nobody: it will always be absent, and behind a proxy all clients share the proxy's address"
@@ -246,7 +308,7 @@ fn uncovered(policy: &Policy, rule: &Rule) -> Option<Problem> {
         always && covers && other.when.is_none() && !other.shadow
     };
     let matched = rule.conditions.iter().any(|condition| part.contains(&condition.attribute()));
-    if matched || likely(policy, rule).iter().any(|(_, other)| counts(other)) {
+    if matched || likely(policy, &witness(rule)).iter().any(|(_, other)| counts(other)) {
         return None;
     }
     let names = part.join("|");
@@ -270,7 +332,8 @@ fn twin(policy: &Policy, number: usize, rule: &Rule) -> Option<Problem> {
             && (other.shadow, &other.on_limit) == (rule.shadow, &rule.on_limit)
             && (other.count, &other.mode) == (rule.count, &rule.mode)
     };
-    let earlier = likely(policy, rule).into_iter().find(|(n, other)| *n < number && same(other))?;
+    let likely = likely(policy, &witness(rule));
+    let earlier = likely.iter().find(|(n, other)| *n < number && same(other))?;
     let text = format!(
         "rule `{}` is about the same requests and keys as `{}` at {}; both apply, so write their limits in one",
         rule.name, earlier.1.name, earlier.1.place
@@ -297,7 +360,13 @@ fn misspelt(policy: &Policy, rule: &Rule) -> Option<Problem> {
         let own = policy.identity.sources.iter().map(|(name, _)| &**name);
         own.chain(ALWAYS_PRESENT)
     };
-    let mut names = rule.key.names().chain(rule.conditions.iter().map(Condition::attribute));
+    let asked = rule
+        .when
+        .iter()
+        .flat_map(Expression::names)
+        .filter(|name| !["cost", "tier"].contains(name));
+    let matched = rule.conditions.iter().map(Condition::attribute).chain(asked);
+    let mut names = rule.key.names().chain(matched);
     let (name, meant) = names.find_map(|name| {
         let unknown = !known().any(|known| known == name);
         let near = nearest(name, known()).filter(|_| unknown && name.len() > 2)?;
@@ -310,8 +379,36 @@ fn misspelt(policy: &Policy, rule: &Rule) -> Option<Problem> {
     Some(problem(rule.place, text))
 }
 
+/// Something that other languages would take for a pattern.
+fn literal(rule: &Rule) -> Option<Problem> {
+    rule.conditions.iter().find_map(|condition| {
+        let text = match condition {
+            Condition::Path(patterns) => {
+                let segment = patterns.iter().find_map(|pattern| pattern.variable())?;
+                format!("`{segment}` is matched letter by letter; `*` is any one segment")
+            }
+            Condition::Named(name, values) => {
+                let value = values.iter().find(|value| value.contains('*'))?;
+                format!(
+                    "`{name}: {value}` is compared letter by letter; a star means nothing there"
+                )
+            }
+            Condition::Method(_) | Condition::Ip(_) => return None,
+        };
+        Some(problem(rule.place, format!("rule `{}`: {text}", rule.name)))
+    })
+}
+
+/// A rule about a tier that there is not.
+fn no_such_tier(policy: &Policy, rule: &Rule) -> Option<Problem> {
+    let tiers = rule.conditions.iter().find(|condition| condition.attribute() == "tier")?;
+    let unknown = tiers.values().find(|tier| !policy.tiers.is_known(tier))?;
+    let text = format!("rule `{}`: there is no tier `{unknown}`; list it under `tiers`", rule.name);
+    Some(problem(rule.place, text))
+}
+
 fn problem(place: Place, text: String) -> Problem {
-    Problem { place, text }
+    Problem::new(place, text)
 }
 
 #[cfg(test)]
@@ -368,7 +465,19 @@ mod tests {
         let rules: String = (0..6)
             .map(|n| format!("  - {{ name: r{n}, key: [ip], limits: [1/s, 10/min, 100/h] }}\n"))
             .collect();
-        assert!(errors(&rules)[0].contains("18 limits can apply to one request"));
+        assert!(errors(&rules)[0].contains("more than 16 limits can apply to one request"));
+        // Nine that ask for a method and nine that ask for a path meet in one request.
+        let crossed: String = (0..9)
+            .map(|n| format!("  - {{ name: m{n}, match: {{ method: [PUT, GET] }}, key: [ip], limits: [1/s] }}\n  - {{ name: p{n}, match: {{ path: /a }}, key: [ip], limits: [1/s] }}\n"))
+            .collect();
+        assert!(errors(&crossed)[0].contains("more than 16 limits"));
+        // A stop before them keeps them apart.
+        let stopped: String =
+            (0..16).map(|n| format!("  - {{ name: r{n}, key: [ip], limits: [1/s] }}\n")).collect();
+        let stopped = format!(
+            "  - {{ name: first, match: {{ path: /x }}, key: [ip], limits: [1/s], stop: true }}\n{stopped}"
+        );
+        assert!(Policy::parse(with_rules(&stopped)).is_ok());
         let apart: String = (0..6)
             .map(|n| format!("  - {{ name: r{n}, match: {{ path: /{n} }}, key: [ip], limits: [1/s, 10/min, 100/h] }}\n"))
             .collect();

@@ -96,7 +96,7 @@ impl Overrides {
         allowance: Allowance,
     ) -> Result<Option<Allowance>, OverrideError> {
         let (names, values) = checked(key, ipv6_prefix, who)?;
-        let level = self.level(&names)?;
+        let level = self.level(key, &names)?;
         Ok(match level.position(&values) {
             Ok(at) => level.entries.get_mut(at).map(|(_, old)| std::mem::replace(old, allowance)),
             Err(at) => {
@@ -120,7 +120,7 @@ impl Overrides {
         who: &[(&str, &str)],
     ) -> Result<bool, OverrideError> {
         let (names, values) = checked(key, ipv6_prefix, who)?;
-        let level = self.level(&names)?;
+        let level = self.level(key, &names)?;
         let removed = level.position(&values).map(|at| level.entries.remove(at)).is_ok();
         self.levels.retain(|level| !level.entries.is_empty());
         Ok(removed)
@@ -161,15 +161,17 @@ impl Overrides {
     }
 
     /// The level of these names, made if need be.
-    fn level(&mut self, names: &[Box<str>]) -> Result<&mut Level, OverrideError> {
-        let at = self.levels.partition_point(|level| level.names.len() > names.len());
-        match self.levels.get(at).filter(|level| level.names.len() == names.len()) {
-            Some(level) if level.names != names => {
-                return Err(OverrideError::Tie(level.names.join(", ")));
-            }
-            Some(_) => {}
-            None => self.levels.insert(at, Level { names: names.into(), entries: Vec::new() }),
+    fn level(&mut self, key: &Key, names: &[Box<str>]) -> Result<&mut Level, OverrideError> {
+        let equal = |level: &&Level| level.names.len() == names.len() && level.names != names;
+        let tie = self.levels.iter().filter(equal).find(|level| !exclude(key, &level.names, names));
+        if let Some(tie) = tie {
+            return Err(OverrideError::Tie(tie.names.join(", ")));
         }
+        let at = self.levels.iter().position(|level| level.names == names).unwrap_or_else(|| {
+            let at = self.levels.partition_point(|level| level.names.len() > names.len());
+            self.levels.insert(at, Level { names: names.into(), entries: Vec::new() });
+            at
+        });
         self.levels.get_mut(at).ok_or(OverrideError::Nobody)
     }
 }
@@ -187,6 +189,17 @@ impl Level {
     fn position(&self, values: &[String]) -> Result<usize, usize> {
         self.entries.binary_search_by(|(known, _)| known.as_slice().cmp(values))
     }
+}
+
+/// Whether no request is counted by both lists of names: they hold alternatives of one part of the key.
+fn exclude(key: &Key, mine: &[Box<str>], theirs: &[Box<str>]) -> bool {
+    let in_part = |names: &[Box<str>], part: &[&str]| {
+        names.iter().map(|name| &**name).find(|name| part.contains(name)).map(str::to_owned)
+    };
+    key.parts().any(|part| match (in_part(mine, &part), in_part(theirs, &part)) {
+        (Some(mine), Some(theirs)) => mine != theirs,
+        (None, _) | (_, None) => false,
+    })
 }
 
 type NamesAndValues = (Vec<Box<str>>, Vec<String>);
@@ -221,7 +234,7 @@ fn checked(
 }
 
 /// A value as a request would have it.
-fn spelled(name: &str, value: &str, ipv6_prefix: u8) -> Result<String, OverrideError> {
+pub(crate) fn spelled(name: &str, value: &str, ipv6_prefix: u8) -> Result<String, OverrideError> {
     let refused = |reason: &str| OverrideError::Value {
         name: name.to_owned(),
         value: shown(value),
@@ -230,9 +243,10 @@ fn spelled(name: &str, value: &str, ipv6_prefix: u8) -> Result<String, OverrideE
     match name {
         _ if value.is_empty() => Err(refused("it is empty")),
         "ip" => {
-            let bare = value.strip_suffix(&format!("/{ipv6_prefix}")).unwrap_or(value);
-            let address = parse_address(bare).ok_or_else(|| {
-                refused(&format!("write an address, or a network of {ipv6_prefix} bits"))
+            let network = value.strip_suffix(&format!("/{ipv6_prefix}"));
+            let network = network.and_then(parse_address).filter(|address| address.is_ipv6());
+            let address = network.or_else(|| parse_address(value)).ok_or_else(|| {
+                refused(&format!("write an address, or an IPv6 network of {ipv6_prefix} bits"))
             })?;
             Ok(AddressKey::new(address, ipv6_prefix).to_string())
         }
@@ -285,12 +299,14 @@ mod tests {
             Err(OverrideError::Alternatives(..))
         ));
         assert_eq!(overrides.insert(&either, 64, &[], amount(1)), Err(OverrideError::Nobody));
-        for value in ["", "here", "10.0.0.0/8", "2001:db8::/48"] {
+        for value in ["", "here", "10.0.0.0/8", "10.0.0.0/64", "2001:db8::/48"] {
             let refused = overrides.insert(&either, 64, &[("ip", value)], amount(1));
             assert!(matches!(refused, Err(OverrideError::Value { .. })), "{value}");
         }
         assert!(overrides.insert(&either, 64, &[("ip", "2001:db8::/64")], amount(1)).is_ok());
         let request = Attributes::new().with("ip", "2001:db8::9").unwrap();
         assert!(overrides.find(&either.of(&request, 64).unwrap()).is_some());
+        // Alternatives never both apply, so that is no tie.
+        assert!(overrides.insert(&either, 64, &[("user", "a")], amount(1)).is_ok());
     }
 }

@@ -224,12 +224,18 @@ impl Pattern {
         covers(&self.segments, &other.segments)
     }
 
-    /// The segments before the first star, and whether they are all there is.
-    pub(crate) fn fixed_start(&self) -> impl Iterator<Item = &str> {
+    /// The segments before `**`; `None` is any one.
+    pub(crate) fn start(&self) -> impl Iterator<Item = Option<&str>> {
         self.segments.iter().map_while(|segment| match segment {
-            Segment::Exactly(name) => Some(name.as_str()),
-            Segment::One | Segment::Any => None,
+            Segment::Exactly(name) => Some(Some(name.as_str())),
+            Segment::One => Some(None),
+            Segment::Any => None,
         })
+    }
+
+    /// A segment that other languages would take for a variable: `:id`, `{id}`.
+    pub(crate) fn variable(&self) -> Option<&str> {
+        self.start().flatten().find(|segment| segment.starts_with([':', '{', '<']))
     }
 }
 

@@ -93,6 +93,9 @@ pub enum RateError {
         /// The nearest that there is.
         meant: &'static str,
     },
+    /// A calendar period with a factor.
+    #[error("a calendar period has no factor; write `{0}`")]
+    CalendarFactor(&'static str),
     /// A zone that cannot be one.
     #[error("`{0}` is no time zone; write it like `Europe/Berlin`")]
     Zone(String),
@@ -112,7 +115,7 @@ const CALENDARS: [(&str, CalendarUnit); 3] = [
     ("calendar-month", CalendarUnit::Month),
 ];
 /// What people write for a unit, and what it is called here.
-const OTHER_NAMES: [(&str, &str); 24] = [
+const OTHER_NAMES: [(&str, &str); 31] = [
     ("m", "min"),
     ("M", "calendar-month"),
     ("minute", "min"),
@@ -137,6 +140,13 @@ const OTHER_NAMES: [(&str, &str); 24] = [
     ("millis", "ms"),
     ("month", "calendar-month"),
     ("year", "365day"),
+    ("years", "365day"),
+    ("y", "365day"),
+    ("calendar-year", "365day"),
+    ("calendar-hour", "h"),
+    ("us", "ms"),
+    ("ns", "ms"),
+    ("microsecond", "ms"),
 ];
 /// The longest name of a zone has 32 letters; a little room for new ones.
 const LONGEST_ZONE: usize = 48;
@@ -194,6 +204,9 @@ fn per(period: &str) -> Result<Per, RateError> {
         let zone = zone.map(checked_zone).transpose()?;
         return Ok(Per::Calendar { unit: *unit, zone });
     }
+    if let Some((_, calendar)) = calendar_with_factor(name) {
+        return Err(RateError::CalendarFactor(calendar));
+    }
     let unit_at = period.find(|c: char| !c.is_ascii_digit()).unwrap_or(period.len());
     let (factor, unit) = period.split_at(unit_at);
     let Some((_, millis)) = UNITS.iter().find(|(name, _)| *name == unit) else {
@@ -204,6 +217,13 @@ fn per(period: &str) -> Result<Per, RateError> {
     length
         .map(|millis| Per::Every(Span::from_millis(millis)))
         .ok_or_else(|| RateError::Factor(shown(period)))
+}
+
+/// `2calendar-day`: the factor, and the calendar that is there without it.
+fn calendar_with_factor(name: &str) -> Option<(&str, &'static str)> {
+    let without = name.trim_start_matches(|c: char| c.is_ascii_digit());
+    let (calendar, _) = CALENDARS.iter().find(|(calendar, _)| *calendar == without)?;
+    (without.len() < name.len()).then_some((name, calendar))
 }
 
 /// A whole number in plain digits: no sign, no point, no exponent.
@@ -222,7 +242,10 @@ fn checked_zone(zone: &str) -> Result<String, RateError> {
 
 /// What was probably meant by a unit that does not exist.
 fn nearest(unit: &str) -> &'static str {
-    let other = OTHER_NAMES.iter().find(|(name, _)| *name == unit).map(|(_, meant)| *meant);
+    let small = unit.to_ascii_lowercase();
+    let known = |wanted: &str| OTHER_NAMES.iter().find(|(name, _)| *name == wanted);
+    let same = || UNITS.iter().find(|(name, _)| *name == small).map(|(name, _)| *name);
+    let other = known(unit).or_else(|| known(&small)).map(|(_, meant)| *meant).or_else(same);
     let begins = || UNITS.iter().find(|(name, _)| !unit.is_empty() && unit.starts_with(name));
     other.or_else(|| begins().map(|(name, _)| *name)).unwrap_or("s")
 }
@@ -279,7 +302,10 @@ mod tests {
             ("10/99999999999999999999s", "is no length"),
             ("10/18446744073709551615week", "is no length"),
             ("10/", "did you mean `s`?"),
-            ("10/2calendar-day", "unknown period"),
+            ("10/2calendar-day", "write `calendar-day`"),
+            ("10/MIN", "did you mean `min`?"),
+            ("10/calendar-year", "did you mean `365day`?"),
+            ("10/us", "did you mean `ms`?"),
             ("10/calendar-day@", "is no time zone"),
             ("10/calendar-day@Europe/Ber lin", "is no time zone"),
             ("10/calendar-day@../../etc/passwd", "is no time zone"),

@@ -4,8 +4,11 @@
 //! its place. So a file is read to its end, and its author learns of everything in one go.
 
 use crate::attributes::shown;
-use crate::document::{Document, Entry, Place, Problem, Value};
+use crate::document::{Document, Entry, MOST_PROBLEMS, Place, Problem, Value};
 use crate::grammar::{Choice, Record};
+
+/// No record has more keys; what comes after is a mistake made often.
+const MOST_ENTRIES: usize = 200;
 
 /// What was found wrong so far.
 #[derive(Debug, Default)]
@@ -29,7 +32,7 @@ pub(crate) enum Chosen<'d> {
 
 impl<'d> Fields<'d> {
     pub(crate) fn get(&self, name: &str) -> Option<&'d Document> {
-        self.entries.iter().find(|entry| entry.name == name).map(|entry| &entry.node)
+        self.entries.iter().find(|entry| *entry.name == *name).map(|entry| &entry.node)
     }
 
     pub(crate) fn entries(&self) -> &'d [Entry] {
@@ -38,9 +41,16 @@ impl<'d> Fields<'d> {
 }
 
 impl Reader {
-    pub(crate) fn wrong<T>(&mut self, place: Place, text: impl Into<String>) -> Option<T> {
-        self.problems.push(Problem { place, text: text.into() });
+    pub(crate) fn wrong<T>(&mut self, place: Place, text: impl AsRef<str>) -> Option<T> {
+        if !self.is_full() {
+            self.problems.push(Problem::new(place, text));
+        }
         None
+    }
+
+    /// Whether there are more mistakes than anybody wants to read: then no more are looked for.
+    pub(crate) fn is_full(&self) -> bool {
+        self.problems.len() > MOST_PROBLEMS
     }
 
     /// A result, or its error noted here.
@@ -71,8 +81,8 @@ impl Reader {
             );
             return self.wrong(node.place, text);
         };
-        for entry in entries {
-            if record.others.is_none() && !known().any(|name| name == entry.name) {
+        for entry in entries.iter().take(MOST_ENTRIES) {
+            if record.others.is_none() && !known().any(|name| *name == *entry.name) {
                 let text =
                     format!("unknown key `{}`{}", shown(&entry.name), hint(&entry.name, known()));
                 let _: Option<()> = self.wrong(entry.place, text);
@@ -81,10 +91,11 @@ impl Reader {
         for field in record.fields.iter().filter(|field| field.required) {
             // A misspelt key was already noted; to call it missing too would be noise.
             let near = |entry: &Entry| {
-                !known().any(|name| name == entry.name)
+                !known().any(|name| *name == *entry.name)
                     && nearest(&entry.name, known()) == Some(field.name)
             };
-            if !entries.iter().any(|entry| entry.name == field.name || near(entry)) {
+            let all = || entries.iter().take(MOST_ENTRIES);
+            if !all().any(|entry| *entry.name == *field.name || near(entry)) {
                 let text = format!("{} needs the key `{}`", record.title, field.name);
                 let _: Option<()> = self.wrong(node.place, text);
             }
@@ -105,11 +116,11 @@ impl Reader {
     pub(crate) fn list<'d>(&mut self, node: &'d Document, what: &str) -> Option<&'d [Document]> {
         match &node.value {
             Value::List(list) => Some(list),
-            Value::Text(text, _) => {
+            Value::Text(text, _) if ["`key`", "`limits`", "`known`"].contains(&what) => {
                 let text = format!("{what} is a list; write `[{}]`", shown(text));
                 self.wrong(node.place, text)
             }
-            other @ (Value::Nothing | Value::Map(_)) => {
+            other @ (Value::Text(..) | Value::Nothing | Value::Map(_)) => {
                 self.wrong(node.place, format!("{what} is a list, not {}", kind(other)))
             }
         }
@@ -159,6 +170,9 @@ impl Reader {
         match &node.value {
             Value::Text(text, false) if text == "true" => Some(true),
             Value::Text(text, false) if text == "false" => Some(false),
+            Value::Text(text, true) if text == "true" || text == "false" => {
+                self.wrong(node.place, format!("{what} is {text} without quotes"))
+            }
             other @ (Value::Nothing | Value::Text(..) | Value::List(_) | Value::Map(_)) => {
                 let text = format!("{what} is `true` or `false`, not {}", found(other));
                 self.wrong(node.place, text)
@@ -217,7 +231,7 @@ impl Reader {
             );
             return self.wrong(place, text);
         };
-        match choice.forms.iter().find(|form| form.name == entry.name) {
+        match choice.forms.iter().find(|form| *form.name == *entry.name) {
             Some(form) => Some(Chosen::Form(form.name, &entry.node)),
             None => {
                 let forms = choice.forms.iter().map(|form| form.name);

@@ -13,6 +13,7 @@ use crate::number::Number;
 use crate::overrides::Overrides;
 use crate::path::Pattern;
 use ipnet::IpNet;
+use std::borrow::Cow;
 use tidegate_core::{Headroom, Refused, Span};
 
 /// A rule of a policy. Its fields are those of the file, and documented there.
@@ -371,6 +372,11 @@ fn holds(when: &Expression, request: &Attributes<'_>, cost: u64) -> bool {
     })
 }
 
+/// Whether a value is one of these, which are in order.
+fn is_among(values: &[String], wanted: &str) -> bool {
+    values.binary_search_by(|value| value.as_str().cmp(wanted)).is_ok()
+}
+
 // === impl Condition ===
 
 impl Condition {
@@ -383,11 +389,20 @@ impl Condition {
         }
     }
 
+    /// What the attribute may be, as text.
+    pub(crate) fn values(&self) -> Box<dyn Iterator<Item = Cow<'_, str>> + '_> {
+        match self {
+            Self::Method(values) | Self::Named(_, values) => {
+                Box::new(values.iter().map(|value| value.as_str().into()))
+            }
+            Self::Path(patterns) => Box::new(patterns.iter().map(|p| p.to_string().into())),
+            Self::Ip(networks) => Box::new(networks.iter().map(|n| n.addr().to_string().into())),
+        }
+    }
+
     fn holds(&self, request: &Attributes<'_>) -> bool {
         match self {
-            Self::Method(methods) => {
-                request.method().is_some_and(|found| methods.iter().any(|method| method == found))
-            }
+            Self::Method(methods) => request.method().is_some_and(|found| is_among(methods, found)),
             Self::Path(patterns) => {
                 request.path().is_some_and(|path| patterns.iter().any(|p| p.matches(path)))
             }
@@ -395,7 +410,7 @@ impl Condition {
                 request.address().is_some_and(|ip| networks.iter().any(|n| n.contains(&ip)))
             }
             Self::Named(name, values) => {
-                request.named(name).is_some_and(|found| values.iter().any(|value| value == found))
+                request.named(name).is_some_and(|found| is_among(values, found))
             }
         }
     }
@@ -403,7 +418,7 @@ impl Condition {
     /// Whether everything that satisfies another satisfies this; false when in doubt.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Method(mine), Self::Method(theirs)) => theirs.iter().all(|m| mine.contains(m)),
+            (Self::Method(mine), Self::Method(theirs)) => theirs.iter().all(|m| is_among(mine, m)),
             (Self::Path(mine), Self::Path(theirs)) => {
                 theirs.iter().all(|theirs| mine.iter().any(|mine| mine.covers(theirs)))
             }
@@ -411,7 +426,7 @@ impl Condition {
                 theirs.iter().all(|theirs| mine.iter().any(|mine| mine.contains(theirs)))
             }
             (Self::Named(name, mine), Self::Named(other, theirs)) => {
-                name == other && theirs.iter().all(|value| mine.contains(value))
+                name == other && theirs.iter().all(|value| is_among(mine, value))
             }
             (Self::Method(_) | Self::Path(_) | Self::Ip(_) | Self::Named(..), _) => false,
         }

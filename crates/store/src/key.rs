@@ -124,7 +124,12 @@ impl Secret {
         }
     }
 
-    fn load(path: &Path) -> io::Result<Self> {
+    /// Reads a secret from a file that is there.
+    ///
+    /// ```
+    /// assert!(tidegate_store::Secret::load("/nowhere".as_ref()).is_err());
+    /// ```
+    pub fn load(path: &Path) -> io::Result<Self> {
         let mut bytes = Vec::new();
         // One byte more than a secret has, so that a longer file is noticed and none is read whole.
         fs::File::open(path)?.take(33).read_to_end(&mut bytes)?;

@@ -1,10 +1,9 @@
 //! From text to nodes: words first, then the grammar, one function for each of its lines.
 
 use super::{Compare, ExpressionError, Name, Node, Number, Part};
+use crate::address::parse_network;
 use crate::attributes::shown;
 use crate::path::NormalPath;
-use ipnet::IpNet;
-use std::net::IpAddr;
 
 /// More than any condition a person would write on one line.
 const LONGEST: usize = 2 * 1024;
@@ -29,7 +28,8 @@ enum Value {
 /// The longer signs first, so that `<=` is not read as `<` and `=`.
 const SIGNS: [&str; 12] = ["==", "!=", "<=", ">=", "<", ">", "(", ")", "[", "]", ",", "."];
 /// What other languages write.
-const STRANGE: [(&str, &str); 4] = [("&&", "and"), ("||", "or"), ("!", "not"), ("=", "==")];
+const STRANGE: [(&str, &str); 6] =
+    [("&&", "and"), ("||", "or"), ("=>", ">="), ("=<", "<="), ("!", "not"), ("=", "==")];
 
 pub(super) fn parse(text: &str) -> Result<Node, ExpressionError> {
     if text.len() > LONGEST {
@@ -177,7 +177,16 @@ impl Parser {
                 return self.part(name);
             }
             if self.takes_name("in") {
-                return self.within(at, name);
+                return self.within(name);
+            }
+            // `user not in […]`: somebody, and none of these.
+            if self.takes_name("not") {
+                let in_at = self.at();
+                if !self.takes_name("in") {
+                    return Err(error(in_at, "`in` is missing"));
+                }
+                let known = Node::Known(name.as_str().into());
+                return Ok(Node::All(vec![known, negated(self.within(name)?)]));
             }
         }
         let sign_at = self.at();
@@ -196,7 +205,7 @@ impl Parser {
     fn value(&mut self) -> Result<Value, ExpressionError> {
         match self.words.next() {
             Some((at, Word::Name(name)))
-                if ["and", "or", "not", "in", "true", "false"].contains(&name.as_str()) =>
+                if ["and", "or", "not", "in", "true", "false", "null"].contains(&name.as_str()) =>
             {
                 Err(error(at, format!("`{name}` here; write a name, a number or a text")))
             }
@@ -240,7 +249,7 @@ impl Parser {
     }
 
     /// Behind `name in`.
-    fn within(&mut self, at: usize, name: &str) -> Result<Node, ExpressionError> {
+    fn within(&mut self, name: &str) -> Result<Node, ExpressionError> {
         self.expect("[")?;
         let mut nodes = Vec::new();
         loop {
@@ -249,7 +258,7 @@ impl Parser {
                 Value::Name(_) => return Err(error(value_at, "write a number or a text here")),
                 value @ (Value::Text(_) | Value::Number(_)) => value,
             };
-            nodes.push(compare(at, value_at, Value::Name(name.to_owned()), "==", value)?);
+            nodes.push(compare(value_at, value_at, Value::Name(name.to_owned()), "==", value)?);
             if !self.takes_sign(",") {
                 break;
             }
@@ -303,6 +312,14 @@ fn compare(
     };
     let ordered = order != Compare::Equal;
     let (known, node) = match (left, right) {
+        (Value::Name(name), Value::Number(_)) | (Value::Number(_), Value::Name(name))
+            if ["ip", "path", "method"].contains(&name.as_str()) =>
+        {
+            return Err(error(
+                sign_at,
+                format!("`{name}` is no number; write a text between quotes"),
+            ));
+        }
         (Value::Name(name), Value::Number(number)) => (name.clone(), size(&name, order, number)),
         (Value::Number(number), Value::Name(name)) => {
             (name.clone(), size(&name, order.turned(), number))
@@ -348,13 +365,8 @@ fn equal(at: usize, name: &str, text: String) -> Result<Node, ExpressionError> {
     Ok(match name {
         "cost" => return Err(error(at, "`cost` is a number; write it without quotes")),
         "ip" => {
-            let network =
-                text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-            let network = network.map_err(|_| {
-                let hint = "write it like `10.0.0.0/8` or `2001:db8::7`";
-                error(at, format!("`{}` is no address; {hint}", shown(&text)))
-            })?;
-            Node::Within(owned, vec![network.trunc()])
+            let network = parse_network(&text).map_err(|text| error(at, text))?;
+            Node::Within(owned, vec![network])
         }
         "path" => match NormalPath::new(&text) {
             Ok(path) => Node::Text(owned, vec![path.as_str().to_owned()]),
@@ -387,8 +399,13 @@ mod tests {
             ("1 < 2", "at character 1: a comparison needs a name"),
             ("cost == \"x\"", "`cost` is a number"),
             ("cost.contains(\"1\")", "`cost` is a number"),
-            ("ip == \"here\"", "`here` is no address"),
-            ("ip in [\"10.0.0.0/33\"]", "`10.0.0.0/33` is no address"),
+            ("ip == \"here\"", "`here` is no network"),
+            ("ip == 5", "`ip` is no number"),
+            ("cost => 5", "at character 6: write `>=` instead of `=>`"),
+            ("user not on [1]", "at character 10: `in` is missing"),
+            ("a == null", "`null` here"),
+            ("ip in [\"10.0.0.1/8\"]", "at character 8: `10.0.0.1/8` names a host"),
+            ("ip in [\"10.0.0.0/33\"]", "`10.0.0.0/33` is no network"),
             ("path == \"x\"", "a path begins with a slash"),
             ("user.begins(\"x\")", "at character 6: `begins` is no test of a text"),
             ("user.starts_with(x)", "at character 18: write a text between quotes"),

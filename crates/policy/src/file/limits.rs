@@ -1,5 +1,6 @@
 //! How much: limits, tiers and overrides, as they stand in the file.
 
+use super::MOST_TIERS;
 use crate::allowance::{Allowance, RuleLimit, RuleLimitError};
 use crate::attributes::shown;
 use crate::document::{Document, Entry, Value};
@@ -9,7 +10,7 @@ use crate::number::Number;
 use crate::overrides::Overrides;
 use crate::policy::Tiers;
 use crate::rate::Rate;
-use crate::reader::{Chosen, Fields, Reader, hint};
+use crate::reader::{Chosen, Fields, Reader, hint, nearest};
 use tidegate_core::{Algorithm, Align, Headroom, Refill};
 
 /// As many takes as a plan has.
@@ -55,12 +56,12 @@ impl Reader {
 
     fn limit(&mut self, node: &Document, headroom: Headroom) -> Option<RuleLimit> {
         if let Value::Text(text, _) = &node.value {
-            let rate = self.rate(node, text, false)?;
+            let rate = self.rate(node, text, Some(false))?;
             let algorithm = RuleLimit::usual(&rate);
             return self.built(node, None, rate, algorithm, headroom);
         }
         let fields = self.record(node, &grammar::LIMIT_RECORD)?;
-        let block = fields.get("block").map_or(Some(false), |node| self.flag(node, "`block`"))?;
+        let block = fields.get("block").map_or(Some(false), |node| self.flag(node, "`block`"));
         let name = fields.get("name").map(|node| self.name(node, "a limit"));
         let rate = fields.get("rate").and_then(|node| {
             let text = self.text(node, "`rate`")?;
@@ -71,15 +72,16 @@ impl Reader {
             Some(name) => Some(name?),
             None => None,
         };
+        block?;
         self.built(node, name.as_deref(), rate?, algorithm?, headroom)
     }
 
-    fn rate(&mut self, node: &Document, text: &str, block: bool) -> Option<Rate> {
+    fn rate(&mut self, node: &Document, text: &str, block: Option<bool>) -> Option<Rate> {
         let rate: Rate = self.ok(node.place, text.parse())?;
-        if rate.amount == 0 && !block {
+        if rate.amount == 0 && block == Some(false) {
             return self.wrong(node.place, format!("`{}`: {}", shown(text), RuleLimitError::Zero));
         }
-        if rate.amount > 0 && block {
+        if rate.amount > 0 && block == Some(true) {
             return self.wrong(node.place, "`block: true` goes with an amount of 0");
         }
         Some(rate)
@@ -100,16 +102,18 @@ impl Reader {
 
     fn algorithm(&mut self, fields: &Fields<'_>, rate: Option<&Rate>) -> Option<Algorithm> {
         let usual = rate.map_or(Algorithm::TOKEN_BUCKET, RuleLimit::usual).name();
-        let name = match fields.get("algorithm") {
-            Some(node) => match self.choice(node, &grammar::ALGORITHM)? {
-                Chosen::Word(name) => name,
-                Chosen::Form(..) => return None,
-            },
-            None => usual,
+        let name = match fields.get("algorithm").map(|node| self.choice(node, &grammar::ALGORITHM))
+        {
+            Some(Some(Chosen::Word(name))) => Some(name),
+            Some(_) => None,
+            None => Some(usual),
         };
-        for (option, of) in OPTIONS.iter().filter(|(_, of)| *of != name) {
-            if let Some(entry) = fields.entries().iter().find(|entry| entry.name == *option) {
-                let text = format!("`{option}` belongs to {of}; this limit is a {name}");
+        for (option, of) in OPTIONS.iter().filter(|(_, of)| name.is_some_and(|name| *of != name)) {
+            if let Some(entry) = fields.entries().iter().find(|entry| *entry.name == **option) {
+                let text = format!(
+                    "`{option}` belongs to {of}; this limit is a {}",
+                    name.unwrap_or(usual)
+                );
                 let _: Option<()> = self.wrong(entry.place, text);
             }
         }
@@ -117,29 +121,28 @@ impl Reader {
             Some(node) => self.whole(node, &format!("`{name}`"), least, most).map(Some),
             None => Some(None),
         };
-        let burst = whole("burst", 1, u64::MAX)?;
-        let queue = whole("queue", 0, u64::MAX)?;
-        let buckets = whole("buckets", 2, 1_000)?.and_then(|n| u16::try_from(n).ok());
+        let burst = whole("burst", 1, u64::MAX);
+        let queue = whole("queue", 0, u64::MAX);
+        let buckets = whole("buckets", 2, 1_000);
         let mut word =
             |name: &str, choice| match fields.get(name).map(|node| self.choice(node, choice)) {
                 Some(Some(Chosen::Word(word))) => Some(word),
                 Some(_) => None,
                 None => Some(""),
             };
-        let refill = match word("refill", &grammar::REFILL)? {
-            "interval" => Refill::Interval,
-            _ => Refill::Continuous,
-        };
-        let align = match word("align", &grammar::ALIGN)? {
-            "first" => Align::First,
-            _ => Align::Epoch,
-        };
-        Some(match name {
+        let refill = word("refill", &grammar::REFILL);
+        let align = word("align", &grammar::ALIGN);
+        // Everything was read; now anything may be missed.
+        let (burst, queue, buckets) = (burst?, queue?, buckets?);
+        let refill = if refill? == "interval" { Refill::Interval } else { Refill::Continuous };
+        let align = if align? == "first" { Align::First } else { Align::Epoch };
+        Some(match name? {
             "fixed_window" => Algorithm::FixedWindow { align },
             "sliding_log" => Algorithm::SlidingLog,
-            "sliding_buckets" => buckets.map_or(Algorithm::SLIDING_BUCKETS, |buckets| {
-                Algorithm::SlidingBuckets { buckets }
-            }),
+            "sliding_buckets" => match buckets.and_then(|buckets| u16::try_from(buckets).ok()) {
+                Some(buckets) => Algorithm::SlidingBuckets { buckets },
+                None => Algorithm::SLIDING_BUCKETS,
+            },
             "sliding_weighted" => Algorithm::SlidingWeighted,
             "leaky_bucket" => Algorithm::LeakyBucket { queue },
             _ => Algorithm::TokenBucket { burst, refill },
@@ -156,6 +159,11 @@ impl Reader {
         headroom: Headroom,
     ) -> Vec<(Box<str>, Allowance)> {
         let Some(entries) = self.map(node, "`tiers`") else { return vec![] };
+        if entries.len() > MOST_TIERS {
+            let text = format!("{} tiers; there are at most {MOST_TIERS}", entries.len());
+            let _: Option<()> = self.wrong(node.place, text);
+            return vec![];
+        }
         let read = |entry: &Entry| self.rule_tier(entry, base, tiers, headroom);
         entries.iter().filter_map(read).collect()
     }
@@ -168,7 +176,7 @@ impl Reader {
         headroom: Headroom,
     ) -> Option<(Box<str>, Allowance)> {
         let known = tiers.map_or(&[][..], |tiers| &tiers.known);
-        let name: Box<str> = entry.name.as_str().into();
+        let name: Box<str> = entry.name.as_ref().into();
         if !known.contains(&name) {
             let hint = match known {
                 [] => {
@@ -194,7 +202,12 @@ impl Reader {
     }
 
     fn scale(&mut self, node: &Document) -> Option<Number> {
-        let text = self.text(node, "`scale`")?;
+        let Value::Text(text, false) = &node.value else {
+            return self.wrong(
+                node.place,
+                "`scale` is a number above 0, such as 10 or 1.5, without quotes",
+            );
+        };
         match text.parse::<Number>().ok().filter(|number| number.is_positive()) {
             Some(number) => Some(number),
             None => {
@@ -221,7 +234,10 @@ impl Reader {
             let who: Vec<(&str, &str)> = who.iter().map(|(n, v)| (*n, v.as_str())).collect();
             let inserted = overrides.insert(key, ipv6_prefix, &who, allowance);
             if let Some(Some(_)) = self.ok(node.place, inserted) {
-                let _: Option<()> = self.wrong(node.place, "a second override for the same");
+                let who: Vec<String> =
+                    who.iter().map(|(n, v)| format!("{n}={}", shown(v))).collect();
+                let text = format!("a second override for {}", who.join(" "));
+                let _: Option<()> = self.wrong(node.place, text);
             }
         }
         overrides
@@ -236,6 +252,10 @@ impl Reader {
         let who = fields.get("key").and_then(|node| self.map(node, "an override's `key`"));
         let allowance = fields.get("limits").and_then(|node| match &node.value {
             Value::Text(text, _) if text == "unlimited" => Some(Allowance::Unlimited),
+            Value::Text(text, _) if nearest(text, ["unlimited"].into_iter()).is_some() => {
+                let text = format!("unknown word `{}`, did you mean `unlimited`?", shown(text));
+                self.wrong(node.place, text)
+            }
             Value::Text(..) | Value::Nothing | Value::List(_) | Value::Map(_) => {
                 self.limits(node, headroom).map(Allowance::Limits)
             }
@@ -243,7 +263,8 @@ impl Reader {
         let pairs: Vec<(&str, String)> = who?
             .iter()
             .filter_map(|entry| {
-                Some((entry.name.as_str(), self.value(&entry.node, &format!("`{}`", entry.name))?))
+                let what = format!("`{}`", shown(&entry.name));
+                Some((&*entry.name, self.value(&entry.node, &what)?))
             })
             .collect();
         (pairs.len() == who?.len()).then_some((pairs, allowance?))

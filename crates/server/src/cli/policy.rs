@@ -8,7 +8,8 @@ use source::Source;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tidegate_policy::{AppliedRule, Attributes, Changes, Explanation, Policy, Problem};
+use tidegate_policy::{AppliedRule, Attributes, Changes, Explanation, Policy, Problem, printable};
+use tidegate_store::Secret;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -49,6 +50,9 @@ struct Explain {
     /// What the request costs.
     #[arg(long, default_value_t = 1)]
     cost: u64,
+    /// The secret of the deployment: shows secrets by the digests under which they are counted there.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
     /// Prints JSON.
     #[arg(long)]
     json: bool,
@@ -80,7 +84,7 @@ fn lint(options: &Lint, out: &mut impl Write) -> io::Result<ExitCode> {
         write_json(&errors, &warnings, out)?;
     } else {
         for (problems, severity) in [(&errors, "error"), (&warnings, "warning")] {
-            problems.iter().try_for_each(|problem| source.show(problem, severity, out))?;
+            source.show(problems, severity, out)?;
         }
         if errors.is_empty() && warnings.is_empty() {
             writeln!(
@@ -117,11 +121,16 @@ fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
     let policy = match Policy::parse(&source.bytes) {
         Ok(policy) => policy,
         Err(error) => {
-            error.problems().iter().try_for_each(|problem| source.show(problem, "error", out))?;
+            source.show(error.problems(), "error", out)?;
             return Ok(ExitCode::from(REFUSED));
         }
     };
-    let attributes = attributes(&options.attributes)?;
+    let mut attributes = attributes(&options.attributes)?;
+    let secret = options.secret_file.as_deref().map(Secret::load).transpose()?;
+    policy.identity().conceal(&mut attributes, &|value| match &secret {
+        Some(secret) => secret.digest(value),
+        None => "#(hidden; give --secret-file)".to_owned(),
+    });
     let explanation = policy.explain(&Changes::default(), &attributes, options.cost);
     if options.json {
         writeln!(out, "{:#}", as_json(&explanation))?;
@@ -134,10 +143,14 @@ fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
 fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
     let mut attributes = Attributes::new();
     for word in words {
+        let shown = printable(&word.chars().take(80).collect::<String>());
         let (name, value) = word.split_once('=').ok_or_else(|| {
-            invalid(format!("`{word}` is no attribute; write it like `user=alice`"))
+            invalid(format!("`{shown}` is no attribute; write it like `user=alice`"))
         })?;
-        attributes.set(name, value).map_err(|error| invalid(format!("`{word}`: {error}")))?;
+        if name == "cost" {
+            return Err(invalid(format!("`{shown}`: the cost is given with --cost")));
+        }
+        attributes.set(name, value).map_err(|error| invalid(format!("`{shown}`: {error}")))?;
     }
     Ok(attributes)
 }
@@ -155,5 +168,5 @@ fn as_json(explanation: &Explanation) -> serde_json::Value {
         Err(skipped) => json!({ "rule": rule.rule, "applies": false, "why": skipped.to_string() }),
     };
     let rules: Vec<serde_json::Value> = explanation.rules.iter().map(rule).collect();
-    json!({ "tier": explanation.tier, "rules": rules })
+    json!({ "tier": explanation.tier, "unknown_tier": explanation.unknown_tier, "rules": rules })
 }
