@@ -7,6 +7,8 @@ CARGO ?= cargo
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
+# What judges our JSON Schema, apart from us.
+JSONSCHEMA := target/python/jsonschema
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,12 +17,16 @@ run: ## See the six algorithms at work (the server comes next)
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
 
 test: deps ## Everything that must hold: unit tests, laws, timelines, examples, real servers, mutants
-	$(CARGO) test --workspace --features tidegate-store/testing,tidegate-store/redis --quiet
+	$(CARGO) test --workspace --features tidegate-store/testing,tidegate-store/redis,tidegate/tower --quiet
 	$(CARGO) test -p tidegate-store --features shuttle --test shuttle --quiet
 	$(MAKE) --no-print-directory mutants
 
-deps: $(VALKEY) ## Install what the tests need besides Rust: redis-server, valkey-server
+deps: $(VALKEY) $(JSONSCHEMA) ## Install what the tests need besides Rust: redis-server, valkey-server, jsonschema
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server; }
+
+$(JSONSCHEMA):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	pip install --quiet --target target/python jsonschema==4.25.1
 
 $(VALKEY):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
@@ -38,9 +44,10 @@ lint: ## Formatting, lints, documentation
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-bench: ## Time one decision, count its instructions, write BENCHMARKS.md
+bench: ## Time one decision, count its instructions, compare a full check with its peer, write BENCHMARKS.md
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	$(CARGO) run --quiet --release -p tidegate-lab -- core
+	$(CARGO) run --quiet --release -p tidegate-lab -- policy
 
 fmt: ## Format the source
 	$(CARGO) fmt --all

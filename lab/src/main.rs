@@ -2,6 +2,7 @@
 
 mod core_bench;
 mod mutants;
+mod policy_bench;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -20,12 +21,15 @@ enum Experiment {
     Mutants(mutants::Options),
     /// Times one decision of each algorithm and counts its instructions; writes BENCHMARKS.md.
     Core(core_bench::Options),
+    /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
+    Policy(policy_bench::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Mutants(options) => mutants::run(&options),
         Experiment::Core(options) => core_bench::run(&options),
+        Experiment::Policy(options) => policy_bench::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

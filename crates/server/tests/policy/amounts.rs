@@ -1,0 +1,220 @@
+//! How much: words, percentages, rates, their options, tiers and overrides.
+
+use crate::run::{
+    LIMIT, OPTION, OVERRIDE, SETTING, Scratch, TIER, TOP, accepted, check_row, check_table,
+};
+
+#[test]
+fn flags_words_and_percentages_are_written_in_one_way() {
+    check_table(
+        "words",
+        SETTING,
+        "
+shadow: yes        => 50 `shadow` is `true` or `false`, not `yes`
+shadow: on         => 50 `shadow` is `true` or `false`, not `on`
+enabled: no        => 51 `enabled` is `true` or `false`, not `no`
+enabled: off       => 51 `enabled` is `true` or `false`, not `off`
+stop: 1            => 48 `stop` is `true` or `false`, not `1`
+stop: True         => 48 `stop` is `true` or `false`, not `True`
+shadow: 'true'     => 50 `shadow` is true without quotes
+enabled: 'false'   => 51 `enabled` is false without quotes
+stop: ~            => 48 `stop` is `true` or `false`, not nothing
+stop: [true]       => 48 `stop` is `true` or `false`, not a list
+mode: sotf         => 48 `mode` is `hard` or ¤, not `sotf`, did you mean `soft`?
+mode: Hard         => 48 `mode` is `hard` or ¤, not `Hard`, did you mean `hard`?
+mode: {}           => 48 `mode` is `hard` or ¤: one of them, not 0
+mode: [hard]       => 48 `mode` is `hard` or ¤, not a list
+mode: { soft: 10 } => 56 `soft` is `1%` to `900%`, not `10`
+mode: { soft: 0% } => 56 `soft` is `1%` to `900%`, not `0%`
+mode: { elastic: 200% } => 59 `elastic` is a map with keys such as `up_to`, `while`, not a text
+mode: { elastic: { up_to: 99%, while: load < 1 } } => 68 `up_to` is `101%` to `1000%`, not `99%`
+mode: { elastic: { up_to: 100%, while: load < 1 } } => 68 `up_to` is `101%` to `1000%`, not `100%`
+on_limit: rejct    => 52 `on_limit` is `reject` or ¤, not `rejct`, did you mean `reject`?
+on_limit: [reject] => 52 `on_limit` is `reject` or ¤, not a list
+on_limit: { delay: 2s } => 61 `delay` is a map with keys such as `max_wait`, `max_queue`, not a text
+on_limit: { delay: { max_wait: 2m } } => 73 `max_wait`: unknown period `m`; did you mean `min`?
+on_limit: { delay: { max_wait: 2h } } => 73 `max_wait` is at most 1h, not `2h`
+on_limit: { delay: { max_wait: 2s, max_queue: '9' } } => 88 `max_queue` is a number; write 9 without quotes
+on_limit: { deprioritize: high } => 68 `deprioritize` is `low`, not `high`
+on_limit: { flag: 'a b' } => 60 `a b` is no name for a flag
+on_limit: { flag: .. }    => 60 `..` is no name for a flag; it has ¤, and no point first
+denied: charge     => 50 `denied` is `free` or `charged`, not `charge`, did you mean `charged`?
+count: failure     => 49 `count` is ¤, not `failure`, did you mean `failures`?
+consistency: exactly => 55 `consistency` is ¤, not `exactly`, did you mean `exact`?
+consistency: { write_back: { lease: 5%, batch: 5, interval: 1s } } => 69 `write_back` has `lease` or `batch`: one of them
+on_store_error: open => 58 `on_store_error` is `local` or `allow` or `deny`, not `open`
+overflow: sahred   => 52 `overflow` is ¤, not `sahred`, did you mean `shared`?
+",
+    );
+}
+
+#[test]
+fn rates_that_are_none_are_refused_with_what_was_meant() {
+    check_table(
+        "rates",
+        LIMIT,
+        "
+0/s           => 36 `0/s`: an amount of 0 lets nothing pass; if that is meant, add `block: true`
+{ rate: 0/s, block: false } => 44 `0/s`: an amount of 0 lets nothing pass
+{ rate: 0/s, block: yes }   => 56 `block` is `true` or `false`, not `yes`
+{ rate: 5/s, block: true }  => 44 `block: true` goes with an amount of 0
+-1/s          => 36 `-1` is no amount; write a whole number
++5/s          => 36 `+5` is no amount
+1.5/s         => 36 `1.5` is no amount
+1e3/s         => 36 `1e3` is no amount
+1_000/s       => 36 `1_000` is no amount
+99999999999999999999/s => 36 `99999999999999999999` is no amount
+18446744073709551615/s => 36 `18446744073709551615/s`: the rate is above 1000000000 a second
+15            => 36 `15` is no rate; write an amount and a period, such as `15/s`
+15 per s      => 36 `15 per s` is no rate; write an amount and a period, such as `15/s`
+true          => 36 `true` is no rate
+15/           => 36 unknown period ``
+15 / s        => 36 `15 ` is no amount
+15/m          => 36 unknown period `m`; did you mean `min`?
+15/M          => 36 unknown period `M`; did you mean `calendar-month`?
+15/sec        => 36 unknown period `sec`; did you mean `s`?
+15/hour       => 36 unknown period `hour`; did you mean `h`?
+15/month      => 36 unknown period `month`; did you mean `calendar-month`?
+10/MIN        => 36 unknown period `MIN`; did you mean `min`?
+10/HOUR       => 36 unknown period `HOUR`; did you mean `h`?
+10/calendar-year    => 36 unknown period `calendar-year`; did you mean `365day`?
+10/2calendar-day    => 36 a calendar period has no factor; write `calendar-day`
+10/2calendar-day@Europe/Berlin => 36 a calendar period has no factor; write `calendar-day`
+15/fortnight  => 36 unknown period `fortnight`
+15/0s         => 36 `0s` is no length; write a whole number of units, such as `30s`
+15/99999999999999999999s => 36 `99999999999999999999s` is no length
+15/60week     => 36 `15/60week`: the period is longer than 400 days
+15/calendar-day@Europe/Berln     => 36 ¤there is no time zone `Europe/Berln`; write it like `Europe/Berlin`
+15/calendar-day@../../etc/passwd => 36 `../../etc/passwd` is no time zone
+15/calendar-day@ => 36 `` is no time zone; write it like `Europe/Berlin`
+{ rate: 15 }     => 44 `15` is no rate
+{ rate: [1/s] }  => 44 `rate` is a text, not a list
+[1/s]            => 36 a limit is ¤not a list
+1/s, 2/s         => 41 two limits of this rule are called `s`; give one of them another name: `{ rate: 2/s, name: … }`
+1/s, { rate: 9/min, name: s } => 41 two limits of this rule are called `s`
+1/1s,1/2s,1/3s,1/4s,1/5s,1/6s,1/7s,1/8s,1/9s,1/10s,1/11s,1/12s,1/13s,1/14s,1/15s,1/16s,1/17s => 35 17 limits; a rule has at most 16
+",
+    );
+}
+
+#[test]
+fn options_belong_to_their_algorithm() {
+    check_table(
+        "options",
+        OPTION,
+        "
+queue: 5     => 49 `queue` belongs to leaky_bucket; this limit is a token_bucket
+buckets: 5   => 49 `buckets` belongs to sliding_buckets; this limit is a token_bucket
+align: first => 49 `align` belongs to fixed_window; this limit is a token_bucket
+algorithm: sliding_log, burst: 5          => 73 `burst` belongs to token_bucket; this limit is a sliding_log
+algorithm: leaky_bucket, refill: interval => 74 `refill` belongs to token_bucket; this limit is a leaky_bucket
+algorithm: token-bucket   => 60 `algorithm` is ¤, not `token-bucket`, did you mean `token_bucket`?
+algorithm: gcra           => 60 `algorithm` is `fixed_window` or ¤, not `gcra`
+algorithm: [token_bucket] => 60 `algorithm` is `fixed_window` or ¤, not a list
+refill: intervall         => 57 `refill` is ¤, not `intervall`, did you mean `interval`?
+algorithm: fixed_window, align: frist => 81 `align` is ¤, not `frist`, did you mean `first`?
+burst: 0   => 56 `burst` is a whole number from 1, not `0`
+burst: -1  => 56 `burst` is a whole number from 1, not `-1`
+burst: 1.5 => 56 `burst` is a whole number from 1, not `1.5`
+burst: '5' => 56 `burst` is a number; write 5 without quotes
+burst: ~   => 56 `burst` is a whole number from 1, not nothing
+burst: 18446744073709551615 => 36 `1/s`: burst or queue¤takes over 100 years to fill
+algorithm: leaky_bucket, queue: -1         => 81 `queue` is a whole number from 0, not `-1`
+algorithm: sliding_buckets, buckets: 1     => 86 `buckets` is a whole number from 2 to 1000, not `1`
+algorithm: sliding_buckets, buckets: 1001  => 86 `buckets` is a whole number from 2 to 1000, not `1001`
+name: 'a b' => 55 `a b` is no name for a limit
+name: .     => 55 `.` is no name for a limit; it has ¤, and no point first
+name: ..    => 55 `..` is no name for a limit; it has ¤, and no point first
+",
+    );
+    check_table(
+        "options-rate",
+        LIMIT,
+        "
+{ rate: 1/calendar-day, burst: 5 }                => 60 `burst` belongs to token_bucket; this limit is a fixed_window
+{ rate: 1/calendar-day, algorithm: token_bucket } => 36 `1/calendar-day`: calendar periods need fixed_window
+{ rate: 10001/s, algorithm: sliding_log }         => 36 `10001/s`: this algorithm counts at most 10000 per period
+",
+    );
+}
+
+#[test]
+fn tiers_that_nobody_has_are_refused() {
+    check_table(
+        "tiers",
+        TIER,
+        "
+pr: unlimited       => 51 unknown tier `pr`, did you mean `pro`?
+gold: unlimited     => 51 unknown tier `gold`
+pro: unlimted       => 56 a tier is `unlimited` or ¤, not `unlimted`, did you mean `unlimited`?
+pro: 10             => 56 a tier is `unlimited` or `{ scale: … }` or `{ limits: … }`, not `10`
+pro: [1/s]          => 56 a tier is ¤, not a list
+pro: {}             => 56 a tier is ¤: one of them, not 0
+pro: { scale: 10, limits: [1/s] } => 56 a tier is ¤: one of them, not 2
+pro: { scale: 0 }   => 65 `scale` is a number above 0, such as 10 or 1.5, not `0`
+pro: { scale: -1 }  => 65 `scale` is a number above 0¤, not `-1`
+pro: { scale: 1e3 } => 65 `scale` is a number above 0¤, not `1e3`
+pro: { scale: '10' } => 65 `scale` is a number above 0, such as 10 or 1.5, without quotes
+pro: { scale: ten } => 65 `scale` is a number above 0¤, not `ten`
+pro: { scale: 1000000000000 } => 65 scaled by 1000000000000: the rate is above 1000000000 a second
+pro: { limits: [] }    => 66 `limits` is empty
+pro: { limits: [0/s] } => 67 `0/s`: an amount of 0 lets nothing pass
+",
+    );
+    check_table(
+        "tiers-top",
+        TOP,
+        "
+tiers: { default: fre, known: [free, pro] } => 19 `fre` is not among `known`, did you mean `free`?
+tiers: { default: free, known: [] }         => 19 `free` is not among `known`
+tiers: { known: [free] }                    => 8 `tiers` needs the key `default`
+tiers: { default: free, known: [free, free] } => 39 `free` stands in `known` twice
+tiers: { default: free, known: [free, ..] } => 39 `..` is no name for a tier; it has ¤, and no point first
+tiers: { default: ., known: [free] }        => 19 `.` is no name for ¤; it has ¤, and no point first
+tiers: { default: free, known: free }       => 32 `known` is a list; write `[free]`
+tiers: { default: free, known: [free, a b] } => 39 `a b` is no name for a tier
+tiers: [free]                               => 8 `tiers` is a map with keys such as `default`, `known`, not a list
+",
+    );
+    let unknown = "51 unknown tier `pro`; list the tiers above the rules";
+    check_row("tiers-none", SETTING, "tiers: { pro: unlimited }", unknown);
+}
+
+#[test]
+fn overrides_that_never_apply_are_refused() {
+    check_table(
+        "overrides",
+        OVERRIDE,
+        "
+alice                                 => 60 an override is a map with keys such as `key`, `limits`, not a text
+{ key: { user: x } }                  => 60 an override needs the key `limits`
+{ limits: [1/s] }                     => 60 an override needs the key `key`
+{ key: alice, limits: [1/s] }         => 67 an override's `key` is a map, not a text
+{ key: {}, limits: [1/s] }            => 60 an override names somebody
+{ key: { user: '' }, limits: [1/s] }  => 75 `user` is never empty; an empty value is an absent one
+{ key: { user: x }, limits: [] }      => 88 `limits` is empty
+{ key: { user: x }, limits: 5/s }     => 88 `limits` is a list; write `[5/s]`
+{ key: { tenant: x }, limits: [1/s] } => ¤ `tenant` is no part of the rule's key [user, ip], so this could never apply
+{ key: { ip: 10.0.0.0/64 }, limits: [1/s] } => 60 `10.0.0.0/64` is no value of `ip`: write an address, or an IPv6 network of 64 bits
+{ key: { user: x }, limits: unlimted } => 88 unknown word `unlimted`, did you mean `unlimited`?
+{ key: { ip: here }, limits: [1/s] }  => ¤ `here` is no value of `ip`: write an address
+{ key: { user: x }, limits: [1/s] }, { key: { user: x }, limits: [2/s] }     => 97 a second override for user=x
+{ key: { user: x }, limits: [1/s] }, { key: { ip: 1.2.3.4 }, limits: [2/s] } => 97 another override names [user]; both could apply to one request
+",
+    );
+}
+
+/// Of alternatives a request has one, so exceptions for each of them never both apply.
+#[test]
+fn overrides_for_alternatives_are_right() {
+    let content = "version: 1
+rules:
+  - name: a
+    key: [user|ip]
+    limits: [1/s]
+    overrides:
+      - { key: { user: x }, limits: [2/s] }
+      - { key: { ip: 192.0.2.1 }, limits: unlimited }
+";
+    assert_eq!(accepted(&Scratch::new("alternatives"), content), [""; 0]);
+}

@@ -1,0 +1,230 @@
+//! `tidegate policy explain` and `schema`.
+
+use crate::run::{POLICY, Scratch, nothing_is_obeyed, rules, stderr, stdout, tidegate};
+use serde_json::Value;
+use std::fs;
+
+fn explained(words: &[&str]) -> String {
+    let output = tidegate(&[&["explain", POLICY], words].concat());
+    assert!(output.status.success(), "{output:?}");
+    stdout(&output).to_owned()
+}
+
+/// What becomes of `create-url` for a request to it, with these further words.
+fn create_url(words: &str) -> String {
+    let post = ["ip=203.0.113.7", "method=POST", "path=/urls"];
+    let text = explained(&post.into_iter().chain(words.split_whitespace()).collect::<Vec<_>>());
+    let anonymous = "✓ anonymous   ip=203.0.113.7\n    15/s token_bucket, from rule\n";
+    text.strip_suffix(anonymous).unwrap_or_else(|| panic!("{text}")).to_owned()
+}
+
+#[test]
+fn explain_says_where_limits_come_from() {
+    for (words, expected) in [
+        (
+            "user=bob",
+            "tier free
+✓ create-url  user=bob
+    2/s token_bucket, from rule
+    10/min sliding_weighted, from rule
+    500/h sliding_buckets, 60 buckets, from rule
+",
+        ),
+        (
+            "user=bob tier=pro",
+            "tier pro
+✓ create-url  user=bob
+    20/s token_bucket, from tier pro
+    100/min sliding_weighted, from tier pro
+    5000/h sliding_buckets, 60 buckets, from tier pro
+",
+        ),
+        (
+            "user=bob tier=enterprise",
+            "tier enterprise
+✓ create-url  user=bob
+    unlimited, from tier enterprise
+",
+        ),
+        (
+            "user=alice tier=pro",
+            "tier pro
+✓ create-url  user=alice
+    1000/s token_bucket, from override
+",
+        ),
+    ] {
+        assert_eq!(create_url(words), expected, "{words}");
+    }
+    assert!(explained(&["ip=2001:db8:1:2:3::9"]).contains("✓ anonymous   ip=2001:db8:1:2::/64\n"));
+}
+
+#[test]
+fn explain_says_why_a_rule_does_not_apply() {
+    let when = "`when` does not hold: cost <= 100 and not user.starts_with(\"internal-\")";
+    for (words, expected) in [
+        ("", "there is no `user` to count by"),
+        ("user=", "there is no `user` to count by"),
+        ("user=bob method=GET", "`method` is GET, not POST"),
+        ("user=bob path=/x/../login", "`path` is /login, not /urls/**"),
+        ("user=internal-7", when),
+        ("user=bob --cost 101", when),
+    ] {
+        assert_eq!(create_url(words), format!("tier free\n✗ create-url  {expected}\n"), "{words}");
+    }
+    let nobody = explained(&[]);
+    assert!(nobody.contains("✗ create-url  there is no `method`; it should be POST"), "{nobody}");
+    assert!(nobody.contains("✗ anonymous   there is no `ip` to count by"), "{nobody}");
+    assert!(nobody.ends_with("no rule applies: the request passes uncounted\n"), "{nobody}");
+}
+
+#[test]
+fn explain_says_the_same_in_json() {
+    let words = ["--json", "ip=203.0.113.7", "method=POST", "path=/urls", "user=bob", "tier=pro"];
+    let json: Value = serde_json::from_str(&explained(&words)).unwrap();
+    assert_eq!(json["tier"], "pro");
+    let create = &json["rules"][0];
+    assert_eq!((&create["rule"], &create["applies"]), (&"create-url".into(), &true.into()));
+    assert_eq!((&create["key"], &create["from"]), (&"user=bob".into(), &"tier pro".into()));
+    assert_eq!(create["limits"][0], "20/s token_bucket");
+    assert_eq!(json["rules"][1]["from"], "rule");
+    let json: Value = serde_json::from_str(&explained(&["--json", "user=bob"])).unwrap();
+    assert_eq!(json["rules"][1]["applies"], false);
+    assert_eq!(json["rules"][1]["why"], "there is no `ip` to count by");
+}
+
+#[test]
+fn explain_tells_of_rules_that_stop_or_are_switched_off() {
+    let scratch = Scratch::new("stop");
+    let file = scratch.file(
+        "version: 1
+rules:
+  - { name: off, key: [ip], limits: [1/s], enabled: false }
+  - { name: users, key: [user], limits: [2/s], stop: true, mode: { soft: 10% } }
+  - { name: rest, key: [ip], limits: [3/s], shadow: true }
+",
+    );
+    let output = tidegate(&["explain", &file, "user=bob", "ip=203.0.113.7"]);
+    let expected = "✗ off    it is not enabled
+✓ users  user=bob
+    2/s token_bucket, from rule
+    soft, 10 % more pass marked
+    stop: later rules are not looked at
+✗ rest   `users` came first and says stop
+";
+    assert_eq!(stdout(&output), expected);
+    let output = tidegate(&["explain", &file, "ip=203.0.113.7"]);
+    let expected = "✗ off    it is not enabled
+✗ users  there is no `user` to count by
+✓ rest   ip=203.0.113.7
+    3/s token_bucket, from rule
+    shadow: it only pretends
+";
+    assert_eq!(stdout(&output), expected);
+}
+
+#[test]
+fn explain_refuses_words_that_are_no_attributes() {
+    let long = format!("user={}", "x".repeat(9_000));
+    for (word, expected) in [
+        ("user", "`user` is no attribute; write it like `user=alice`"),
+        ("=x", "`` is no name of an attribute"),
+        ("ip=nowhere", "`nowhere` is no address; write it like `203.0.113.7`"),
+        ("path=urls", "a path begins with a slash"),
+        ("path=/a%zz", "a percent sign needs two hexadecimal digits"),
+        ("method=GET /", "`GET /` is no method; write it like `POST`"),
+        (&long, "the value of `user` has more than 8192 bytes"),
+        ("cost=5", "`cost=5`: the cost is given with --cost"),
+        ("--cost=-1", "invalid value '-1' for '--cost <COST>'"),
+        ("--cost=many", "invalid value 'many' for '--cost <COST>'"),
+    ] {
+        let output = tidegate(&["explain", POLICY, word]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(stderr(&output).contains(expected), "{expected}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
+fn explain_shows_secrets_by_their_digests_only() {
+    let scratch = Scratch::new("secrets");
+    let file = scratch.file(
+        "version: 1
+identity: { trusted: [10.0.0.0/8], api_key: header:x-api-key, session: 'digest:cookie:session' }
+rules:
+  - { name: keys, match: { api_key: '#0' }, key: [api_key], limits: [1/s] }
+  - { name: sessions, key: [api_key, session], limits: [1/s] }
+",
+    );
+    let secret = scratch.path("secret");
+    fs::write(&secret, [7; 32]).unwrap();
+    let said = |words: &[&str]| {
+        let output =
+            tidegate(&[&["explain", &file, "api_key=s3cr3t", "session=t0ps3cr3t"], words].concat());
+        assert!(output.status.success(), "{output:?}");
+        let text = stdout(&output).to_owned();
+        assert!(!text.contains("s3cr3t"), "{text}");
+        text
+    };
+    for words in [&[][..], &["--json"]] {
+        assert!(said(words).contains("api_key=#(hidden; give --secret-file)"), "{}", said(words));
+        let shown = said(&[&["--secret-file", secret.as_str()], words].concat());
+        let (_, digest) = shown.split_once("api_key=#").unwrap();
+        let hexadecimal = digest.chars().take_while(char::is_ascii_hexdigit).count();
+        assert_eq!(hexadecimal, 32, "{shown}");
+    }
+}
+
+#[test]
+fn explain_says_when_there_is_no_such_tier() {
+    let shown = explained(&["tier=platinum", "ip=203.0.113.7"]);
+    assert!(shown.starts_with("tier free; there is no tier `platinum`\n"), "{shown}");
+    let json: Value = serde_json::from_str(&explained(&["--json", "tier=platinum"])).unwrap();
+    assert_eq!((&json["tier"], &json["unknown_tier"]), (&"free".into(), &"platinum".into()));
+    let json: Value = serde_json::from_str(&explained(&["--json", "tier=pro"])).unwrap();
+    assert_eq!((&json["tier"], &json["unknown_tier"]), (&"pro".into(), &Value::Null));
+}
+
+#[test]
+fn nothing_that_explain_repeats_is_obeyed() {
+    for word in [
+        "us\u{1b}er",
+        "ip=\u{1b}[31m",
+        "user=\u{1b}[31m",
+        "user=\u{202e}x",
+        "tier=\u{202e}x",
+        "path=/\u{202e}",
+    ] {
+        for words in [&["explain", POLICY, word][..], &["explain", "--json", POLICY, word]] {
+            let output = tidegate(words);
+            nothing_is_obeyed(stdout(&output));
+            nothing_is_obeyed(stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn explain_refuses_a_broken_file_as_lint_does() {
+    let scratch = Scratch::new("explain-broken");
+    let file = scratch.file(rules(0..1).replace("limits", "limts"));
+    let explained = tidegate(&["explain", &file, "user=bob"]);
+    assert_eq!(explained.status.code(), Some(2), "{explained:?}");
+    assert_eq!(explained.stdout, tidegate(&["lint", &file]).stdout);
+}
+
+// === schema ===
+
+#[test]
+fn the_schema_is_json_and_knows_the_keys_of_a_rule() {
+    let output = tidegate(&["schema"]);
+    assert!(output.status.success(), "{output:?}");
+    let schema: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert_eq!(schema["required"], serde_json::json!(["version", "rules"]));
+    assert_eq!(schema["additionalProperties"], false);
+    let rule = &schema["properties"]["rules"]["items"];
+    for key in ["name", "match", "when", "key", "limits", "tiers", "overrides", "mode", "on_limit"]
+    {
+        assert!(rule["properties"][key]["description"].is_string(), "{key}");
+    }
+}

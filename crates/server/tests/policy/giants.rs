@@ -1,0 +1,172 @@
+//! Files that are as large as they may be, or larger: refused or read within the bounds.
+
+use crate::run::{
+    ANYTHING, RULES, SETTING, Scratch, TOP, accepted, check, check_row, fits, refused, rules,
+};
+
+/// One after the other, so that each has the machine nearly for itself.
+#[test]
+fn giants_are_refused_within_the_bounds() {
+    let scratch = Scratch::new("giants");
+    let under = |start: &str, content: &str, n: usize| {
+        format!("version: 1\nrules: {start}{}", content.repeat(n))
+    };
+    let stairs = (0..2_500).map(|n| format!("{}a:\n", " ".repeat(n)));
+    for (content, expected) in [
+        (rules(0..1_000_000), "1:1: error: the file has ¤4194304"),
+        (rules(0..20_001), "3:3: error: 20001 rules; a policy has at most 20000"),
+        (under("", "\n  - a", 699_000), "¤: error: more than 400000 values; split the policy"),
+        (under("[", "a,", 2_097_000), "2:1: error: a line of more than 262144 bytes; break it"),
+        (under("[", "{},", 1_398_000), "2:1: error: a line of more than 262144 bytes; break it"),
+        (under("", "[", 10_000), "2:¤: error: nested deeper than 16; no part of a policy is"),
+        (under("", "{a: ", 10_000), "2:¤: error: nested deeper than 16; no part of a policy is"),
+        ("- ".repeat(10_000), "1:¤: error: nested deeper than 16; no part of a policy is"),
+        (stairs.collect(), "16:16: error: nested deeper than 16; no part of a policy is"),
+        ("#".repeat(4_000_000), "1:1: error: a line of more than 262144 bytes; break it"),
+        ("#\n".repeat(2_000_000), "2000001:1: error: the file is empty"),
+        ("\n".repeat(4_000_000), "¤: error: the file is empty"),
+        (under("", "a", 4_000_000), "2:1: error: a line of more than 262144 bytes; break it"),
+        (under("", "a", 262_000), "2:8: error: `rules` is a list, not a text"),
+        (under("\"", "a", 262_000) + "\"", "2:8: error: `rules` is a list, not a text"),
+        (under("|\n", "  a\n", 1_000_000), "3:3: error: `rules` is a list"),
+        ("---\n".repeat(1_000_000), "2:1: error: a second document; a policy is one document"),
+    ] {
+        check(&scratch, content, &[expected]);
+    }
+}
+
+#[test]
+fn twenty_thousand_mistakes_are_counted_within_the_bounds() {
+    let scratch = Scratch::new("many");
+    let keys: String = (0..20_000).map(|n| format!("key-{n}: 1,")).collect();
+    let values = "x, ".repeat(20_000);
+    for content in [
+        rules(0..20_000).replace("limits", "limts"),
+        SETTING.replace(ANYTHING, &keys),
+        RULES.replace(ANYTHING, &format!("[{values}]")),
+    ] {
+        let found = refused(&scratch, content);
+        assert_eq!(found.len(), 100, "{found:?}");
+        assert!(found[99].ends_with("(and more below; these first)"), "{}", found[99]);
+    }
+    let found = refused(&scratch, rules(0..5_000) + &"version: 1\n".repeat(50));
+    assert_eq!(found.len(), 50, "{found:?}");
+}
+
+/// The start of a file, filled up with one thing to the most that a file may have.
+fn filled(start: &str, with: &str) -> String {
+    let most = 4 * 1024 * 1024_usize;
+    let times = most.saturating_sub(start.len()).checked_div(with.len()).unwrap_or_default();
+    format!("{start}{}", with.repeat(times))
+}
+
+/// Many of a kind of mistake: a hundred are told, and a word about the rest.
+fn told_a_hundred_times(scratch: &Scratch, content: String, expected: &str) {
+    let found = refused(scratch, content);
+    assert_eq!(found.len(), 100, "{expected}: {found:?}");
+    let alike = found.iter().all(|line| fits(line, expected));
+    assert!(alike && found[99].ends_with("(and more below; these first)"), "{found:?}");
+}
+
+#[test]
+fn a_mistake_that_fills_a_file_is_told_within_the_bounds() {
+    let scratch = Scratch::new("filled");
+    let twice: String = (0..50_000).map(|n| format!("key-{n}: 1\n")).collect();
+    let unknown: String = (0..100_000).map(|n| format!("    key-{n}: 1\n")).collect();
+    let rule = "version: 1\nrules:\n  - name: a\n    key: [ip]\n    limits: [1/s]\n";
+    for (content, expected) in [
+        (filled("", "- &a x\n"), "¤:3: error: an anchor (`&name`); aliases are not read"),
+        (filled("", "- !a x\n"), "¤:3: error: a tag (`!name`); tags are not read"),
+        (
+            rules(0..1) + &"a: 1\n".repeat(100_000),
+            "¤:1: error: `a` stands here twice; it stood at ",
+        ),
+        (twice.repeat(2), "¤:1: error: `key-¤` stands here twice; it stood at "),
+        (format!("{rule}{unknown}"), "¤:5: error: unknown key `key-¤`"),
+        (filled("version: 1\nrules: {\n", " a,\n"), "¤:2: error: `a` stands here twice"),
+    ] {
+        told_a_hundred_times(&scratch, content, expected);
+    }
+}
+
+#[test]
+fn lists_that_fill_a_file_are_refused_within_the_bounds() {
+    let scratch = Scratch::new("lists");
+    for (content, expected) in [
+        (filled("[", "a,"), "1:1: error: a line of more than 262144 bytes; break it"),
+        (filled("{", "a,"), "1:1: error: a line of more than 262144 bytes; break it"),
+        (filled("version: 1\nrules: [\n", " a,\n"), "399998:2: error: more than 400000 values"),
+        (filled("version: 1\nrules: [", "a,\n"), "3:1: error: invalid indentation"),
+        (filled("version: 1\nrules: {", "a,\n"), "3:1: error: invalid indentation"),
+        (filled("version: 1\nrules:\n  - [", "a,\n"), "4:1: error: invalid indentation"),
+        (filled("version: 1\nrules:\n  - {", "a,\n"), "4:1: error: invalid indentation"),
+    ] {
+        check(&scratch, content, &[expected]);
+    }
+}
+
+/// Words from `{name}0` on, one on a line.
+fn words(name: &str, number: u32, what: &str) -> String {
+    (0..number).map(|n| format!("      {name}{n}{what},\n")).collect()
+}
+
+#[test]
+fn more_than_anybody_has_is_refused_within_the_bounds() {
+    let scratch = Scratch::new("more");
+    let users = format!("match: {{ user: [\n{}      ] }}", words("user-", 50_000, ""));
+    let rule = SETTING.replace(ANYTHING, &users);
+    let second = rule.replace("version: 1\nrules:\n", "").replace("name: a", "name: b");
+    let values = "error: 50000 values; a rule compares with at most 1000";
+    let [first_at, second_at] = ["3:57", "50005:57"].map(|place| format!("{place}: {values}"));
+    check(&scratch, rule + &second, &[&first_at, &second_at]);
+    let known = format!("tiers: {{ default: k0, known: [\n{}      ] }}", words("k", 100_000, ""));
+    check(
+        &scratch,
+        TOP.replace(ANYTHING, &known),
+        &["2:8: error: 100000 tiers; there are at most 64"],
+    );
+    let known =
+        format!("tiers: {{ default: k0, known: [\n{}      ] }}\nrules", words("k", 2_000, ""));
+    let unknown = format!("tiers: {{\n{}      }}", words("u", 2_000, ": unlimited"));
+    check(
+        &scratch,
+        SETTING.replace(ANYTHING, &unknown).replace("rules", &known),
+        &[
+            "2:8: error: 2000 tiers; there are at most 64",
+            "2004:49: error: 2000 tiers; there are at most 64",
+        ],
+    );
+    let addresses = format!("match: {{ ip: [{}] }}", "x, ".repeat(20_000));
+    let expected = "55 20000 values; a rule compares with at most 1000";
+    check_row("more-addresses", SETTING, &addresses, expected);
+}
+
+/// Each is quoted with what stands around it, however far down the line it is.
+#[test]
+fn many_mistakes_on_a_long_line_are_told_within_the_bounds() {
+    let long = "x".repeat(2_000);
+    let keys: String = (0..100).map(|n| format!("key-{n}: {long}, ")).collect();
+    let found = refused(&Scratch::new("long-line"), SETTING.replace(ANYTHING, &keys));
+    assert_eq!(found.len(), 100, "{found:?}");
+    assert!(found[99].starts_with("3:199022: error: unknown key `key-99`"), "{}", found[99]);
+}
+
+#[test]
+fn large_files_that_are_right_are_read_within_the_bounds() {
+    let scratch = Scratch::new("large");
+    let rule = |n: u32| {
+        let [high, low] = [n >> 8, n & 255];
+        format!(
+            "  - {{ name: r{n}, match: {{ ip: 10.{high}.{low}.0/24 }}, key: [ip], limits: [1/s] }}\n"
+        )
+    };
+    let networks: String = (0..20_000).map(rule).collect();
+    assert_eq!(accepted(&scratch, format!("version: 1\nrules:\n{networks}")), [""; 0]);
+    let long = "a".repeat(8_000);
+    let paths: String = (0..200).map(|n| format!("      /{long}{n},\n")).collect();
+    let rule = SETTING.replace(ANYTHING, &format!("match: {{ path: [\n{paths}      ] }}"));
+    let second = rule.replace("version: 1\nrules:\n", "").replace("name: a", "name: b");
+    let found = accepted(&scratch, rule + &second);
+    let twin = "205:5: warning: rule `b` is about the same requests and keys as `a` at 3:5";
+    assert!(found.len() == 1 && found[0].starts_with(twin), "{found:?}");
+}

@@ -1,0 +1,23 @@
+//! `tidegate policy`, run as a user would: files that are broken in every way we could think of.
+//!
+//! Each of them is refused with exit code 2, at the place of the mistake and with what to write instead,
+//! within a second and within 64 MiB: `ulimit -v` bounds all that a process maps, so what is resident too.
+
+#![cfg(unix)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails loudly"
+)]
+
+mod amounts;
+mod explain;
+mod files;
+mod giants;
+mod keys;
+mod run;
+mod together;
+mod warnings;
+mod who;
+mod yaml;

@@ -1,0 +1,203 @@
+//! Running `tidegate policy` within its bounds, and comparing what it says with what is expected.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+pub(crate) const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policy.yaml");
+/// Seconds of a processor.
+pub(crate) const MOST_SECONDS: &str = "1";
+/// 64 MiB, in the unit of `ulimit -v`.
+pub(crate) const MOST_MEMORY: &str = "65536";
+/// Stands in an expectation for whatever the program writes there, and in a frame for what is put into it.
+pub(crate) const ANYTHING: char = '¤';
+
+// === running it ===
+
+/// A directory of its own for each test, gone when the test is.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(test: &str) -> Self {
+        let name = format!("policy-{test}-{}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn file(&self, content: impl AsRef<[u8]>) -> String {
+        let path = self.path("policy.yaml");
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed lies in the target directory and harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn tidegate(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("policy").args(words).output().unwrap()
+}
+
+/// Runs it with as much memory and as much of a processor as it may take. It is one thread, so a second of a
+/// processor is a second; and a machine that is busy with something else turns no test red.
+pub(crate) fn bounded(words: &[&str]) -> Output {
+    let script = format!("ulimit -v {MOST_MEMORY} && ulimit -t {MOST_SECONDS} && exec \"$@\"");
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_tidegate"), "policy"]).args(words);
+    command.output().unwrap()
+}
+
+pub(crate) fn stdout(output: &Output) -> &str {
+    str::from_utf8(&output.stdout).unwrap()
+}
+
+pub(crate) fn stderr(output: &Output) -> &str {
+    str::from_utf8(&output.stderr).unwrap()
+}
+
+/// The lines that complain, without the name of the file: `3:7: error: …`.
+pub(crate) fn complaints(file: &str, output: &Output) -> Vec<String> {
+    let prefix = format!("{file}:");
+    let lines = stdout(output).lines().filter_map(|line| line.strip_prefix(&prefix));
+    lines.map(str::to_owned).collect()
+}
+
+// === what is expected ===
+
+/// Lints a file that is broken: within the bounds, with exit code 2, and nothing that a terminal obeys.
+pub(crate) fn refused(scratch: &Scratch, content: impl AsRef<[u8]>) -> Vec<String> {
+    let file = scratch.file(content);
+    let output = bounded(&["lint", &file]);
+    let text = stdout(&output);
+    let shown: String = text.chars().take(2_000).collect();
+    assert_eq!(output.status.code(), Some(2), "{shown}\n{}", stderr(&output));
+    assert_eq!(stderr(&output), "", "{shown}");
+    nothing_is_obeyed(text);
+    complaints(&file, &output)
+}
+
+/// Lints a file that is right, within the bounds, and answers what it is warned of.
+pub(crate) fn accepted(scratch: &Scratch, content: impl AsRef<[u8]>) -> Vec<String> {
+    let file = scratch.file(content);
+    let output = bounded(&["lint", &file]);
+    let shown: String = stdout(&output).chars().take(2_000).collect();
+    assert_eq!(output.status.code(), Some(0), "{shown}\n{}", stderr(&output));
+    assert_eq!(stderr(&output), "", "{shown}");
+    nothing_is_obeyed(stdout(&output));
+    let found = complaints(&file, &output);
+    found.into_iter().filter(|line| !line.ends_with("nothing to complain of")).collect()
+}
+
+/// There is nothing in a text that a terminal does anything with but show it.
+pub(crate) fn nothing_is_obeyed(text: &str) {
+    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let obeyed = text.chars().find(|c| (c.is_control() && *c != '\n') || turns(*c));
+    assert_eq!(obeyed, None, "{:?}", text.chars().take(2_000).collect::<String>());
+}
+
+/// Whether a line begins as expected, whatever stands for [`ANYTHING`].
+pub(crate) fn fits(line: &str, expected: &str) -> bool {
+    let mut pieces = expected.split(ANYTHING);
+    let mut rest = pieces.next().and_then(|first| line.strip_prefix(first));
+    for piece in pieces {
+        rest = rest.and_then(|rest| rest.split_once(piece)).map(|(_, rest)| rest);
+    }
+    rest.is_some()
+}
+
+/// A file has these complaints, in this order, and no others.
+pub(crate) fn check(scratch: &Scratch, content: impl AsRef<[u8]>, expected: &[&str]) {
+    let difference = difference(scratch, content, expected);
+    assert!(difference.is_none(), "{}", difference.unwrap_or_default());
+}
+
+/// What a file is complained of, if that is not what is expected.
+pub(crate) fn difference(
+    scratch: &Scratch,
+    content: impl AsRef<[u8]>,
+    expected: &[&str],
+) -> Option<String> {
+    let found = refused(scratch, content.as_ref());
+    let fit = found.len() == expected.len()
+        && found.iter().zip(expected).all(|(line, expected)| fits(line, expected));
+    let start: Vec<u8> = content.as_ref().iter().copied().take(1_000).collect();
+    let start = String::from_utf8_lossy(&start).into_owned();
+    (!fit).then(|| format!("{start}\nexpected: {expected:#?}\nfound: {found:#?}\n"))
+}
+
+/// Each row is what is put into a frame, the column where that is wrong, and why. All rows that differ are
+/// told at once.
+pub(crate) fn check_table(test: &str, frame: &str, rows: &str) {
+    let rows = rows.lines().filter_map(|row| row.split_once("=> "));
+    let differences: String =
+        rows.filter_map(|(content, expected)| row(test, frame, content.trim(), expected)).collect();
+    assert!(differences.is_empty(), "{differences}");
+}
+
+pub(crate) fn check_row(test: &str, frame: &str, content: &str, expected: &str) {
+    let difference = row(test, frame, content, expected);
+    assert!(difference.is_none(), "{}", difference.unwrap_or_default());
+}
+
+pub(crate) fn row(test: &str, frame: &str, content: &str, expected: &str) -> Option<String> {
+    let (before, after) = frame.split_once(ANYTHING).unwrap();
+    let (column, expected) = expected.split_once(' ').unwrap();
+    let line = before.matches('\n').count().saturating_add(1);
+    let expected = format!("{line}:{column}: error: {expected}");
+    difference(&Scratch::new(test), format!("{before}{content}{after}"), &[expected.as_str()])
+}
+
+// === frames ===
+
+pub(crate) const TOP: &str = "version: 1\n¤\nrules: [{ name: a, key: [ip], limits: [1/s] }]\n";
+pub(crate) const RULES: &str = "version: 1\nrules: ¤\n";
+pub(crate) const RULE: &str = "version: 1\nrules:\n  - { ¤ }\n";
+pub(crate) const LIMIT: &str = "version: 1\nrules:\n  - { name: a, key: [ip], limits: [¤] }\n";
+pub(crate) const OPTION: &str =
+    "version: 1\nrules:\n  - { name: a, key: [ip], limits: [{ rate: 1/s, ¤ }] }\n";
+pub(crate) const SETTING: &str =
+    "version: 1\nrules:\n  - { name: a, key: [ip], limits: [1/s], ¤ }\n";
+pub(crate) const TIER: &str = "version: 1\ntiers: { default: free, known: [free, pro] }\nrules:\n  - { name: a, key: [ip], limits: [1/s], tiers: { ¤ } }\n";
+pub(crate) const OVERRIDE: &str =
+    "version: 1\nrules:\n  - { name: a, key: [user, ip], limits: [1/s], overrides: [¤] }\n";
+pub(crate) const IDENTITY: &str =
+    "version: 1\nidentity: { ¤ }\nrules: [{ name: a, key: [ip], limits: [1/s] }]\n";
+pub(crate) const WHEN: &str =
+    "version: 1\nrules:\n  - name: a\n    key: [ip]\n    limits: [1/s]\n    when: '¤'\n";
+
+/// Rules about one path each, so that many of them do not meet.
+pub(crate) fn rules(numbers: std::ops::Range<u32>) -> String {
+    let rule =
+        |n| format!("  - {{ name: r{n}, match: {{ path: /p{n} }}, key: [ip], limits: [1/s] }}\n");
+    format!("version: 1\nrules:\n{}", numbers.map(rule).collect::<String>())
+}
+
+// === JSON ===
+
+/// What JSON lists is what the text lists.
+pub(crate) fn same_in_json(file: &str, list: &str, number: usize) {
+    let severity = list.trim_end_matches('s');
+    let output = tidegate(&["lint", "--json", file]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let problems = json[list].as_array().unwrap();
+    let line = |problem: &Value| {
+        let text = problem["text"].as_str().unwrap();
+        format!("{}:{}: {severity}: {text}", problem["line"], problem["column"])
+    };
+    let text = tidegate(&["lint", file]);
+    assert_eq!(problems.iter().map(line).collect::<Vec<_>>(), complaints(file, &text));
+    assert_eq!(problems.len(), number, "{json:#}");
+    let other = if list == "errors" { "warnings" } else { "errors" };
+    assert_eq!(json[other], Value::Array(vec![]), "{json:#}");
+    assert_eq!(output.status.code(), text.status.code());
+}

@@ -1,0 +1,194 @@
+//! Mistakes that show only together, and several of them at once.
+
+use crate::run::{Scratch, accepted, check, difference, refused, rules, same_in_json};
+
+#[test]
+fn rules_that_get_in_each_others_way_are_refused() {
+    let scratch = Scratch::new("together");
+    let twice = rules(0..2).replace("r1", "r0");
+    check(&scratch, twice, &["4:5: error: a second rule named `r0`; the first is at 3:5"]);
+    let all = "rules:\n  - { name: all, key: [ip], limits: [1/s], stop: true }";
+    check(
+        &scratch,
+        rules(0..1).replace("rules:", all),
+        &["4:5: error: rule `r0` is never reached: `all` at 3:5 covers it and says stop"],
+    );
+    let many = rules(0..6).replace("1/s", "1/s, 10/min, 100/h");
+    let many = (0..6).fold(many, |many, n| many.replace(&format!("/p{n}"), "/p"));
+    check(
+        &scratch,
+        many,
+        &[
+            "8:5: error: more than 16 limits can apply to one request, such as one that matches `r5`; at most 16",
+        ],
+    );
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
+    let scratch = Scratch::new("several");
+    let content = "
+version: 2
+identity: { trusted: [0.0.0.0/0], user: x-user }
+tiers: { default: gold, known: [free] }
+rules:
+  - limits: [1/x, 0/s]
+    name: a b
+    wehn: 'cost > 1'
+    on_limit: { delay: { max_wait: 2, max_queue: 0 } }
+    shadow: yes
+  - { name: b, key: [cost], limits: [{ rate: -1/s, burst: 0, name: c d }], mode: sotf }
+";
+    let expected = [
+        "2:10: error: version 2",
+        "3:22: error: this is everybody, and everybody could forge headers",
+        "3:41: error: `x-user` is no place to read an attribute",
+        "4:19: error: `gold` is not among `known`",
+        "6:5: error: a rule needs the key `key`",
+        "6:14: error: unknown period `x`",
+        "6:19: error: `0/s`: an amount of 0",
+        "7:11: error: `a b` is no name for ¤; it has 1 to 64 of `A-Z a-z 0-9 . _ -`, and no point first",
+        "8:5: error: unknown key `wehn`, did you mean `when`?",
+        "9:36: error: `max_wait`: unknown period",
+        "9:50: error: `max_queue` is a whole number from 1",
+        "10:13: error: `shadow` is `true` or `false`, not `yes`",
+        "11:2¤ error: `cost` is how much a request takes",
+        "11:46: error: `-1` is no amount",
+        "11:59: error: `burst` is a whole number from 1, not `0`",
+        "11:68: error: `c d` is no name for a limit",
+        "11:82: error: `mode` is",
+    ];
+    check(&scratch, content, &expected);
+    same_in_json(&scratch.file(content), "errors", expected.len());
+}
+
+#[test]
+fn a_mistake_made_often_is_told_a_hundred_times() {
+    let found = refused(&Scratch::new("often"), rules(0..150).replace("limits", "limts"));
+    assert_eq!(found.len(), 100, "{found:?}");
+    let all_alike = found.iter().all(|line| line.contains("did you mean `limits`?"));
+    assert!(all_alike && found[0].starts_with("3:50: error: "), "{found:?}");
+    assert!(
+        found[99].starts_with("102:") && found[99].ends_with("(and more below; these first)"),
+        "{}",
+        found[99]
+    );
+}
+
+/// A list of mistakes that are made in one file, where a reader could stop at the first.
+const AT_ONCE: [(&str, &[&str]); 12] = [
+    (
+        "rules:\n  - { name: a, key: [ip], limits: [0/s] }",
+        &["1:1: error: a policy needs the key `version`", "2:36: error: `0/s`: an amount of 0"],
+    ),
+    (
+        "version: 1\nversion: 1\nrules:\n  - { name: a, key: [ip], limts: [1/s] }",
+        &["2:1: error: `version` stands here twice", "4:27: error: unknown key `limts`"],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [{ rate: bad, block: yes }] }",
+        &["3:44: error: `bad` is no rate", "3:56: error: `block` is `true` or `false`, not `yes`"],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [{ rate: 1/s, burst: x, refill: y }] }",
+        &[
+            "3:56: error: `burst` is a whole number from 1, not `x`",
+            "3:67: error: `refill` is ¤, not `y`",
+        ],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [{ rate: 1/s, algorithm: x, burst: 0 }] }",
+        &[
+            "3:60: error: `algorithm` is ¤, not `x`",
+            "3:70: error: `burst` is a whole number from 1, not `0`",
+        ],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [1/s], consistency: { write_back: { lease: 101%, interval: 2h } } }",
+        &[
+            "3:78: error: `lease` is `1%` to `100%`, not `101%`",
+            "3:94: error: `interval` is at most 1h, not `2h`",
+        ],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [1/s], mode: { elastic: { up_to: 1%, while: load < } } }",
+        &[
+            "3:68: error: `up_to` is `101%` to `1000%`, not `1%`",
+            "3:85: error: in `load <`: something is missing",
+        ],
+    ),
+    (
+        "version: 1\ntiers: { default: [x], known: gold }\nrules: [{ name: a, key: [ip], limits: [1/s] }]",
+        &[
+            "2:19: error: `default` is a text, not a list",
+            "2:31: error: `known` is a list; write `[gold]`",
+        ],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [1/s] }\n  - { name: a, key: [ip], limits: [0/s] }",
+        &[
+            "4:5: error: a second rule named `a`; the first is at 3:5",
+            "4:36: error: `0/s`: an amount of 0",
+        ],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [0/s] }\n  - { name: a, key: [ip], limits: [1/s] }",
+        &[
+            "3:36: error: `0/s`: an amount of 0",
+            "4:5: error: a second rule named `a`; the first is at 3:5",
+        ],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [1/s] }\n  - { name: a, key: [ip], limits: [1/s] }\n  - { name: a, key: [ip], limits: [1/s] }",
+        &[
+            "4:5: error: a second rule named `a`; the first is at 3:5",
+            "5:5: error: a second rule named `a`; the first is at 3:5",
+        ],
+    ),
+    (
+        "version: 1\nrules:\n  - { name: a, key: [user], limits: [1/s], overrides: [{ key: { user: '' }, limits: [0/s] }] }",
+        &["3:71: error: `user` is never empty", "3:86: error: `0/s`: an amount of 0"],
+    ),
+];
+
+#[test]
+fn one_mistake_does_not_hide_another() {
+    let scratch = Scratch::new("at-once");
+    let different = |(content, expected): (&str, &[&str])| difference(&scratch, content, expected);
+    let differences: String = AT_ONCE.into_iter().filter_map(different).collect();
+    assert!(differences.is_empty(), "{differences}");
+}
+
+/// So many rules that are otherwise alike.
+fn alike(name: &str, number: u32, settings: &str) -> String {
+    let rule = |n| format!("  - {{ name: {name}{n}, key: [ip], limits: [1/s], {settings} }}\n");
+    (0..number).map(rule).collect()
+}
+
+/// No rule has more than nine of its kind, but one request meets both kinds.
+#[test]
+fn limits_are_added_up_over_rules_that_meet() {
+    let by_method = alike("m", 9, "match: { method: GET }");
+    let by_path = alike("p", 9, "match: { path: /a }");
+    check(
+        &Scratch::new("meet"),
+        format!("version: 1\nrules:\n{by_method}{by_path}"),
+        &[
+            "19:5: error: more than 16 limits can apply to one request, such as one that matches `p7`",
+        ],
+    );
+}
+
+#[test]
+fn what_stands_behind_a_stop_does_not_count() {
+    let scratch = Scratch::new("behind");
+    let stop = "version: 1\nrules:\n  - { name: x, key: [ip], limits: [1/s], stop: true";
+    // Sixteen for others, and one for those that stop: nobody meets seventeen.
+    let general: String =
+        (0..16).map(|n| alike(&format!("g{n}-"), 1, &format!("when: cost > {n}"))).collect();
+    let content = format!("{stop}, match: {{ path: /x }} }}\n{general}");
+    assert_eq!(accepted(&scratch, content), [""; 0]);
+    // It is never reached, but nobody meant it to be.
+    let content = format!("{stop} }}\n{}", alike("off", 1, "enabled: false"));
+    assert_eq!(accepted(&scratch, content), [""; 0]);
+}

@@ -1,0 +1,88 @@
+//! What is legal but surely a mistake: told, and refused only on demand.
+
+use crate::run::{POLICY, Scratch, complaints, fits, same_in_json, tidegate};
+use serde_json::Value;
+
+const WARNED: [(&str, &str); 14] = [
+    (
+        "rules: [{ name: a, key: [ip], limits: [1/s, 100/min] }]",
+        "2:9: warning: rule `a`: `100/min` can never bind, because `1/s` lets less through",
+    ),
+    (
+        "rules: [{ name: a, key: [user], limits: [1/s] }]",
+        "2:9: warning: rule `a`: a request without `user` is counted by no rule; write `user|ip`",
+    ),
+    (
+        "rules: [{ name: a, key: [ip], limits: [1/s] }, { name: b, key: [ip], limits: [9/min] }]",
+        "2:48: warning: rule `b` is about the same requests and keys as `a` at 2:9",
+    ),
+    (
+        "rules: [{ name: a, key: [ip], limits: [1/s], denied: charged, on_limit: { flag: x } }]",
+        "2:9: warning: rule `a`: `denied: charged` has no effect",
+    ),
+    (
+        "rules: [{ name: a, match: { pth: /a }, key: [ip], limits: [1/s] }]",
+        "2:9: warning: rule `a`: `pth` is no attribute of `identity`; did you mean `path`?",
+    ),
+    (
+        "rules: [{ name: a, match: { path: '/a/:id' }, key: [ip], limits: [1/s] }]",
+        "2:9: warning: rule `a`: `:id` is matched letter by letter; `*` is any one segment",
+    ),
+    (
+        "rules: [{ name: a, match: { path: '/a/{id}/b' }, key: [ip], limits: [1/s] }]",
+        "2:9: warning: rule `a`: `{id}` is matched letter by letter; `*` is any one segment",
+    ),
+    (
+        "rules: [{ name: a, match: { user: 'a*' }, key: [ip], limits: [1/s] }]",
+        "2:9: warning: rule `a`: `user: a*` is compared letter by letter; a star means nothing there",
+    ),
+    (
+        "rules: [{ name: a, match: { tier: gold }, key: [ip], limits: [1/s] }]",
+        "2:9: warning: rule `a`: there is no tier `gold`; list it under `tiers`",
+    ),
+    (
+        "rules: [{ name: a, when: 'cost > 1 and pth == \"/x\"', key: [ip], limits: [1/s] }]",
+        "2:9: warning: rule `a`: `pth` is no attribute of `identity`; did you mean `path`?",
+    ),
+    (
+        "identity: { trusted: [10.0.0.0/8], user: header:x-user }\nrules: [{ name: a, when: 'not usr in [\"x\"]', key: [ip], limits: [1/s] }]",
+        "3:9: warning: rule `a`: `usr` is no attribute of `identity`; did you mean `user`?",
+    ),
+    (
+        "identity: { user: header:x-user }\nrules: [{ name: a, key: [user|ip], limits: [1/s] }]",
+        "¤ warning: `identity.user` is read from requests, but `trusted` names nobody",
+    ),
+    (
+        "identity: { trusted: everyone }\nrules: [{ name: a, key: [ip], limits: [1/s] }]",
+        "¤ warning: `trusted: everyone`: whoever reaches this port can claim to be anybody",
+    ),
+    (
+        "identity: { ip: { ipv6_prefix: 128 } }\nrules: [{ name: a, key: [ip], limits: [1/s] }]",
+        "¤ warning: `ipv6_prefix: 128`: a single host has 2⁶⁴ addresses",
+    ),
+];
+
+#[test]
+fn warnings_are_told_and_refused_only_on_demand() {
+    let scratch = Scratch::new("warnings");
+    for (content, expected) in WARNED {
+        let file = scratch.file(format!("version: 1\n{content}\n"));
+        let output = tidegate(&["lint", &file]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let found = complaints(&file, &output);
+        assert!(found.len() == 1 && fits(&found[0], expected), "{expected}: {found:#?}");
+        same_in_json(&file, "warnings", 1);
+        let denied = tidegate(&["lint", "--deny-warnings", &file]);
+        assert_eq!(denied.status.code(), Some(2), "{denied:?}");
+        assert_eq!(denied.stdout, output.stdout);
+        let json = tidegate(&["lint", "--deny-warnings", "--json", &file]);
+        assert_eq!(json.status.code(), Some(2), "{json:?}");
+    }
+}
+
+#[test]
+fn json_says_when_there_is_nothing_to_say() {
+    let output = tidegate(&["lint", "--json", POLICY]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json, serde_json::json!({ "errors": [], "warnings": [] }));
+}

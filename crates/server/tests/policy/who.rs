@@ -1,0 +1,144 @@
+//! Who is counted, and which requests: identities, networks, keys, paths and conditions.
+
+use crate::run::{ANYTHING, IDENTITY, SETTING, Scratch, WHEN, accepted, check_row, check_table};
+
+#[test]
+fn identities_that_nobody_has_are_refused() {
+    check_table(
+        "identity",
+        IDENTITY,
+        "
+trusted: [10.0.0.0/33]      => 23 `10.0.0.0/33` is no network; write it like `10.0.0.0/8` or `2001:db8::/32`
+trusted: ['2001:db8::/129'] => 23 `2001:db8::/129` is no network
+trusted: [localhost]        => 23 `localhost` is no network
+trusted: [10.0.0.1/8]       => 23 `10.0.0.1/8` names a host in a network; did you mean `10.0.0.0/8`?
+trusted: [0.0.0.0/0]        => 22 this is everybody, and everybody could forge headers; if every peer is a proxy of yours, write `trusted: everyone`
+trusted: ['::/0']           => 22 this is everybody, and everybody could forge headers
+trusted: 10.0.0.0/8         => 22 `trusted` is a list of networks, or `everyone`, not `10.0.0.0/8`
+trusted: [0.0.0.0/1, 128.0.0.0/1] => 22 this is everybody, and everybody could forge headers
+trusted: ['::/1', '8000::/1']     => 22 this is everybody, and everybody could forge headers
+trusted: ['::ffff:10.0.0.0/104']  => 23 `::ffff:10.0.0.0/104` is IPv4 in IPv6 clothes; write `10.0.0.0/8`
+trusted: [010.0.0.0/8]      => 23 `010.0.0.0/8` is no network; write it like `10.0.0.0/8`
+trusted: [10.0.0.0/+8]      => 23 `10.0.0.0/+8` is no network; write it like `10.0.0.0/8`
+trusted: evryone            => 22 `trusted` is a list of networks, or `everyone`, not `evryone`, did you mean `everyone`?
+trsuted: [10.0.0.0/8]       => 13 unknown key `trsuted`, did you mean `trusted`?
+ipp: { ipv6_prefix: 64 }    => 13 unknown key `ipp`, did you mean `ip`?
+trusted: {}                 => 22 `trusted` is a list, not a map
+ip: 64                      => 17 `ip` is a map with keys such as `ipv6_prefix`, `header`, not a text
+ip: { ipv6_prefix: 0 }      => 32 `ipv6_prefix` is a whole number from 1 to 128, not `0`
+ip: { ipv6_prefix: 129 }    => 32 `ipv6_prefix` is a whole number from 1 to 128, not `129`
+ip: { ipv6_prefix: '64' }   => 32 `ipv6_prefix` is a number; write 64 without quotes
+ip: { header: x-forwarded-fro } => 27 `header` is ¤, not `x-forwarded-fro`, did you mean `x-forwarded-for`?
+user: x-user-id             => 19 `x-user-id` is no place to read an attribute; write `header:NAME`
+user: headr:x               => 19 `headr:x` is no place to read an attribute
+'a b': header:x             => 13 `a b` cannot be an attribute of your own
+path: header:x              => 13 `path` cannot be an attribute of your own
+",
+    );
+    check_table(
+        "networks",
+        SETTING,
+        "
+match: { ip: 10.0.0.0/33 }  => 55 `10.0.0.0/33` is no network; write it like `10.0.0.0/8` or `2001:db8::/32`
+match: { ip: 'fd00::/129' } => 55 `fd00::/129` is no network
+match: { ip: 10.9.8.7/8 }   => 55 `10.9.8.7/8` names a host in a network; did you mean `10.0.0.0/8`?
+match: { ip: 010.0.0.0/8 }  => 55 `010.0.0.0/8` is no network
+match: { ip: '::ffff:10.0.0.0/104' } => 55 `::ffff:10.0.0.0/104` is IPv4 in IPv6 clothes; write `10.0.0.0/8`
+match: { ip: [10.0.0.0/8, here] } => 68 `here` is no network
+",
+    );
+}
+
+#[test]
+fn keys_and_paths_that_match_nothing_are_refused() {
+    // The column is the key's or that of its part: both show where to look.
+    check_table(
+        "key",
+        "version: 1\nrules:\n  - { name: a, limits: [1/s], key: ¤ }\n",
+        "
+[user, user] => ¤ `user` stands in the key twice
+[user||ip]   => ¤ `` is no attribute; a name has 1 to 64 of `A-Z a-z 0-9 _ - .`
+['user,ip']  => ¤ `user,ip` is no attribute
+[cost]       => ¤ `cost` is how much a request takes, not who sends it
+[ip/0]       => ¤ `ip/0`: a prefix is `ip/1` to `ip/128`
+[ip/129]     => ¤ `ip/129`: a prefix is `ip/1` to `ip/128`
+[ip/+64]     => ¤ `ip/+64`: a prefix is `ip/1` to `ip/128`
+[user/64]    => ¤ `user/64`: a prefix is `ip/1` to `ip/128`
+[a, b, c, d, e, f, g, h, i] => ¤ a key has at most 8 attributes
+",
+    );
+    check_table(
+        "paths",
+        SETTING,
+        "
+match: { path: urls }     => 57 `urls`: a path begins with a slash
+match: { path: [/a, b] }  => 62 `b`: a path begins with a slash
+match: { path: /url* }    => 57 `/url*`: `url*`: a star stands for a whole segment
+match: { path: /**/a/** } => 57 `/**/a/**`: `**` may stand in a pattern once
+match: { path: '/a?x=1' } => 57 `/a?x=1`: a path is matched without its query
+match: { path: **/x }     => 57 a star begins an alias here; put quotes around the text
+match: { method: GET POST } => 59 `GET POST` is no method; write one word such as `POST`, or a list
+match: { path: /a%zz }    => 57 `/a%zz`: a percent sign needs two hexadecimal digits
+",
+    );
+}
+
+#[test]
+fn conditions_are_refused_where_they_go_wrong() {
+    check_table(
+        "when",
+        WHEN,
+        r#"
+                     => 12 in ``: something is missing at the end
+cost                 => 16 in `cost`: a comparison is missing, such as `==`
+cost <               => 18 in `cost <`: something is missing at the end
+cost =< 5            => 17 in `cost =< 5`: write `<=` instead of `=<`
+cost = 3             => 17 in `cost = 3`: write `==` instead of `=`
+user == "x           => 20 ¤: a text that does not end; close it with `"`
+cost > 1 && cost < 5 => 21 ¤: write `and` instead of `&&`
+cost > 1 || cost < 5 => 21 ¤: write `or` instead of `||`
+!cost > 1            => 12 ¤: write `not` instead of `!`
+(cost > 1            => 21 ¤: `)` is missing
+cost > 1)            => 20 ¤: `)` here; write `and` or `or`
+cost > 1 cost < 5    => 21 ¤: `cost` here; write `and` or `or`
+cost > 1e3           => 19 ¤: `1e3` is no number; write it like `0.7`
+cost + 1 > 2         => 17 ¤: `+` has no meaning here
+cost == "5"          => 12 ¤: `cost` is a number; write it without quotes
+user > "a"           => 17 ¤: `>` compares with a number
+1 == 1               => 12 ¤: a comparison needs a name, such as `cost` or `user`
+user.startswith("a") => 17 ¤: `startswith` is no test of a text; there are `starts_with`
+user.starts_with(a)  => 29 ¤: write a text between quotes here
+user in [x]          => 21 ¤: write a number or a text here
+ip == "here"         => 12 in ¤: `here` is no network; write it like `10.0.0.0/8` or `2001:db8::/32`
+ip in ["10.0.0.1/8"] => 19 ¤: `10.0.0.1/8` names a host in a network; did you mean `10.0.0.0/8`?
+user not in []       => 25 ¤: `]` here; write a name, a number or a text
+user not on ["x"]    => 21 ¤: `in` is missing
+path == "x"          => ¤ in ¤: `x`: a path begins with a slash
+user == "日本" and @ => 29 ¤: `@` has no meaning here
+"#,
+    );
+    check_row("when-arrow", WHEN, "cost => 5", "17 in `cost => 5`: write `>=` instead of `=>`");
+    let brackets = |n: usize| format!("{}cost > 1{}", "(".repeat(n), ")".repeat(n));
+    let chain = format!("cost > 1{}", " and cost > 1".repeat(999));
+    for (condition, expected) in [
+        (brackets(17), "28 ¤: nested deeper than 16"),
+        (brackets(1_000), "28 ¤: nested deeper than 16"),
+        (brackets(10_000), "12 ¤: an expression has at most 2048 bytes"),
+        (chain, "12 ¤: an expression has at most 2048 bytes"),
+    ] {
+        check_row("when-long", WHEN, &condition, expected);
+    }
+    let elastic = "mode: { elastic: { up_to: 200%, while: 'load <' } }";
+    check_row("while", SETTING, elastic, "88 in `load <`: something is missing at the end");
+}
+
+#[test]
+fn conditions_may_be_written_as_they_are_spoken() {
+    let scratch = Scratch::new("when-right");
+    for condition in
+        [r#"user not in ["x"]"#, r#"not user in ["x", "y"]"#, r#"ip in ["10.0.0.0/8"]"#]
+    {
+        let content = WHEN.replace(ANYTHING, condition);
+        assert_eq!(accepted(&scratch, content), [""; 0], "{condition}");
+    }
+}
