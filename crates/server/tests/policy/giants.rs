@@ -133,7 +133,7 @@ fn more_than_anybody_has_is_refused_within_the_bounds() {
         SETTING.replace(ANYTHING, &unknown).replace("rules", &known),
         &[
             "2:8: error: 2000 tiers; there are at most 64",
-            "2004:49: error: 2000 tiers; there are at most 64",
+            "2005:49: error: 2000 tiers; there are at most 64",
         ],
     );
     let addresses = format!("match: {{ ip: [{}] }}", "x, ".repeat(20_000));
