@@ -211,17 +211,20 @@ impl<'l> Plan<'l> {
     where
         'l: 's,
     {
-        let judged: Vec<Decision> = (self.takes.iter().zip(&*states))
+        let mut decisions: Vec<Decision> = (self.takes.iter().zip(&*states))
             .map(|(take, written)| take.limit.decide(written, &self.ask(take, now)))
             .collect();
         // A plan without all its states is a mistake of its store, and no reason to let anything pass.
-        let complete = judged.len() == self.takes.len();
+        let complete = decisions.len() == self.takes.len();
         let passes = complete
-            && !(self.takes.iter().zip(&judged))
+            && !(self.takes.iter().zip(&decisions))
                 .any(|(take, decision)| take.need == Need::Required && !decision.passes());
-        let (decisions, receipts) = (self.takes.iter().zip(states).zip(judged))
-            .map(|((take, written), judged)| self.finish(take, written, judged, passes, now))
-            .unzip();
+        let mut receipts = Vec::with_capacity(decisions.len());
+        for ((take, written), decision) in self.takes.iter().zip(states).zip(&mut decisions) {
+            let (finished, receipt) = self.finish(take, written, *decision, passes, now);
+            *decision = finished;
+            receipts.push(receipt);
+        }
         Done { passes, decisions, receipts }
     }
 

@@ -16,6 +16,7 @@ use crate::receipt::{Receipt, Taken};
 use crate::signals::Signals;
 use crate::verdict::{DecidedBy, Entry, Verdict};
 use arc_swap::ArcSwap;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ use tidegate_core::{Bound, Decision, Need, Outcome, Plan, Retry, Span, Take, Tim
 use tidegate_policy::{
     Attributes, Count, Mode, OnLimit, OnStoreError, Policy, ResolvedRule, Rule, RuleLimit,
 };
-use tidegate_store::{Clock, Memory, Name, ReceiptId, Secret, Store};
+use tidegate_store::{Clock, LimitName, Memory, ReceiptId, Secret, Store};
 
 /// How long a receipt can be settled, unless said otherwise.
 const SETTLE_WITHIN: Span = Span::from_secs(60);
@@ -264,12 +265,12 @@ impl<S: Store> Limiter<S> {
         live: &'l Live,
         attributes: &'l Attributes<'_>,
         check: &Check<'_>,
-    ) -> Vec<Asked<'l>> {
+    ) -> SmallVec<[Asked<'l>; 4]> {
         let resolved = live.policy.resolve(&live.changes, attributes, check.cost.get());
         if resolved.unknown_tier {
             self.inner.unknown_tiers.fetch_add(1, Ordering::Relaxed);
         }
-        let mut asked = Vec::with_capacity(resolved.rules.len().saturating_mul(2));
+        let mut asked = SmallVec::new();
         for resolved in &resolved.rules {
             self.ask_rule(resolved, check, &mut asked);
         }
@@ -280,17 +281,16 @@ impl<S: Store> Limiter<S> {
         &self,
         resolved: &ResolvedRule<'l>,
         check: &Check<'_>,
-        asked: &mut Vec<Asked<'l>>,
+        asked: &mut SmallVec<[Asked<'l>; 4]>,
     ) {
         let rule = resolved.rule;
-        let key: Vec<(&str, &str)> =
-            resolved.values.pairs().iter().map(|(name, value)| (*name, &**value)).collect();
+        let subject = self.inner.secret.subject(resolved.values.pairs());
         let bound = self.bound(rule.mode());
         let optional =
             resolved.shadow || matches!(rule.on_limit(), OnLimit::Deprioritize | OnLimit::Flag(_));
         for limit in resolved.allowance.limits() {
-            let name = Name { rule: rule.name(), limit: limit.id(), key: &key };
-            let state = name.id(limit.limit(), &self.inner.secret);
+            let name = limit.tag(|| LimitName::new(rule.name(), limit.id(), limit.limit()).0);
+            let state = self.inner.secret.state(LimitName(name), subject);
             let take = Take {
                 need: if optional { Need::Optional } else { Need::Required },
                 bound,
@@ -453,7 +453,7 @@ fn max_wait(asked: &[Asked<'_>]) -> Span {
     waits.min().unwrap_or(Span::from_nanos(u64::MAX))
 }
 
-fn entries(asked: &[Asked<'_>], decisions: Vec<Decision>) -> Vec<Entry> {
+fn entries(asked: &[Asked<'_>], decisions: Vec<Decision>) -> SmallVec<[Entry; 4]> {
     let entry = |(asked, decision): (&Asked<'_>, Decision)| Entry {
         rule: asked.number,
         limit: asked.limit.clone(),

@@ -6,6 +6,7 @@
 
 use crate::live::Live;
 use crate::receipt::Receipt;
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_core::{Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
@@ -42,7 +43,7 @@ pub struct Verdict {
     /// When, by the clock of the store.
     pub decided_at: Timestamp,
     pub(crate) live: Arc<Live>,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: SmallVec<[Entry; 4]>,
     pub(crate) receipt: Option<Receipt>,
 }
 
@@ -114,7 +115,7 @@ impl Verdict {
     /// Folds answers into one.
     pub(crate) fn fold(
         live: Arc<Live>,
-        entries: Vec<Entry>,
+        entries: SmallVec<[Entry; 4]>,
         decided_by: DecidedBy,
         decided_at: Timestamp,
     ) -> Self {

@@ -168,6 +168,11 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
     address.or_else(with_port).map(|address| address.to_canonical())
 }
 
+/// Digits, and no zero before others.
+pub(crate) fn is_plain_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'))
+}
+
 /// A network as people write it, strictly: no host bits, no leading zeros, IPv4 as IPv4.
 pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
     let hint = "write it like `10.0.0.0/8` or `2001:db8::/32`";
@@ -175,7 +180,7 @@ pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
     let (address, bits) = text.split_once('/').map_or((text, None), |(a, bits)| (a, Some(bits)));
     let address: IpAddr = address.parse().map_err(|_| refused())?;
     let whole = if address.is_ipv4() { 32 } else { 128 };
-    let plain = |bits: &str| bits.bytes().all(|byte| byte.is_ascii_digit());
+    let plain = |bits: &str| is_plain_number(bits);
     let bits = bits.map_or(Some(whole), |bits| bits.parse().ok().filter(|_| plain(bits)));
     let network = bits.and_then(|bits| IpNet::new(address, bits).ok()).ok_or_else(refused)?;
     if network.trunc() != network {
@@ -211,6 +216,26 @@ impl AddressKey {
                 Err(_) => Self(Counted::Whole(address.into())),
             },
         }
+    }
+}
+
+impl AddressKey {
+    /// As text. IPv4 is what most requests have, so it takes the short way.
+    pub(crate) fn text(&self) -> String {
+        let Counted::Whole(IpAddr::V4(address)) = self.0 else { return self.to_string() };
+        let mut text = String::with_capacity(15);
+        for (at, octet) in address.octets().into_iter().enumerate() {
+            if at > 0 {
+                text.push('.');
+            }
+            for (digit, shown) in [(octet / 100, octet >= 100), (octet / 10 % 10, octet >= 10)] {
+                if shown {
+                    text.push(char::from(b'0'.saturating_add(digit)));
+                }
+            }
+            text.push(char::from(b'0'.saturating_add(octet % 10)));
+        }
+        text
     }
 }
 
@@ -331,5 +356,9 @@ mod tests {
         assert_eq!(of("2001:db8:0:1::1", 48), "2001:db8::/48");
         assert_eq!(of("192.0.2.1", 8), "192.0.2.1");
         assert_ne!(of("::ffff:192.0.2.1", 64), of("::ffff:192.0.2.2", 64));
+        for octet in 0..=255u8 {
+            let key = AddressKey::new([octet, 0, 99, octet].into(), 64);
+            assert_eq!(key.text(), key.to_string());
+        }
     }
 }

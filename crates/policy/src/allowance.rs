@@ -11,7 +11,7 @@
 use crate::number::Number;
 use crate::rate::{Per, Rate};
 use crate::zone;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tidegate_core::{Algorithm, Calendar, Headroom, Limit, LimitError, Period, Timestamp};
 
 /// What somebody may take under a rule.
@@ -38,12 +38,23 @@ pub enum Allowance {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLimit(Arc<Written>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Written {
     id: Box<str>,
     rate: Rate,
     limit: Limit,
+    /// See [`RuleLimit::tag`].
+    tag: OnceLock<u128>,
 }
+
+/// What was derived from them makes no difference.
+impl PartialEq for Written {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.id, &self.rate, &self.limit) == (&other.id, &other.rate, &other.limit)
+    }
+}
+
+impl Eq for Written {}
 
 /// Why a limit was refused.
 ///
@@ -154,7 +165,7 @@ impl RuleLimit {
         };
         let limit = Limit::new(rate.amount, period, algorithm)?.with_headroom(headroom)?;
         let id = name.unwrap_or_else(|| rate.period_text()).into();
-        Ok(Self(Arc::new(Written { id, rate, limit })))
+        Ok(Self(Arc::new(Written { id, rate, limit, tag: OnceLock::new() })))
     }
 
     /// How a rate is counted when nothing else is said.
@@ -183,6 +194,19 @@ impl RuleLimit {
     #[must_use]
     pub fn limit(&self) -> &Limit {
         &self.0.limit
+    }
+
+    /// A number that whoever names states derives from this limit once. A limit belongs to one rule and one
+    /// allowance, so it has one name.
+    ///
+    /// ```
+    /// let limit = tidegate_policy::RuleLimit::from_rate("3/s").unwrap();
+    /// assert_eq!(limit.tag(|| 7), 7);
+    /// assert_eq!(limit.tag(|| 8), 7);
+    /// ```
+    #[must_use]
+    pub fn tag(&self, derive: impl FnOnce() -> u128) -> u128 {
+        *self.0.tag.get_or_init(derive)
     }
 
     /// Its rate, as written; scaled ones as they would be written.

@@ -31,7 +31,7 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     method: Option<Cow<'a, str>>,
-    path: Option<NormalPath>,
+    path: Option<NormalPath<'a>>,
     address: Option<IpAddr>,
     named: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
@@ -116,7 +116,7 @@ impl<'a> Attributes<'a> {
         let present = !value.is_empty();
         match &*name {
             "ip" => self.address = present.then(|| address(&value)).transpose()?,
-            "path" => self.path = present.then(|| NormalPath::new(&value)).transpose()?,
+            "path" => self.path = present.then(|| path(value)).transpose()?,
             "method" => self.method = present.then(|| method(value)).transpose()?,
             _ => self.set_named(name, value)?,
         }
@@ -142,7 +142,7 @@ impl<'a> Attributes<'a> {
     /// assert_eq!(request.get("path").as_deref(), Some("/a/b"));
     /// ```
     #[must_use]
-    pub fn at_path(self, path: NormalPath) -> Self {
+    pub fn at_path(self, path: NormalPath<'a>) -> Self {
         Self { path: Some(path), ..self }
     }
 
@@ -201,7 +201,7 @@ impl<'a> Attributes<'a> {
         self.address
     }
 
-    pub(crate) fn path(&self) -> Option<&NormalPath> {
+    pub(crate) fn path(&self) -> Option<&NormalPath<'a>> {
         self.path.as_ref()
     }
 
@@ -230,6 +230,13 @@ impl<'a> Attributes<'a> {
         }
         self.named.push((name, value));
         Ok(())
+    }
+}
+
+fn path(text: Cow<'_, str>) -> Result<NormalPath<'_>, PathError> {
+    match text {
+        Cow::Borrowed(text) => NormalPath::new(text),
+        Cow::Owned(text) => NormalPath::new(&text).map(NormalPath::into_owned),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::key::KeyValues;
 use crate::overrides::{OverrideError, Overrides, spelled};
 use crate::policy::{Origin, Policy};
 use crate::rule::Rule;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use tidegate_core::Timestamp;
 
@@ -80,7 +81,7 @@ pub struct Resolved<'p> {
     /// The request named a tier that there is not.
     pub unknown_tier: bool,
     /// The rules, in the order of the file.
-    pub rules: Vec<ResolvedRule<'p>>,
+    pub rules: SmallVec<[ResolvedRule<'p>; 4]>,
 }
 
 /// A rule that applies to a request, and what it allows.

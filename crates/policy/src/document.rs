@@ -160,6 +160,12 @@ fn text(bytes: &[u8]) -> Result<&str, Problem> {
         let text = format!("a line of more than {LONGEST_LINE} bytes; break it");
         return Err(problem(Place { line: narrow(long.saturating_add(1)), column: 1 }, text));
     }
+    if let Some(line) = too_long_in_brackets(bytes) {
+        let text = format!(
+            "more than {LONGEST_LINE} bytes in brackets; write long lists line by line, with `-`"
+        );
+        return Err(problem(Place { line: narrow(line), column: 1 }, text));
+    }
     let text = str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default());
         problem(end_of(&before), "this is no UTF-8; save the file as UTF-8")
@@ -172,6 +178,63 @@ fn text(bytes: &[u8]) -> Result<&str, Problem> {
         }
         None => Ok(text),
     }
+}
+
+/// The line on which brackets open that hold too much. The parser keeps what is in brackets in pieces until it
+/// knows that it is no key.
+///
+/// Brackets count where a value may begin, and not in quotes or remarks. What is open ends, at the latest, with
+/// a line that is indented no more than the one on which it opened, unless that is the margin.
+fn too_long_in_brackets(bytes: &[u8]) -> Option<usize> {
+    let mut open: Option<(usize, usize, usize)> = None; // line, indentation, bytes so far
+    let mut depth = 0usize;
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let indentation = line.iter().take_while(|byte| **byte == b' ').count();
+        let outer = open.filter(|(_, outer, _)| *outer > 0 && indentation <= *outer);
+        if outer.is_some() && !line.iter().all(u8::is_ascii_whitespace) {
+            (open, depth) = (None, 0);
+        }
+        for bracket in brackets(line) {
+            depth = if bracket { depth.saturating_add(1) } else { depth.saturating_sub(1) };
+            open = match (depth, open) {
+                (0, _) => None,
+                (_, None) => Some((number, indentation, 0)),
+                (_, open) => open,
+            };
+        }
+        if let Some((_, _, so_far)) = &mut open {
+            *so_far = so_far.saturating_add(line.len()).saturating_add(1);
+        }
+        if let Some((line, _, _)) = open.filter(|(_, _, so_far)| *so_far > LONGEST_LINE) {
+            return Some(line);
+        }
+    }
+    None
+}
+
+/// The brackets of a line, outside of quotes and remarks: true for those that open.
+fn brackets(line: &[u8]) -> impl Iterator<Item = bool> {
+    let (mut quote, mut before) = (None, b' ');
+    line.iter().filter_map(move |byte| {
+        let begins =
+            before.is_ascii_whitespace() || matches!(before, b'[' | b'{' | b',' | b':' | b'-');
+        before = *byte;
+        match (quote, byte) {
+            (Some(open), _) => {
+                quote = Some(open)
+                    .filter(|open| open != byte && *open != b'#')
+                    .or(Some(open).filter(|o| *o == b'#'));
+                None
+            }
+            (None, b'"' | b'\'' | b'#') if begins => {
+                quote = Some(*byte);
+                None
+            }
+            (None, b'[' | b'{') if begins => Some(true),
+            (None, b']' | b'}') => Some(false),
+            (None, _) => None,
+        }
+    })
 }
 
 /// The place right behind a text.
@@ -393,8 +456,10 @@ const LONGEST_TEXT: usize = 400;
 /// Whether a terminal does something else with a character than to show it: control characters, and those
 /// that turn the direction of writing.
 pub(crate) fn is_obeyed(c: char) -> bool {
-    let turns =
-        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
     c.is_control() || turns
 }
 
@@ -495,6 +560,6 @@ mod tests {
         assert!(problem(&deep).contains("nested deeper than 16"));
         assert!(problem(&"a".repeat(5 * 1024 * 1024)).contains("more than 4194304 bytes"));
         let wide = format!("[{}]", "1,\n".repeat(500_000));
-        assert!(problem(&wide).contains("more than 400000 values"));
+        assert!(problem(&wide).contains("more than 262144 bytes in brackets"));
     }
 }

@@ -15,13 +15,13 @@ use crate::attributes::shown;
 use crate::document::{Document, Entry, MOST_PROBLEMS, Place, Problem, Value};
 use crate::expression::Expression;
 use crate::grammar;
-use crate::identity::{Identity, Source, is_everybody};
+use crate::identity::{Identity, Source, is_digest, is_everybody};
 use crate::key::{Key, is_attribute};
 use crate::overrides::Overrides;
 use crate::path::Pattern;
 use crate::policy::{Policy, Tiers};
 use crate::rate;
-use crate::reader::{Chosen, Fields, Reader, hint};
+use crate::reader::{Chosen, Fields, Reader, hint, nearest};
 use crate::rule::{Condition, Consistency, Count, Mode, OnLimit, OnStoreError, Overflow, Rule};
 use ipnet::IpNet;
 use std::collections::HashMap;
@@ -41,8 +41,7 @@ const USUAL_QUEUE: usize = 1_000;
 pub(crate) fn read(bytes: &[u8]) -> Result<Policy, Vec<Problem>> {
     let (document, problems) = Document::read(bytes);
     let mut reader = Reader { problems };
-    let policy = document.as_ref().and_then(|document| reader.policy(document));
-    drop(document);
+    let policy = document.and_then(|document| reader.policy(document));
     let mut problems = reader.problems;
     if let Some(policy) = policy.as_ref().filter(|_| problems.is_empty()) {
         problems = crate::lint::errors(policy);
@@ -65,23 +64,26 @@ pub(crate) fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
 }
 
 impl Reader {
-    fn policy(&mut self, document: &Document) -> Option<Policy> {
-        let fields = self.record(document, &grammar::POLICY)?;
+    fn policy(&mut self, mut document: Document) -> Option<Policy> {
+        let rules = take_rules(&mut document);
+        let fields = self.record(&document, &grammar::POLICY)?;
         if let Some(node) = fields.get("version") {
             self.version(node);
         }
         let identity = fields.get("identity").map(|node| self.identity(node));
         let tiers = fields.get("tiers").and_then(|node| self.tiers(node));
-        let rules = self.rules(fields.get("rules")?, identity.as_ref(), tiers.as_ref())?;
+        let rules = self.rules(rules?, identity.as_ref(), tiers.as_ref())?;
         Some(Policy::new(identity.unwrap_or_default(), tiers.unwrap_or_default(), rules))
     }
 
     fn version(&mut self, node: &Document) {
         match &node.value {
-            Value::Text(text, _) if text == "1" => {}
-            Value::Text(text, _) if text.parse::<u64>().is_ok() => {
-                let text =
-                    format!("version {text} of the policy language; this tidegate reads version 1");
+            Value::Text(text, false) if text == "1" => {}
+            Value::Text(text, false) if text.parse::<u64>().is_ok() => {
+                let text = format!(
+                    "version {} of the policy language; this tidegate reads version 1",
+                    shown(text)
+                );
                 let _: Option<()> = self.wrong(node.place, text);
             }
             Value::Text(..) | Value::Nothing | Value::List(_) | Value::Map(_) => {
@@ -153,13 +155,17 @@ impl Reader {
         let Value::Text(text, _) = &entry.node.value else {
             let hint = hint(&entry.name, ["trusted", "ip"].into_iter());
             let text = format!(
-                "unknown key `{}`{hint} An attribute is read like `header:NAME`",
+                "unknown key `{}`{hint} (an attribute is read like `header:NAME`)",
                 shown(&entry.name)
             );
             return self.wrong(entry.place, text);
         };
         match Source::parse(&entry.name, text) {
             Some(source) => Some((entry.name.as_ref().into(), source)),
+            None if nearest(&entry.name, ["trusted"].into_iter()).is_some() => {
+                let text = format!("unknown key `{}`, did you mean `trusted`?", shown(&entry.name));
+                self.wrong(entry.place, text)
+            }
             None => {
                 let text = format!(
                     "`{}` is no place to read an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME` or `digest:query`",
@@ -174,7 +180,7 @@ impl Reader {
         let fields = self.record(node, &grammar::TIERS)?;
         let list = fields.get("known").and_then(|node| self.list(node, "`known`"));
         let default =
-            fields.get("default").and_then(|node| Some((node, self.name(node, "`default`")?)));
+            fields.get("default").and_then(|node| Some((node, self.name(node, "a tier")?)));
         let list = list?;
         if list.len() > MOST_TIERS {
             return self.wrong(
@@ -218,11 +224,11 @@ impl Reader {
 
     fn rules(
         &mut self,
-        node: &Document,
+        node: Document,
         identity: Option<&Identity>,
         tiers: Option<&Tiers>,
     ) -> Option<Vec<Rule>> {
-        let list = self.list(node, "`rules`")?;
+        let list = self.list(&node, "`rules`")?;
         if list.is_empty() {
             return self.wrong(node.place, "`rules` is empty; a policy has at least one rule");
         }
@@ -232,9 +238,13 @@ impl Reader {
         }
         let prefix = identity.map_or(64, Identity::ipv6_prefix);
         self.names_are_unique(list);
-        let read =
-            |node: &Document| if self.is_full() { None } else { self.rule(node, prefix, tiers) };
-        Some(list.iter().filter_map(read).collect())
+        let Value::List(list) = node.value else { return None };
+        // A node is dropped when its rule was read: never are both whole in memory.
+        let read = |node: Document| match self.is_full() {
+            true => None,
+            false => self.rule(&node, prefix, tiers),
+        };
+        Some(list.into_iter().filter_map(read).collect())
     }
 
     /// Looks at the names alone, so that a rule with another mistake is compared too.
@@ -257,7 +267,7 @@ impl Reader {
     fn rule(&mut self, node: &Document, prefix: u8, tiers: Option<&Tiers>) -> Option<Rule> {
         let fields = self.record(node, &grammar::RULE)?;
         // Everything is read before anything is missed, so that all mistakes of a rule are told at once.
-        let name = fields.get("name").and_then(|node| self.name(node, "`name`"));
+        let name = fields.get("name").and_then(|node| self.name(node, "a rule"));
         let _ = fields.get("description").map(|node| self.text(node, "`description`"));
         let conditions = fields.get("match").map_or(vec![], |node| self.conditions(node));
         let when = fields.get("when").and_then(|node| self.expression(node));
@@ -372,6 +382,10 @@ impl Reader {
             "cost" => {
                 let text = "`cost` is compared in `when`: `when: 'cost <= 100'`";
                 return self.wrong(entry.place, text);
+            }
+            "api_key" if !nodes.iter().all(is_digested) => {
+                let text = "an API key is known by its digest (`#…`), as `policy explain --secret-file` shows it";
+                return self.wrong(entry.node.place, text);
             }
             name if is_attribute(name) => Condition::Named(
                 name.into(),
@@ -521,6 +535,18 @@ impl Reader {
             }
         }
     }
+}
+
+fn is_digested(node: &Document) -> bool {
+    matches!(&node.value, Value::Text(text, _) if is_digest(text))
+}
+
+/// The rules of a file, taken out of it.
+fn take_rules(document: &mut Document) -> Option<Document> {
+    let Value::Map(entries) = &mut document.value else { return None };
+    let entry = entries.iter_mut().find(|entry| &*entry.name == "rules")?;
+    let value = std::mem::replace(&mut entry.node.value, Value::Nothing);
+    Some(Document { place: entry.node.place, value })
 }
 
 /// Values in order, each once, so that they are found by halving.

@@ -109,11 +109,11 @@ impl Identity {
         let mut attributes =
             Attributes::new().with("method", request.method)?.with("path", path)?;
         let Some(peer) = request.peer else { return Ok(attributes) };
+        if !self.trusted.trusts(peer.to_canonical()) {
+            return Ok(attributes.from_address(peer));
+        }
         let hops = (request.headers)(self.header.name());
         attributes = attributes.from_address(self.trusted.client(peer, hops));
-        if !self.trusted.trusts(peer.to_canonical()) {
-            return Ok(attributes);
-        }
         for (name, source) in &self.sources {
             if let Some(value) = source.place.read(request) {
                 let hidden = source.secret || value.len() > LONGEST_SHOWN;

@@ -10,8 +10,10 @@
 //! about as much as ten.
 
 use crate::attributes::Attributes;
+use crate::path::Pattern;
 use crate::rule::{Condition, Rule};
 use ipnet::IpNet;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 
 /// The files, by what they are about. Rules are known by their number.
@@ -23,8 +25,12 @@ pub(crate) struct Index {
     /// By how many bits they have: an address is looked up once for each.
     networks: Vec<(u8, HashMap<IpNet, Vec<u32>>)>,
     paths: Paths,
+    /// By the last segment, where a path may begin with anything.
+    path_ends: ByValue,
 }
 
+/// Numbers of rules; a handful, most of the time.
+pub(crate) type Found = SmallVec<[u32; 16]>;
 type ByValue = HashMap<Box<str>, Vec<u32>>;
 
 /// Where paths begin, segment by segment.
@@ -42,6 +48,7 @@ enum File<'r> {
     Value(&'r str, &'r str),
     Network(IpNet),
     Path(Vec<Option<&'r str>>),
+    PathEnd(&'r str),
 }
 
 impl Index {
@@ -65,21 +72,26 @@ impl Index {
     }
 
     /// The numbers of the rules that can match, ascending, each once.
-    pub(crate) fn candidates(&self, request: &Attributes<'_>) -> Vec<u32> {
-        let mut found = self.always.clone();
+    pub(crate) fn candidates(&self, request: &Attributes<'_>) -> Found {
+        let mut found = Found::from_slice(&self.always);
         for (attribute, by_value) in &self.values {
             let value = match &**attribute {
                 "method" => request.method(),
                 name => request.named(name),
             };
-            found.extend(value.and_then(|value| by_value.get(value)).into_iter().flatten());
+            found
+                .extend(value.and_then(|value| by_value.get(value)).into_iter().flatten().copied());
         }
         for (bits, networks) in &self.networks {
             let network = request.address().and_then(|address| IpNet::new(address, *bits).ok());
-            found.extend(network.and_then(|n| networks.get(&n.trunc())).into_iter().flatten());
+            found.extend(
+                network.and_then(|n| networks.get(&n.trunc())).into_iter().flatten().copied(),
+            );
         }
         if let Some(path) = request.path() {
             self.paths.find(path.segments(), &mut found);
+            let last = path.segments().next_back();
+            found.extend(last.and_then(|l| self.path_ends.get(l)).into_iter().flatten().copied());
         }
         found.sort_unstable();
         found.dedup();
@@ -98,6 +110,7 @@ impl Index {
                     by_value.entry(value.into()).or_default().push(number);
                 }
             }
+            File::PathEnd(last) => self.path_ends.entry(last.into()).or_default().push(number),
             File::Path(segments) => {
                 self.paths.at(&segments).here.push(number);
             }
@@ -127,8 +140,8 @@ impl Paths {
     }
 
     /// Everything that is filed on the way along these segments.
-    fn find<'s>(&self, mut segments: impl Iterator<Item = &'s str> + Clone, found: &mut Vec<u32>) {
-        found.extend(&self.here);
+    fn find<'s>(&self, mut segments: impl Iterator<Item = &'s str> + Clone, found: &mut Found) {
+        found.extend_from_slice(&self.here);
         let Some(segment) = segments.next() else { return };
         if let Some(below) = self.below.get(segment) {
             below.find(segments.clone(), found);
@@ -136,6 +149,13 @@ impl Paths {
         if let Some(below) = &self.below_any {
             below.find(segments, found);
         }
+    }
+}
+
+fn path_file(pattern: &Pattern) -> File<'_> {
+    match pattern.fixed_end() {
+        Some(last) => File::PathEnd(last),
+        None => File::Path(pattern.start().collect()),
     }
 }
 
@@ -148,9 +168,7 @@ fn choices(rule: &Rule) -> Vec<Vec<File<'_>>> {
         Condition::Named(name, values) => {
             values.iter().map(|value| File::Value(name, value)).collect()
         }
-        Condition::Path(patterns) => {
-            patterns.iter().map(|pattern| File::Path(pattern.start().collect())).collect()
-        }
+        Condition::Path(patterns) => patterns.iter().map(path_file).collect(),
         Condition::Ip(networks) => networks.iter().map(|network| File::Network(*network)).collect(),
     });
     ways.filter(|files: &Vec<File<'_>>| !files.is_empty()).collect()
@@ -244,7 +262,7 @@ mod tests {
             let tenant = if differing.contains("t{n}") { "t7" } else { "acme" };
             let request =
                 Attributes::new().with("path", path).unwrap().with("tenant", tenant).unwrap();
-            assert_eq!(policy.index.candidates(&request), [7], "{differing}");
+            assert_eq!(policy.index.candidates(&request).as_slice(), [7], "{differing}");
         }
     }
 }

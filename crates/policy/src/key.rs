@@ -8,6 +8,7 @@
 
 use crate::address::AddressKey;
 use crate::attributes::{Attributes, shown};
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -37,7 +38,7 @@ pub struct Key {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValues<'k> {
-    pairs: Vec<(&'k str, Cow<'k, str>)>,
+    pairs: SmallVec<[(&'k str, Cow<'k, str>); 2]>,
 }
 
 /// Why a key was refused.
@@ -164,7 +165,7 @@ fn choice(text: &str) -> Result<Choice, KeyError> {
     let (name, prefix) = match text.split_once('/') {
         None => (text, None),
         Some(("ip", bits)) => {
-            let digits = bits.bytes().all(|byte| byte.is_ascii_digit());
+            let digits = crate::address::is_plain_number(bits);
             let bits = bits.parse().ok().filter(|bits| digits && (1..=128).contains(bits));
             ("ip", Some(bits.ok_or_else(|| KeyError::Prefix(shown(text)))?))
         }
@@ -191,7 +192,7 @@ impl Choice {
             "ip" => {
                 let prefix = self.prefix.unwrap_or(ipv6_prefix);
                 let address = request.address()?;
-                Some(AddressKey::new(address, prefix).to_string().into())
+                Some(AddressKey::new(address, prefix).text().into())
             }
             name => request.get(name),
         }

@@ -19,6 +19,9 @@ use tidegate_core::{Algorithm, Headroom, Limit, Period, Refill, Refused};
 
 /// As many takes as a plan has.
 const MOST_TAKES: usize = 16;
+/// Pairs of rules that are compared. Where thousands of rules cannot be told apart by what they match, not every
+/// one is compared with every other: a file is read within a second.
+const MOST_COMPARED: usize = 1_000_000;
 /// What every request over HTTP has.
 const ALWAYS_PRESENT: [&str; 3] = ["ip", "method", "path"];
 
@@ -27,11 +30,16 @@ const ALWAYS_PRESENT: [&str; 3] = ["ip", "method", "path"];
 /// Rules that never have an effect, and requests that too many limits apply to.
 pub(crate) fn errors(policy: &Policy) -> Vec<Problem> {
     let mut problems: Vec<Problem> = Vec::new();
-    for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
-        if problems.len() > MOST_PROBLEMS {
+    // Most policies never say stop.
+    let stops = policy.rules.iter().any(|rule| rule.stop);
+    let rules = policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled && stops);
+    let mut compared = 0usize;
+    for (number, rule) in rules {
+        if problems.len() > MOST_PROBLEMS || compared > MOST_COMPARED {
             break;
         }
         let likely = likely(policy, &witness(rule));
+        compared = compared.saturating_add(likely.len());
         let mut earlier = likely.iter().filter(|(n, _)| *n < number);
         if let Some((_, stop)) = earlier.find(|(_, stop)| hides(stop, rule)) {
             let text = format!(
@@ -48,24 +56,36 @@ pub(crate) fn errors(policy: &Policy) -> Vec<Problem> {
 /// A request that more limits apply to than are decided together.
 fn crowded(policy: &Policy) -> Option<Problem> {
     let popular = Popular::of(policy);
+    let mut compared = 0usize;
     policy.rules.iter().filter(|rule| rule.enabled).find_map(|rule| {
-        let witness = popular.witness(rule);
-        let mut limits = 0usize;
-        for (_, rule) in likely(policy, &witness) {
-            limits = limits.saturating_add(most_limits(rule));
-            if limits > MOST_TAKES {
+        [witness(rule), popular.witness(rule)].iter().find_map(|request| {
+            if compared > MOST_COMPARED {
+                return None;
+            }
+            let likely = likely(policy, request);
+            compared = compared.saturating_add(likely.len());
+            is_crowd(&likely).then(|| {
                 let text = format!(
                     "more than {MOST_TAKES} limits can apply to one request, such as one that matches `{}`; at most {MOST_TAKES} are decided together",
                     rule.name
                 );
-                return Some(problem(rule.place, text));
-            }
-            if rule.stop && rule.when.is_none() {
-                return None;
-            }
-        }
-        None
+                problem(rule.place, text)
+            })
+        })
     })
+}
+
+/// Whether rules that meet in one request have too many limits, up to one that surely stops.
+fn is_crowd(rules: &[(usize, &Rule)]) -> bool {
+    let mut limits = 0usize;
+    for (_, rule) in rules {
+        limits = limits.saturating_add(most_limits(rule));
+        let counts = rule.key.parts().all(|part| part.iter().any(|name| is_always_present(name)));
+        if limits > MOST_TAKES || (rule.stop && rule.when.is_none() && counts) {
+            break;
+        }
+    }
+    limits > MOST_TAKES
 }
 
 /// What most rules ask for: a request that looks so meets as many of them as possible.
@@ -175,13 +195,16 @@ fn most_limits(rule: &Rule) -> usize {
 pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
     let mut problems = identity(policy);
     let enough = |problems: &Vec<Problem>| problems.len() > MOST_PROBLEMS;
+    let mut compared = 0usize;
     for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
-        if enough(&problems) {
+        let likely = likely(policy, &witness(rule));
+        compared = compared.saturating_add(likely.len());
+        if enough(&problems) || compared > MOST_COMPARED {
             break;
         }
         problems.extend(idle_limits(rule));
-        problems.extend(uncovered(policy, rule));
-        problems.extend(twin(policy, number, rule));
+        problems.extend(uncovered(rule, &likely));
+        problems.extend(twin(&likely, number, rule));
         problems.extend(pointless(rule));
         problems.extend(misspelt(policy, rule));
         problems.extend(literal(rule));
@@ -296,7 +319,7 @@ fn span(limit: &Limit) -> Option<u128> {
 }
 
 /// Requests that a rule is about, that lack its key, and that no other rule counts.
-fn uncovered(policy: &Policy, rule: &Rule) -> Option<Problem> {
+fn uncovered(rule: &Rule, likely: &[(usize, &Rule)]) -> Option<Problem> {
     let part = rule.key.parts().find(|part| !part.iter().any(|name| is_always_present(name)))?;
     let counts = |other: &Rule| {
         let always = other.key.parts().all(|part| part.iter().any(|name| is_always_present(name)));
@@ -308,7 +331,7 @@ fn uncovered(policy: &Policy, rule: &Rule) -> Option<Problem> {
         always && covers && other.when.is_none() && !other.shadow
     };
     let matched = rule.conditions.iter().any(|condition| part.contains(&condition.attribute()));
-    if matched || likely(policy, &witness(rule)).iter().any(|(_, other)| counts(other)) {
+    if matched || likely.iter().any(|(_, other)| counts(other)) {
         return None;
     }
     let names = part.join("|");
@@ -324,7 +347,7 @@ fn is_always_present(name: &str) -> bool {
 }
 
 /// An earlier rule about the same requests and the same customers.
-fn twin(policy: &Policy, number: usize, rule: &Rule) -> Option<Problem> {
+fn twin(likely: &[(usize, &Rule)], number: usize, rule: &Rule) -> Option<Problem> {
     let same = |other: &Rule| {
         other.conditions == rule.conditions
             && other.key == rule.key
@@ -332,7 +355,6 @@ fn twin(policy: &Policy, number: usize, rule: &Rule) -> Option<Problem> {
             && (other.shadow, &other.on_limit) == (rule.shadow, &rule.on_limit)
             && (other.count, &other.mode) == (rule.count, &rule.mode)
     };
-    let likely = likely(policy, &witness(rule));
     let earlier = likely.iter().find(|(n, other)| *n < number && same(other))?;
     let text = format!(
         "rule `{}` is about the same requests and keys as `{}` at {}; both apply, so write their limits in one",

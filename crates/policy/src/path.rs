@@ -11,6 +11,8 @@
 //! slash is a slash, whatever some server might decode is decoded. What two servers would read differently
 //! beyond that, such as a percent sign that was encoded twice, is refused: nobody types it by accident.
 
+use std::borrow::Cow;
+
 /// A path in the one form that rules are matched against.
 ///
 /// ```
@@ -19,7 +21,7 @@
 /// assert_eq!(path.as_str(), "/urls/42");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NormalPath(String);
+pub struct NormalPath<'p>(Cow<'p, str>);
 
 /// Why a path was refused. A front answers such a request 400.
 ///
@@ -95,17 +97,20 @@ const MOST_BYTES: usize = 8 * 1024;
 
 // === impl NormalPath ===
 
-impl NormalPath {
+impl<'p> NormalPath<'p> {
     /// The one form of a request's target; its query and fragment are no part of it.
     ///
     /// ```
     /// use tidegate_policy::NormalPath;
     /// assert_eq!(NormalPath::new("/").unwrap().as_str(), "/");
     /// ```
-    pub fn new(target: &str) -> Result<Self, PathError> {
+    pub fn new(target: &'p str) -> Result<Self, PathError> {
         let path = target.split(['?', '#']).next().unwrap_or_default();
         if path.len() > MOST_BYTES {
             return Err(PathError::TooLong);
+        }
+        if is_normal(path) {
+            return Ok(Self(Cow::Borrowed(path)));
         }
         let decoded = decode(path)?;
         if !decoded.starts_with(['/', '\\']) {
@@ -120,7 +125,7 @@ impl NormalPath {
                 name => kept.push(name),
             }
         }
-        Ok(Self(format!("/{}", kept.join("/"))))
+        Ok(Self(Cow::Owned(format!("/{}", kept.join("/")))))
     }
 
     /// The path.
@@ -133,9 +138,29 @@ impl NormalPath {
         &self.0
     }
 
+    /// The same, owned by nobody else.
+    pub(crate) fn into_owned(self) -> NormalPath<'static> {
+        NormalPath(Cow::Owned(self.0.into_owned()))
+    }
+
     pub(crate) fn segments(&self) -> impl DoubleEndedIterator<Item = &str> + Clone {
         self.0.split('/').filter(|segment| !segment.is_empty())
     }
+}
+
+/// Whether a path is in its one form already, as most are: plain characters, no empty segment, no dots
+/// that could be meant as steps, no slash at the end.
+fn is_normal(path: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'\\' | b';');
+    let mut before = b' ';
+    for byte in path.bytes() {
+        // `//` and every segment that begins with a dot are left to the long way.
+        if !plain(byte) || (before == b'/' && matches!(byte, b'/' | b'.')) {
+            return false;
+        }
+        before = byte;
+    }
+    path.starts_with('/') && (before != b'/' || path.len() == 1)
 }
 
 /// Decodes every escape once.
@@ -199,7 +224,7 @@ impl Pattern {
     /// assert!(pattern.matches(&NormalPath::new("/users/alice/messages").unwrap()));
     /// ```
     #[must_use]
-    pub fn matches(&self, path: &NormalPath) -> bool {
+    pub fn matches(&self, path: &NormalPath<'_>) -> bool {
         let mut left = path.segments();
         let mut patterns = self.segments.iter();
         let fits = |pattern: &Segment, segment: Option<&str>| match pattern {
@@ -231,6 +256,14 @@ impl Pattern {
             Segment::One => Some(None),
             Segment::Any => None,
         })
+    }
+
+    /// The last segment of a pattern that begins with `**`, if it is a fixed one.
+    pub(crate) fn fixed_end(&self) -> Option<&str> {
+        match self.segments.as_slice() {
+            [Segment::Any, .., Segment::Exactly(last)] => Some(last),
+            _ => None,
+        }
     }
 
     /// A segment that other languages would take for a variable: `:id`, `{id}`.

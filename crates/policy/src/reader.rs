@@ -171,7 +171,7 @@ impl Reader {
             Value::Text(text, false) if text == "true" => Some(true),
             Value::Text(text, false) if text == "false" => Some(false),
             Value::Text(text, true) if text == "true" || text == "false" => {
-                self.wrong(node.place, format!("{what} is {text} without quotes"))
+                self.wrong(node.place, format!("{what}: write {text} without quotes"))
             }
             other @ (Value::Nothing | Value::Text(..) | Value::List(_) | Value::Map(_)) => {
                 let text = format!("{what} is `true` or `false`, not {}", found(other));

@@ -1,13 +1,15 @@
 //! Names of states: everything that a state belongs to, written down injectively and hashed.
 //!
 //! ```text
-//!   rule "create-url", limit "h", sliding_buckets(3600 s, 60), key user=alice
-//!        │
+//!   rule "create-url", limit "h", sliding_buckets(3600 s, 60)         key user=alice
+//!        │                                                                 │
 //!        ▼  every part with its length before it, so that no two lists of parts read the same
-//!   10:create-url 1:h 15:sliding_buckets … 4:user 5:alice
-//!        │
-//!        ▼  SipHash-1-3, 128 bits, under the secret of the deployment
-//!   StateId
+//!   10:create-url 1:h 15:sliding_buckets …                            4:user 5:alice
+//!        │                                                                 │
+//!        ▼  SipHash-1-3, 128 bits                                          ▼  the same, under the secret
+//!   LimitName, kept with the policy ───────► SipHash of both, under the secret ◄─────── Subject
+//!                                                     │
+//!                                                  StateId
 //! ```
 //!
 //! Keys are chosen by whoever sends requests, so the hash is keyed: without the secret nobody can find
@@ -66,6 +68,29 @@ pub struct Name<'n> {
     /// Who is counted: attributes and their values, in the order of the rule's key.
     pub key: &'n [(&'n str, &'n str)],
 }
+
+/// Which limit of which rule: what a state belongs to, apart from who is counted. It is the same for every
+/// request, so whoever keeps limits may keep it with them.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, Span};
+/// use tidegate_store::{LimitName, Name, Secret};
+/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let (name, secret) = (Name { rule: "r", limit: "s", key: &[("user", "a")] }, Secret::new([7; 32]));
+/// let state = secret.state(LimitName::new("r", "s", &limit), secret.subject(&[("user", "a")]));
+/// assert_eq!(state, name.id(&limit, &secret));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitName(pub u128);
+
+/// Who is counted, by a hash under the deployment's secret.
+///
+/// ```
+/// let secret = tidegate_store::Secret::new([7; 32]);
+/// assert_ne!(secret.subject(&[("user", "a")]), secret.subject(&[("user", "b")]));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subject(u128);
 
 // === impl Secret ===
 
@@ -207,6 +232,40 @@ impl Secret {
         mac
     }
 
+    /// Who is counted: attributes and their values, in the order of a rule's key.
+    ///
+    /// ```
+    /// let secret = tidegate_store::Secret::new([7; 32]);
+    /// assert_ne!(secret.subject(&[("a", "bc")]), secret.subject(&[("ab", "c")]));
+    /// ```
+    #[must_use]
+    pub fn subject<V: AsRef<str>>(&self, key: &[(&str, V)]) -> Subject {
+        let mut hasher = self.hasher();
+        write_key(key, &mut |bytes| hasher.write(bytes));
+        Subject(hasher.finish128().as_u128())
+    }
+
+    /// The state of somebody under a limit. States of one subject begin with the same sixteen bits.
+    ///
+    /// ```
+    /// # use tidegate_core::{Algorithm, Limit, Span};
+    /// # use tidegate_store::{LimitName, Secret};
+    /// # let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let secret = Secret::new([7; 32]);
+    /// let alice = secret.subject(&[("user", "alice")]);
+    /// let [a, b] = ["a", "b"].map(|rule| secret.state(LimitName::new(rule, "s", &limit), alice));
+    /// assert_ne!(a, b);
+    /// assert_eq!(a.0 >> 112, b.0 >> 112);
+    /// ```
+    #[must_use]
+    pub fn state(&self, limit: LimitName, subject: Subject) -> StateId {
+        let mut hasher = self.hasher();
+        hasher.write(&limit.0.to_le_bytes());
+        hasher.write(&subject.0.to_le_bytes());
+        let state = hasher.finish128().as_u128();
+        StateId(((subject.0 >> STATE_BITS) << STATE_BITS) | (state & ((1 << STATE_BITS) - 1)))
+    }
+
     fn hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_key(&self.half(0))
     }
@@ -243,31 +302,45 @@ impl Name<'_> {
     /// ```
     #[must_use]
     pub fn id(&self, limit: &Limit, secret: &Secret) -> StateId {
-        let mut state = secret.hasher();
-        self.write(limit, &mut |bytes| state.write(bytes));
-        let mut subject = secret.hasher();
-        self.write_key(&mut |bytes| subject.write(bytes));
-        let (state, subject) = (state.finish128().as_u128(), subject.finish128().as_u128());
-        StateId(((subject >> STATE_BITS) << STATE_BITS) | (state & ((1 << STATE_BITS) - 1)))
+        secret.state(LimitName::new(self.rule, self.limit, limit), secret.subject(self.key))
     }
+}
 
-    /// The whole name, injectively.
-    fn write(&self, limit: &Limit, out: &mut impl FnMut(&[u8])) {
-        part(self.rule.as_bytes(), out);
-        part(self.limit.as_bytes(), out);
-        part(limit.algorithm().name().as_bytes(), out);
-        for number in windows(limit) {
-            out(&number.to_le_bytes());
-        }
-        self.write_key(out);
+// === impl LimitName ===
+
+impl LimitName {
+    /// The name of a rule's limit.
+    ///
+    /// ```
+    /// # use tidegate_core::{Algorithm, Limit, Span};
+    /// # use tidegate_store::LimitName;
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// assert_ne!(LimitName::new("ab", "c", &limit), LimitName::new("a", "bc", &limit));
+    /// ```
+    #[must_use]
+    pub fn new(rule: &str, id: &str, limit: &Limit) -> Self {
+        // Rules are named by operators, who have nothing to gain from names that collide.
+        let mut hasher = SipHasher13::new();
+        write_limit(rule, id, limit, &mut |bytes| hasher.write(bytes));
+        Self(hasher.finish128().as_u128())
     }
+}
 
-    /// Who is counted, injectively.
-    fn write_key(&self, out: &mut impl FnMut(&[u8])) {
-        for (attribute, value) in self.key {
-            part(attribute.as_bytes(), out);
-            part(value.as_bytes(), out);
-        }
+/// Everything about a limit that its states belong to, injectively.
+fn write_limit(rule: &str, id: &str, limit: &Limit, out: &mut impl FnMut(&[u8])) {
+    part(rule.as_bytes(), out);
+    part(id.as_bytes(), out);
+    part(limit.algorithm().name().as_bytes(), out);
+    for number in windows(limit) {
+        out(&number.to_le_bytes());
+    }
+}
+
+/// Who is counted, injectively.
+fn write_key<V: AsRef<str>>(key: &[(&str, V)], out: &mut impl FnMut(&[u8])) {
+    for (attribute, value) in key {
+        part(attribute.as_bytes(), out);
+        part(value.as_ref().as_bytes(), out);
     }
 }
 
@@ -304,7 +377,8 @@ mod tests {
     fn encoded(rule: &str, limit: &str, key: &[(&str, &str)]) -> Vec<u8> {
         let bucket = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
         let mut bytes = Vec::new();
-        Name { rule, limit, key }.write(&bucket, &mut |part| bytes.extend_from_slice(part));
+        write_limit(rule, limit, &bucket, &mut |part| bytes.extend_from_slice(part));
+        write_key(key, &mut |part| bytes.extend_from_slice(part));
         bytes
     }
 

@@ -43,7 +43,7 @@ pub mod testing;
 
 pub use clock::Clock;
 pub use error::StoreError;
-pub use key::{Name, Secret};
+pub use key::{LimitName, Name, Secret, Subject};
 pub use memory::Memory;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisSettings};

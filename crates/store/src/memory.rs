@@ -25,8 +25,13 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use settled::SettledReceipts;
 use shapes::Shapes;
 use shard::Shard;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate_core::{Ask, Cost, Decision, Limit, Now, Plan, State, StateId, Take, Written};
+
+/// Most plans have a few takes; those need no memory of their own while they are decided.
+type Few<T> = SmallVec<[T; 4]>;
+type Shapes4 = Few<Option<Arc<Limit>>>;
 
 /// Enough that 64 threads seldom meet, few enough to lock sixteen of them for a plan.
 const SHARDS: usize = 64;
@@ -209,16 +214,21 @@ impl Memory {
 
     /// Copies states out of their shards, which stay locked, at one instant; and what they were written
     /// under, where there was something. They are replaced whole: whoever panics in between changes nothing.
-    fn hold(&self, ids: impl Iterator<Item = StateId>) -> (Held<'_>, Vec<Option<Arc<Limit>>>) {
-        let ids: Vec<StateId> = ids.collect();
+    fn hold(&self, ids: impl Iterator<Item = StateId>) -> (Held<'_>, Shapes4) {
+        let ids: Few<StateId> = ids.collect();
         let mut shards = self.lock_all(&ids);
         let now = self.clock.now();
-        let (shapes, states) = ids.iter().map(|id| shards.copy(*id)).unzip();
+        let (mut shapes, mut states) = (Shapes4::new(), Few::new());
+        for id in &ids {
+            let (shape, state) = shards.copy(*id);
+            shapes.push(shape);
+            states.push(state);
+        }
         (Held { ids, shards, now, states }, shapes)
     }
 
     /// Puts states back as the work left them, each under the one copy of its shape.
-    fn keep(&self, held: &mut Held<'_>, written: Vec<Written<'_>>, shapes: &[Option<Arc<Limit>>]) {
+    fn keep(&self, held: &mut Held<'_>, written: Few<Written<'_>>, shapes: &[Option<Arc<Limit>>]) {
         for ((id, written), shape) in held.ids.iter().zip(written).zip(shapes) {
             let shape = match shape {
                 Some(shape) if **shape == *written.shape => Arc::clone(shape),
@@ -231,7 +241,7 @@ impl Memory {
 
     /// Locks the shards of these states, lowest first: two plans never wait for each other.
     fn lock_all(&self, ids: &[StateId]) -> Locked<'_> {
-        let mut places: Vec<usize> = ids.iter().copied().map(place).collect();
+        let mut places: Few<usize> = ids.iter().copied().map(place).collect();
         places.sort_unstable();
         places.dedup();
         Locked(places.into_iter().map(|place| (place, self.shard(place))).collect())
@@ -250,10 +260,10 @@ fn place(id: StateId) -> usize {
 
 /// Copies of states, at one instant; nobody else sees or changes them until they are kept again.
 struct Held<'m> {
-    ids: Vec<StateId>,
+    ids: Few<StateId>,
     shards: Locked<'m>,
     now: Now,
-    states: Vec<State>,
+    states: Few<State>,
 }
 
 impl Held<'_> {
@@ -262,7 +272,7 @@ impl Held<'_> {
         &mut self,
         shapes: &'s [Option<Arc<Limit>>],
         limits: impl Iterator<Item = &'s Limit>,
-    ) -> Vec<Written<'s>> {
+    ) -> Few<Written<'s>> {
         let states = std::mem::take(&mut self.states);
         (shapes.iter().zip(limits).zip(states))
             .map(|((shape, limit), state)| Written {
@@ -274,7 +284,7 @@ impl Held<'_> {
 }
 
 /// Shards that are locked together, by place.
-struct Locked<'s>(Vec<(usize, MutexGuard<'s, Shard>)>);
+struct Locked<'s>(Few<(usize, MutexGuard<'s, Shard>)>);
 
 impl Locked<'_> {
     fn copy(&mut self, id: StateId) -> (Option<Arc<Limit>>, State) {

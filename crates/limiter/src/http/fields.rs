@@ -81,68 +81,96 @@ impl HeaderStyle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn write(&self, verdict: &Verdict, headers: &mut HeaderMap) {
-        let told = self.told(verdict);
-        if self.fields && !told.is_empty() {
-            let policies: Vec<String> =
-                told.iter().map(|(name, limit)| policy_item(name, limit)).collect();
-            let states: Vec<String> =
-                told.iter().map(|(name, limit)| state_item(name, limit)).collect();
-            append(headers, POLICY, &policies.join(", "));
-            append(headers, STATE, &states.join(", "));
+        let only = match self.reduced {
+            Reduced::No => None,
+            Reduced::ToTightest => tightest(verdict).map(|(at, _)| at),
+        };
+        if self.fields {
+            let [mut policies, mut states] = [(); 2].map(|()| String::with_capacity(64));
+            let told = told(verdict).filter(|(at, _)| only.is_none_or(|only| only == *at));
+            for (at, limit) in told {
+                for field in [&mut policies, &mut states] {
+                    field.push_str(if field.is_empty() { "\"" } else { ", \"" });
+                    push_name(field, verdict, at, &limit);
+                }
+                push_policy(&mut policies, &limit);
+                push_state(&mut states, &limit);
+            }
+            append(headers, POLICY, policies);
+            append(headers, STATE, states);
         }
-        if let (Some(reset), Some((_, limit))) = (self.legacy, tightest(&told)) {
-            append(headers, LEGACY_LIMIT, &clamp(limit.limit.amount()));
-            append(headers, LEGACY_REMAINING, &clamp(limit.decision.remaining));
-            append(headers, LEGACY_RESET, &legacy_reset(limit, reset, verdict.decided_at));
+        if let (Some(reset), Some((_, limit))) = (self.legacy, tightest(verdict)) {
+            append(headers, LEGACY_LIMIT, clamp(limit.limit.amount()).to_string());
+            append(headers, LEGACY_REMAINING, clamp(limit.decision.remaining).to_string());
+            append(headers, LEGACY_RESET, legacy_reset(&limit, reset, verdict.decided_at));
         }
         if let Outcome::Deny(Retry::After(retry)) = verdict.outcome {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(retry)));
         }
     }
+}
 
-    /// The limits that are told, with their names.
-    fn told<'v>(&self, verdict: &'v Verdict) -> Vec<(String, LimitReport<'v>)> {
-        let can_refuse = |limit: &LimitReport<'_>| limit.need == Need::Required;
-        let limits =
-            verdict.limits().filter(can_refuse).filter(|limit| !limit.limit.is_unlimited());
-        let named: Vec<_> = limits.map(|limit| (policy_name(verdict, &limit), limit)).collect();
-        match self.reduced {
-            Reduced::No => named,
-            Reduced::ToTightest => tightest(&named).cloned().into_iter().collect(),
-        }
-    }
+/// The limits that are told: those that can refuse, with their place among all.
+fn told(verdict: &Verdict) -> impl Iterator<Item = (usize, LimitReport<'_>)> {
+    let can_refuse =
+        |limit: &LimitReport<'_>| limit.need == Need::Required && !limit.limit.is_unlimited();
+    verdict.limits().enumerate().filter(move |(_, limit)| can_refuse(limit))
 }
 
 /// The name under which a client sees a limit: the rule's, and the limit's where a rule has several.
 #[must_use]
 pub fn policy_name(verdict: &Verdict, limit: &LimitReport<'_>) -> String {
-    if verdict.limits().filter(|other| other.rule == limit.rule).count() > 1 {
-        format!("{}/{}", limit.rule, limit.id)
-    } else {
-        limit.rule.to_owned()
+    let mut name = String::new();
+    let same = |other: &LimitReport<'_>| (other.rule, other.id) == (limit.rule, limit.id);
+    let at = verdict.limits().position(|other| same(&other)).unwrap_or(0);
+    push_name(&mut name, verdict, at, limit);
+    name
+}
+
+/// Limits of one rule stand together, so a rule with several is known by its neighbours.
+fn push_name(text: &mut String, verdict: &Verdict, at: usize, limit: &LimitReport<'_>) {
+    let rule =
+        |at: Option<usize>| at.and_then(|at| verdict.entries.get(at)).map(|entry| entry.rule);
+    let mine = rule(Some(at));
+    text.push_str(limit.rule);
+    if rule(at.checked_sub(1)) == mine || rule(at.checked_add(1)) == mine {
+        text.push('/');
+        text.push_str(limit.id);
     }
 }
 
 /// The limit that leaves least; of several, the one that refuses longest.
-fn tightest<'n, 'v>(
-    told: &'n [(String, LimitReport<'v>)],
-) -> Option<&'n (String, LimitReport<'v>)> {
-    told.iter().min_by_key(|(_, limit)| {
+fn tightest(verdict: &Verdict) -> Option<(usize, LimitReport<'_>)> {
+    told(verdict).min_by_key(|(_, limit)| {
         (limit.decision.passes(), limit.decision.remaining, std::cmp::Reverse(effective(limit)))
     })
 }
 
-/// `"burst";q=100;w=10`: the promise.
-fn policy_item(name: &str, limit: &LimitReport<'_>) -> String {
+/// `"burst";q=100;w=10`, behind the name: the promise.
+fn push_policy(text: &mut String, limit: &LimitReport<'_>) {
     let amount = limit.limit.amount();
     match limit.limit.period() {
         Period::Every(span) => {
             let (quota, window) = whole_seconds(amount, *span);
-            format!("\"{name}\";q={};w={}", clamp(quota), clamp(window))
+            push_number(text, "\";q=", quota);
+            push_number(text, ";w=", window);
         }
         // Days and months have no one length.
-        Period::Calendar(_) => format!("\"{name}\";q={}", clamp(amount)),
+        Period::Calendar(_) => push_number(text, "\";q=", amount),
     }
+}
+
+/// `"burst";r=57;t=4`, behind the name: within the next t seconds no more than r.
+fn push_state(text: &mut String, limit: &LimitReport<'_>) {
+    push_number(text, "\";r=", limit.decision.remaining);
+    if let Some(span) = effective(limit) {
+        push_number(text, ";t=", seconds(span));
+    }
+}
+
+fn push_number(text: &mut String, before: &str, number: u64) {
+    text.push_str(before);
+    text.push_str(itoa::Buffer::new().format(clamp(number)));
 }
 
 /// A rate per whole seconds: a window of 500 ms is told as one second of twice as much.
@@ -154,15 +182,6 @@ fn whole_seconds(amount: u64, period: Span) -> (u64, u64) {
         .checked_div(nanos)
         .unwrap_or(0);
     (u64::try_from(quota).unwrap_or(u64::MAX), u64::try_from(window).unwrap_or(u64::MAX))
-}
-
-/// `"burst";r=57;t=4`: within the next t seconds no more than r.
-fn state_item(name: &str, limit: &LimitReport<'_>) -> String {
-    let remaining = clamp(limit.decision.remaining);
-    match effective(limit) {
-        Some(span) => format!("\"{name}\";r={remaining};t={}", seconds(span)),
-        None => format!("\"{name}\";r={remaining}"),
-    }
 }
 
 /// How long `remaining` holds: until the retry for who is refused, until the next token for buckets, until
@@ -191,10 +210,10 @@ fn legacy_reset(limit: &LimitReport<'_>, style: LegacyReset, now: Timestamp) -> 
         }
     };
     match style {
-        LegacyReset::Delta => clamp(reset.as_secs_ceil()),
+        LegacyReset::Delta => clamp(reset.as_secs_ceil()).to_string(),
         LegacyReset::Epoch => {
             let then = now.as_nanos().saturating_add(reset.as_nanos());
-            clamp(then.div_ceil(1_000_000_000))
+            clamp(then.div_ceil(1_000_000_000)).to_string()
         }
     }
 }
@@ -204,14 +223,14 @@ fn seconds(span: Span) -> u64 {
     span.as_secs_ceil().clamp(1, MOST)
 }
 
-fn clamp(number: u64) -> String {
-    number.min(MOST).to_string()
+fn clamp(number: u64) -> u64 {
+    number.min(MOST)
 }
 
 /// Adds to what is there. Names were checked when the policy was read; were one not fit for a header, it
 /// would be left out rather than break the answer.
-fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
+fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if let (false, Ok(value)) = (value.is_empty(), HeaderValue::try_from(value)) {
         headers.append(name, value);
     }
 }

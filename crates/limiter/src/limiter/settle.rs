@@ -6,7 +6,7 @@ use crate::limiter::now;
 use crate::receipt::{self, Receipt, Report};
 use tidegate_core::{Cost, StateId, Take};
 use tidegate_policy::{Allowance, Attributes};
-use tidegate_store::{Memory, Name, Settled, Settlement, Store};
+use tidegate_store::{LimitName, Memory, Settled, Settlement, Store};
 
 impl Limiter<Memory> {
     /// [`Limiter::report`] without `await`: a store in this process answers at once.
@@ -116,12 +116,12 @@ impl<S: Store> Limiter<S> {
             rule: rule.name().to_owned(),
             key: rule.key().to_string(),
         })?;
-        let key: Vec<(&str, &str)> = values.pairs().iter().map(|(n, v)| (*n, &**v)).collect();
+        let subject = self.inner.secret.subject(values.pairs());
         let changed = live.changes.allowances_of(rule);
         let limits = rule.allowances().chain(changed).flat_map(Allowance::limits);
         let state = |limit: &tidegate_policy::RuleLimit| {
-            Name { rule: rule.name(), limit: limit.id(), key: &key }
-                .id(limit.limit(), &self.inner.secret)
+            let name = LimitName::new(rule.name(), limit.id(), limit.limit());
+            self.inner.secret.state(name, subject)
         };
         let mut states: Vec<StateId> = limits.map(state).collect();
         states.sort_unstable();

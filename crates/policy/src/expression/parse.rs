@@ -368,6 +368,16 @@ fn equal(at: usize, name: &str, text: String) -> Result<Node, ExpressionError> {
             let network = parse_network(&text).map_err(|text| error(at, text))?;
             Node::Within(owned, vec![network])
         }
+        "api_key" if !crate::identity::is_digest(&text) => {
+            let text = "an API key is known by its digest (`#…`), as `policy explain --secret-file` shows it";
+            return Err(error(at, text));
+        }
+        "path" if text.contains(['?', '#']) => {
+            return Err(error(at, "a path is compared without its query"));
+        }
+        "method" if !text.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+            return Err(error(at, format!("`{}` is no method", shown(&text))));
+        }
         "path" => match NormalPath::new(&text) {
             Ok(path) => Node::Text(owned, vec![path.as_str().to_owned()]),
             Err(cause) => return Err(error(at, format!("`{}`: {cause}", shown(&text)))),

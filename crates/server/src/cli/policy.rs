@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use source::Source;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tidegate_policy::{AppliedRule, Attributes, Changes, Explanation, Policy, Problem, printable};
 use tidegate_store::Secret;
@@ -126,24 +126,34 @@ fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
         }
     };
     let mut attributes = attributes(&options.attributes)?;
-    let secret = options.secret_file.as_deref().map(Secret::load).transpose()?;
+    let secret = options.secret_file.as_deref().map(secret).transpose()?;
     policy.identity().conceal(&mut attributes, &|value| match &secret {
         Some(secret) => secret.digest(value),
         None => "#(hidden; give --secret-file)".to_owned(),
     });
     let explanation = policy.explain(&Changes::default(), &attributes, options.cost);
     if options.json {
-        writeln!(out, "{:#}", as_json(&explanation))?;
+        writeln!(out, "{}", escaped(&format!("{:#}", as_json(&explanation))))?;
     } else {
-        write!(out, "{explanation}")?;
+        for line in explanation.to_string().lines() {
+            writeln!(out, "{}", printable(line))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn secret(path: &Path) -> io::Result<Secret> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    Secret::load(path).map_err(named)
 }
 
 fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
     let mut attributes = Attributes::new();
     for word in words {
-        let shown = printable(&word.chars().take(80).collect::<String>());
+        // The value may be a secret, so a complaint names the attribute alone.
+        let name = word.split('=').next().unwrap_or_default();
+        let shown = printable(&name.chars().take(64).collect::<String>());
         let (name, value) = word.split_once('=').ok_or_else(|| {
             invalid(format!("`{shown}` is no attribute; write it like `user=alice`"))
         })?;
@@ -153,6 +163,11 @@ fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
         attributes.set(name, value).map_err(|error| invalid(format!("`{shown}`: {error}")))?;
     }
     Ok(attributes)
+}
+
+/// JSON in which nothing is left that a terminal obeys, besides its own lines.
+fn escaped(json: &str) -> String {
+    json.lines().map(printable).collect::<Vec<_>>().join("\n")
 }
 
 fn invalid(text: String) -> io::Error {

@@ -83,7 +83,7 @@ fn a_mistake_that_fills_a_file_is_told_within_the_bounds() {
         ),
         (twice.repeat(2), "¤:1: error: `key-¤` stands here twice; it stood at "),
         (format!("{rule}{unknown}"), "¤:5: error: unknown key `key-¤`"),
-        (filled("version: 1\nrules: {\n", " a,\n"), "¤:2: error: `a` stands here twice"),
+        (filled("version: 1\nrules:\n", "  a: 1\n"), "¤:3: error: `a` stands here twice"),
     ] {
         told_a_hundred_times(&scratch, content, expected);
     }
@@ -95,9 +95,7 @@ fn lists_that_fill_a_file_are_refused_within_the_bounds() {
     for (content, expected) in [
         (filled("[", "a,"), "1:1: error: a line of more than 262144 bytes; break it"),
         (filled("{", "a,"), "1:1: error: a line of more than 262144 bytes; break it"),
-        (filled("version: 1\nrules: [\n", " a,\n"), "399998:2: error: more than 400000 values"),
-        (filled("version: 1\nrules: [", "a,\n"), "3:1: error: invalid indentation"),
-        (filled("version: 1\nrules: {", "a,\n"), "3:1: error: invalid indentation"),
+        (filled("version: 1\nrules:\n", " - a\n"), "399999:4: error: more than 400000 values"),
         (filled("version: 1\nrules:\n  - [", "a,\n"), "4:1: error: invalid indentation"),
         (filled("version: 1\nrules:\n  - {", "a,\n"), "4:1: error: invalid indentation"),
     ] {
@@ -107,38 +105,38 @@ fn lists_that_fill_a_file_are_refused_within_the_bounds() {
 
 /// Words from `{name}0` on, one on a line.
 fn words(name: &str, number: u32, what: &str) -> String {
-    (0..number).map(|n| format!("      {name}{n}{what},\n")).collect()
+    (0..number).map(|n| format!("        {name}{n}{what}\n")).collect()
+}
+
+/// Two rules with this setting, which is written in lines.
+fn twice(setting: &str) -> String {
+    let rule = |name| format!("  - name: {name}\n    key: [ip]\n    limits: [1/s]\n    {setting}");
+    format!("version: 1\nrules:\n{}{}", rule('a'), rule('b'))
 }
 
 #[test]
-fn more_than_anybody_has_is_refused_within_the_bounds() {
-    let scratch = Scratch::new("more");
-    let users = format!("match: {{ user: [\n{}      ] }}", words("user-", 50_000, ""));
-    let rule = SETTING.replace(ANYTHING, &users);
-    let second = rule.replace("version: 1\nrules:\n", "").replace("name: a", "name: b");
-    let values = "error: 50000 values; a rule compares with at most 1000";
-    let [first_at, second_at] = ["3:57", "50005:57"].map(|place| format!("{place}: {values}"));
-    check(&scratch, rule + &second, &[&first_at, &second_at]);
-    let known = format!("tiers: {{ default: k0, known: [\n{}      ] }}", words("k", 100_000, ""));
-    check(
-        &scratch,
-        TOP.replace(ANYTHING, &known),
-        &["2:8: error: 100000 tiers; there are at most 64"],
-    );
-    let known =
-        format!("tiers: {{ default: k0, known: [\n{}      ] }}\nrules", words("k", 2_000, ""));
-    let unknown = format!("tiers: {{\n{}      }}", words("u", 2_000, ": unlimited"));
-    check(
-        &scratch,
-        SETTING.replace(ANYTHING, &unknown).replace("rules", &known),
-        &[
-            "2:8: error: 2000 tiers; there are at most 64",
-            "2005:49: error: 2000 tiers; there are at most 64",
-        ],
-    );
+fn more_values_than_a_rule_compares_with_are_refused_within_the_bounds() {
+    let users = format!("match:\n      user:\n{}", words("- user-", 50_000, ""));
+    let expected = ["8:9", "50013:9"]
+        .map(|place| format!("{place}: error: 50000 values; a rule compares with at most 1000"));
+    check(&Scratch::new("more"), twice(&users), &expected.each_ref().map(String::as_str));
     let addresses = format!("match: {{ ip: [{}] }}", "x, ".repeat(20_000));
     let expected = "55 20000 values; a rule compares with at most 1000";
     check_row("more-addresses", SETTING, &addresses, expected);
+}
+
+#[test]
+fn more_tiers_than_anybody_sells_are_refused_within_the_bounds() {
+    let scratch = Scratch::new("more-tiers");
+    let known = |n| format!("tiers:\n  default: k0\n  known:\n{}", words("- k", n, ""));
+    let expected = "3:3: error: 100000 tiers; there are at most 64";
+    check(&scratch, TOP.replace(ANYTHING, &known(100_000)), &[expected]);
+    // Each that is unknown would be compared with each that is known.
+    let unknown = format!("tiers:\n{}", words("u", 2_000, ": unlimited"));
+    let rules = twice(&unknown).replace("rules", &format!("{}rules", known(2_000)));
+    let expected = ["3:3", "2010:9", "4014:9"]
+        .map(|place| format!("{place}: error: 2000 tiers; there are at most 64"));
+    check(&scratch, rules, &expected.each_ref().map(String::as_str));
 }
 
 /// Each is quoted with what stands around it, however far down the line it is.
@@ -152,21 +150,42 @@ fn many_mistakes_on_a_long_line_are_told_within_the_bounds() {
 }
 
 #[test]
-fn large_files_that_are_right_are_read_within_the_bounds() {
-    let scratch = Scratch::new("large");
-    let rule = |n: u32| {
-        let [high, low] = [n >> 8, n & 255];
-        format!(
-            "  - {{ name: r{n}, match: {{ ip: 10.{high}.{low}.0/24 }}, key: [ip], limits: [1/s] }}\n"
-        )
+fn twenty_thousand_networks_are_read_within_the_bounds() {
+    let network = |n: u32| format!("10.{}.{}.0/24", n >> 8, n & 255);
+    let rule = |n| {
+        let ip = network(n);
+        format!("  - {{ name: r{n}, match: {{ ip: {ip} }}, key: [ip], limits: [1/s] }}\n")
     };
-    let networks: String = (0..20_000).map(rule).collect();
-    assert_eq!(accepted(&scratch, format!("version: 1\nrules:\n{networks}")), [""; 0]);
+    let rules: String = (0..20_000).map(rule).collect();
+    let found = accepted(&Scratch::new("networks"), format!("version: 1\nrules:\n{rules}"));
+    assert_eq!(found, [""; 0]);
+}
+
+#[test]
+fn long_paths_are_compared_within_the_bounds() {
     let long = "a".repeat(8_000);
-    let paths: String = (0..200).map(|n| format!("      /{long}{n},\n")).collect();
-    let rule = SETTING.replace(ANYTHING, &format!("match: {{ path: [\n{paths}      ] }}"));
-    let second = rule.replace("version: 1\nrules:\n", "").replace("name: a", "name: b");
-    let found = accepted(&scratch, rule + &second);
-    let twin = "205:5: warning: rule `b` is about the same requests and keys as `a` at 3:5";
+    let paths = words(&format!("- /{long}"), 200, "");
+    let content = twice(&format!("match:\n      path:\n{paths}"));
+    let found = accepted(&Scratch::new("long-paths"), content);
+    let twin = "208:5: warning: rule `b` is about the same requests and keys as `a` at 3:5";
     assert!(found.len() == 1 && found[0].starts_with(twin), "{found:?}");
+}
+
+#[test]
+fn ten_thousand_stars_are_compared_within_the_bounds() {
+    let rule = |n| {
+        format!("  - {{ name: r{n}, match: {{ path: '/*/p{n}' }}, key: [ip], limits: [1/s] }}\n")
+    };
+    let rules: String = (0..10_000).map(rule).collect();
+    let found = accepted(&Scratch::new("stars"), format!("version: 1\nrules:\n{rules}"));
+    assert_eq!(found, [""; 0]);
+}
+
+#[test]
+fn ten_thousand_warnings_are_told_a_hundred_times() {
+    let content = rules(0..10_000).replace("1/s", "1/s, 100/min");
+    let found = accepted(&Scratch::new("warned"), content);
+    assert_eq!(found.len(), 100, "{found:?}");
+    assert!(found[99].starts_with("102:5: warning: rule `r99`: `100/min` can never bind"));
+    assert!(found[99].ends_with("(and more below; these first)"), "{}", found[99]);
 }

@@ -184,6 +184,7 @@ match: { user: null }     => 57 `user` is a text, not nothing
 match: { cost: 5 }        => 51 `cost` is compared in `when`
 match: { 'a b': 5 }       => 51 `a b` is no name of an attribute
 when: [cost > 1]          => 48 a condition is a text, not a list
+description: [x]          => 55 `description` is a text, not a list
 tiers: [pro]              => 49 `tiers` is a map, not a list
 overrides: {}             => 53 `overrides` is a list, not a map
 ",

@@ -19,7 +19,7 @@ fn rules_that_get_in_each_others_way_are_refused() {
         &scratch,
         many,
         &[
-            "8:5: error: more than 16 limits can apply to one request, such as one that matches `r5`; at most 16",
+            "3:5: error: more than 16 limits can apply to one request, such as one that matches `r0`; at most 16",
         ],
     );
 }
@@ -120,7 +120,7 @@ const AT_ONCE: [(&str, &[&str]); 12] = [
     (
         "version: 1\ntiers: { default: [x], known: gold }\nrules: [{ name: a, key: [ip], limits: [1/s] }]",
         &[
-            "2:19: error: `default` is a text, not a list",
+            "2:19: error: a tier is a text, not a list",
             "2:31: error: `known` is a list; write `[gold]`",
         ],
     ),
@@ -174,7 +174,7 @@ fn limits_are_added_up_over_rules_that_meet() {
         &Scratch::new("meet"),
         format!("version: 1\nrules:\n{by_method}{by_path}"),
         &[
-            "19:5: error: more than 16 limits can apply to one request, such as one that matches `p7`",
+            "3:5: error: more than 16 limits can apply to one request, such as one that matches `m0`",
         ],
     );
 }

@@ -1,20 +1,46 @@
 //! A shard: some of the states, and the order in which they are looked at for having expired.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use tidegate_core::{Limit, Now, State, StateId, Written};
 
-/// How many states are looked at when a shard is used: more than one, so that a shard that is used as
-/// often as it is written to shrinks.
+/// How many states are looked at when one was added: more than one, so that what has expired goes faster
+/// than new ones come.
 const LOOKED_AT: usize = 2;
+/// And one for so many uses that add nothing, so that a shard whose keys stay the same shrinks too.
+const USES: u8 = 8;
 
 /// Some of the states.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     /// An empty state is one that nobody has swept away yet.
-    states: HashMap<StateId, (Arc<Limit>, State)>,
+    states: HashMap<StateId, (Arc<Limit>, State), BuildHasherDefault<Already>>,
     /// The same states, each once, in the order in which they are looked at next.
     order: VecDeque<StateId>,
+    /// Whether a state was added since the last look, and how often there was nothing to look for.
+    added: bool,
+    uses: u8,
+}
+
+/// A hasher for what is a keyed hash already: some of its bits, not those that chose the shard.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Already(u64);
+
+impl Hasher for Already {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u128(&mut self, id: u128) {
+        self.0 = u64::try_from((id >> 32) & u128::from(u64::MAX)).unwrap_or(0);
+    }
 }
 
 impl Shard {
@@ -32,6 +58,7 @@ impl Shard {
             None => {
                 self.states.insert(id, (shape, state));
                 self.order.push_back(id);
+                self.added = true;
             }
         }
     }
@@ -48,7 +75,13 @@ impl Shard {
 
     /// Looks at the next states and forgets those that have expired.
     pub(super) fn sweep(&mut self, now: Now) {
-        for _ in 0..LOOKED_AT {
+        self.uses = self.uses.wrapping_add(1);
+        let looks = match (std::mem::take(&mut self.added), self.uses % USES) {
+            (true, _) => LOOKED_AT,
+            (false, 0) => 1,
+            (false, _) => 0,
+        };
+        for _ in 0..looks {
             let Some(id) = self.order.pop_front() else { return };
             let Some((shape, state)) = self.states.get_mut(&id) else { continue };
             let mut written = Written { shape, state: std::mem::take(state) };
