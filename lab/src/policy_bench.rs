@@ -64,15 +64,15 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         };
         cases.push(case(
             "layer-allowed",
-            || ours(10, "1000000/h"),
+            || ours(10, "{ rate: 10000/h, burst: 1000000 }"),
             || governor(1_000_000),
             "tower_governor",
         ));
         cases.push(case("layer-refused", || ours(10, "1/h"), || governor(1), "tower_governor"));
         cases.push(case(
             "rules-1000",
-            || ours(1_000, "1000000/h"),
-            || ours(10, "1000000/h"),
+            || ours(1_000, "{ rate: 10000/h, burst: 1000000 }"),
+            || ours(10, "{ rate: 10000/h, burst: 1000000 }"),
             "10 rules",
         ));
     }
@@ -151,7 +151,7 @@ fn ours(rules: usize, rate: &str) -> Result<Maker, String> {
 fn governor(burst: u32) -> Result<Maker, String> {
     let config = GovernorConfigBuilder::default()
         .key_extractor(PeerIpKeyExtractor)
-        .per_nanosecond(if burst == 1 { 3_600_000_000_000 } else { 3_600_000 })
+        .per_nanosecond(if burst == 1 { 3_600_000_000_000 } else { 360_000_000 })
         .burst_size(burst)
         .use_headers()
         .finish()

@@ -79,14 +79,24 @@ impl<S: Store + 'static> Limiter<S> {
     async fn wait(&self, check: &Check<'_>, waits: Waits) -> Result<Verdict, CheckError> {
         if self.inner.queues.is_empty() {
             let verdict = self.decide(check, Want::Undo).await?;
-            let waits = matches!(verdict.outcome, Outcome::Deny(Retry::After(_)))
-                && check.max_wait > Span::ZERO
-                && waits.for_all_that_refuse(&verdict);
-            if !waits {
+            if !waits.out(&verdict, check) {
                 return Ok(self.go(verdict, check).await);
             }
         }
         self.line_up(check, waits).await
+    }
+
+    /// [`Limiter::admit`] for a request that waits for nothing: neither for the store, nor for others, nor for
+    /// a turn. `None` when it would have to, and then nothing was taken.
+    pub(crate) fn admit_at_once(&self, check: &Check<'_>) -> Option<Result<Verdict, CheckError>> {
+        if !self.inner.queues.is_empty() {
+            return None;
+        }
+        let verdict = self.decide_at_once(check, Want::AtOnce)?;
+        if let Ok(verdict) = &verdict {
+            self.count(verdict);
+        }
+        Some(verdict)
     }
 
     async fn line_up(&self, check: &Check<'_>, waits: Waits) -> Result<Verdict, CheckError> {
@@ -206,6 +216,13 @@ pub(crate) struct Turns {
 }
 
 impl Waits {
+    /// Whether a refusal is to be waited out.
+    fn out(self, verdict: &Verdict, check: &Check<'_>) -> bool {
+        matches!(verdict.outcome, Outcome::Deny(Retry::After(_)))
+            && check.max_wait > Span::ZERO
+            && self.for_all_that_refuse(verdict)
+    }
+
     /// Whether a refusal is waited out: always, or if every rule that refuses says so.
     fn for_all_that_refuse(self, verdict: &Verdict) -> bool {
         let refusing =

@@ -22,11 +22,13 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use tidegate_core::{Bound, Decision, Need, Outcome, Plan, Retry, Span, Take, Timestamp};
+use tidegate_core::{
+    Algorithm, Bound, Decision, Done, Need, Outcome, Plan, Retry, Span, Take, Timestamp,
+};
 use tidegate_policy::{
     Attributes, Count, Mode, OnLimit, OnStoreError, Policy, ResolvedRule, Rule, RuleLimit,
 };
-use tidegate_store::{Clock, LimitName, Memory, ReceiptId, Secret, Store};
+use tidegate_store::{Answer, Clock, LimitName, Memory, ReceiptId, Secret, Store};
 
 /// How long a receipt can be settled, unless said otherwise.
 const SETTLE_WITHIN: Span = Span::from_secs(60);
@@ -100,6 +102,8 @@ pub(crate) enum Want {
     Answer,
     /// And a receipt for a turn that is promised, because it may have to be given back.
     Undo,
+    /// At once or not at all: where a rule could let the request wait, nothing is taken.
+    AtOnce,
 }
 
 // === impl Limiter ===
@@ -246,17 +250,58 @@ impl<S: Store> Limiter<S> {
         check: &Check<'_>,
         want: Want,
     ) -> Result<Verdict, CheckError> {
+        match self.decide_at_once(check, want) {
+            Some(verdict) => verdict,
+            None => self.decide_later(check, want).await,
+        }
+    }
+
+    /// Decides a request that a store in this process counts; `None` for other stores.
+    pub(crate) fn decide_at_once(
+        &self,
+        check: &Check<'_>,
+        want: Want,
+    ) -> Option<Result<Verdict, CheckError>> {
+        if !S::AT_ONCE {
+            return None;
+        }
         let live = self.live();
-        let (entries, by, at, receipt) = {
+        let (entries, at, by, receipt) = {
             let attributes = self.concealed(&live, check.attributes);
             let asked = self.asked(&live, &attributes, check);
-            let decided = self.take(&asked, check.max_wait.min(max_wait(&asked))).await?;
+            if want == Want::AtOnce && check.max_wait > Span::ZERO && asked.iter().any(may_wait) {
+                return None;
+            }
+            let plan = match plan(&asked, check) {
+                Ok(plan) => plan,
+                Err(error) => return Some(Err(error)),
+            };
+            let answer = plan.as_ref().and_then(|plan| self.inner.store.take_at_once(plan));
+            let decided = answer.map_or_else(Decided::by_policy, Decided::by_store);
             let receipt = self.receipt(&asked, &decided, check, want);
-            (entries(&asked, decided.decisions), decided.by, decided.at, receipt)
+            (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
         };
-        let mut verdict = Verdict::fold(live, entries, by, at);
-        verdict.receipt = receipt.filter(|_| verdict.allowed());
-        Ok(verdict)
+        Some(Ok(verdict(live, entries, by, at, receipt)))
+    }
+
+    async fn decide_later(&self, check: &Check<'_>, want: Want) -> Result<Verdict, CheckError> {
+        let live = self.live();
+        let (entries, at, by, receipt) = {
+            let attributes = self.concealed(&live, check.attributes);
+            let asked = self.asked(&live, &attributes, check);
+            let decided = match plan(&asked, check)? {
+                None => Decided::by_policy(),
+                Some(plan) => {
+                    match self.inner.store.take(std::slice::from_ref(&plan)).await.pop() {
+                        Some(Ok(answer)) => Decided::by_store(answer),
+                        Some(Err(_)) | None => self.without_store(&asked, plan.max_wait())?,
+                    }
+                }
+            };
+            let receipt = self.receipt(&asked, &decided, check, want);
+            (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
+        };
+        Ok(verdict(live, entries, by, at, receipt))
     }
 
     /// The takes that a request's rules ask for.
@@ -320,25 +365,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Takes all of a plan or nothing; when the store is gone, as the rules say for that case.
-    async fn take(&self, asked: &[Asked<'_>], max_wait: Span) -> Result<Decided, CheckError> {
-        if asked.is_empty() {
-            let at = Timestamp::EPOCH;
-            return Ok(Decided { decisions: vec![], receipts: vec![], at, by: DecidedBy::Policy });
-        }
-        let plan = Plan::new(asked.iter().map(|asked| asked.take).collect(), max_wait)?;
-        let answer = self.inner.store.take(std::slice::from_ref(&plan)).await.pop();
-        match answer {
-            Some(Ok(answer)) => Ok(Decided {
-                decisions: answer.done.decisions,
-                receipts: answer.done.receipts,
-                at: answer.at,
-                by: DecidedBy::Store,
-            }),
-            Some(Err(_)) | None => self.without_store(asked, max_wait),
-        }
-    }
-
+    /// When the store is gone, rules do as they say for that case.
     fn without_store(&self, asked: &[Asked<'_>], max_wait: Span) -> Result<Decided, CheckError> {
         self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
         let refuses = |asked: &Asked<'_>| {
@@ -441,6 +468,48 @@ impl<S: Store> Limiter<S> {
             counters.count(entry.decision.outcome, entry.need == Need::Required);
         }
     }
+}
+
+// === helpers ===
+
+impl Decided {
+    fn by_store(answer: Answer) -> Self {
+        let Done { decisions, receipts, .. } = answer.done;
+        Self { decisions, receipts, at: answer.at, by: DecidedBy::Store }
+    }
+
+    /// There was nothing to count.
+    fn by_policy() -> Self {
+        Self { decisions: vec![], receipts: vec![], at: Timestamp::EPOCH, by: DecidedBy::Policy }
+    }
+}
+
+/// Whether a take could let its request wait: for a turn, or because its rule says so.
+fn may_wait(asked: &Asked<'_>) -> bool {
+    let leaky = matches!(asked.take.limit.algorithm(), Algorithm::LeakyBucket { .. });
+    let delays = matches!(asked.rule.on_limit(), OnLimit::Delay { .. });
+    asked.take.need == Need::Required && (leaky || delays)
+}
+
+/// All takes of a request; none when no limit applies to it.
+fn plan<'l>(asked: &[Asked<'l>], check: &Check<'_>) -> Result<Option<Plan<'l>>, CheckError> {
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    let takes = asked.iter().map(|asked| asked.take).collect();
+    Ok(Some(Plan::new(takes, check.max_wait.min(max_wait(asked)))?))
+}
+
+fn verdict(
+    live: Arc<Live>,
+    entries: SmallVec<[Entry; 4]>,
+    by: DecidedBy,
+    at: Timestamp,
+    receipt: Option<Receipt>,
+) -> Verdict {
+    let mut verdict = Verdict::fold(live, entries, by, at);
+    verdict.receipt = receipt.filter(|_| verdict.allowed());
+    verdict
 }
 
 /// The longest wait that the rules allow, if they have an opinion; what only pretends has none.

@@ -12,7 +12,7 @@
 
 mod service;
 
-pub use service::RateLimit;
+pub use service::{RateLimit, ResponseFuture};
 
 use crate::http::HeaderStyle;
 use crate::limiter::Limiter;

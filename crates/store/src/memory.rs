@@ -315,6 +315,12 @@ impl Locked<'_> {
 
 /// Nothing waits here: every future is ready when it is first polled, does nothing before, and none is boxed.
 impl Store for Memory {
+    const AT_ONCE: bool = true;
+
+    fn take_at_once(&self, plan: &Plan<'_>) -> Option<Answer> {
+        Some(self.take_now(plan))
+    }
+
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         plans.iter().map(|plan| Ok(self.take_now(plan))).collect()
     }

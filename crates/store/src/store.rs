@@ -23,6 +23,14 @@ use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Timesta
 /// assert!(Memory::new(Clock::system()).supports(&limit).is_ok());
 /// ```
 pub trait Store: Send + Sync {
+    /// Whether [`Store::take_at_once`] answers: the states are in this process.
+    const AT_ONCE: bool = false;
+
+    /// [`Store::take`] of one plan without waiting, for stores in this process; `None` for all others.
+    fn take_at_once(&self, _plan: &Plan<'_>) -> Option<Answer> {
+        None
+    }
+
     /// Decides plans: an answer or an error for each, in order.
     fn take(
         &self,

@@ -10,9 +10,11 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{Either, Full};
+use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use tidegate_policy::Attributes;
 use tidegate_store::{Memory, Store};
 use tower_service::Service;
 
@@ -54,7 +56,7 @@ where
 {
     type Response = Response<Body<C>>;
     type Error = T::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, T::Error>> + Send>>;
+    type Future = ResponseFuture<T::Future, C, T::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
         self.inner.poll_ready(context)
@@ -63,50 +65,72 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // The one that was ready serves this request; its clone takes its place.
         let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        if request.method() == Method::OPTIONS && !self.settings.limit_options {
+            return ResponseFuture::served(inner.call(request), None);
+        }
+        let (parts, body) = request.into_parts();
         let gate = Gate { limiter: self.limiter.clone(), settings: Arc::clone(&self.settings) };
-        Box::pin(gate.serve(inner, request))
+        match gate.ask_at_once(&parts) {
+            Some(Ok(verdict)) if verdict.allowed() => {
+                let (request, after) = gate.admitted(verdict, parts, body);
+                ResponseFuture::served(inner.call(request), Some(after))
+            }
+            Some(Ok(verdict)) => ResponseFuture::ready(gate.refused(&verdict, &parts.headers)),
+            Some(Err(refused)) => ResponseFuture::ready(refused),
+            None => ResponseFuture::waiting(gate.serve(inner, parts, body)),
+        }
     }
 }
 
 /// What one request needs of the layer.
-struct Gate<S> {
+pub(super) struct Gate<S> {
     limiter: Limiter<S>,
     settings: Arc<Settings>,
 }
 
+/// What is left to do when the service has answered.
+pub(super) struct After {
+    verdict: Arc<Verdict>,
+    settings: Arc<Settings>,
+    cross_origin: bool,
+    /// Tells the limiter what became of a request that is counted by its outcome.
+    report: Option<Tell>,
+}
+
+type Tell = Box<dyn FnOnce(StatusCode) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
 impl<S: Store + 'static> Gate<S> {
+    /// The long way: for requests that wait, and stores that do.
     async fn serve<T, B, C>(
         self,
         mut inner: T,
-        request: Request<B>,
+        parts: Parts,
+        body: B,
     ) -> Result<Response<Body<C>>, T::Error>
     where
         T: Service<Request<B>, Response = Response<C>>,
     {
-        if request.method() == Method::OPTIONS && !self.settings.limit_options {
-            return Ok(inner.call(request).await?.map(Either::Left));
-        }
-        let (mut parts, body) = request.into_parts();
         let verdict = match self.ask(&parts).await {
-            Ok(verdict) => Arc::new(verdict),
+            Ok(verdict) if verdict.allowed() => verdict,
+            Ok(verdict) => return Ok(self.refused(&verdict, &parts.headers).map(ours)),
             Err(refused) => return Ok(refused.map(ours)),
         };
-        let cross_origin = parts.headers.contains_key(header::ORIGIN);
-        if !verdict.allowed() {
-            return Ok(self.refused(&verdict, &parts.headers, cross_origin).map(ours));
+        let (request, mut after) = self.admitted(verdict, parts, body);
+        let answer = inner.call(request).await;
+        if let Some(report) = after.report.take() {
+            report(status_of(&answer)).await;
         }
-        parts.extensions.insert(Arc::clone(&verdict));
-        let answer = inner.call(Request::from_parts(parts, body)).await;
-        let status = answer.as_ref().map_or(StatusCode::INTERNAL_SERVER_ERROR, Response::status);
-        self.report(&verdict, status).await;
-        let mut response = answer?;
-        // A redirect is followed by another request, which will tell.
-        if !status.is_redirection() {
-            self.settings.style.write(&verdict, response.headers_mut());
-            expose(response.headers_mut(), cross_origin);
-        }
-        Ok(response.map(Either::Left))
+        Ok(after.finish(answer?))
+    }
+
+    fn ask_at_once(&self, parts: &Parts) -> Option<Result<Verdict, Response<String>>> {
+        let attributes = match self.settings.attributes(&self.limiter, parts) {
+            Ok(attributes) => attributes,
+            Err(error) => return Some(Err(plain(StatusCode::BAD_REQUEST, &error.to_string()))),
+        };
+        let verdict = self.limiter.admit_at_once(&self.check(&attributes, parts))?;
+        Some(verdict.map_err(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())))
     }
 
     /// Asks the limiter; whoever cannot be asked about is answered by what comes back.
@@ -115,19 +139,25 @@ impl<S: Store + 'static> Gate<S> {
             .settings
             .attributes(&self.limiter, parts)
             .map_err(|error| plain(StatusCode::BAD_REQUEST, &error.to_string()))?;
-        let check = Check::new(&attributes)
-            .cost((self.settings.cost)(parts))
-            .waiting(self.settings.max_wait);
-        let verdict = self.limiter.admit(&check).await;
+        let verdict = self.limiter.admit(&self.check(&attributes, parts)).await;
         verdict.map_err(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
     }
 
-    fn refused(
-        &self,
-        verdict: &Verdict,
-        request: &HeaderMap,
-        cross_origin: bool,
-    ) -> Response<String> {
+    fn check<'c>(&self, attributes: &'c Attributes<'c>, parts: &Parts) -> Check<'c> {
+        Check::new(attributes).cost((self.settings.cost)(parts)).waiting(self.settings.max_wait)
+    }
+
+    /// The request with its verdict, and what is to be done after it.
+    fn admitted<B>(self, verdict: Verdict, mut parts: Parts, body: B) -> (Request<B>, After) {
+        let verdict = Arc::new(verdict);
+        let cross_origin = parts.headers.contains_key(header::ORIGIN);
+        parts.extensions.insert(Arc::clone(&verdict));
+        let settings = Arc::clone(&self.settings);
+        let report = verdict.receipt().is_some().then(|| self.tell(&verdict));
+        (Request::from_parts(parts, body), After { verdict, settings, cross_origin, report })
+    }
+
+    fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Response<String> {
         let kind = request.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let mut response = if kind.starts_with(b"application/grpc") {
             let mut response = grpc_refusal(verdict).map(|()| String::new());
@@ -136,17 +166,124 @@ impl<S: Store + 'static> Gate<S> {
         } else {
             refusal(verdict, &self.settings.style)
         };
-        expose(response.headers_mut(), cross_origin);
+        expose(response.headers_mut(), request.contains_key(header::ORIGIN));
         response
     }
 
-    /// Tells what became of the request, if a rule counts outcomes.
-    async fn report(&self, verdict: &Verdict, status: StatusCode) {
-        let Some(receipt) = verdict.receipt() else { return };
-        let failed = (self.settings.failed)(status);
-        let report = if failed { Report::Failure } else { Report::Success };
-        // A store that is gone counts it as it was taken: for the strict side.
-        let _ = self.limiter.report(receipt, report).await;
+    /// Tells what became of the request.
+    fn tell(self, verdict: &Arc<Verdict>) -> Tell {
+        let verdict = Arc::clone(verdict);
+        Box::new(move |status| {
+            Box::pin(async move {
+                let Some(receipt) = verdict.receipt() else { return };
+                let failed = (self.settings.failed)(status);
+                let report = if failed { Report::Failure } else { Report::Success };
+                // A store that is gone counts it as it was taken: for the strict side.
+                let _ = self.limiter.report(receipt, report).await;
+            })
+        })
+    }
+}
+
+impl After {
+    /// The service's answer, with what the client may know.
+    fn finish<C>(self, mut response: Response<C>) -> Response<Body<C>> {
+        // A redirect is followed by another request, which will tell.
+        if !response.status().is_redirection() {
+            self.settings.style.write(&self.verdict, response.headers_mut());
+            expose(response.headers_mut(), self.cross_origin);
+        }
+        response.map(Either::Left)
+    }
+}
+
+/// The status of an answer; a service that broke failed.
+fn status_of<C, E>(answer: &Result<Response<C>, E>) -> StatusCode {
+    answer.as_ref().map_or(StatusCode::INTERNAL_SERVER_ERROR, Response::status)
+}
+
+pin_project! {
+    /// The answer of a [`RateLimit`].
+    pub struct ResponseFuture<F, C, E> {
+        #[pin]
+        state: State<F, C, E>,
+    }
+}
+
+type Waiting<C, E> = Pin<Box<dyn Future<Output = Result<Response<Body<C>>, E>> + Send>>;
+
+pin_project! {
+    #[project = Stage]
+    enum State<F, C, E> {
+        /// Refused, or not to be understood.
+        Ready { response: Option<Response<String>> },
+        /// Admitted: the service is at work.
+        Served { #[pin] future: F, after: Option<After> },
+        /// The service has answered; what became of it is being told.
+        Telling { telling: Pin<Box<dyn Future<Output = ()> + Send>>, answer: Option<(Result<Response<C>, E>, After)> },
+        /// It waits, for the store or for its turn.
+        Waiting { future: Waiting<C, E> },
+    }
+}
+
+impl<F, C, E> ResponseFuture<F, C, E> {
+    const fn ready(response: Response<String>) -> Self {
+        Self { state: State::Ready { response: Some(response) } }
+    }
+
+    const fn served(future: F, after: Option<After>) -> Self {
+        Self { state: State::Served { future, after } }
+    }
+
+    fn waiting(
+        future: impl Future<Output = Result<Response<Body<C>>, E>> + Send + 'static,
+    ) -> Self {
+        Self { state: State::Waiting { future: Box::pin(future) } }
+    }
+}
+
+impl<F, C, E> Future for ResponseFuture<F, C, E>
+where
+    F: Future<Output = Result<Response<C>, E>>,
+{
+    type Output = Result<Response<Body<C>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                Stage::Ready { response } => {
+                    return response
+                        .take()
+                        .map_or(Poll::Pending, |response| Poll::Ready(Ok(response.map(ours))));
+                }
+                Stage::Waiting { future } => return future.as_mut().poll(context),
+                Stage::Served { future, after } => {
+                    let answer = ready!(future.poll(context));
+                    match after.take() {
+                        None => {
+                            return Poll::Ready(answer.map(|response| response.map(Either::Left)));
+                        }
+                        Some(mut after) => match after.report.take() {
+                            None => {
+                                return Poll::Ready(answer.map(|response| after.finish(response)));
+                            }
+                            Some(report) => {
+                                let telling = report(status_of(&answer));
+                                State::Telling { telling, answer: Some((answer, after)) }
+                            }
+                        },
+                    }
+                }
+                Stage::Telling { telling, answer } => {
+                    ready!(telling.as_mut().poll(context));
+                    return answer.take().map_or(Poll::Pending, |(answer, after)| {
+                        Poll::Ready(answer.map(|response| after.finish(response)))
+                    });
+                }
+            };
+            state.set(next);
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! `tidegate policy explain` and `schema`.
 
-use crate::run::{POLICY, Scratch, nothing_is_obeyed, rules, stderr, stdout, tidegate};
+use crate::run::{
+    ANYTHING, POLICY, SETTING, Scratch, nothing_is_obeyed, rules, stderr, stdout, tidegate,
+};
 use serde_json::Value;
 use std::fs;
 
@@ -200,6 +202,44 @@ fn nothing_that_explain_repeats_is_obeyed() {
             nothing_is_obeyed(stdout(&output));
             nothing_is_obeyed(stderr(&output));
         }
+    }
+}
+
+#[test]
+fn nothing_that_a_file_says_is_obeyed_in_explain() {
+    let scratch = Scratch::new("explain-obeyed");
+    for text in ["\\e[31mx", "\\u202ex", "\\u061cx", "\\u2028x", "\\x9bm"] {
+        for setting in [
+            format!("match: {{ user: \"{text}\" }}"),
+            format!("match: {{ user: [a, \"{text}\"] }}"),
+            format!("match: {{ path: \"/{text}\" }}"),
+            format!("when: \"user == '{text}'\""),
+            format!("when: \"user.starts_with('{text}')\""),
+            format!("description: \"{text}\""),
+        ] {
+            let file = scratch.file(SETTING.replace(ANYTHING, &setting));
+            for words in [&["explain", &file][..], &["explain", "--json", &file]] {
+                let output = tidegate(&[words, &["user=bob", "path=/a", "ip=192.0.2.1"]].concat());
+                // A path with control characters is refused, and shown then too.
+                let code = if setting.contains("/\\e") { 2 } else { 0 };
+                assert_eq!(output.status.code(), Some(code), "{setting}: {output:?}");
+                nothing_is_obeyed(stdout(&output));
+                nothing_is_obeyed(stderr(&output));
+            }
+        }
+    }
+}
+
+/// The value of a word may be a secret.
+#[test]
+fn values_are_not_repeated_when_they_are_refused() {
+    let secret = "s3cr3t".repeat(2_000);
+    let long = ["api_key", "user"].map(|name| format!("{name}={secret}"));
+    for word in [&long[0], &long[1], "cost=s3cr3t", "path=s3cr3t", "path=/s3cr3t%zz", "=s3cr3t"] {
+        let output = tidegate(&["explain", POLICY, word]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(stdout(&output), "");
+        assert!(!stderr(&output).contains("s3cr3t"), "{}", stderr(&output));
     }
 }
 

@@ -95,11 +95,87 @@ fn lists_that_fill_a_file_are_refused_within_the_bounds() {
     for (content, expected) in [
         (filled("[", "a,"), "1:1: error: a line of more than 262144 bytes; break it"),
         (filled("{", "a,"), "1:1: error: a line of more than 262144 bytes; break it"),
-        (filled("version: 1\nrules:\n", " - a\n"), "399999:4: error: more than 400000 values"),
+        (filled("version: 1\nrules:\n", " - a\n"), "399998:4: error: more than 400000 values"),
         (filled("version: 1\nrules:\n  - [", "a,\n"), "4:1: error: invalid indentation"),
         (filled("version: 1\nrules:\n  - {", "a,\n"), "4:1: error: invalid indentation"),
     ] {
         check(&scratch, content, &[expected]);
+    }
+}
+
+/// The parser keeps all that is in brackets until it knows that it is no key, so there is a bound for it.
+#[test]
+fn brackets_that_hold_too_much_are_refused_where_they_open() {
+    let scratch = Scratch::new("brackets");
+    let keys = words("k", 100_000, ": 1,");
+    let tiers = format!("tiers: {{\n{}    }}", words("u", 100_000, ": unlimited,"));
+    let users = format!("match: {{ user: [\n{}    ] }}", words("user-", 50_000, ","));
+    let json = |n| {
+        format!(
+            r#"{{"name": "r{n}", "match": {{"path": "/p{n}"}}, "key": ["ip"], "limits": ["1/s"]}}"#
+        )
+    };
+    let json = (0..20_000).map(json).collect::<Vec<_>>().join(",\n");
+    for (content, line) in [
+        (filled("[", "a,\n"), 1),
+        (filled("{", "a,\n"), 1),
+        (filled("version: 1\nrules: [\n", " a,\n"), 2),
+        (filled("version: 1\nrules: {\n", " a,\n"), 2),
+        (filled("version: 1\nrules: [", "a,\n"), 2),
+        (filled("version: 1\nrules: {", "a,\n"), 2),
+        (filled("version: 1\nrules:\n  [", "a,\n    "), 3),
+        (filled("version: 1\nrules:\n  - [", "a,\n    "), 3),
+        (SETTING.replace(ANYTHING, &format!("\n{keys}")), 3),
+        (SETTING.replace(ANYTHING, &tiers), 3),
+        (SETTING.replace(ANYTHING, &users), 3),
+        (filled(&(rules(0..10) + "  - ["), "a,\n    "), 13),
+        (format!("{{\"version\": 1, \"rules\": [\n{json}]}}\n"), 1),
+    ] {
+        let expected = format!(
+            "{line}:1: error: more than 262144 bytes in brackets; write long lists line by line, with `-`"
+        );
+        check(&scratch, content, &[&expected]);
+    }
+    // A line that is nearly too long is read to its end.
+    let line = format!("[{}", "a,".repeat(131_000));
+    check(&scratch, line, &["2:1: error: while parsing a node"]);
+}
+
+#[test]
+fn brackets_may_hold_as_much_as_a_line() {
+    let scratch = Scratch::new("brackets-full");
+    let [open, rule] = ["rules: [\n", "  { name: a, key: [ip], limits: [1/s] }\n"];
+    // The remark fills what brackets hold up to so many bytes, with the line on which they open.
+    let of = |bytes: usize| {
+        let rest = bytes.saturating_sub(open.len()).saturating_sub(rule.len());
+        let remark = format!("{}\n", "#".repeat(rest.saturating_sub(1)));
+        let (first, second) = remark.split_at(100_000);
+        format!("version: 1\n{open}{}\n{second}{rule}]\n", &first[1..])
+    };
+    assert_eq!(accepted(&scratch, of(262_144)), [""; 0]);
+    check(&scratch, of(262_145), &["2:1: error: more than 262144 bytes in brackets"]);
+}
+
+/// In a large file they would, if they did, seem to hold all that follows.
+#[test]
+fn brackets_in_texts_and_remarks_hold_nothing() {
+    let scratch = Scratch::new("brackets-text");
+    let others = rules(0..5_000);
+    for description in [
+        "see [1",
+        "it's {",
+        "\"x \\\" [\"",
+        "'it''s [ so'",
+        "'it'' [ so'",
+        "\"one\n      [ two\"",
+        "|\n      one [ two",
+        "x # [ {",
+    ] {
+        let rule = format!(
+            "# [ {{\nrules:\n  - description: {description}\n    name: a\n    match: {{ path: /a }}\n    key: [ip]\n    limits: [1/s]\n"
+        );
+        let content = others.replace("rules:\n", &rule);
+        assert_eq!(accepted(&scratch, content), [""; 0], "{description}");
     }
 }
 
@@ -171,19 +247,73 @@ fn long_paths_are_compared_within_the_bounds() {
     assert!(found.len() == 1 && found[0].starts_with(twin), "{found:?}");
 }
 
-#[test]
-fn ten_thousand_stars_are_compared_within_the_bounds() {
+/// So many rules, called `r0` and so on, each on a line.
+fn many(number: u32, rule: impl Fn(u32) -> String) -> String {
+    let all = (0..number).map(|n| format!("  - {{ name: r{n}, {} }}\n", rule(n)));
+    format!("version: 1\nrules:\n{}", all.collect::<String>())
+}
+
+/// So many rules, written in lines.
+fn in_lines(number: u32) -> String {
     let rule = |n| {
-        format!("  - {{ name: r{n}, match: {{ path: '/*/p{n}' }}, key: [ip], limits: [1/s] }}\n")
+        format!("- name: r{n}\n  match:\n    path: '/*/p{n}'\n  key:\n  - ip\n  limits:\n  - 1/s\n")
     };
-    let rules: String = (0..10_000).map(rule).collect();
-    let found = accepted(&Scratch::new("stars"), format!("version: 1\nrules:\n{rules}"));
-    assert_eq!(found, [""; 0]);
+    format!("version: 1\nrules:\n{}", (0..number).map(rule).collect::<String>())
 }
 
 #[test]
-fn ten_thousand_warnings_are_told_a_hundred_times() {
-    let content = rules(0..10_000).replace("1/s", "1/s, 100/min");
+fn as_many_rules_as_a_policy_has_are_read_within_the_bounds() {
+    let scratch = Scratch::new("rules");
+    let of = |path: &'static str| {
+        move |n| format!("match: {{ path: '{path}/p{n}' }}, key: [ip], limits: [1/s]")
+    };
+    for content in [
+        rules(0..20_000),
+        in_lines(20_000),
+        many(20_000, of("/*")),
+        many(10_000, of("/**")),
+        many(20_000, of("/**")),
+    ] {
+        assert_eq!(accepted(&scratch, content), [""; 0]);
+    }
+}
+
+#[test]
+fn one_mistake_among_as_many_rules_as_a_policy_has_is_found() {
+    let scratch = Scratch::new("one-of-many");
+    let typo = "  - { name: z, key: [ip], limts: [1/s] }\n";
+    let expected = "20002:27: error: unknown key `limts`, did you mean `limits`?";
+    check(&scratch, rules(0..19_999) + typo, &[expected]);
+    let stop = "rules:\n  - { name: stop, match: { path: /stop/** }, key: [ip], limits: [1/s], stop: true }\n";
+    let hidden = "  - { name: hidden, match: { path: /stop/x }, key: [ip], limits: [1/s] }\n";
+    let expected = "error: rule `hidden` is never reached: `stop` at 3:5 covers it and says stop";
+    let simple = rules(0..19_998).replace("rules:\n", stop) + hidden;
+    check(&scratch, simple, &[&format!("20002:5: {expected}")]);
+    let long = |n| {
+        format!(
+            "match: {{ method: POST, path: /api/things/{n}/** }}, when: cost <= 100, key: [user|ip], limits: [2/s, {{ rate: 10/min, algorithm: sliding_weighted }}]"
+        )
+    };
+    let long = many(17_000, long).replace("rules:\n", stop) + hidden;
+    check(&scratch, long, &[&format!("17004:5: {expected}")]);
+}
+
+#[test]
+fn rules_that_all_meet_are_refused_within_the_bounds() {
+    let scratch = Scratch::new("all-meet");
+    for (number, rule) in [
+        (20_000, "key: [ip], limits: [1/s]"),
+        (20_000, "key: [user], limits: [1/s]"),
+        (10_000, "match: { method: GET }, key: [ip], limits: [1/s]"),
+    ] {
+        let expected = "3:5: error: more than 16 limits can apply to one request, such as one that matches `r0`";
+        check(&scratch, many(number, |_| rule.to_owned()), &[expected]);
+    }
+}
+
+#[test]
+fn twenty_thousand_warnings_are_told_a_hundred_times() {
+    let content = rules(0..20_000).replace("1/s", "1/s, 100/min");
     let found = accepted(&Scratch::new("warned"), content);
     assert_eq!(found.len(), 100, "{found:?}");
     assert!(found[99].starts_with("102:5: warning: rule `r99`: `100/min` can never bind"));

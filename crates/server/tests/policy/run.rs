@@ -103,7 +103,11 @@ pub(crate) fn nothing_is_obeyed(text: &str) {
     let obeyed = text.chars().find(|c| match c {
         '\n' => false,
         // These turn the direction of writing, so that a text reads as another.
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            true
+        }
+        // These begin another line.
+        '\u{2028}' | '\u{2029}' => true,
         c => c.is_control(),
     });
     assert_eq!(obeyed, None, "{:?}", text.chars().take(2_000).collect::<String>());

@@ -179,6 +179,21 @@ fn limits_are_added_up_over_rules_that_meet() {
     );
 }
 
+/// Who does not stop meets all that stand behind.
+#[test]
+fn limits_behind_a_stop_that_others_pass_are_added_up() {
+    let scratch = Scratch::new("pass");
+    let general: String =
+        (0..17).map(|n| alike(&format!("g{n}-"), 1, &format!("when: cost > {n}"))).collect();
+    for stop in ["match: { path: /x }, key: [ip]", "key: [user]"] {
+        let stop = format!("  - {{ name: x, {stop}, limits: [1/s], stop: true }}\n");
+        for behind in [&general, &alike("g", 17, "enabled: true")] {
+            let content = format!("version: 1\nrules:\n{stop}{behind}");
+            check(&scratch, content, &["¤: error: more than 16 limits can apply to one request"]);
+        }
+    }
+}
+
 #[test]
 fn what_stands_behind_a_stop_does_not_count() {
     let scratch = Scratch::new("behind");

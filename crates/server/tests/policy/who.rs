@@ -19,8 +19,12 @@ trusted: [0.0.0.0/1, 128.0.0.0/1] => 22 this is everybody, and everybody could f
 trusted: ['::/1', '8000::/1']     => 22 this is everybody, and everybody could forge headers
 trusted: ['::ffff:10.0.0.0/104']  => 23 `::ffff:10.0.0.0/104` is IPv4 in IPv6 clothes; write `10.0.0.0/8`
 trusted: [010.0.0.0/8]      => 23 `010.0.0.0/8` is no network; write it like `10.0.0.0/8`
+trusted: [10.0.0.0/08]      => 23 `10.0.0.0/08` is no network; write it like `10.0.0.0/8`
+trusted: [10.0.0.0/]        => 23 `10.0.0.0/` is no network; write it like `10.0.0.0/8`
 trusted: [10.0.0.0/+8]      => 23 `10.0.0.0/+8` is no network; write it like `10.0.0.0/8`
 trusted: evryone            => 22 `trusted` is a list of networks, or `everyone`, not `evryone`, did you mean `everyone`?
+trsuted: 10.0.0.0/8         => 13 unknown key `trsuted`, did you mean `trusted`?
+trsuted: everyone           => 13 unknown key `trsuted`, did you mean `trusted`?
 trsuted: [10.0.0.0/8]       => 13 unknown key `trsuted`, did you mean `trusted`?
 ipp: { ipv6_prefix: 64 }    => 13 unknown key `ipp`, did you mean `ip`?
 trusted: {}                 => 22 `trusted` is a list, not a map
@@ -42,6 +46,7 @@ path: header:x              => 13 `path` cannot be an attribute of your own
 match: { ip: 10.0.0.0/33 }  => 55 `10.0.0.0/33` is no network; write it like `10.0.0.0/8` or `2001:db8::/32`
 match: { ip: 'fd00::/129' } => 55 `fd00::/129` is no network
 match: { ip: 10.9.8.7/8 }   => 55 `10.9.8.7/8` names a host in a network; did you mean `10.0.0.0/8`?
+match: { ip: 10.0.0.0/08 }  => 55 `10.0.0.0/08` is no network
 match: { ip: 010.0.0.0/8 }  => 55 `010.0.0.0/8` is no network
 match: { ip: '::ffff:10.0.0.0/104' } => 55 `::ffff:10.0.0.0/104` is IPv4 in IPv6 clothes; write `10.0.0.0/8`
 match: { ip: [10.0.0.0/8, here] } => 68 `here` is no network
@@ -62,6 +67,8 @@ fn keys_and_paths_that_match_nothing_are_refused() {
 [cost]       => ¤ `cost` is how much a request takes, not who sends it
 [ip/0]       => ¤ `ip/0`: a prefix is `ip/1` to `ip/128`
 [ip/129]     => ¤ `ip/129`: a prefix is `ip/1` to `ip/128`
+[ip/064]     => ¤ `ip/064`: a prefix is `ip/1` to `ip/128`
+[ip/]        => ¤ `ip/`: a prefix is `ip/1` to `ip/128`
 [ip/+64]     => ¤ `ip/+64`: a prefix is `ip/1` to `ip/128`
 [user/64]    => ¤ `user/64`: a prefix is `ip/1` to `ip/128`
 [a, b, c, d, e, f, g, h, i] => ¤ a key has at most 8 attributes
@@ -110,9 +117,13 @@ user.startswith("a") => 17 ¤: `startswith` is no test of a text; there are `sta
 user.starts_with(a)  => 29 ¤: write a text between quotes here
 user in [x]          => 21 ¤: write a number or a text here
 ip == "here"         => 12 in ¤: `here` is no network; write it like `10.0.0.0/8` or `2001:db8::/32`
+ip == "10.0.0.0/08"  => 12 in ¤: `10.0.0.0/08` is no network
 ip in ["10.0.0.1/8"] => 19 ¤: `10.0.0.1/8` names a host in a network; did you mean `10.0.0.0/8`?
 user not in []       => 25 ¤: `]` here; write a name, a number or a text
 user not on ["x"]    => 21 ¤: `in` is missing
+path == "/a?x"       => 12 in ¤: a path is compared without its query
+path in ["/a#b"]     => 21 in ¤: a path is compared without its query
+method == "GET POST" => 12 in ¤: `GET POST` is no method
 path == "x"          => ¤ in ¤: `x`: a path begins with a slash
 user == "日本" and @ => 29 ¤: `@` has no meaning here
 "#,
@@ -130,6 +141,37 @@ user == "日本" and @ => 29 ¤: `@` has no meaning here
     }
     let elastic = "mode: { elastic: { up_to: 200%, while: 'load <' } }";
     check_row("while", SETTING, elastic, "88 in `load <`: something is missing at the end");
+}
+
+/// Whoever writes a key into a file has published it, and it would never be equal.
+#[test]
+fn api_keys_are_known_by_their_digests() {
+    let scratch = Scratch::new("digests");
+    let digest = format!("#{}", "0aF9".repeat(8));
+    let [long, other] = [format!("{digest}0"), format!("#{}", "g".repeat(32))];
+    let why =
+        "an API key is known by its digest (`#…`), as `policy explain --secret-file` shows it";
+    for key in ["s3cr3t", "#0", "#", &digest[1..], &long, &other] {
+        for value in [format!("'{key}'"), format!("['{digest}', '{key}']")] {
+            let setting = format!("match: {{ api_key: {value} }}");
+            check_row("digests-match", SETTING, &setting, &format!("60 {why}"));
+        }
+        for condition in [
+            format!("api_key == \"{key}\""),
+            format!("api_key != \"{key}\""),
+            format!("api_key in [\"{key}\"]"),
+            format!("api_key not in [\"{digest}\", \"{key}\"]"),
+        ] {
+            check_row("digests-when", WHEN, &condition, &format!("¤ in ¤: {why}"));
+        }
+    }
+    for content in [
+        SETTING.replace(ANYTHING, &format!("match: {{ api_key: '{digest}' }}")),
+        WHEN.replace(ANYTHING, &format!("api_key == \"{digest}\"")),
+        WHEN.replace(ANYTHING, &format!("api_key not in [\"{digest}\"]")),
+    ] {
+        assert_eq!(accepted(&scratch, content), [""; 0]);
+    }
 }
 
 #[test]

@@ -95,6 +95,9 @@ fn other_versions_are_not_read() {
         ("0", "1:10: error: version 0 of the policy language; this tidegate reads version 1"),
         ("1.0", "1:10: error: `version` is the number 1"),
         ("one", "1:10: error: `version` is the number 1"),
+        ("'1'", "1:10: error: `version` is the number 1"),
+        ("\"1\"", "1:10: error: `version` is the number 1"),
+        ("01", "1:10: error: version 01 of the policy language; this tidegate reads version 1"),
         ("[1]", "1:10: error: `version` is the number 1"),
         ("~", "1:10: error: `version` is the number 1"),
     ] {
@@ -108,9 +111,20 @@ fn other_versions_are_not_read() {
 fn what_is_quoted_is_neither_long_nor_obeyed() {
     let scratch = Scratch::new("quoted");
     let long = "x ".repeat(25_000);
-    for text in
-        ["\\e[31mred", "\\u202etxt", "\u{202e}txt", "\\u2066a", "\\x9bm", "\\r", "\\n", &long]
-    {
+    for text in [
+        "\\e[31mred",
+        "\\u202etxt",
+        "\u{202e}txt",
+        "\\u2066a",
+        "\\x9bm",
+        "\\r",
+        "\\n",
+        "\\u061ca",
+        "\u{61c}a",
+        "\\u2028a",
+        "\\u2029a",
+        &long,
+    ] {
         for (frame, content) in QUOTING {
             let content = content.replace(ANYTHING, &format!("\"{text}\""));
             let found = refused(&scratch, frame.replace(ANYTHING, &content));
