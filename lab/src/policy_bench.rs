@@ -4,6 +4,8 @@
 //! states by a keyed hash, and writes the `RateLimit` fields of both. The peer takes one limit of one key. Rounds
 //! alternate and medians count, because these machines wander.
 
+#![expect(clippy::float_arithmetic, reason = "medians and ratios, for people")]
+
 use crate::say;
 use clap::Args;
 use http::{Request, Response};

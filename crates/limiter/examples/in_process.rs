@@ -4,7 +4,7 @@
 
 use std::error::Error;
 use std::io::{self, Write};
-use tidegate::{Attributes, Check, Limiter, Policy, Report};
+use tidegate::{Attributes, Check, Limiter, Policy, Report, Verdict};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::parse(
@@ -22,7 +22,7 @@ rules:
     for tier in ["free", "pro"] {
         let user = Attributes::new().with("user", format!("{tier}-user"))?.with("tier", tier)?;
         let passed = (0..40).filter_map(|_| limiter.check_now(&Check::new(&user)).ok());
-        writeln!(out, "{tier}: {} of 40 at once", passed.filter(|v| v.allowed()).count())?;
+        writeln!(out, "{tier}: {} of 40 at once", passed.filter(Verdict::allowed).count())?;
     }
 
     // Wrong passwords count; right ones are given back.

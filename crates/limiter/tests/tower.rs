@@ -160,7 +160,6 @@ async fn what_the_service_knows_better_it_says_itself() {
 
 /// Twenty at once through a leaky bucket of ten a second: all are served, the last after 1.9 s.
 #[tokio::test(start_paused = true)]
-#[expect(clippy::disallowed_methods, reason = "the runtime's instants stand still unless all wait")]
 async fn requests_wait_for_their_turn() {
     let policy = Policy::parse(
         "{ version: 1, rules: [{ name: a, key: [], limits: [{ rate: 10/s, algorithm: leaky_bucket, queue: 100 }] }] }",

@@ -187,11 +187,11 @@ pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
         let meant = network.trunc();
         return Err(format!("`{network}` names a host in a network; did you mean `{meant}`?"));
     }
-    if let (IpAddr::V6(v6), bits @ 96..) = (network.addr(), network.prefix_len()) {
-        if let Some(v4) = v6.to_ipv4_mapped() {
-            let meant = bits.saturating_sub(96);
-            return Err(format!("`{network}` is IPv4 in IPv6 clothes; write `{v4}/{meant}`"));
-        }
+    if let (IpAddr::V6(v6), bits @ 96..) = (network.addr(), network.prefix_len())
+        && let Some(v4) = v6.to_ipv4_mapped()
+    {
+        let meant = bits.saturating_sub(96);
+        return Err(format!("`{network}` is IPv4 in IPv6 clothes; write `{v4}/{meant}`"));
     }
     Ok(network)
 }

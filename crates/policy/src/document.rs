@@ -12,7 +12,8 @@
 //! readers silently keep one. Size, depth and number of nodes are bounded while the file is read.
 
 use crate::attributes::shown;
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+use saphyr_parser::{BufferedInput, Event, Marker, Parser, ScalarStyle};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
@@ -102,8 +103,8 @@ pub struct Entry {
 
 /// A policy of twenty thousand rules fits; a file of gigabytes is not even read to its end.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
-/// The parser keeps a line in pieces until it knows that the line is no key: a hundred bytes for each.
-const LONGEST_LINE: usize = 256 * 1024;
+/// The parser takes a hundred bytes and more for each piece that it has read and not yet said.
+const MOST_UNSAID: usize = 128 * 1024;
 /// A longer list of mistakes is one mistake, made often.
 pub(crate) const MOST_PROBLEMS: usize = 100;
 /// No part of the language is nested deeper than 8; twice that is a mistake or an attack.
@@ -135,9 +136,11 @@ impl Document {
             Ok(text) => text,
             Err(problem) => return (None, vec![problem]),
         };
-        let parser = Parser::new_from_str(text);
+        let pace = Rc::new(Pace::default());
+        pace.go_on();
+        let parser = Parser::new_from_iter(Fed { chars: text.chars(), pace: Rc::clone(&pace) });
         let (problems, names) = (Vec::new(), HashMap::new());
-        let mut builder = Builder { parser, problems, names, nodes: 0 };
+        let mut builder = Builder { parser, pace, problems, names, nodes: 0 };
         match builder.file() {
             Ok(document) => (Some(document), builder.problems),
             Err(last) => {
@@ -154,18 +157,6 @@ fn text(bytes: &[u8]) -> Result<&str, Problem> {
         let size = format!("the file has more than {MOST_BYTES} bytes; split the policy");
         return Err(problem(Place { line: 1, column: 1 }, size));
     }
-    if let Some(long) =
-        bytes.split(|byte| *byte == b'\n').position(|line| line.len() > LONGEST_LINE)
-    {
-        let text = format!("a line of more than {LONGEST_LINE} bytes; break it");
-        return Err(problem(Place { line: narrow(long.saturating_add(1)), column: 1 }, text));
-    }
-    if let Some(line) = too_long_in_brackets(bytes) {
-        let text = format!(
-            "more than {LONGEST_LINE} bytes in brackets; write long lists line by line, with `-`"
-        );
-        return Err(problem(Place { line: narrow(line), column: 1 }, text));
-    }
     let text = str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default());
         problem(end_of(&before), "this is no UTF-8; save the file as UTF-8")
@@ -180,61 +171,40 @@ fn text(bytes: &[u8]) -> Result<&str, Problem> {
     }
 }
 
-/// The line on which brackets open that hold too much. The parser keeps what is in brackets in pieces until it
-/// knows that it is no key.
-///
-/// Brackets count where a value may begin, and not in quotes or remarks. What is open ends, at the latest, with
-/// a line that is indented no more than the one on which it opened, unless that is the margin.
-fn too_long_in_brackets(bytes: &[u8]) -> Option<usize> {
-    let mut open: Option<(usize, usize, usize)> = None; // line, indentation, bytes so far
-    let mut depth = 0usize;
-    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
-        let indentation = line.iter().take_while(|byte| **byte == b' ').count();
-        let outer = open.filter(|(_, outer, _)| *outer > 0 && indentation <= *outer);
-        if outer.is_some() && !line.iter().all(u8::is_ascii_whitespace) {
-            (open, depth) = (None, 0);
-        }
-        for bracket in brackets(line) {
-            depth = if bracket { depth.saturating_add(1) } else { depth.saturating_sub(1) };
-            open = match (depth, open) {
-                (0, _) => None,
-                (_, None) => Some((number, indentation, 0)),
-                (_, open) => open,
-            };
-        }
-        if let Some((_, _, so_far)) = &mut open {
-            *so_far = so_far.saturating_add(line.len()).saturating_add(1);
-        }
-        if let Some((line, _, _)) = open.filter(|(_, _, so_far)| *so_far > LONGEST_LINE) {
-            return Some(line);
-        }
-    }
-    None
+/// The text as the parser reads it: no further than so much beyond the last thing that it said. What it has
+/// read and not yet said it keeps in pieces, because what is in brackets may turn out to be a key.
+struct Fed<'t> {
+    chars: std::str::Chars<'t>,
+    pace: Rc<Pace>,
 }
 
-/// The brackets of a line, outside of quotes and remarks: true for those that open.
-fn brackets(line: &[u8]) -> impl Iterator<Item = bool> {
-    let (mut quote, mut before) = (None, b' ');
-    line.iter().filter_map(move |byte| {
-        let begins =
-            before.is_ascii_whitespace() || matches!(before, b'[' | b'{' | b',' | b':' | b'-');
-        before = *byte;
-        match (quote, byte) {
-            (Some(open), _) => {
-                quote = Some(open)
-                    .filter(|open| open != byte && *open != b'#')
-                    .or(Some(open).filter(|o| *o == b'#'));
-                None
-            }
-            (None, b'"' | b'\'' | b'#') if begins => {
-                quote = Some(*byte);
-                None
-            }
-            (None, b'[' | b'{') if begins => Some(true),
-            (None, b']' | b'}') => Some(false),
-            (None, _) => None,
+/// How many characters were read, how many may be, and whether more were wanted.
+#[derive(Default)]
+struct Pace {
+    read: Cell<usize>,
+    allowed: Cell<usize>,
+    stopped: Cell<bool>,
+}
+
+impl Iterator for Fed<'_> {
+    type Item = char;
+
+    fn next(&mut self) -> Option<char> {
+        let read = self.pace.read.get();
+        if read >= self.pace.allowed.get() {
+            self.pace.stopped.set(true);
+            return None;
         }
-    })
+        self.pace.read.set(read.saturating_add(1));
+        self.chars.next()
+    }
+}
+
+impl Pace {
+    /// The parser has said something: it may read on.
+    fn go_on(&self) {
+        self.allowed.set(self.read.get().saturating_add(MOST_UNSAID));
+    }
 }
 
 /// The place right behind a text.
@@ -248,7 +218,8 @@ fn end_of(text: &str) -> Place {
 
 /// Builds the tree from the events of the parser, and stops it where a bound is passed.
 struct Builder<'t> {
-    parser: Parser<'t, saphyr_parser::StrInput<'t>>,
+    parser: Parser<'t, BufferedInput<Fed<'t>>>,
+    pace: Rc<Pace>,
     /// What is wrong but can be read on past.
     problems: Vec<Problem>,
     /// Every name that stands before a colon, once.
@@ -305,7 +276,20 @@ impl<'t> Builder<'t> {
     }
 
     fn next(&mut self) -> Result<(Event<'t>, Place), Problem> {
-        match self.parser.next_event() {
+        let next = self.parser.next_event();
+        if self.pace.stopped.get() {
+            let place = match next {
+                Some(Ok((_, span))) => place_of(&span.start),
+                Some(Err(error)) => place_of(error.marker()),
+                None => Place { line: 1, column: 1 },
+            };
+            let text = format!(
+                "more than {MOST_UNSAID} characters without an end, in brackets, in a text or in remarks; write long lists line by line, with `-`"
+            );
+            return Err(problem(place, text));
+        }
+        self.pace.go_on();
+        match next {
             Some(Ok((event, span))) => Ok((event, place_of(&span.start))),
             // Brackets are counted ahead of their events, so the parser's own bound may speak first.
             Some(Err(error)) if error.info().contains("recursion limit") => {
@@ -555,11 +539,11 @@ mod tests {
         let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(problem(&deep).contains("nested deeper than 16"));
         let line = format!("[{}]", "1,".repeat(150_000));
-        assert!(problem(&line).contains("a line of more than 262144 bytes"));
+        assert!(problem(&line).contains("more than 131072 characters without an end"));
         let deep = "- ".repeat(100_000);
         assert!(problem(&deep).contains("nested deeper than 16"));
         assert!(problem(&"a".repeat(5 * 1024 * 1024)).contains("more than 4194304 bytes"));
         let wide = format!("[{}]", "1,\n".repeat(500_000));
-        assert!(problem(&wide).contains("more than 262144 bytes in brackets"));
+        assert!(problem(&wide).contains("more than 131072 characters without an end"));
     }
 }

@@ -79,13 +79,20 @@ fn crowded(policy: &Policy) -> Option<Problem> {
 fn is_crowd(rules: &[(usize, &Rule)]) -> bool {
     let mut limits = 0usize;
     for (_, rule) in rules {
-        limits = limits.saturating_add(most_limits(rule));
+        let with = limits.saturating_add(most_limits(rule));
+        let stops = rule.stop && rule.when.is_none();
         let counts = rule.key.parts().all(|part| part.iter().any(|name| is_always_present(name)));
-        if limits > MOST_TAKES || (rule.stop && rule.when.is_none() && counts) {
-            break;
+        if with > MOST_TAKES {
+            return true;
+        }
+        match (stops, counts) {
+            (true, true) => return false,
+            // Who has its key is stopped here; who goes on is not counted by it.
+            (true, false) => {}
+            (false, _) => limits = with,
         }
     }
-    limits > MOST_TAKES
+    false
 }
 
 /// What most rules ask for: a request that looks so meets as many of them as possible.

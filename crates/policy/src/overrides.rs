@@ -13,6 +13,7 @@ use crate::allowance::Allowance;
 use crate::attributes::shown;
 use crate::key::{Key, KeyValues};
 use crate::path::NormalPath;
+use std::net::IpAddr;
 use tidegate_core::Timestamp;
 
 /// The exceptions of a rule.
@@ -244,7 +245,7 @@ pub(crate) fn spelled(name: &str, value: &str, ipv6_prefix: u8) -> Result<String
         _ if value.is_empty() => Err(refused("it is empty")),
         "ip" => {
             let network = value.strip_suffix(&format!("/{ipv6_prefix}"));
-            let network = network.and_then(parse_address).filter(|address| address.is_ipv6());
+            let network = network.and_then(parse_address).filter(IpAddr::is_ipv6);
             let address = network.or_else(|| parse_address(value)).ok_or_else(|| {
                 refused(&format!("write an address, or an IPv6 network of {ipv6_prefix} bits"))
             })?;

@@ -99,7 +99,8 @@ impl HeaderStyle {
             append(headers, POLICY, policies);
             append(headers, STATE, states);
         }
-        if let (Some(reset), Some((_, limit))) = (self.legacy, tightest(verdict)) {
+        let legacy = self.legacy.and_then(|reset| Some((reset, tightest(verdict)?.1)));
+        if let Some((reset, limit)) = legacy {
             append(headers, LEGACY_LIMIT, clamp(limit.limit.amount()).to_string());
             append(headers, LEGACY_REMAINING, clamp(limit.decision.remaining).to_string());
             append(headers, LEGACY_RESET, legacy_reset(&limit, reset, verdict.decided_at));
