@@ -31,20 +31,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let service = Service(limiter("5/h")?);
     let mine = limiter("{ rate: 100/s, burst: 1 }")?; // what we keep to by ourselves
     let pacer = Pacer::new(Clock::system());
-    let (mut served, mut refused, mut spared) = (0, 0, 0);
+    let mut calls = Vec::new();
     for _ in 0..8 {
         // Nobody is asked who said to come back later. A job that can wait calls `pacer.ready(…).await`.
         if pacer.wait("service") > Span::ZERO {
-            spared += 1;
+            calls.push("spared");
             continue;
         }
         let me = Attributes::new();
         mine.acquire(&Check::new(&me).waiting(Span::from_secs(10))).await?;
         let (status, headers) = service.call()?;
         pacer.heard("service", status, &headers);
-        if status.is_success() { served += 1 } else { refused += 1 }
+        calls.push(if status.is_success() { "served" } else { "refused" });
     }
     let minutes = pacer.wait("service").as_secs_ceil().div_ceil(60);
+    let [served, refused, spared] = ["served", "refused", "spared"]
+        .map(|kind| calls.iter().filter(|call| **call == kind).count());
     let counts = format!("served {served}, refused {refused}, spared {spared}");
     writeln!(io::stdout(), "{counts}; next call in {minutes} minutes")?;
     Ok(())

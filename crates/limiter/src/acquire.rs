@@ -88,7 +88,17 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// [`Limiter::admit`] for a request that waits for nothing: neither for the store, nor for others, nor for
     /// a turn. `None` when it would have to, and then nothing was taken.
-    pub(crate) fn admit_at_once(&self, check: &Check<'_>) -> Option<Result<Verdict, CheckError>> {
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let nobody = Attributes::new();
+    /// let verdict = limiter.admit_at_once(&Check::new(&nobody));
+    /// assert!(verdict.unwrap()?.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn admit_at_once(&self, check: &Check<'_>) -> Option<Result<Verdict, CheckError>> {
         if !self.inner.queues.is_empty() {
             return None;
         }
