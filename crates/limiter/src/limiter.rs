@@ -310,7 +310,7 @@ impl<S: Store> Limiter<S> {
         live: &'l Live,
         attributes: &'l Attributes<'_>,
         check: &Check<'_>,
-    ) -> SmallVec<[Asked<'l>; 4]> {
+    ) -> SmallVec<[Asked<'l>; 2]> {
         let resolved = live.policy.resolve(&live.changes, attributes, check.cost.get());
         if resolved.unknown_tier {
             self.inner.unknown_tiers.fetch_add(1, Ordering::Relaxed);
@@ -326,7 +326,7 @@ impl<S: Store> Limiter<S> {
         &self,
         resolved: &ResolvedRule<'l>,
         check: &Check<'_>,
-        asked: &mut SmallVec<[Asked<'l>; 4]>,
+        asked: &mut SmallVec<[Asked<'l>; 2]>,
     ) {
         let rule = resolved.rule;
         let subject = self.inner.secret.subject(resolved.values.pairs());
@@ -502,7 +502,7 @@ fn plan<'l>(asked: &[Asked<'l>], check: &Check<'_>) -> Result<Option<Plan<'l>>, 
 
 fn verdict(
     live: Arc<Live>,
-    entries: SmallVec<[Entry; 4]>,
+    entries: SmallVec<[Entry; 2]>,
     by: DecidedBy,
     at: Timestamp,
     receipt: Option<Receipt>,
@@ -522,7 +522,7 @@ fn max_wait(asked: &[Asked<'_>]) -> Span {
     waits.min().unwrap_or(Span::from_nanos(u64::MAX))
 }
 
-fn entries(asked: &[Asked<'_>], decisions: Vec<Decision>) -> SmallVec<[Entry; 4]> {
+fn entries(asked: &[Asked<'_>], decisions: Vec<Decision>) -> SmallVec<[Entry; 2]> {
     let entry = |(asked, decision): (&Asked<'_>, Decision)| Entry {
         rule: asked.number,
         limit: asked.limit.clone(),

@@ -43,7 +43,7 @@ pub struct Verdict {
     /// When, by the clock of the store.
     pub decided_at: Timestamp,
     pub(crate) live: Arc<Live>,
-    pub(crate) entries: SmallVec<[Entry; 4]>,
+    pub(crate) entries: SmallVec<[Entry; 2]>,
     pub(crate) receipt: Option<Receipt>,
 }
 
@@ -115,7 +115,7 @@ impl Verdict {
     /// Folds answers into one.
     pub(crate) fn fold(
         live: Arc<Live>,
-        entries: SmallVec<[Entry; 4]>,
+        entries: SmallVec<[Entry; 2]>,
         decided_by: DecidedBy,
         decided_at: Timestamp,
     ) -> Self {

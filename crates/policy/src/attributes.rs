@@ -49,7 +49,7 @@ pub enum AttributeError {
     #[error("`{0}` is no address; write it like `203.0.113.7` or `2001:db8::7`")]
     Address(String),
     /// `path` is no path.
-    #[error("`path`: {0}")]
+    #[error(transparent)]
     Path(#[from] PathError),
     /// A name that cannot be one.
     #[error("`{0}` is no name of an attribute; it has 1 to 64 bytes and no control characters")]

@@ -81,7 +81,7 @@ pub struct Resolved<'p> {
     /// The request named a tier that there is not.
     pub unknown_tier: bool,
     /// The rules, in the order of the file.
-    pub rules: SmallVec<[ResolvedRule<'p>; 4]>,
+    pub rules: SmallVec<[ResolvedRule<'p>; 2]>,
 }
 
 /// A rule that applies to a request, and what it allows.

@@ -284,7 +284,7 @@ impl<'t> Builder<'t> {
                 None => Place { line: 1, column: 1 },
             };
             let text = format!(
-                "more than {MOST_UNSAID} characters without an end, in brackets, in a text or in remarks; write long lists line by line, with `-`"
+                "more than {MOST_UNSAID} characters without an end, in brackets (as all JSON is), in a text or in remarks; write long lists line by line, with `-`"
             );
             return Err(problem(place, text));
         }

@@ -372,7 +372,14 @@ fn twin(likely: &[(usize, &Rule)], number: usize, rule: &Rule) -> Option<Problem
 
 /// Settings that do nothing together.
 fn pointless(rule: &Rule) -> Option<Problem> {
-    let refuses = matches!(rule.on_limit, OnLimit::Reject | OnLimit::Delay { .. });
+    if rule.denied == Refused::Charged && matches!(rule.on_limit, OnLimit::Delay { .. }) {
+        let text = format!(
+            "rule `{}`: `denied: charged` with `delay` charges a waiting request for every try",
+            rule.name
+        );
+        return Some(problem(rule.place, text));
+    }
+    let refuses = rule.on_limit == OnLimit::Reject;
     if rule.denied == Refused::Charged && !refuses {
         let text = format!(
             "rule `{}`: `denied: charged` has no effect, because it refuses nothing",
@@ -551,6 +558,10 @@ mod tests {
             (
                 "rules: [{ name: a, key: [ip], limits: [2/s], denied: charged, on_limit: { flag: x } }]",
                 "`denied: charged` has no effect",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [2/s], denied: charged, on_limit: { delay: { max_wait: 1s } } }]",
+                "charges a waiting request for every try",
             ),
             (
                 "identity: { trusted: [10.0.0.0/8], user: 'header:x-user' }\nrules: [{ name: a, key: [usr|ip], limits: [2/s] }]",

@@ -239,6 +239,12 @@ impl Parser {
         if name == "cost" {
             return Err(error(at, "`cost` is a number; compare it with `<`, `==` and the like"));
         }
+        if name == "api_key" {
+            return Err(error(
+                at,
+                "an API key is known by its digest; compare it whole, with `==`",
+            ));
+        }
         self.expect("(")?;
         let at = self.at();
         let Value::Text(text) = self.value()? else {
@@ -409,6 +415,8 @@ mod tests {
             ("1 < 2", "at character 1: a comparison needs a name"),
             ("cost == \"x\"", "`cost` is a number"),
             ("cost.contains(\"1\")", "`cost` is a number"),
+            ("api_key.contains(\"1\")", "known by its digest"),
+            ("api_key == \"s3cr3t\"", "known by its digest"),
             ("ip == \"here\"", "`here` is no network"),
             ("ip == 5", "`ip` is no number"),
             ("cost => 5", "at character 6: write `>=` instead of `=>`"),
