@@ -8,24 +8,23 @@
 //! out, so that the rest is still looked at; a policy comes of it only when nothing was noted.
 
 mod limits;
+mod manners;
+mod who;
 
-use crate::address::{HopHeader, Trusted, parse_network};
 use crate::allowance::Allowance;
 use crate::attributes::shown;
 use crate::document::{Document, Entry, MOST_PROBLEMS, Place, Problem, Value};
 use crate::expression::Expression;
 use crate::grammar;
-use crate::identity::{Identity, Source, is_digest, is_everybody};
+use crate::identity::{Identity, is_digest};
 use crate::key::{Key, is_attribute};
 use crate::overrides::Overrides;
 use crate::path::Pattern;
 use crate::policy::{Policy, Tiers};
-use crate::rate;
-use crate::reader::{Chosen, Fields, Reader, hint, nearest};
-use crate::rule::{Condition, Consistency, Count, Mode, OnLimit, OnStoreError, Overflow, Rule};
-use ipnet::IpNet;
+use crate::reader::Reader;
+use crate::rule::{Condition, Rule};
 use std::collections::HashMap;
-use tidegate_core::{Refused, Span};
+use tidegate_core::Span;
 
 /// Twice what the largest policies we know of have.
 const MOST_RULES: usize = 20_000;
@@ -90,121 +89,6 @@ impl Reader {
                 let _: Option<()> = self.wrong(node.place, "`version` is the number 1");
             }
         }
-    }
-
-    // === who ===
-
-    fn identity(&mut self, node: &Document) -> Identity {
-        let Some(fields) = self.record(node, &grammar::IDENTITY) else {
-            return Identity::default();
-        };
-        let ip = fields.get("ip").and_then(|node| self.record(node, &grammar::IP));
-        let field = |name| ip.as_ref().and_then(|ip| ip.get(name));
-        let prefix = field("ipv6_prefix").and_then(|n| self.whole(n, "`ipv6_prefix`", 1, 128));
-        let header = match field("header").and_then(|n| self.choice(n, &grammar::HOP_HEADER)) {
-            Some(Chosen::Word("forwarded")) => HopHeader::Forwarded,
-            Some(Chosen::Word(_) | Chosen::Form(..)) | None => HopHeader::XForwardedFor,
-        };
-        let (trusted, everyone) =
-            fields.get("trusted").map_or((vec![], false), |n| self.trusted(n));
-        let others =
-            fields.entries().iter().filter(|entry| !["trusted", "ip"].contains(&&*entry.name));
-        Identity {
-            place: node.place,
-            trusted: Trusted::new(trusted, header),
-            everyone,
-            header,
-            ipv6_prefix: prefix.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(64),
-            sources: others.filter_map(|entry| self.source(entry)).collect(),
-        }
-    }
-
-    fn trusted(&mut self, node: &Document) -> (Vec<IpNet>, bool) {
-        if let Value::Text(text, _) = &node.value {
-            if text == "everyone" {
-                let all = ["0.0.0.0/0", "::/0"].iter().filter_map(|text| text.parse().ok());
-                return (all.collect(), true);
-            }
-            let hint = hint(text, ["everyone"].into_iter());
-            let text = format!(
-                "`trusted` is a list of networks, or `everyone`, not `{}`{hint}",
-                shown(text)
-            );
-            let _: Option<()> = self.wrong(node.place, text);
-            return (vec![], false);
-        }
-        let Some(list) = self.list(node, "`trusted`") else { return (vec![], false) };
-        let networks: Vec<IpNet> = list.iter().filter_map(|node| self.network(node)).collect();
-        if is_everybody(&networks) {
-            let text = "this is everybody, and everybody could forge headers; if every peer is a proxy of yours, write `trusted: everyone`";
-            let _: Option<()> = self.wrong(node.place, text);
-        }
-        (networks, false)
-    }
-
-    fn network(&mut self, node: &Document) -> Option<IpNet> {
-        let text = self.text(node, "a network")?;
-        self.ok(node.place, parse_network(text))
-    }
-
-    fn source(&mut self, entry: &Entry) -> Option<(Box<str>, Source)> {
-        if !is_attribute(&entry.name) || ["method", "path", "cost"].contains(&&*entry.name) {
-            let text = format!("`{}` cannot be an attribute of your own", shown(&entry.name));
-            return self.wrong(entry.place, text);
-        }
-        let Value::Text(text, _) = &entry.node.value else {
-            let hint = hint(&entry.name, ["trusted", "ip"].into_iter());
-            let text = format!(
-                "unknown key `{}`{hint} (an attribute is read like `header:NAME`)",
-                shown(&entry.name)
-            );
-            return self.wrong(entry.place, text);
-        };
-        match Source::parse(&entry.name, text) {
-            Some(source) => Some((entry.name.as_ref().into(), source)),
-            None if nearest(&entry.name, ["trusted"].into_iter()).is_some() => {
-                let text = format!("unknown key `{}`, did you mean `trusted`?", shown(&entry.name));
-                self.wrong(entry.place, text)
-            }
-            None => {
-                let text = format!(
-                    "`{}` is no place to read an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME` or `digest:query`",
-                    shown(text)
-                );
-                self.wrong(entry.node.place, text)
-            }
-        }
-    }
-
-    fn tiers(&mut self, node: &Document) -> Option<Tiers> {
-        let fields = self.record(node, &grammar::TIERS)?;
-        let list = fields.get("known").and_then(|node| self.list(node, "`known`"));
-        let default =
-            fields.get("default").and_then(|node| Some((node, self.name(node, "a tier")?)));
-        let list = list?;
-        if list.len() > MOST_TIERS {
-            return self.wrong(
-                node.place,
-                format!("{} tiers; there are at most {MOST_TIERS}", list.len()),
-            );
-        }
-        let mut known: Vec<Box<str>> = Vec::new();
-        for node in list {
-            match self.name(node, "a tier") {
-                Some(tier) if known.contains(&tier) => {
-                    let _: Option<()> =
-                        self.wrong(node.place, format!("`{tier}` stands in `known` twice"));
-                }
-                tier => known.extend(tier),
-            }
-        }
-        let (node, default) = default?;
-        if !known.contains(&default) {
-            let hint = hint(&default, known.iter().map(|tier| &**tier));
-            let _: Option<()> =
-                self.wrong(node.place, format!("`{default}` is not among `known`{hint}"));
-        }
-        Some(Tiers { default: Some(default), known })
     }
 
     /// A name that may stand in headers, metrics and file names.
@@ -295,57 +179,6 @@ impl Reader {
             mode,
             ..rest
         })
-    }
-
-    /// What is left of a rule: how it treats requests, nodes and memory.
-    fn manners(&mut self, fields: &Fields<'_>) -> Rule {
-        let on_limit = fields.get("on_limit").and_then(|node| self.on_limit(node));
-        let consistency = fields.get("consistency").and_then(|node| self.consistency(node));
-        let mut word =
-            |name: &str, choice| match fields.get(name).and_then(|n| self.choice(n, choice)) {
-                Some(Chosen::Word(word)) => word,
-                Some(Chosen::Form(..)) | None => "",
-            };
-        let denied = word("denied", &grammar::DENIED) == "charged";
-        let count = match word("count", &grammar::COUNT) {
-            "failures" => Count::Failures,
-            "successes" => Count::Successes,
-            _ => Count::All,
-        };
-        let on_store_error = match word("on_store_error", &grammar::ON_STORE_ERROR) {
-            "allow" => OnStoreError::Allow,
-            "deny" => OnStoreError::Deny,
-            _ => OnStoreError::Local,
-        };
-        let overflow = match word("overflow", &grammar::OVERFLOW) {
-            "allow" => Overflow::Allow,
-            "deny" => Overflow::Deny,
-            _ => Overflow::Shared,
-        };
-        let mut flag = |name: &str, usual| {
-            let read = fields.get(name).and_then(|node| self.flag(node, &format!("`{name}`")));
-            read.unwrap_or(usual)
-        };
-        Rule {
-            name: Box::default(),
-            place: fields.place,
-            conditions: vec![],
-            when: None,
-            key: Key::shared(),
-            allowance: Allowance::Unlimited,
-            tiers: vec![],
-            overrides: Overrides::default(),
-            mode: Mode::Hard,
-            on_limit: on_limit.unwrap_or_default(),
-            denied: if denied { Refused::Charged } else { Refused::Free },
-            count,
-            consistency: consistency.unwrap_or_default(),
-            on_store_error,
-            overflow,
-            shadow: flag("shadow", false),
-            enabled: flag("enabled", true),
-            stop: flag("stop", false),
-        }
     }
 
     // === which requests ===
@@ -457,83 +290,6 @@ impl Reader {
             return None;
         }
         self.ok(node.place, Key::parse(parts))
-    }
-
-    // === what a refusal means ===
-
-    fn mode(&mut self, node: &Document) -> Option<Mode> {
-        match self.choice(node, &grammar::MODE)? {
-            Chosen::Form("soft", node) => Some(Mode::Soft(self.percent(node, "`soft`", 1, 900)?)),
-            Chosen::Form(_, node) => {
-                let fields = self.record(node, &grammar::ELASTIC)?;
-                let up_to =
-                    fields.get("up_to").and_then(|n| self.percent(n, "`up_to`", 101, 1_000));
-                let condition = fields.get("while").and_then(|node| self.expression(node));
-                Some(Mode::Elastic { up_to: up_to?, condition: condition? })
-            }
-            Chosen::Word(_) => Some(Mode::Hard),
-        }
-    }
-
-    fn percent(&mut self, node: &Document, what: &str, least: u16, most: u16) -> Option<u16> {
-        let text = self.text(node, what)?;
-        let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
-        match percent.filter(|percent| (least..=most).contains(percent)) {
-            Some(percent) => Some(percent),
-            None => {
-                let text = format!("{what} is `{least}%` to `{most}%`, not `{}`", shown(text));
-                self.wrong(node.place, text)
-            }
-        }
-    }
-
-    fn length(&mut self, node: &Document, what: &str) -> Option<Span> {
-        let text = self.text(node, what)?;
-        let length = self.ok(node.place, rate::length(text).map_err(|e| format!("{what}: {e}")))?;
-        if length > LONGEST_WAIT {
-            return self.wrong(node.place, format!("{what} is at most 1h, not `{}`", shown(text)));
-        }
-        Some(length)
-    }
-
-    fn on_limit(&mut self, node: &Document) -> Option<OnLimit> {
-        match self.choice(node, &grammar::ON_LIMIT)? {
-            Chosen::Form("delay", node) => {
-                let fields = self.record(node, &grammar::DELAY)?;
-                let queue = fields
-                    .get("max_queue")
-                    .map_or(Some(0), |node| self.whole(node, "`max_queue`", 1, 1_000_000));
-                let max_wait = self.length(fields.get("max_wait")?, "`max_wait`")?;
-                let max_queue = queue?.try_into().ok().filter(|queue| *queue > 0);
-                Some(OnLimit::Delay { max_wait, max_queue: max_queue.unwrap_or(USUAL_QUEUE) })
-            }
-            Chosen::Form("flag", node) => Some(OnLimit::Flag(self.name(node, "a flag")?)),
-            Chosen::Form(_, node) => {
-                self.choice(node, &grammar::PRIORITY).map(|_| OnLimit::Deprioritize)
-            }
-            Chosen::Word(_) => Some(OnLimit::Reject),
-        }
-    }
-
-    fn consistency(&mut self, node: &Document) -> Option<Consistency> {
-        let Chosen::Form(_, node) = self.choice(node, &grammar::CONSISTENCY)? else {
-            return Some(Consistency::Exact);
-        };
-        let fields = self.record(node, &grammar::WRITE_BACK)?;
-        let interval = fields.get("interval").and_then(|node| self.length(node, "`interval`"));
-        match (fields.get("lease"), fields.get("batch")) {
-            (Some(node), None) => {
-                let percent = self.percent(node, "`lease`", 1, 100)?;
-                Some(Consistency::Lease { percent, interval: interval? })
-            }
-            (None, Some(node)) => {
-                let size = self.whole(node, "`batch`", 1, 1_000_000)?;
-                Some(Consistency::Batch { size, interval: interval? })
-            }
-            (Some(_), Some(_)) | (None, None) => {
-                self.wrong(node.place, "`write_back` has `lease` or `batch`: one of them")
-            }
-        }
     }
 }
 

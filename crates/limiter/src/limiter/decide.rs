@@ -1,0 +1,339 @@
+//! From a request to a verdict: which takes, all of them or none, and what was answered.
+//!
+//! ```text
+//!   rules that apply ──► takes ──► one plan ──► store ──► decisions, receipts ──► entries of a verdict
+//!                                               └─ gone: each rule as it says for that case
+//! ```
+
+use super::{Limiter, STORE_RETRY};
+use crate::acquire::Turns;
+use crate::check::Check;
+use crate::error::CheckError;
+use crate::live::Live;
+use crate::receipt::{Receipt, Taken};
+use crate::verdict::{DecidedBy, Entry, Verdict};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tidegate_core::{
+    Algorithm, Bound, Decision, Done, Need, Outcome, Plan, Retry, Span, Take, Timestamp,
+};
+use tidegate_policy::{
+    Attributes, Count, Mode, OnLimit, OnStoreError, ResolvedRule, Rule, RuleLimit,
+};
+use tidegate_store::{Answer, LimitName, ReceiptId, Store};
+
+/// One take of a plan, and where it comes from.
+struct Asked<'l> {
+    number: usize,
+    rule: &'l Rule,
+    limit: &'l RuleLimit,
+    take: Take<'l>,
+    shadow: bool,
+}
+
+/// The answers to the takes of a plan.
+struct Decided {
+    decisions: Vec<Decision>,
+    receipts: Vec<Option<tidegate_core::Receipt>>,
+    at: Timestamp,
+    by: DecidedBy,
+}
+
+/// What a caller wants besides the answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    Answer,
+    /// And a receipt for a turn that is promised, because it may have to be given back.
+    Undo,
+    /// At once or not at all: where a rule could let the request wait, nothing is taken.
+    AtOnce,
+}
+
+// === asking ===
+
+impl<S: Store> Limiter<S> {
+    /// What [`Limiter::check`] would answer. Nothing is counted.
+    pub async fn peek(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        let live = self.live();
+        let entries = {
+            let attributes = self.concealed(&live, check.attributes);
+            let asked = self.asked(&live, &attributes, check);
+            let max_wait = check.max_wait.min(max_wait(&asked));
+            let plan = Plan::new(asked.iter().map(|asked| asked.take).collect(), max_wait)?;
+            let decisions = match self.inner.store.peek(&plan).await {
+                Ok(decisions) => decisions,
+                Err(_) => self.inner.fallback.peek_now(&plan),
+            };
+            entries(&asked, decisions)
+        };
+        let by = if entries.is_empty() { DecidedBy::Policy } else { DecidedBy::Store };
+        Ok(Verdict::fold(live, entries, by, self.inner.clock.now().steady))
+    }
+
+    /// What a request may have to wait for.
+    pub(crate) fn turns(&self, check: &Check<'_>) -> Turns {
+        let live = self.live();
+        let attributes = self.concealed(&live, check.attributes);
+        let asked = self.asked(&live, &attributes, check);
+        let required = asked.iter().filter(|asked| asked.take.need == Need::Required);
+        Turns {
+            states: required.map(|asked| asked.take.state).collect(),
+            max_wait: max_wait(&asked),
+        }
+    }
+
+    /// Decides a request and does not count the answer in the statistics.
+    pub(crate) async fn decide(
+        &self,
+        check: &Check<'_>,
+        want: Want,
+    ) -> Result<Verdict, CheckError> {
+        match self.decide_at_once(check, want) {
+            Some(verdict) => verdict,
+            None => self.decide_later(check, want).await,
+        }
+    }
+
+    /// Decides a request that a store in this process counts; `None` for other stores.
+    pub(crate) fn decide_at_once(
+        &self,
+        check: &Check<'_>,
+        want: Want,
+    ) -> Option<Result<Verdict, CheckError>> {
+        if !S::AT_ONCE {
+            return None;
+        }
+        let live = self.live();
+        let (entries, at, by, receipt) = {
+            let attributes = self.concealed(&live, check.attributes);
+            let asked = self.asked(&live, &attributes, check);
+            if want == Want::AtOnce && check.max_wait > Span::ZERO && asked.iter().any(may_wait) {
+                return None;
+            }
+            let plan = match plan(&asked, check) {
+                Ok(plan) => plan,
+                Err(error) => return Some(Err(error)),
+            };
+            let answer = plan.as_ref().and_then(|plan| self.inner.store.take_at_once(plan));
+            let decided = answer.map_or_else(Decided::by_policy, Decided::by_store);
+            let receipt = self.receipt(&asked, &decided, check, want);
+            (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
+        };
+        Some(Ok(verdict(live, entries, by, at, receipt)))
+    }
+
+    async fn decide_later(&self, check: &Check<'_>, want: Want) -> Result<Verdict, CheckError> {
+        let live = self.live();
+        let (entries, at, by, receipt) = {
+            let attributes = self.concealed(&live, check.attributes);
+            let asked = self.asked(&live, &attributes, check);
+            let decided = match plan(&asked, check)? {
+                None => Decided::by_policy(),
+                Some(plan) => {
+                    match self.inner.store.take(std::slice::from_ref(&plan)).await.pop() {
+                        Some(Ok(answer)) => Decided::by_store(answer),
+                        Some(Err(_)) | None => self.without_store(&asked, plan.max_wait())?,
+                    }
+                }
+            };
+            let receipt = self.receipt(&asked, &decided, check, want);
+            (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
+        };
+        Ok(verdict(live, entries, by, at, receipt))
+    }
+
+    /// The takes that a request's rules ask for.
+    fn asked<'l>(
+        &self,
+        live: &'l Live,
+        attributes: &'l Attributes<'_>,
+        check: &Check<'_>,
+    ) -> SmallVec<[Asked<'l>; 2]> {
+        let resolved = live.policy.resolve(&live.changes, attributes, check.cost.get());
+        if resolved.unknown_tier {
+            self.inner.unknown_tiers.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut asked = SmallVec::new();
+        for resolved in &resolved.rules {
+            self.ask_rule(resolved, check, &mut asked);
+        }
+        asked
+    }
+
+    fn ask_rule<'l>(
+        &self,
+        resolved: &ResolvedRule<'l>,
+        check: &Check<'_>,
+        asked: &mut SmallVec<[Asked<'l>; 2]>,
+    ) {
+        let rule = resolved.rule;
+        let subject = self.inner.secret.subject(resolved.values.pairs());
+        let bound = self.bound(rule.mode());
+        let optional =
+            resolved.shadow || matches!(rule.on_limit(), OnLimit::Deprioritize | OnLimit::Flag(_));
+        for limit in resolved.allowance.limits() {
+            let name = limit.tag(|| LimitName::new(rule.name(), limit.id(), limit.limit()).0);
+            let state = self.inner.secret.state(LimitName(name), subject);
+            let take = Take {
+                need: if optional { Need::Optional } else { Need::Required },
+                bound,
+                refused: rule.denied(),
+                ..Take::new(state, limit.limit(), check.cost)
+            };
+            asked.push(Asked {
+                number: resolved.number,
+                rule,
+                limit,
+                take,
+                shadow: resolved.shadow,
+            });
+        }
+    }
+
+    /// Which bound of its limits decides for a rule just now.
+    fn bound(&self, mode: &Mode) -> Bound {
+        match mode {
+            Mode::Hard => Bound::Plain,
+            Mode::Soft(_) => Bound::Headroom,
+            Mode::Elastic { condition, .. } => {
+                let now = self.inner.clock.now().steady;
+                let settled = self.inner.signals.load().settled(now, condition);
+                if settled { Bound::Headroom } else { Bound::Plain }
+            }
+        }
+    }
+
+    /// When the store is gone, rules do as they say for that case.
+    fn without_store(&self, asked: &[Asked<'_>], max_wait: Span) -> Result<Decided, CheckError> {
+        self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
+        let refuses = |asked: &Asked<'_>| {
+            asked.take.need == Need::Required && asked.rule.on_store_error() == OnStoreError::Deny
+        };
+        let local = |asked: &&Asked<'_>| asked.rule.on_store_error() == OnStoreError::Local;
+        let refused = asked.iter().any(refuses);
+        // Nothing is counted for a request that is refused anyway.
+        let takes: Vec<Take<'_>> =
+            asked.iter().filter(local).map(|asked| asked.take).filter(|_| !refused).collect();
+        let plan = Plan::new(takes, max_wait)?;
+        let answer = self.inner.fallback.take_now(&plan);
+        let mut counted = answer.done.decisions.into_iter().zip(answer.done.receipts);
+        let (decisions, receipts) = asked
+            .iter()
+            .map(|asked| match asked.rule.on_store_error() {
+                OnStoreError::Local if !refused => {
+                    counted.next().unwrap_or((blind(asked, true), None))
+                }
+                OnStoreError::Deny if refuses(asked) => (blind(asked, false), None),
+                OnStoreError::Local | OnStoreError::Allow | OnStoreError::Deny => {
+                    (blind(asked, true), None)
+                }
+            })
+            .unzip();
+        Ok(Decided { decisions, receipts, at: answer.at, by: DecidedBy::Fallback })
+    }
+
+    /// A receipt, if a rule counts outcomes or somebody wants one.
+    fn receipt(
+        &self,
+        asked: &[Asked<'_>],
+        decided: &Decided,
+        check: &Check<'_>,
+        want: Want,
+    ) -> Option<Receipt> {
+        let counts = asked.iter().any(|asked| asked.rule.count() != Count::All);
+        let promised = || decided.decisions.iter().any(|d| matches!(d.outcome, Outcome::Delay(_)));
+        let undo = want == Want::Undo && promised();
+        if !counts && !check.receipt && !undo {
+            return None;
+        }
+        let parts = asked.iter().zip(&decided.receipts).filter_map(|(asked, receipt)| {
+            Some(Taken {
+                state: asked.take.state,
+                limit: asked.limit.limit().clone(),
+                bound: asked.take.bound,
+                count: asked.rule.count(),
+                receipt: (*receipt)?,
+            })
+        });
+        let node = if decided.by == DecidedBy::Fallback { self.inner.node } else { 0 };
+        let number = self.inner.receipts.fetch_add(1, Ordering::Relaxed);
+        Some(Receipt {
+            id: ReceiptId((u128::from(self.inner.node) << 64) | u128::from(number)),
+            until: decided.at.after(self.inner.settle_within)?,
+            node,
+            cost: check.cost,
+            parts: parts.collect(),
+        })
+    }
+}
+
+// === helpers ===
+
+impl Decided {
+    fn by_store(answer: Answer) -> Self {
+        let Done { decisions, receipts, .. } = answer.done;
+        Self { decisions, receipts, at: answer.at, by: DecidedBy::Store }
+    }
+
+    /// There was nothing to count.
+    fn by_policy() -> Self {
+        Self { decisions: vec![], receipts: vec![], at: Timestamp::EPOCH, by: DecidedBy::Policy }
+    }
+}
+
+/// Whether a take could let its request wait: for a turn, or because its rule says so.
+fn may_wait(asked: &Asked<'_>) -> bool {
+    let leaky = matches!(asked.take.limit.algorithm(), Algorithm::LeakyBucket { .. });
+    let delays = matches!(asked.rule.on_limit(), OnLimit::Delay { .. });
+    asked.take.need == Need::Required && (leaky || delays)
+}
+
+/// All takes of a request; none when no limit applies to it.
+fn plan<'l>(asked: &[Asked<'l>], check: &Check<'_>) -> Result<Option<Plan<'l>>, CheckError> {
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    let takes = asked.iter().map(|asked| asked.take).collect();
+    Ok(Some(Plan::new(takes, check.max_wait.min(max_wait(asked)))?))
+}
+
+fn verdict(
+    live: Arc<Live>,
+    entries: SmallVec<[Entry; 2]>,
+    by: DecidedBy,
+    at: Timestamp,
+    receipt: Option<Receipt>,
+) -> Verdict {
+    let mut verdict = Verdict::fold(live, entries, by, at);
+    verdict.receipt = receipt.filter(|_| verdict.allowed());
+    verdict
+}
+
+/// The longest wait that the rules allow, if they have an opinion; what only pretends has none.
+fn max_wait(asked: &[Asked<'_>]) -> Span {
+    let required = asked.iter().filter(|asked| asked.take.need == Need::Required);
+    let waits = required.filter_map(|asked| match asked.rule.on_limit() {
+        OnLimit::Delay { max_wait, .. } => Some(*max_wait),
+        OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => None,
+    });
+    waits.min().unwrap_or(Span::from_nanos(u64::MAX))
+}
+
+fn entries(asked: &[Asked<'_>], decisions: Vec<Decision>) -> SmallVec<[Entry; 2]> {
+    let entry = |(asked, decision): (&Asked<'_>, Decision)| Entry {
+        rule: asked.number,
+        limit: asked.limit.clone(),
+        need: asked.take.need,
+        shadow: asked.shadow,
+        decision,
+    };
+    asked.iter().zip(decisions).map(entry).collect()
+}
+
+/// A decision about a state that nobody could look at.
+fn blind(asked: &Asked<'_>, passes: bool) -> Decision {
+    let outcome = if passes { Outcome::Allow } else { Outcome::Deny(Retry::After(STORE_RETRY)) };
+    let remaining = if passes { asked.limit.limit().capacity() } else { 0 };
+    Decision { outcome, over: false, remaining, reset: None }
+}

@@ -1,0 +1,127 @@
+//! Who: identity and tiers, as they stand in the file.
+
+use super::MOST_TIERS;
+use crate::address::{HopHeader, Trusted, parse_network};
+use crate::attributes::shown;
+use crate::document::{Document, Entry, Value};
+use crate::grammar;
+use crate::identity::{Identity, Source, is_everybody};
+use crate::key::is_attribute;
+use crate::policy::Tiers;
+use crate::reader::{Chosen, Reader, hint, nearest};
+use ipnet::IpNet;
+
+impl Reader {
+    pub(super) fn identity(&mut self, node: &Document) -> Identity {
+        let Some(fields) = self.record(node, &grammar::IDENTITY) else {
+            return Identity::default();
+        };
+        let ip = fields.get("ip").and_then(|node| self.record(node, &grammar::IP));
+        let field = |name| ip.as_ref().and_then(|ip| ip.get(name));
+        let prefix = field("ipv6_prefix").and_then(|n| self.whole(n, "`ipv6_prefix`", 1, 128));
+        let header = match field("header").and_then(|n| self.choice(n, &grammar::HOP_HEADER)) {
+            Some(Chosen::Word("forwarded")) => HopHeader::Forwarded,
+            Some(Chosen::Word(_) | Chosen::Form(..)) | None => HopHeader::XForwardedFor,
+        };
+        let (trusted, everyone) =
+            fields.get("trusted").map_or((vec![], false), |n| self.trusted(n));
+        let others =
+            fields.entries().iter().filter(|entry| !["trusted", "ip"].contains(&&*entry.name));
+        Identity {
+            place: node.place,
+            trusted: Trusted::new(trusted, header),
+            everyone,
+            header,
+            ipv6_prefix: prefix.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(64),
+            sources: others.filter_map(|entry| self.source(entry)).collect(),
+        }
+    }
+
+    fn trusted(&mut self, node: &Document) -> (Vec<IpNet>, bool) {
+        if let Value::Text(text, _) = &node.value {
+            if text == "everyone" {
+                let all = ["0.0.0.0/0", "::/0"].iter().filter_map(|text| text.parse().ok());
+                return (all.collect(), true);
+            }
+            let hint = hint(text, ["everyone"].into_iter());
+            let text = format!(
+                "`trusted` is a list of networks, or `everyone`, not `{}`{hint}",
+                shown(text)
+            );
+            let _: Option<()> = self.wrong(node.place, text);
+            return (vec![], false);
+        }
+        let Some(list) = self.list(node, "`trusted`") else { return (vec![], false) };
+        let networks: Vec<IpNet> = list.iter().filter_map(|node| self.network(node)).collect();
+        if is_everybody(&networks) {
+            let text = "this is everybody, and everybody could forge headers; if every peer is a proxy of yours, write `trusted: everyone`";
+            let _: Option<()> = self.wrong(node.place, text);
+        }
+        (networks, false)
+    }
+
+    pub(super) fn network(&mut self, node: &Document) -> Option<IpNet> {
+        let text = self.text(node, "a network")?;
+        self.ok(node.place, parse_network(text))
+    }
+
+    fn source(&mut self, entry: &Entry) -> Option<(Box<str>, Source)> {
+        if !is_attribute(&entry.name) || ["method", "path", "cost"].contains(&&*entry.name) {
+            let text = format!("`{}` cannot be an attribute of your own", shown(&entry.name));
+            return self.wrong(entry.place, text);
+        }
+        let Value::Text(text, _) = &entry.node.value else {
+            let hint = hint(&entry.name, ["trusted", "ip"].into_iter());
+            let text = format!(
+                "unknown key `{}`{hint} (an attribute is read like `header:NAME`)",
+                shown(&entry.name)
+            );
+            return self.wrong(entry.place, text);
+        };
+        match Source::parse(&entry.name, text) {
+            Some(source) => Some((entry.name.as_ref().into(), source)),
+            None if nearest(&entry.name, ["trusted"].into_iter()).is_some() => {
+                let text = format!("unknown key `{}`, did you mean `trusted`?", shown(&entry.name));
+                self.wrong(entry.place, text)
+            }
+            None => {
+                let text = format!(
+                    "`{}` is no place to read an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME` or `digest:query`",
+                    shown(text)
+                );
+                self.wrong(entry.node.place, text)
+            }
+        }
+    }
+
+    pub(super) fn tiers(&mut self, node: &Document) -> Option<Tiers> {
+        let fields = self.record(node, &grammar::TIERS)?;
+        let list = fields.get("known").and_then(|node| self.list(node, "`known`"));
+        let default =
+            fields.get("default").and_then(|node| Some((node, self.name(node, "a tier")?)));
+        let list = list?;
+        if list.len() > MOST_TIERS {
+            return self.wrong(
+                node.place,
+                format!("{} tiers; there are at most {MOST_TIERS}", list.len()),
+            );
+        }
+        let mut known: Vec<Box<str>> = Vec::new();
+        for node in list {
+            match self.name(node, "a tier") {
+                Some(tier) if known.contains(&tier) => {
+                    let _: Option<()> =
+                        self.wrong(node.place, format!("`{tier}` stands in `known` twice"));
+                }
+                tier => known.extend(tier),
+            }
+        }
+        let (node, default) = default?;
+        if !known.contains(&default) {
+            let hint = hint(&default, known.iter().map(|tier| &**tier));
+            let _: Option<()> =
+                self.wrong(node.place, format!("`{default}` is not among `known`{hint}"));
+        }
+        Some(Tiers { default: Some(default), known })
+    }
+}
