@@ -184,6 +184,30 @@ async fn a_turn_beyond_patience_is_refused_at_once() {
     assert!(all.6.0.allowed() && all.6.1 <= 8, "{}", all.6.1);
 }
 
+/// A turn that was taken is gone; one that was promised to somebody who left is given to the next.
+#[tokio::test(start_paused = true)]
+async fn a_promised_turn_is_taken_once_or_given_back() {
+    let limiter = limiter(
+        "  - { name: a, key: [], limits: [{ rate: 1/s, algorithm: leaky_bucket, queue: 9 }] }",
+    );
+    let nobody = Attributes::new();
+    let patient = Check::new(&nobody).waiting(Span::from_secs(60));
+    let start = Instant::now();
+    let turn = || async {
+        assert!(limiter.acquire(&patient).await.unwrap().allowed());
+        tokio::task::yield_now().await; // what it leaves behind is done
+        start.elapsed().as_millis()
+    };
+    for seconds in 0..5 {
+        assert_eq!(turn().await, seconds * 1_000);
+    }
+    // The next turn is at 5 s. Somebody is promised it and leaves half a second before.
+    let leaver = limiter.acquire(&patient);
+    assert!(tokio::time::timeout(Duration::from_millis(500), leaver).await.is_err());
+    tokio::task::yield_now().await;
+    assert_eq!(turn().await, 5_000);
+}
+
 /// Two who share one key and not another must not wait for each other in a circle.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_several_keys_do_not_block_each_other() {

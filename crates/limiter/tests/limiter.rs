@@ -207,6 +207,23 @@ fn what_the_store_cannot_count_is_refused_when_loaded_and_changes_nothing() {
     assert_eq!(limiter.version(), 1);
 }
 
+/// Statistics go on under a rule's name, whatever place it has in a new policy.
+#[test]
+fn counts_outlive_a_reload() {
+    let (limiter, _) = limiter("  - { name: a, key: [], limits: [1/h] }");
+    let nobody = Attributes::new();
+    for _ in 0..3 {
+        limiter.check_now(&Check::new(&nobody)).unwrap();
+    }
+    let rules = "  - { name: b, key: [], limits: [9/h] }\n  - { name: a, key: [], limits: [1/h] }";
+    limiter.reload(policy(rules)).unwrap();
+    limiter.check_now(&Check::new(&nobody)).unwrap();
+    let stats = limiter.stats();
+    let of = |name: &str| stats.rules.iter().find(|(rule, _)| rule == name).unwrap().1;
+    assert_eq!((of("a").allowed, of("a").denied), (1, 3));
+    assert_eq!((of("b").allowed, of("b").denied), (1, 0)); // it would have passed
+}
+
 /// Calendars are laid out two years ahead and renewed while the limiter runs: a day in the third year is a day.
 #[test]
 fn calendars_go_on_for_ever() {
