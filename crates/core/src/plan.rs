@@ -16,10 +16,6 @@ use crate::state::{Receipt, Written};
 use crate::time::{Now, Span};
 use core::fmt;
 
-/// At most so many takes in a plan: more rules than that on one request is a mistake in the policy,
-/// and a store locks them all at once.
-const MOST_TAKES: usize = 16;
-
 /// All takes of one request.
 ///
 /// ```
@@ -152,6 +148,14 @@ pub enum PlanError {
 // === impl Plan ===
 
 impl<'l> Plan<'l> {
+    /// At most so many takes in a plan: more rules than that on one request is a mistake in the policy, and a
+    /// store locks them all at once.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Plan::MOST_TAKES, 16);
+    /// ```
+    pub const MOST_TAKES: usize = 16;
+
     /// A plan of at most 16 takes of different states, for a caller that can wait `max_wait`.
     ///
     /// ```
@@ -159,7 +163,7 @@ impl<'l> Plan<'l> {
     /// assert!(Plan::new(vec![], Span::ZERO).is_ok());
     /// ```
     pub fn new(takes: Vec<Take<'l>>, max_wait: Span) -> Result<Self, PlanError> {
-        if takes.len() > MOST_TAKES {
+        if takes.len() > Self::MOST_TAKES {
             return Err(PlanError::TooManyTakes);
         }
         let mut earlier = takes.iter();
@@ -307,7 +311,7 @@ impl<'l> Take<'l> {
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooManyTakes => write!(f, "a plan holds at most {MOST_TAKES} takes"),
+            Self::TooManyTakes => write!(f, "a plan holds at most {} takes", Plan::MOST_TAKES),
             Self::SameStateTwice => write!(f, "two takes of a plan are of one state"),
         }
     }

@@ -199,7 +199,7 @@ impl<S: Store + 'static> Limiter<S> {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| match runtime() {
                 Some(runtime) => runtime.block_on(self.acquire(check)),
-                None => crate::limiter::now(self.check(check)),
+                None => Err(CheckError::NoTimer),
             });
             waiter.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })

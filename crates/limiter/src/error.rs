@@ -43,6 +43,9 @@ pub enum CheckError {
         /// Its key.
         key: String,
     },
+    /// The machine has no room for the thread whose clock a blocked caller waits by.
+    #[error("no thread could be started to wait by")]
+    NoTimer,
     /// The store is gone, and there is nothing to fall back on.
     #[error(transparent)]
     Store(#[from] StoreError),

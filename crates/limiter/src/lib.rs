@@ -46,6 +46,7 @@ mod signals;
 mod stats;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod varint;
 mod verdict;
 
 pub use check::Check;

@@ -15,10 +15,10 @@ use crate::reader::nearest;
 use crate::rule::{Condition, OnLimit, Rule};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use tidegate_core::{Algorithm, Headroom, Limit, Period, Refill, Refused};
+use tidegate_core::{Algorithm, Headroom, Limit, Period, Plan, Refill, Refused};
 
 /// As many takes as a plan has.
-const MOST_TAKES: usize = 16;
+const MOST_TAKES: usize = Plan::MOST_TAKES;
 /// Pairs of rules that are compared. Where thousands of rules cannot be told apart by what they match, not every
 /// one is compared with every other: a file is read within a second.
 const MOST_COMPARED: usize = 1_000_000;

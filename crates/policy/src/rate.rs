@@ -8,6 +8,7 @@
 //! Nothing is guessed. `m` might be minutes or months, `1.5` is no number of requests, and `10 / s` is
 //! probably a slip of the editor: each is refused, with what was probably meant.
 
+use crate::attributes::shown;
 use std::fmt;
 use std::str::FromStr;
 use tidegate_core::Span;
@@ -248,11 +249,6 @@ fn nearest(unit: &str) -> &'static str {
     let other = known(unit).or_else(|| known(&small)).map(|(_, meant)| *meant).or_else(same);
     let begins = || UNITS.iter().find(|(name, _)| !unit.is_empty() && unit.starts_with(name));
     other.or_else(|| begins().map(|(name, _)| *name)).unwrap_or("s")
-}
-
-/// Text for an error: not longer than a reader wants to see, and without control characters.
-fn shown(text: &str) -> String {
-    text.chars().take(40).map(|c| if c.is_control() { '�' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@
 //! of all its states, lowest first, so that two plans cannot wait for each other; the clock is read while
 //! they are locked, so that no take sees a state from its own future; and locks are held for arithmetic.
 //!
-//! What has expired is found by walking: every call that may write looks at two states of each shard it
-//! locks, oldest first.
+//! What has expired is found by walking, oldest first: two states for every state that is added to a shard,
+//! and one for every few calls that add nothing.
 
 mod settled;
 mod shapes;

@@ -9,6 +9,7 @@
 
 use super::fields::policy_name;
 use super::problem::detail;
+use crate::varint;
 use crate::verdict::Verdict;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use tidegate_core::{Outcome, Retry};
@@ -108,12 +109,8 @@ fn field(tag: u64, value: &[u8]) -> Vec<u8> {
     [varint((tag << 3) | 2), varint(length), value.to_vec()].concat()
 }
 
-fn varint(mut number: u64) -> Vec<u8> {
+fn varint(number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while number > 0x7f {
-        bytes.push(u8::try_from(number & 0x7f).unwrap_or(0) | 0x80);
-        number >>= 7;
-    }
-    bytes.push(u8::try_from(number).unwrap_or(0));
+    varint::put(&mut bytes, u128::from(number));
     bytes
 }

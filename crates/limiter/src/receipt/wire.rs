@@ -8,6 +8,7 @@
 //! is all that giving back needs.
 
 use super::{Receipt, Taken};
+use crate::varint::{put as put_wide, take as take_wide};
 use tidegate_core::{
     Algorithm, Align, Bound, Calendar, Cost, Headroom, Limit, Period, Refill, Span, StateId,
     Timestamp,
@@ -186,29 +187,8 @@ fn put(bytes: &mut Vec<u8>, number: u64) {
     put_wide(bytes, u128::from(number));
 }
 
-fn put_wide(bytes: &mut Vec<u8>, mut number: u128) {
-    while number > 0x7f {
-        bytes.push(u8::try_from(number & 0x7f).unwrap_or(0) | 0x80);
-        number >>= 7;
-    }
-    bytes.push(u8::try_from(number).unwrap_or(0));
-}
-
 fn take(rest: &mut &[u8]) -> Option<u64> {
     u64::try_from(take_wide(rest)?).ok()
-}
-
-fn take_wide(rest: &mut &[u8]) -> Option<u128> {
-    let mut number = 0u128;
-    for shift in (0..128).step_by(7) {
-        let (byte, after) = rest.split_first()?;
-        *rest = after;
-        number |= u128::from(byte & 0x7f).checked_shl(shift)?;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use crate::overrides::Overrides;
 use crate::policy::Tiers;
 use crate::rate::Rate;
 use crate::reader::{Chosen, Fields, Reader, hint, nearest};
-use tidegate_core::{Algorithm, Align, Headroom, Refill};
+use tidegate_core::{Algorithm, Align, Headroom, Plan, Refill};
 
 /// As many takes as a plan has.
-const MOST_LIMITS: usize = 16;
+const MOST_LIMITS: usize = Plan::MOST_TAKES;
 
 /// Which algorithm an option belongs to.
 const OPTIONS: [(&str, &str); 5] = [
