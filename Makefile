@@ -44,10 +44,12 @@ lint: ## Formatting, lints, documentation
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-bench: ## Time one decision, count its instructions, compare a full check with its peer, write BENCHMARKS.md
+bench: ## Measure decisions, the table and a full check against their peers, a flood; write BENCHMARKS.md (20 minutes)
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	$(CARGO) run --quiet --release -p tidegate-lab -- core
-	$(CARGO) run --quiet --release -p tidegate-lab -- policy
+	$(CARGO) run --quiet --release -p tidegate-lab -- embedded --write
+	$(CARGO) run --quiet --release -p tidegate-lab -- policy --write
+	$(CARGO) run --quiet --release -p tidegate-lab -- flood
 
 fmt: ## Format the source
 	$(CARGO) fmt --all

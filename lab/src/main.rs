@@ -1,8 +1,11 @@
 //! The lab: what we measure and break on purpose. Nothing here is shipped.
 
 mod core_bench;
+mod embedded;
+mod flood;
 mod mutants;
 mod policy_bench;
+mod rounds;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,6 +24,10 @@ enum Experiment {
     Mutants(mutants::Options),
     /// Times one decision of each algorithm and counts its instructions; writes BENCHMARKS.md.
     Core(core_bench::Options),
+    /// The table in this process against `governor` and `throttlecrab`.
+    Embedded(embedded::Options),
+    /// A hundred million strangers through a budget of 256 MiB.
+    Flood(flood::Options),
     /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
     Policy(policy_bench::Options),
 }
@@ -29,6 +36,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Mutants(options) => mutants::run(&options),
         Experiment::Core(options) => core_bench::run(&options),
+        Experiment::Embedded(options) => embedded::run(&options),
+        Experiment::Flood(options) => flood::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
     };
     match outcome {

@@ -6,7 +6,7 @@
 
 #![expect(clippy::float_arithmetic, reason = "medians and ratios, for people")]
 
-use crate::say;
+use crate::rounds::{Line, median, write_section};
 use clap::Args;
 use http::{Request, Response};
 use std::convert::Infallible;
@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// Prints a line of JSON for each case.
     #[arg(long)]
     json: bool,
+    /// Writes its section of BENCHMARKS.md.
+    #[arg(long)]
+    write: bool,
     /// Only cases whose name holds this.
     #[arg(long, default_value = "")]
     only: String,
@@ -78,22 +81,20 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             "10 rules",
         ));
     }
+    let mut rows = Vec::new();
     for case in cases.iter().filter(|case| case.name.contains(&options.only)) {
         let (ours, peer) = measured(case)?;
-        let ratio = ours / peer;
         let Case { name, peer_name, .. } = case;
-        if options.json {
-            say(&format!(
-                "{{\"bench\":\"policy\",\"case\":\"{name}\",\"ours\":{ours:.0},\"peer\":{peer:.0},\"peer_name\":\"{peer_name}\",\"unit\":\"1/s\",\"ratio\":{ratio:.2}}}"
-            ));
-        } else {
-            say(&format!(
-                "{name:18} {ours:>10.0}/s   {peer_name:15} {peer:>10.0}/s   ratio {ratio:.2}"
-            ));
-        }
+        let line = Line { bench: "policy", case: name, ours, peer, peer_name, unit: "1/s" };
+        rows.push(line.print(options.json));
     }
-    Ok(())
+    if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
+
+const TITLE: &str = "A full check behind tower";
+const TEXT: &str = "\
+Our layer finds the rule among ten (or a thousand), takes two limits together or not at all, and writes the `RateLimit` fields of both;
+`tower_governor` takes one limit. The same requests through both, medians of alternating rounds.";
 
 /// Medians of rounds that alternate: requests a second, ours and the peer's.
 fn measured(case: &Case) -> Result<(f64, f64), String> {
@@ -126,11 +127,6 @@ fn round(maker: &Maker, threads: usize) -> f64 {
     });
     let requests = f64::from(REQUESTS) * f64::from(u32::try_from(threads).unwrap_or(1));
     requests / start.elapsed().as_secs_f64()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 // === the two ===

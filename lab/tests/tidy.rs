@@ -228,7 +228,7 @@ fn every_chapter_has_the_same_headings() {
         "Step",
         "What it does not promise",
     ];
-    let shared = ["drain.rs", "packed.rs"];
+    let shared = ["drain.rs", "packed.rs", "short.rs"];
     let chapters = rust_files("crates/core/src/algorithm");
     let chapters = chapters.iter().filter(|path| !shared.iter().any(|name| path.ends_with(name)));
     let mut count = 0;

@@ -16,7 +16,7 @@
 //! | [`fixed_window`] | hits of this window | 8 bytes |
 //! | [`sliding_log`] | hits of the last period | about 2 bytes a hit |
 //! | [`sliding_buckets`] | hits of the last sub-windows | 2 bytes a sub-window |
-//! | [`sliding_weighted`] | hits of this window, and a share of the last one's | 16 bytes |
+//! | [`sliding_weighted`] | hits of this window, and a share of the last one's | 8 or 16 bytes |
 //! | [`token_bucket`] | ticks until all tokens are back | 8 bytes |
 //! | [`leaky_bucket`] | ticks until all promised turns are over | 8 bytes |
 //!
@@ -35,6 +35,7 @@ pub(crate) mod drain;
 pub mod fixed_window;
 pub mod leaky_bucket;
 pub(crate) mod packed;
+mod short;
 pub mod sliding_buckets;
 pub mod sliding_log;
 pub mod sliding_weighted;
@@ -113,6 +114,13 @@ impl Limit {
     /// assert_eq!(more.decision.outcome, Outcome::Deny(Retry::After(Span::from_nanos(66_666_667))));
     /// ```
     pub fn take<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken {
+        match self.take_short(written, ask) {
+            Some(taken) => taken,
+            None => self.take_long(written, ask),
+        }
+    }
+
+    fn take_long<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken {
         written.mend(ask.now);
         let mut judged = self.judge(written, ask);
         let receipt = judged.outcome.passes().then(|| {
@@ -369,7 +377,7 @@ impl Limit {
 
 impl Limit {
     /// What is used, in the measure of this limit.
-    fn used(&self, written: &Written<'_>, now: Timestamp) -> u64 {
+    pub(crate) fn used(&self, written: &Written<'_>, now: Timestamp) -> u64 {
         let state = &written.state;
         match (&self.shape, &written.shape.shape) {
             (Shape::FixedWindow(new), Shape::FixedWindow(old)) => new.used(old, state, now),
@@ -385,7 +393,7 @@ impl Limit {
     }
 
     /// How long until no more than `at_most` is used, in the measure of this limit.
-    fn wait(&self, written: &Written<'_>, now: Timestamp, at_most: u64) -> Option<Span> {
+    pub(crate) fn wait(&self, written: &Written<'_>, now: Timestamp, at_most: u64) -> Option<Span> {
         let state = &written.state;
         match (&self.shape, &written.shape.shape) {
             (Shape::FixedWindow(new), Shape::FixedWindow(old)) => {
@@ -422,7 +430,7 @@ impl Limit {
         }
     }
 
-    fn add(&self, state: &mut State, now: Timestamp, weight: u64) -> u64 {
+    pub(crate) fn add(&self, state: &mut State, now: Timestamp, weight: u64) -> u64 {
         match &self.shape {
             Shape::Unlimited | Shape::Blocked => 0,
             Shape::FixedWindow(shape) => shape.add(state, now, weight),

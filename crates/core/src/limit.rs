@@ -15,6 +15,8 @@ use crate::compile::{Measure, SHORTEST_PERIOD, checked_headroom, compile};
 use crate::decision::{Bound, Cost};
 use crate::time::Span;
 use core::fmt;
+use core::hash::{Hash, Hasher};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// How much, per how long, by which [`Algorithm`]; immutable once built.
 ///
@@ -33,7 +35,12 @@ pub struct Limit {
     headroom: Headroom,
     measure: Measure,
     pub(crate) shape: Shape,
+    stamp: Stamp,
 }
+
+/// Which limit it is, among all that were built. It says nothing about what the limit says: all stamps are equal.
+#[derive(Clone, Copy, Debug)]
+struct Stamp(u64);
 
 /// The time over which an amount is granted.
 ///
@@ -207,7 +214,7 @@ impl Limit {
         let period = period.into();
         let headroom = Headroom::None;
         let (measure, shape) = compile(amount, &period, algorithm, headroom)?;
-        Ok(Self { amount, period, algorithm, headroom, measure, shape })
+        Ok(Self { amount, period, algorithm, headroom, measure, shape, stamp: Stamp::next() })
     }
 
     /// No limit at all: refuses nothing, remembers nothing.
@@ -229,6 +236,7 @@ impl Limit {
             headroom: Headroom::None,
             measure: Measure::default(),
             shape: Shape::Unlimited,
+            stamp: Stamp::next(),
         }
     }
 
@@ -242,10 +250,25 @@ impl Limit {
     /// ```
     pub fn with_headroom(self, headroom: Headroom) -> Result<Self, LimitError> {
         if self.is_unlimited() {
-            return Ok(Self { headroom: checked_headroom(headroom)?, ..self });
+            let headroom = checked_headroom(headroom)?;
+            return Ok(Self { headroom, stamp: Stamp::next(), ..self });
         }
         let (measure, shape) = compile(self.amount, &self.period, self.algorithm, headroom)?;
-        Ok(Self { headroom, measure, shape, ..self })
+        Ok(Self { headroom, measure, shape, stamp: Stamp::next(), ..self })
+    }
+
+    /// A number that no other limit of this process has, except clones of this one. Limits that say the same may
+    /// have different ones: it is a short cut for whoever looks up the same limit often.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span};
+    /// let limit = Limit::new(2, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap();
+    /// assert_eq!(limit.clone().stamp(), limit.stamp());
+    /// assert_ne!(Limit::unlimited().stamp(), limit.stamp());
+    /// ```
+    #[must_use]
+    pub const fn stamp(&self) -> u64 {
+        self.stamp.0
     }
 
     /// The amount granted per period; the largest number when unlimited.
@@ -394,6 +417,28 @@ impl Limit {
     pub(crate) fn whole_units(&self, measure: u64) -> u64 {
         measure.checked_div(self.measure.unit).unwrap_or(0)
     }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    fn next() -> Self {
+        /// Relaxed: nothing but the number itself is told by it.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl PartialEq for Stamp {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Stamp {}
+
+impl Hash for Stamp {
+    fn hash<H: Hasher>(&self, _hasher: &mut H) {}
 }
 
 // === impl Period ===

@@ -10,7 +10,9 @@
 //! refuses. So every take is decided before any is counted. [`Plan::take`] is that rule as a pure
 //! function over the states; a store's job is to bring the states and to let nobody in between.
 
+use crate::algorithm::Taken;
 use crate::decision::{Ask, Bound, Cost, Decision};
+use crate::few::Few;
 use crate::limit::Limit;
 use crate::state::{Receipt, Written};
 use crate::time::{Now, Span};
@@ -26,7 +28,7 @@ use core::fmt;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan<'l> {
-    takes: Vec<Take<'l>>,
+    takes: Few<Take<'l>>,
     max_wait: Span,
 }
 
@@ -54,6 +56,8 @@ pub struct Take<'l> {
     pub refused: Refused,
     /// How recent the state must be.
     pub freshness: Freshness,
+    /// What becomes of it when the store has no room for one state more.
+    pub overflow: Overflow,
 }
 
 /// Names a state: the keyed hash of everything that the state belongs to. A store may tell states apart by
@@ -109,6 +113,23 @@ pub enum Freshness {
     Batch,
 }
 
+/// What a store with a bounded memory does with a new state when all of it is taken by states that count.
+///
+/// ```
+/// assert_eq!(tidegate_core::Overflow::default(), tidegate_core::Overflow::Shared);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Overflow {
+    /// Counts it, and what the least used state has used from then on with many others: too much, never too
+    /// little.
+    #[default]
+    Shared,
+    /// Lets it pass uncounted, if nothing is known to be used of it.
+    Allow,
+    /// Refuses it.
+    Deny,
+}
+
 /// What a plan did.
 ///
 /// ```
@@ -124,9 +145,9 @@ pub struct Done {
     /// No required take refused.
     pub passes: bool,
     /// An answer for each take, in order, refused plan or not.
-    pub decisions: Vec<Decision>,
+    pub decisions: Few<Decision>,
     /// The proof of what was counted for each take.
-    pub receipts: Vec<Option<Receipt>>,
+    pub receipts: Few<Option<Receipt>>,
 }
 
 /// Why a plan was refused before it was asked.
@@ -162,7 +183,8 @@ impl<'l> Plan<'l> {
     /// use tidegate_core::{Plan, Span};
     /// assert!(Plan::new(vec![], Span::ZERO).is_ok());
     /// ```
-    pub fn new(takes: Vec<Take<'l>>, max_wait: Span) -> Result<Self, PlanError> {
+    pub fn new(takes: impl Into<Few<Take<'l>>>, max_wait: Span) -> Result<Self, PlanError> {
+        let takes = takes.into();
         if takes.len() > Self::MOST_TAKES {
             return Err(PlanError::TooManyTakes);
         }
@@ -182,6 +204,7 @@ impl<'l> Plan<'l> {
     /// assert!(Plan::new(vec![], Span::ZERO).unwrap().takes().is_empty());
     /// ```
     #[must_use]
+    #[inline]
     pub fn takes(&self) -> &[Take<'l>] {
         &self.takes
     }
@@ -215,7 +238,15 @@ impl<'l> Plan<'l> {
     where
         'l: 's,
     {
-        let mut decisions: Vec<Decision> = (self.takes.iter().zip(&*states))
+        // One take that a refusal leaves free is decided and counted in one go.
+        if let ([take], [written]) = (&*self.takes, &mut *states)
+            && (take.need, take.refused) == (Need::Required, Refused::Free)
+        {
+            let Taken { decision, receipt } = take.limit.take(written, &self.ask(take, now));
+            let passes = decision.passes();
+            return Done { passes, decisions: decision.into(), receipts: receipt.into() };
+        }
+        let mut decisions: Few<Decision> = (self.takes.iter().zip(&*states))
             .map(|(take, written)| take.limit.decide(written, &self.ask(take, now)))
             .collect();
         // A plan without all its states is a mistake of its store, and no reason to let anything pass.
@@ -223,12 +254,14 @@ impl<'l> Plan<'l> {
         let passes = complete
             && !(self.takes.iter().zip(&decisions))
                 .any(|(take, decision)| take.need == Need::Required && !decision.passes());
-        let mut receipts = Vec::with_capacity(decisions.len());
-        for ((take, written), decision) in self.takes.iter().zip(states).zip(&mut decisions) {
-            let (finished, receipt) = self.finish(take, written, *decision, passes, now);
-            *decision = finished;
-            receipts.push(receipt);
-        }
+        let taken = self.takes.iter().zip(states).zip(decisions.iter_mut());
+        let receipts = taken
+            .map(|((take, written), decision)| {
+                let (finished, receipt) = self.finish(take, written, *decision, passes, now);
+                *decision = finished;
+                receipt
+            })
+            .collect();
         Done { passes, decisions, receipts }
     }
 
@@ -270,6 +303,7 @@ impl<'l> Plan<'l> {
     /// assert_eq!((ask.cost, ask.max_wait), (Cost::ONE, Span::ZERO));
     /// ```
     #[must_use]
+    #[inline]
     pub const fn ask(&self, take: &Take<'_>, now: Now) -> Ask {
         Ask::new(now.of(take.limit), take.cost).bounded(take.bound).waiting(self.max_wait)
     }
@@ -296,6 +330,7 @@ impl<'l> Take<'l> {
             bound: Bound::Plain,
             refused: Refused::Free,
             freshness: Freshness::Exact,
+            overflow: Overflow::Shared,
         }
     }
 
@@ -393,7 +428,7 @@ mod tests {
     #[test]
     fn seventeen_takes_are_too_many() {
         let limit = per_minute(1);
-        let takes = (0..17).map(|id| Take::new(StateId(id), &limit, Cost::ONE)).collect();
+        let takes: Few<_> = (0..17).map(|id| Take::new(StateId(id), &limit, Cost::ONE)).collect();
         assert_eq!(Plan::new(takes, Span::ZERO), Err(PlanError::TooManyTakes));
     }
 }

@@ -48,13 +48,23 @@ impl Ratio {
 
     /// `⌊x · num / den⌋`.
     pub(crate) fn floor(&self, x: u64) -> u64 {
+        self.floor_and_rest(x).0
+    }
+
+    /// `⌊x · num / den⌋`, and what that leaves of `x · num`: less than `den`.
+    #[inline]
+    pub(crate) fn floor_and_rest(&self, x: u64) -> (u64, u64) {
         if self.num == self.den {
-            return x;
+            return (x, 0);
         }
         let guess = high(u128::from(x).wrapping_mul(u128::from(self.reciprocal)));
         // The true rest is below 2·den < 2⁶⁴, so its low 64 bits are all of it.
         let rest = x.wrapping_mul(self.num).wrapping_sub(guess.wrapping_mul(self.den));
-        if rest >= self.den { guess.wrapping_add(1) } else { guess }
+        if rest >= self.den {
+            (guess.wrapping_add(1), rest.wrapping_sub(self.den))
+        } else {
+            (guess, rest)
+        }
     }
 
     /// The smallest `x` with `floor(x) ≥ y`, that is `⌈y · den / num⌉`; `None` past 64 bits.

@@ -71,7 +71,7 @@ impl Written<'_> {
     pub fn remembered(&self, now: Timestamp) -> Remembered {
         let said = match (&self.shape.shape, &self.state) {
             (Shape::FixedWindow(shape), State::Word(word)) => shape.remembered(*word, now),
-            (Shape::SlidingWeighted(shape), State::Pair(pair)) => shape.remembered(*pair, now),
+            (Shape::SlidingWeighted(shape), state) => shape.remembered(state, now),
             (Shape::SlidingBuckets(_), State::Buckets(buckets)) => Some(buckets.remembered()),
             (Shape::SlidingLog(_), State::Log(log)) => Some(log.remembered()),
             (Shape::TokenBucket(_) | Shape::LeakyBucket(_), State::Word(zero)) => {

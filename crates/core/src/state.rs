@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   fixed_window, token_bucket, leaky_bucket   Word      8 bytes
-//!   sliding_weighted                           Pair     16 bytes
+//!   sliding_weighted                           Word     8 bytes, a Pair of 16 for large limits
 //!   sliding_buckets                            Buckets  16 bytes and 2 (or 4) a counter
 //!   sliding_log                                Log      16 bytes and about 2 a hit
 //! ```
@@ -14,6 +14,13 @@
 use crate::algorithm::sliding_buckets::Buckets;
 use crate::algorithm::sliding_log::Log;
 use crate::limit::Limit;
+use crate::varint;
+
+/// The first byte of a state that is written as bytes.
+const KIND_WORD: u8 = 1;
+const KIND_PAIR: u8 = 2;
+const KIND_BUCKETS: u8 = 3;
+const KIND_LOG: u8 = 4;
 
 /// What one limit remembers of one key.
 ///
@@ -94,6 +101,56 @@ impl State {
             Self::Buckets(buckets) => buckets.bytes(),
             Self::Log(log) => log.bytes(),
         }
+    }
+
+    /// Appends this state as bytes, for stores that keep bytes. They mean something to [`State::read`] only.
+    ///
+    /// ```
+    /// use tidegate_core::State;
+    /// let mut bytes = Vec::new();
+    /// State::Pair([7, 300]).write(&mut bytes);
+    /// assert_eq!(State::read(&bytes), State::Pair([7, 300]));
+    /// ```
+    pub fn write(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Empty => {}
+            Self::Word(word) => {
+                bytes.push(KIND_WORD);
+                varint::encode(bytes, *word);
+            }
+            Self::Pair(pair) => {
+                bytes.push(KIND_PAIR);
+                pair.iter().for_each(|word| varint::encode(bytes, *word));
+            }
+            Self::Buckets(buckets) => {
+                bytes.push(KIND_BUCKETS);
+                buckets.write(bytes);
+            }
+            Self::Log(log) => {
+                bytes.push(KIND_LOG);
+                log.write(bytes);
+            }
+        }
+    }
+
+    /// The state that was written as these bytes; empty for bytes that no state was written as.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::State::read(&[]), tidegate_core::State::Empty);
+    /// ```
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Self {
+        let state = bytes.split_first().and_then(|(kind, bytes)| match *kind {
+            KIND_WORD => Some(Self::of_word(varint::decode(bytes, 0)?.0)),
+            KIND_PAIR => {
+                let (first, at) = varint::decode(bytes, 0)?;
+                Some(Self::Pair([first, varint::decode(bytes, at)?.0]))
+            }
+            KIND_BUCKETS => Some(Self::Buckets(Box::new(Buckets::read(bytes)?))),
+            KIND_LOG => Some(Self::Log(Box::new(Log::read(bytes)?))),
+            _ => None,
+        });
+        state.unwrap_or_default()
     }
 
     /// The word of a one-word state; 0 is empty.

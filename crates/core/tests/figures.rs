@@ -74,9 +74,21 @@ fn states_are_as_small_as_promised() {
     assert_eq!(full(Algorithm::FIXED_WINDOW), 8);
     assert_eq!(full(Algorithm::TOKEN_BUCKET), 8);
     assert_eq!(full(Algorithm::LEAKY_BUCKET), 8);
-    assert_eq!(full(Algorithm::SLIDING_WEIGHTED), 16);
+    assert_eq!(full(Algorithm::SLIDING_WEIGHTED), 8);
     assert_eq!(full(Algorithm::SLIDING_BUCKETS), 16 + 2 * 61);
     assert!(full(Algorithm::SLIDING_LOG) <= 16 + 2 * 500);
+}
+
+#[test]
+fn two_counts_take_a_second_word_when_they_must() {
+    let bytes = |amount, secs| {
+        let limit = limit(amount, Span::from_secs(secs), Algorithm::SLIDING_WEIGHTED);
+        let mut written = Written::empty(&limit);
+        limit.take(&mut written, &Ask::new(at(NOW), Cost::ONE));
+        written.state.bytes()
+    };
+    assert_eq!((bytes(8_191, 1), bytes(8_192, 1)), (8, 16));
+    assert_eq!((bytes(524_287, 3_600), bytes(524_288, 3_600)), (8, 16));
 }
 
 #[test]

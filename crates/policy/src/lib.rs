@@ -75,5 +75,6 @@ pub use overrides::{OverrideError, Overrides};
 pub use path::{NormalPath, PathError, Pattern, PatternError};
 pub use policy::{Origin, Policy, PolicyError, Tiers};
 pub use rate::{CalendarUnit, Per, Rate, RateError};
-pub use rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Overflow, Rule, Skipped};
+pub use rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Rule, Skipped};
 pub use schema::schema;
+pub use tidegate_core::Overflow;

@@ -14,7 +14,7 @@ use crate::overrides::Overrides;
 use crate::path::Pattern;
 use ipnet::IpNet;
 use std::borrow::Cow;
-use tidegate_core::{Headroom, Refused, Span};
+use tidegate_core::{Headroom, Overflow, Refused, Span};
 
 /// A rule of a policy. Its fields are those of the file, and documented there.
 ///
@@ -156,22 +156,6 @@ pub enum OnStoreError {
     /// Requests pass.
     Allow,
     /// Requests are refused.
-    Deny,
-}
-
-/// What becomes of a new key when memory is full of live ones.
-///
-/// ```
-/// assert_eq!(tidegate_policy::Overflow::default(), tidegate_policy::Overflow::Shared);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Overflow {
-    /// It is counted in a shared sketch, which never counts too little.
-    #[default]
-    Shared,
-    /// It passes uncounted.
-    Allow,
-    /// It is refused.
     Deny,
 }
 

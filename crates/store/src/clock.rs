@@ -15,8 +15,8 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex};
 use tidegate_core::{Now, Span, Timestamp};
 
 /// How often the wall clock is read.
@@ -39,8 +39,8 @@ const SLEW_PART: i64 = 10;
 pub struct Clock(Arc<Kind>);
 
 enum Kind {
-    /// Read by many, written once a second; a reader never waits for longer than that write.
-    System(RwLock<Slew>),
+    /// Read by many, written once a second.
+    System(Shared),
     /// Relaxed: a test that sets it and a thread that reads it are ordered by the test itself.
     Manual(AtomicU64),
     /// Somebody else's.
@@ -60,7 +60,7 @@ impl Clock {
     /// ```
     #[must_use]
     pub fn system() -> Self {
-        Self(Arc::new(Kind::System(RwLock::new(Slew::new(boot_nanos(), wall_nanos())))))
+        Self(Arc::new(Kind::System(Shared::new(Slew::new(boot_nanos(), wall_nanos())))))
     }
 
     /// A clock that stands still until it is set.
@@ -112,22 +112,13 @@ impl Clock {
         match &*self.0 {
             Kind::Borrowed(now) => now(),
             Kind::Manual(nanos) => Now::at(Timestamp::from_nanos(nanos.load(Ordering::Relaxed))),
-            Kind::System(slew) => {
+            Kind::System(shared) => {
                 let boot = boot_nanos();
-                let read = *slew.read().unwrap_or_else(PoisonError::into_inner);
-                if boot.saturating_sub(read.read_at) < READ_EVERY.as_nanos() {
-                    return read.now(boot);
-                }
-                // One of the readers renews it; the others go on with what there is. Both clocks are read
-                // together, under the lock: what lies between the readings would look like a step.
-                if let Ok(mut slew) = slew.try_write() {
-                    let (boot, wall) = (boot_nanos(), wall_nanos());
-                    if boot.saturating_sub(slew.read_at) >= READ_EVERY.as_nanos() {
-                        *slew = slew.renewed(boot, wall);
-                    }
+                let slew = shared.get();
+                if boot.saturating_sub(slew.read_at) < READ_EVERY.as_nanos() {
                     return slew.now(boot);
                 }
-                read.now(boot)
+                shared.renewed().unwrap_or(slew).now(boot_nanos())
             }
         }
     }
@@ -140,6 +131,57 @@ impl fmt::Debug for Kind {
             Self::Manual(_) => "Manual",
             Self::Borrowed(_) => "Borrowed",
         })
+    }
+}
+
+/// What all readers of a system clock share: read without writing anything, so that readers do not slow each other.
+///
+/// A version goes with it: odd while it is written. Who reads between two equal even versions has read one value.
+struct Shared {
+    version: AtomicU64,
+    words: [AtomicU64; 4],
+    /// Held by the one reader that renews it.
+    renewing: Mutex<()>,
+}
+
+impl Shared {
+    fn new(slew: Slew) -> Self {
+        let words = slew.words().map(AtomicU64::new);
+        Self { version: AtomicU64::new(0), words, renewing: Mutex::new(()) }
+    }
+
+    fn get(&self) -> Slew {
+        loop {
+            let before = self.version.load(Ordering::Acquire);
+            let words = [0, 1, 2, 3]
+                .map(|at| self.words.get(at).map_or(0, |word| word.load(Ordering::Relaxed)));
+            // The words are read before the version is read again.
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && self.version.load(Ordering::Relaxed) == before {
+                return Slew::of(words);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// One of the readers renews it; the others go on with what there is. Both clocks are read together, while
+    /// nobody else renews: what lies between the readings would look like a step.
+    fn renewed(&self) -> Option<Slew> {
+        let _renewing = self.renewing.try_lock().ok()?;
+        let slew = self.get();
+        let (boot, wall) = (boot_nanos(), wall_nanos());
+        if boot.saturating_sub(slew.read_at) < READ_EVERY.as_nanos() {
+            return Some(slew);
+        }
+        let slew = slew.renewed(boot, wall);
+        self.version.fetch_add(1, Ordering::Relaxed);
+        // The odd version is written before the words.
+        fence(Ordering::Release);
+        for (to, word) in self.words.iter().zip(slew.words()) {
+            to.store(word, Ordering::Relaxed);
+        }
+        self.version.fetch_add(1, Ordering::Release);
+        Some(slew)
     }
 }
 
@@ -160,6 +202,17 @@ impl Slew {
     fn new(boot: u64, wall: u64) -> Self {
         let offset = difference(wall, boot);
         Self { read_at: boot, offset, target: offset, wall: offset }
+    }
+
+    const fn words(&self) -> [u64; 4] {
+        let Self { read_at, offset, target, wall } = *self;
+        [read_at, offset.cast_unsigned(), target.cast_unsigned(), wall.cast_unsigned()]
+    }
+
+    const fn of([read_at, offset, target, wall]: [u64; 4]) -> Self {
+        let [offset, target, wall] =
+            [offset.cast_signed(), target.cast_signed(), wall.cast_signed()];
+        Self { read_at, offset, target, wall }
     }
 
     fn renewed(self, boot: u64, wall: u64) -> Self {

@@ -19,7 +19,8 @@
 //! | what every store promises | [`Store`] |
 //! | how states are named | [`Name`], [`Secret`] |
 //! | what time it is | [`Clock`] |
-//! | the store in memory, obviously right | [`Memory`] |
+//! | the store in memory, within a budget of bytes | [`Memory`] |
+//! | the same, obviously right | [`Plain`] |
 
 #![cfg_attr(
     test,
@@ -34,8 +35,11 @@ mod clock;
 mod error;
 mod key;
 mod memory;
+mod plain;
 #[cfg(feature = "redis")]
 mod redis;
+mod settled;
+mod sip;
 mod store;
 mod sync;
 #[cfg(feature = "testing")]
@@ -44,7 +48,8 @@ pub mod testing;
 pub use clock::Clock;
 pub use error::StoreError;
 pub use key::{LimitName, Name, Secret, Subject};
-pub use memory::Memory;
+pub use memory::{Gauges, Memory};
+pub use plain::Plain;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisSettings};
 pub use store::{Answer, Charged, Part, ReceiptId, Settled, Settlement, Store};

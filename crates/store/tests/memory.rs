@@ -1,4 +1,4 @@
-//! The store in memory: the contract, the timelines, and what many threads do to it.
+//! The stores in memory, fast and plain: the contract, the timelines, and what many threads do to them.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,13 +18,37 @@ use support::concurrency::{Racy, hammer, plan};
 use support::{concurrency, timelines};
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::{Faulty, Rig, conformance};
-use tidegate_store::{Clock, Memory};
+use tidegate_store::{Clock, Memory, Plain};
 
 fn rig() -> Rig<Memory> {
     Rig {
         store: Memory::new(Clock::manual(Timestamp::EPOCH)),
         set_time: Box::new(|store: &Memory, now| store.clock().set(now)),
     }
+}
+
+fn plain_rig() -> Rig<Plain> {
+    Rig {
+        store: Plain::new(Clock::manual(Timestamp::EPOCH)),
+        set_time: Box::new(|store: &Plain, now| store.clock().set(now)),
+    }
+}
+
+/// A store with so little room that it is full of a few hundred keys: what the contract asks for fits.
+fn small_rig() -> Rig<Memory> {
+    Rig { store: Memory::with_budget(Clock::manual(Timestamp::EPOCH), 64 * 1_024), ..rig() }
+}
+
+#[tokio::test]
+async fn plain_and_small_stores_keep_the_contract() {
+    assert!(conformance(async || plain_rig()).await >= 22);
+    assert!(conformance(async || small_rig()).await >= 22);
+}
+
+#[tokio::test]
+async fn plain_agrees_with_every_timeline() {
+    let played = timelines::play_all(async || plain_rig(), 1).await;
+    assert!(played >= 300, "only {played} timelines");
 }
 
 #[tokio::test]
@@ -51,18 +75,20 @@ fn at_the_minute() -> Memory {
     Memory::new(Clock::manual(Timestamp::from_nanos(concurrency::NOW)))
 }
 
+fn plainly_at_the_minute() -> Plain {
+    Plain::new(Clock::manual(Timestamp::from_nanos(concurrency::NOW)))
+}
+
 #[test]
 fn no_number_of_threads_admits_more_or_less_than_the_limit() {
     for threads in [2, 4, 16, 64] {
         for limit in concurrency::limits() {
-            let store = at_the_minute();
+            let (store, plain) = (at_the_minute(), plainly_at_the_minute());
+            let name = limit.algorithm().name();
             let passed = hammer(threads, || store.take_now(&plan(7, &limit)).done.passes);
-            assert_eq!(
-                passed,
-                limit.capacity(),
-                "{} by {threads} threads",
-                limit.algorithm().name()
-            );
+            assert_eq!(passed, limit.capacity(), "{name} by {threads} threads");
+            let passed = hammer(threads, || plain.take_now(&plan(7, &limit)).done.passes);
+            assert_eq!(passed, limit.capacity(), "{name} by {threads} threads, plainly");
         }
     }
 }
@@ -84,6 +110,7 @@ fn ten_thousand_keys_under_a_moving_clock_are_as_one_after_another() {
         for limit in concurrency::limits() {
             let store = at_the_minute();
             let takes = concurrency::zipf(&store, &limit, threads, 20_000);
+            concurrency::zipf(&plainly_at_the_minute(), &limit, threads, 20_000);
             println!("{} by {threads} threads: {takes} takes", limit.algorithm().name());
         }
     }

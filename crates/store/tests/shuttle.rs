@@ -16,9 +16,18 @@ use tidegate_store::{Clock, Memory, Part, ReceiptId, Settled, Settlement};
 const ORDERS: usize = 2_000;
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
+    check_orders(ORDERS, model);
+}
+
+/// For models of many steps.
+fn check_few(model: impl Fn() + Send + Sync + 'static) {
+    check_orders(ORDERS / 10, model);
+}
+
+fn check_orders(orders: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20; // a store with all its shards stands on the stack of a model
-    shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(ORDERS), config).run(model);
+    config.stack_size = 1 << 20;
+    shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(orders), config).run(model);
 }
 
 fn limit(amount: u64) -> &'static Limit {
@@ -27,8 +36,8 @@ fn limit(amount: u64) -> &'static Limit {
 }
 
 fn plan(ids: &[u128], limit: &'static Limit) -> Plan<'static> {
-    Plan::new(ids.iter().map(|id| Take::new(StateId(*id), limit, Cost::ONE)).collect(), Span::ZERO)
-        .unwrap()
+    let takes: Vec<_> = ids.iter().map(|id| Take::new(StateId(*id), limit, Cost::ONE)).collect();
+    Plan::new(takes, Span::ZERO).unwrap()
 }
 
 fn store() -> Arc<Memory> {
@@ -109,5 +118,93 @@ fn reset_and_take_do_not_mix() {
         let left = store.peek_now(&plan(&[1, 65], limit));
         assert_eq!(left[1].remaining, 2);
         assert!((2..=5).contains(&left[0].remaining));
+    });
+}
+
+/// States that are added, while the table grows under them, are all there afterwards, once.
+#[test]
+fn nothing_is_lost_while_the_table_grows() {
+    let limit = limit(2);
+    check(move || {
+        let store = store();
+        let adders: Vec<_> = [0, 100]
+            .into_iter()
+            .map(|from| {
+                let store = Arc::clone(&store);
+                // A table of four buckets grows with the seventeenth state.
+                thread::spawn(move || {
+                    (from..from + 12)
+                        .all(|id| store.take_now(&plan(&[id, 7_777], limit)).done.passes)
+                })
+            })
+            .collect();
+        let all: Vec<bool> = adders.into_iter().map(|adder| adder.join().unwrap()).collect();
+        assert_eq!(all, [false, false], "the state that all share lets two pass");
+        let left = |id| store.peek_now(&plan(&[id], limit))[0].remaining;
+        assert_eq!(left(7_777), 0);
+        let taken: u64 = (0..12).chain(100..112).map(|id| 2 - left(id)).sum();
+        assert_eq!(taken, 2);
+    });
+}
+
+/// States that are added one by one while the table grows are all there afterwards, once.
+#[test]
+fn strangers_stay_while_the_table_grows() {
+    let limit = limit(2);
+    check(move || {
+        let store = store();
+        let adders: Vec<_> = [0, 100]
+            .into_iter()
+            .map(|from| {
+                let store = Arc::clone(&store);
+                thread::spawn(move || {
+                    for id in from..from + 12 {
+                        assert!(store.take_now(&plan(&[id], limit)).done.passes);
+                    }
+                })
+            })
+            .collect();
+        for adder in adders {
+            adder.join().unwrap();
+        }
+        assert_eq!(store.len(), 24);
+        for id in (0..12).chain(100..112) {
+            assert_eq!(store.peek_now(&plan(&[id], limit))[0].remaining, 1);
+        }
+    });
+}
+
+/// Who has used its limit is not let off while others crowd it out, whichever way their steps fall.
+#[test]
+fn nobody_gains_while_others_are_demoted() {
+    let limit = limit(2);
+    check_few(move || {
+        let store = Arc::new(Memory::with_budget(Clock::manual(Timestamp::EPOCH), 1_024));
+        for id in 0..42 {
+            store.take_now(&plan(&[id], limit));
+        }
+        store.take_now(&plan(&[1], limit));
+        let crowd: Vec<_> = [1_000, 2_000]
+            .into_iter()
+            .map(|from| {
+                let store = Arc::clone(&store);
+                thread::spawn(move || {
+                    for id in from..from + 4 {
+                        store.take_now(&plan(&[id], limit));
+                        store.take_now(&plan(&[id], limit));
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..4 {
+            assert!(!store.take_now(&plan(&[1], limit)).done.passes);
+        }
+        for one in crowd {
+            one.join().unwrap();
+        }
+        assert!(store.gauges().demotions > 0, "there was room for all");
+        for id in (1_000..1_004).chain(2_000..2_004).chain([1]) {
+            assert!(!store.take_now(&plan(&[id], limit)).done.passes);
+        }
     });
 }

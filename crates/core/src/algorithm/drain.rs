@@ -72,6 +72,7 @@ impl Drain {
     }
 
     /// The ticks of one token or turn.
+    #[inline]
     pub(crate) const fn unit(&self) -> u64 {
         1 << self.unit_bits
     }
@@ -92,6 +93,50 @@ impl Drain {
             Refill::Interval => self.periods(now).saturating_mul(self.ticks.num()),
         };
         tick.min(self.last())
+    }
+
+    /// The tick of an instant, and what is left of the instant then; `None` with `Refill::Interval`.
+    #[inline]
+    pub(crate) fn tick_and_rest(&self, now: Timestamp) -> Option<(u64, u64)> {
+        match self.refill {
+            Refill::Continuous => Some(self.ticks.floor_and_rest(now.as_nanos())),
+            Refill::Interval => None,
+        }
+    }
+
+    /// How long from an instant that left this rest until so many ticks later: `⌈(ticks · den − rest) / num⌉`.
+    #[inline]
+    pub(crate) fn span_until(&self, ticks: u64, rest: u64) -> Span {
+        if ticks == 0 {
+            return Span::ZERO;
+        }
+        let (num, den) = (self.ticks.num(), self.ticks.den());
+        let nanos = match ticks.checked_mul(den) {
+            Some(scaled) => scaled.saturating_sub(rest).div_ceil(num),
+            None => {
+                let scaled = u128::from(ticks).saturating_mul(u128::from(den));
+                let nanos = scaled.saturating_sub(u128::from(rest)).div_ceil(u128::from(num));
+                u64::try_from(nanos).unwrap_or(u64::MAX)
+            }
+        };
+        Span::from_nanos(nanos)
+    }
+
+    /// The ticks of so many tokens.
+    #[inline]
+    pub(crate) const fn ticks_of(&self, tokens: u64) -> Option<u64> {
+        tokens.checked_mul(self.unit())
+    }
+
+    /// How many tokens so many ticks are, rounded down.
+    #[inline]
+    pub(crate) const fn whole_units(&self, ticks: u64) -> u64 {
+        ticks >> self.unit_bits
+    }
+
+    #[inline]
+    pub(crate) const fn highest(&self) -> u64 {
+        self.highest
     }
 
     /// The first instant of a tick; `None` when it never comes.

@@ -48,6 +48,7 @@ use crate::ratio::Ratio;
 use crate::remembered::Remembered;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
+use crate::varint;
 
 /// The counters of one key.
 ///
@@ -243,6 +244,40 @@ impl Buckets {
             buckets.sum = buckets.sum.saturating_add(buckets.get(*number));
         }
         if buckets.sum == 0 { State::Empty } else { State::Buckets(Box::new(buckets)) }
+    }
+
+    /// As bytes: the counters in the order of the ring, their sum not.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
+        let wide = matches!(self.counts, Counts::Wide(_));
+        varint::encode(bytes, u64::from(wide));
+        varint::encode(bytes, self.newest);
+        match &self.counts {
+            Counts::Narrow(counts) => {
+                counts.iter().for_each(|count| varint::encode(bytes, u64::from(*count)));
+            }
+            Counts::Wide(counts) => {
+                counts.iter().for_each(|count| varint::encode(bytes, u64::from(*count)));
+            }
+        }
+    }
+
+    /// What [`write`](Self::write) wrote.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let (wide, at) = varint::decode(bytes, 0)?;
+        let (newest, mut at) = varint::decode(bytes, at)?;
+        let mut sum = 0u64;
+        let mut next = || {
+            let (count, end) = varint::decode(bytes, at)?;
+            (at, sum) = (end, sum.saturating_add(count));
+            Some(u32::try_from(count).unwrap_or(u32::MAX))
+        };
+        let counts = if wide == 1 {
+            Counts::Wide(core::iter::from_fn(next).collect())
+        } else {
+            let narrow = || next().map(|count| u16::try_from(count).unwrap_or(u16::MAX));
+            Counts::Narrow(core::iter::from_fn(narrow).collect())
+        };
+        Some(Self { newest, sum, counts })
     }
 
     /// The oldest sub-window that the ring remembers.

@@ -52,6 +52,7 @@ use crate::ratio::Ratio;
 use crate::remembered::Remembered;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
+use crate::varint;
 
 /// Times are kept to this fraction of the period.
 const STEPS: u64 = 1_000_000;
@@ -246,6 +247,28 @@ impl Log {
         if log.entries.is_empty() { State::Empty } else { State::Log(Box::new(log)) }
     }
 
+    /// As bytes; the entries already are.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
+        for number in [self.first, u64::from(self.span), u64::from(self.total)] {
+            varint::encode(bytes, number);
+        }
+        bytes.extend_from_slice(&self.entries);
+    }
+
+    /// What [`write`](Self::write) wrote.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let (first, at) = varint::decode(bytes, 0)?;
+        let (span, at) = varint::decode(bytes, at)?;
+        let (total, at) = varint::decode(bytes, at)?;
+        let entries = bytes.get(at..)?.to_vec();
+        Some(Self {
+            first,
+            span: u32::try_from(span).ok()?,
+            total: u32::try_from(total).ok()?,
+            entries,
+        })
+    }
+
     fn newest(&self) -> u64 {
         self.first.saturating_add(u64::from(self.span))
     }
@@ -266,10 +289,10 @@ impl Log {
         let mut step = self.first;
         let mut at = 0;
         core::iter::from_fn(move || {
-            let (head, cost_at) = decode(&self.entries, at)?;
+            let (head, cost_at) = varint::decode(&self.entries, at)?;
             step = step.saturating_add(head >> 1);
             let (cost, end) =
-                if head & 1 == 0 { (1, cost_at) } else { decode(&self.entries, cost_at)? };
+                if head & 1 == 0 { (1, cost_at) } else { varint::decode(&self.entries, cost_at)? };
             at = end;
             Some(Entry { step, cost, end })
         })
@@ -320,35 +343,10 @@ impl Log {
     }
 }
 
-// === numbers of 7 bits a byte, the lowest first; the top bit says that more follow ===
-
 fn encode(entries: &mut Vec<u8>, distance: u64, cost: u64) {
     let has_cost = u64::from(cost != 1);
-    encode_number(entries, (distance << 1) | has_cost);
+    varint::encode(entries, (distance << 1) | has_cost);
     if cost != 1 {
-        encode_number(entries, cost);
-    }
-}
-
-fn encode_number(entries: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        entries.push(u8::try_from(number & 0x7f).unwrap_or_default() | 0x80);
-        number >>= 7;
-    }
-    entries.push(u8::try_from(number).unwrap_or_default());
-}
-
-/// The number at a place, and where the next begins; `None` at the end.
-fn decode(entries: &[u8], mut at: usize) -> Option<(u64, usize)> {
-    let mut number = 0;
-    let mut shift = 0u32;
-    loop {
-        let byte = *entries.get(at)?;
-        at = at.checked_add(1)?;
-        number |= u64::from(byte & 0x7f).checked_shl(shift)?;
-        if byte & 0x80 == 0 {
-            return Some((number, at));
-        }
-        shift = shift.saturating_add(7);
+        varint::encode(entries, cost);
     }
 }

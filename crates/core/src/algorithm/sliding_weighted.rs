@@ -35,7 +35,8 @@
 //! ```
 //!
 //! ## State
-//! Two words: this window's number and count in one, the last window's count in the other.
+//! One word, where this window's number and both counts fit it: up to 8,191 a second, or half a million an hour.
+//! Otherwise two: number and count in one, the last window's count in the other.
 //!
 //! ## Step
 //! Take: when windows have passed, this count becomes the last one (or nothing); then add. Give back:
@@ -60,8 +61,18 @@ pub(crate) struct Shape {
     /// One window in `W` nanoseconds.
     windows: Ratio,
     packed: Packed,
+    /// Both counts in one word, where a window's number still has room beside them.
+    narrow: Option<Narrow>,
     /// The amount with its headroom.
     room: u64,
+}
+
+/// How two counts share a word with the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Narrow {
+    /// The bits of one count.
+    bits: u32,
+    both: Packed,
 }
 
 /// The state as it reads at one instant.
@@ -77,7 +88,8 @@ struct Reading {
 
 impl Shape {
     pub(crate) fn new(room: u64, window: u64, most: u64) -> Option<Self> {
-        Some(Self { windows: Ratio::new(1, window)?, packed: Packed::new(most)?, room })
+        let narrow = Narrow::new(window, most);
+        Some(Self { windows: Ratio::new(1, window)?, packed: Packed::new(most)?, narrow, room })
     }
 
     pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
@@ -146,9 +158,9 @@ impl Shape {
         self.put(state, Reading { cur: both.max(ahead.cur), ..self.read(&State::Empty, now) });
     }
 
-    pub(crate) fn remembered(&self, [word, prev]: [u64; 2], now: Timestamp) -> Option<Remembered> {
-        let number = self.packed.number(word, self.windows.floor(now.as_nanos()))?;
-        Some(Remembered::Windows { number, cur: self.packed.count(word), prev })
+    pub(crate) fn remembered(&self, state: &State, now: Timestamp) -> Option<Remembered> {
+        let (number, cur, prev) = self.unpack(state, self.windows.floor(now.as_nanos()))?;
+        Some(Remembered::Windows { number, cur, prev })
     }
 
     pub(crate) fn remember(&self, number: u64, cur: u64, prev: u64) -> State {
@@ -164,9 +176,7 @@ impl Shape {
         let start = current.saturating_mul(self.windows.den());
         let elapsed = now.as_nanos().saturating_sub(start);
         let empty = Reading { number: current, cur: 0, prev: 0, elapsed };
-        let State::Pair([word, prev]) = *state else { return empty };
-        let Some(number) = self.packed.number(word, current) else { return empty };
-        let cur = self.packed.count(word);
+        let Some((number, cur, prev)) = self.unpack(state, current) else { return empty };
         match current.checked_sub(number) {
             None => Reading { number, cur, prev, elapsed: 0 },
             Some(0) => Reading { cur, prev, ..empty },
@@ -178,8 +188,22 @@ impl Shape {
     fn put(&self, state: &mut State, reading: Reading) {
         *state = match reading {
             Reading { cur: 0, prev: 0, .. } => State::Empty,
-            Reading { number, cur, prev, .. } => State::Pair([self.packed.pack(number, cur), prev]),
+            Reading { number, cur, prev, .. } => {
+                let narrow = self.narrow.and_then(|narrow| narrow.pack(number, cur, prev));
+                narrow.map_or(State::Pair([self.packed.pack(number, cur), prev]), State::Word)
+            }
         };
+    }
+
+    /// The number of the window, its count, and that of the one before it.
+    fn unpack(&self, state: &State, current: u64) -> Option<(u64, u64, u64)> {
+        match (state, self.narrow) {
+            (State::Word(word), Some(narrow)) => narrow.unpack(*word, current),
+            (State::Pair([word, prev]), _) => {
+                Some((self.packed.number(*word, current)?, self.packed.count(*word), *prev))
+            }
+            (State::Empty | State::Word(_) | State::Buckets(_) | State::Log(_), _) => None,
+        }
     }
 
     /// `⌊prev · (W − elapsed) / W⌋`.
@@ -213,5 +237,30 @@ impl Shape {
 
     fn start(&self, number: u64) -> Option<Timestamp> {
         self.windows.first(number).map(Timestamp::from_nanos)
+    }
+}
+
+// === impl Narrow ===
+
+impl Narrow {
+    fn new(window: u64, most: u64) -> Option<Self> {
+        let bits = 64u32.saturating_sub(most.leading_zeros());
+        let number_bits = 64u32.checked_sub(bits.checked_mul(2)?)?;
+        let kept = u128::from(window).checked_shl(number_bits)?;
+        let both = Packed::new(1u64.checked_shl(bits.checked_mul(2)?)?.checked_sub(1)?)?;
+        // Numbers never repeat: a clock may be put back by decades.
+        (kept > u128::from(u64::MAX)).then_some(Self { bits, both })
+    }
+
+    /// The word, if both counts fit. The last window's may not: it may be of a larger limit, since edited.
+    fn pack(&self, number: u64, cur: u64, prev: u64) -> Option<u64> {
+        let fits = (cur | prev) >> self.bits == 0;
+        fits.then(|| self.both.pack(number, (cur << self.bits) | prev))
+    }
+
+    fn unpack(&self, word: u64, current: u64) -> Option<(u64, u64, u64)> {
+        let both = self.both.count(word);
+        let cur = both >> self.bits;
+        Some((self.both.number(word, current)?, cur, both ^ (cur << self.bits)))
     }
 }

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    Algorithm, Bound, Decision, Done, Need, Outcome, Plan, Retry, Span, Take, Timestamp,
+    Algorithm, Bound, Decision, Done, Few, Need, Outcome, Plan, Retry, Span, Take, Timestamp,
 };
 use tidegate_policy::{
     Attributes, Count, Mode, OnLimit, OnStoreError, ResolvedRule, Rule, RuleLimit,
@@ -34,8 +34,8 @@ struct Asked<'l> {
 
 /// The answers to the takes of a plan.
 struct Decided {
-    decisions: Vec<Decision>,
-    receipts: Vec<Option<tidegate_core::Receipt>>,
+    decisions: Few<Decision>,
+    receipts: Few<Option<tidegate_core::Receipt>>,
     at: Timestamp,
     by: DecidedBy,
 }
@@ -60,7 +60,7 @@ impl<S: Store> Limiter<S> {
             let attributes = self.concealed(&live, check.attributes);
             let asked = self.asked(&live, &attributes, check);
             let max_wait = check.max_wait.min(max_wait(&asked));
-            let plan = Plan::new(asked.iter().map(|asked| asked.take).collect(), max_wait)?;
+            let plan = Plan::new(takes(&asked), max_wait)?;
             let decisions = match self.inner.store.peek(&plan).await {
                 Ok(decisions) => decisions,
                 Err(_) => self.inner.fallback.peek_now(&plan),
@@ -174,11 +174,12 @@ impl<S: Store> Limiter<S> {
             resolved.shadow || matches!(rule.on_limit(), OnLimit::Deprioritize | OnLimit::Flag(_));
         for limit in resolved.allowance.limits() {
             let name = limit.tag(|| LimitName::new(rule.name(), limit.id(), limit.limit()).0);
-            let state = self.inner.secret.state(LimitName(name), subject);
+            let state = subject.state(LimitName(name));
             let take = Take {
                 need: if optional { Need::Optional } else { Need::Required },
                 bound,
                 refused: rule.denied(),
+                overflow: rule.overflow(),
                 ..Take::new(state, limit.limit(), check.cost)
             };
             asked.push(Asked {
@@ -218,7 +219,7 @@ impl<S: Store> Limiter<S> {
         let plan = Plan::new(takes, max_wait)?;
         let answer = self.inner.fallback.take_now(&plan);
         let mut counted = answer.done.decisions.into_iter().zip(answer.done.receipts);
-        let (decisions, receipts) = asked
+        let (decisions, receipts): (Vec<_>, Vec<_>) = asked
             .iter()
             .map(|asked| match asked.rule.on_store_error() {
                 OnStoreError::Local if !refused => {
@@ -230,6 +231,7 @@ impl<S: Store> Limiter<S> {
                 }
             })
             .unzip();
+        let (decisions, receipts) = (decisions.into(), receipts.into());
         Ok(Decided { decisions, receipts, at: answer.at, by: DecidedBy::Fallback })
     }
 
@@ -278,7 +280,8 @@ impl Decided {
 
     /// There was nothing to count.
     fn by_policy() -> Self {
-        Self { decisions: vec![], receipts: vec![], at: Timestamp::EPOCH, by: DecidedBy::Policy }
+        let (decisions, receipts) = (vec![].into(), vec![].into());
+        Self { decisions, receipts, at: Timestamp::EPOCH, by: DecidedBy::Policy }
     }
 }
 
@@ -294,8 +297,11 @@ fn plan<'l>(asked: &[Asked<'l>], check: &Check<'_>) -> Result<Option<Plan<'l>>, 
     if asked.is_empty() {
         return Ok(None);
     }
-    let takes = asked.iter().map(|asked| asked.take).collect();
-    Ok(Some(Plan::new(takes, check.max_wait.min(max_wait(asked)))?))
+    Ok(Some(Plan::new(takes(asked), check.max_wait.min(max_wait(asked)))?))
+}
+
+fn takes<'l>(asked: &[Asked<'l>]) -> Few<Take<'l>> {
+    asked.iter().map(|asked| asked.take).collect()
 }
 
 fn verdict(
@@ -320,7 +326,10 @@ fn max_wait(asked: &[Asked<'_>]) -> Span {
     waits.min().unwrap_or(Span::from_nanos(u64::MAX))
 }
 
-fn entries(asked: &[Asked<'_>], decisions: Vec<Decision>) -> SmallVec<[Entry; 2]> {
+fn entries(
+    asked: &[Asked<'_>],
+    decisions: impl IntoIterator<Item = Decision>,
+) -> SmallVec<[Entry; 2]> {
     let entry = |(asked, decision): (&Asked<'_>, Decision)| Entry {
         rule: asked.number,
         limit: asked.limit.clone(),

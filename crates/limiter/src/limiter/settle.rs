@@ -121,7 +121,7 @@ impl<S: Store> Limiter<S> {
         let limits = rule.allowances().chain(changed).flat_map(Allowance::limits);
         let state = |limit: &tidegate_policy::RuleLimit| {
             let name = LimitName::new(rule.name(), limit.id(), limit.limit());
-            self.inner.secret.state(name, subject)
+            subject.state(name)
         };
         let mut states: Vec<StateId> = limits.map(state).collect();
         states.sort_unstable();

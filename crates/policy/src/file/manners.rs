@@ -9,7 +9,8 @@ use crate::key::Key;
 use crate::overrides::Overrides;
 use crate::rate;
 use crate::reader::{Chosen, Fields, Reader};
-use crate::rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Overflow, Rule};
+use crate::rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Rule};
+use tidegate_core::Overflow;
 use tidegate_core::{Refused, Span};
 
 impl Reader {

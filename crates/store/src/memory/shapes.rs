@@ -1,57 +1,167 @@
-//! The limits under which states were written, each kept once.
+//! The limits under which states were written, each known by a number of 16 bits.
+//!
+//! A limit is looked up with every take, so the way from a limit to its number is short: by the limit's stamp,
+//! through a small cache. The way back is asked only when a state was written under another limit than the one
+//! that asks: after an edit, or when it is looked at for having expired.
+//!
+//! **Numbers are used again.** When all are given out, those that no bucket mentions are free. Finding them takes a
+//! walk over all buckets, during which others go on; [`Epoch`] keeps that safe. Whoever wants to write a number
+//! into a bucket has locked the bucket, and then asks whether the epoch is still the one in which it looked the
+//! number up. If so, the walk has yet to come to this bucket, and will see the number; if not, it looks it up again.
+//! And what is looked up during a walk is not freed by it.
 
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, lock, read, write};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use tidegate_core::Limit;
 
-/// Every limit that some state was written under.
-#[derive(Debug, Default)]
-pub(super) struct Shapes(Mutex<Table>);
+/// Stamps that are remembered; the next limit that falls into a place replaces the last one.
+const CACHED: usize = 256;
+/// Of a word of the cache, the number; the rest is the stamp.
+const NUMBER_BITS: u32 = 16;
+/// Numbers there are.
+const MOST: usize = 1 << NUMBER_BITS;
 
-#[derive(Debug, Default)]
-struct Table {
-    /// From what a limit says to the one copy of it.
-    limits: HashMap<Limit, Arc<Limit>>,
-    /// When the table has grown to this, those that nobody uses any more are dropped.
-    clean_at: usize,
+/// All limits under which some state may be written.
+#[derive(Debug)]
+pub(super) struct Shapes {
+    /// A stamp and its number, or 0.
+    cache: Vec<AtomicU64>,
+    epoch: AtomicU64,
+    known: RwLock<Known>,
+    /// Held by whoever walks.
+    walking: Mutex<()>,
 }
 
-/// Cleaning is not worth it for fewer.
-const CLEAN_AT_LEAST: usize = 1_024;
+/// Limits by number, and numbers by limit.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    limits: Vec<Option<Arc<Limit>>>,
+    numbers: HashMap<Arc<Limit>, u16>,
+    free: Vec<u16>,
+    /// While somebody walks: what was looked up since. Not free, whether or not the walk sees it.
+    fresh: Option<Vec<u16>>,
+}
 
-impl Shapes {
-    /// The one copy of a limit.
-    pub(super) fn intern(&self, limit: &Limit) -> Arc<Limit> {
-        let mut table = lock(&self.0);
-        if let Some(shape) = table.limits.get(limit) {
-            return Arc::clone(shape);
-        }
-        if table.limits.len() >= table.clean_at.max(CLEAN_AT_LEAST) {
-            table.limits.retain(|_, shape| Arc::strong_count(shape) > 1);
-            table.clean_at = table.limits.len().saturating_mul(2);
-        }
-        let shape = Arc::new(limit.clone());
-        table.limits.insert(limit.clone(), Arc::clone(&shape));
-        shape
+/// A number, and when it was looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number {
+    pub(super) number: u16,
+    pub(super) epoch: Epoch,
+}
+
+/// What passes when numbers are freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Epoch(u64);
+
+impl Default for Shapes {
+    fn default() -> Self {
+        let cache = (0..CACHED).map(|_| AtomicU64::new(0)).collect();
+        let known = RwLock::new(Known::default());
+        Self { cache, epoch: AtomicU64::new(0), known, walking: Mutex::new(()) }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_core::{Algorithm, Span};
-
-    #[test]
-    fn equal_limits_are_kept_once_and_unused_ones_not_for_ever() {
-        let shapes = Shapes::default();
-        let limit =
-            |amount| Limit::new(amount, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-        let used = shapes.intern(&limit(1));
-        for amount in 2..100_000 {
-            shapes.intern(&limit(amount));
+impl Shapes {
+    /// The number of a limit; `None` when all are given out.
+    pub(super) fn number(&self, limit: &Limit) -> Option<Number> {
+        let epoch = Epoch(self.epoch.load(Acquire));
+        let stamp = limit.stamp();
+        let place = usize::try_from(stamp).unwrap_or(0) & CACHED.saturating_sub(1);
+        let cached = self.cache.get(place)?;
+        let word = cached.load(Relaxed);
+        if word >> NUMBER_BITS == stamp {
+            let number = u16::try_from(word & 0xffff).unwrap_or(0);
+            return Some(Number { number, epoch });
         }
-        assert!(Arc::ptr_eq(&used, &shapes.intern(&limit(1))));
-        assert!(lock(&shapes.0).limits.len() <= CLEAN_AT_LEAST);
+        // Cached under the lock, so that a walk that begins forgets it or has not begun. A stamp that does not fit
+        // beside its number, after 2⁴⁸ limits, is not cached.
+        let remember = |number: u16| {
+            if stamp.leading_zeros() >= NUMBER_BITS {
+                cached.store((stamp << NUMBER_BITS) | u64::from(number), Relaxed);
+            }
+            Number { number, epoch }
+        };
+        {
+            let known = self.known();
+            if let (Some(number), None) = (known.numbers.get(limit), &known.fresh) {
+                return Some(remember(*number));
+            }
+        }
+        let mut known = write(&self.known);
+        known.intern(limit).map(remember)
+    }
+
+    /// Whether no walk has begun since.
+    pub(super) fn is_current(&self, epoch: Epoch) -> bool {
+        self.epoch.load(Acquire) == epoch.0
+    }
+
+    /// The limits by number.
+    pub(super) fn known(&self) -> RwLockReadGuard<'_, Known> {
+        read(&self.known)
+    }
+
+    /// Frees the numbers that a walk over all buckets does not find; `walk` answers which it found, by number.
+    pub(super) fn free_unused(&self, walk: impl FnOnce() -> Vec<bool>) {
+        let _walking = lock(&self.walking);
+        {
+            let mut known = write(&self.known);
+            if !known.is_full() {
+                return; // somebody else has just done it
+            }
+            known.fresh = Some(vec![]);
+            self.epoch.fetch_add(1, Release);
+            self.cache.iter().for_each(|word| word.store(0, Relaxed));
+        }
+        let mut used = walk();
+        let mut known = write(&self.known);
+        for number in known.fresh.take().unwrap_or_default() {
+            if let Some(used) = used.get_mut(usize::from(number)) {
+                *used = true;
+            }
+        }
+        let is_used = |number: u16| used.get(usize::from(number)).copied().unwrap_or(false);
+        let Known { limits, numbers, free, .. } = &mut *known;
+        numbers.retain(|_, number| is_used(*number));
+        for (number, limit) in (0u16..=u16::MAX).zip(limits.iter_mut()) {
+            if limit.is_some() && !is_used(number) {
+                *limit = None;
+                free.push(number);
+            }
+        }
+    }
+}
+
+impl Known {
+    fn is_full(&self) -> bool {
+        self.free.is_empty() && self.limits.len() >= MOST
+    }
+
+    fn intern(&mut self, limit: &Limit) -> Option<u16> {
+        let number = match (self.numbers.get(limit), self.free.last()) {
+            (Some(number), _) => *number,
+            (None, Some(number)) => *number,
+            (None, None) => u16::try_from(self.limits.len()).ok()?,
+        };
+        if !self.numbers.contains_key(limit) {
+            let limit = Arc::new(limit.clone());
+            match self.limits.get_mut(usize::from(number)) {
+                Some(place) => *place = Some(Arc::clone(&limit)),
+                None => self.limits.push(Some(Arc::clone(&limit))),
+            }
+            self.numbers.insert(limit, number);
+            self.free.pop();
+        }
+        if let Some(fresh) = &mut self.fresh {
+            fresh.push(number);
+        }
+        Some(number)
+    }
+
+    /// The limit of a number that a bucket mentions.
+    pub(super) fn limit(&self, number: u16) -> Option<&Arc<Limit>> {
+        self.limits.get(usize::from(number)).and_then(Option::as_ref)
     }
 }

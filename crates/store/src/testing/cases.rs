@@ -135,7 +135,7 @@ async fn every_take_is_answered_when_one_refuses<S: Store>(rig: Rig<S>) {
     let takes = [one(1, &large), one(2, &small), one(3, &large)];
     take(&rig, &takes).await;
     let answer = take(&rig, &takes).await;
-    let [first, second, third] = <[_; 3]>::try_from(answer.done.decisions).unwrap();
+    let [first, second, third] = <[_; 3]>::try_from(&*answer.done.decisions).unwrap();
     assert_eq!((first.outcome, first.remaining), (Outcome::Allow, 8));
     assert_eq!(second.outcome, Outcome::Deny(Retry::After(Span::from_secs(60))));
     assert_eq!(third.remaining, 8);

@@ -8,7 +8,7 @@ use std::thread;
 use tidegate_core::{
     Algorithm, Ask, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written,
 };
-use tidegate_store::Memory;
+use tidegate_store::{Answer, Clock, Memory, Plain};
 
 /// A whole minute of these days.
 pub(crate) const NOW: u64 = 1_699_999_980_000_000_000;
@@ -67,6 +67,32 @@ impl<'l> Racy<'l> {
     }
 }
 
+/// A store in this process: the fast one, and the plain one that it is compared with.
+pub(crate) trait InProcess: Sync {
+    fn take(&self, plan: &Plan<'_>) -> Answer;
+    fn clock(&self) -> &Clock;
+}
+
+impl InProcess for Memory {
+    fn take(&self, plan: &Plan<'_>) -> Answer {
+        self.take_now(plan)
+    }
+
+    fn clock(&self) -> &Clock {
+        Self::clock(self)
+    }
+}
+
+impl InProcess for Plain {
+    fn take(&self, plan: &Plan<'_>) -> Answer {
+        self.take_now(plan)
+    }
+
+    fn clock(&self) -> &Clock {
+        Self::clock(self)
+    }
+}
+
 /// What one thread saw: whose take was decided when, and how.
 pub(crate) struct Seen {
     pub(crate) key: u128,
@@ -82,7 +108,7 @@ pub(crate) fn zipf_key(dice: &mut Dice) -> u128 {
 
 /// Takes of 10,000 keys, some far more often than others, while another thread moves the clock; every
 /// history is then played again, one take after another. Answers how many takes there were.
-pub(crate) fn zipf(store: &Memory, limit: &Limit, threads: u64, takes: u64) -> u64 {
+pub(crate) fn zipf(store: &impl InProcess, limit: &Limit, threads: u64, takes: u64) -> u64 {
     store.clock().set(Timestamp::from_nanos(NOW));
     let ended = AtomicBool::new(false);
     let seen: Vec<Seen> = thread::scope(|scope| {
@@ -108,12 +134,12 @@ pub(crate) fn zipf(store: &Memory, limit: &Limit, threads: u64, takes: u64) -> u
     u64::try_from(seen.len()).unwrap()
 }
 
-fn take_at_random(store: &Memory, limit: &Limit, thread: u64, takes: u64) -> Vec<Seen> {
+fn take_at_random(store: &impl InProcess, limit: &Limit, thread: u64, takes: u64) -> Vec<Seen> {
     let mut dice = Dice::new(thread + 7);
     let mut seen = Vec::new();
     for _ in 0..takes {
         let key = zipf_key(&mut dice);
-        let answer = store.take_now(&plan(key, limit));
+        let answer = store.take(&plan(key, limit));
         seen.push(Seen { key, at: answer.at, passed: answer.done.passes });
     }
     seen

@@ -6,7 +6,7 @@ use tidegate_core::Timestamp;
 
 /// The receipts that were settled and could be presented again.
 #[derive(Debug, Default)]
-pub(super) struct SettledReceipts {
+pub(crate) struct SettledReceipts {
     until: HashMap<ReceiptId, Timestamp>,
     /// The same, the first to be forgotten first.
     order: BTreeSet<(Timestamp, ReceiptId)>,
@@ -14,7 +14,7 @@ pub(super) struct SettledReceipts {
 
 impl SettledReceipts {
     /// Marks a receipt as settled, unless it was before or its time is over.
-    pub(super) fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> Settled {
+    pub(crate) fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> Settled {
         self.forget(now);
         if settlement.until <= now {
             return Settled::Late;

@@ -1,0 +1,118 @@
+//! A list that mostly has one element: most requests meet one limit, and their answer needs no memory of its own.
+
+use core::ops::{Deref, DerefMut};
+
+/// A list whose single element stands in the list itself.
+///
+/// ```
+/// use tidegate_core::Few;
+/// let one: Few<u64> = [7].into_iter().collect();
+/// let none: Few<u64> = Few::from(vec![]);
+/// assert_eq!((&*one, none.len()), (&[7][..], 0));
+/// ```
+#[derive(Clone, Debug)]
+pub enum Few<T> {
+    /// One element.
+    One(T),
+    /// Any number of elements.
+    Many(Vec<T>),
+}
+
+impl<T> Deref for Few<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::One(one) => core::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl<T> DerefMut for Few<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::One(one) => core::slice::from_mut(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl<T> From<T> for Few<T> {
+    #[inline]
+    fn from(one: T) -> Self {
+        Self::One(one)
+    }
+}
+
+impl<T> From<Vec<T>> for Few<T> {
+    fn from(many: Vec<T>) -> Self {
+        Self::Many(many)
+    }
+}
+
+impl<T> FromIterator<T> for Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Self {
+        let mut elements = elements.into_iter();
+        match (elements.next(), elements.next()) {
+            (Some(one), None) => Self::One(one),
+            (first, second) => {
+                Self::Many(first.into_iter().chain(second).chain(elements).collect())
+            }
+        }
+    }
+}
+
+impl<T: PartialEq> PartialEq for Few<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Eq> Eq for Few<T> {}
+
+impl<T: PartialEq, const N: usize> PartialEq<[T; N]> for Few<T> {
+    fn eq(&self, other: &[T; N]) -> bool {
+        **self == *other
+    }
+}
+
+impl<T> IntoIterator for Few<T> {
+    type Item = T;
+    type IntoIter = core::iter::Chain<core::option::IntoIter<T>, std::vec::IntoIter<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let (one, many) = match self {
+            Self::One(one) => (Some(one), vec![]),
+            Self::Many(many) => (None, many),
+        };
+        one.into_iter().chain(many)
+    }
+}
+
+impl<'f, T> IntoIterator for &'f Few<T> {
+    type Item = &'f T;
+    type IntoIter = core::slice::Iter<'f, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_list_it_was_made_of() {
+        for length in 0..4 {
+            let few: Few<usize> = (0..length).collect();
+            assert_eq!(matches!(few, Few::One(_)), length == 1);
+            assert!(few.iter().copied().eq(0..length));
+            assert!(few.clone().into_iter().eq(0..length));
+            assert_eq!(few, Few::from((0..length).collect::<Vec<_>>()));
+        }
+    }
+}

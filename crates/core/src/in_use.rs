@@ -1,0 +1,171 @@
+//! What is used of a limit, told without its state: how much, and until when.
+//!
+//! A store that must forget a state remembers this much of it, and makes another state of it when its key comes
+//! again. The new state may count more than the old one did, and longer; never less, and never shorter:
+//!
+//! ```text
+//!   used                                     the state      ▓
+//!    4 ┤▓▓▓▓▓▓▓▓▓                            made of InUse  ░
+//!    3 ┤▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░
+//!    2 ┤▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░▓▓▓▓
+//!      └────────┬──────────────┬──────► time
+//!           forgotten        until
+//! ```
+
+use crate::algorithm::{Shape, leaky_bucket, token_bucket};
+use crate::decision::{Bound, Cost};
+use crate::limit::{Limit, Period};
+use crate::state::{State, Written};
+use crate::time::Timestamp;
+
+/// What is used of a limit, and until when anything is.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+/// let limit = Limit::new(20, Span::from_secs(86_400), Algorithm::FIXED_WINDOW).unwrap();
+/// let mut written = Written::empty(&limit);
+/// limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(3)));
+/// let in_use = written.in_use(Timestamp::EPOCH);
+/// assert_eq!(in_use.units, 3);
+/// let again = limit.with_in_use(Timestamp::EPOCH, in_use);
+/// assert_eq!(limit.peek(&again, Timestamp::EPOCH).remaining, 17);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// In costs of 1, rounded up.
+    pub units: u64,
+    /// When nothing is used any more.
+    pub until: Timestamp,
+}
+
+impl Written<'_> {
+    /// What is used at this instant.
+    ///
+    /// ```
+    /// use tidegate_core::{Limit, Timestamp, Written};
+    /// let limit = Limit::unlimited();
+    /// assert_eq!(Written::empty(&limit).in_use(Timestamp::EPOCH).units, 0);
+    /// ```
+    #[must_use]
+    pub fn in_use(&self, now: Timestamp) -> InUse {
+        let units = self.units_in_use(now);
+        let gone = self.shape.wait(self, now, 0);
+        InUse { units, until: gone.and_then(|span| now.after(span)).unwrap_or(Timestamp::END) }
+    }
+}
+
+impl Written<'_> {
+    /// How much is used at this instant, in costs of 1, rounded up.
+    ///
+    /// ```
+    /// use tidegate_core::{Limit, Timestamp, Written};
+    /// let limit = Limit::unlimited();
+    /// assert_eq!(Written::empty(&limit).units_in_use(Timestamp::EPOCH), 0);
+    /// ```
+    #[must_use]
+    pub fn units_in_use(&self, now: Timestamp) -> u64 {
+        self.shape.used(self, now).div_ceil(self.shape.unit())
+    }
+}
+
+impl Limit {
+    /// A state of which as much is used, and as long, or more: as far as this limit can count.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, InUse, Limit, Span, Timestamp};
+    /// let limit = Limit::new(20, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let second = Timestamp::from_nanos(1_000_000_000);
+    /// let all = limit.with_in_use(Timestamp::EPOCH, InUse { units: u64::MAX, until: second });
+    /// assert_eq!(limit.peek(&all, Timestamp::EPOCH).remaining, 0);
+    /// assert_eq!(limit.peek(&all, second).remaining, 20);
+    /// ```
+    #[must_use]
+    pub fn with_in_use(&self, now: Timestamp, in_use: InUse) -> Written<'_> {
+        let mut written = Written::empty(self);
+        if in_use.until <= now {
+            return written;
+        }
+        let weight = in_use.units.saturating_mul(self.unit()).min(self.deepest());
+        if weight == 0 {
+            return written;
+        }
+        let began = self.began(now, in_use.until);
+        self.add(&mut written.state, began, weight);
+        if let (
+            Shape::TokenBucket(token_bucket::Shape(drain))
+            | Shape::LeakyBucket(leaky_bucket::Shape(drain)),
+            State::Word(zero),
+        ) = (&self.shape, &mut written.state)
+        {
+            *zero = drain.at_or_after(in_use.until).min(*zero);
+        }
+        written
+    }
+
+    /// When use that ends at `until` began at the latest, where that can be told.
+    fn began(&self, now: Timestamp, until: Timestamp) -> Timestamp {
+        let period = match (&self.shape, self.period()) {
+            (
+                Shape::FixedWindow(_) | Shape::SlidingLog(_) | Shape::SlidingBuckets(_),
+                Period::Every(period),
+            ) => *period,
+            _ => return now,
+        };
+        let began = until.as_nanos().saturating_sub(period.as_nanos());
+        now.min(Timestamp::from_nanos(began))
+    }
+
+    /// What a cost of 1 weighs.
+    fn unit(&self) -> u64 {
+        self.weight(Cost::ONE, Bound::Plain).unwrap_or(1).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Ask;
+    use crate::limit::{Algorithm, Align, Refill};
+    use crate::time::Span;
+    use proptest::prelude::*;
+
+    fn limits() -> Vec<Limit> {
+        let first = Algorithm::FixedWindow { align: Align::First };
+        let interval = Algorithm::TokenBucket { burst: None, refill: Refill::Interval };
+        let of = |algorithm| Limit::new(20, Span::from_secs(60), algorithm).unwrap();
+        Algorithm::ALL.into_iter().chain([first, interval]).map(of).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        /// Whatever was taken when: at every instant after a state was forgotten, what is made of its use counts at
+        /// least as much as it would have.
+        #[test]
+        fn never_less_and_never_shorter(
+            takes in prop::collection::vec((0u64..40_000_000_000, 0u64..6), 1..12),
+            forgotten in 0u64..60_000_000_000,
+            later in prop::collection::vec(0u64..150_000_000_000, 1..12),
+        ) {
+            for limit in limits() {
+                let mut now = 1_699_999_980_000_000_000u64;
+                let mut written = Written::empty(&limit);
+                for (gap, cost) in &takes {
+                    now += gap;
+                    limit.charge(&mut written, &Ask::new(Timestamp::from_nanos(now), Cost::new(*cost)));
+                }
+                now += forgotten;
+                let in_use = written.in_use(Timestamp::from_nanos(now));
+                for gap in &later {
+                    let back = Timestamp::from_nanos(now + gap);
+                    let again = limit.with_in_use(back, in_use);
+                    let [left, then] = [&again, &written].map(|written| limit.peek(written, back).remaining);
+                    prop_assert!(left <= then, "{} {gap} later: {left} remain, {then} would", limit.algorithm().name());
+                    if back >= in_use.until {
+                        prop_assert_eq!(&again.state, &State::Empty);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Making room: what has expired goes first, what can move moves, and what is used least is demoted.
+//!
+//! ```text
+//!   a new state, both of its buckets full
+//!      │
+//!      ├─ something in them has expired?           it goes
+//!      ├─ something can stand in its other bucket? it moves
+//!      └─ the least used of the fourteen, or the new one, goes to the sketch
+//! ```
+//!
+//! Least used is the smallest part of its own limit: who is near a limit stays, so that a flood of new keys forgets
+//! other new keys, and nobody is let off.
+
+use super::bucket::{Entry, Locked};
+use super::shapes::Known;
+use super::table::{At, Held, Tag};
+use super::{Found, Memory};
+use std::sync::atomic::Ordering::Relaxed;
+use tidegate_core::{Algorithm, Limit, Now, Span, State, Timestamp, Written};
+
+/// After a search for a place to move a state to has failed, so many go without.
+const WITHOUT_MOVING: u64 = 1_024;
+/// What has expired is kept for so long, as long as the table can grow.
+const KEPT_LONGER: Span = Span::from_secs(1);
+/// What a state that is larger than a word takes at first, apart from its counters.
+const FIRST_BYTES: usize = 24;
+/// Buckets that are looked at when there are no blocks.
+const LOOKED_AT_FOR_BLOCKS: usize = 64;
+/// Numbers that limits can have.
+const NUMBERS: usize = 1 << 16;
+
+impl Memory {
+    /// Writes a state where it was found.
+    pub(super) fn replace(
+        &self,
+        held: &mut Held<'_>,
+        tag: Tag,
+        found: &Found,
+        shape: u16,
+        written: &Written<'_>,
+        now: Now,
+    ) {
+        let old = found.entry.elsewhere.then_some(found.entry.word);
+        let entry = self.entry(tag, shape, &written.state, old).or_else(|| {
+            self.look_for_blocks(now);
+            self.entry(tag, shape, &written.state, old)
+        });
+        match entry {
+            Some(entry) => held.put(found.at, entry),
+            None => {
+                // It has grown, and there are no blocks.
+                self.demote(tag, written, now);
+                old.into_iter().for_each(|word| self.blocks.free(word));
+                self.table.removed();
+                held.clear(found.at);
+            }
+        }
+    }
+
+    /// Writes a new state.
+    pub(super) fn insert(
+        &self,
+        held: &mut Held<'_>,
+        tag: Tag,
+        shape: u16,
+        written: &Written<'_>,
+        now: Now,
+    ) {
+        let room = self.has_room(held, tag, now, &[]) || self.demote_least(held, tag, written, now);
+        let entry = || self.entry(tag, shape, &written.state, None);
+        let entry = if room {
+            entry().or_else(|| {
+                self.look_for_blocks(now);
+                entry()
+            })
+        } else {
+            None
+        };
+        match (entry, held.free(tag)) {
+            (Some(entry), Some(at)) => {
+                self.table.added();
+                held.put(at, entry);
+            }
+            (entry, _) => {
+                self.demote(tag, written, now);
+                let blocks = entry.filter(|entry| entry.elsewhere);
+                blocks.into_iter().for_each(|entry| self.blocks.free(entry.word));
+            }
+        }
+    }
+
+    /// A slot's content for a state: a word, or blocks, instead of the old ones if there were any. `None` when there
+    /// are no blocks; then the old ones are as they were.
+    fn entry(&self, tag: Tag, shape: u16, state: &State, old: Option<u64>) -> Option<Entry> {
+        let word = match state {
+            State::Empty => 0,
+            State::Word(word) => *word,
+            State::Pair(_) | State::Buckets(_) | State::Log(_) => {
+                let mut bytes = Vec::new();
+                state.write(&mut bytes);
+                let word = self.blocks.write(old, &bytes, &self.budget)?;
+                return Some(Entry { tag: tag.0, shape, elsewhere: true, word });
+            }
+        };
+        old.into_iter().for_each(|word| self.blocks.free(word));
+        Some(Entry { tag: tag.0, shape, elsewhere: false, word })
+    }
+
+    /// Whether there is a free slot for a state, or one can be had without demoting anybody. Those that `stay` are not
+    /// touched.
+    pub(super) fn has_room(&self, held: &mut Held<'_>, tag: Tag, now: Now, stay: &[Tag]) -> bool {
+        if held.free(tag).is_some() {
+            return true;
+        }
+        let mut neighbours = held.neighbours(tag);
+        neighbours.retain(|(_, entry)| !stay.contains(&Tag(entry.tag)));
+        {
+            let (known, gone_by) = (self.shapes.known(), self.gone_by(now));
+            for (at, entry) in &neighbours {
+                if self.has_expired(entry, &known, gone_by) {
+                    self.remove(held, *at, *entry);
+                }
+            }
+        }
+        if held.free(tag).is_some() {
+            return true;
+        }
+        // Where every bucket is full, looking at fourteen more costs more than all the rest.
+        let packed = self.packed.load(Relaxed);
+        if packed > 0 && self.table.is_full_grown(&self.budget) {
+            // Relaxed, and not exact: it only says how often to look.
+            self.packed.store(packed.saturating_sub(1), Relaxed);
+            return false;
+        }
+        let moved = neighbours.iter().any(|(at, entry)| held.move_away(*at, *entry))
+            || neighbours.iter().any(|(at, entry)| held.move_further(*at, *entry));
+        if !moved {
+            self.packed.store(WITHOUT_MOVING, Relaxed);
+        }
+        moved
+    }
+
+    /// Whether there are blocks for a first state under this limit, if it needs any.
+    pub(super) fn has_blocks(&self, limit: &Limit, now: Now) -> bool {
+        let bytes = match limit.algorithm() {
+            Algorithm::FixedWindow { .. }
+            | Algorithm::TokenBucket { .. }
+            | Algorithm::LeakyBucket { .. } => return true,
+            Algorithm::SlidingLog | Algorithm::SlidingWeighted => FIRST_BYTES,
+            Algorithm::SlidingBuckets { buckets } => {
+                usize::from(buckets).saturating_add(FIRST_BYTES)
+            }
+        };
+        self.blocks.has(bytes, &self.budget) || {
+            self.look_for_blocks(now);
+            self.blocks.has(bytes, &self.budget)
+        }
+    }
+
+    /// Looks at some buckets for states that have expired, and their blocks.
+    fn look_for_blocks(&self, now: Now) {
+        (0..LOOKED_AT_FOR_BLOCKS).for_each(|_| self.look_at_next(now));
+    }
+
+    /// Demotes the least used of a state's neighbours, unless the state itself is used less than all of them; answers
+    /// whether it did.
+    fn demote_least(&self, held: &mut Held<'_>, tag: Tag, written: &Written<'_>, now: Now) -> bool {
+        let known = self.shapes.known();
+        let neighbours = held.neighbours(tag);
+        let used = neighbours.iter().map(|(at, entry)| {
+            let Some(limit) = known.limit(entry.shape) else { return (0, *at, *entry) };
+            let resident = Written { shape: limit, state: self.state(entry) };
+            (part_used(&resident, now), *at, *entry)
+        });
+        let least = used.min_by_key(|(part, ..)| *part);
+        let Some((part, at, entry)) = least else { return false };
+        if part > part_used(written, now) {
+            return false;
+        }
+        if let Some(limit) = known.limit(entry.shape) {
+            let resident = Written { shape: limit, state: self.state(&entry) };
+            self.demote(Tag(entry.tag), &resident, now);
+        }
+        self.remove(held, at, entry);
+        true
+    }
+
+    /// Remembers a state in the sketch only.
+    pub(super) fn demote(&self, tag: Tag, written: &Written<'_>, now: Now) {
+        let now = now.of(written.shape);
+        let in_use = written.in_use(now);
+        self.demotions.fetch_add(1, Relaxed);
+        self.sketch.add(tag, written.shape, in_use, now);
+        // Relaxed: whoever comes for this state locks the bucket that the demoter has locked.
+        self.demoted.store(1, Relaxed);
+    }
+
+    /// Frees a slot, and the blocks of its state.
+    pub(super) fn remove(&self, held: &mut Held<'_>, at: At, entry: Entry) {
+        if entry.elsewhere {
+            self.blocks.free(entry.word);
+        }
+        self.table.removed();
+        held.clear(at);
+    }
+
+    /// The instant at which a state must have expired in order to go: as long as the table can grow, a while ago. Who
+    /// comes back soon is then found where he was, which is several times faster than to begin anew.
+    fn gone_by(&self, now: Now) -> Now {
+        if self.table.is_full_grown(&self.budget) || !self.blocks.has(1, &self.budget) {
+            return now;
+        }
+        let ago = |now: Timestamp| {
+            Timestamp::from_nanos(now.as_nanos().saturating_sub(KEPT_LONGER.as_nanos()))
+        };
+        Now { steady: ago(now.steady), calendar: ago(now.calendar) }
+    }
+
+    /// Whether nothing of a state counts any more.
+    fn has_expired(&self, entry: &Entry, known: &Known, now: Now) -> bool {
+        let Some(limit) = known.limit(entry.shape) else { return false };
+        if entry.word == 0 {
+            // It stands for what the sketch knows too much of.
+            return self.known_to_sketch(Tag(entry.tag), limit, now).is_none();
+        }
+        let mut written = Written { shape: limit, state: self.state(entry) };
+        written.settle(now.of(limit));
+        written.state == State::Empty
+    }
+
+    /// Looks at the next bucket, and forgets what has expired in it.
+    pub(super) fn look_at_next(&self, now: Now) {
+        let Some(mut bucket) = self.table.lock_next() else { return };
+        let (known, gone_by) = (self.shapes.known(), self.gone_by(now));
+        let expired = |entry: &Entry| self.has_expired(entry, &known, gone_by);
+        let gone: smallvec::SmallVec<[_; 7]> =
+            bucket.entries().filter(|(_, entry)| expired(entry)).collect();
+        for (slot, entry) in gone {
+            if entry.elsewhere {
+                self.blocks.free(entry.word);
+            }
+            self.table.removed();
+            bucket.clear(slot);
+        }
+    }
+
+    /// Frees the numbers of limits that no state was written under.
+    pub(super) fn free_shapes(&self) {
+        self.shapes.free_unused(|| {
+            let mut used = vec![false; NUMBERS];
+            for bucket in self.table.each() {
+                mark(&bucket, &mut used);
+            }
+            used
+        });
+    }
+}
+
+fn mark(bucket: &Locked<'_>, used: &mut [bool]) {
+    for (_, entry) in bucket.entries() {
+        if let Some(used) = used.get_mut(usize::from(entry.shape)) {
+            *used = true;
+        }
+    }
+}
+
+/// What part of its limit is used, in 65,536ths.
+fn part_used(written: &Written<'_>, now: Now) -> u64 {
+    let limit: &Limit = written.shape;
+    let units = written.units_in_use(now.of(limit));
+    let part = (u128::from(units) << 16).checked_div(u128::from(limit.capacity())).unwrap_or(0);
+    u64::try_from(part).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,311 @@
+//! What is remembered of states for which there is no room: too much, never too little.
+//!
+//! A state that must go leaves what is used of it in two cells, chosen by its tag. A cell keeps the *largest* use of
+//! all that share it. Who comes without a state begins with the smaller of its two cells:
+//!
+//! ```text
+//!   demoted: alice 19 of 20 ──► cells 3 and 8       cell   1  2  3  4  5  6  7  8
+//!   demoted: a flood of 1s  ──► many cells                 1  1 19  1  1  0  1 19
+//!
+//!   bob is new: cells 3 and 5 ──► begins with 1      alice is back ──► begins with 19
+//! ```
+//!
+//! So nobody gains by a flood, and a newcomer loses little. It is not nothing: a newcomer cannot be told from
+//! somebody who was demoted, so what it inherits stays in its use, and when the newcomer is demoted its cells rise by
+//! what it took itself. A flood of `n` keys over `c` cells raises them to about `1.4 · n / c`.
+//!
+//! Sixty cells share a line and the time until which they count: the latest that any of them needs. Windows of very
+//! different periods do not share lines, or a flood on a daily limit would make a second's use last for a day.
+//! The first *class* of periods that needs room gets three quarters of it, the next three quarters of the rest.
+
+use super::budget::Budget;
+use super::region::{Region, Zeroed};
+use super::table::Tag;
+use crate::sync::{AtomicU64, Mutex, lock};
+use std::sync::atomic::AtomicU64 as Counter;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use tidegate_core::{Algorithm, InUse, Limit, Period, Span, Timestamp};
+
+/// Cells of a line.
+const CELLS: u64 = 60;
+const WORDS: usize = 8;
+/// What a line takes of the budget: a cache line.
+const LINE_BYTES: usize = 64;
+/// The longest period of each class but the last.
+const CLASSES: [Span; 3] = [Span::from_secs(10), Span::from_secs(600), Span::from_secs(86_400)];
+/// Locks for lines.
+const LOCKS: usize = 64;
+/// How many strangers are asked what they would begin with.
+const STRANGERS: u64 = 1_024;
+const NANOS: u64 = 1_000_000_000;
+
+/// The lower half of the first word is the second until which the line counts; then come cells of a byte.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+struct Line([AtomicU64; WORDS]);
+
+#[expect(unsafe_code, reason = "the promise that a region asks for")]
+// SAFETY: a line is eight atomic integers: all zero is a value (nothing used), shared by threads, no drop.
+unsafe impl Zeroed for Line {}
+
+/// What is remembered of states for which there is no room.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    lines: Region<Line>,
+    locks: Vec<Mutex<()>>,
+    /// The first line and the number of lines of each class; 0 when it has none.
+    classes: [Counter; 5],
+    claimed: Mutex<usize>,
+}
+
+/// One of the two cells of a tag.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    line: usize,
+    cell: u64,
+}
+
+impl Sketch {
+    pub(super) fn new(budget: &Budget) -> Self {
+        let lines = Region::reserve(budget.sketch() / LINE_BYTES);
+        let locks = (0..LOCKS).map(|_| Mutex::new(())).collect();
+        Self { lines, locks, classes: Default::default(), claimed: Mutex::new(0) }
+    }
+
+    /// What is remembered of a state; `None` when that is nothing.
+    pub(super) fn get(&self, tag: Tag, limit: &Limit, now: Timestamp) -> Option<InUse> {
+        let lines = self.class(limit)?.load(Relaxed);
+        if lines == 0 {
+            return None;
+        }
+        let [one, two] = cells(tag, lines).map(|cell| self.read(cell, now));
+        let in_use = InUse { units: one.units.min(two.units), until: one.until.min(two.until) };
+        (in_use.units > 0).then_some(in_use)
+    }
+
+    /// Remembers what is used of a state.
+    pub(super) fn add(&self, tag: Tag, limit: &Limit, in_use: InUse, now: Timestamp) {
+        if in_use.units == 0 || in_use.until <= now {
+            return;
+        }
+        let Some(class) = self.class(limit) else { return };
+        let lines = match class.load(Relaxed) {
+            0 => self.claim(class),
+            lines => lines,
+        };
+        for cell in cells(tag, lines) {
+            self.raise(cell, in_use, now);
+        }
+    }
+
+    /// What a stranger would begin with, on average over all classes that were needed, in thousandths of a cost of 1.
+    pub(super) fn expected(&self, now: Timestamp) -> u64 {
+        let classes = self.classes.iter().map(|lines| lines.load(Relaxed));
+        let claimed: Vec<u64> = classes.filter(|lines| *lines != 0).collect();
+        let asked = claimed.iter().flat_map(|lines| {
+            // Any tags will do: nobody chose them.
+            (1..=STRANGERS).map(|n| {
+                let tag = Tag(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                let [one, two] = cells(tag, *lines).map(|cell| self.read(cell, now).units);
+                one.min(two)
+            })
+        });
+        let (sum, count) = asked.fold((0u64, 0u64), |(sum, count), units| {
+            (sum.saturating_add(units.min(1 << 32)), count.saturating_add(1))
+        });
+        sum.saturating_mul(1_000).checked_div(count).unwrap_or(0)
+    }
+
+    fn class(&self, limit: &Limit) -> Option<&Counter> {
+        let class = match (limit.algorithm(), limit.period()) {
+            // A bucket that is edited to another period is still the same state; and what it begins with drains.
+            (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }, _) => 4,
+            (_, Period::Every(period)) => {
+                CLASSES.iter().filter(|longest| period > *longest).count()
+            }
+            (_, Period::Calendar(_)) => CLASSES.len(),
+        };
+        self.classes.get(class)
+    }
+
+    /// Gives a class its lines.
+    fn claim(&self, class: &Counter) -> u64 {
+        let mut claimed = lock(&self.claimed);
+        let there = class.load(Relaxed);
+        if there != 0 {
+            return there;
+        }
+        let rest = self.lines.len().saturating_sub(*claimed);
+        let lines = (rest / 4).saturating_mul(3).max(1);
+        let word = (wide(*claimed) << 32) | wide(lines);
+        *claimed = claimed.saturating_add(lines).min(self.lines.len().saturating_sub(1));
+        class.store(word, Release);
+        word
+    }
+
+    fn read(&self, Cell { line, cell }: Cell, now: Timestamp) -> InUse {
+        let nothing = InUse { units: 0, until: Timestamp::EPOCH };
+        let (Some(Line(words)), Some(mutex)) = (self.lines.get(line), self.lock_of(line)) else {
+            return nothing;
+        };
+        let _locked = lock(mutex);
+        let until = until(words);
+        let (word, shift) = place(cell);
+        let code = words.get(word).map_or(0, |word| word.load(Relaxed) >> shift & 0xff);
+        if until <= now { nothing } else { InUse { units: units(code), until } }
+    }
+
+    fn raise(&self, Cell { line, cell }: Cell, in_use: InUse, now: Timestamp) {
+        let (Some(Line(words)), Some(mutex)) = (self.lines.get(line), self.lock_of(line)) else {
+            return;
+        };
+        let _locked = lock(mutex);
+        if until(words) <= now {
+            words.iter().for_each(|word| word.store(0, Relaxed));
+        }
+        if until(words) < in_use.until
+            && let [head, ..] = words
+        {
+            let second = in_use.until.as_nanos().div_ceil(NANOS).min(u64::from(u32::MAX));
+            head.store((head.load(Relaxed) >> 32 << 32) | second, Relaxed);
+        }
+        let (word, shift) = place(cell);
+        if let Some(word) = words.get(word) {
+            let old = word.load(Relaxed);
+            let code = code(in_use.units).max(old >> shift & 0xff);
+            word.store((old & !(0xff << shift)) | (code << shift), Relaxed);
+        }
+    }
+
+    fn lock_of(&self, line: usize) -> Option<&Mutex<()>> {
+        self.locks.get(line & LOCKS.saturating_sub(1))
+    }
+}
+
+/// When a line ends; the last second there is stands for ever.
+fn until(words: &[AtomicU64; WORDS]) -> Timestamp {
+    let [head, ..] = words;
+    match head.load(Relaxed) & u64::from(u32::MAX) {
+        second if second == u64::from(u32::MAX) => Timestamp::END,
+        second => Timestamp::from_nanos(second.saturating_mul(NANOS)),
+    }
+}
+
+/// The word and the bit at which a cell of a line begins.
+fn place(cell: u64) -> (usize, u64) {
+    let byte = cell.saturating_add(4);
+    (usize::try_from(byte / 8).unwrap_or(0), (byte % 8).saturating_mul(8))
+}
+
+/// The two cells of a tag, among these lines.
+fn cells(tag: Tag, lines: u64) -> [Cell; 2] {
+    let (first, count) = (lines >> 32, lines & u64::from(u32::MAX));
+    [0x9fb2_1c65_1e98_df25, 0xc2b2_ae3d_27d4_eb4f].map(|odd: u64| {
+        let mixed = tag.0.wrapping_mul(odd);
+        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let (high, low) = (mixed >> 32, mixed & u64::from(u32::MAX));
+        let line = first.saturating_add(high.saturating_mul(count) >> 32);
+        Cell { line: usize::try_from(line).unwrap_or(0), cell: low.saturating_mul(CELLS) >> 32 }
+    })
+}
+
+// === a use in a byte: exact up to 32, then a sixteenth too much at most; the last code is everything ===
+
+/// The smallest code that stands for at least so many units.
+fn code(units: u64) -> u64 {
+    if units < 32 {
+        return units;
+    }
+    let bits = 63u32.saturating_sub(units.leading_zeros());
+    let shift = bits.saturating_sub(4);
+    let mantissa = units >> shift;
+    let exact = (mantissa << shift) == units;
+    let code = u64::from(shift).saturating_mul(16).saturating_add(mantissa);
+    code.saturating_add(u64::from(!exact)).min(0xff)
+}
+
+fn units(code: u64) -> u64 {
+    match code {
+        0..32 => code,
+        0xff => u64::MAX,
+        _ => {
+            let shift = (code / 16).saturating_sub(1);
+            (code % 16).saturating_add(16) << shift
+        }
+    }
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_code_stands_for_at_least_its_units_and_little_more(shift in 0u32..64, n in any::<u64>()) {
+            let n = n >> shift;
+            let said = units(code(n));
+            prop_assert!(said >= n);
+            prop_assert!(code(n) == 0xff || said <= n + n / 16, "{n} becomes {said}");
+        }
+    }
+
+    #[test]
+    fn small_uses_are_exact_and_codes_ascend() {
+        for n in 0..32 {
+            assert_eq!(units(code(n)), n);
+        }
+        for code in 1..=0xff {
+            assert!(units(code) > units(code - 1));
+        }
+    }
+
+    fn daily() -> Limit {
+        Limit::new(20, Span::from_secs(86_400), Algorithm::FIXED_WINDOW).unwrap()
+    }
+
+    #[test]
+    fn whoever_was_remembered_begins_with_at_least_that_until_it_ends() {
+        let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
+        let (now, until) = (Timestamp::from_nanos(5 * NANOS), Timestamp::from_nanos(90 * NANOS));
+        assert_eq!(sketch.get(Tag(1), &limit, now), None);
+        for n in 1..=10_000u64 {
+            sketch.add(Tag(n), &limit, InUse { units: n % 20, until }, now);
+        }
+        for n in (1..=10_000u64).filter(|n| n % 20 != 0) {
+            let found = sketch.get(Tag(n), &limit, now).unwrap();
+            assert!(found.units >= n % 20 && found.until >= until);
+            assert_eq!(sketch.get(Tag(n), &limit, until), None);
+        }
+    }
+
+    #[test]
+    fn a_newcomer_in_a_flood_of_ones_begins_with_one() {
+        let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
+        let (now, until) = (Timestamp::EPOCH, Timestamp::from_nanos(NANOS));
+        for n in 1..=1_000_000u64 {
+            sketch.add(Tag(n), &limit, InUse { units: 1, until }, now);
+        }
+        assert!(
+            (2_000_000..2_001_000u64).all(|n| {
+                sketch.get(Tag(n), &limit, now).is_none_or(|in_use| in_use.units == 1)
+            })
+        );
+        assert!(sketch.expected(now) <= 1_000);
+    }
+
+    #[test]
+    fn periods_of_different_classes_do_not_share() {
+        let sketch = Sketch::new(&Budget::new(64 * 1_024));
+        let second = Limit::new(20, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+        let until = Timestamp::from_nanos(NANOS);
+        for n in 1..=100_000u64 {
+            sketch.add(Tag(n), &daily(), InUse { units: 20, until }, Timestamp::EPOCH);
+        }
+        assert!((1..1_000u64).all(|n| sketch.get(Tag(n), &second, Timestamp::EPOCH).is_none()));
+    }
+}

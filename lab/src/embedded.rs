@@ -1,0 +1,354 @@
+//! The table in this process against the crates that people embed today, on the same keys, in one run.
+//!
+//! All of them limit each of a million keys to 15 a second. Ours hashes the key under the store's secret, names the
+//! state, makes a plan, and gets a whole answer: what remains, when to come back, a receipt. `governor` runs on its
+//! default clock and store; `throttlecrab` is made for one thread and stands behind a lock.
+
+#![expect(clippy::float_arithmetic, reason = "rates and bytes, for people")]
+
+use crate::rounds::{Line, median, rate, write_section};
+use clap::Args;
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use std::borrow::Borrow;
+use std::hash::Hash;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+use std::thread;
+use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take};
+use tidegate_store::{Clock, LimitName, Memory, Secret};
+
+/// What the experiment takes from the command line.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Prints a line of JSON for each case.
+    #[arg(long)]
+    json: bool,
+    /// Only cases whose name holds this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Writes its section of BENCHMARKS.md.
+    #[arg(long)]
+    write: bool,
+    /// Measures ours alone, for a profile.
+    #[arg(long, hide = true)]
+    alone: bool,
+    /// Rounds whose median counts.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Keys of which bytes are counted, for states of one word.
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+}
+
+/// Keys that take turns.
+const KEYS: u32 = 1_000_000;
+/// Takes of one thread in a round.
+const TAKES: usize = 1 << 20;
+const A_SECOND: u32 = 15;
+
+/// Keys as they come, and how a limiter takes them.
+struct Case {
+    name: String,
+    threads: usize,
+    batch: usize,
+    spread: Spread,
+    text: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spread {
+    Uniform,
+    Zipf,
+    Hot,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let mut rows = Vec::new();
+    for case in cases().iter().filter(|case| case.name.contains(&options.only)) {
+        measure(case, options, &mut rows)?;
+    }
+    bytes(options, &mut rows)?;
+    if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
+}
+
+const TITLE: &str = "The table in memory";
+const TEXT: &str = "\
+A million keys, 15 a second each, against the crates that people embed; medians of alternating rounds. `u64`, `str25`: what a
+key is; `uniform`, `zipf`, `hot`: how often which comes; `1t`, `2t`: threads. Ours hashes the key under a secret, names the state, decides a
+plan and answers what remains, when to come back and a receipt; the peers answer yes or no and when.
+
+**What a batch ratio measures:** `batch16` and `batch64` hand over so many plans in one call, which reads the clock once and
+fetches ahead what it will need. The peers have no such call, so the ratio compares a batch of ours with as many single calls of theirs:
+what a server gains that has many requests at hand, not how much faster one request is. `single` is that.
+
+`bytes`: the smallest budget that holds the keys without demoting any, divided by their number; 500 an hour, full. A million keys
+for states of a word, 20,000 for sub-windows, 10,000 for logs. Peers: what governor adds to the resident memory for each `u64` key,
+or the figure of the textbook answer.";
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (key, text) in [("u64", false), ("str25", true)] {
+        for (spread_name, spread) in
+            [("uniform", Spread::Uniform), ("zipf", Spread::Zipf), ("hot", Spread::Hot)]
+        {
+            for (how, batch) in [("single", 1), ("batch16", 16), ("batch64", 64)] {
+                for threads in [1, 2] {
+                    let name = format!("{key}-{spread_name}-{how}-{threads}t");
+                    cases.push(Case { name, threads, batch, spread, text });
+                }
+            }
+        }
+    }
+    cases
+}
+
+fn measure(case: &Case, options: &Options, rows: &mut Vec<String>) -> Result<(), String> {
+    let turns: Vec<Vec<u32>> =
+        (1..).take(case.threads).map(|seed| turns(case.spread, seed)).collect();
+    let keys = if case.text { KEYS } else { 0 };
+    let texts: Vec<String> =
+        (0..keys).map(|turn| format!("customer-{:016x}", number(turn))).collect();
+    let limit = Limit::new(u64::from(A_SECOND), Span::from_secs(1), Algorithm::TOKEN_BUCKET)
+        .map_err(|error| error.to_string())?;
+    let ours = Ours {
+        store: Memory::new(Clock::system()),
+        secret: Secret::random().map_err(|error| error.to_string())?,
+        name: LimitName::new("per-user", "s", &limit),
+        limit,
+    };
+    let quota = Quota::per_second(NonZeroU32::new(A_SECOND).ok_or("no limit")?);
+    let mut rates: [Vec<f64>; 3] = Default::default();
+    let operations = f64::from(u32::try_from(TAKES.saturating_mul(case.threads)).unwrap_or(0));
+    let [our_rates, governor_rates, crab_rates] = &mut rates;
+    if case.text {
+        let governor: DefaultKeyedRateLimiter<String> = RateLimiter::keyed(quota);
+        let crab = Mutex::new(crab());
+        let text = |turn: u32| texts.get(usize::try_from(turn).unwrap_or(0)).unwrap_or(&NOBODY);
+        for _ in 0..=options.rounds {
+            let take = |turn| ours.plan(text(turn).as_bytes());
+            our_rates.push(rate(operations, || {
+                each(&turns, |turns| ours.take_all(turns, case.batch, take));
+            }));
+            governor_rates.push(rate(operations, || {
+                each(&turns, |turns| governed(&governor, turns, text));
+            }));
+            crab_rates.push(rate(operations, || {
+                each(&turns, |turns| crabbed(&crab, turns, text));
+            }));
+        }
+    } else {
+        let governor: DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
+        for _ in 0..=options.rounds {
+            let take = |turn| ours.plan(&number(turn).to_le_bytes());
+            our_rates.push(rate(operations, || {
+                each(&turns, |turns| ours.take_all(turns, case.batch, take));
+            }));
+            if options.alone {
+                continue;
+            }
+            governor_rates.push(rate(operations, || {
+                each(&turns, |turns| governed(&governor, turns, number));
+            }));
+        }
+    }
+    // The first round fills the tables.
+    let [ours, governor, crab] = rates.map(|rates| median(rates.into_iter().skip(1).collect()));
+    for (peer, peer_name) in [(governor, "governor"), (crab, "throttlecrab")] {
+        if peer > 0.0 || (options.alone && peer_name == "governor") {
+            let line =
+                Line { bench: "embedded", case: &case.name, ours, peer, peer_name, unit: "1/s" };
+            rows.push(line.print(options.json));
+        }
+    }
+    Ok(())
+}
+
+/// Which key comes when.
+fn turns(spread: Spread, seed: u64) -> Vec<u32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut dice = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        u32::try_from(state >> 32).unwrap_or(0)
+    };
+    let mut turn = move || match spread {
+        Spread::Hot => 7,
+        Spread::Uniform => dice() % KEYS,
+        // Key k comes about 1/k as often as the first.
+        Spread::Zipf => dice().checked_rem(KEYS >> (dice() % 20)).unwrap_or(0),
+    };
+    (0..TAKES).map(|_| turn()).collect()
+}
+
+/// Runs each list of turns on a thread of its own.
+fn each(turns: &[Vec<u32>], work: impl Fn(&[u32]) + Sync) {
+    thread::scope(|scope| {
+        for turns in turns {
+            let work = &work;
+            scope.spawn(move || work(turns));
+        }
+    });
+}
+
+// === the three ===
+
+struct Ours {
+    store: Memory,
+    secret: Secret,
+    name: LimitName,
+    limit: Limit,
+}
+
+impl Ours {
+    fn plan(&self, key: &[u8]) -> Option<Plan<'_>> {
+        let state = self.secret.subject_by_bytes("user", key).state(self.name);
+        Plan::new(Take::new(state, &self.limit, Cost::ONE), Span::ZERO).ok()
+    }
+
+    fn take_all<'l>(&self, turns: &[u32], batch: usize, plan: impl Fn(u32) -> Option<Plan<'l>>) {
+        if batch == 1 {
+            for plan in turns.iter().filter_map(|turn| plan(*turn)) {
+                black_box(self.store.take_now(&plan));
+            }
+            return;
+        }
+        let mut plans = Vec::with_capacity(batch);
+        for turns in turns.chunks(batch) {
+            plans.extend(turns.iter().filter_map(|turn| plan(*turn)));
+            black_box(self.store.take_batch_now(&plans));
+            plans.clear();
+        }
+    }
+}
+
+/// The key whose turn it is, as a number that is nowhere in memory: what is measured is the limiter.
+fn number(turn: u32) -> u64 {
+    u64::from(turn).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+static NOBODY: String = String::new();
+
+fn governed<K: Hash + Eq + Clone, B: Borrow<K>>(
+    governor: &DefaultKeyedRateLimiter<K>,
+    turns: &[u32],
+    key: impl Fn(u32) -> B,
+) {
+    for turn in turns {
+        let _ = black_box(governor.check_key(key(*turn).borrow()));
+    }
+}
+
+type Crab = throttlecrab::RateLimiter<throttlecrab::PeriodicStore>;
+
+fn crab() -> Crab {
+    // Its adaptive store looks at all keys every few thousand takes, for minutes in all.
+    let keys = usize::try_from(KEYS).unwrap_or(0);
+    throttlecrab::RateLimiter::new(throttlecrab::PeriodicStore::with_capacity(keys))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the peer wants the time of day")]
+fn crabbed<'k>(crab: &Mutex<Crab>, turns: &[u32], key: impl Fn(u32) -> &'k String) {
+    for key in turns.iter().map(|turn| key(*turn)) {
+        let Ok(mut crab) = crab.lock() else { return };
+        let per_second = i64::from(A_SECOND);
+        let now = std::time::SystemTime::now();
+        let _ = black_box(crab.rate_limit(key, per_second, per_second, 1, 1, now));
+    }
+}
+
+// === bytes ===
+
+/// The smallest budget that holds so many keys without demoting any, for each algorithm.
+fn bytes(options: &Options, rows: &mut Vec<String>) -> Result<(), String> {
+    let resident = governor_bytes(options.keys);
+    for algorithm in Algorithm::ALL {
+        let name = format!("bytes-{}", algorithm.name());
+        if !name.contains(&options.only) {
+            continue;
+        }
+        let limit = Limit::new(500, Span::from_secs(3_600), algorithm)
+            .map_err(|error| error.to_string())?;
+        // States that are written five hundred times are counted on fewer keys.
+        let (keys, takes, most) = match algorithm {
+            Algorithm::SlidingLog => (options.keys / 100, 500, 1_500),
+            Algorithm::SlidingBuckets { .. } => (options.keys / 50, 61, 320),
+            Algorithm::FixedWindow { .. }
+            | Algorithm::SlidingWeighted
+            | Algorithm::TokenBucket { .. }
+            | Algorithm::LeakyBucket { .. } => (options.keys, 1, 60),
+        };
+        let ours = smallest(&limit, keys, takes, most);
+        let (peer, peer_name) = match algorithm {
+            Algorithm::TokenBucket { .. } => (resident, "governor"),
+            Algorithm::FixedWindow { .. } => (36.0, "seed"),
+            Algorithm::SlidingLog => (12_000.0, "seed"),
+            Algorithm::SlidingBuckets { .. } => (1_600.0, "seed"),
+            Algorithm::SlidingWeighted | Algorithm::LeakyBucket { .. } => (resident, "governor"),
+        };
+        let line = Line { bench: "embedded", case: &name, ours, peer, peer_name, unit: "B/key" };
+        rows.push(line.print(options.json));
+    }
+    Ok(())
+}
+
+/// Bytes a key of the smallest budget.
+fn smallest(limit: &Limit, keys: u64, takes: u64, most: u64) -> f64 {
+    let (mut too_small, mut enough) = (keys.saturating_mul(4), keys.saturating_mul(most));
+    while enough.saturating_sub(too_small) > keys / 8 {
+        let budget = too_small.midpoint(enough);
+        if holds(limit, keys, takes, budget) { enough = budget } else { too_small = budget }
+    }
+    float(enough) / float(keys)
+}
+
+fn holds(limit: &Limit, keys: u64, takes: u64, budget: u64) -> bool {
+    let start = tidegate_core::Timestamp::from_nanos(1_700_000_000_000_000_000);
+    let store = Memory::with_budget(Clock::manual(start), usize::try_from(budget).unwrap_or(0));
+    let secret = Secret::new([7; 32]);
+    let name = LimitName::new("bytes", "h", limit);
+    let states: Vec<_> = (0..keys)
+        .map(|key| secret.subject_by_bytes("user", &key.to_le_bytes()).state(name))
+        .collect();
+    let apart = 3_590_000_000_000u64.checked_div(takes).unwrap_or(0);
+    for take in 0..takes {
+        let now = start.after(Span::from_nanos(take.saturating_mul(apart))).unwrap_or(start);
+        store.clock().set(now);
+        // All of a key's 500, in as many takes as it needs sub-windows or entries.
+        let cost = Cost::new(500u64.checked_div(takes).unwrap_or(1));
+        let cost = if takes == 1 { Cost::ONE } else { cost };
+        for state in &states {
+            let Ok(plan) = Plan::new(Take::new(*state, limit, cost), Span::from_secs(3_600)) else {
+                return false;
+            };
+            store.take_now(&plan);
+        }
+        if store.gauges().demotions > 0 {
+            return false;
+        }
+    }
+    true
+}
+
+/// What the peer adds to this process for each key.
+fn governor_bytes(keys: u64) -> f64 {
+    let Some(quota) = NonZeroU32::new(A_SECOND).map(Quota::per_second) else { return 0.0 };
+    let before = resident();
+    let governor: DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
+    for key in 0..keys {
+        let _ = black_box(governor.check_key(&key));
+    }
+    float(resident().saturating_sub(before)) / float(keys)
+}
+
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0).saturating_mul(4_096)
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people")]
+fn float(n: u64) -> f64 {
+    n as f64
+}

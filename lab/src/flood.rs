@@ -1,0 +1,237 @@
+//! A hundred million strangers through a budget of 256 MiB: nobody gains, few lose, and it stays as fast as it was.
+//!
+//! Every stranger asks once, of 20 a day. A *victim* has used its 20 before they come and tries again after each tenth
+//! of them; *newcomers* come when all are through, and ask until they are refused. Then keys that collide under the
+//! hashes that tables like to use are compared with random ones.
+
+#![expect(clippy::float_arithmetic, reason = "times and bytes, for people")]
+
+use crate::{rounds::median, say};
+use clap::Args;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take, Timestamp};
+use tidegate_store::{Clock, LimitName, Memory, Secret};
+
+/// What the experiment takes from the command line.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Strangers, in millions.
+    #[arg(long, default_value_t = 100)]
+    millions: u64,
+    /// The budget, in MiB.
+    #[arg(long, default_value_t = 256)]
+    budget: usize,
+    /// Prints lines of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const A_DAY: u64 = 20;
+const THREADS: u64 = 2;
+/// One take in so many is timed.
+const TIMED: u64 = 64;
+const NEWCOMERS: u64 = 1_000;
+/// Kinds of keys are compared this often.
+const ROUNDS: u64 = 5;
+const KEYS: u64 = 1_000_000;
+
+/// What is limited, by whom.
+struct Gate {
+    store: Memory,
+    secret: Secret,
+    limit: Limit,
+    name: LimitName,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let budget = options.budget << 20;
+    let before = status("VmRSS:");
+    let gate = Gate::new(budget)?;
+    let victim = key(u64::MAX, 1);
+    let taken = gate.passes(&victim, A_DAY);
+    let strangers = options.millions.saturating_mul(1_000_000);
+    let tenth = strangers / 10;
+    let gained = AtomicU64::new(0);
+    let mut p99s = Vec::new();
+    for part in 0..10 {
+        let times = flood(&gate, part, tenth);
+        gained.fetch_add(gate.passes(&victim, A_DAY), Ordering::Relaxed);
+        let p99 = percentile(times, 99);
+        let gauges = gate.store.gauges();
+        say(&format!(
+            "{:>3} % of {} M strangers: p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, a newcomer begins with {:.3}",
+            (part.saturating_add(1)).saturating_mul(10),
+            options.millions,
+            gauges.entries,
+            gauges.bytes >> 20,
+            gauges.demotions,
+            float(gauges.overcount_thousandths) / 1_000.0
+        ));
+        p99s.push(p99);
+    }
+    let got: Vec<u64> = (0..NEWCOMERS).map(|n| gate.passes(&key(n, 2), A_DAY)).collect();
+    let peak = status("VmHWM:").saturating_sub(before);
+    let allowed = float(u64::try_from(budget).unwrap_or(0)) * 1.05 + float(40 << 20);
+    let (first, last) = (p99s.first().copied().unwrap_or(1.0), p99s.last().copied().unwrap_or(0.0));
+    report(options.json, "peak-mib", float(peak) / float(1 << 20), allowed / float(1 << 20), true);
+    report(options.json, "victim-used", float(taken), float(A_DAY), false);
+    report(options.json, "victim-gained", float(gained.into_inner()), 0.0, true);
+    report(
+        options.json,
+        "newcomer-least",
+        float(got.iter().copied().min().unwrap_or(0)),
+        10.0,
+        false,
+    );
+    report(options.json, "p99-last-to-first", last / first, 3.0, true);
+    drop(gate);
+    collisions(options)
+}
+
+/// A tenth of the strangers, on two threads; answers times in nanoseconds.
+fn flood(gate: &Gate, part: u64, strangers: u64) -> Vec<f64> {
+    thread::scope(|scope| {
+        let each = strangers / THREADS;
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let from =
+                    part.saturating_mul(strangers).saturating_add(thread.saturating_mul(each));
+                scope.spawn(move || gate.time(from..from.saturating_add(each), |n| key(n, 0)))
+            })
+            .collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
+    })
+}
+
+/// Makes the keys of one kind.
+type Kind = fn(u64) -> [u8; 16];
+
+/// Keys that collide under weak hashes against random ones.
+fn collisions(options: &Options) -> Result<(), String> {
+    /// The multiplier of `FxHash`, inverted modulo 2⁶⁴: products with it are small again.
+    const FX_INVERSE: u64 = inverse(0x517c_c1b7_2722_0a95);
+    let kinds: [(&str, Kind); 3] = [
+        ("collide-identity", |n| both(n << 40)),
+        ("collide-fx", |n| both((n << 40).wrapping_mul(FX_INVERSE))),
+        ("collide-slot", |n| {
+            // The same text in braces, by which a cluster would choose the slot.
+            let mut key = *b"{same}----------";
+            for (to, byte) in key.iter_mut().skip(8).zip(n.to_be_bytes()) {
+                *to = byte;
+            }
+            key
+        }),
+    ];
+    for (name, kind) in kinds {
+        let mut ratios = Vec::new();
+        for round in 7..ROUNDS.saturating_add(7) {
+            let random = move |n: u64| key(n, round);
+            let [colliding, random] = [
+                percentile(Gate::new(options.budget << 20)?.time(0..KEYS, kind), 99),
+                percentile(Gate::new(options.budget << 20)?.time(0..KEYS, random), 99),
+            ];
+            ratios.push(colliding / random);
+        }
+        report(options.json, name, median(ratios), 2.0, true);
+    }
+    Ok(())
+}
+
+impl Gate {
+    fn new(budget: usize) -> Result<Self, String> {
+        let limit = Limit::new(A_DAY, Span::from_secs(86_400), Algorithm::FIXED_WINDOW)
+            .map_err(|error| error.to_string())?;
+        let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
+        let store = Memory::with_budget(Clock::manual(now), budget);
+        let name = LimitName::new("per-ip", "d", &limit);
+        Ok(Self {
+            store,
+            secret: Secret::random().map_err(|error| error.to_string())?,
+            limit,
+            name,
+        })
+    }
+
+    fn take(&self, key: &[u8; 16]) -> bool {
+        let state = self.secret.subject_by_bytes("ip", key).state(self.name);
+        let plan = Plan::new(Take::new(state, &self.limit, Cost::ONE), Span::ZERO);
+        plan.is_ok_and(|plan| black_box(self.store.take_now(&plan)).done.passes)
+    }
+
+    /// How many of so many takes pass.
+    fn passes(&self, key: &[u8; 16], takes: u64) -> u64 {
+        (0..takes).map(|_| u64::from(self.take(key))).sum()
+    }
+
+    /// Takes once for each key, and answers the time of some of them.
+    #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+    fn time(&self, numbers: std::ops::Range<u64>, key: impl Fn(u64) -> [u8; 16]) -> Vec<f64> {
+        let mut times = Vec::new();
+        for n in numbers {
+            let key = key(n);
+            if n % TIMED == 0 {
+                let start = std::time::Instant::now();
+                self.take(&key);
+                times.push(start.elapsed().as_secs_f64() * 1e9);
+            } else {
+                self.take(&key);
+            }
+        }
+        times
+    }
+}
+
+/// An IPv6 address of a stranger.
+fn key(n: u64, kind: u64) -> [u8; 16] {
+    let mixed = n.wrapping_add(kind << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (u128::from(mixed ^ (mixed >> 31)) << 64 | u128::from(n)).to_be_bytes()
+}
+
+fn both(n: u64) -> [u8; 16] {
+    u128::from(n).to_be_bytes()
+}
+
+/// The inverse of an odd number modulo 2⁶⁴, by Newton's steps.
+const fn inverse(odd: u64) -> u64 {
+    let mut inverse = odd;
+    let mut step = 0u32;
+    while step < 6 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        step = u32::wrapping_add(step, 1);
+    }
+    inverse
+}
+
+fn percentile(mut times: Vec<f64>, percent: usize) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len().saturating_mul(percent) / 100).copied().unwrap_or(0.0)
+}
+
+fn report(json: bool, case: &str, ours: f64, goal: f64, at_most: bool) {
+    let (word, met) = if at_most { ("at most", ours <= goal) } else { ("at least", ours >= goal) };
+    say(&if json {
+        format!(
+            "{{\"bench\":\"flood\",\"case\":\"{case}\",\"ours\":{ours:.2},\"goal\":{goal:.2},\"met\":{met}}}"
+        )
+    } else {
+        format!(
+            "{case:20} {ours:>10.2}   goal: {word} {goal:.2}   {}",
+            if met { "met" } else { "MISSED" }
+        )
+    });
+}
+
+/// A figure of this process, in bytes.
+fn status(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1_024)
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people")]
+fn float(n: u64) -> f64 {
+    n as f64
+}
