@@ -77,9 +77,8 @@ pub struct Memory {
     shapes: Shapes,
     sketch: Sketch,
     settled: Mutex<SettledReceipts>,
+    /// States that were demoted; until one was, nobody looks into the sketch.
     demotions: AtomicU64,
-    /// Whether anything was ever demoted: until then nobody looks into the sketch.
-    demoted: AtomicU64,
     /// While positive, nobody looks for a place to move a state to: there was none lately.
     packed: AtomicU64,
 }
@@ -161,7 +160,6 @@ impl Memory {
             sketch: Sketch::new(&budget),
             settled: Mutex::new(SettledReceipts::default()),
             demotions: AtomicU64::new(0),
-            demoted: AtomicU64::new(0),
             packed: AtomicU64::new(0),
             budget,
         }
@@ -315,16 +313,16 @@ impl Memory {
     /// assert_eq!(Memory::new(Clock::system()).gauges().entries, 0);
     /// ```
     pub fn gauges(&self) -> Gauges {
-        let demoted = self.demoted.load(Ordering::Relaxed) > 0;
+        let demotions = self.demotions.load(Ordering::Relaxed);
         Gauges {
             entries: usize::try_from(self.table.entries()).unwrap_or(0),
-            bytes: self.budget.used().saturating_add(if demoted {
+            bytes: self.budget.used().saturating_add(if demotions > 0 {
                 self.budget.sketch()
             } else {
                 0
             }),
             budget: self.budget.total(),
-            demotions: self.demotions.load(Ordering::Relaxed),
+            demotions,
             overcount_thousandths: self.sketch.expected(self.clock.now().steady),
         }
     }
@@ -346,7 +344,7 @@ impl Memory {
 // === taking ===
 
 impl Memory {
-    /// Decides a plan as of when the clock is read, which is after its states are locked.
+    /// Decides a plan as of when the clock is read, which is after its states are looked at.
     fn take_at(&self, plan: &Plan<'_>, clock: impl Fn() -> Now) -> Answer {
         if let [take] = plan.takes()
             && let Some(answer) = self.take_known(plan, take, &clock)
@@ -566,7 +564,7 @@ impl Memory {
     }
 
     fn known_to_sketch(&self, tag: Tag, limit: &Limit, now: Now) -> Option<InUse> {
-        if self.demoted.load(Ordering::Relaxed) == 0 {
+        if self.demotions.load(Ordering::Relaxed) == 0 {
             return None;
         }
         self.sketch.get(tag, limit, now.of(limit))
@@ -576,7 +574,7 @@ impl Memory {
     fn reset_one(&self, tag: Tag) -> bool {
         let mut held = self.table.lock_all(&[tag]);
         let found = held.find(tag).and_then(|at| Some((at, held.get(at)?)));
-        let shielded = self.demoted.load(Ordering::Relaxed) > 0;
+        let shielded = self.demotions.load(Ordering::Relaxed) > 0;
         let empty = Entry { tag: tag.0, shape: 0, elsewhere: false, word: 0 };
         match found {
             Some((at, entry)) => {

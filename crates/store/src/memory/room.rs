@@ -189,10 +189,9 @@ impl Memory {
     pub(super) fn demote(&self, tag: Tag, written: &Written<'_>, now: Now) {
         let now = now.of(written.shape);
         let in_use = written.in_use(now);
+        // Relaxed: whoever comes for this state locks the bucket that the demoter has locked.
         self.demotions.fetch_add(1, Relaxed);
         self.sketch.add(tag, written.shape, in_use, now);
-        // Relaxed: whoever comes for this state locks the bucket that the demoter has locked.
-        self.demoted.store(1, Relaxed);
     }
 
     /// Frees a slot, and the blocks of its state.
