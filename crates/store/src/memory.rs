@@ -35,7 +35,7 @@ use crate::settled::SettledReceipts;
 use crate::store::{Answer, Charged, Settled, Settlement, Store};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
-use bucket::{Entry, Locked, Read};
+use bucket::{Entry, Read};
 use budget::Budget;
 use shapes::{Number, Shapes};
 use sketch::Sketch;
@@ -291,9 +291,12 @@ impl Memory {
     /// assert_eq!(Memory::new(Clock::system()).len(), 0);
     /// ```
     pub fn len(&self) -> usize {
-        let live =
-            |locked: Locked<'_>| locked.entries().filter(|(_, entry)| entry.word != 0).count();
-        self.table.each().map(live).sum()
+        let mut live = 0usize;
+        self.table.walk(|bucket| {
+            let here = bucket.entries().filter(|(_, entry)| entry.word != 0).count();
+            live = live.saturating_add(here);
+        });
+        live
     }
 
     /// Whether nothing is remembered.

@@ -247,9 +247,7 @@ impl Memory {
     pub(super) fn free_shapes(&self) {
         self.shapes.free_unused(|| {
             let mut used = vec![false; NUMBERS];
-            for bucket in self.table.each() {
-                mark(&bucket, &mut used);
-            }
+            self.table.walk(|bucket| mark(bucket, &mut used));
             used
         });
     }

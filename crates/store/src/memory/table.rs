@@ -27,13 +27,10 @@ pub(super) type Few<T> = SmallVec<[T; 4]>;
 
 /// What a bucket takes of the budget: two cache lines.
 const BUCKET_BYTES: usize = 128;
-/// Buckets at the beginning: so many that no plan locks them all.
-const FIRST_BUCKETS: usize = 64;
+/// Buckets at the beginning: so many that no plan locks them all. In models few, so that they meet and grow.
+const FIRST_BUCKETS: usize = if cfg!(feature = "shuttle") { 4 } else { 64 };
 /// So many slots of a bucket are taken, on average, before another bucket is added.
 const FULL_ENOUGH: u64 = 4;
-/// Under the scheduler of the models, few: so that they meet, and grow.
-#[cfg(feature = "shuttle")]
-const FIRST_BUCKETS_OF_MODELS: usize = 4;
 
 /// The 64 bits of a state's name by which the table knows it; never 0.
 ///
@@ -53,6 +50,8 @@ pub(super) struct Table {
     entries: AtomicU64,
     /// The bucket that is looked at next for having expired.
     hand: AtomicU64,
+    /// How many walk over all buckets just now: meanwhile no state moves, or a walk could miss it.
+    walks: AtomicU64,
 }
 
 /// Buckets that are locked together.
@@ -102,16 +101,13 @@ fn place(hash: usize, count: usize) -> usize {
 impl Table {
     pub(super) fn new(budget: &Budget) -> Self {
         let buckets = Region::reserve(budget.most_of_one() / BUCKET_BYTES);
-        #[cfg(not(feature = "shuttle"))]
         let first = FIRST_BUCKETS.min(buckets.len());
-        #[cfg(feature = "shuttle")]
-        let first = FIRST_BUCKETS_OF_MODELS.min(FIRST_BUCKETS).min(buckets.len());
         let mut count = 0u64;
         while count < wide(first) && budget.grow_buckets(BUCKET_BYTES) {
             count = count.saturating_add(1);
         }
-        let [count, entries, hand] = [count, 0, 0].map(AtomicU64::new);
-        Self { buckets, count, growing: Mutex::new(()), entries, hand }
+        let [count, entries, hand, walks] = [count, 0, 0, 0].map(AtomicU64::new);
+        Self { buckets, count, growing: Mutex::new(()), entries, hand, walks }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -165,6 +161,7 @@ impl Table {
         let (from, to) = (held.find(tag), held.free(tag));
         let [first, _] = held.candidates(tag);
         if let (Some(from), Some(to)) = (from, to)
+            && self.may_move()
             && to.bucket == first
             && from.bucket != first
             && let Some(entry) = held.get(from)
@@ -201,15 +198,22 @@ impl Table {
         self.bucket(place).try_lock()
     }
 
-    /// Locks every bucket, one after another.
-    pub(super) fn each(&self) -> impl Iterator<Item = Locked<'_>> {
-        // The count is read again each time: a split moves states behind the end, and nothing is missed.
+    /// Visits every bucket, locked, one after another. Every state that is there all the while is seen once: a split
+    /// moves states behind the end only, and nothing else is moved meanwhile. (Who moves a state asks whether somebody
+    /// walks after locking where it goes: if the walk was there before, it began before.)
+    pub(super) fn walk(&self, mut visit: impl FnMut(&Locked<'_>)) {
+        self.walks.fetch_add(1, Relaxed);
         let mut place = 0usize;
-        std::iter::from_fn(move || {
-            let here = place;
+        while place < self.count() {
+            visit(&self.bucket(place).lock());
             place = place.saturating_add(1);
-            (here < self.count()).then(|| self.bucket(here).lock())
-        })
+        }
+        self.walks.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether states may move; asked by whoever has locked the bucket to which one would.
+    fn may_move(&self) -> bool {
+        self.walks.load(Relaxed) == 0
     }
 
     /// Adds a bucket, unless the budget is spent or somebody else is at it. The caller holds no bucket.
@@ -298,7 +302,8 @@ impl<'t> Held<'t> {
     pub(super) fn move_away(&mut self, at: At, entry: Entry) -> bool {
         let Some(there) = self.other(at.bucket, Tag(entry.tag)) else { return false };
         if self.locked(there).is_some() {
-            let Some(slot) = self.locked(there).and_then(Locked::free) else { return false };
+            let slot = self.locked(there).and_then(Locked::free);
+            let Some(slot) = slot.filter(|_| self.table.may_move()) else { return false };
             self.put(At { bucket: there, slot }, entry);
         } else {
             let Some(mut locked) = self.try_lock(there, at.bucket, entry) else { return false };
@@ -335,10 +340,11 @@ impl<'t> Held<'t> {
         self.candidates(tag).into_iter().find(|place| *place != bucket)
     }
 
-    /// Locks the other candidate of a state, if that takes no waiting and if it still is one then.
+    /// Locks the other candidate of a state, if that takes no waiting, if it still is one then, and if states may move.
     fn try_lock(&self, there: usize, from: usize, entry: Entry) -> Option<Locked<'t>> {
         let locked = self.table.bucket(there).try_lock()?;
-        (self.other(from, Tag(entry.tag)) == Some(there)).then_some(locked)
+        let usable = self.other(from, Tag(entry.tag)) == Some(there) && self.table.may_move();
+        usable.then_some(locked)
     }
 
     pub(super) fn get(&self, at: At) -> Option<Entry> {
@@ -372,5 +378,41 @@ impl<'t> Held<'t> {
 
     fn locked_mut(&mut self, place: usize) -> Option<&mut Locked<'t>> {
         self.buckets.iter_mut().find(|(at, _)| *at == place).map(|(_, locked)| locked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A state in its second candidate, beside room in its first, and how often a walk sees it that lets it be brought
+    /// home as soon as the first was visited.
+    #[test]
+    fn a_walk_sees_a_state_that_others_want_to_move_once() {
+        let table = Table::new(&Budget::new(1 << 20));
+        let ascending = |tag: &Tag| {
+            let [first, second] = tag.candidates(table.count());
+            first + 2 <= second
+        };
+        let tag = (1..).map(Tag).find(ascending).unwrap();
+        let entry = Entry { tag: tag.0, shape: 7, elsewhere: false, word: 9 };
+        let [first, second] = tag.candidates(table.count());
+        {
+            let mut bucket = table.bucket(second).lock();
+            let slot = bucket.free().unwrap();
+            bucket.put(slot, entry);
+        }
+        let (mut seen, mut visited) = (0, 0);
+        table.walk(|bucket| {
+            seen += bucket.entries().filter(|(_, found)| *found == entry).count();
+            visited += 1;
+            // Between the two, when neither is locked by the walk.
+            if visited == first + 2 && visited <= second {
+                table.bring_home(tag);
+            }
+        });
+        assert_eq!(seen, 1);
+        table.bring_home(tag);
+        assert!(table.bucket(first).lock().find(tag.0).is_some(), "it moves when nobody walks");
     }
 }
