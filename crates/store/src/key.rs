@@ -23,7 +23,6 @@
 //! token bucket that is refilled at intervals its interval: nodes that alternated between two would be
 //! refilled by both.
 
-use crate::sip;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -267,7 +266,7 @@ impl Secret {
     }
 
     fn subject_of(&self, parts: &Parts) -> Subject {
-        Subject(sip::hash(self.first_half(), parts.bytes()))
+        Subject(SipHasher13::new_with_key(self.first_half()).hash(parts.bytes()).as_u128())
     }
 
     /// The half of the secret that hashes keys.

@@ -39,7 +39,6 @@ mod plain;
 #[cfg(feature = "redis")]
 mod redis;
 mod settled;
-mod sip;
 mod store;
 mod sync;
 #[cfg(feature = "testing")]

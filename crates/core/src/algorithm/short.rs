@@ -2,7 +2,7 @@
 //! state that it wrote itself.
 //!
 //! It computes what the long way computes, but reads the clock's tick once, divides once, and asks no question of which
-//! the answer is known. That is a third of the time. Whatever is unusual about a take sends it the long way; and the
+//! the answer is known. Whatever is unusual about a take sends it the long way; and the
 //! tests below send a million takes both ways.
 
 use super::Taken;

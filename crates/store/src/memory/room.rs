@@ -204,7 +204,7 @@ impl Memory {
     }
 
     /// The instant at which a state must have expired in order to go: as long as the table can grow, a while ago. Who
-    /// comes back soon is then found where he was, which is several times faster than to begin anew.
+    /// comes back soon is then found where he was, which is faster than to begin anew.
     fn gone_by(&self, now: Now) -> Now {
         if self.table.is_full_grown(&self.budget) || !self.blocks.has(1, &self.budget) {
             return now;
