@@ -51,6 +51,11 @@ impl Live {
         Self { version, policy, changes, counters, renewal: self.renewal }.renewed(now)
     }
 
+    /// The same version, with these changes instead.
+    pub(crate) fn changed_to(self, changes: Changes, now: Timestamp) -> Self {
+        Self { changes, ..self }.renewed(now)
+    }
+
     /// The same, with calendars as of now.
     pub(crate) fn renewed(mut self, now: Timestamp) -> Self {
         self.changes.renew(now);

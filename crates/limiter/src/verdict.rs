@@ -85,6 +85,8 @@ pub enum DecidedBy {
 /// What one limit said.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitReport<'v> {
+    /// The number of the rule, in the order of the policy.
+    pub number: usize,
     /// The rule it belongs to.
     pub rule: &'v str,
     /// Its name within the rule.
@@ -176,6 +178,7 @@ impl Verdict {
     /// Every limit of every rule that applies, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
         self.entries.iter().map(|entry| LimitReport {
+            number: entry.rule,
             rule: self.live.policy.rules().get(entry.rule).map_or("", Rule::name),
             id: entry.limit.id(),
             limit: entry.limit.limit(),
@@ -204,6 +207,11 @@ impl Verdict {
             OnLimit::Flag(flag) => Some(&**flag),
             OnLimit::Reject | OnLimit::Delay { .. } | OnLimit::Deprioritize => None,
         })
+    }
+
+    /// The names of all rules of the policy it was decided by, in the order of their numbers.
+    pub fn rule_names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.live.policy.rules().iter().map(Rule::name)
     }
 
     /// The version of the policy it was decided by.

@@ -9,6 +9,7 @@
 //! from one tier to another keeps what was counted.
 
 use crate::number::Number;
+use crate::policy::PolicyError;
 use crate::rate::{Per, Rate};
 use crate::zone;
 use std::sync::{Arc, OnceLock};
@@ -81,6 +82,19 @@ pub enum RuleLimitError {
 // === impl Allowance ===
 
 impl Allowance {
+    /// Reads what somebody may take, as a policy writes it: `unlimited`, or a list of limits.
+    ///
+    /// ```
+    /// use tidegate_policy::Allowance;
+    /// let allowance = Allowance::parse("[1000/s, { rate: 500/h, algorithm: sliding_log }]").unwrap();
+    /// assert_eq!(allowance.limits().len(), 2);
+    /// assert_eq!(Allowance::parse("unlimited"), Ok(Allowance::Unlimited));
+    /// assert!(Allowance::parse("[1000/fortnight]").is_err());
+    /// ```
+    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, PolicyError> {
+        crate::file::read_allowance(text.as_ref()).map_err(PolicyError::new)
+    }
+
     /// Its limits; none when there are none.
     ///
     /// ```

@@ -247,7 +247,7 @@ impl Policy {
                 Some(allowance) => (allowance, Origin::RunTimeOverride),
                 None => rule.allowance_of(&values, tier),
             };
-            let shadow = change.and_then(|change| change.shadow).unwrap_or(rule.shadow);
+            let shadow = self.is_shadow(changes, rule);
             ResolvedRule { number, rule, values, allowance, origin, shadow }
         };
         let rules = self.applying_if(request, cost, enabled).map(resolved).collect();
@@ -258,6 +258,12 @@ impl Policy {
     #[must_use]
     pub fn is_enabled(&self, changes: &Changes, rule: &Rule) -> bool {
         changes.of(rule).and_then(|change| change.enabled).unwrap_or(rule.enabled)
+    }
+
+    /// Whether a rule only pretends under these changes.
+    #[must_use]
+    pub fn is_shadow(&self, changes: &Changes, rule: &Rule) -> bool {
+        changes.of(rule).and_then(|change| change.shadow).unwrap_or(rule.shadow)
     }
 
     /// The tier of a request, and whether it named one that there is not.

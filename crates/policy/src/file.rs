@@ -24,7 +24,7 @@ use crate::policy::{Policy, Tiers};
 use crate::reader::Reader;
 use crate::rule::{Condition, Rule};
 use std::collections::HashMap;
-use tidegate_core::Span;
+use tidegate_core::{Headroom, Span};
 
 /// Twice what the largest policies we know of have.
 const MOST_RULES: usize = 20_000;
@@ -49,6 +49,17 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Policy, Vec<Problem>> {
     match policy {
         Some(policy) if problems.is_empty() => Ok(policy),
         Some(_) | None => Err(shortened(problems)),
+    }
+}
+
+/// What somebody may take, written apart from a rule: `unlimited`, or a list of limits.
+pub(crate) fn read_allowance(bytes: &[u8]) -> Result<Allowance, Vec<Problem>> {
+    let (document, problems) = Document::read(bytes);
+    let mut reader = Reader { problems };
+    let allowance = document.and_then(|document| reader.allowance(&document, Headroom::None));
+    match allowance {
+        Some(allowance) if reader.problems.is_empty() => Ok(allowance),
+        Some(_) | None => Err(shortened(reader.problems)),
     }
 }
 

@@ -90,6 +90,12 @@ impl Default for Identity {
 }
 
 impl Identity {
+    /// Whether the headers of a peer are believed.
+    #[must_use]
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted.trusts(peer.to_canonical())
+    }
+
     /// What is known of a request. `digest` turns a secret into a name for it.
     ///
     /// ```
@@ -109,7 +115,7 @@ impl Identity {
         let mut attributes =
             Attributes::new().with("method", request.method)?.with("path", path)?;
         let Some(peer) = request.peer else { return Ok(attributes) };
-        if !self.trusted.trusts(peer.to_canonical()) {
+        if !self.trusts(peer) {
             return Ok(attributes.from_address(peer));
         }
         let hops = (request.headers)(self.header.name());

@@ -105,7 +105,7 @@ impl Policy {
     /// assert_eq!(error.to_string(), "3:31: unknown key `limts`, did you mean `limits`?");
     /// ```
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, PolicyError> {
-        crate::file::read(text.as_ref()).map_err(|problems| PolicyError { problems })
+        crate::file::read(text.as_ref()).map_err(PolicyError::new)
     }
 
     /// Its rules, in the order of the file.
@@ -294,6 +294,10 @@ impl fmt::Display for Origin<'_> {
 // === impl PolicyError ===
 
 impl PolicyError {
+    pub(crate) const fn new(problems: Vec<Problem>) -> Self {
+        Self { problems }
+    }
+
     /// What is wrong, in the order of the file.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {

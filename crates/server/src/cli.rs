@@ -1,4 +1,5 @@
 //! The sub-commands, one file each: options in, text out.
 
 pub(crate) mod policy;
+pub(crate) mod serve;
 pub(crate) mod simulate;

@@ -1,6 +1,27 @@
 //! The binary `tidegate`: parse, dispatch, exit code.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "tests run with overflow checks and may fail loudly"
+    )
+)]
+
+mod audit;
+mod bounds;
+mod call;
 mod cli;
+mod control;
+mod files;
+mod front;
+mod health;
+mod log;
+mod metrics;
+mod net;
+mod rulebook;
+mod settings;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, ErrorKind, Write};
@@ -16,6 +37,8 @@ struct Tidegate {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Starts the server.
+    Serve(cli::serve::Options),
     /// Sends one trace of requests through all six algorithms and draws what each lets pass.
     Simulate(cli::simulate::Options),
     /// Checks and explains policy files.
@@ -25,6 +48,7 @@ enum Command {
 fn main() -> ExitCode {
     let out = &mut io::stdout().lock();
     let outcome = match Tidegate::parse().command {
+        Command::Serve(options) => cli::serve::run(&options, out),
         Command::Simulate(options) => cli::simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
         Command::Policy(options) => cli::policy::run(&options, out),
     };

@@ -639,6 +639,10 @@ impl Store for Memory {
         Ok(self.reset_now(states))
     }
 
+    fn gauges(&self) -> Option<Gauges> {
+        Some(Self::gauges(self))
+    }
+
     fn supports(&self, _limit: &Limit) -> Result<(), StoreError> {
         Ok(())
     }

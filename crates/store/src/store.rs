@@ -1,6 +1,7 @@
 //! The contract of every store.
 
 use crate::error::StoreError;
+use crate::memory::Gauges;
 use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Timestamp};
 
 /// Where states live.
@@ -61,6 +62,11 @@ pub trait Store: Send + Sync {
     /// Whether the store can count under this limit. Asked when a policy is loaded, so that a limit it
     /// cannot count is refused then and not at the first request.
     fn supports(&self, limit: &Limit) -> Result<(), StoreError>;
+
+    /// How full it is, for stores that can fill up.
+    fn gauges(&self) -> Option<Gauges> {
+        None
+    }
 }
 
 /// The answer to a plan.

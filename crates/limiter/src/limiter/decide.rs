@@ -16,12 +16,15 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    Algorithm, Bound, Decision, Done, Few, Need, Outcome, Plan, Retry, Span, Take, Timestamp,
+    Algorithm, Bound, Cost, Decision, Done, Few, Need, Outcome, Plan, Retry, Span, Take, Timestamp,
 };
 use tidegate_policy::{
     Attributes, Count, Mode, OnLimit, OnStoreError, ResolvedRule, Rule, RuleLimit,
 };
 use tidegate_store::{Answer, LimitName, ReceiptId, Store};
+
+/// What states of limits that callers name belong to. No rule is called so: a name has no slash.
+const BY_CALLER: &str = "/take";
 
 /// One take of a plan, and where it comes from.
 struct Asked<'l> {
@@ -69,6 +72,86 @@ impl<S: Store> Limiter<S> {
         };
         let by = if entries.is_empty() { DecidedBy::Policy } else { DecidedBy::Store };
         Ok(Verdict::fold(live, entries, by, self.inner.clock.now().steady))
+    }
+
+    /// What [`Limiter::check`] would answer if the store were gone: each rule as it says for that case. For a
+    /// caller whom the store has let down in another way than by an error.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, DecidedBy, Limiter, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: all, key: [], limits: [9/s], on_store_error: deny }]")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let verdict = limiter.check_without_store(&Check::new(&Attributes::new()))?;
+    /// assert!(!verdict.allowed() && verdict.decided_by == DecidedBy::Fallback);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        let live = self.live();
+        let (entries, at, by) = {
+            let attributes = self.concealed(&live, check.attributes);
+            let asked = self.asked(&live, &attributes, check);
+            let decided = match plan(&asked, check)? {
+                None => Decided::by_policy(),
+                Some(plan) => self.without_store(&asked, plan.max_wait())?,
+            };
+            (entries(&asked, decided.decisions), decided.at, decided.by)
+        };
+        let verdict = verdict(live, entries, by, at, None);
+        self.count(&verdict);
+        Ok(verdict)
+    }
+
+    /// Takes under a limit that the caller names, whatever the policy says. Its states are apart from those
+    /// of rules; in the answer the rule has no name.
+    ///
+    /// ```
+    /// use tidegate::{Cost, Limiter, Policy, RuleLimit, Span};
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// let limit = RuleLimit::from_rate("1/h")?;
+    /// assert!(limiter.take("job:7", &limit, Cost::ONE, Span::ZERO).await?.allowed());
+    /// assert!(!limiter.take("job:7", &limit, Cost::ONE, Span::ZERO).await?.allowed());
+    /// assert!(limiter.take("job:8", &limit, Cost::ONE, Span::ZERO).await?.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn take(
+        &self,
+        key: &str,
+        limit: &RuleLimit,
+        cost: Cost,
+        max_wait: Span,
+    ) -> Result<Verdict, CheckError> {
+        let name = LimitName::new(BY_CALLER, "", limit.limit());
+        let state = self.inner.secret.subject(&[(BY_CALLER, key)]).state(name);
+        let take = Take::new(state, limit.limit(), cost);
+        let plan = Plan::new(take, max_wait)?;
+        let answer = match self.inner.store.take_at_once(&plan) {
+            Some(answer) => Some(answer),
+            None => {
+                self.inner.store.take(std::slice::from_ref(&plan)).await.pop().and_then(Result::ok)
+            }
+        };
+        let decided = match answer {
+            Some(answer) => Decided::by_store(answer),
+            None => {
+                self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
+                let answer = self.inner.fallback.take_now(&plan);
+                Decided { by: DecidedBy::Fallback, ..Decided::by_store(answer) }
+            }
+        };
+        let entry = |decision| Entry {
+            rule: usize::MAX,
+            limit: limit.clone(),
+            need: Need::Required,
+            shadow: false,
+            decision,
+        };
+        let entries = decided.decisions.into_iter().map(entry).collect();
+        Ok(verdict(self.live(), entries, decided.by, decided.at, None))
     }
 
     /// What a request may have to wait for.

@@ -5,6 +5,7 @@ use crate::check::Check;
 use crate::error::LimiterError;
 use crate::live::Live;
 use crate::stats::Stats;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use tidegate_policy::{
@@ -35,6 +36,22 @@ impl<S: Store> Limiter<S> {
     pub fn reload(&self, policy: Policy) -> Result<u64, LimiterError> {
         let now = self.inner.clock.now().calendar;
         self.replace(|live| Ok(live.with_policy(policy, now)))
+    }
+
+    /// Puts another policy and other changes in the place of both, at one moment, and says the version. When
+    /// either cannot be, nothing changes.
+    ///
+    /// ```
+    /// use tidegate::{Changes, Limiter, Policy};
+    /// let policy = |rule: &str| Policy::parse(format!("{{ version: 1, rules: [{rule}] }}"));
+    /// let limiter = Limiter::in_memory(policy("{ name: a, key: [], limits: [1/s] }")?)?;
+    /// let second = policy("{ name: b, key: [], limits: [2/s] }")?;
+    /// assert_eq!(limiter.install(second, Changes::default())?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn install(&self, policy: Policy, changes: Changes) -> Result<u64, LimiterError> {
+        let now = self.inner.clock.now().calendar;
+        self.replace(|live| Ok(live.with_policy(policy, now).changed_to(changes, now)))
     }
 
     /// Changes what is changed by hand: overrides, tiers, enabled, shadow. Answers the new version.
@@ -120,6 +137,23 @@ impl<S: Store> Limiter<S> {
         let live = self.live();
         let attributes = self.concealed(&live, check.attributes);
         live.policy.explain(&live.changes, &attributes, check.cost.get())
+    }
+
+    /// Whether what a peer says of others is believed, by the policy's `identity`.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// identity: { trusted: [10.0.0.0/8] }
+    /// rules: [{ name: a, key: [ip], limits: [1/s] }]")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// assert!(limiter.trusts([10, 1, 2, 3].into()) && !limiter.trusts([192, 0, 2, 1].into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.live().policy.identity().trusts(peer)
     }
 
     /// What the policy makes of a request over HTTP: who sends it, and for what.

@@ -250,16 +250,7 @@ impl Reader {
     ) -> Option<(Vec<(&'d str, String)>, Allowance)> {
         let fields = self.record(node, &grammar::OVERRIDE)?;
         let who = fields.get("key").and_then(|node| self.map(node, "an override's `key`"));
-        let allowance = fields.get("limits").and_then(|node| match &node.value {
-            Value::Text(text, _) if text == "unlimited" => Some(Allowance::Unlimited),
-            Value::Text(text, _) if nearest(text, ["unlimited"].into_iter()).is_some() => {
-                let text = format!("unknown word `{}`, did you mean `unlimited`?", shown(text));
-                self.wrong(node.place, text)
-            }
-            Value::Text(..) | Value::Nothing | Value::List(_) | Value::Map(_) => {
-                self.limits(node, headroom).map(Allowance::Limits)
-            }
-        });
+        let allowance = fields.get("limits").and_then(|node| self.allowance(node, headroom));
         let pairs: Vec<(&str, String)> = who?
             .iter()
             .filter_map(|entry| {
@@ -268,5 +259,19 @@ impl Reader {
             })
             .collect();
         (pairs.len() == who?.len()).then_some((pairs, allowance?))
+    }
+
+    /// `unlimited`, or a list of limits.
+    pub(super) fn allowance(&mut self, node: &Document, headroom: Headroom) -> Option<Allowance> {
+        match &node.value {
+            Value::Text(text, _) if text == "unlimited" => Some(Allowance::Unlimited),
+            Value::Text(text, _) if nearest(text, ["unlimited"].into_iter()).is_some() => {
+                let text = format!("unknown word `{}`, did you mean `unlimited`?", shown(text));
+                self.wrong(node.place, text)
+            }
+            Value::Text(..) | Value::Nothing | Value::List(_) | Value::Map(_) => {
+                self.limits(node, headroom).map(Allowance::Limits)
+            }
+        }
     }
 }

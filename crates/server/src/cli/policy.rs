@@ -174,7 +174,7 @@ fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-fn as_json(explanation: &Explanation) -> serde_json::Value {
+pub(crate) fn as_json(explanation: &Explanation) -> serde_json::Value {
     let rule = |rule: &tidegate_policy::RuleExplanation| match &rule.outcome {
         Ok(AppliedRule { key, limits, origin, manners }) => json!({
             "rule": rule.rule, "applies": true, "key": key, "limits": limits, "from": origin,

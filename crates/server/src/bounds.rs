@@ -1,0 +1,42 @@
+//! How much of everything is enough: every bound of the listeners, each with its reason.
+//!
+//! Times and numbers of connections are settings, because machines differ; these are not, because a request
+//! that passes them is no request.
+
+/// A request line; the longest URL that browsers and proxies agree on.
+pub(crate) const REQUEST_LINE: usize = 8 * 1024;
+/// All header fields together, as most proxies have it.
+pub(crate) const HEADER_BLOCK: usize = 16 * 1024;
+/// Header fields of a request.
+pub(crate) const HEADERS: usize = 100;
+/// A body that asks one thing.
+pub(crate) const BODY: usize = 64 * 1024;
+/// A body that asks many: a batch.
+pub(crate) const BATCH_BODY: usize = 1024 * 1024;
+/// Requests in a batch: about a millisecond of work, which nobody behind it notices.
+pub(crate) const BATCH: usize = 1_000;
+/// A policy that is uploaded: as large as a policy file may be.
+pub(crate) const POLICY_BODY: usize = 4 * 1024 * 1024;
+/// The line before a chunk, its extensions included: sixteen digits and a little patience.
+pub(crate) const CHUNK_LINE: usize = 256;
+/// Trailers of a chunked body; they are read over.
+pub(crate) const TRAILERS: usize = 4 * 1024;
+/// Answers that wait to be written before the next request is looked at.
+pub(crate) const UNWRITTEN: usize = 64 * 1024;
+/// What is read over after the last answer, so that closing does not destroy it on its way.
+pub(crate) const LINGER_BYTES: usize = 256 * 1024;
+/// How long that is done, and how long an idle connection is kept when the server stops: a client that had
+/// just sent a request gets its answer.
+pub(crate) const LINGER_MILLIS: u64 = 1_000;
+/// Streams of an HTTP/2 connection at once.
+pub(crate) const STREAMS: u32 = 100;
+/// Streams that a client resets before they were looked at (CVE-2023-44487).
+pub(crate) const PENDING_RESETS: usize = 20;
+/// Streams that a client makes us reset (CVE-2025-8671).
+pub(crate) const PROVOKED_RESETS: usize = 20;
+/// HTTP/2 frames that ask for nothing (PING, SETTINGS, WINDOW_UPDATE, …): so many at once,
+pub(crate) const IDLE_FRAMES: u32 = 1_000;
+/// so many more every second,
+pub(crate) const IDLE_FRAMES_PER_SECOND: u32 = 10;
+/// and so many for each request.
+pub(crate) const IDLE_FRAMES_PER_REQUEST: u32 = 8;

@@ -1,0 +1,182 @@
+//! A request and its answer, as the fronts see them: whatever version of HTTP brought the one takes the
+//! other away.
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde_json::json;
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+/// A request, whole.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'c> {
+    /// Who is at the other end of the connection.
+    pub(crate) peer: IpAddr,
+    pub(crate) method: &'c str,
+    pub(crate) path: &'c str,
+    pub(crate) query: Option<&'c str>,
+    pub(crate) headers: Headers<'c>,
+    /// Empty while only the head has been read.
+    pub(crate) body: &'c [u8],
+}
+
+/// Header fields, as the parser of their version left them.
+#[derive(Clone, Copy)]
+pub(crate) enum Headers<'c> {
+    Lines(&'c [httparse::Header<'c>]),
+    Map(&'c HeaderMap),
+}
+
+/// What is answered.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    /// The content type; empty when there is no body.
+    pub(crate) kind: &'static str,
+    pub(crate) fields: HeaderMap,
+    pub(crate) body: Cow<'static, [u8]>,
+}
+
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const PROBLEM: &str = "application/problem+json";
+
+// === impl Call ===
+
+impl<'c> Call<'c> {
+    /// The value of a parameter of the query, as it is written there.
+    pub(crate) fn parameter(&self, name: &str) -> Option<&'c str> {
+        let pairs = self.query?.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.into_iter().find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+
+    /// Whether the body says that it is JSON, in the only encoding that JSON has.
+    pub(crate) fn is_json(&self) -> bool {
+        let mut kinds = self.headers.all("content-type");
+        let (Some(kind), None) = (kinds.next(), kinds.next()) else { return false };
+        let mut parts = kind.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        let json = parts.next().is_some_and(|kind| {
+            kind.eq_ignore_ascii_case(b"application/json") || is_json_dialect(kind)
+        });
+        json && parts.all(|part| {
+            let charset = part.get(..8).is_some_and(|name| name.eq_ignore_ascii_case(b"charset="));
+            let utf8 = part
+                .get(8..)
+                .is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"utf-8"));
+            !charset || utf8
+        })
+    }
+}
+
+fn is_json_dialect(kind: &[u8]) -> bool {
+    kind.len() > 17
+        && kind.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"application/"))
+        && kind
+            .get(kind.len().saturating_sub(5)..)
+            .is_some_and(|end| end.eq_ignore_ascii_case(b"+json"))
+}
+
+// === impl Headers ===
+
+impl<'c> Headers<'c> {
+    /// All values of a field; the name in lower case.
+    pub(crate) fn all(self, name: &str) -> impl Iterator<Item = &'c [u8]> {
+        let (lines, map) = match self {
+            Self::Lines(lines) => (Some(lines), None),
+            Self::Map(map) => (None, Some(map)),
+        };
+        let values = map.map(|map| map.get_all(name).iter().map(HeaderValue::as_bytes));
+        let lines = lines.into_iter().flatten();
+        let lines = lines.filter(move |line| line.name.eq_ignore_ascii_case(name));
+        lines.map(|line| line.value).chain(values.into_iter().flatten())
+    }
+
+    /// The value of a field that makes sense only once.
+    pub(crate) fn one(self, name: &str) -> Option<&'c str> {
+        let mut values = self.all(name);
+        match (values.next(), values.next()) {
+            (Some(value), None) => str::from_utf8(value).ok().map(str::trim),
+            _ => None,
+        }
+    }
+
+    /// All values of a field that are text.
+    pub(crate) fn texts(self, name: &str) -> Vec<&'c str> {
+        self.all(name).filter_map(|value| str::from_utf8(value).ok()).collect()
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    pub(crate) fn new(status: StatusCode, kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self { status, kind, fields: HeaderMap::new(), body: Cow::Owned(body.into()) }
+    }
+
+    pub(crate) fn fixed(kind: &'static str, body: &'static str) -> Self {
+        let body = Cow::Borrowed(body.as_bytes());
+        Self { status: StatusCode::OK, kind, fields: HeaderMap::new(), body }
+    }
+
+    pub(crate) fn json(status: StatusCode, body: &serde_json::Value) -> Self {
+        Self::new(status, JSON, format!("{body}\n"))
+    }
+
+    /// What is wrong, for people and programs (RFC 9457).
+    pub(crate) fn problem(status: StatusCode, detail: &str) -> Self {
+        let title = status.canonical_reason().unwrap_or("Problem");
+        let body = json!({ "title": title, "status": status.as_u16(), "detail": detail });
+        Self::new(status, PROBLEM, format!("{body}\n"))
+    }
+
+    /// What is wrong, and where in the body: a JSON pointer (RFC 6901).
+    pub(crate) fn problem_at(status: StatusCode, pointer: &str, detail: &str) -> Self {
+        let title = status.canonical_reason().unwrap_or("Problem");
+        let body = json!({
+            "title": title, "status": status.as_u16(), "detail": detail, "pointer": pointer,
+        });
+        Self::new(status, PROBLEM, format!("{body}\n"))
+    }
+
+    pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.fields.insert(name, value);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call<'c>(lines: &'c [httparse::Header<'c>]) -> Call<'c> {
+        let peer = IpAddr::from([127, 0, 0, 1]);
+        let headers = Headers::Lines(lines);
+        Call { peer, method: "POST", path: "/", query: Some("a=1&b=2"), headers, body: b"" }
+    }
+
+    #[test]
+    fn only_json_in_utf8_is_json() {
+        for (kind, is) in [
+            ("application/json", true),
+            ("Application/JSON; charset=UTF-8", true),
+            ("application/merge-patch+json", true),
+            ("application/json;v=1", true),
+            ("application/json; charset=utf-16", false),
+            ("text/json", false),
+            ("text/xml", false),
+            ("application/x-www-form-urlencoded", false),
+            ("application/jsonp", false),
+            ("+json", false),
+            ("", false),
+        ] {
+            let lines = [httparse::Header { name: "Content-Type", value: kind.as_bytes() }];
+            assert_eq!(call(&lines).is_json(), is, "{kind}");
+            let twice = [lines[0], lines[0]];
+            assert!(!call(&twice).is_json());
+        }
+        assert!(!call(&[]).is_json());
+    }
+
+    #[test]
+    fn parameters_are_found_by_name() {
+        assert_eq!(call(&[]).parameter("b"), Some("2"));
+        assert_eq!(call(&[]).parameter("c"), None);
+    }
+}

@@ -1,0 +1,352 @@
+//! `tidegate serve`: the server.
+
+use crate::front::{Front, admin, http};
+use crate::health::{Health, Stage};
+use crate::metrics::Metrics;
+use crate::net::{Door, Drain, Place, Versions, Workers, serve};
+use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY, watch};
+use crate::settings::{Flags, Settings};
+use crate::{files, log};
+use clap::Args;
+use std::error::Error;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use tidegate::http::HeaderStyle;
+use tidegate::{Clock, Limiter, Memory, Policy, Secret, Span, Store};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::task::TaskTracker;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A file of settings; usually tidegate.yaml, if there is one.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Prints all settings and where each comes from, and starts nothing.
+    #[arg(long)]
+    print_config: bool,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// What all parts of the server share.
+struct Shared<S> {
+    settings: Settings,
+    clock: Clock,
+    secret: Secret,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    limiter: Limiter<S>,
+    rulebook: Arc<Rulebook<S>>,
+    drain: Drain,
+}
+
+/// The listeners, open before anything is served.
+struct Doors {
+    http: Option<Door>,
+    admin: Option<Door>,
+}
+
+type Failure = Box<dyn Error>;
+
+pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCode> {
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let settings = match Settings::load(options.config.as_deref(), variables, &options.flags) {
+        Ok(settings) => settings,
+        Err(error) => return refused(&error),
+    };
+    if options.print_config {
+        write!(out, "{}", settings.print())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    match runtime.block_on(start(settings, out)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => refused(&*error),
+    }
+}
+
+/// Nothing was started.
+fn refused(error: &dyn Error) -> io::Result<ExitCode> {
+    for line in error.to_string().lines() {
+        writeln!(io::stderr(), "tidegate: {line}")?;
+    }
+    Ok(ExitCode::from(2))
+}
+
+/// Everything that can go wrong goes wrong here, before anybody is served.
+async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> {
+    let clock = Clock::system();
+    let bounded = log::start(settings.log, &clock);
+    raise_file_limit();
+    files::private_folder(&settings.data_dir).map_err(named(&settings.data_dir))?;
+    let secret =
+        Secret::load_or_create(&settings.secret_file).map_err(named(&settings.secret_file))?;
+    let text = policy_text(settings.policy.as_deref())?;
+    let policy = read_policy(settings.policy.as_deref(), &text)?;
+    let store = Memory::with_budget(clock.clone(), settings.memory_budget);
+    let settle_within = u64::try_from(settings.settle_within.as_nanos()).unwrap_or(u64::MAX);
+    let limiter = Limiter::new(policy, store, secret.clone(), clock.clone())?
+        .settling_within(Span::from_nanos(settle_within));
+    let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
+    let ground = Ground {
+        secret: secret.clone(),
+        clock: clock.clone(),
+        metrics: Arc::clone(&metrics),
+        health: Arc::clone(&health),
+        data_dir: settings.data_dir.clone(),
+        file: settings.policy.clone(),
+    };
+    let rulebook = Arc::new(Rulebook::open(limiter.clone(), ground, text)?);
+    tokio::task::spawn_local(log::tell_left_out(bounded, Arc::clone(&metrics)));
+    let drain = Drain::default();
+    let shared = Shared { settings, clock, secret, metrics, health, limiter, rulebook, drain };
+    shared.serve(out).await
+}
+
+impl<S: Store + 'static> Shared<S> {
+    /// Serves until somebody says stop.
+    async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
+        let doors = self.open().await?;
+        let (http, admin) = (doors.address(&doors.http)?, doors.address(&doors.admin)?);
+        let admin_front = match admin {
+            Some(address) => Some(self.admin_front(address)?),
+            None => None,
+        };
+        let workers = self.workers()?;
+        // Signals are heard from before the first request on.
+        let signals = Signals::new()?;
+        self.greet(http, admin, out)?;
+        self.health.enter(Stage::Serving);
+        tokio::task::spawn_local(watch(Arc::clone(&self.rulebook)));
+        let admitted = TaskTracker::new();
+        let finished = self.admit_http(doors.http, workers, &admitted);
+        self.admit_admin(doors.admin, admin_front, &admitted);
+        admitted.close();
+        self.until_stopped(signals).await;
+        self.stop(async {
+            admitted.wait().await;
+            finished.wait().await;
+        })
+        .await;
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Doors, Failure> {
+        let (http, admin) = (&self.settings.http, &self.settings.admin);
+        let mut doors = Doors { http: None, admin: None };
+        for (door, listen, name) in
+            [(&mut doors.http, http, "http.listen"), (&mut doors.admin, admin, "admin.listen")]
+        {
+            if let Some(address) = listen.address {
+                let open = Door::open(address, listen.caps, Arc::clone(&self.metrics)).await;
+                *door = Some(open.map_err(|error| format!("{name}: {address}: {error}"))?);
+            }
+        }
+        Ok(doors)
+    }
+
+    fn workers(&self) -> io::Result<Workers> {
+        let style = HeaderStyle { legacy: self.settings.legacy_headers, ..HeaderStyle::default() };
+        let (limiter, timeouts) = (self.limiter.clone(), self.settings.http.timeouts);
+        let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+        let make = move || {
+            let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
+            let place = Place::new(timeouts, Versions::OneAndTwo, Arc::clone(&metrics));
+            (Front::Http(http::Handler::new(limiter.clone(), style, metrics, health)), place)
+        };
+        let count = if self.settings.http.address.is_some() { self.settings.workers } else { 0 };
+        Workers::start(count, &self.clock, &self.drain, make)
+    }
+
+    fn admin_front(&self, address: SocketAddr) -> Result<Front<S>, Failure> {
+        let settings = &self.settings;
+        let token = |file: &Option<PathBuf>, name: &str, prefix| {
+            let made = settings.data_dir.join(name);
+            admin::read_or_make(file.as_deref().unwrap_or(&made), prefix, file.is_none())
+        };
+        let operator = token(&settings.operator_token_file, "operator-token", "tgo_")?;
+        let reader = token(&settings.reader_token_file, "reader-token", "tgr_")?;
+        let tokens = admin::Tokens::new(self.secret.clone(), &operator, &reader);
+        let handler = admin::Handler::new(
+            self.limiter.clone(),
+            Arc::clone(&self.rulebook),
+            (Arc::clone(&self.metrics), Arc::clone(&self.health)),
+            tokens,
+            (address, &settings.admin_hosts),
+        )?;
+        Ok(Front::Admin(handler))
+    }
+
+    /// Hands connections to the workers; what comes back is done when they are.
+    fn admit_http(
+        &self,
+        door: Option<Door>,
+        mut workers: Workers,
+        admitted: &TaskTracker,
+    ) -> TaskTracker {
+        let finished = TaskTracker::new();
+        let drain = self.drain.clone();
+        if let Some(door) = door {
+            let finishing = finished.clone();
+            admitted.spawn_local(async move {
+                door.admit(&drain, |stream, peer, slot| workers.deliver(stream, peer, slot)).await;
+                finishing.spawn_local(workers.finish());
+                finishing.close();
+            });
+        } else {
+            finished.close();
+        }
+        finished
+    }
+
+    /// Operators are few; they are served on this thread.
+    fn admit_admin(&self, door: Option<Door>, front: Option<Front<S>>, admitted: &TaskTracker) {
+        let (Some(door), Some(front)) = (door, front) else { return };
+        let place =
+            Place::new(self.settings.admin.timeouts, Versions::One, Arc::clone(&self.metrics));
+        let (front, place, drain) = (Rc::new(front), Rc::new(place), self.drain.clone());
+        let (clock, dated) = (self.clock.clone(), Rc::clone(&place));
+        tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
+        let connections = admitted.clone();
+        admitted.spawn_local(async move {
+            door.admit(&drain.clone(), |stream, peer, slot| {
+                let (front, place, drain) = (Rc::clone(&front), Rc::clone(&place), drain.clone());
+                connections.spawn_local(async move {
+                    serve(stream, peer, front, place, drain).await;
+                    drop(slot);
+                });
+            })
+            .await;
+        });
+    }
+
+    /// Reads the policy again whenever somebody says so; comes back when somebody says stop.
+    async fn until_stopped(&self, mut signals: Signals) {
+        loop {
+            tokio::select! {
+                _ = signals.hangup.recv() => {
+                    let rulebook = Arc::clone(&self.rulebook);
+                    let read = tokio::task::spawn_blocking(move || rulebook.reload(Sure::Forced));
+                    if read.await.is_err() {
+                        tracing::error!("reading the policy met a mistake of ours; it is not changed");
+                    }
+                }
+                _ = signals.terminate.recv() => break,
+                _ = signals.interrupt.recv() => break,
+            }
+        }
+        tokio::task::spawn_local(async move {
+            // Whoever says it twice does not want to wait.
+            tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }
+            std::process::exit(130);
+        });
+    }
+
+    async fn stop(&self, all_done: impl Future<Output = ()>) {
+        self.health.enter(Stage::Draining);
+        tracing::info!("stopping; requests that were received are answered");
+        match self.drain.end(self.settings.drain_timeout, all_done).await {
+            Ok(()) => tracing::info!("stopped; every request was answered"),
+            Err(_) => tracing::warn!("stopped; some connections had to be cut off"),
+        }
+    }
+
+    /// Says where everything is, and what to try.
+    fn greet(
+        &self,
+        http: Option<SocketAddr>,
+        admin: Option<SocketAddr>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let settings = &self.settings;
+        let absolute = |path: &Path| {
+            std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+        };
+        let policy = match &settings.policy {
+            Some(path) => absolute(path),
+            None => {
+                "15 requests a second per client address (give your own with --policy)".to_owned()
+            }
+        };
+        writeln!(out, "tidegate {}", env!("CARGO_PKG_VERSION"))?;
+        writeln!(out, "  policy  {policy}")?;
+        writeln!(out, "  data    {}", absolute(&settings.data_dir))?;
+        if let Some(admin) = admin {
+            writeln!(out, "  admin   http://{admin}/  (token in {})", {
+                let made = settings.data_dir.join("operator-token");
+                absolute(settings.operator_token_file.as_deref().unwrap_or(&made))
+            })?;
+        }
+        if let Some(http) = http {
+            writeln!(out, "  http    http://{http}/")?;
+            writeln!(
+                out,
+                "\ntry\n  curl -i http://{http}/v1/check --json '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
+            )?;
+            tracing::info!(%http, "serving");
+        }
+        out.flush()
+    }
+}
+
+impl Doors {
+    #[allow(clippy::unused_self, reason = "it reads as a question about the doors")]
+    fn address(&self, door: &Option<Door>) -> io::Result<Option<SocketAddr>> {
+        door.as_ref().map(Door::address).transpose()
+    }
+}
+
+/// What a process is told from outside.
+struct Signals {
+    hangup: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
+fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {
+    match path {
+        None => Ok(USUAL_POLICY.as_bytes().to_vec()),
+        Some(path) => files::read_regular(path, crate::rulebook::MOST_BYTES).map_err(named(path)),
+    }
+}
+
+/// The policy, or everything that is wrong with it, as `tidegate policy lint` says it.
+fn read_policy(path: Option<&Path>, text: &[u8]) -> Result<Policy, Failure> {
+    let name = path.map_or("the usual policy".to_owned(), |path| path.display().to_string());
+    let policy = Policy::parse(text).map_err(|error| {
+        let lines = error.problems().iter().map(|problem| format!("{name}:{problem}"));
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
+    for warning in policy.warnings() {
+        tracing::warn!("{name}:{warning}");
+    }
+    Ok(policy)
+}
+
+fn named(path: &Path) -> impl Fn(io::Error) -> io::Error + '_ {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Every connection is an open file, and the usual limit is low.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Where it cannot be raised, the caps on connections are what they are.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}

@@ -1,0 +1,327 @@
+//! The control document: a value, as JSON, and the changes that make the next one of it.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tidegate_policy::{Allowance, Changes, Policy};
+
+/// Everything that was changed by hand.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Document {
+    pub(crate) version: u64,
+    /// A policy in the place of the file's.
+    #[serde(default)]
+    pub(crate) policy: Option<Uploaded>,
+    #[serde(default)]
+    pub(crate) rules: Vec<RuleSwitch>,
+    #[serde(default)]
+    pub(crate) overrides: Vec<Override>,
+    #[serde(default)]
+    pub(crate) tiers: Vec<Tier>,
+}
+
+/// A policy that somebody sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Uploaded {
+    pub(crate) text: String,
+    /// The digest of the file that it took the place of: a newer file takes it back.
+    pub(crate) over: String,
+}
+
+/// A rule switched on or off, or to shadow; `*` is every rule that is not named itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RuleSwitch {
+    pub(crate) rule: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) enabled: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shadow: Option<bool>,
+}
+
+/// What somebody may take under a rule, instead of what the policy says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Override {
+    pub(crate) rule: String,
+    pub(crate) key: BTreeMap<String, String>,
+    /// As the policy writes it; nothing removes the override.
+    pub(crate) limits: Option<serde_json::Value>,
+}
+
+/// The tier of somebody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tier {
+    pub(crate) attribute: String,
+    pub(crate) value: String,
+    /// Nothing takes it away.
+    pub(crate) tier: Option<String>,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    Policy(Option<Uploaded>),
+    Rule(RuleSwitch),
+    Override(Override),
+    Tier(Tier),
+}
+
+/// Why a change was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RefusedChange {
+    #[error(
+        "it was made under version {expected}, and there is a version {version} now; look again"
+    )]
+    Stale { expected: u64, version: u64 },
+    #[error("another change is being written; try again")]
+    Busy,
+    #[error("it could not be written; nothing has changed")]
+    NotWritten,
+    #[error("nobody had asked for it")]
+    Unasked,
+    #[error("there are {MOST} of them already; remove some")]
+    TooMany,
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// Enough for every customer of a small company; more belong into the policy, as tiers.
+const MOST: usize = 10_000;
+/// What stands for all rules.
+const ALL: &str = "*";
+
+impl Document {
+    /// The next version.
+    pub(crate) fn with(&self, change: &Change) -> Result<Self, RefusedChange> {
+        let mut next = self.clone();
+        next.version = next.version.saturating_add(1);
+        match change {
+            Change::Policy(policy) => next.policy = policy.clone(),
+            Change::Rule(switch) => {
+                let empty = switch.enabled.is_none() && switch.shadow.is_none();
+                put(&mut next.rules, switch.clone(), |one| one.rule == switch.rule, empty)?;
+            }
+            Change::Override(new) => {
+                let same = |one: &Override| (&one.rule, &one.key) == (&new.rule, &new.key);
+                put(&mut next.overrides, new.clone(), same, new.limits.is_none())?;
+            }
+            Change::Tier(new) => {
+                let same =
+                    |one: &Tier| (&one.attribute, &one.value) == (&new.attribute, &new.value);
+                put(&mut next.tiers, new.clone(), same, new.tier.is_none())?;
+            }
+        }
+        Ok(next)
+    }
+
+    /// Its changes under a policy, and what no longer fits there: rules go and come, and what was said of
+    /// them waits.
+    pub(crate) fn changes(&self, policy: &Policy) -> (Changes, Vec<String>) {
+        let mut changes = Changes::default();
+        let mut unfit = Vec::new();
+        for one in &self.overrides {
+            if let Err(error) = one.apply(&mut changes, policy) {
+                unfit.push(format!("override of `{}`: {error}", one.rule));
+            }
+        }
+        for one in &self.tiers {
+            if let Err(error) = one.apply(&mut changes, policy) {
+                unfit.push(format!("tier of {} `{}`: {error}", one.attribute, one.value));
+            }
+        }
+        self.switch(&mut changes, policy, &mut unfit);
+        (changes, unfit)
+    }
+
+    /// Switches the rules; what names a rule itself goes before what is said of all.
+    fn switch(&self, changes: &mut Changes, policy: &Policy, unfit: &mut Vec<String>) {
+        let all = self.rules.iter().find(|switch| switch.rule == ALL);
+        for rule in policy.rules() {
+            let own = self.rules.iter().find(|switch| switch.rule == rule.name());
+            let said = |what: fn(&RuleSwitch) -> Option<bool>| {
+                own.and_then(what).or_else(|| all.and_then(what))
+            };
+            // The rule is there, so nothing is wrong with its name.
+            let _ = changes.set_enabled(policy, rule.name(), said(|switch| switch.enabled));
+            let _ = changes.set_shadow(policy, rule.name(), said(|switch| switch.shadow));
+        }
+        let gone = |switch: &&RuleSwitch| switch.rule != ALL && policy.rule(&switch.rule).is_none();
+        unfit.extend(
+            self.rules
+                .iter()
+                .filter(gone)
+                .map(|switch| format!("there is no rule `{}`", switch.rule)),
+        );
+    }
+}
+
+/// Puts an entry in the place of the one like it; an empty one takes it out.
+fn put<T>(
+    list: &mut Vec<T>,
+    entry: T,
+    same: impl Fn(&T) -> bool,
+    empty: bool,
+) -> Result<(), RefusedChange> {
+    list.retain(|one| !same(one));
+    if !empty {
+        if list.len() >= MOST {
+            return Err(RefusedChange::TooMany);
+        }
+        list.push(entry);
+    }
+    Ok(())
+}
+
+impl Change {
+    /// Whether it makes sense under a policy: what waits for a rule to come back may have been right once,
+    /// but what is new must be right now.
+    pub(crate) fn fits(&self, policy: &Policy) -> Result<(), RefusedChange> {
+        let mut changes = Changes::default();
+        let fits = match self {
+            Self::Policy(_) => Ok(()),
+            Self::Rule(switch) if switch.rule == ALL => Ok(()),
+            Self::Rule(switch) => changes
+                .set_enabled(policy, &switch.rule, switch.enabled)
+                .map_err(|error| error.to_string()),
+            Self::Override(one) => one.apply(&mut changes, policy),
+            Self::Tier(one) => one.apply(&mut changes, policy),
+        };
+        fits.map_err(RefusedChange::Wrong)
+    }
+
+    /// What it is about, in a word.
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Policy(_) => "policy",
+            Self::Rule(_) => "rule",
+            Self::Override(_) => "override",
+            Self::Tier(_) => "tier",
+        }
+    }
+}
+
+impl Override {
+    fn apply(&self, changes: &mut Changes, policy: &Policy) -> Result<(), String> {
+        let who: Vec<(&str, &str)> =
+            self.key.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let done = match &self.limits {
+            None => changes.remove_override(policy, &self.rule, &who).map(|_| ()),
+            Some(limits) => {
+                let text = match limits {
+                    serde_json::Value::String(word) => word.clone(),
+                    limits => limits.to_string(),
+                };
+                let allowance = Allowance::parse(&text).map_err(|error| {
+                    let texts: Vec<&str> =
+                        error.problems().iter().map(|problem| problem.text.as_str()).collect();
+                    format!("`limits`: {}", texts.join("; "))
+                })?;
+                changes.set_override(policy, &self.rule, &who, allowance)
+            }
+        };
+        done.map_err(|error| error.to_string())
+    }
+}
+
+impl Tier {
+    fn apply(&self, changes: &mut Changes, policy: &Policy) -> Result<(), String> {
+        let who = (self.attribute.as_str(), self.value.as_str());
+        changes.assign_tier(policy, who, self.tier.as_deref()).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tidegate_policy::Attributes;
+
+    fn policy() -> Policy {
+        Policy::parse(
+            "
+version: 1
+tiers: { default: free, known: [free, pro] }
+rules:
+  - { name: a, key: [user], limits: [1/s], tiers: { pro: { scale: 10 } } }
+  - { name: b, key: [user], limits: [2/s] }
+",
+        )
+        .unwrap()
+    }
+
+    fn limit_of(document: &Document, user: &str) -> Vec<(String, Option<u64>, bool)> {
+        let policy = policy();
+        let (changes, unfit) = document.changes(&policy);
+        assert_eq!(unfit, Vec::<String>::new());
+        let request = Attributes::new().with("user", user).unwrap();
+        let resolved = policy.resolve(&changes, &request, 1);
+        let of = |rule: &tidegate_policy::ResolvedRule<'_>| {
+            let limit = rule.allowance.limits().first().map(|limit| limit.limit().amount());
+            (rule.rule.name().to_owned(), limit, rule.shadow)
+        };
+        resolved.rules.iter().map(of).collect()
+    }
+
+    fn alice(limits: Option<serde_json::Value>) -> Change {
+        let key = BTreeMap::from([("user".to_owned(), "alice".to_owned())]);
+        Change::Override(Override { rule: "a".to_owned(), key, limits })
+    }
+
+    #[test]
+    fn changes_come_and_go() {
+        let document = Document::default().with(&alice(Some(json!(["7/s"])))).unwrap();
+        assert_eq!(limit_of(&document, "alice")[0].1, Some(7));
+        let document = document.with(&alice(Some(json!("unlimited")))).unwrap();
+        assert_eq!((limit_of(&document, "alice")[0].1, document.overrides.len()), (None, 1));
+        let document = document.with(&alice(None)).unwrap();
+        assert_eq!((limit_of(&document, "alice")[0].1, document.version), (Some(1), 3));
+        let tier = |tier: Option<&str>| {
+            let (attribute, value) = ("user".to_owned(), "bob".to_owned());
+            Change::Tier(Tier { attribute, value, tier: tier.map(str::to_owned) })
+        };
+        let document = document.with(&tier(Some("pro"))).unwrap();
+        assert_eq!(limit_of(&document, "bob")[0].1, Some(10));
+        assert_eq!(limit_of(&document.with(&tier(None)).unwrap(), "bob")[0].1, Some(1));
+    }
+
+    #[test]
+    fn one_switch_for_all_rules_and_exceptions_from_it() {
+        let switch = |rule: &str, enabled, shadow| {
+            Change::Rule(RuleSwitch { rule: rule.to_owned(), enabled, shadow })
+        };
+        let off = Document::default().with(&switch("*", Some(false), None)).unwrap();
+        assert_eq!(limit_of(&off, "x"), []);
+        let but_b = off.with(&switch("b", Some(true), None)).unwrap();
+        assert_eq!(limit_of(&but_b, "x"), [("b".to_owned(), Some(2), false)]);
+        let shadow = Document::default().with(&switch("*", None, Some(true))).unwrap();
+        assert!(limit_of(&shadow, "x").iter().all(|(_, _, shadow)| *shadow));
+        let on_again = off.with(&switch("*", None, None)).unwrap();
+        assert_eq!((limit_of(&on_again, "x").len(), on_again.rules.len()), (2, 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_when_new_and_waits_when_old() {
+        let stranger =
+            Change::Rule(RuleSwitch { rule: "c".to_owned(), enabled: Some(false), shadow: None });
+        assert_eq!(
+            stranger.fits(&policy()),
+            Err(RefusedChange::Wrong("there is no rule `c`".to_owned()))
+        );
+        let document = Document::default().with(&stranger).unwrap();
+        assert_eq!(document.changes(&policy()).1, ["there is no rule `c`"]);
+        let bad = alice(Some(json!(["7/fortnight"])));
+        assert!(bad.fits(&policy()).unwrap_err().to_string().contains("`limits`: "));
+        assert!(alice(Some(json!(["7/s"]))).fits(&policy()).is_ok());
+    }
+
+    #[test]
+    fn it_is_kept_as_json() {
+        let document = Document::default().with(&alice(Some(json!(["7/s"])))).unwrap();
+        let text = serde_json::to_string(&document).unwrap();
+        assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);
+        assert!(serde_json::from_str::<Document>("{\"version\":1,\"extra\":2}").is_err());
+    }
+}

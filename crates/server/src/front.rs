@@ -1,0 +1,64 @@
+//! The fronts: protocols by which somebody asks, each in a folder of its own.
+//!
+//! A front is asked twice about a request: whether it wants the body ([`Front::begin`]), and for the answer
+//! ([`Front::answer`]). They are a closed set, so they are an enum.
+
+pub(crate) mod admin;
+pub(crate) mod http;
+
+use crate::call::{Answer, Call};
+use crate::metrics::Metrics;
+use crate::net::Most;
+use ::http::StatusCode;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+use tidegate::Store;
+
+/// Who answers on a listener.
+pub(crate) enum Front<S> {
+    Http(http::Handler<S>),
+    Admin(admin::Handler<S>),
+}
+
+impl<S: Store + 'static> Front<S> {
+    /// How large a body this request may have; or the answer, when its head is enough to refuse it.
+    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
+        match self {
+            Self::Http(handler) => handler.begin(call),
+            Self::Admin(handler) => handler.begin(call),
+        }
+    }
+
+    /// The answer to a whole request. A mistake of ours stays with the request that met it.
+    pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
+        let (answer, metrics) = match self {
+            Self::Http(handler) => (contained(handler.answer(call)).await, handler.metrics()),
+            Self::Admin(handler) => (contained(handler.answer(call)).await, handler.metrics()),
+        };
+        answer.unwrap_or_else(|_| broken(metrics))
+    }
+}
+
+/// A mistake of ours, which stopped one request.
+pub(crate) struct Panicked;
+
+/// Runs something that may have a mistake in it.
+pub(crate) async fn contained<T>(future: impl Future<Output = T>) -> Result<T, Panicked> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        // What a request shares with others is either atomic or behind a lock that forgives poison.
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => Poll::Ready(Err(Panicked)),
+        }
+    })
+    .await
+}
+
+fn broken(metrics: &Metrics) -> Answer {
+    metrics.panicked();
+    tracing::error!("a request met a mistake of ours and got no answer but 500");
+    Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, "a mistake of ours; it has been logged")
+}

@@ -1,0 +1,205 @@
+//! Who asks, and from where.
+
+use crate::call::Call;
+use crate::files;
+use data_encoding::BASE32_NOPAD;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use tidegate::Secret;
+
+/// What somebody may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// Look.
+    Reader,
+    /// Look and change.
+    Operator,
+}
+
+/// The tokens, as signatures: what they are compared by takes the same time whatever is wrong.
+pub(crate) struct Tokens {
+    secret: Secret,
+    operator: [u8; 32],
+    reader: [u8; 32],
+}
+
+/// The names of this listener.
+pub(crate) struct Hosts(Vec<String>);
+
+/// Shorter ones can be guessed.
+const SHORTEST: usize = 16;
+
+impl Role {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+impl Tokens {
+    pub(crate) fn new(secret: Secret, operator: &str, reader: &str) -> Self {
+        let operator = secret.sign(operator.as_bytes());
+        let reader = secret.sign(reader.as_bytes());
+        Self { secret, operator, reader }
+    }
+
+    /// Whose token a request shows.
+    pub(crate) fn role(&self, call: &Call<'_>) -> Option<Role> {
+        let mut fields = call.headers.all("authorization");
+        let (Some(field), None) = (fields.next(), fields.next()) else { return None };
+        let token = bearer(field)?;
+        let operator = self.secret.signed(token, &self.operator);
+        let reader = self.secret.signed(token, &self.reader);
+        match (operator, reader) {
+            (true, _) => Some(Role::Operator),
+            (false, true) => Some(Role::Reader),
+            (false, false) => None,
+        }
+    }
+}
+
+/// The token behind `Bearer `, as it is: nothing is trimmed from it.
+fn bearer(field: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = field.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token).filter(|token| !token.is_empty())
+}
+
+/// The token in a file; one is made when the file is not there and need not be.
+pub(crate) fn read_or_make(path: &Path, prefix: &str, make: bool) -> io::Result<String> {
+    let named = |text: String| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {text}", path.display()))
+    };
+    if make && !path.exists() {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        let token = format!("{prefix}{}", BASE32_NOPAD.encode(&bytes).to_ascii_lowercase());
+        files::replace(path, format!("{token}\n").as_bytes())?;
+        return Ok(token);
+    }
+    let bytes = files::read_regular(path, 4 * 1024).map_err(|error| named(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| named("a token is text".to_owned()))?;
+    let token = text.trim();
+    let word = token.bytes().all(|byte| byte.is_ascii_graphic());
+    if token.len() < SHORTEST || !word {
+        return Err(named(format!("a token is one word of at least {SHORTEST} characters")));
+    }
+    Ok(token.to_owned())
+}
+
+// === impl Hosts ===
+
+impl Hosts {
+    pub(crate) fn new(listens: SocketAddr, others: &[String]) -> Self {
+        let port = listens.port();
+        let mut names = vec![listens.ip().to_string(), "localhost".to_owned()];
+        if listens.ip().is_loopback() {
+            names.extend(["127.0.0.1".to_owned(), "::1".to_owned()]);
+        }
+        let ours = names.iter().flat_map(|name| {
+            let name = if name.contains(':') { format!("[{name}]") } else { name.clone() };
+            [format!("{name}:{port}"), name]
+        });
+        let others = others.iter().flat_map(|name| [name.clone(), format!("{name}:{port}")]);
+        Self(ours.chain(others).collect())
+    }
+
+    /// Whether a request means us, and comes from no foreign page.
+    pub(crate) fn meant(&self, call: &Call<'_>) -> Result<(), Foreign> {
+        let host = call.headers.one("host").ok_or(Foreign::Host)?;
+        if !self.knows(host) {
+            return Err(Foreign::Host);
+        }
+        let mut origins = call.headers.all("origin");
+        let foreign = origins.any(|origin| {
+            let origin = str::from_utf8(origin).unwrap_or_default();
+            let host = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
+            !host.is_some_and(|host| self.knows(host))
+        });
+        let cross = call.headers.all("sec-fetch-site").any(|site| site == b"cross-site");
+        if foreign || cross { Err(Foreign::Page) } else { Ok(()) }
+    }
+
+    fn knows(&self, host: &str) -> bool {
+        self.0.iter().any(|known| known.eq_ignore_ascii_case(host))
+    }
+}
+
+/// Why a request was not meant for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Foreign {
+    Host,
+    Page,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Headers;
+
+    fn with<T>(lines: &[(&str, &str)], ask: impl FnOnce(&Call<'_>) -> T) -> T {
+        let lines: Vec<httparse::Header<'_>> = lines
+            .iter()
+            .map(|(name, value)| httparse::Header { name, value: value.as_bytes() })
+            .collect();
+        ask(&Call {
+            peer: [127, 0, 0, 1].into(),
+            method: "GET",
+            path: "/",
+            query: None,
+            headers: Headers::Lines(&lines),
+            body: b"",
+        })
+    }
+
+    #[test]
+    fn a_token_is_right_or_wrong() {
+        let tokens = Tokens::new(Secret::new([1; 32]), "operator-token-1234", "reader-token-12345");
+        for (field, role) in [
+            ("Bearer operator-token-1234", Some(Role::Operator)),
+            ("bearer reader-token-12345", Some(Role::Reader)),
+            ("Bearer operator-token-1234 ", None),
+            ("Bearer operator-token-1234\t", None),
+            ("Bearer operator-token-123", None),
+            ("Bearer ", None),
+            ("Bearer", None),
+            ("Basic operator-token-1234", None),
+            ("operator-token-1234", None),
+        ] {
+            assert_eq!(
+                with(&[("Authorization", field)], |call| tokens.role(call)),
+                role,
+                "{field}"
+            );
+        }
+        assert_eq!(with(&[], |call| tokens.role(call)), None);
+        let twice = [("Authorization", "Bearer operator-token-1234"); 2];
+        assert_eq!(with(&twice, |call| tokens.role(call)), None);
+    }
+
+    #[test]
+    fn foreign_hosts_and_pages_are_told_apart() {
+        let hosts = Hosts::new("127.0.0.1:8082".parse().unwrap(), &["admin.example".to_owned()]);
+        for (lines, meant) in [
+            (&[("Host", "127.0.0.1:8082")][..], Ok(())),
+            (&[("Host", "localhost:8082")], Ok(())),
+            (&[("Host", "[::1]:8082")], Ok(())),
+            (&[("Host", "Admin.Example")], Ok(())),
+            (&[("Host", "evil.example")], Err(Foreign::Host)),
+            (&[("Host", "evil.example:8082")], Err(Foreign::Host)),
+            (&[("Host", "127.0.0.1:8082@evil.example")], Err(Foreign::Host)),
+            (&[("Host", "192.0.2.1:8082")], Err(Foreign::Host)),
+            (&[("Host", "")], Err(Foreign::Host)),
+            (&[], Err(Foreign::Host)),
+            (&[("Host", "localhost"), ("Origin", "http://localhost:8082")], Ok(())),
+            (&[("Host", "localhost"), ("Origin", "null")], Err(Foreign::Page)),
+            (&[("Host", "localhost"), ("Origin", "http://evil.example")], Err(Foreign::Page)),
+            (&[("Host", "localhost"), ("Sec-Fetch-Site", "cross-site")], Err(Foreign::Page)),
+            (&[("Host", "localhost"), ("Sec-Fetch-Site", "same-origin")], Ok(())),
+        ] {
+            assert_eq!(with(lines, |call| hosts.meant(call)), meant, "{lines:?}");
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! From an operator's request to its answer.
+
+use super::auth::{Foreign, Hosts, Role, Tokens};
+use super::wire;
+use crate::audit::Actor;
+use crate::bounds;
+use crate::call::{Answer, Call, JSON};
+use crate::control::{Change, RefusedChange};
+use crate::front::http::{VerdictText, read_json};
+use crate::health::Health;
+use crate::metrics::{Metrics, Moment, Refused};
+use crate::net::Most;
+use crate::rulebook::{Rulebook, RulebookError, Sure};
+use http::{HeaderValue, StatusCode, header};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tidegate::{Attributes, Check, Limiter, Policy, Store};
+use tokio::time::Instant;
+
+/// Answers operators.
+pub(crate) struct Handler<S> {
+    limiter: Limiter<S>,
+    rulebook: Arc<Rulebook<S>>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    tokens: Tokens,
+    hosts: Hosts,
+    /// Counts wrong tokens, by who sends them.
+    guesses: Limiter,
+    started: Instant,
+}
+
+/// One thing that can be asked: by which method, at which path, by whom.
+struct Route {
+    method: &'static str,
+    path: &'static str,
+    role: Role,
+    what: What,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Metrics,
+    Status,
+    Control,
+    Audit,
+    Rules,
+    Policy,
+    PutPolicy,
+    DeletePolicy,
+    Peek,
+    Explain,
+    Reset,
+    PutRules,
+    PutOverrides,
+    PutTiers,
+    PutSignals,
+}
+
+const fn route(method: &'static str, path: &'static str, role: Role, what: What) -> Route {
+    Route { method, path, role, what }
+}
+
+/// Everything that can be asked; what is not here is not found.
+const ROUTES: [Route; 15] = [
+    route("GET", "/metrics", Role::Reader, What::Metrics),
+    route("GET", "/admin/v1/status", Role::Reader, What::Status),
+    route("GET", "/admin/v1/control", Role::Reader, What::Control),
+    route("GET", "/admin/v1/audit", Role::Reader, What::Audit),
+    route("GET", "/admin/v1/rules", Role::Reader, What::Rules),
+    route("GET", "/admin/v1/policy", Role::Reader, What::Policy),
+    route("PUT", "/admin/v1/policy", Role::Operator, What::PutPolicy),
+    route("DELETE", "/admin/v1/policy", Role::Operator, What::DeletePolicy),
+    route("POST", "/admin/v1/peek", Role::Reader, What::Peek),
+    route("POST", "/admin/v1/explain", Role::Reader, What::Explain),
+    route("POST", "/admin/v1/reset", Role::Operator, What::Reset),
+    route("PUT", "/admin/v1/rules", Role::Operator, What::PutRules),
+    route("PUT", "/admin/v1/overrides", Role::Operator, What::PutOverrides),
+    route("PUT", "/admin/v1/tiers", Role::Operator, What::PutTiers),
+    route("PUT", "/admin/v1/signals", Role::Operator, What::PutSignals),
+];
+
+/// Wrong tokens that one address, or one IPv6 /64, may send.
+const GUESSES: &str = "{ version: 1, rules: [{ name: guesses, key: [ip], limits: [10/min] }] }";
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const YAML: &str = "application/yaml";
+/// Lines of the audit log that are shown unless said otherwise, and at most.
+const AUDIT_LINES: (usize, usize) = (100, 1_000);
+
+impl<S: Store + 'static> Handler<S> {
+    pub(crate) fn new(
+        limiter: Limiter<S>,
+        rulebook: Arc<Rulebook<S>>,
+        (metrics, health): (Arc<Metrics>, Arc<Health>),
+        tokens: Tokens,
+        (listens, hosts): (SocketAddr, &[String]),
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let guesses = Limiter::in_memory(Policy::parse(GUESSES)?)?;
+        let hosts = Hosts::new(listens, hosts);
+        let started = Instant::now();
+        Ok(Self { limiter, rulebook, metrics, health, tokens, hosts, guesses, started })
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Everything that can be refused by the head is: nobody without a token sends us a body.
+    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
+        if let Err(foreign) = self.hosts.meant(call) {
+            self.metrics.refused(Refused::Foreign);
+            return Err(match foreign {
+                Foreign::Host => Answer::problem(
+                    StatusCode::MISDIRECTED_REQUEST,
+                    "this is not that host; name this listener by its address, or set admin.hosts",
+                ),
+                Foreign::Page => Answer::problem(
+                    StatusCode::FORBIDDEN,
+                    "pages of other origins are not answered",
+                ),
+            });
+        }
+        if call.path == "/live" && call.method == "GET" {
+            return Ok(Most::bytes(0));
+        }
+        let role = self.tokens.role(call).ok_or_else(|| self.unknown(call))?;
+        let route = find(call)?;
+        if role < route.role {
+            tracing::warn!(peer = %call.peer, path = route.path, "a reader may not do this");
+            let detail = "this needs the token of an operator";
+            return Err(Answer::problem(StatusCode::FORBIDDEN, detail));
+        }
+        route.body(call)
+    }
+
+    /// No token, or a wrong one. Whoever guesses is told less and less often.
+    fn unknown(&self, call: &Call<'_>) -> Answer {
+        self.metrics.refused(Refused::Unauthorized);
+        let guesser = Attributes::new().from_address(call.peer);
+        let guess = self.guesses.check_now(&Check::new(&guesser));
+        if let Some(refused) = guess.ok().filter(|verdict| !verdict.allowed()) {
+            let wait = refused.retry_after().map_or(60, |wait| wait.as_secs_ceil().max(1));
+            return Answer::problem(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens")
+                .with(header::RETRY_AFTER, HeaderValue::from(wait));
+        }
+        tracing::warn!(peer = %call.peer, "somebody without a token was at the admin listener");
+        let detail = "show a token: `authorization: Bearer …`; it lies in the data directory";
+        Answer::problem(StatusCode::UNAUTHORIZED, detail)
+            .with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
+        if call.path == "/live" {
+            return Answer::fixed(JSON, "{\"status\":\"live\"}\n");
+        }
+        // Whoever got here has been let in; the role is looked at again for the audit log.
+        let Some(role) = self.tokens.role(call) else { return self.unknown(call) };
+        let what = match find(call) {
+            Ok(route) => route.what,
+            Err(answer) => return answer,
+        };
+        let actor = Actor { who: role.name(), peer: call.peer };
+        let answered = match what {
+            What::Metrics => Ok(self.metrics_text()),
+            What::Status => Ok(self.status()),
+            What::Control => Ok(self.control(StatusCode::OK)),
+            What::Audit => self.audit(call),
+            What::Rules => Ok(self.rules()),
+            What::Policy => Ok(self.policy()),
+            What::PutPolicy => self.put_policy(call, actor).await,
+            What::DeletePolicy => self.delete_policy(call, actor),
+            What::Peek => self.peek(call).await,
+            What::Explain => self.explain(call),
+            What::Reset => self.reset(call, actor).await,
+            What::PutRules => self.put_rule(call, actor),
+            What::PutOverrides => {
+                self.changed(call, actor, read::<wire::PutOverride>(call).map(Change::Override))
+            }
+            What::PutTiers => {
+                self.changed(call, actor, read::<wire::PutTier>(call).map(Change::Tier))
+            }
+            What::PutSignals => self.put_signals(call, actor),
+        };
+        answered.unwrap_or_else(|answer| answer)
+    }
+
+    // === looking ===
+
+    fn metrics_text(&self) -> Answer {
+        self.metrics.set_store_errors(self.limiter.stats().store_errors);
+        let moment =
+            Moment { version: self.limiter.version(), memory: self.limiter.store().gauges() };
+        Answer::new(StatusCode::OK, OPENMETRICS, self.metrics.text(&moment))
+    }
+
+    fn status(&self) -> Answer {
+        let stats = self.limiter.stats();
+        let memory = self.limiter.store().gauges().map(|gauges| {
+            json!({
+                "states": gauges.entries, "bytes": gauges.bytes, "budget": gauges.budget,
+                "demotions": gauges.demotions,
+            })
+        });
+        let health: Value = serde_json::from_slice(&self.health.answer().body).unwrap_or_default();
+        let rules = stats.rules.iter().map(|(rule, stats)| {
+            json!({
+                "rule": rule, "allowed": stats.allowed, "delayed": stats.delayed,
+                "denied": stats.denied, "marked": stats.marked,
+            })
+        });
+        Answer::json(
+            StatusCode::OK,
+            &json!({
+                "health": health,
+                "uptime_s": self.started.elapsed().as_secs(),
+                "tidegate": env!("CARGO_PKG_VERSION"),
+                "policy_version": self.limiter.version(),
+                "control_version": self.rulebook.document().version,
+                "memory": memory,
+                "unmatched": stats.unmatched,
+                "unknown_tiers": stats.unknown_tiers,
+                "store_errors": stats.store_errors,
+                "rules": rules.collect::<Vec<_>>(),
+            }),
+        )
+    }
+
+    /// The changes that are in force; its version is the tag by which a change can be made conditional.
+    fn control(&self, status: StatusCode) -> Answer {
+        let document = self.rulebook.document();
+        let answer = Answer::json(status, &json!(document));
+        match HeaderValue::try_from(format!("\"{}\"", document.version)) {
+            Ok(tag) => answer.with(header::ETAG, tag),
+            Err(_) => answer,
+        }
+    }
+
+    fn audit(&self, call: &Call<'_>) -> Result<Answer, Answer> {
+        let (usual, most) = AUDIT_LINES;
+        let count = match call.parameter("last").map(str::parse) {
+            None => usual,
+            Some(Ok(count)) => most.min(count),
+            Some(Err(_)) => return Err(bad("`last` is a number of lines")),
+        };
+        let lines = self.rulebook.last_changes(count).map_err(|error| {
+            Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
+        })?;
+        Ok(Answer::json(StatusCode::OK, &json!(lines)))
+    }
+
+    fn rules(&self) -> Answer {
+        let policy = self.rulebook.policy();
+        let (changes, _) = self.rulebook.document().changes(&policy);
+        let rules = policy.rules().iter().map(|rule| {
+            json!({
+                "rule": rule.name(),
+                "key": rule.key().to_string(),
+                "limits": rule.allowance().limits().iter()
+                    .map(|limit| json!({
+                        "id": limit.id(),
+                        "rate": limit.rate().to_string(),
+                        "algorithm": limit.limit().algorithm().name(),
+                    }))
+                    .collect::<Vec<_>>(),
+                "enabled": policy.is_enabled(&changes, rule),
+                "shadow": policy.is_shadow(&changes, rule),
+            })
+        });
+        Answer::json(StatusCode::OK, &json!(rules.collect::<Vec<_>>()))
+    }
+
+    fn policy(&self) -> Answer {
+        let (text, sent) = self.rulebook.policy_text();
+        let from = HeaderValue::from_static(if sent { "upload" } else { "file" });
+        let answer = Answer::new(StatusCode::OK, YAML, text);
+        answer.with(http::HeaderName::from_static("tidegate-policy-from"), from)
+    }
+
+    async fn peek(&self, call: &Call<'_>) -> Result<Answer, Answer> {
+        let ask: wire::Ask = read(call)?;
+        let attributes = attributes(&ask.attributes)?;
+        let check = Check::new(&attributes).cost(ask.cost);
+        let verdict =
+            self.limiter.peek(&check).await.map_err(|error| unprocessable(&error.to_string()))?;
+        let mut body = Vec::new();
+        VerdictText::new(&verdict, &self.limiter).write(&mut body);
+        Ok(Answer::new(StatusCode::OK, JSON, body))
+    }
+
+    fn explain(&self, call: &Call<'_>) -> Result<Answer, Answer> {
+        let ask: wire::Ask = read(call)?;
+        let attributes = attributes(&ask.attributes)?;
+        let explanation = self.limiter.explain(&Check::new(&attributes).cost(ask.cost));
+        Ok(Answer::json(StatusCode::OK, &crate::cli::policy::as_json(&explanation)))
+    }
+
+    // === changing ===
+
+    async fn reset(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+        let asked: wire::Reset = read(call)?;
+        let who = attributes(&asked.attributes)?;
+        let states = self
+            .limiter
+            .reset(&asked.rule, &who)
+            .await
+            .map_err(|error| unprocessable(&error.to_string()))?;
+        // Names are kept, and what they are named by is not: it may be a secret.
+        let names: Vec<&String> = asked.attributes.keys().collect();
+        let details = json!({ "rule": asked.rule, "by": names, "states": states });
+        self.rulebook.note(actor, "reset", details);
+        Ok(Answer::json(StatusCode::OK, &json!({ "states": states })))
+    }
+
+    fn put_rule(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+        let switch = read::<wire::Switch>(call);
+        let switch = switch.map(|switch| switch.over(&self.rulebook.document().rules));
+        self.changed(call, actor, switch.map(Change::Rule))
+    }
+
+    /// Makes a change, and answers with all that are in force then.
+    fn changed(
+        &self,
+        call: &Call<'_>,
+        actor: Actor<'_>,
+        change: Result<Change, Answer>,
+    ) -> Result<Answer, Answer> {
+        let expected = expected(call)?;
+        self.rulebook.change(change?, expected, actor).map_err(|error| refused(&error))?;
+        Ok(self.control(StatusCode::OK))
+    }
+
+    async fn put_policy(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+        let flag = |name| match call.parameter(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(bad("`dry_run` and `force` are `true` or `false`")),
+        };
+        let (dry, force) = (flag("dry_run")?, flag("force")?);
+        let sure = if force { Sure::Forced } else { Sure::Careful };
+        let expected = expected(call)?;
+        let text =
+            String::from_utf8(call.body.to_vec()).map_err(|_| bad("a policy is text in UTF-8"))?;
+        let rulebook = Arc::clone(&self.rulebook);
+        let (who, peer) = (actor.who.to_owned(), actor.peer);
+        // A large policy takes a while to read, and others want to be answered meanwhile.
+        let uploaded = tokio::task::spawn_blocking(move || {
+            rulebook.upload(&text, sure, dry, expected, Actor { who: &who, peer })
+        });
+        let difference = uploaded.await.map_err(|_| {
+            self.metrics.panicked();
+            Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, "a mistake of ours; nothing changed")
+        })?;
+        let difference = difference.map_err(|error| refused(&error))?;
+        Ok(self.difference(dry, &difference.json()))
+    }
+
+    fn delete_policy(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+        let difference =
+            self.rulebook.withdraw(expected(call)?, actor).map_err(|error| refused(&error))?;
+        Ok(self.difference(false, &difference.json()))
+    }
+
+    fn difference(&self, dry: bool, difference: &Value) -> Answer {
+        let version = self.limiter.version();
+        let body = json!({ "dry_run": dry, "policy_version": version, "difference": difference });
+        Answer::json(StatusCode::OK, &body)
+    }
+
+    fn put_signals(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+        let signals: wire::Signals = read(call)?;
+        if signals.len() > MOST_SIGNALS || signals.keys().any(|name| name.len() > 64) {
+            return Err(bad("at most 64 signals, with names of at most 64 bytes"));
+        }
+        for (name, value) in &signals {
+            self.limiter.signal(name, *value).map_err(|error| {
+                Answer::problem_at(StatusCode::BAD_REQUEST, &format!("/{name}"), &error.to_string())
+            })?;
+        }
+        tracing::debug!(who = actor.who, "signals: {signals:?}");
+        Ok(Answer::json(StatusCode::OK, &json!(signals)))
+    }
+}
+
+const MOST_SIGNALS: usize = 64;
+
+// === impl Route ===
+
+/// Which route a request takes; the path has one spelling.
+fn find(call: &Call<'_>) -> Result<&'static Route, Answer> {
+    let method = if call.method == "HEAD" { "GET" } else { call.method };
+    let mut here = ROUTES.iter().filter(|route| route.path == call.path).peekable();
+    if here.peek().is_none() {
+        return Err(Answer::problem(StatusCode::NOT_FOUND, "there is nothing at this path"));
+    }
+    here.find(|route| route.method == method).ok_or_else(|| {
+        let methods = ROUTES.iter().filter(|route| route.path == call.path);
+        let methods: Vec<&str> = methods.map(|route| route.method).collect();
+        let methods = methods.join(", ");
+        let answer = Answer::problem(
+            StatusCode::METHOD_NOT_ALLOWED,
+            &format!("this path is asked by {methods}"),
+        );
+        match HeaderValue::try_from(methods) {
+            Ok(methods) => answer.with(header::ALLOW, methods),
+            Err(_) => answer,
+        }
+    })
+}
+
+impl Route {
+    /// What body it takes.
+    fn body(&self, call: &Call<'_>) -> Result<Most, Answer> {
+        let unsupported = |detail| Answer::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
+        match (self.method, self.what) {
+            ("GET" | "DELETE", _) => Ok(Most::bytes(0)),
+            (_, What::PutPolicy) => {
+                let kind = call.headers.one("content-type").unwrap_or_default();
+                let kind = kind.split(';').next().unwrap_or_default().trim();
+                if ["application/yaml", "application/x-yaml", "text/yaml", "application/json"]
+                    .contains(&kind.to_ascii_lowercase().as_str())
+                {
+                    return Ok(Most::bytes(bounds::POLICY_BODY));
+                }
+                Err(unsupported("a policy is sent with `content-type: application/yaml`"))
+            }
+            (_, _) if call.is_json() => Ok(Most::bytes(bounds::BODY)),
+            (_, _) => {
+                Err(unsupported("the body is JSON; say so with `content-type: application/json`"))
+            }
+        }
+    }
+}
+
+// === helpers ===
+
+fn read<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Answer> {
+    read_json(call.body).map_err(|error| error.answer())
+}
+
+fn attributes(
+    pairs: &std::collections::BTreeMap<String, String>,
+) -> Result<Attributes<'_>, Answer> {
+    wire::attributes(pairs).map_err(|(pointer, error)| {
+        Answer::problem_at(StatusCode::BAD_REQUEST, &pointer, &error.to_string())
+    })
+}
+
+/// The version under which a change was made, if the caller says so.
+fn expected(call: &Call<'_>) -> Result<Option<u64>, Answer> {
+    let mut tags = call.headers.all("if-match");
+    let (tag, more) = (tags.next(), tags.next());
+    let Some(tag) = tag else { return Ok(None) };
+    let text = str::from_utf8(tag).unwrap_or_default().trim();
+    let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    match (version.and_then(|version| version.parse().ok()), more) {
+        (Some(version), None) => Ok(Some(version)),
+        _ => Err(bad("`if-match` is the tag of /admin/v1/control, such as `\"7\"`")),
+    }
+}
+
+fn bad(detail: &str) -> Answer {
+    Answer::problem(StatusCode::BAD_REQUEST, detail)
+}
+
+fn unprocessable(detail: &str) -> Answer {
+    Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, detail)
+}
+
+/// A change that was not made.
+fn refused(error: &RulebookError) -> Answer {
+    let status = match error {
+        RulebookError::Policy(problems) => return not_a_policy(problems),
+        RulebookError::Drops { .. } => StatusCode::CONFLICT,
+        RulebookError::Change(RefusedChange::Stale { .. }) => StatusCode::PRECONDITION_FAILED,
+        RulebookError::Change(RefusedChange::Busy | RefusedChange::Unasked) => StatusCode::CONFLICT,
+        RulebookError::Change(RefusedChange::NotWritten) | RulebookError::Io(_) => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+        RulebookError::Change(RefusedChange::Wrong(_) | RefusedChange::TooMany)
+        | RulebookError::Limiter(_) => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    let hint = match error {
+        RulebookError::Drops { .. } => "; if that is meant, add `?force=true`",
+        _ => "",
+    };
+    Answer::problem(status, &format!("{error}{hint}"))
+}
+
+/// Everything that is wrong with a policy, each with its place.
+fn not_a_policy(error: &tidegate::PolicyError) -> Answer {
+    let problems: Vec<Value> = error
+        .problems()
+        .iter()
+        .map(|problem| {
+            let place = problem.place;
+            json!({ "line": place.line, "column": place.column, "text": problem.text })
+        })
+        .collect();
+    let status = StatusCode::BAD_REQUEST;
+    let body = json!({
+        "title": "Bad Request", "status": status.as_u16(),
+        "detail": error.to_string(), "problems": problems,
+    });
+    Answer::new(status, crate::call::PROBLEM, format!("{body}\n"))
+}

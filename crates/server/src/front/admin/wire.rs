@@ -1,0 +1,77 @@
+//! What operators send.
+
+use crate::control::{Override, RuleSwitch, Tier};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use tidegate::{AttributeError, Attributes};
+
+/// `POST /admin/v1/peek` and `/explain`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ask {
+    pub(super) attributes: BTreeMap<String, String>,
+    #[serde(default = "one")]
+    pub(super) cost: u64,
+}
+
+/// `POST /admin/v1/reset`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Reset {
+    pub(super) rule: String,
+    pub(super) attributes: BTreeMap<String, String>,
+}
+
+/// `PUT /admin/v1/rules`: a switch that is not named stays as it is, and `null` gives it back to the policy.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Switch {
+    rule: String,
+    #[serde(default, deserialize_with = "said")]
+    enabled: Option<Option<bool>>,
+    #[serde(default, deserialize_with = "said")]
+    shadow: Option<Option<bool>>,
+}
+
+/// `PUT /admin/v1/signals`: names and numbers.
+pub(super) type Signals = BTreeMap<String, f64>;
+
+/// `PUT /admin/v1/overrides`: `"limits": null` takes the override away.
+pub(super) type PutOverride = Override;
+
+/// `PUT /admin/v1/tiers`: `"tier": null` takes the assignment away.
+pub(super) type PutTier = Tier;
+
+const fn one() -> u64 {
+    1
+}
+
+/// Tells `null` from silence.
+fn said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<bool>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+impl Switch {
+    /// With what was said before in the place of what was not said now.
+    pub(super) fn over(self, before: &[RuleSwitch]) -> RuleSwitch {
+        let known = before.iter().find(|switch| switch.rule == self.rule);
+        RuleSwitch {
+            enabled: self.enabled.unwrap_or_else(|| known.and_then(|switch| switch.enabled)),
+            shadow: self.shadow.unwrap_or_else(|| known.and_then(|switch| switch.shadow)),
+            rule: self.rule,
+        }
+    }
+}
+
+/// Attributes as a policy knows them.
+pub(super) fn attributes(
+    pairs: &BTreeMap<String, String>,
+) -> Result<Attributes<'_>, (String, AttributeError)> {
+    let mut attributes = Attributes::new();
+    for (name, value) in pairs {
+        attributes
+            .set(name.as_str(), value.as_str())
+            .map_err(|error| (format!("/attributes/{name}"), error))?;
+    }
+    Ok(attributes)
+}

@@ -1,0 +1,197 @@
+//! Forward auth: a proxy asks about a request that it holds.
+//!
+//! ```text
+//!   client ──► proxy ──GET /v1/auth, X-Forwarded-Method, -Uri, -For──► tidegate
+//!                └── 200: on to the service      429: back to the client, with our header fields
+//! ```
+//!
+//! What the proxy says of the request is believed only from peers that the policy trusts, and only in the
+//! fields of its profile: a proxy passes on what its client sent, so a field that it does not itself write is
+//! the client's word.
+
+use super::handler::Handler;
+use crate::call::{Answer, Call};
+use http::{HeaderName, HeaderValue, StatusCode};
+use tidegate::http::{HeaderStyle, refusal};
+use tidegate::{Check, Limiter, Priority, Request, Store, Verdict};
+use tokio::time::Instant;
+
+/// Which proxy asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Profile {
+    /// Traefik, Caddy and whoever does as they do.
+    Forwarded,
+    /// nginx: its `auth_request` knows 2xx, 401 and 403, and makes 500 of everything else.
+    Nginx,
+}
+
+const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
+const PRIORITY: HeaderName = HeaderName::from_static("tidegate-priority");
+const FLAGS: HeaderName = HeaderName::from_static("tidegate-flags");
+const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
+
+pub(super) async fn answer<S: Store + 'static>(handler: &Handler<S>, call: &Call<'_>) -> Answer {
+    let began = Instant::now();
+    let answer = match decided(handler, call).await {
+        Ok(answer) | Err(answer) => answer,
+    };
+    handler.auth_tally.took(began.elapsed());
+    answer
+}
+
+async fn decided<S: Store + 'static>(
+    handler: &Handler<S>,
+    call: &Call<'_>,
+) -> Result<Answer, Answer> {
+    let bad = |detail: &str| Answer::problem(StatusCode::BAD_REQUEST, detail);
+    let profile = Profile::of(call)
+        .ok_or_else(|| bad("`profile` is `forwarded` (Traefik, Caddy, HAProxy) or `nginx`"))?;
+    if !handler.limiter.trusts(call.peer) {
+        return Err(bad(&format!(
+            "{} is not among the `trusted` peers of the policy's `identity`, so what it says of others is not believed",
+            call.peer
+        )));
+    }
+    let (method, target) = profile.asked(call).ok_or_else(|| bad(profile.missing()))?;
+    let values = |name: &str| call.headers.texts(name);
+    let request = Request { peer: Some(call.peer), method, target, headers: &values };
+    let attributes =
+        handler.limiter.attributes(&request).map_err(|error| bad(&error.to_string()))?;
+    let verdict = handler
+        .decide(&Check::new(&attributes))
+        .await
+        .map_err(|error| Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()))?;
+    handler.auth_tally.count(&verdict);
+    Ok(if verdict.allowed() {
+        passed(&verdict, &handler.style, &handler.limiter)
+    } else {
+        refused(&verdict, &handler.style, profile)
+    })
+}
+
+fn passed<S: Store>(verdict: &Verdict, style: &HeaderStyle, limiter: &Limiter<S>) -> Answer {
+    let mut answer = Answer::new(StatusCode::OK, "", "");
+    style.write(verdict, &mut answer.fields);
+    if verdict.priority == Priority::Low {
+        answer.fields.insert(PRIORITY, HeaderValue::from_static("low"));
+    }
+    let flags: Vec<&str> = verdict.flags().collect();
+    if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {
+        answer.fields.insert(FLAGS, flags);
+    }
+    let receipt = verdict.receipt().map(|receipt| limiter.sealed(receipt));
+    if let Some(Ok(receipt)) = receipt.map(HeaderValue::try_from) {
+        answer.fields.insert(RECEIPT, receipt);
+    }
+    answer
+}
+
+fn refused(verdict: &Verdict, style: &HeaderStyle, profile: Profile) -> Answer {
+    let (parts, body) = refusal(verdict, style).into_parts();
+    let mut answer = Answer::new(parts.status, crate::call::PROBLEM, body);
+    answer.fields = parts.headers;
+    // The kind of the body is told apart from the other fields.
+    answer.fields.remove(http::header::CONTENT_TYPE);
+    if profile == Profile::Nginx {
+        answer.status = StatusCode::FORBIDDEN;
+        answer.fields.insert(DENIED, HeaderValue::from_static("1"));
+    }
+    answer
+}
+
+// === impl Profile ===
+
+impl Profile {
+    fn of(call: &Call<'_>) -> Option<Self> {
+        match call.parameter("profile") {
+            None | Some("forwarded") => Some(Self::Forwarded),
+            Some("nginx") => Some(Self::Nginx),
+            Some(_) => None,
+        }
+    }
+
+    /// The method and target of the request that is asked about.
+    fn asked<'c>(self, call: &Call<'c>) -> Option<(&'c str, &'c str)> {
+        let one = |name| call.headers.one(name).filter(|value| !value.is_empty());
+        match self {
+            Self::Forwarded => Some((one("x-forwarded-method")?, one("x-forwarded-uri")?)),
+            Self::Nginx => {
+                // The ingress of Kubernetes says the whole URL.
+                let url = || one("x-original-url").and_then(path_of);
+                let target = if call.headers.all("x-original-uri").next().is_some() {
+                    one("x-original-uri")?
+                } else {
+                    url()?
+                };
+                Some((one("x-original-method")?, target))
+            }
+        }
+        .filter(|(_, target)| target.starts_with('/'))
+    }
+
+    const fn missing(self) -> &'static str {
+        match self {
+            Self::Forwarded => {
+                "the proxy must say `X-Forwarded-Method` and `X-Forwarded-Uri`, each once; for nginx, ask `/v1/auth?profile=nginx`"
+            }
+            Self::Nginx => {
+                "the proxy must say `X-Original-Method` and `X-Original-URI` (or `X-Original-URL`), each once"
+            }
+        }
+    }
+}
+
+/// The path and query of a URL.
+fn path_of(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    rest.find('/').and_then(|at| rest.get(at..)).or(Some("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Headers;
+
+    fn asked(query: Option<&str>, lines: &[(&str, &str)]) -> Option<(String, String)> {
+        let lines: Vec<httparse::Header<'_>> = lines
+            .iter()
+            .map(|(name, value)| httparse::Header { name, value: value.as_bytes() })
+            .collect();
+        let call = Call {
+            peer: [127, 0, 0, 1].into(),
+            method: "GET",
+            path: "/v1/auth",
+            query,
+            headers: Headers::Lines(&lines),
+            body: b"",
+        };
+        let asked = Profile::of(&call)?.asked(&call)?;
+        Some((asked.0.to_owned(), asked.1.to_owned()))
+    }
+
+    #[test]
+    fn a_profile_believes_its_own_fields_alone() {
+        let forwarded = [("X-Forwarded-Method", "POST"), ("X-Forwarded-Uri", "/urls?a=b")];
+        let original = [("X-Original-Method", "PUT"), ("X-Original-URI", "/login")];
+        let both = [forwarded[0], original[0], forwarded[1], original[1]];
+        let is = |method: &str, target: &str| Some((method.to_owned(), target.to_owned()));
+        assert_eq!(asked(None, &both), is("POST", "/urls?a=b"));
+        assert_eq!(asked(Some("profile=nginx"), &both), is("PUT", "/login"));
+        assert_eq!(asked(Some("profile=nginx"), &forwarded), None);
+        assert_eq!(asked(None, &original), None);
+        assert_eq!(asked(Some("profile=apache"), &both), None);
+    }
+
+    #[test]
+    fn what_is_said_twice_or_is_no_path_is_not_said() {
+        let twice =
+            [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", "/a"), ("x-forwarded-uri", "/b")];
+        assert_eq!(asked(None, &twice), None);
+        for target in ["", "login", "http://x/login"] {
+            let lines = [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", target)];
+            assert_eq!(asked(None, &lines), None, "{target}");
+        }
+        let url = [("X-Original-Method", "GET"), ("X-Original-URL", "https://a.example/x?y")];
+        assert_eq!(asked(Some("profile=nginx"), &url), Some(("GET".into(), "/x?y".into())));
+    }
+}

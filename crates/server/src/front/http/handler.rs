@@ -1,0 +1,358 @@
+//! From a request to its answer.
+
+use super::forward_auth;
+use super::wire::{self, Asked, VerdictText, WireError};
+use crate::bounds;
+use crate::call::{Answer, Call, JSON};
+use crate::front::contained;
+use crate::health::Health;
+use crate::metrics::{Metrics, Tally};
+use crate::net::Most;
+use http::{HeaderValue, StatusCode, header};
+use serde_json::json;
+use std::sync::Arc;
+use tidegate::http::{HeaderStyle, status};
+use tidegate::{Attributes, Check, CheckError, Limiter, Outcome, Report, Retry, Settled};
+use tidegate::{ReportError, Span, Store, Verdict};
+use tokio::time::Instant;
+
+/// Answers what is asked in HTTP and JSON.
+pub(crate) struct Handler<S> {
+    pub(super) limiter: Limiter<S>,
+    pub(super) style: HeaderStyle,
+    pub(super) tally: Arc<Tally>,
+    /// Decisions that proxies ask for are counted apart.
+    pub(super) auth_tally: Arc<Tally>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+}
+
+/// What can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Route {
+    Check,
+    Peek,
+    Report,
+    Take,
+    Auth,
+    Live,
+    Ready,
+    OpenApi,
+}
+
+const OPENAPI: &str = include_str!("openapi.json");
+
+impl<S: Store + 'static> Handler<S> {
+    pub(crate) fn new(
+        limiter: Limiter<S>,
+        style: HeaderStyle,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+    ) -> Self {
+        let (tally, auth_tally) = (metrics.tally("http"), metrics.tally("auth"));
+        Self { limiter, style, tally, auth_tally, metrics, health }
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
+        let route = Route::of(call.path).ok_or_else(|| not_found(call.path))?;
+        let fits = match route {
+            Route::Check | Route::Peek | Route::Report | Route::Take => call.method == "POST",
+            Route::Live | Route::Ready | Route::OpenApi => matches!(call.method, "GET" | "HEAD"),
+            // A proxy may ask by the method of the request that it asks about.
+            Route::Auth => !matches!(call.method, "CONNECT" | "TRACE"),
+        };
+        if !fits {
+            return Err(route.wrong_method());
+        }
+        if call.method == "POST" && route != Route::Auth {
+            wants_json(call)?;
+            return Ok(Most { one: bounds::BODY, batch: bounds::BATCH_BODY });
+        }
+        Ok(Most::bytes(bounds::BODY))
+    }
+
+    pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
+        match Route::of(call.path) {
+            Some(Route::Check) => self.check(call.body).await,
+            Some(Route::Peek) => self.peek(call.body).await,
+            Some(Route::Report) => self.report(call.body).await,
+            Some(Route::Take) => self.take(call.body).await,
+            Some(Route::Auth) => forward_auth::answer(self, call).await,
+            Some(Route::Live) => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
+            Some(Route::Ready) => self.health.answer(),
+            Some(Route::OpenApi) => Answer::fixed(JSON, OPENAPI),
+            None => not_found(call.path),
+        }
+    }
+
+    // === check and peek ===
+
+    async fn check(&self, body: &[u8]) -> Answer {
+        let began = Instant::now();
+        let answer = match wire::read::<wire::Check<'_>>(body) {
+            Ok(Asked::One(asked)) => match self.check_one(&asked).await {
+                Ok(verdict) => self.verdict(&verdict),
+                Err(error) => error.answer(),
+            },
+            Ok(Asked::Many(asked)) => self.check_many(&asked).await,
+            Err(error) => error.answer(),
+        };
+        self.tally.took(began.elapsed());
+        answer
+    }
+
+    async fn check_one(&self, asked: &wire::Check<'_>) -> Result<Verdict, WireError> {
+        let attributes = asked.attributes.attributes()?;
+        self.decide(&asked.check(&attributes)).await.map_err(|error| undecided(&error))
+    }
+
+    /// Decides; should that meet a mistake of ours, every rule does what it says for a store that is gone.
+    pub(super) async fn decide(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        let verdict = match contained(self.limiter.check(check)).await {
+            Ok(verdict) => verdict?,
+            Err(_) => {
+                self.metrics.panicked();
+                tracing::error!(
+                    "a decision met a mistake of ours; the rules decide without a store"
+                );
+                self.limiter.check_without_store(check)?
+            }
+        };
+        Ok(verdict)
+    }
+
+    /// A batch is read whole before any of it counts, and then decided one by one.
+    async fn check_many(&self, asked: &[wire::Check<'_>]) -> Answer {
+        let attributes = match all_attributes(asked.iter().map(|asked| &asked.attributes)) {
+            Ok(attributes) => attributes,
+            Err(error) => return error.answer(),
+        };
+        let mut verdicts = Vec::with_capacity(asked.len());
+        for (asked, attributes) in asked.iter().zip(&attributes) {
+            match self.decide(&asked.check(attributes)).await {
+                Ok(verdict) => verdicts.push(verdict),
+                Err(error) => return undecided(&error).answer(),
+            }
+        }
+        verdicts.iter().for_each(|verdict| self.tally.count(verdict));
+        self.batch(&verdicts)
+    }
+
+    async fn peek(&self, body: &[u8]) -> Answer {
+        let asked = match wire::read::<wire::Check<'_>>(body) {
+            Ok(asked) => asked,
+            Err(error) => return error.answer(),
+        };
+        let (asked, one) = match asked {
+            Asked::One(asked) => (vec![asked], true),
+            Asked::Many(asked) => (asked, false),
+        };
+        let attributes = match asked.as_slice() {
+            [asked] if one => asked.attributes.attributes().map(|one| vec![one]),
+            asked => all_attributes(asked.iter().map(|asked| &asked.attributes)),
+        };
+        let attributes = match attributes {
+            Ok(attributes) => attributes,
+            Err(error) => return error.answer(),
+        };
+        let mut verdicts = Vec::with_capacity(asked.len());
+        for (asked, attributes) in asked.iter().zip(&attributes) {
+            match self.limiter.peek(&asked.check(attributes)).await {
+                Ok(verdict) => verdicts.push(verdict),
+                Err(error) => return undecided(&error).answer(),
+            }
+        }
+        match verdicts.as_slice() {
+            [verdict] if one => self.answer_with(verdict),
+            verdicts => self.batch(verdicts),
+        }
+    }
+
+    // === take ===
+
+    async fn take(&self, body: &[u8]) -> Answer {
+        let (asked, one) = match wire::read::<wire::Take<'_>>(body) {
+            Ok(Asked::One(asked)) => (vec![asked], true),
+            Ok(Asked::Many(asked)) => (asked, false),
+            Err(error) => return error.answer(),
+        };
+        let mut limits = Vec::with_capacity(asked.len());
+        for (at, asked) in asked.iter().enumerate() {
+            match asked.limit() {
+                Ok(limit) => limits.push(limit),
+                Err(error) if one => return error.answer(),
+                Err(error) => return error.within(at).answer(),
+            }
+        }
+        let mut verdicts = Vec::with_capacity(asked.len());
+        for (asked, limit) in asked.iter().zip(&limits) {
+            let wait = Span::from_millis(asked.max_wait_ms);
+            match self.limiter.take(&asked.key, limit, asked.cost.into(), wait).await {
+                Ok(verdict) => verdicts.push(verdict),
+                Err(error) => return undecided(&error).answer(),
+            }
+        }
+        verdicts.iter().for_each(|verdict| self.tally.count(verdict));
+        match verdicts.as_slice() {
+            [verdict] if one => self.answer_with(verdict),
+            verdicts => self.batch(verdicts),
+        }
+    }
+
+    // === report ===
+
+    async fn report(&self, body: &[u8]) -> Answer {
+        match wire::read::<wire::Report<'_>>(body) {
+            Ok(Asked::One(asked)) => match self.report_one(&asked).await {
+                (StatusCode::OK, _) => Answer::fixed(JSON, "{\"settled\":\"done\"}\n"),
+                (status, detail) => Answer::problem(status, detail),
+            },
+            Ok(Asked::Many(asked)) => {
+                let mut results = Vec::with_capacity(asked.len());
+                for asked in &asked {
+                    let (status, detail) = self.report_one(asked).await;
+                    results.push(json!({ "status": status.as_u16(), "detail": detail }));
+                }
+                Answer::json(StatusCode::OK, &json!(results))
+            }
+            Err(error) => error.answer(),
+        }
+    }
+
+    async fn report_one(&self, asked: &wire::Report<'_>) -> (StatusCode, &'static str) {
+        let report = match asked.report() {
+            Ok(report) => report,
+            Err(detail) => return (StatusCode::BAD_REQUEST, detail),
+        };
+        let settled = match self.limiter.opened(&asked.receipt) {
+            Ok(receipt) => self.limiter.report(&receipt, report).await,
+            Err(error) => Err(error),
+        };
+        match settled {
+            Ok(Settled::Done) => (StatusCode::OK, "done"),
+            Ok(Settled::Already) => (StatusCode::CONFLICT, "this receipt was settled before"),
+            Ok(Settled::Late) => (StatusCode::CONFLICT, "the time to settle this receipt is over"),
+            Err(ReportError::Forged) => {
+                (StatusCode::BAD_REQUEST, "this is no receipt of this deployment")
+            }
+            Err(ReportError::Store(_)) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the store is gone; whether the report was counted is not known",
+            ),
+        }
+    }
+
+    // === answers ===
+
+    /// The answer to a check, which is counted.
+    fn verdict(&self, verdict: &Verdict) -> Answer {
+        self.tally.count(verdict);
+        self.answer_with(verdict)
+    }
+
+    fn answer_with(&self, verdict: &Verdict) -> Answer {
+        let mut body = Vec::with_capacity(512);
+        VerdictText::new(verdict, &self.limiter).write(&mut body);
+        body.push(b'\n');
+        let answer = Answer::new(status(verdict), JSON, body);
+        match verdict.outcome {
+            Outcome::Deny(Retry::After(wait)) => {
+                let seconds = wait.as_secs_ceil().max(1);
+                answer.with(header::RETRY_AFTER, HeaderValue::from(seconds))
+            }
+            Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => answer,
+        }
+    }
+
+    fn batch(&self, verdicts: &[Verdict]) -> Answer {
+        let mut body = Vec::with_capacity(verdicts.len().saturating_mul(512));
+        for (at, verdict) in verdicts.iter().enumerate() {
+            body.push(if at == 0 { b'[' } else { b',' });
+            VerdictText::new(verdict, &self.limiter).write(&mut body);
+        }
+        if verdicts.is_empty() {
+            body.push(b'[');
+        }
+        body.extend_from_slice(b"]\n");
+        Answer::new(StatusCode::OK, JSON, body)
+    }
+}
+
+impl wire::Report<'_> {
+    /// What became of the request; exactly one of two things is said.
+    fn report(&self) -> Result<Report, &'static str> {
+        match (self.outcome, self.cost) {
+            (Some(outcome), None) => Ok(outcome.into()),
+            (None, Some(cost)) => Ok(Report::Cost(cost.into())),
+            (None, None) | (Some(_), Some(_)) => {
+                Err("a report has either an `outcome` or a `cost`")
+            }
+        }
+    }
+}
+
+/// The attributes of every request of a batch, or the first mistake in one.
+fn all_attributes<'a, 'b: 'a>(
+    all: impl Iterator<Item = &'a wire::Pairs<'b>>,
+) -> Result<Vec<Attributes<'a>>, WireError> {
+    all.enumerate().map(|(at, one)| one.attributes().map_err(|error| error.within(at))).collect()
+}
+
+fn undecided(error: &CheckError) -> WireError {
+    WireError::new(StatusCode::UNPROCESSABLE_ENTITY, "", error.to_string())
+}
+
+/// A body is JSON, as it is.
+fn wants_json(call: &Call<'_>) -> Result<(), Answer> {
+    let refuse = |detail| Err(Answer::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+    if call.headers.all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+    {
+        return refuse("the body is compressed; send it as it is");
+    }
+    if !call.is_json() {
+        return refuse("the body is JSON; say so with `content-type: application/json`");
+    }
+    Ok(())
+}
+
+fn not_found(path: &str) -> Answer {
+    let known = Route::ALL.iter().map(|(known, _)| *known);
+    let near = known.min_by_key(|known| strsim::levenshtein(known, path)).unwrap_or("/v1/check");
+    let near = if path.len() < 64 { near } else { "/v1/check" };
+    let detail = format!("there is nothing at this path; did you mean `{near}`?");
+    Answer::problem(StatusCode::NOT_FOUND, &detail)
+}
+
+// === impl Route ===
+
+impl Route {
+    const ALL: [(&'static str, Self); 8] = [
+        ("/v1/check", Self::Check),
+        ("/v1/auth", Self::Auth),
+        ("/v1/peek", Self::Peek),
+        ("/v1/report", Self::Report),
+        ("/v1/take", Self::Take),
+        ("/live", Self::Live),
+        ("/ready", Self::Ready),
+        ("/openapi.json", Self::OpenApi),
+    ];
+
+    fn of(path: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(known, _)| *known == path).map(|(_, route)| *route)
+    }
+
+    fn wrong_method(self) -> Answer {
+        let allowed = match self {
+            Self::Check | Self::Peek | Self::Report | Self::Take => "POST",
+            Self::Live | Self::Ready | Self::OpenApi => "GET, HEAD",
+            Self::Auth => "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+        };
+        let detail = format!("this path is asked by {allowed}");
+        Answer::problem(StatusCode::METHOD_NOT_ALLOWED, &detail)
+            .with(header::ALLOW, HeaderValue::from_static(allowed))
+    }
+}

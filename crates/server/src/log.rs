@@ -1,0 +1,154 @@
+//! The log: readable lines on a terminal, JSON on a pipe, and not more than anybody can read.
+//!
+//! Whoever attacks a server likes to make it write. So each kind of line has ten a second; what is beyond
+//! that is counted, and the count is a line itself.
+
+use crate::metrics::Metrics;
+use crate::settings::{Log, LogFormat};
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tidegate::Clock;
+use tracing::callsite::Identifier;
+use tracing::{Event, Metadata};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Lets ten lines of each kind pass in a second.
+pub(crate) struct Bounded {
+    level: tracing::Level,
+    clock: Clock,
+    /// By the place in our code that writes the line; there are a few dozen of them.
+    kinds: Mutex<HashMap<Identifier, Kind>>,
+}
+
+struct Kind {
+    second: u64,
+    lines: u32,
+    left_out: u64,
+    name: String,
+}
+
+/// As many as somebody can read.
+const LINES_PER_SECOND: u32 = 10;
+
+/// Sends all lines to the standard error from here on.
+pub(crate) fn start(settings: Log, clock: &Clock) -> Arc<Bounded> {
+    let bounded =
+        Arc::new(Bounded { level: settings.level, clock: clock.clone(), kinds: Mutex::default() });
+    let json = match settings.format {
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+        LogFormat::Auto => !std::io::stderr().is_terminal(),
+    };
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let filter = Shared(Arc::clone(&bounded));
+    let started = if json {
+        let lines = lines.json().flatten_event(true).with_filter(filter);
+        tracing_subscriber::registry().with(lines).try_init()
+    } else {
+        let ansi = std::io::stderr().is_terminal();
+        tracing_subscriber::registry().with(lines.with_ansi(ansi).with_filter(filter)).try_init()
+    };
+    // Somebody else's log is started already only in tests.
+    let _ = started;
+    bounded
+}
+
+/// Says every second how many lines were left out, for ever.
+pub(crate) async fn tell_left_out(bounded: Arc<Bounded>, metrics: Arc<Metrics>) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        ticks.tick().await;
+        for (name, count) in bounded.take_left_out() {
+            metrics.lines_left_out(count);
+            tracing::warn!(count, "lines were left out that are like this one: {name}");
+        }
+    }
+}
+
+impl Bounded {
+    /// Whether there is room for another line of this kind.
+    fn passes(&self, kind: Identifier, name: impl FnOnce() -> String) -> bool {
+        let second = self.clock.now().steady.as_nanos().checked_div(1_000_000_000).unwrap_or(0);
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = kinds.entry(kind).or_insert_with(|| Kind {
+            second,
+            lines: 0,
+            left_out: 0,
+            name: name(),
+        });
+        if kind.second != second {
+            (kind.second, kind.lines) = (second, 0);
+        }
+        if kind.lines >= LINES_PER_SECOND {
+            kind.left_out = kind.left_out.saturating_add(1);
+            return false;
+        }
+        kind.lines = kind.lines.saturating_add(1);
+        true
+    }
+
+    fn take_left_out(&self) -> Vec<(String, u64)> {
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let left_out = kinds.values_mut().filter(|kind| kind.left_out > 0);
+        left_out.map(|kind| (kind.name.clone(), std::mem::take(&mut kind.left_out))).collect()
+    }
+}
+
+struct Shared(Arc<Bounded>);
+
+impl<S> Filter<S> for Shared {
+    fn enabled(&self, metadata: &Metadata<'_>, _context: &Context<'_, S>) -> bool {
+        *metadata.level() <= self.0.level
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _context: &Context<'_, S>) -> bool {
+        let metadata = event.metadata();
+        let name = || {
+            let file = metadata.file().unwrap_or_default();
+            let file = file.rsplit('/').next().unwrap_or_default();
+            format!("{}:{}", file, metadata.line().unwrap_or_default())
+        };
+        self.0.passes(metadata.callsite(), name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::Timestamp;
+    use tracing::callsite::{Callsite, DefaultCallsite};
+    use tracing::field::FieldSet;
+
+    #[test]
+    fn ten_lines_a_second_and_the_rest_is_counted() {
+        static META: Metadata<'static> = Metadata::new(
+            "test",
+            "test",
+            tracing::Level::INFO,
+            None,
+            None,
+            None,
+            FieldSet::new(&[], Identifier(&CALLSITE)),
+            tracing::metadata::Kind::EVENT,
+        );
+        static CALLSITE: DefaultCallsite = DefaultCallsite::new(&META);
+        let clock = Clock::manual(Timestamp::from_nanos(0));
+        let level = tracing::Level::INFO;
+        let bounded = Bounded { level, clock: clock.clone(), kinds: Mutex::default() };
+        let write = |count: usize| {
+            (0..count)
+                .filter(|_| bounded.passes(CALLSITE.metadata().callsite(), || "x".to_owned()))
+                .count()
+        };
+        assert_eq!(write(1_000), 10);
+        assert_eq!(bounded.take_left_out(), [("x".to_owned(), 990)]);
+        assert_eq!(bounded.take_left_out(), []);
+        clock.set(Timestamp::from_nanos(1_000_000_000));
+        assert_eq!(write(5), 5);
+        assert_eq!(bounded.take_left_out(), []);
+    }
+}

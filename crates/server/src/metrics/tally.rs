@@ -1,0 +1,183 @@
+//! What one front on one worker counts.
+
+use std::array;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tidegate::{DecidedBy, LimitReport, Outcome, Verdict};
+use tidegate_core::Need;
+
+/// Counts with one writer: whoever made it. Readers may look at any time.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    pub(crate) front: &'static str,
+    /// Replaced by the writer when the policy has changed; locked by readers for a moment.
+    table: Mutex<Arc<Table>>,
+    seconds: [AtomicU64; BUCKETS.len()],
+    nanos: AtomicU64,
+}
+
+/// A row for each rule of one version of the policy.
+#[derive(Debug, Default)]
+struct Table {
+    version: u64,
+    rules: Vec<Arc<Row>>,
+    /// For requests without a rule.
+    none: Arc<Row>,
+}
+
+/// Counts of one rule, by outcome and by who decided.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) rule: Box<str>,
+    cells: [AtomicU64; OUTCOMES.len() * DECIDERS.len()],
+}
+
+pub(crate) const OUTCOMES: [&str; 4] = ["allow", "delay", "deny", "marked"];
+pub(crate) const DECIDERS: [DecidedBy; 6] = [
+    DecidedBy::Store,
+    DecidedBy::Cache,
+    DecidedBy::Lease,
+    DecidedBy::Sketch,
+    DecidedBy::Fallback,
+    DecidedBy::Policy,
+];
+
+/// The upper bounds of the histogram in nanoseconds: from a microsecond, by factors of about three; what is
+/// slower than the last is in the one above it.
+pub(crate) const BUCKETS: [u64; 14] = [
+    1_000,
+    3_000,
+    10_000,
+    30_000,
+    100_000,
+    300_000,
+    1_000_000,
+    3_000_000,
+    10_000_000,
+    30_000_000,
+    100_000_000,
+    300_000_000,
+    1_000_000_000,
+    u64::MAX,
+];
+
+// === impl Tally ===
+
+impl Tally {
+    pub(super) fn new(front: &'static str) -> Self {
+        let seconds = array::from_fn(|_| AtomicU64::new(0));
+        Self { front, table: Mutex::default(), seconds, nanos: AtomicU64::new(0) }
+    }
+
+    /// Counts an answer, once for each rule, by the worst of its limits.
+    pub(crate) fn count(&self, verdict: &Verdict) {
+        let table = self.table_for(verdict);
+        if verdict.limits().len() == 0 {
+            return table.none.count(verdict.outcome, Need::Required, verdict.decided_by);
+        }
+        let mut limits = verdict.limits().peekable();
+        while let Some(first) = limits.next() {
+            let mut worst = first;
+            while let Some(next) = limits.next_if(|next| next.number == first.number) {
+                if severity(&next) > severity(&worst) {
+                    worst = next;
+                }
+            }
+            let row = table.rules.get(worst.number).unwrap_or(&table.none);
+            row.count(worst.decision.outcome, worst.need, verdict.decided_by);
+        }
+    }
+
+    /// How long an answer took.
+    pub(crate) fn took(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS.iter().position(|most| nanos <= *most).unwrap_or(0);
+        if let Some(cell) = self.seconds.get(bucket) {
+            bump(cell, 1);
+        }
+        bump(&self.nanos, nanos);
+    }
+
+    /// All rows, as of now.
+    pub(crate) fn rows(&self) -> Vec<Arc<Row>> {
+        let table = Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner));
+        table.rules.iter().chain([&table.none]).cloned().collect()
+    }
+
+    /// The histogram: counts by bucket, and the sum in nanoseconds.
+    pub(crate) fn seconds(&self) -> ([u64; BUCKETS.len()], u64) {
+        let counts = array::from_fn(|at| {
+            self.seconds.get(at).map_or(0, |cell| cell.load(Ordering::Relaxed))
+        });
+        (counts, self.nanos.load(Ordering::Relaxed))
+    }
+
+    /// The rows of the version that an answer is of; those of rules that stay are kept.
+    fn table_for(&self, verdict: &Verdict) -> Arc<Table> {
+        // Nobody waits here but for somebody who looks, and that one only copies a pointer.
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if table.version != verdict.policy_version() {
+            let old = Arc::clone(&table);
+            let known = |rule: &str| old.rules.iter().find(|row| *row.rule == *rule).cloned();
+            let names: Vec<&str> = verdict.rule_names().collect();
+            let same = names.iter().copied().eq(old.rules.iter().map(|row| &*row.rule));
+            let rules = if same {
+                old.rules.clone()
+            } else {
+                names.iter().map(|rule| known(rule).unwrap_or_else(|| Row::new(rule))).collect()
+            };
+            let none = Arc::clone(&old.none);
+            *table = Arc::new(Table { version: verdict.policy_version(), rules, none });
+        }
+        Arc::clone(&table)
+    }
+}
+
+fn severity(limit: &LimitReport<'_>) -> u8 {
+    match limit.decision.outcome {
+        Outcome::Allow => 0,
+        Outcome::Delay(_) => 1,
+        Outcome::Deny(_) => 2,
+    }
+}
+
+/// Adds where nobody else writes: what is loaded is what was stored last.
+fn bump(cell: &AtomicU64, by: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+// === impl Row ===
+
+impl Row {
+    fn new(rule: &str) -> Arc<Self> {
+        Arc::new(Self { rule: rule.into(), ..Self::default() })
+    }
+
+    fn count(&self, outcome: Outcome, need: Need, by: DecidedBy) {
+        let outcome = match (outcome, need) {
+            (Outcome::Allow, _) => 0,
+            (Outcome::Delay(_), _) => 1,
+            (Outcome::Deny(_), Need::Required) => 2,
+            (Outcome::Deny(_), Need::Optional) => 3_usize,
+        };
+        let by = DECIDERS.iter().position(|one| *one == by).unwrap_or(0);
+        let at = outcome.saturating_mul(DECIDERS.len()).saturating_add(by);
+        if let Some(cell) = self.cells.get(at) {
+            bump(cell, 1);
+        }
+    }
+
+    /// What was counted: outcome, who decided, how often.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let names = OUTCOMES.iter().flat_map(|outcome| DECIDERS.map(|by| (*outcome, by.name())));
+        let counts = self.cells.iter().map(|cell| cell.load(Ordering::Relaxed));
+        names.zip(counts).map(|((outcome, by), count)| (outcome, by, count))
+    }
+}
+
+impl Default for Row {
+    fn default() -> Self {
+        Self { rule: "".into(), cells: array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}

@@ -1,0 +1,144 @@
+//! Listeners and connections: who may come in, on which thread they are served, and how all of it ends.
+//!
+//! ```text
+//!   listener ──accept──► room for one more? ──► a worker, in turn ──► a task for the connection
+//!                        └ no: closed, counted
+//! ```
+//!
+//! A worker is a thread with a runtime of its own; a connection stays with its worker, so nothing that
+//! belongs to it is shared or locked. Work is handed out in turn, because hashing few connections to few
+//! workers leaves one of them idle.
+
+mod door;
+mod guard;
+mod http1;
+mod http2;
+mod worker;
+
+pub(crate) use door::{Caps, Door};
+pub(crate) use http1::Most;
+pub(crate) use worker::Workers;
+
+use crate::front::Front;
+use crate::metrics::{Metrics, Refused};
+use http1::{Connection, First};
+use std::cell::Cell;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tidegate::{Clock, Store};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+/// How long somebody may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeouts {
+    /// For the head of a request, from its first byte.
+    pub(crate) head: Duration,
+    /// For the body of a request, and for taking an answer.
+    pub(crate) body: Duration,
+    /// Between requests.
+    pub(crate) idle: Duration,
+}
+
+/// Which versions of HTTP a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Versions {
+    One,
+    OneAndTwo,
+}
+
+/// What the connections of one listener on one thread share.
+pub(crate) struct Place {
+    pub(crate) timeouts: Timeouts,
+    pub(crate) versions: Versions,
+    pub(crate) metrics: Arc<Metrics>,
+    date: Cell<[u8; DATE]>,
+}
+
+/// The end of the server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Drain {
+    /// No new connections; idle ones are closed, the others finish.
+    pub(crate) begun: CancellationToken,
+    /// Whoever is still here is cut off.
+    pub(crate) over: CancellationToken,
+}
+
+/// The length of `Sun, 06 Nov 1994 08:49:37 GMT`.
+const DATE: usize = 29;
+/// How often the date in answers is written anew.
+const DATE_EVERY: Duration = Duration::from_millis(500);
+
+/// Serves a connection to its end.
+pub(crate) async fn serve<S: Store + 'static>(
+    stream: TcpStream,
+    peer: IpAddr,
+    front: Rc<Front<S>>,
+    place: Rc<Place>,
+    drain: Drain,
+) {
+    let served = async {
+        let mut connection = Connection::new(stream, peer, &front, &place, &drain);
+        match connection.first().await? {
+            First::One => connection.serve().await,
+            First::Nothing => Ok(()),
+            First::Two if place.versions == Versions::One => {
+                place.metrics.refused(Refused::NoHttp);
+                Ok(())
+            }
+            First::Two => {
+                let (stream, read) = connection.into_parts();
+                http2::serve(stream, read, peer, &front, &place, &drain).await
+            }
+        }
+    };
+    tokio::select! {
+        // A connection that breaks is its client's business, and there is nobody to tell.
+        _ = served => {}
+        () = drain.over.cancelled() => place.metrics.refused(Refused::CutOff),
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    pub(crate) fn new(timeouts: Timeouts, versions: Versions, metrics: Arc<Metrics>) -> Self {
+        Self { timeouts, versions, metrics, date: Cell::new([b' '; DATE]) }
+    }
+
+    pub(crate) fn date(&self) -> [u8; DATE] {
+        self.date.get()
+    }
+
+    /// Keeps the date current, for ever.
+    pub(crate) async fn keep_date(&self, clock: &Clock) {
+        let mut ticks = tokio::time::interval(DATE_EVERY);
+        loop {
+            ticks.tick().await;
+            let since = Duration::from_nanos(clock.now().calendar.as_nanos());
+            let now = SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH);
+            if let Ok(date) = httpdate::fmt_http_date(now).as_bytes().try_into() {
+                self.date.set(date);
+            }
+        }
+    }
+}
+
+// === impl Drain ===
+
+impl Drain {
+    /// Begins to end, and cuts off whoever has not finished after this time.
+    pub(crate) async fn end(
+        &self,
+        within: Duration,
+        all_done: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        self.begun.cancel();
+        let ended = tokio::time::timeout(within, all_done).await;
+        self.over.cancel();
+        ended.map_err(|_| io::ErrorKind::TimedOut.into())
+    }
+}

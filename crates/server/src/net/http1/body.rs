@@ -1,0 +1,240 @@
+//! The body of a request: so many bytes, or chunks.
+//!
+//! Memory grows with the bytes that arrive, never with what a length announces.
+
+use super::head::Length;
+use crate::bounds;
+use bytes::{Buf, BytesMut};
+use httparse::Status;
+
+/// How large a body may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Most {
+    /// Any body.
+    pub(crate) one: usize,
+    /// One that begins like a list.
+    pub(crate) batch: usize,
+}
+
+/// A body that is being read.
+pub(crate) struct Body {
+    bytes: Vec<u8>,
+    most: Most,
+    left: Left,
+}
+
+/// What is still to come.
+enum Left {
+    Nothing,
+    Bytes(usize),
+    /// The line with the size of a chunk.
+    ChunkLine,
+    /// So much of a chunk.
+    Chunk(usize),
+    /// The line end behind a chunk.
+    ChunkEnd,
+    /// Trailers, of which so many bytes were read over.
+    Trailers(usize),
+}
+
+/// Why a body is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyError {
+    /// It has more bytes than this.
+    TooLarge(usize),
+    BadChunk,
+}
+
+impl Most {
+    pub(crate) const fn bytes(bytes: usize) -> Self {
+        Self { one: bytes, batch: bytes }
+    }
+
+    /// What a body that begins so may have.
+    pub(crate) fn of(self, beginning: &[u8]) -> usize {
+        let list = beginning.trim_ascii_start().first() == Some(&b'[');
+        if list { self.batch } else { self.one }
+    }
+}
+
+impl Body {
+    pub(crate) fn new(length: Length, most: Most) -> Result<Self, BodyError> {
+        let left = match length {
+            Length::None => Left::Nothing,
+            Length::Bytes(bytes) if bytes > most.batch => {
+                return Err(BodyError::TooLarge(most.batch));
+            }
+            Length::Bytes(bytes) => Left::Bytes(bytes),
+            Length::Chunks => Left::ChunkLine,
+        };
+        Ok(Self { bytes: Vec::new(), most, left })
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Takes what has arrived; true when that was all.
+    pub(crate) fn take_from(&mut self, input: &mut BytesMut) -> Result<bool, BodyError> {
+        loop {
+            self.left = match self.left {
+                Left::Nothing => return Ok(true),
+                Left::Bytes(0) => Left::Nothing,
+                Left::Chunk(0) => Left::ChunkEnd,
+                _ if input.is_empty() => return Ok(false),
+                Left::Bytes(left) => Left::Bytes(self.move_from(input, left)?),
+                Left::Chunk(left) => Left::Chunk(self.move_from(input, left)?),
+                Left::ChunkLine => match self.chunk_line(input)? {
+                    Some(left) => left,
+                    None => return Ok(false),
+                },
+                Left::ChunkEnd => match input.get(..2) {
+                    Some(b"\r\n") => {
+                        input.advance(2);
+                        Left::ChunkLine
+                    }
+                    Some(_) => return Err(BodyError::BadChunk),
+                    None => return Ok(false),
+                },
+                Left::Trailers(read) => match trailer(input, read)? {
+                    Some(left) => left,
+                    None => return Ok(false),
+                },
+            }
+        }
+    }
+
+    /// Moves at most so many bytes, and says how many are left.
+    fn move_from(&mut self, input: &mut BytesMut, left: usize) -> Result<usize, BodyError> {
+        let count = left.min(input.len());
+        self.bytes.extend_from_slice(&input.split_to(count));
+        // The first bytes say what it is, so what is announced is judged by them.
+        self.fits(left.saturating_sub(count))?;
+        Ok(left.saturating_sub(count))
+    }
+
+    /// Whether so many bytes more would still be little enough.
+    fn fits(&self, more: usize) -> Result<(), BodyError> {
+        let most = self.most.of(&self.bytes);
+        // While only blanks have come, nothing is known of the rest.
+        let more = if self.bytes.trim_ascii_start().is_empty() { 0 } else { more };
+        let long = self.bytes.len().saturating_add(more) > most;
+        if long { Err(BodyError::TooLarge(most)) } else { Ok(()) }
+    }
+
+    /// Reads the size of the next chunk.
+    fn chunk_line(&self, input: &mut BytesMut) -> Result<Option<Left>, BodyError> {
+        let line = input.get(..input.len().min(bounds::CHUNK_LINE)).unwrap_or_default();
+        let (read, size) = match httparse::parse_chunk_size(line) {
+            Ok(Status::Complete(read)) => read,
+            Ok(Status::Partial) if line.len() < bounds::CHUNK_LINE => return Ok(None),
+            Ok(Status::Partial) | Err(_) => return Err(BodyError::BadChunk),
+        };
+        let ends = line.get(..read).is_some_and(|line| line.ends_with(b"\r\n"));
+        if !ends || !line.first().is_some_and(u8::is_ascii_hexdigit) {
+            return Err(BodyError::BadChunk);
+        }
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        if self.bytes.len().saturating_add(size) > self.most.batch {
+            return Err(BodyError::TooLarge(self.most.batch));
+        }
+        input.advance(read);
+        Ok(Some(if size == 0 { Left::Trailers(0) } else { Left::Chunk(size) }))
+    }
+}
+
+/// Reads over one line after the last chunk; the empty one ends the body.
+fn trailer(input: &mut BytesMut, read: usize) -> Result<Option<Left>, BodyError> {
+    let Some(end) = memchr::memchr(b'\n', input) else {
+        let long = read.saturating_add(input.len()) > bounds::TRAILERS;
+        return if long { Err(BodyError::BadChunk) } else { Ok(None) };
+    };
+    let line = input.split_to(end.saturating_add(1));
+    let read = read.saturating_add(line.len());
+    if !line.ends_with(b"\r\n") || read > bounds::TRAILERS {
+        return Err(BodyError::BadChunk);
+    }
+    Ok(Some(if *line == *b"\r\n" { Left::Nothing } else { Left::Trailers(read) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a body that arrives in pieces of this size.
+    fn read(
+        length: Length,
+        most: Most,
+        text: &[u8],
+        piece: usize,
+    ) -> Result<Option<Vec<u8>>, BodyError> {
+        let mut body = Body::new(length, most)?;
+        let mut input = BytesMut::new();
+        for piece in text.chunks(piece) {
+            input.extend_from_slice(piece);
+            if body.take_from(&mut input)? {
+                return Ok(Some(body.into_bytes()));
+            }
+        }
+        Ok(None)
+    }
+
+    #[test]
+    fn chunks_arrive_in_any_pieces() {
+        let text = b"4\r\nWiki\r\n6;x=y\r\npedia \r\nE\r\nin \r\n\r\nchunks.\r\n0\r\nA: b\r\n\r\n";
+        for piece in 1..=text.len() {
+            let body = read(Length::Chunks, Most::bytes(1_000), text, piece).unwrap().unwrap();
+            assert_eq!(body, b"Wikipedia in \r\n\r\nchunks.", "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn a_length_is_believed_only_as_far_as_it_may() {
+        let five = Most::bytes(5);
+        assert_eq!(read(Length::Bytes(5), five, b"hello", 2), Ok(Some(b"hello".to_vec())));
+        assert_eq!(read(Length::Bytes(6), five, b"hello!", 2), Err(BodyError::TooLarge(5)));
+        assert_eq!(read(Length::Bytes(5), five, b"hell", 2), Ok(None));
+        let chunks = b"3\r\nabc\r\n3\r\nabc\r\n";
+        assert_eq!(read(Length::Chunks, five, chunks, 1), Err(BodyError::TooLarge(5)));
+    }
+
+    #[test]
+    fn only_a_list_may_be_as_large_as_a_list() {
+        let most = Most { one: 5, batch: 8 };
+        for (text, expected) in [
+            (&b"[1,2,34]"[..], Ok(Some(b"[1,2,34]".to_vec()))),
+            (b" [1,2,3]", Ok(Some(b" [1,2,3]".to_vec()))),
+            (b"{1,2,34}", Err(BodyError::TooLarge(5))),
+            (b"        ", Err(BodyError::TooLarge(5))),
+        ] {
+            for piece in [1, 8] {
+                assert_eq!(read(Length::Bytes(8), most, text, piece), expected, "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_chunk_is_refused() {
+        let long = format!("1;{}\r\nx\r\n0\r\n\r\n", "e".repeat(bounds::CHUNK_LINE));
+        let trailers = format!("0\r\n{}\r\n", "a: b\r\n".repeat(bounds::TRAILERS / 6 + 1));
+        let bad = [
+            "-1\r\n",
+            "FFFFFFFFFFFFFFFFF\r\n",
+            "x\r\n",
+            "\r\n",
+            ";a\r\n",
+            " 1\r\nx",
+            "1\nx\r\n0\r\n\r\n",
+            "1\r\nxy0\r\n\r\n",
+            "0\r\nA: b\n\r\n",
+            &long,
+            &trailers,
+        ];
+        for text in bad {
+            for piece in [1, 7, text.len()] {
+                let read = read(Length::Chunks, Most::bytes(1_000), text.as_bytes(), piece);
+                assert_eq!(read, Err(BodyError::BadChunk), "{text:?} in pieces of {piece}");
+            }
+        }
+    }
+}

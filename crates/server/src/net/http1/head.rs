@@ -1,0 +1,291 @@
+//! The head of a request: what the parser leaves open.
+//!
+//! Pure: bytes in, a framing or an error out.
+
+use crate::bounds;
+use crate::metrics::Refused;
+use http::StatusCode;
+use httparse::{Header, Request, Status};
+
+/// How a request is cut out of the stream of bytes, and what it asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Framing<'h> {
+    pub(crate) path: &'h str,
+    pub(crate) query: Option<&'h str>,
+    pub(crate) length: Length,
+    /// The connection ends with this request.
+    pub(crate) close: bool,
+    /// The client waits for a word before it sends the body.
+    pub(crate) expects: bool,
+}
+
+/// How long a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    None,
+    Bytes(usize),
+    Chunks,
+}
+
+/// Why something is no request. The connection is closed after each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HeadError {
+    #[error("this is no HTTP")]
+    NoHttp,
+    #[error("the request is not well formed: {0}")]
+    Malformed(&'static str),
+    #[error("the request line has more than {} bytes", bounds::REQUEST_LINE)]
+    LineTooLong,
+    #[error(
+        "the header has more than {} fields or {} bytes",
+        bounds::HEADERS,
+        bounds::HEADER_BLOCK
+    )]
+    HeaderTooLarge,
+    #[error("this version of HTTP is not spoken here; HTTP/1.1 is")]
+    Version,
+    #[error("this transfer coding is not known here; `chunked` alone is")]
+    Coding,
+    #[error("the body has more than {0} bytes")]
+    BodyTooLarge(usize),
+    #[error("a chunk of the body is not well formed")]
+    BadChunk,
+    #[error("the request was not finished in time")]
+    Late,
+    /// The other side left in the middle of a request; nobody is there to be told.
+    #[error("the connection ended within a request")]
+    CutShort,
+}
+
+/// Where the head ends, looked for behind what was looked through before.
+pub(crate) fn end(input: &[u8], seen: usize) -> Option<usize> {
+    // The end may have begun in what was seen: three bytes of four.
+    let from = seen.saturating_sub(3);
+    let rest = input.get(from..)?;
+    let ends = memchr::memchr_iter(b'\n', rest).map(|at| at.saturating_add(from).saturating_add(1));
+    // A line feed alone ends lines for some readers, so it ends a head here, which is then refused.
+    ends.into_iter().find(|end| {
+        let lines = input.get(..*end).unwrap_or_default();
+        lines.ends_with(b"\n\r\n") || lines.ends_with(b"\n\n")
+    })
+}
+
+/// Whether the beginning of a head could become one.
+pub(crate) fn plausible(input: &[u8]) -> Result<(), HeadError> {
+    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let method = input.iter().take_while(|byte| **byte != b' ').take(LONGEST_METHOD);
+    if !method.clone().all(token) || method.count() == LONGEST_METHOD {
+        return Err(HeadError::NoHttp);
+    }
+    if memchr::memchr(b'\n', input).is_none() && input.len() > bounds::REQUEST_LINE {
+        return Err(HeadError::LineTooLong);
+    }
+    if input.len() > bounds::REQUEST_LINE.saturating_add(bounds::HEADER_BLOCK) {
+        return Err(HeadError::HeaderTooLarge);
+    }
+    Ok(())
+}
+
+/// The longest registered method has 17 letters.
+const LONGEST_METHOD: usize = 32;
+
+/// What a parsed head says of its request.
+pub(crate) fn framing<'h>(
+    parsed: httparse::Result<usize>,
+    request: &Request<'_, 'h>,
+    bytes: &[u8],
+) -> Result<Framing<'h>, HeadError> {
+    sizes(bytes)?;
+    match parsed {
+        Ok(Status::Complete(length)) if length == bytes.len() => {}
+        Ok(_) => return Err(HeadError::Malformed("its lines")),
+        Err(error) => return Err(refused(error, bytes)),
+    }
+    let eleven = request.version == Some(1);
+    let fields = Fields::of(request.headers)?;
+    let (path, query) = target(request, fields.host, eleven)?;
+    let length = length(&fields, eleven)?;
+    let close = fields.close || !(eleven || fields.keep_alive);
+    Ok(Framing { path, query, length, close, expects: fields.expects && eleven })
+}
+
+/// What the parser would not have.
+fn refused(error: httparse::Error, bytes: &[u8]) -> HeadError {
+    match error {
+        httparse::Error::TooManyHeaders => HeadError::HeaderTooLarge,
+        httparse::Error::Version => {
+            let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            let versioned = line.windows(6).any(|word| word == b" HTTP/");
+            if versioned { HeadError::Version } else { HeadError::NoHttp }
+        }
+        httparse::Error::HeaderName => HeadError::Malformed("the name of a header field"),
+        httparse::Error::HeaderValue => HeadError::Malformed("the value of a header field"),
+        httparse::Error::NewLine => HeadError::Malformed("a line end"),
+        httparse::Error::Token | httparse::Error::Status => {
+            HeadError::Malformed("the request line")
+        }
+    }
+}
+
+/// Lines end in carriage return and line feed, and there is a bound on them.
+fn sizes(bytes: &[u8]) -> Result<(), HeadError> {
+    let mut first = None;
+    for at in memchr::memchr_iter(b'\n', bytes) {
+        if at.checked_sub(1).and_then(|before| bytes.get(before)) != Some(&b'\r') {
+            return Err(HeadError::Malformed("a line end"));
+        }
+        first.get_or_insert(at);
+    }
+    let line = first.unwrap_or(bytes.len());
+    if line > bounds::REQUEST_LINE {
+        return Err(HeadError::LineTooLong);
+    }
+    if bytes.len().saturating_sub(line) > bounds::HEADER_BLOCK {
+        return Err(HeadError::HeaderTooLarge);
+    }
+    Ok(())
+}
+
+/// The fields that are about the connection.
+#[derive(Default)]
+struct Fields<'h> {
+    host: Option<&'h [u8]>,
+    length: Option<&'h [u8]>,
+    coding: Option<&'h [u8]>,
+    close: bool,
+    keep_alive: bool,
+    expects: bool,
+}
+
+impl<'h> Fields<'h> {
+    fn of(headers: &[Header<'h>]) -> Result<Self, HeadError> {
+        let mut fields = Self::default();
+        for header in headers {
+            fields.read(header)?;
+        }
+        Ok(fields)
+    }
+
+    fn read(&mut self, header: &Header<'h>) -> Result<(), HeadError> {
+        let value = header.value;
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        // Names of other lengths are none of these.
+        match header.name.len() {
+            4 if is("host") => once(&mut self.host, value, "two `host` fields")?,
+            6 if is("expect") => self.expects = value.eq_ignore_ascii_case(b"100-continue"),
+            7 if is("upgrade") && value.eq_ignore_ascii_case(b"websocket") => {
+                return Err(HeadError::Malformed("it wants a websocket, and there is none here"));
+            }
+            10 if is("connection") => {
+                let mut words = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+                self.close |= words.clone().any(|word| word.eq_ignore_ascii_case(b"close"));
+                self.keep_alive |= words.any(|word| word.eq_ignore_ascii_case(b"keep-alive"));
+            }
+            14 if is("content-length") => once(&mut self.length, value, "two lengths")?,
+            17 if is("transfer-encoding") => {
+                once(&mut self.coding, value, "two transfer codings")?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the value of a field that must not be repeated.
+fn once<'h>(
+    field: &mut Option<&'h [u8]>,
+    value: &'h [u8],
+    repeated: &'static str,
+) -> Result<(), HeadError> {
+    match field.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(HeadError::Malformed(repeated)),
+    }
+}
+
+/// The path and the query. A host may be named twice, but not differently.
+fn target<'h>(
+    request: &Request<'_, 'h>,
+    host: Option<&[u8]>,
+    eleven: bool,
+) -> Result<(&'h str, Option<&'h str>), HeadError> {
+    if eleven && host.is_none() {
+        return Err(HeadError::Malformed("no `host` field"));
+    }
+    if host.is_some_and(|host| !host.iter().all(u8::is_ascii_graphic)) {
+        return Err(HeadError::Malformed("the `host` field"));
+    }
+    let target = request.path.unwrap_or_default();
+    let origin = if target.starts_with('/') || target == "*" {
+        target
+    } else {
+        let rest = ["http://", "https://"].iter().find_map(|scheme| target.strip_prefix(scheme));
+        let rest = rest.ok_or(HeadError::Malformed("its target"))?;
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_bytes())) {
+            return Err(HeadError::Malformed("it names two hosts"));
+        }
+        if path.is_empty() { "/" } else { path }
+    };
+    Ok(match origin.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (origin, None),
+    })
+}
+
+/// How long the body is. Two answers to that question are none.
+fn length(fields: &Fields<'_>, eleven: bool) -> Result<Length, HeadError> {
+    match (fields.length, fields.coding) {
+        (None, None) => Ok(Length::None),
+        (Some(_), Some(_)) => Err(HeadError::Malformed("a length beside a transfer coding")),
+        (None, Some(_)) if !eleven => Err(HeadError::Malformed("chunks in HTTP/1.0")),
+        (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Length::Chunks),
+        (None, Some(coding)) => {
+            let words = coding.to_ascii_lowercase();
+            let chunked = words.windows(7).any(|word| word == b"chunked");
+            Err(if chunked {
+                HeadError::Malformed("its transfer coding")
+            } else {
+                HeadError::Coding
+            })
+        }
+        (Some(digits), None) => {
+            let digits = Some(digits).filter(|digits| {
+                !digits.is_empty() && digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit)
+            });
+            let text = digits.and_then(|digits| str::from_utf8(digits).ok());
+            let length = text.and_then(|text| text.parse().ok());
+            length.map(Length::Bytes).ok_or(HeadError::Malformed("its length"))
+        }
+    }
+}
+
+// === impl HeadError ===
+
+impl HeadError {
+    pub(crate) const fn status(self) -> Option<StatusCode> {
+        Some(match self {
+            Self::NoHttp | Self::Malformed(_) | Self::BadChunk => StatusCode::BAD_REQUEST,
+            Self::LineTooLong => StatusCode::URI_TOO_LONG,
+            Self::HeaderTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
+            Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Late => StatusCode::REQUEST_TIMEOUT,
+            Self::CutShort => return None,
+        })
+    }
+
+    pub(crate) const fn kind(self) -> Refused {
+        match self {
+            Self::NoHttp => Refused::NoHttp,
+            Self::Malformed(_) | Self::Version | Self::Coding | Self::BadChunk => {
+                Refused::Malformed
+            }
+            Self::LineTooLong | Self::HeaderTooLarge | Self::BodyTooLarge(_) => Refused::TooLarge,
+            Self::Late => Refused::Late,
+            Self::CutShort => Refused::CutShort,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! HTTP/2: streams of one connection at once, each a request.
+//!
+//! The protocol is hyper's. What is set here are its bounds, and what it leaves open: time.
+
+use super::guard::Guarded;
+use super::http1::HeadError;
+use super::{Drain, Place};
+use crate::bounds;
+use crate::call::{Answer, Call, Headers};
+use crate::front::Front;
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::rt::Executor;
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+use tidegate::Store;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+/// Runs the streams of a connection where the connection runs.
+#[derive(Clone, Copy)]
+struct Here;
+
+/// What a connection is doing.
+#[derive(Default)]
+struct Busy {
+    streams: Cell<usize>,
+    since: Cell<Option<Instant>>,
+}
+
+impl<F: Future<Output = ()> + 'static> Executor<F> for Here {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve<S: Store + 'static>(
+    stream: TcpStream,
+    read: BytesMut,
+    peer: IpAddr,
+    front: &Rc<Front<S>>,
+    place: &Rc<Place>,
+    drain: &Drain,
+) -> io::Result<()> {
+    let busy = Rc::new(Busy::default());
+    let service = service_fn(|request: Request<Incoming>| {
+        let (front, place, busy) = (Rc::clone(front), Rc::clone(place), Rc::clone(&busy));
+        async move {
+            busy.streams.set(busy.streams.get().saturating_add(1));
+            let answer = one_request(request, peer, &front, &place).await;
+            busy.streams.set(busy.streams.get().saturating_sub(1));
+            busy.since.set(Some(Instant::now()));
+            Ok::<_, Infallible>(response(answer, &place))
+        }
+    });
+    let io = TokioIo::new(Guarded::new(stream, read));
+    let mut connection = pin!(builder(place).serve_connection(io, service));
+    let mut look = tokio::time::interval(place.timeouts.idle.min(Duration::from_secs(1)));
+    let mut end: Option<Instant> = None;
+    busy.since.set(Some(Instant::now()));
+    loop {
+        let over = end.unwrap_or_else(far);
+        tokio::select! {
+            served = connection.as_mut() => return served.map_err(io::Error::other),
+            () = drain.begun.cancelled(), if end.is_none() => {
+                connection.as_mut().graceful_shutdown();
+                end = Some(far());
+            }
+            _ = look.tick(), if end.is_none() => {
+                if busy.idle_for() > place.timeouts.idle {
+                    connection.as_mut().graceful_shutdown();
+                    // Whoever has not even read our goodbye by then is not waited for.
+                    end = Some(Instant::now() + place.timeouts.head);
+                }
+            }
+            () = tokio::time::sleep_until(over) => return Ok(()),
+        }
+    }
+}
+
+/// Later than anything here.
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(86_400)
+}
+
+impl Busy {
+    /// How long nobody has asked for anything.
+    fn idle_for(&self) -> Duration {
+        match (self.streams.get(), self.since.get()) {
+            (0, Some(since)) => since.elapsed(),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+fn builder(place: &Place) -> Builder<Here> {
+    let mut builder = Builder::new(Here);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(bounds::STREAMS)
+        .max_pending_accept_reset_streams(bounds::PENDING_RESETS)
+        .max_local_error_reset_streams(bounds::PROVOKED_RESETS)
+        .max_header_list_size(u32::try_from(bounds::HEADER_BLOCK).unwrap_or(u32::MAX))
+        .max_send_buf_size(bounds::UNWRITTEN)
+        // A peer that is gone without a word is noticed.
+        .keep_alive_interval(place.timeouts.idle)
+        .keep_alive_timeout(place.timeouts.body);
+    builder
+}
+
+async fn one_request<S: Store + 'static>(
+    request: Request<Incoming>,
+    peer: IpAddr,
+    front: &Front<S>,
+    place: &Place,
+) -> Answer {
+    let (parts, body) = request.into_parts();
+    let call = Call {
+        peer,
+        method: parts.method.as_str(),
+        path: parts.uri.path(),
+        query: parts.uri.query(),
+        headers: Headers::Map(&parts.headers),
+        body: b"",
+    };
+    if let Err(error) = whole(&parts) {
+        return refused(error, place);
+    }
+    let most = match front.begin(&call) {
+        Ok(most) => most,
+        Err(answer) => return answer,
+    };
+    let deadline = Instant::now() + place.timeouts.body;
+    let body = match timeout_at(deadline, bytes(body, most)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => return refused(error, place),
+        Err(_) => return refused(HeadError::Late, place),
+    };
+    front.answer(&Call { body: &body, ..call }).await
+}
+
+/// What HTTP/1 asks of a head too.
+fn whole(parts: &http::request::Parts) -> Result<(), HeadError> {
+    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if target > bounds::REQUEST_LINE {
+        return Err(HeadError::LineTooLong);
+    }
+    if parts.headers.len() > bounds::HEADERS {
+        return Err(HeadError::HeaderTooLarge);
+    }
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    match (parts.uri.authority(), hosts.next(), hosts.next()) {
+        (None, None, _) => Err(HeadError::Malformed("no authority")),
+        (_, Some(_), Some(_)) => Err(HeadError::Malformed("two `host` fields")),
+        (Some(authority), Some(host), None)
+            if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) =>
+        {
+            Err(HeadError::Malformed("it names two hosts"))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn bytes(mut body: Incoming, most: super::Most) -> Result<Vec<u8>, HeadError> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return Err(HeadError::CutShort) };
+        let Ok(data) = frame.into_data() else { continue };
+        bytes.extend_from_slice(&data);
+        let most = most.of(&bytes);
+        if bytes.len() > most {
+            return Err(HeadError::BodyTooLarge(most));
+        }
+    }
+    Ok(bytes)
+}
+
+fn refused(error: HeadError, place: &Place) -> Answer {
+    place.metrics.refused(error.kind());
+    Answer::problem(error.status().unwrap_or(StatusCode::BAD_REQUEST), &error.to_string())
+}
+
+fn response(answer: Answer, place: &Place) -> Response<Full<Bytes>> {
+    let Answer { status, kind, fields, body } = answer;
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = fields;
+    let headers = response.headers_mut();
+    if !kind.is_empty() {
+        headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    }
+    if let Ok(date) = http::HeaderValue::from_bytes(&place.date()) {
+        headers.insert(header::DATE, date);
+    }
+    response
+}

@@ -1,0 +1,105 @@
+//! Workers: a thread and a runtime each, and their connections.
+
+use super::door::Slot;
+use super::{Drain, Place, serve};
+use crate::front::Front;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use tidegate::{Clock, Store};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio_util::task::TaskTracker;
+
+/// The threads that serve a listener's connections.
+pub(crate) struct Workers {
+    threads: Vec<JoinHandle<()>>,
+    /// Unbounded, because the door bounds how many connections there are.
+    senders: Vec<UnboundedSender<Arrival>>,
+    next: usize,
+}
+
+/// Somebody who was let in.
+struct Arrival {
+    stream: std::net::TcpStream,
+    peer: IpAddr,
+    slot: Slot,
+}
+
+impl Workers {
+    /// Starts so many threads, each with a front of its own.
+    pub(crate) fn start<S: Store + 'static>(
+        count: usize,
+        clock: &Clock,
+        drain: &Drain,
+        make: impl Fn() -> (Front<S>, Place) + Clone + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut workers = Self { threads: Vec::new(), senders: Vec::new(), next: 0 };
+        for number in 0..count {
+            let (sender, arrivals) = mpsc::unbounded_channel();
+            let (make, clock, drain) = (make.clone(), clock.clone(), drain.clone());
+            let runtime_failed = move || -> io::Result<()> {
+                let runtime = Builder::new_current_thread()
+                    .enable_all()
+                    .build_local(LocalOptions::default())?;
+                runtime.block_on(work(arrivals, make(), clock, drain));
+                Ok(())
+            };
+            let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+            let run = move || {
+                if let Err(error) = runtime_failed() {
+                    tracing::error!(%error, "a worker could not start");
+                }
+            };
+            workers.threads.push(thread.spawn(run)?);
+            workers.senders.push(sender);
+        }
+        Ok(workers)
+    }
+
+    /// Hands a connection to the worker whose turn it is.
+    pub(crate) fn deliver(&mut self, stream: TcpStream, peer: IpAddr, slot: Slot) {
+        let Ok(stream) = stream.into_std() else { return };
+        let next = self.next.checked_rem(self.senders.len()).unwrap_or(0);
+        self.next = next.saturating_add(1);
+        if let Some(sender) = self.senders.get(next) {
+            // A worker that is gone drops the connection, which closes it.
+            let _ = sender.send(Arrival { stream, peer, slot });
+        }
+    }
+
+    /// Waits until all have served their last connection.
+    pub(crate) async fn finish(self) {
+        drop(self.senders);
+        let threads = self.threads;
+        let joined = tokio::task::spawn_blocking(move || {
+            threads.into_iter().for_each(|thread| _ = thread.join());
+        });
+        let _ = joined.await;
+    }
+}
+
+/// Serves connections until there are no more to come and the last has ended.
+async fn work<S: Store + 'static>(
+    mut arrivals: UnboundedReceiver<Arrival>,
+    (front, place): (Front<S>, Place),
+    clock: Clock,
+    drain: Drain,
+) {
+    let (front, place) = (Rc::new(front), Rc::new(place));
+    let dated = Rc::clone(&place);
+    tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
+    let connections = TaskTracker::new();
+    while let Some(Arrival { stream, peer, slot }) = arrivals.recv().await {
+        let Ok(stream) = TcpStream::from_std(stream) else { continue };
+        let (front, place, drain) = (Rc::clone(&front), Rc::clone(&place), drain.clone());
+        connections.spawn_local(async move {
+            serve(stream, peer, front, place, drain).await;
+            drop(slot);
+        });
+    }
+    connections.close();
+    connections.wait().await;
+}

@@ -1,0 +1,394 @@
+//! What decides: the policy of the file, or one that was sent in its place, and the changes of operators.
+//!
+//! ```text
+//!   file, signal ──┐                                  ┌──► limiter (a new version, at one moment)
+//!   admin ─────────┼──► rulebook: judged, written ────┤
+//!   start ─────────┘                                  └──► audit log
+//! ```
+//!
+//! Everything that changes the rules goes through here, one at a time. A policy with mistakes changes nothing:
+//! what decided before goes on deciding, and everybody who could wonder is told.
+
+mod diff;
+mod watch;
+
+pub(crate) use diff::Difference;
+pub(crate) use watch::watch;
+
+use crate::audit::{Actor, Audit};
+use crate::control::{Action, Change, Control, Document, Event, RefusedChange, Uploaded};
+use crate::files;
+use crate::health::Health;
+use crate::metrics::{Metrics, Reload};
+use data_encoding::HEXLOWER;
+use serde_json::json;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tidegate::{Clock, Limiter, LimiterError, Policy, PolicyError, Secret, Store};
+use tidegate_policy::printable;
+
+/// The rules that are in force, and the only way to change them.
+pub(crate) struct Rulebook<S> {
+    limiter: Limiter<S>,
+    secret: Secret,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    /// The policy file; without one the usual policy decides.
+    file: Option<PathBuf>,
+    control_file: PathBuf,
+    /// Held while something changes; requests never wait for it.
+    state: Mutex<State>,
+}
+
+struct State {
+    control: Control,
+    audit: Audit,
+    /// The file's text, as it was last read without mistakes.
+    file_text: Vec<u8>,
+    /// What decides now.
+    text: Vec<u8>,
+    policy: Policy,
+}
+
+/// What starts without a policy of its own.
+pub(crate) const USUAL_POLICY: &str = "\
+# What tidegate decides by when it is given no policy: 15 requests a second for each client address.
+version: 1
+identity: { trusted: [127.0.0.0/8, \"::1/128\"] }
+rules:
+  - { name: per-client, key: [ip], limits: [15/s] }
+";
+
+/// As large as a policy may be.
+pub(crate) const MOST_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Why rules were not changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RulebookError {
+    #[error("{0}")]
+    Policy(#[from] PolicyError),
+    /// More than half of the rules would be gone.
+    #[error("it would drop {dropped} of {rules} rules: {names}")]
+    Drops { dropped: usize, rules: usize, names: String },
+    #[error("{0}")]
+    Change(#[from] RefusedChange),
+    #[error("{0}")]
+    Limiter(#[from] LimiterError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// How sure somebody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sure {
+    /// Refuse what drops most of the rules: it may be half a file.
+    Careful,
+    /// It is meant.
+    Forced,
+}
+
+/// What a rulebook stands on.
+pub(crate) struct Ground {
+    pub(crate) secret: Secret,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl<S: Store> Rulebook<S> {
+    /// Takes up what was left: the file's policy is in the limiter already, and the changes of operators
+    /// are put on it.
+    pub(crate) fn open(
+        limiter: Limiter<S>,
+        ground: Ground,
+        text: Vec<u8>,
+    ) -> Result<Self, RulebookError> {
+        let Ground { secret, clock, metrics, health, data_dir, file } = ground;
+        let control_file = data_dir.join("control.json");
+        let document = read_document(&control_file)?;
+        let audit = Audit::open(&data_dir, &secret)?;
+        if let Some(line) = audit.broken {
+            let text = format!("audit.log was changed by somebody else: line {line}");
+            tracing::error!("{text}");
+            health.complain("audit", Some(text));
+        }
+        let policy = Policy::parse(&text)?;
+        let control = Control::new(document);
+        let state = State { control, audit, file_text: text.clone(), text, policy };
+        let state = Mutex::new(state);
+        let rulebook = Self { limiter, secret, clock, metrics, health, file, control_file, state };
+        rulebook.take_up()?;
+        Ok(rulebook)
+    }
+
+    /// Puts the document of the last run in force.
+    fn take_up(&self) -> Result<(), RulebookError> {
+        let mut state = self.lock();
+        if *state.control.document() == Document::default() {
+            return Ok(());
+        }
+        if let Some(uploaded) = state.control.document().policy.clone() {
+            if uploaded.over == digest(&state.file_text) {
+                state.policy = Policy::parse(&uploaded.text)?;
+                state.text = uploaded.text.into_bytes();
+            } else {
+                tracing::warn!(
+                    "the policy file is newer than the policy that was sent; the file decides"
+                );
+                self.forget_upload(&mut state)?;
+            }
+        }
+        self.install(&state).map(|_| ())
+    }
+
+    // === the file ===
+
+    /// The file that is watched.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Reads the file again. What is wrong with it is logged, counted and told by `/ready`.
+    pub(crate) fn reload(&self, sure: Sure) {
+        let Some(path) = &self.file else {
+            tracing::info!("there is no policy file to read again");
+            return;
+        };
+        let name = printable(&path.display().to_string());
+        match self.try_reload(path, sure) {
+            Ok(None) => tracing::info!(file = name, "the policy file has not changed"),
+            Ok(Some(version)) => {
+                self.metrics.reloaded(Reload::Applied);
+                self.health.complain("policy", None);
+                tracing::info!(file = name, version, "the policy was read again");
+            }
+            Err(error) => {
+                self.metrics.reloaded(Reload::Refused);
+                let hint = match (&error, sure) {
+                    (RulebookError::Drops { .. }, Sure::Careful) => {
+                        "; if that is meant, send SIGHUP"
+                    }
+                    _ => "",
+                };
+                let text = format!("{error}{hint}");
+                for line in text.lines().take(20) {
+                    tracing::error!(file = name, "the policy is not changed: {}", printable(line));
+                }
+                let first = text.lines().next().unwrap_or_default();
+                self.health.complain("policy", Some(format!("{name}: {first}")));
+            }
+        }
+    }
+
+    fn try_reload(&self, path: &Path, sure: Sure) -> Result<Option<u64>, RulebookError> {
+        let text = files::read_regular(path, MOST_BYTES)?;
+        let mut state = self.lock();
+        if text == state.file_text {
+            return Ok(None);
+        }
+        let policy = Policy::parse(&text)?;
+        drops(&state.policy, &policy, sure)?;
+        if state.control.document().policy.is_some() {
+            tracing::warn!(
+                "the policy file has changed; the policy that was sent is in force no more"
+            );
+            self.forget_upload(&mut state)?;
+        }
+        state.file_text.clone_from(&text);
+        state.text = text;
+        state.policy = policy;
+        self.install(&state).map(Some)
+    }
+
+    fn forget_upload(&self, state: &mut State) -> Result<(), RulebookError> {
+        self.write(state, Change::Policy(None), None).map(|_| ())
+    }
+
+    // === operators ===
+
+    /// Changes something.
+    pub(crate) fn change(
+        &self,
+        change: Change,
+        expected: Option<u64>,
+        actor: Actor<'_>,
+    ) -> Result<Document, RulebookError> {
+        let mut state = self.lock();
+        change.fits(&state.policy)?;
+        let (kind, details) = (change.kind(), json!(format!("{change:?}")));
+        let details = change_details(&change).unwrap_or(details);
+        let document = self.write(&mut state, change, expected)?;
+        self.install(&state)?;
+        self.noted(&mut state, actor, kind, details);
+        Ok(document)
+    }
+
+    /// Puts a policy in the place of the file's; or only says what that would change.
+    pub(crate) fn upload(
+        &self,
+        text: &str,
+        sure: Sure,
+        dry: bool,
+        expected: Option<u64>,
+        actor: Actor<'_>,
+    ) -> Result<Difference, RulebookError> {
+        let policy = Policy::parse(text).inspect_err(|_| self.metrics.reloaded(Reload::Refused))?;
+        let mut state = self.lock();
+        let difference = Difference::between(&state.text, text.as_bytes(), policy.warnings());
+        if dry {
+            return Ok(difference);
+        }
+        drops(&state.policy, &policy, sure)?;
+        let uploaded = Uploaded { text: text.to_owned(), over: digest(&state.file_text) };
+        self.write(&mut state, Change::Policy(Some(uploaded)), expected)?;
+        state.text = text.as_bytes().to_vec();
+        state.policy = policy;
+        let version = self.install(&state)?;
+        self.metrics.reloaded(Reload::Applied);
+        self.health.complain("policy", None);
+        tracing::info!(version, "a policy was sent");
+        self.noted(&mut state, actor, "policy", difference.json());
+        Ok(difference)
+    }
+
+    /// Goes back to the file's policy.
+    pub(crate) fn withdraw(
+        &self,
+        expected: Option<u64>,
+        actor: Actor<'_>,
+    ) -> Result<Difference, RulebookError> {
+        let mut state = self.lock();
+        let policy = Policy::parse(&state.file_text)?;
+        let difference = Difference::between(&state.text, &state.file_text, policy.warnings());
+        self.write(&mut state, Change::Policy(None), expected)?;
+        state.text = state.file_text.clone();
+        state.policy = policy;
+        self.install(&state)?;
+        self.noted(&mut state, actor, "policy", difference.json());
+        Ok(difference)
+    }
+
+    /// Notes something that is no change of the document.
+    pub(crate) fn note(&self, actor: Actor<'_>, what: &str, details: serde_json::Value) {
+        self.noted(&mut self.lock(), actor, what, details);
+    }
+
+    pub(crate) fn document(&self) -> Document {
+        self.lock().control.document().clone()
+    }
+
+    /// The text that decides, and whether it was sent.
+    pub(crate) fn policy_text(&self) -> (String, bool) {
+        let state = self.lock();
+        let sent = state.control.document().policy.is_some();
+        (String::from_utf8_lossy(&state.text).into_owned(), sent)
+    }
+
+    /// Rules and their tests, for whoever lists them.
+    pub(crate) fn policy(&self) -> Policy {
+        self.lock().policy.clone()
+    }
+
+    pub(crate) fn last_changes(&self, count: usize) -> io::Result<Vec<serde_json::Value>> {
+        self.lock().audit.last(count)
+    }
+
+    // === helpers ===
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leads a change through the protocol: the file is written before anything is in force.
+    fn write(
+        &self,
+        state: &mut State,
+        change: Change,
+        expected: Option<u64>,
+    ) -> Result<Document, RulebookError> {
+        let mut action = state.control.on_event(Event::Asked { change, expected });
+        loop {
+            let event = match action {
+                Action::Refuse(refused) => return Err(refused.into()),
+                Action::Install(document) => return Ok(document),
+                Action::Write(document) => match write_document(&self.control_file, &document) {
+                    Ok(()) => Event::Written,
+                    Err(error) => {
+                        tracing::error!(%error, "the control document could not be written");
+                        Event::NotWritten
+                    }
+                },
+            };
+            action = state.control.on_event(event);
+        }
+    }
+
+    fn install(&self, state: &State) -> Result<u64, RulebookError> {
+        let (changes, unfit) = state.control.document().changes(&state.policy);
+        for text in unfit {
+            tracing::warn!("a change by hand waits for its rule: {}", printable(&text));
+        }
+        Ok(self.limiter.install(state.policy.clone(), changes)?)
+    }
+
+    fn noted(&self, state: &mut State, actor: Actor<'_>, what: &str, details: serde_json::Value) {
+        let version = state.control.document().version;
+        let details = json!({ "version": version, "change": details });
+        let noted = state.audit.append(&self.secret, &self.clock, actor, what, details);
+        if let Err(error) = noted {
+            tracing::error!(%error, "audit.log could not be written");
+            self.health.complain("audit", Some(format!("audit.log could not be written: {error}")));
+        }
+    }
+}
+
+fn change_details(change: &Change) -> Option<serde_json::Value> {
+    match change {
+        Change::Policy(_) => None,
+        Change::Rule(switch) => serde_json::to_value(switch).ok(),
+        Change::Override(one) => serde_json::to_value(one).ok(),
+        Change::Tier(one) => serde_json::to_value(one).ok(),
+    }
+}
+
+/// Half a file is a policy too, with half of the rules.
+fn drops(old: &Policy, new: &Policy, sure: Sure) -> Result<(), RulebookError> {
+    let gone: Vec<&str> = old
+        .rules()
+        .iter()
+        .map(|rule| rule.name())
+        .filter(|name| new.rule(name).is_none())
+        .collect();
+    let (dropped, rules) = (gone.len(), old.rules().len());
+    // Of two or three rules it is no wonder that most are gone.
+    if sure == Sure::Forced || rules < 4 || dropped.saturating_mul(2) <= rules {
+        return Ok(());
+    }
+    let names = gone.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+    Err(RulebookError::Drops { dropped, rules, names })
+}
+
+fn digest(text: &[u8]) -> String {
+    use sha2::{Digest, Sha256};
+    HEXLOWER.encode(&Sha256::digest(text))
+}
+
+fn read_document(path: &Path) -> io::Result<Document> {
+    if !path.exists() {
+        return Ok(Document::default());
+    }
+    let named = |text: String| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {text}", path.display()))
+    };
+    let bytes =
+        files::read_regular(path, 64 * 1024 * 1024).map_err(|error| named(error.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|error| named(error.to_string()))
+}
+
+fn write_document(path: &Path, document: &Document) -> io::Result<()> {
+    files::replace(path, &serde_json::to_vec_pretty(document)?)
+}

@@ -1,0 +1,106 @@
+//! What one policy changes of another, rule by rule.
+
+use serde_json::{Map, Value, json};
+use tidegate_policy::{Document, Problem, Value as Node};
+
+/// Rules that come, go and change; and what is doubtful about the new policy.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    added: Vec<String>,
+    removed: Vec<String>,
+    changed: Vec<(String, Value, Value)>,
+    /// Outside of the rules: identity, tiers.
+    elsewhere: Vec<String>,
+    warnings: Vec<Problem>,
+}
+
+impl Difference {
+    pub(crate) fn between(old: &[u8], new: &[u8], warnings: Vec<Problem>) -> Self {
+        let (old, new) = (read(old), read(new));
+        let names = |rules: &Map<String, Value>| rules.keys().cloned().collect::<Vec<_>>();
+        let (old_rules, new_rules) = (rules(&old), rules(&new));
+        let changed = new_rules.iter().filter_map(|(name, new)| {
+            let old = old_rules.get(name).filter(|old| *old != new)?;
+            Some((name.clone(), old.clone(), new.clone()))
+        });
+        let elsewhere =
+            ["identity", "tiers"].into_iter().filter(|part| old.get(part) != new.get(part));
+        Self {
+            added: names(&new_rules)
+                .into_iter()
+                .filter(|name| !old_rules.contains_key(name))
+                .collect(),
+            removed: names(&old_rules)
+                .into_iter()
+                .filter(|name| !new_rules.contains_key(name))
+                .collect(),
+            changed: changed.collect(),
+            elsewhere: elsewhere.map(str::to_owned).collect(),
+            warnings,
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let changed = self.changed.iter();
+        let changed: Vec<Value> = changed
+            .map(|(rule, before, after)| json!({ "rule": rule, "before": before, "after": after }))
+            .collect();
+        let warnings: Vec<String> = self.warnings.iter().map(Problem::to_string).collect();
+        json!({
+            "added": self.added, "removed": self.removed, "changed": changed,
+            "elsewhere": self.elsewhere, "warnings": warnings,
+        })
+    }
+}
+
+fn read(text: &[u8]) -> Value {
+    Document::parse(text).map_or(Value::Null, |document| plain(&document))
+}
+
+fn rules(policy: &Value) -> Map<String, Value> {
+    let rules = policy.get("rules").and_then(Value::as_array).cloned().unwrap_or_default();
+    let named = |rule: Value| Some((rule.get("name")?.as_str()?.to_owned(), rule));
+    rules.into_iter().filter_map(named).collect()
+}
+
+/// A document without its places.
+fn plain(document: &Document) -> Value {
+    match &document.value {
+        Node::Nothing => Value::Null,
+        Node::Text(text, _) => json!(text),
+        Node::List(list) => list.iter().map(plain).collect(),
+        Node::Map(map) => {
+            map.iter().map(|entry| (entry.name.to_string(), plain(&entry.node))).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_come_go_and_change() {
+        let old = b"{ version: 1, rules: [{ name: a, limits: [1/s] }, { name: b }, { name: c }] }";
+        let new = b"
+version: 1
+tiers: { default: x, known: [x] }
+rules:
+  - { name: a, limits: [2/s] }
+  - { name: c }
+  - { name: d }
+";
+        let difference = Difference::between(old, new, vec![]).json();
+        assert_eq!(
+            difference,
+            json!({
+                "added": ["d"], "removed": ["b"], "elsewhere": ["tiers"], "warnings": [],
+                "changed": [{
+                    "rule": "a",
+                    "before": { "name": "a", "limits": ["1/s"] },
+                    "after": { "name": "a", "limits": ["2/s"] },
+                }],
+            })
+        );
+    }
+}

@@ -1,0 +1,63 @@
+//! Watches the policy file.
+//!
+//! Looking at the file four times a second costs nothing that anybody could measure, and sees what the
+//! kernel's notices miss: links that are swapped somewhere on the way (as mounted configuration is), network
+//! file systems, files that did not exist yet.
+
+use super::{Rulebook, Sure};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate::Store;
+
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
+
+/// What changes when somebody writes a file or puts another in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// Reads the policy again whenever its file has changed, for ever.
+pub(crate) async fn watch<S: Store + 'static>(rulebook: Arc<Rulebook<S>>) {
+    let Some(path) = rulebook.file().map(Path::to_owned) else { return };
+    let mut known = Stamp::of(&path);
+    let mut last = known;
+    let mut ticks = tokio::time::interval(LOOKED_AT_EVERY);
+    loop {
+        ticks.tick().await;
+        let now = Stamp::of(&path);
+        // A file that is being written changes from look to look; it is read when it rests.
+        if now.is_some() && now != known && now == last {
+            known = now;
+            let rulebook = Arc::clone(&rulebook);
+            let read = tokio::task::spawn_blocking(move || rulebook.reload(Sure::Careful));
+            if read.await.is_err() {
+                tracing::error!(
+                    "reading the policy met a mistake of ours; the policy is not changed"
+                );
+            }
+        }
+        last = now;
+    }
+}
+
+impl Stamp {
+    /// Links are followed: what counts is the file at the end.
+    fn of(path: &Path) -> Option<Self> {
+        let of = |meta: Metadata| Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        };
+        std::fs::metadata(path).ok().map(of)
+    }
+}

@@ -1,0 +1,225 @@
+//! The table of settings: names, defaults, what they are for.
+
+use clap::{Arg, ArgMatches, Command};
+use tidegate_policy::printable;
+
+/// One setting.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// Its name in the file: `http.idle_timeout`.
+    pub(crate) name: &'static str,
+    pub(crate) default: &'static str,
+    /// What a value looks like.
+    shape: &'static str,
+    help: &'static str,
+}
+
+const fn setting(
+    name: &'static str,
+    shape: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Setting {
+    Setting { name, default, shape, help }
+}
+
+/// All settings; those with a point in their names stand together.
+pub(crate) const TABLE: &[Setting] = &[
+    setting(
+        "policy",
+        "FILE",
+        "",
+        "The rules; without one, 15 requests a second per client address",
+    ),
+    setting("store", "URL", "memory:", "Where states live"),
+    setting(
+        "data_dir",
+        "DIR",
+        "tidegate-data",
+        "Where the secret, tokens, changes and the audit log lie",
+    ),
+    setting(
+        "secret_file",
+        "FILE",
+        "",
+        "The secret of the deployment; usually `secret` in the data directory",
+    ),
+    setting("workers", "N", "auto", "Threads that serve requests; usually one for each core"),
+    setting("settle_within", "TIME", "60s", "How long a receipt can be settled"),
+    setting(
+        "drain_timeout",
+        "TIME",
+        "10s",
+        "How long a stop waits for requests that were received",
+    ),
+    setting("memory.budget", "SIZE", "256MiB", "Memory for states, never passed"),
+    setting(
+        "http.listen",
+        "ADDR",
+        "127.0.0.1:8080",
+        "Where requests are decided; `off` for nowhere",
+    ),
+    setting(
+        "http.header_timeout",
+        "TIME",
+        "10s",
+        "From the first byte of a request to the end of its head",
+    ),
+    setting(
+        "http.body_timeout",
+        "TIME",
+        "20s",
+        "For a body to arrive, and for an answer to be taken",
+    ),
+    setting("http.idle_timeout", "TIME", "60s", "Between the requests of a connection"),
+    setting("http.connections", "N", "10000", "Connections at once"),
+    setting(
+        "http.connections_per_source",
+        "N",
+        "1000",
+        "Connections at once from one address or IPv6 /64",
+    ),
+    setting(
+        "http.legacy_headers",
+        "FORM",
+        "off",
+        "X-RateLimit-* in forward auth, with the reset as `delta` or `epoch`",
+    ),
+    setting(
+        "admin.listen",
+        "ADDR",
+        "127.0.0.1:8082",
+        "Where operators look and change; `off` for nowhere",
+    ),
+    setting(
+        "admin.hosts",
+        "NAMES",
+        "",
+        "Host names by which the admin listener is reached, besides its address",
+    ),
+    setting(
+        "admin.operator_token_file",
+        "FILE",
+        "",
+        "The token of operators; made in the data directory when not set",
+    ),
+    setting(
+        "admin.reader_token_file",
+        "FILE",
+        "",
+        "The token of readers; made in the data directory when not set",
+    ),
+    setting("admin.header_timeout", "TIME", "10s", "As http.header_timeout"),
+    setting("admin.body_timeout", "TIME", "20s", "As http.body_timeout"),
+    setting("admin.idle_timeout", "TIME", "60s", "As http.idle_timeout"),
+    setting("admin.connections", "N", "200", "Connections at once"),
+    setting(
+        "admin.connections_per_source",
+        "N",
+        "50",
+        "Connections at once from one address or IPv6 /64",
+    ),
+    setting("log.format", "FORM", "auto", "`text`, `json`; `auto` is text on a terminal"),
+    setting("log.level", "LEVEL", "info", "`error`, `warn`, `info`, `debug` or `trace`"),
+];
+
+impl Setting {
+    pub(crate) fn find(name: &str) -> Option<&'static Self> {
+        TABLE.iter().find(|setting| setting.name == name)
+    }
+
+    /// `--http-idle-timeout`
+    pub(crate) fn flag(&self) -> String {
+        format!("--{}", self.long())
+    }
+
+    /// `TIDEGATE_HTTP_IDLE_TIMEOUT`
+    pub(crate) fn variable(&self) -> String {
+        format!("TIDEGATE_{}", self.name.replace('.', "_").to_ascii_uppercase())
+    }
+
+    fn long(&self) -> String {
+        self.name.replace(['.', '_'], "-")
+    }
+
+    /// A complaint about a name that is none, and which was probably meant.
+    pub(crate) fn unknown(name: &str) -> String {
+        let groups =
+            TABLE.iter().filter_map(|one| one.name.split_once('.')).map(|(group, _)| group);
+        let names = TABLE.iter().map(|one| one.name).chain(groups);
+        match nearest(name, names) {
+            Some(near) => {
+                format!("unknown setting `{}`, did you mean `{near}`?", printable(name))
+            }
+            None => format!(
+                "unknown setting `{}`; `tidegate serve --print-config` shows all",
+                printable(name)
+            ),
+        }
+    }
+
+    pub(crate) fn unknown_variable(variable: &str) -> String {
+        let names: Vec<String> = TABLE.iter().map(Self::variable).collect();
+        let hint = match nearest(variable, names.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean {near}?"),
+            None => "`tidegate serve --print-config` shows all".to_owned(),
+        };
+        format!("{}: there is no such setting; {hint}", printable(variable))
+    }
+}
+
+fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let near = known.map(|known| (strsim::damerau_levenshtein(name, known), known)).min()?;
+    (near.0 <= 3 && near.0 < name.len()).then_some(near.1)
+}
+
+/// What the command line says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flags(Vec<(&'static Setting, String)>);
+
+impl Flags {
+    pub(crate) fn given(&self) -> impl Iterator<Item = &(&'static Setting, String)> {
+        self.0.iter()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(arguments: &[&str]) -> Self {
+        use clap::{Args, FromArgMatches};
+        let command = Self::augment_args(Command::new("test").no_binary_name(true));
+        Self::from_arg_matches(&command.get_matches_from(arguments)).unwrap()
+    }
+}
+
+impl clap::FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let given = TABLE.iter().filter_map(|setting| {
+            Some((setting, matches.get_one::<String>(setting.name)?.clone()))
+        });
+        self.0 = given.collect();
+        Ok(())
+    }
+}
+
+impl clap::Args for Flags {
+    fn augment_args(command: Command) -> Command {
+        TABLE.iter().fold(command, |command, setting| {
+            let default = match setting.default {
+                "" => String::new(),
+                default => format!(" [{default}]"),
+            };
+            let help = format!("{}{default}", setting.help);
+            let argument = Arg::new(setting.name).long(setting.long()).value_name(setting.shape);
+            command.arg(argument.help(help))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}

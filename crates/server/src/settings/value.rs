@@ -1,0 +1,90 @@
+//! What a value of a setting may look like.
+
+use super::LogFormat;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tidegate::http::LegacyReset;
+
+/// `127.0.0.1:8080`, or `off`.
+pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| {
+        "an address is written like `127.0.0.1:8080` or `[::1]:8080`, or `off`".to_owned()
+    })
+}
+
+/// `10s`, `500ms`, `2min`.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let units =
+        [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000), ("day", 86_400_000_u64)];
+    let wrong = "a time is written like `10s`, `500ms` or `2min`, from 1ms to 1day";
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = units.iter().find(|(name, _)| *name == unit).map(|(_, millis)| *millis);
+    let millis = unit.and_then(|unit| number.parse::<u64>().ok()?.checked_mul(unit));
+    millis
+        .filter(|millis| (1..=86_400_000).contains(millis))
+        .map(Duration::from_millis)
+        .ok_or_else(|| wrong.to_owned())
+}
+
+/// `256MiB`.
+pub(super) fn bytes(text: &str) -> Result<usize, String> {
+    let units = [("KiB", 1_usize << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    let found = units.iter().find_map(|(unit, size)| Some((text.strip_suffix(unit)?, *size)));
+    let size =
+        found.and_then(|(number, size)| number.trim().parse::<usize>().ok()?.checked_mul(size));
+    size.filter(|size| (1 << 16..=1_usize << 40).contains(size))
+        .ok_or_else(|| "a size is written like `256MiB` or `1GiB`, at least 64KiB".to_owned())
+}
+
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
+    count.ok_or_else(|| "a number from 1 to 1000000".to_owned())
+}
+
+/// A number, or `auto` for one to each core.
+pub(super) fn workers(text: &str) -> Result<usize, String> {
+    if text == "auto" {
+        return Ok(std::thread::available_parallelism().map_or(1, usize::from));
+    }
+    let count = text.parse().ok().filter(|count| (1..=1_024).contains(count));
+    count.ok_or_else(|| "a number from 1 to 1024, or `auto`".to_owned())
+}
+
+pub(super) fn legacy(text: &str) -> Result<Option<LegacyReset>, String> {
+    match text {
+        "off" => Ok(None),
+        "delta" => Ok(Some(LegacyReset::Delta)),
+        "epoch" => Ok(Some(LegacyReset::Epoch)),
+        _ => Err("`off`, `delta` or `epoch`".to_owned()),
+    }
+}
+
+pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "auto" => Ok(LogFormat::Auto),
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("`auto`, `text` or `json`".to_owned()),
+    }
+}
+
+pub(super) fn level(text: &str) -> Result<tracing::Level, String> {
+    text.parse().map_err(|_| "`error`, `warn`, `info`, `debug` or `trace`".to_owned())
+}
+
+/// Names, separated by commas or spaces.
+pub(super) fn words(text: &str) -> Vec<String> {
+    let words = text.split([',', ' ']).filter(|word| !word.is_empty());
+    words.map(str::to_ascii_lowercase).collect()
+}
+
+/// A text as YAML reads it back.
+pub(super) fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+    let bare = !text.is_empty() && text.chars().all(plain) && !text.starts_with('-');
+    if bare { text.to_owned() } else { format!("{:?}", text) }
+}

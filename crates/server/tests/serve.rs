@@ -1,0 +1,72 @@
+//! `tidegate serve`, started as a user starts it.
+
+mod support;
+
+use serde_json::json;
+use support::{Server, folder};
+
+#[test]
+fn without_arguments_it_limits_each_address_to_15_a_second() {
+    let server = Server::start(&[]);
+    let statuses: Vec<u16> = (0..40).map(|_| server.check_ip("203.0.113.7").status).collect();
+    assert_eq!(statuses[..15], [200; 15]);
+    assert!(statuses.contains(&429));
+    assert_eq!(server.check_ip("203.0.113.8").status, 200);
+}
+
+#[test]
+fn a_refusal_says_everything() {
+    let policy = "{ version: 1, rules: [{ name: all, key: [ip], limits: [{ rate: 1/h, algorithm: sliding_log }] }] }";
+    let server = Server::with_policy(policy, &[]);
+    server.check_ip("203.0.113.7");
+    let refused = server.check_ip("203.0.113.7");
+    assert_eq!((refused.status, refused.field("retry-after")), (429, Some("3600")));
+    let verdict = refused.json();
+    let near =
+        |value: &serde_json::Value| (3_590_000..=3_600_000).contains(&value.as_u64().unwrap());
+    assert!(
+        near(&verdict["retry_after_ms"]) && near(&verdict["limits"][0]["reset_ms"]),
+        "{verdict}"
+    );
+    let mut verdict = verdict;
+    verdict["retry_after_ms"] = json!(0);
+    verdict["limits"][0]["retry_after_ms"] = json!(0);
+    verdict["limits"][0]["reset_ms"] = json!(0);
+    assert_eq!(
+        verdict,
+        json!({
+            "allowed": false, "outcome": "deny", "delay_ms": 0, "retry_after_ms": 0, "over": false,
+            "decided_by": "store", "policy_version": 1,
+            "limits": [{
+                "rule": "all", "limit": 1, "per_ms": 3_600_000, "algorithm": "sliding_log", "outcome": "deny",
+                "remaining": 0, "reset_ms": 0, "retry_after_ms": 0, "shadow": false,
+            }],
+        })
+    );
+}
+
+#[test]
+fn what_nobody_limits_passes_and_makes_no_state() {
+    let server = Server::start(&[]);
+    let reply = server.post("/v1/check", "{\"attributes\":{\"user\":\"alice\"}}");
+    assert_eq!((reply.status, &reply.json()["limits"]), (200, &json!([])));
+    assert_eq!(reply.json()["decided_by"], "policy");
+}
+
+#[test]
+fn settings_are_printed_and_nothing_starts() {
+    let folder = folder("print");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["serve", "--print-config", "--http-idle-timeout", "7s"])
+        .env("TIDEGATE_LOG_LEVEL", "warn")
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    for line in ["  idle_timeout: 7s", "  level: warn"] {
+        let found = text.lines().find(|found| found.starts_with(line)).unwrap();
+        assert!(found.contains("# --http-idle-timeout") || found.contains("# TIDEGATE_LOG_LEVEL"));
+    }
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}

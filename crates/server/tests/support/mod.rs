@@ -1,0 +1,237 @@
+//! A server as a user starts it: the binary, with a folder of its own, on ports that are free.
+
+#![allow(dead_code, reason = "every file of tests uses its own part of this")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A running server. It is killed when it is dropped.
+pub(crate) struct Server {
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    /// Its data directory, and whatever else a test wants to put there.
+    pub(crate) folder: PathBuf,
+    child: Child,
+    /// Kept open: a server whose greeting nobody reads must not break.
+    _greeting: BufReader<ChildStdout>,
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+/// As long as anything may take on a busy machine; a test that waits so long has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A folder that is new, and gone after the next run of the same test process number.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder =
+        std::env::temp_dir().join(format!("tidegate-{name}-{}-{number}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+impl Server {
+    /// Starts with this policy, and these flags.
+    pub(crate) fn with_policy(policy: &str, flags: &[&str]) -> Self {
+        let folder = folder("server");
+        let path = folder.join("policy.yaml");
+        std::fs::write(&path, policy).unwrap();
+        let mut all = vec!["--policy", path.to_str().unwrap()];
+        all.extend(flags);
+        Self::start_in(folder.clone(), &all)
+    }
+
+    /// Starts with these flags alone.
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        Self::start_in(folder("server"), flags)
+    }
+
+    /// Starts with its data in this folder.
+    pub(crate) fn start_in(folder: PathBuf, flags: &[&str]) -> Self {
+        let log = std::fs::File::create(folder.join("log")).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("serve")
+            .args(["--data-dir", folder.join("data").to_str().unwrap()])
+            .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+            .args(flags)
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut greeting = BufReader::new(child.stdout.take().unwrap());
+        let (mut http, mut admin) = (None, None);
+        let mut line = String::new();
+        while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
+            let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+            match line.split_whitespace().next() {
+                Some("http") => http = address.and_then(|address| address.parse().ok()),
+                Some("admin") => admin = address.and_then(|address| address.parse().ok()),
+                _ => {}
+            }
+            line.clear();
+        }
+        let Some(http) = http else {
+            let _ = child.wait();
+            panic!("no server: {}", std::fs::read_to_string(folder.join("log")).unwrap());
+        };
+        let admin = admin.unwrap_or(http);
+        Self { http, admin, folder, child, _greeting: greeting }
+    }
+
+    /// Its process number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Waits until the process has ended.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    pub(crate) fn data(&self, name: &str) -> PathBuf {
+        self.folder.join("data").join(name)
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        connect(self.http)
+    }
+
+    /// Sends bytes on a connection of their own and reads all that comes back until it is closed.
+    pub(crate) fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        // The server may close before it has taken everything.
+        let _ = stream.write_all(bytes);
+        let mut all = Vec::new();
+        let _ = stream.read_to_end(&mut all);
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    /// `POST`s JSON to the listener for requests.
+    pub(crate) fn post(&self, path: &str, body: &str) -> Reply {
+        request(self.http, "POST", path, &[("content-type", "application/json")], body)
+    }
+
+    /// Asks about an address under the usual policy.
+    pub(crate) fn check_ip(&self, ip: &str) -> Reply {
+        self.post("/v1/check", &format!("{{\"attributes\":{{\"ip\":\"{ip}\"}}}}"))
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        request(self.http, "GET", path, &[], "")
+    }
+
+    /// Asks the admin listener with the token of an operator.
+    pub(crate) fn admin(&self, method: &str, path: &str, kind: &str, body: &str) -> Reply {
+        let token = std::fs::read_to_string(self.data("operator-token")).unwrap();
+        let bearer = format!("Bearer {}", token.trim());
+        let mut fields = vec![("authorization", bearer.as_str())];
+        if !kind.is_empty() {
+            fields.push(("content-type", kind));
+        }
+        request(self.admin, method, path, &fields, body)
+    }
+
+    /// Looks until something is so, or the test has failed.
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let tries = PATIENCE.as_millis() / 20;
+        for _ in 0..tries {
+            if holds(self) {
+                return;
+            }
+            pause(Duration::from_millis(20));
+        }
+        panic!("never so: {what}\n{}", self.log());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Lets a moment pass between two looks at something that others change.
+pub(crate) fn pause(time: Duration) {
+    let (_keep, receiver) = std::sync::mpsc::channel::<()>();
+    let _ = receiver.recv_timeout(time);
+}
+
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// One request on a connection of its own.
+pub(crate) fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: &str,
+) -> Reply {
+    let mut stream = connect(address);
+    let fields: String =
+        fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    Reply::parse(&String::from_utf8(all).unwrap())
+}
+
+impl Reply {
+    /// An answer whose connection was closed behind it.
+    pub(crate) fn parse(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        Self { status, head: head.to_owned(), body: body.to_owned() }
+    }
+
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines
+            .into_iter()
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// A path of the project, from its root.
+pub(crate) fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
