@@ -54,7 +54,7 @@ impl Audit {
         clock: &Clock,
         actor: Actor<'_>,
         what: &str,
-        details: Value,
+        details: &Value,
     ) -> io::Result<()> {
         let at_ms = clock.now().calendar.as_nanos().checked_div(1_000_000);
         let mut line = json!({
@@ -132,7 +132,8 @@ mod tests {
         let actor = Actor { who: "operator", peer: [127, 0, 0, 1].into() };
         for number in 0..3 {
             let mut audit = Audit::open(folder, secret).unwrap();
-            audit.append(secret, &clock, actor, "rule", json!({ "number": number })).unwrap();
+            let details = json!({ "number": number });
+            audit.append(secret, &clock, actor, "rule", &details).unwrap();
         }
         Audit::open(folder, secret).unwrap()
     }

@@ -34,7 +34,7 @@ pub(crate) const STREAMS: u32 = 100;
 pub(crate) const PENDING_RESETS: usize = 20;
 /// Streams that a client makes us reset (CVE-2025-8671).
 pub(crate) const PROVOKED_RESETS: usize = 20;
-/// HTTP/2 frames that ask for nothing (PING, SETTINGS, WINDOW_UPDATE, …): so many at once,
+/// HTTP/2 frames that ask for nothing (`PING`, `SETTINGS`, `WINDOW_UPDATE`, …): so many at once,
 pub(crate) const IDLE_FRAMES: u32 = 1_000;
 /// so many more every second,
 pub(crate) const IDLE_FRAMES_PER_SECOND: u32 = 10;

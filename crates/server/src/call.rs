@@ -31,7 +31,7 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     /// The content type; empty when there is no body.
     pub(crate) kind: &'static str,
-    pub(crate) fields: HeaderMap,
+    pub(crate) fields: Vec<(HeaderName, HeaderValue)>,
     pub(crate) body: Cow<'static, [u8]>,
 }
 
@@ -107,12 +107,12 @@ impl<'c> Headers<'c> {
 
 impl Answer {
     pub(crate) fn new(status: StatusCode, kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, kind, fields: HeaderMap::new(), body: Cow::Owned(body.into()) }
+        Self { status, kind, fields: Vec::new(), body: Cow::Owned(body.into()) }
     }
 
     pub(crate) fn fixed(kind: &'static str, body: &'static str) -> Self {
         let body = Cow::Borrowed(body.as_bytes());
-        Self { status: StatusCode::OK, kind, fields: HeaderMap::new(), body }
+        Self { status: StatusCode::OK, kind, fields: Vec::new(), body }
     }
 
     pub(crate) fn json(status: StatusCode, body: &serde_json::Value) -> Self {
@@ -135,8 +135,14 @@ impl Answer {
         Self::new(status, PROBLEM, format!("{body}\n"))
     }
 
+    /// The same, with these fields besides.
+    pub(crate) fn with_all(mut self, fields: &HeaderMap) -> Self {
+        self.fields.extend(fields.iter().map(|(name, value)| (name.clone(), value.clone())));
+        self
+    }
+
     pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.fields.insert(name, value);
+        self.fields.push((name, value));
         self
     }
 }

@@ -95,7 +95,7 @@ impl Metrics {
         self.store_errors.store(count, Ordering::Relaxed);
     }
 
-    /// All of it as OpenMetrics text.
+    /// All of it as text of `OpenMetrics`.
     pub(crate) fn text(&self, moment: &Moment) -> String {
         encode::text(self, moment)
     }

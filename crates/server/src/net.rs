@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tidegate::{Clock, Store};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How long somebody may take.
@@ -100,6 +101,12 @@ pub(crate) async fn serve<S: Store + 'static>(
         _ = served => {}
         () = drain.over.cancelled() => place.metrics.refused(Refused::CutOff),
     }
+}
+
+/// So much later than now.
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now)
 }
 
 // === impl Place ===

@@ -26,7 +26,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate::{Clock, Limiter, LimiterError, Policy, PolicyError, Secret, Store};
-use tidegate_policy::printable;
+use tidegate_policy::{Rule, printable};
 
 /// The rules that are in force, and the only way to change them.
 pub(crate) struct Rulebook<S> {
@@ -219,11 +219,10 @@ impl<S: Store> Rulebook<S> {
     ) -> Result<Document, RulebookError> {
         let mut state = self.lock();
         change.fits(&state.policy)?;
-        let (kind, details) = (change.kind(), json!(format!("{change:?}")));
-        let details = change_details(&change).unwrap_or(details);
+        let (kind, details) = (change.kind(), details(&change));
         let document = self.write(&mut state, change, expected)?;
         self.install(&state)?;
-        self.noted(&mut state, actor, kind, details);
+        self.noted(&mut state, actor, kind, &details);
         Ok(document)
     }
 
@@ -251,7 +250,7 @@ impl<S: Store> Rulebook<S> {
         self.metrics.reloaded(Reload::Applied);
         self.health.complain("policy", None);
         tracing::info!(version, "a policy was sent");
-        self.noted(&mut state, actor, "policy", difference.json());
+        self.noted(&mut state, actor, "policy", &difference.json());
         Ok(difference)
     }
 
@@ -268,12 +267,12 @@ impl<S: Store> Rulebook<S> {
         state.text = state.file_text.clone();
         state.policy = policy;
         self.install(&state)?;
-        self.noted(&mut state, actor, "policy", difference.json());
+        self.noted(&mut state, actor, "policy", &difference.json());
         Ok(difference)
     }
 
     /// Notes something that is no change of the document.
-    pub(crate) fn note(&self, actor: Actor<'_>, what: &str, details: serde_json::Value) {
+    pub(crate) fn note(&self, actor: Actor<'_>, what: &str, details: &serde_json::Value) {
         self.noted(&mut self.lock(), actor, what, details);
     }
 
@@ -335,10 +334,10 @@ impl<S: Store> Rulebook<S> {
         Ok(self.limiter.install(state.policy.clone(), changes)?)
     }
 
-    fn noted(&self, state: &mut State, actor: Actor<'_>, what: &str, details: serde_json::Value) {
+    fn noted(&self, state: &mut State, actor: Actor<'_>, what: &str, details: &serde_json::Value) {
         let version = state.control.document().version;
         let details = json!({ "version": version, "change": details });
-        let noted = state.audit.append(&self.secret, &self.clock, actor, what, details);
+        let noted = state.audit.append(&self.secret, &self.clock, actor, what, &details);
         if let Err(error) = noted {
             tracing::error!(%error, "audit.log could not be written");
             self.health.complain("audit", Some(format!("audit.log could not be written: {error}")));
@@ -346,23 +345,20 @@ impl<S: Store> Rulebook<S> {
     }
 }
 
-fn change_details(change: &Change) -> Option<serde_json::Value> {
+/// A change as the audit log tells it.
+fn details(change: &Change) -> serde_json::Value {
     match change {
-        Change::Policy(_) => None,
-        Change::Rule(switch) => serde_json::to_value(switch).ok(),
-        Change::Override(one) => serde_json::to_value(one).ok(),
-        Change::Tier(one) => serde_json::to_value(one).ok(),
+        Change::Policy(uploaded) => json!({ "uploaded": uploaded.is_some() }),
+        Change::Rule(switch) => json!(switch),
+        Change::Override(one) => json!(one),
+        Change::Tier(one) => json!(one),
     }
 }
 
 /// Half a file is a policy too, with half of the rules.
 fn drops(old: &Policy, new: &Policy, sure: Sure) -> Result<(), RulebookError> {
-    let gone: Vec<&str> = old
-        .rules()
-        .iter()
-        .map(|rule| rule.name())
-        .filter(|name| new.rule(name).is_none())
-        .collect();
+    let gone: Vec<&str> =
+        old.rules().iter().map(Rule::name).filter(|name| new.rule(name).is_none()).collect();
     let (dropped, rules) = (gone.len(), old.rules().len());
     // Of two or three rules it is no wonder that most are gone.
     if sure == Sure::Forced || rules < 4 || dropped.saturating_mul(2) <= rules {

@@ -210,10 +210,8 @@ impl Override {
         let done = match &self.limits {
             None => changes.remove_override(policy, &self.rule, &who).map(|_| ()),
             Some(limits) => {
-                let text = match limits {
-                    serde_json::Value::String(word) => word.clone(),
-                    limits => limits.to_string(),
-                };
+                // A word alone is YAML as it is; everything else as JSON, which is YAML too.
+                let text = limits.as_str().map_or_else(|| limits.to_string(), str::to_owned);
                 let allowance = Allowance::parse(&text).map_err(|error| {
                     let texts: Vec<&str> =
                         error.problems().iter().map(|problem| problem.text.as_str()).collect();

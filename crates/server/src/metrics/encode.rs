@@ -1,4 +1,4 @@
-//! Counts as OpenMetrics text.
+//! Counts as text of `OpenMetrics`.
 
 use super::tally::BUCKETS;
 use super::{Metrics, Moment, Refused, Reload};

@@ -13,7 +13,7 @@
 mod body;
 mod head;
 
-use super::{Drain, Place};
+use super::{Drain, Place, after};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
 use crate::front::Front;
@@ -98,7 +98,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         place: &'f Place,
         drain: &Drain,
     ) -> Self {
-        let deadline = Deadline::new(Instant::now() + place.timeouts.head);
+        let deadline = Deadline::new(after(place.timeouts.head));
         Self {
             stream,
             peer,
@@ -144,7 +144,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             if next == Next::Close {
                 return self.close().await;
             }
-            self.deadline.set(Instant::now() + self.patience());
+            self.deadline.set(after(self.patience()));
             match self.fill().await? {
                 Woken::Bytes => {}
                 Woken::Draining => self.begin_draining(),
@@ -166,7 +166,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
 
     fn begin_draining(&mut self) {
         self.draining = true;
-        self.deadline.set(Instant::now() + self.patience());
+        self.deadline.set(after(self.patience()));
     }
 
     // === requests ===
@@ -210,7 +210,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             if !began {
                 // Answers to what came before do not wait for what comes after.
                 self.flush().await?;
-                self.deadline.set(Instant::now() + self.place.timeouts.head);
+                self.deadline.set(after(self.place.timeouts.head));
                 began = true;
             }
             match self.fill().await? {
@@ -309,7 +309,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                     self.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
                 self.flush().await?;
-                self.deadline.set(Instant::now() + self.place.timeouts.body);
+                self.deadline.set(after(self.place.timeouts.body));
                 began = true;
             }
             match self.fill().await? {
@@ -380,7 +380,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             Err(error) => return Err(error),
         }
         if !rest.is_empty() {
-            self.deadline.set(Instant::now() + self.place.timeouts.body);
+            self.deadline.set(after(self.place.timeouts.body));
             let (stream, deadline) = (&mut self.stream, &mut self.deadline);
             let written = poll_fn(|context| write_some(stream, deadline, &mut rest, context)).await;
             if let Err(error) = written {
@@ -424,7 +424,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         self.flush().await?;
         self.stream.shutdown().await?;
         self.draining = true;
-        self.deadline.set(Instant::now() + Duration::from_millis(bounds::LINGER_MILLIS));
+        self.deadline.set(after(Duration::from_millis(bounds::LINGER_MILLIS)));
         let mut left = bounds::LINGER_BYTES;
         loop {
             self.input.clear();

@@ -4,7 +4,7 @@
 
 use super::guard::Guarded;
 use super::http1::HeadError;
-use super::{Drain, Place};
+use super::{Drain, Place, after};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
 use crate::front::Front;
@@ -81,7 +81,7 @@ pub(crate) async fn serve<S: Store + 'static>(
                 if busy.idle_for() > place.timeouts.idle {
                     connection.as_mut().graceful_shutdown();
                     // Whoever has not even read our goodbye by then is not waited for.
-                    end = Some(Instant::now() + place.timeouts.head);
+                    end = Some(after(place.timeouts.head));
                 }
             }
             () = tokio::time::sleep_until(over) => return Ok(()),
@@ -91,7 +91,7 @@ pub(crate) async fn serve<S: Store + 'static>(
 
 /// Later than anything here.
 fn far() -> Instant {
-    Instant::now() + Duration::from_secs(86_400)
+    after(Duration::from_secs(86_400))
 }
 
 impl Busy {
@@ -141,7 +141,7 @@ async fn one_request<S: Store + 'static>(
         Ok(most) => most,
         Err(answer) => return answer,
     };
-    let deadline = Instant::now() + place.timeouts.body;
+    let deadline = after(place.timeouts.body);
     let body = match timeout_at(deadline, bytes(body, most)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => return refused(error, place),
@@ -195,8 +195,8 @@ fn response(answer: Answer, place: &Place) -> Response<Full<Bytes>> {
     let Answer { status, kind, fields, body } = answer;
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
-    *response.headers_mut() = fields;
     let headers = response.headers_mut();
+    headers.extend(fields);
     if !kind.is_empty() {
         headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
     }

@@ -1,6 +1,13 @@
 //! A server as a user starts it: the binary, with a folder of its own, on ports that are free.
 
 #![allow(dead_code, reason = "every file of tests uses its own part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    clippy::integer_division,
+    reason = "tests may fail loudly"
+)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -309,7 +309,7 @@ impl<S: Store + 'static> Handler<S> {
         // Names are kept, and what they are named by is not: it may be a secret.
         let names: Vec<&String> = asked.attributes.keys().collect();
         let details = json!({ "rule": asked.rule, "by": names, "states": states });
-        self.rulebook.note(actor, "reset", details);
+        self.rulebook.note(actor, "reset", &details);
         Ok(Answer::json(StatusCode::OK, &json!({ "states": states })))
     }
 
@@ -483,7 +483,10 @@ fn refused(error: &RulebookError) -> Answer {
     };
     let hint = match error {
         RulebookError::Drops { .. } => "; if that is meant, add `?force=true`",
-        _ => "",
+        RulebookError::Policy(_)
+        | RulebookError::Change(_)
+        | RulebookError::Limiter(_)
+        | RulebookError::Io(_) => "",
     };
     Answer::problem(status, &format!("{error}{hint}"))
 }

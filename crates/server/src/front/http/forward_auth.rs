@@ -11,7 +11,7 @@
 
 use super::handler::Handler;
 use crate::call::{Answer, Call};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::http::{HeaderStyle, refusal};
 use tidegate::{Check, Limiter, Priority, Request, Store, Verdict};
 use tokio::time::Instant;
@@ -70,33 +70,34 @@ async fn decided<S: Store + 'static>(
 }
 
 fn passed<S: Store>(verdict: &Verdict, style: &HeaderStyle, limiter: &Limiter<S>) -> Answer {
-    let mut answer = Answer::new(StatusCode::OK, "", "");
-    style.write(verdict, &mut answer.fields);
+    let mut fields = HeaderMap::new();
+    style.write(verdict, &mut fields);
     if verdict.priority == Priority::Low {
-        answer.fields.insert(PRIORITY, HeaderValue::from_static("low"));
+        fields.insert(PRIORITY, HeaderValue::from_static("low"));
     }
     let flags: Vec<&str> = verdict.flags().collect();
     if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {
-        answer.fields.insert(FLAGS, flags);
+        fields.insert(FLAGS, flags);
     }
     let receipt = verdict.receipt().map(|receipt| limiter.sealed(receipt));
     if let Some(Ok(receipt)) = receipt.map(HeaderValue::try_from) {
-        answer.fields.insert(RECEIPT, receipt);
+        fields.insert(RECEIPT, receipt);
     }
-    answer
+    Answer::new(StatusCode::OK, "", "").with_all(&fields)
 }
 
 fn refused(verdict: &Verdict, style: &HeaderStyle, profile: Profile) -> Answer {
-    let (parts, body) = refusal(verdict, style).into_parts();
-    let mut answer = Answer::new(parts.status, crate::call::PROBLEM, body);
-    answer.fields = parts.headers;
+    let (mut parts, body) = refusal(verdict, style).into_parts();
     // The kind of the body is told apart from the other fields.
-    answer.fields.remove(http::header::CONTENT_TYPE);
-    if profile == Profile::Nginx {
-        answer.status = StatusCode::FORBIDDEN;
-        answer.fields.insert(DENIED, HeaderValue::from_static("1"));
-    }
-    answer
+    parts.headers.remove(http::header::CONTENT_TYPE);
+    let status = match profile {
+        Profile::Forwarded => parts.status,
+        Profile::Nginx => {
+            parts.headers.insert(DENIED, HeaderValue::from_static("1"));
+            StatusCode::FORBIDDEN
+        }
+    };
+    Answer::new(status, crate::call::PROBLEM, body).with_all(&parts.headers)
 }
 
 // === impl Profile ===

@@ -14,7 +14,7 @@ use tidegate::{
     Algorithm, Attributes, LimitReport, Limiter, Outcome, Period, Priority, Retry, RuleLimit, Span,
     Store, Verdict,
 };
-use tidegate_core::Headroom;
+use tidegate_core::{Headroom, Refill};
 use tidegate_policy::Rate;
 
 // === what is asked ===
@@ -279,12 +279,9 @@ impl Take<'_> {
                 None => Algorithm::SLIDING_BUCKETS,
             },
             Kind::SlidingWeighted => Algorithm::SlidingWeighted,
-            Kind::TokenBucket => match Algorithm::TOKEN_BUCKET {
-                Algorithm::TokenBucket { refill, .. } => {
-                    Algorithm::TokenBucket { burst: self.burst, refill }
-                }
-                other => other,
-            },
+            Kind::TokenBucket => {
+                Algorithm::TokenBucket { burst: self.burst, refill: Refill::Continuous }
+            }
             Kind::LeakyBucket => Algorithm::LeakyBucket { queue: self.queue },
         })
     }
