@@ -39,6 +39,10 @@ struct Tidegate {
 enum Command {
     /// Starts the server.
     Serve(cli::serve::Options),
+    /// Asks a running server, or a policy file, whether a request may pass.
+    ///
+    /// The exit code is 0 when it may, 1 when not, 2 when nobody could say.
+    Check(cli::check::Options),
     /// Sends one trace of requests through all six algorithms and draws what each lets pass.
     Simulate(cli::simulate::Options),
     /// Checks and explains policy files.
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
     let out = &mut io::stdout().lock();
     let outcome = match Tidegate::parse().command {
         Command::Serve(options) => cli::serve::run(&options, out),
+        Command::Check(options) => cli::check::run(&options, out),
         Command::Simulate(options) => cli::simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
         Command::Policy(options) => cli::policy::run(&options, out),
     };

@@ -1,6 +1,6 @@
 //! `tidegate policy`: what a policy file says, what is wrong with it, and why a request is limited.
 
-mod source;
+pub(crate) mod source;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -148,7 +148,8 @@ fn secret(path: &Path) -> io::Result<Secret> {
     Secret::load(path).map_err(named)
 }
 
-fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
+/// Attributes as they stand on a command line.
+pub(crate) fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
     let mut attributes = Attributes::new();
     for word in words {
         // The value may be a secret, so a complaint names the attribute alone.

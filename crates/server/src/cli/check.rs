@@ -1,0 +1,202 @@
+//! `tidegate check`: may this request pass? Asked of a running server, or of a policy file.
+
+use super::policy::{attributes, source::Source};
+use crate::front::http::VerdictText;
+use bytes::Bytes;
+use clap::Args;
+use http::{Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tidegate::{Check, Clock, Limiter, Memory, Policy};
+use tidegate_policy::printable;
+use tokio::net::TcpStream;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What is known of the request, such as `ip=203.0.113.7 method=POST path=/urls user=alice`.
+    #[arg(value_name = "ATTRIBUTE=VALUE")]
+    attributes: Vec<String>,
+    /// The server to ask.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    server: Uri,
+    /// Evaluates this policy file instead, with nothing counted yet.
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    policy: Option<PathBuf>,
+    /// What the request costs.
+    #[arg(long, default_value_t = 1)]
+    cost: u64,
+    /// Asks without counting.
+    #[arg(long)]
+    peek: bool,
+    /// Prints the verdict as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The request may not pass.
+const REFUSED: u8 = 1;
+/// How long a server may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A verdict is a few hundred bytes.
+const MOST_BYTES: usize = 1024 * 1024;
+
+/// Ends with exit code 0 when the request may pass, 1 when not, 2 when nobody could say.
+pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCode> {
+    // What is wrong with the attributes is told before anybody is asked.
+    attributes(&options.attributes)?;
+    let verdict = match &options.policy {
+        Some(path) => match of_policy(path, options, out)? {
+            Some(verdict) => verdict,
+            None => return Ok(ExitCode::from(2)),
+        },
+        None => of_server(options)?,
+    };
+    if options.json {
+        writeln!(out, "{}", printable(&verdict.to_string()))?;
+    } else {
+        show(&verdict, out)?;
+    }
+    let allowed = verdict.get("allowed").and_then(Value::as_bool).unwrap_or(false);
+    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) })
+}
+
+// === a policy ===
+
+/// The verdict of a limiter that has counted nothing; `None` when the policy has mistakes, which are shown.
+fn of_policy(path: &Path, options: &Options, out: &mut impl Write) -> io::Result<Option<Value>> {
+    let source = Source::read(path)?;
+    let policy = match Policy::parse(&source.bytes) {
+        Ok(policy) => policy,
+        Err(error) => {
+            source.show(error.problems(), "error", out)?;
+            return Ok(None);
+        }
+    };
+    let clock = Clock::system();
+    let store = Memory::new(clock.clone());
+    let limiter = Limiter::new(policy, store, tidegate::Secret::random()?, clock)
+        .map_err(io::Error::other)?;
+    let attributes = attributes(&options.attributes)?;
+    let check = Check::new(&attributes).cost(options.cost);
+    let verdict = limiter.check_now(&check).map_err(io::Error::other)?;
+    let mut text = Vec::new();
+    VerdictText::new(&verdict, &limiter).write(&mut text);
+    Ok(Some(serde_json::from_slice(&text)?))
+}
+
+// === a server ===
+
+fn of_server(options: &Options) -> io::Result<Value> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let asked = async { tokio::time::timeout(PATIENCE, ask(options)).await };
+    match runtime.block_on(asked) {
+        Ok(answer) => answer,
+        Err(_) => Err(unanswered(&options.server, "no answer within 10 s")),
+    }
+}
+
+async fn ask(options: &Options) -> io::Result<Value> {
+    let server = &options.server;
+    let wrong = || {
+        let text =
+            format!("`{server}` is no address of a server; write it like `http://127.0.0.1:8080`");
+        io::Error::new(io::ErrorKind::InvalidInput, text)
+    };
+    let authority = server.authority().filter(|_| server.scheme_str() == Some("http"));
+    let authority = authority.ok_or_else(wrong)?;
+    let address = (authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80));
+    let stream = TcpStream::connect(address)
+        .await
+        .map_err(|error| unanswered(server, &format!("{error}; is it running?")))?;
+    let told = |error: hyper::Error| unanswered(server, &error.to_string());
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+    let path = if options.peek { "/v1/peek" } else { "/v1/check" };
+    let request = Request::post(path)
+        .header(header::HOST, authority.as_str())
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body(options)?)))
+        .map_err(io::Error::other)?;
+    let answered = async {
+        let response = sender.send_request(request).await.map_err(told)?;
+        let status = response.status();
+        let bytes = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+        let bytes = bytes.map_err(|error| unanswered(server, &error.to_string()))?.to_bytes();
+        read(server, status, &bytes)
+    };
+    tokio::select! {
+        answer = answered => answer,
+        // The connection ends when its server says so; the answer is what counts.
+        ended = connection => Err(match ended {
+            Ok(()) => unanswered(server, "the connection was closed"),
+            Err(error) => unanswered(server, &error.to_string()),
+        }),
+    }
+}
+
+fn body(options: &Options) -> io::Result<String> {
+    let attributes = attributes(&options.attributes)?;
+    let pairs: serde_json::Map<String, Value> =
+        attributes.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    Ok(json!({ "attributes": pairs, "cost": options.cost }).to_string())
+}
+
+fn read(server: &Uri, status: StatusCode, bytes: &[u8]) -> io::Result<Value> {
+    let body: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    if matches!(status, StatusCode::OK | StatusCode::TOO_MANY_REQUESTS)
+        && body.get("allowed").is_some()
+    {
+        return Ok(body);
+    }
+    let detail = body.get("detail").and_then(Value::as_str).unwrap_or("this is no tidegate");
+    Err(unanswered(server, &format!("{status}: {}", printable(detail))))
+}
+
+fn unanswered(server: &Uri, why: &str) -> io::Error {
+    io::Error::other(format!("{server}: {why}"))
+}
+
+// === showing ===
+
+/// A verdict for people: the answer, then every limit that had a say.
+fn show(verdict: &Value, out: &mut impl Write) -> io::Result<()> {
+    let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64);
+    let text = |value: &Value, name: &str| {
+        printable(value.get(name).and_then(Value::as_str).unwrap_or_default())
+    };
+    match text(verdict, "outcome").as_str() {
+        "allow" => writeln!(out, "allowed")?,
+        "delay" => {
+            writeln!(out, "allowed, after {} ms", number(verdict, "delay_ms").unwrap_or(0))?;
+        }
+        _ => match number(verdict, "retry_after_ms") {
+            Some(wait) => writeln!(out, "refused; try again in {wait} ms")?,
+            None => writeln!(out, "refused; it can never pass")?,
+        },
+    }
+    let limits = verdict.get("limits").and_then(Value::as_array);
+    for limit in limits.into_iter().flatten() {
+        let per = match number(limit, "per_ms") {
+            Some(per) => format!("{per} ms"),
+            None => text(limit, "window"),
+        };
+        writeln!(
+            out,
+            "  {}: {} of {} left per {per} ({}){}",
+            text(limit, "rule"),
+            number(limit, "remaining").unwrap_or(0),
+            number(limit, "limit").unwrap_or(0),
+            text(limit, "algorithm"),
+            if text(limit, "outcome") == "deny" { ", refuses" } else { "" },
+        )?;
+    }
+    if limits.is_none_or(Vec::is_empty) {
+        writeln!(out, "  no rule has a say in it")?;
+    }
+    Ok(())
+}
