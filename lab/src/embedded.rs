@@ -6,7 +6,7 @@
 
 #![expect(clippy::float_arithmetic, reason = "rates and bytes, for people")]
 
-use crate::rounds::{Line, median, rate, write_section};
+use crate::rounds::{Line, float, median, rate, write_section};
 use clap::Args;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use std::borrow::Borrow;
@@ -346,9 +346,4 @@ fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0).saturating_mul(4_096)
-}
-
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people")]
-fn float(n: u64) -> f64 {
-    n as f64
 }

@@ -6,7 +6,8 @@
 
 #![expect(clippy::float_arithmetic, reason = "times and bytes, for people")]
 
-use crate::{rounds::median, say};
+use crate::rounds::{float, median};
+use crate::say;
 use clap::Args;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -229,9 +230,4 @@ fn status(field: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1_024)
-}
-
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people")]
-fn float(n: u64) -> f64 {
-    n as f64
 }

@@ -3,6 +3,7 @@
 mod core_bench;
 mod embedded;
 mod flood;
+mod http_bench;
 mod mutants;
 mod policy_bench;
 mod rounds;
@@ -28,6 +29,8 @@ enum Experiment {
     Embedded(embedded::Options),
     /// A hundred million strangers through a budget of 256 MiB.
     Flood(flood::Options),
+    /// A check over HTTP, against `throttlecrab-server` and nginx; installs both.
+    Http(http_bench::Options),
     /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
     Policy(policy_bench::Options),
 }
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Experiment::Core(options) => core_bench::run(&options),
         Experiment::Embedded(options) => embedded::run(&options),
         Experiment::Flood(options) => flood::run(&options),
+        Experiment::Http(options) => http_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
     };
     match outcome {

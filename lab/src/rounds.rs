@@ -66,3 +66,8 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people")]
+pub(crate) fn float(n: u64) -> f64 {
+    n as f64
+}

@@ -1,0 +1,204 @@
+//! A check over HTTP against the servers that people run for it today: `throttlecrab-server`, and nginx with `limit_req`.
+//!
+//! All of them run on this machine beside the generator, are measured in turns, and medians count. The generator takes
+//! its share of the processors from whoever is measured, about as much for each request; so a ratio is nearer to 1 than the
+//! servers alone would make it.
+
+#![expect(clippy::float_arithmetic, reason = "rates and times, for people")]
+
+mod load;
+mod servers;
+mod timer;
+mod wire;
+
+use crate::rounds::{Line, float, median, write_section};
+use clap::Args;
+use load::{Load, Pace, Tally};
+use servers::{Limits, Programs, Running, Server};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What the experiment takes from the command line.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Prints a line of JSON for each case.
+    #[arg(long)]
+    json: bool,
+    /// Only cases whose name holds this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Writes its section of BENCHMARKS.md.
+    #[arg(long)]
+    write: bool,
+    /// The binary of tidegate; unless told, the one beside this one.
+    #[arg(long)]
+    tidegate: Option<PathBuf>,
+    /// Rounds whose median counts.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// How long one server is measured in a round.
+    #[arg(long, default_value_t = 2)]
+    seconds: u64,
+}
+
+const CONNECTIONS: u32 = 50;
+
+/// What is measured.
+struct Case {
+    name: &'static str,
+    limits: Limits,
+    keys: NonZeroU32,
+    pace: Pace,
+    figures: &'static [Figure],
+}
+
+/// A number that a round yields.
+struct Figure {
+    suffix: &'static str,
+    unit: &'static str,
+    of: fn(&Tally) -> f64,
+}
+
+/// As many as `throttlecrab-server` has room for unless told otherwise.
+const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
+/// So few that each is refused soon.
+const FEW: NonZeroU32 = NonZeroU32::new(1_000).unwrap();
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "http-check-50c",
+        limits: Limits::Generous,
+        keys: MANY,
+        pace: Pace::Closed,
+        figures: &RATE,
+    },
+    Case {
+        name: "http-refused-50c",
+        limits: Limits::Strict,
+        keys: FEW,
+        pace: Pace::Closed,
+        figures: &RATE,
+    },
+    Case {
+        name: "http-open-5000-50c",
+        limits: Limits::Generous,
+        keys: MANY,
+        pace: Pace::Open { apart: Duration::from_micros(200) },
+        figures: &LATENCIES,
+    },
+];
+
+const RATE: [Figure; 1] = [Figure { suffix: "", unit: "1/s", of: rate }];
+const LATENCIES: [Figure; 3] = [
+    Figure { suffix: "-p50", unit: "µs", of: |tally| micros(tally, 0.5) },
+    Figure { suffix: "-p99", unit: "µs", of: |tally| micros(tally, 0.99) },
+    Figure { suffix: "-p99.9", unit: "µs", of: |tally| micros(tally, 0.999) },
+];
+
+const TITLE: &str = "A check over HTTP";
+const TEXT: &str = "\
+HTTP/1.1, 50 connections that are kept alive, server and generator on one machine; medians of alternating rounds.
+`http-check`: 100,000 addresses in random order, a million a second each, so that nothing is refused; each connection asks again when
+it has its answer. `http-refused`: 1,000 addresses that have used up what they may. `http-open-5000`: 5,000 requests a second at fixed
+instants, latency from when a request was due (a ratio below 1 is ours being quicker).
+
+Ours is `POST /v1/check` and `throttlecrab-server` is `POST /throttle`, both with JSON in and out. nginx is `GET /?key=…` with `limit_req` and
+an empty 204: it parses no body and answers neither what remains nor when to come back.";
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let programs = Programs::found(options.tidegate.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let rows = runtime.block_on(async {
+        // Whichever ends first drops the other, and with it the servers that run.
+        tokio::select! {
+            rows = measured(options, &programs) => rows,
+            reason = interrupted() => Err(reason),
+        }
+    })?;
+    if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
+}
+
+/// Waits until somebody wants this process to end.
+async fn interrupted() -> String {
+    let ended = async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        Ok::<_, std::io::Error>("interrupted".to_owned())
+    };
+    ended.await.unwrap_or_else(|error| error.to_string())
+}
+
+async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>, String> {
+    let mut rows = Vec::new();
+    for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
+        let [ours, peers @ ..] = tallies(case, options, programs).await?;
+        for figure in case.figures {
+            let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
+            let case = format!("{}{}", case.name, figure.suffix);
+            for (server, tallies) in &peers {
+                let line = Line {
+                    bench: "http",
+                    case: &case,
+                    ours: median(&ours.1),
+                    peer: median(tallies),
+                    peer_name: server.name(),
+                    unit: figure.unit,
+                };
+                rows.push(line.print(options.json));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// The rounds of each server, of which the first, in which it warms up, is left out.
+async fn tallies(
+    case: &Case,
+    options: &Options,
+    programs: &Programs,
+) -> Result<[(Server, Vec<Tally>); 3], String> {
+    let mut running = Vec::new();
+    for server in Server::ALL {
+        running.push(Running::start(server, case.limits, programs).await?);
+    }
+    let mut tallies = Server::ALL.map(|server| (server, Vec::new()));
+    for round in 0..=options.rounds {
+        for (running, (_, tallies)) in running.iter().zip(&mut tallies) {
+            let tally = measure(case, running, options.seconds).await?;
+            if round > 0 {
+                tallies.push(tally);
+            }
+        }
+    }
+    Ok(tallies)
+}
+
+/// One server in one round.
+async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
+    let load = Load {
+        address: running.address,
+        request: running.server.request(case.limits),
+        keys: case.keys,
+        connections: CONNECTIONS,
+        pace: case.pace,
+        length: Duration::from_secs(seconds),
+    };
+    let tally = load.run().await.map_err(|error| format!("{}: {error}", running.server.name()))?;
+    running.server.kept(case.limits, &tally)?;
+    Ok(tally)
+}
+
+fn rate(tally: &Tally) -> f64 {
+    float(tally.latency.len()) / tally.took.as_secs_f64()
+}
+
+fn micros(tally: &Tally, quantile: f64) -> f64 {
+    float(tally.latency.value_at_quantile(quantile)) / 1e3
+}
