@@ -183,6 +183,21 @@ impl<S: Store> Limiter<S> {
         Ok(verdict)
     }
 
+    /// [`Limiter::check`] without waiting, for a store in this process; `None` for all others.
+    ///
+    /// ```
+    /// # use tidegate::{Attributes, Check, Limiter, Policy};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// let verdict = limiter.check_at_once(&Check::new(&Attributes::new())).unwrap()?;
+    /// assert!(verdict.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_at_once(&self, check: &Check<'_>) -> Option<Result<Verdict, CheckError>> {
+        let verdict = self.decide_at_once(check, Want::Answer)?;
+        Some(verdict.inspect(|verdict| self.count(verdict)))
+    }
+
     /// What the limiter works by, with calendars that are fresh enough.
     pub(crate) fn live(&self) -> Arc<Live> {
         let live = self.inner.live.load_full();

@@ -12,7 +12,7 @@ use crate::net::Most;
 use ::http::StatusCode;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use tidegate::Store;
 
@@ -31,11 +31,24 @@ impl<S: Store + 'static> Front<S> {
         }
     }
 
+    /// The answer to a whole request that nobody has to be waited for.
+    pub(crate) fn answer_at_once(&self, call: &Call<'_>) -> Option<Answer> {
+        match self {
+            Self::Http(handler) => {
+                let answer = catch_unwind(AssertUnwindSafe(|| handler.answer_at_once(call)));
+                answer.unwrap_or_else(|_| Some(broken(handler.metrics())))
+            }
+            Self::Admin(_) => None,
+        }
+    }
+
     /// The answer to a whole request. A mistake of ours stays with the request that met it.
     pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
         let (answer, metrics) = match self {
-            Self::Http(handler) => (contained(handler.answer(call)).await, handler.metrics()),
-            Self::Admin(handler) => (contained(handler.answer(call)).await, handler.metrics()),
+            Self::Http(handler) => (contained(pin!(handler.answer(call))).await, handler.metrics()),
+            Self::Admin(handler) => {
+                (contained(pin!(handler.answer(call))).await, handler.metrics())
+            }
         };
         answer.unwrap_or_else(|_| broken(metrics))
     }
@@ -44,9 +57,10 @@ impl<S: Store + 'static> Front<S> {
 /// A mistake of ours, which stopped one request.
 pub(crate) struct Panicked;
 
-/// Runs something that may have a mistake in it.
-pub(crate) async fn contained<T>(future: impl Future<Output = T>) -> Result<T, Panicked> {
-    let mut future = pin!(future);
+/// Runs something that may have a mistake in it. It is large, so it stays where it is.
+pub(crate) async fn contained<T>(
+    mut future: Pin<&mut impl Future<Output = T>>,
+) -> Result<T, Panicked> {
     poll_fn(|context| {
         // What a request shares with others is either atomic or behind a lock that forgives poison.
         match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

@@ -27,6 +27,7 @@ use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tidegate::{Clock, Store};
 use tokio::net::TcpStream;
@@ -64,6 +65,8 @@ pub(crate) struct Place {
 pub(crate) struct Drain {
     /// No new connections; idle ones are closed, the others finish.
     pub(crate) begun: CancellationToken,
+    /// The same for those who look often. It is set before anybody is woken.
+    has_begun: Arc<AtomicBool>,
     /// Whoever is still here is cut off.
     pub(crate) over: CancellationToken,
 }
@@ -81,7 +84,8 @@ pub(crate) async fn serve<S: Store + 'static>(
     place: Rc<Place>,
     drain: Drain,
 ) {
-    let served = async {
+    // A connection that breaks is its client's business, and there is nobody to tell.
+    let _: io::Result<()> = async {
         let mut connection = Connection::new(stream, peer, &front, &place, &drain);
         match connection.first().await? {
             First::One => connection.serve().await,
@@ -95,12 +99,8 @@ pub(crate) async fn serve<S: Store + 'static>(
                 http2::serve(stream, read, peer, &front, &place, &drain).await
             }
         }
-    };
-    tokio::select! {
-        // A connection that breaks is its client's business, and there is nobody to tell.
-        _ = served => {}
-        () = drain.over.cancelled() => place.metrics.refused(Refused::CutOff),
     }
+    .await;
 }
 
 /// So much later than now.
@@ -137,12 +137,18 @@ impl Place {
 // === impl Drain ===
 
 impl Drain {
+    pub(crate) fn has_begun(&self) -> bool {
+        // Whoever is woken by the token sees what was stored before it: waking orders them.
+        self.has_begun.load(Ordering::Relaxed)
+    }
+
     /// Begins to end, and cuts off whoever has not finished after this time.
     pub(crate) async fn end(
         &self,
         within: Duration,
         all_done: impl Future<Output = ()>,
     ) -> io::Result<()> {
+        self.has_begun.store(true, Ordering::Relaxed);
         self.begun.cancel();
         let ended = tokio::time::timeout(within, all_done).await;
         self.over.cancel();

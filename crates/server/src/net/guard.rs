@@ -10,7 +10,7 @@
 //! second and by every request; whoever spends it is disconnected.
 
 use crate::bounds;
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 /// A connection of HTTP/2: what was already read of it, then the rest.
 pub(crate) struct Guarded {
-    read: BytesMut,
+    read: Bytes,
     stream: TcpStream,
     frames: Frames,
 }
@@ -41,8 +41,8 @@ const HEADERS: u8 = 1;
 const DATA: u8 = 0;
 
 impl Guarded {
-    pub(crate) fn new(stream: TcpStream, read: BytesMut) -> Self {
-        Self { read, stream, frames: Frames::new(Instant::now()) }
+    pub(crate) fn new(stream: TcpStream, read: Vec<u8>) -> Self {
+        Self { read: read.into(), stream, frames: Frames::new(Instant::now()) }
     }
 }
 

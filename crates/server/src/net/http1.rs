@@ -12,22 +12,23 @@
 
 mod body;
 mod head;
+mod input;
+
+pub(crate) use body::Most;
+pub(crate) use head::HeadError;
 
 use super::{Drain, Place, after};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
 use crate::front::Front;
 use crate::metrics::Refused;
-pub(crate) use body::Most;
-pub(crate) use head::HeadError;
-
 use body::{Body, BodyError};
-use bytes::{Buf, BytesMut};
 use head::{Framing, Length};
 use http::StatusCode;
+use input::Input;
 use std::future::poll_fn;
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -36,19 +37,22 @@ use tidegate::Store;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
-use tokio_util::io::poll_read_buf;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 /// A connection, and what has been read of it.
 pub(crate) struct Connection<'f, S> {
-    pub(crate) stream: TcpStream,
+    stream: TcpStream,
     peer: IpAddr,
     front: &'f Front<S>,
     place: &'f Place,
-    input: BytesMut,
+    input: Input,
     output: Vec<u8>,
     deadline: Deadline,
-    drain: Pin<Box<WaitForCancellationFutureOwned>>,
+    drain: Drain,
+    drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Whether the timer and the end of the server know whom to wake. They wake the same task however often
+    /// they are asked, so while requests come they are not asked again.
+    waiting: bool,
     draining: bool,
 }
 
@@ -84,9 +88,19 @@ pub(crate) enum First {
     Nothing,
 }
 
+/// What became of a request that was looked at where it lies.
+enum Looked {
+    /// It was all here, so many bytes, and it is answered.
+    Answered(Next, usize),
+    /// Its body is still on its way.
+    BodyToCome,
+}
+
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// As much as most requests need.
-const BUFFER: usize = 4 * 1024;
+/// As much as is kept for the answers of a connection that waits.
+const OUTPUT: usize = 4 * 1024;
+
+type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 
 // === impl Connection ===
 
@@ -98,16 +112,17 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         place: &'f Place,
         drain: &Drain,
     ) -> Self {
-        let deadline = Deadline::new(after(place.timeouts.head));
         Self {
             stream,
             peer,
             front,
             place,
-            input: BytesMut::new(),
+            input: Input::default(),
             output: Vec::new(),
-            deadline,
-            drain: Box::pin(drain.begun.clone().cancelled_owned()),
+            deadline: Deadline::new(after(place.timeouts.head)),
+            drain: drain.clone(),
+            drained: Box::pin(drain.begun.clone().cancelled_owned()),
+            waiting: false,
             draining: false,
         }
     }
@@ -115,8 +130,9 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     /// Waits for the first bytes and tells the versions apart.
     pub(crate) async fn first(&mut self) -> io::Result<First> {
         loop {
-            let seen = PREFACE.len().min(self.input.len());
-            match (PREFACE.get(..seen) == self.input.get(..seen), seen) {
+            let here = self.input.here();
+            let seen = PREFACE.len().min(here.len());
+            match (PREFACE.get(..seen) == here.get(..seen), seen) {
                 (true, seen) if seen == PREFACE.len() => return Ok(First::Two),
                 (true, _) => {}
                 (false, _) => return Ok(First::One),
@@ -132,8 +148,9 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     }
 
     /// The connection, and what has been read of it.
-    pub(crate) fn into_parts(self) -> (TcpStream, BytesMut) {
-        (self.stream, self.input)
+    pub(crate) fn into_parts(self) -> (TcpStream, Vec<u8>) {
+        let read = self.input.here().to_vec();
+        (self.stream, read)
     }
 
     /// Answers requests until there are no more.
@@ -173,7 +190,11 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
 
     /// Answers every request that has arrived whole, and waits for the rest of one that has begun.
     async fn answer_what_is_here(&mut self) -> io::Result<Next> {
-        while !self.input.is_empty() {
+        loop {
+            self.input.skip_empty_lines();
+            if self.input.is_empty() {
+                return Ok(Next::Request);
+            }
             let Some(head_end) = self.whole_head().await? else { return Ok(Next::Close) };
             if self.one_request(head_end).await? == Next::Close {
                 return Ok(Next::Close);
@@ -181,110 +202,152 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             if self.output.len() > bounds::UNWRITTEN {
                 self.flush().await?;
             }
-            if self.draining && self.input.is_empty() {
-                return Ok(Next::Close);
-            }
         }
-        Ok(Next::Request)
     }
 
     /// Waits until the head of a request is here, and says where it ends. `None`: nothing more is to be
     /// read.
     async fn whole_head(&mut self) -> io::Result<Option<usize>> {
-        self.skip_empty_lines();
-        let mut began = false;
         let mut seen = 0;
         loop {
-            if let Some(end) = head::end(&self.input, seen) {
+            let here = self.input.here();
+            if let Some(end) = head::end(here, seen) {
                 return Ok(Some(end));
             }
             // Nonsense is told at once, not when it has grown to the size of a head.
-            if let Err(error) = head::plausible(&self.input) {
+            if let Err(error) = head::plausible(here) {
                 self.refuse(error);
                 return Ok(None);
             }
-            if self.input.is_empty() {
-                return Ok(Some(0));
-            }
-            seen = self.input.len();
-            if !began {
+            if mem::replace(&mut seen, here.len()) == 0 {
                 // Answers to what came before do not wait for what comes after.
                 self.flush().await?;
                 self.deadline.set(after(self.place.timeouts.head));
-                began = true;
             }
             match self.fill().await? {
                 Woken::Bytes => {}
                 Woken::Draining => self.draining = true,
                 Woken::End => return Ok(None),
                 Woken::Late => {
-                    self.refuse_late();
+                    self.refuse(HeadError::Late);
                     return Ok(None);
                 }
             }
         }
     }
 
-    /// Some clients send an empty line after a body.
-    fn skip_empty_lines(&mut self) {
-        let lines = self.input.iter().take(4).take_while(|byte| matches!(byte, b'\r' | b'\n'));
-        let count = lines.count();
-        self.input.advance(count);
-    }
-
     /// Answers one request, whose head is here.
     async fn one_request(&mut self, head_end: usize) -> io::Result<Next> {
-        if head_end == 0 {
-            return Ok(Next::Request);
-        }
-        let bytes = self.input.split_to(head_end);
-        let mut lines = [const { MaybeUninit::uninit() }; bounds::HEADERS];
-        let mut request = httparse::Request::new(&mut []);
-        let parsed = request.parse_with_uninit_headers(&bytes, &mut lines);
-        let framing = match head::framing(parsed, &request, &bytes) {
-            Ok(framing) => framing,
+        // What is read is lent to the request while it is answered, and comes back after it.
+        let input = mem::take(&mut self.input);
+        let looked = self.look(input.here(), head_end).await;
+        self.input = input;
+        match looked {
+            Ok(Looked::Answered(next, used)) => {
+                self.input.consume(used);
+                Ok(next)
+            }
+            Ok(Looked::BodyToCome) => {
+                let head = self.input.here().get(..head_end).unwrap_or_default().to_vec();
+                self.input.consume(head_end);
+                self.with_body(&head).await
+            }
             Err(error) => {
                 self.refuse(error);
-                return Ok(Next::Close);
+                Ok(Next::Close)
+            }
+        }
+    }
+
+    /// Answers a request where it lies, if all of it is here or its body is not wanted.
+    async fn look(&mut self, here: &[u8], head_end: usize) -> Result<Looked, HeadError> {
+        let (head, rest) = here.split_at_checked(head_end).unwrap_or((here, b""));
+        let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
+        let mut request = httparse::Request::new(&mut []);
+        let parsed = request.parse_with_uninit_headers(head, &mut lines);
+        let framing = head::framing(parsed, &request, head)?;
+        let call = self.call(&request, &framing);
+        let most = match self.front.begin(&call) {
+            Ok(most) => most,
+            Err(answer) => {
+                return Ok(Looked::Answered(self.unread(&answer, &call, &framing), head_end));
             }
         };
-        let call = Call {
+        let body = match framing.length {
+            Length::None => Some(&b""[..]),
+            Length::Bytes(length) => rest.get(..length),
+            Length::Chunks => None,
+        };
+        let Some(body) = body else { return Ok(Looked::BodyToCome) };
+        if body.len() > most.of(body) {
+            return Err(HeadError::BodyTooLarge(most.of(body)));
+        }
+        let used = head_end.saturating_add(body.len());
+        // What came together is answered together; the last answer of a server that stops says so.
+        let last = self.draining && used == here.len();
+        let next = if framing.close || last { Next::Close } else { Next::Request };
+        let call = Call { body, ..call };
+        let answer = match self.front.answer_at_once(&call) {
+            Some(answer) => answer,
+            None => self.front.answer(&call).await,
+        };
+        self.write(&answer, call.method == "HEAD", next);
+        Ok(Looked::Answered(next, used))
+    }
+
+    fn call<'c, 'b: 'c>(
+        &self,
+        request: &'c httparse::Request<'_, 'b>,
+        framing: &Framing<'b>,
+    ) -> Call<'c> {
+        Call {
             peer: self.peer,
             method: request.method.unwrap_or_default(),
             path: framing.path,
             query: framing.query,
             headers: Headers::Lines(request.headers),
             body: b"",
-        };
-        self.answered(&call, &framing).await
+        }
     }
 
-    /// Reads the body, if the front wants one, and writes the answer.
-    async fn answered(&mut self, call: &Call<'_>, framing: &Framing<'_>) -> io::Result<Next> {
-        let refused = match self.front.begin(call) {
-            Ok(most) => match self.body(framing, most).await? {
-                Ok(body) => {
-                    let answer = self.front.answer(&Call { body: &body, ..*call }).await;
-                    let last = self.draining && self.input.is_empty();
-                    let next = if framing.close || last { Next::Close } else { Next::Request };
-                    self.write(&answer, call.method == "HEAD", next);
-                    return Ok(next);
-                }
-                Err(error) => error,
-            },
-            // A body that nobody asked for is not read, so what follows it cannot be told apart from it.
-            Err(answer) if framing.length == Length::None => {
-                let next = if framing.close { Next::Close } else { Next::Request };
-                self.write(&answer, call.method == "HEAD", next);
-                return Ok(next);
-            }
-            Err(answer) => {
-                self.write(&answer, call.method == "HEAD", Next::Close);
+    /// Answers a request by its head. A body that nobody wants is not read, so what follows it cannot be told
+    /// apart from it.
+    fn unread(&mut self, answer: &Answer, call: &Call<'_>, framing: &Framing<'_>) -> Next {
+        let close = framing.close || framing.length != Length::None;
+        let next = if close { Next::Close } else { Next::Request };
+        self.write(answer, call.method == "HEAD", next);
+        next
+    }
+
+    /// Answers a request whose body is on its way.
+    async fn with_body(&mut self, head: &[u8]) -> io::Result<Next> {
+        let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
+        let mut request = httparse::Request::new(&mut []);
+        let parsed = request.parse_with_uninit_headers(head, &mut lines);
+        let framing = match head::framing(parsed, &request, head) {
+            Ok(framing) => framing,
+            Err(error) => {
+                self.refuse(error);
                 return Ok(Next::Close);
             }
         };
-        self.refuse(refused);
-        Ok(Next::Close)
+        let call = self.call(&request, &framing);
+        let most = match self.front.begin(&call) {
+            Ok(most) => most,
+            Err(answer) => return Ok(self.unread(&answer, &call, &framing)),
+        };
+        let body = match self.body(&framing, most).await? {
+            Ok(body) => body,
+            Err(error) => {
+                self.refuse(error);
+                return Ok(Next::Close);
+            }
+        };
+        let answer = self.front.answer(&Call { body: &body, ..call }).await;
+        let last = self.draining && self.input.is_empty();
+        let next = if framing.close || last { Next::Close } else { Next::Request };
+        self.write(&answer, call.method == "HEAD", next);
+        Ok(next)
     }
 
     /// The body of a request, within bounds and in time.
@@ -335,8 +398,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         if next == Next::Close {
             line(out, b"connection", b"close");
         }
-        let date = self.place.date();
-        line(out, b"date", &date);
+        line(out, b"date", &self.place.date());
         if answer.status != StatusCode::NO_CONTENT {
             let mut digits = itoa::Buffer::new();
             line(out, b"content-length", digits.format(answer.body.len()).as_bytes());
@@ -355,13 +417,9 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         }
     }
 
-    fn refuse_late(&mut self) {
-        self.refuse(HeadError::Late);
-    }
-
     /// A request was begun and not finished in time.
     async fn late(mut self) -> io::Result<()> {
-        self.refuse_late();
+        self.refuse(HeadError::Late);
         self.flush().await?;
         self.close().await
     }
@@ -372,46 +430,53 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         if self.output.is_empty() {
             return Ok(());
         }
-        let mut rest = &self.output[..];
         // Nearly always the socket takes all at once, and no timer is touched.
-        match self.stream.try_write(rest) {
-            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        let written = match self.stream.try_write(&self.output) {
+            Ok(written) => written,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
-        }
-        if !rest.is_empty() {
-            self.deadline.set(after(self.place.timeouts.body));
-            let (stream, deadline) = (&mut self.stream, &mut self.deadline);
-            let written = poll_fn(|context| write_some(stream, deadline, &mut rest, context)).await;
-            if let Err(error) = written {
-                if error.kind() == io::ErrorKind::TimedOut {
-                    self.place.metrics.refused(Refused::Unread);
-                }
-                return Err(error);
-            }
+        };
+        if written < self.output.len() {
+            self.flush_slowly(written).await?;
         }
         self.output.clear();
-        self.output.shrink_to(BUFFER);
+        self.output.shrink_to(OUTPUT);
         Ok(())
+    }
+
+    /// Writes the rest to somebody who is slow to read it.
+    async fn flush_slowly(&mut self, written: usize) -> io::Result<()> {
+        self.deadline.set(after(self.place.timeouts.body));
+        let Self { stream, deadline, output, .. } = self;
+        let mut rest = output.get(written..).unwrap_or_default();
+        let written = poll_fn(|context| write_some(stream, deadline, &mut rest, context)).await;
+        if let Err(error) = &written
+            && error.kind() == io::ErrorKind::TimedOut
+        {
+            self.place.metrics.refused(Refused::Unread);
+        }
+        written
     }
 
     /// Waits for more bytes.
     async fn fill(&mut self) -> io::Result<Woken> {
-        if self.input.is_empty() && self.input.capacity() > BUFFER.saturating_mul(4) {
-            self.input = BytesMut::new();
-        }
-        self.input.reserve(BUFFER);
-        let Self { stream, input, deadline, drain, draining, .. } = self;
+        let Self { stream, input, deadline, drain, drained, waiting, draining, .. } = self;
         poll_fn(|context| {
-            if let Poll::Ready(read) = poll_read_buf(Pin::new(stream), context, input) {
+            if let Poll::Ready(read) = input.poll_read_from(stream, context) {
                 return Poll::Ready(match read? {
                     0 => Ok(Woken::End),
                     _ => Ok(Woken::Bytes),
                 });
             }
-            if !*draining && drain.as_mut().poll(context).is_ready() {
+            if !*draining && drain.has_begun() {
                 return Poll::Ready(Ok(Woken::Draining));
             }
+            if *waiting && !deadline.timer.is_elapsed() {
+                return Poll::Pending;
+            }
+            // Its flag was looked at: it is asked only so that it wakes us.
+            let _ = drained.as_mut().poll(context);
+            *waiting = true;
             ready!(deadline.poll(context));
             Poll::Ready(Ok(Woken::Late))
         })
@@ -429,7 +494,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         loop {
             self.input.clear();
             match self.fill().await? {
-                Woken::Bytes => left = left.saturating_sub(self.input.len()),
+                Woken::Bytes => left = left.saturating_sub(self.input.here().len()),
                 Woken::Draining => {}
                 Woken::End | Woken::Late => return Ok(()),
             }

@@ -8,7 +8,7 @@ use super::{Drain, Place, after};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
 use crate::front::Front;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -47,7 +47,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Here {
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Store + 'static>(
     stream: TcpStream,
-    read: BytesMut,
+    read: Vec<u8>,
     peer: IpAddr,
     front: &Rc<Front<S>>,
     place: &Rc<Place>,

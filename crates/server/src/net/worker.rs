@@ -3,9 +3,11 @@
 use super::door::Slot;
 use super::{Drain, Place, serve};
 use crate::front::Front;
+use crate::metrics::Refused;
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use tidegate::{Clock, Store};
 use tokio::net::TcpStream;
@@ -89,6 +91,7 @@ async fn work<S: Store + 'static>(
     drain: Drain,
 ) {
     let (front, place) = (Rc::new(front), Rc::new(place));
+    let cut_off = Arc::clone(&place.metrics);
     let dated = Rc::clone(&place);
     tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
     let connections = TaskTracker::new();
@@ -101,5 +104,11 @@ async fn work<S: Store + 'static>(
         });
     }
     connections.close();
-    connections.wait().await;
+    tokio::select! {
+        () = connections.wait() => {}
+        // Whoever is not done is dropped with the runtime, and so disconnected.
+        () = drain.over.cancelled() => {
+            (0..connections.len()).for_each(|_| cut_off.refused(Refused::CutOff));
+        }
+    }
 }

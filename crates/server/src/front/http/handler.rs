@@ -10,6 +10,8 @@ use crate::metrics::{Metrics, Tally};
 use crate::net::Most;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, status};
 use tidegate::{Attributes, Check, CheckError, Limiter, Outcome, Report, Retry, Settled};
@@ -75,6 +77,34 @@ impl<S: Store + 'static> Handler<S> {
         Ok(Most::bytes(bounds::BODY))
     }
 
+    /// The answer to a check, which is nearly all that is ever asked, from a store in this process.
+    pub(crate) fn answer_at_once(&self, call: &Call<'_>) -> Option<Answer> {
+        if call.path != "/v1/check" {
+            return None;
+        }
+        let began = Instant::now();
+        let answer = match wire::read_one::<wire::Check<'_>>(call.body)? {
+            Ok(asked) => match self.check_at_once(&asked)? {
+                Ok(verdict) => self.verdict(&verdict),
+                Err(error) => error.answer(),
+            },
+            Err(error) => error.answer(),
+        };
+        self.tally.took(began.elapsed());
+        Some(answer)
+    }
+
+    fn check_at_once(&self, asked: &wire::Check<'_>) -> Option<Result<Verdict, WireError>> {
+        let attributes = match asked.attributes.attributes() {
+            Ok(attributes) => attributes,
+            Err(error) => return Some(Err(error)),
+        };
+        let check = asked.check(&attributes);
+        let decided = catch_unwind(AssertUnwindSafe(|| self.limiter.check_at_once(&check)));
+        let decided = decided.unwrap_or_else(|_| Some(self.without_store(&check)));
+        Some(decided?.map_err(|error| undecided(&error)))
+    }
+
     pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
         match Route::of(call.path) {
             Some(Route::Check) => self.check(call.body).await,
@@ -112,17 +142,16 @@ impl<S: Store + 'static> Handler<S> {
 
     /// Decides; should that meet a mistake of ours, every rule does what it says for a store that is gone.
     pub(super) async fn decide(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        let verdict = match contained(self.limiter.check(check)).await {
-            Ok(verdict) => verdict?,
-            Err(_) => {
-                self.metrics.panicked();
-                tracing::error!(
-                    "a decision met a mistake of ours; the rules decide without a store"
-                );
-                self.limiter.check_without_store(check)?
-            }
-        };
-        Ok(verdict)
+        match contained(pin!(self.limiter.check(check))).await {
+            Ok(verdict) => verdict,
+            Err(_) => self.without_store(check),
+        }
+    }
+
+    fn without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        self.metrics.panicked();
+        tracing::error!("a decision met a mistake of ours; the rules decide without a store");
+        self.limiter.check_without_store(check)
     }
 
     /// A batch is read whole before any of it counts, and then decided one by one.

@@ -3,9 +3,8 @@
 use crate::bounds;
 use crate::call::Answer;
 use http::StatusCode;
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
-use serde::ser::{SerializeSeq, SerializeStruct, Serializer};
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
@@ -103,8 +102,8 @@ const fn one() -> u64 {
 
 /// Reads a body.
 pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<Asked<T>, WireError> {
-    if body.trim_ascii_start().first() != Some(&b'[') {
-        return serde_json::from_slice(body).map(Asked::One).map_err(|_| explain::<T>(body));
+    if let Some(one) = read_one(body) {
+        return one.map(Asked::One);
     }
     let many: Vec<T> = serde_json::from_slice(body).map_err(|_| explain::<Vec<T>>(body))?;
     if many.len() > bounds::BATCH {
@@ -112,6 +111,14 @@ pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<Asked<T>, W
         return Err(WireError::new(StatusCode::PAYLOAD_TOO_LARGE, "", detail));
     }
     Ok(Asked::Many(many))
+}
+
+/// Reads a body that asks one thing; `None` when it asks many.
+pub(crate) fn read_one<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Option<Result<T, WireError>> {
+    if body.trim_ascii_start().first() == Some(&b'[') {
+        return None;
+    }
+    Some(serde_json::from_slice(body).map_err(|_| explain::<T>(body)))
 }
 
 /// Reads a body a second time to say where it is wrong; good ones are read without keeping track.
@@ -337,83 +344,99 @@ impl<'v> VerdictText<'v> {
         Self { verdict, receipt }
     }
 
+    /// Writes it. By hand, because an answer is mostly names, which a serializer would look through for
+    /// escapes each time.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        // Nothing in a verdict fails to be JSON, and a vector takes all of it.
-        let _ = serde_json::to_writer(out, self);
-    }
-}
-
-impl Serialize for VerdictText<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let verdict = self.verdict;
-        let mut fields = serializer.serialize_struct("Verdict", 8)?;
-        fields.serialize_field("allowed", &verdict.allowed())?;
-        fields.serialize_field("outcome", outcome(verdict.outcome))?;
-        fields.serialize_field("delay_ms", &millis(verdict.delay()))?;
-        fields.serialize_field("retry_after_ms", &verdict.retry_after().map(millis))?;
-        fields.serialize_field("over", &verdict.over)?;
-        fields.serialize_field("decided_by", verdict.decided_by.name())?;
-        fields.serialize_field("policy_version", &verdict.policy_version())?;
-        // What is rare is told only when it is so.
+        put(out, "{\"allowed\":", flag(verdict.allowed()));
+        put(out, ",\"outcome\":\"", outcome(verdict.outcome));
+        put_number(out, "\",\"delay_ms\":", millis(verdict.delay()));
+        put_or_null(out, ",\"retry_after_ms\":", verdict.retry_after().map(millis));
+        put(out, ",\"over\":", flag(verdict.over));
+        put(out, ",\"decided_by\":\"", verdict.decided_by.name());
+        put_number(out, "\",\"policy_version\":", verdict.policy_version());
+        self.write_rare(out);
+        out.extend_from_slice(b",\"limits\":[");
+        for (at, limit) in verdict.limits().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            write_limit(out, &limit);
+        }
+        out.extend_from_slice(b"]}");
+    }
+
+    /// What is told only when it is so.
+    fn write_rare(&self, out: &mut Vec<u8>) {
+        let verdict = self.verdict;
         if verdict.shadow_deny {
-            fields.serialize_field("shadow_deny", &true)?;
+            out.extend_from_slice(b",\"shadow_deny\":true");
         }
         if verdict.priority == Priority::Low {
-            fields.serialize_field("priority", "low")?;
+            out.extend_from_slice(b",\"priority\":\"low\"");
         }
-        let flags: SmallVec<[&str; 2]> = verdict.flags().collect();
-        if !flags.is_empty() {
-            fields.serialize_field("flags", flags.as_slice())?;
+        let mut before = ",\"flags\":[";
+        for flag in verdict.flags() {
+            put_text(out, before, flag);
+            before = ",";
+        }
+        if before == "," {
+            out.push(b']');
         }
         if let Some(receipt) = &self.receipt {
-            fields.serialize_field("receipt", receipt)?;
+            put_text(out, ",\"receipt\":", receipt);
         }
-        fields.serialize_field("limits", &Limits(verdict))?;
-        fields.end()
     }
 }
 
-struct Limits<'v>(&'v Verdict);
+fn write_limit(out: &mut Vec<u8>, report: &LimitReport<'_>) {
+    let LimitReport { rule, id, limit, decision, shadow, .. } = report;
+    put_text(out, "{\"rule\":", rule);
+    put_number(out, ",\"limit\":", limit.amount());
+    match limit.period() {
+        Period::Every(span) => put_number(out, ",\"per_ms\":", millis(*span)),
+        Period::Calendar(_) => put_text(out, ",\"per_ms\":null,\"window\":", id),
+    }
+    put(out, ",\"algorithm\":\"", limit.algorithm().name());
+    put(out, "\",\"outcome\":\"", outcome(decision.outcome));
+    put_number(out, "\",\"remaining\":", decision.remaining);
+    put_or_null(out, ",\"reset_ms\":", decision.reset.map(millis));
+    let retry = match decision.outcome {
+        Outcome::Allow | Outcome::Delay(_) => Some(0),
+        Outcome::Deny(Retry::After(wait)) => Some(millis(wait)),
+        Outcome::Deny(Retry::Never) => None,
+    };
+    put_or_null(out, ",\"retry_after_ms\":", retry);
+    put(out, ",\"shadow\":", flag(*shadow));
+    out.push(b'}');
+}
 
-impl Serialize for Limits<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let limits = self.0.limits();
-        let mut list = serializer.serialize_seq(Some(limits.len()))?;
-        for limit in limits {
-            list.serialize_element(&LimitText(limit))?;
-        }
-        list.end()
+/// A name, and words of ours behind it.
+fn put(out: &mut Vec<u8>, name: &str, words: &str) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(words.as_bytes());
+}
+
+fn put_number(out: &mut Vec<u8>, name: &str, number: u64) {
+    put(out, name, itoa::Buffer::new().format(number));
+}
+
+fn put_or_null(out: &mut Vec<u8>, name: &str, number: Option<u64>) {
+    match number {
+        Some(number) => put_number(out, name, number),
+        None => put(out, name, "null"),
     }
 }
 
-struct LimitText<'v>(LimitReport<'v>);
+/// A name, and somebody else's words behind it.
+fn put_text(out: &mut Vec<u8>, name: &str, text: &str) {
+    out.extend_from_slice(name.as_bytes());
+    // Text is always JSON, and a vector takes all of it.
+    let _ = serde_json::to_writer(out, text);
+}
 
-impl Serialize for LimitText<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let LimitReport { rule, id, limit, decision, shadow, .. } = self.0;
-        let mut fields = serializer.serialize_struct("Limit", 10)?;
-        fields.serialize_field("rule", rule)?;
-        fields.serialize_field("limit", &limit.amount())?;
-        match limit.period() {
-            Period::Every(span) => fields.serialize_field("per_ms", &millis(*span))?,
-            Period::Calendar(_) => {
-                fields.serialize_field("per_ms", &None::<u64>)?;
-                fields.serialize_field("window", id)?;
-            }
-        }
-        fields.serialize_field("algorithm", limit.algorithm().name())?;
-        fields.serialize_field("outcome", outcome(decision.outcome))?;
-        fields.serialize_field("remaining", &decision.remaining)?;
-        fields.serialize_field("reset_ms", &decision.reset.map(millis))?;
-        let retry = match decision.outcome {
-            Outcome::Allow | Outcome::Delay(_) => Some(0),
-            Outcome::Deny(Retry::After(wait)) => Some(millis(wait)),
-            Outcome::Deny(Retry::Never) => None,
-        };
-        fields.serialize_field("retry_after_ms", &retry)?;
-        fields.serialize_field("shadow", &shadow)?;
-        fields.end()
-    }
+const fn flag(flag: bool) -> &'static str {
+    if flag { "true" } else { "false" }
 }
 
 const fn outcome(outcome: Outcome) -> &'static str {

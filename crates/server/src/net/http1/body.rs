@@ -3,8 +3,8 @@
 //! Memory grows with the bytes that arrive, never with what a length announces.
 
 use super::head::Length;
+use super::input::Input;
 use crate::bounds;
-use bytes::{Buf, BytesMut};
 use httparse::Status;
 
 /// How large a body may be.
@@ -75,7 +75,7 @@ impl Body {
     }
 
     /// Takes what has arrived; true when that was all.
-    pub(crate) fn take_from(&mut self, input: &mut BytesMut) -> Result<bool, BodyError> {
+    pub(crate) fn take_from(&mut self, input: &mut Input) -> Result<bool, BodyError> {
         loop {
             self.left = match self.left {
                 Left::Nothing => return Ok(true),
@@ -88,9 +88,9 @@ impl Body {
                     Some(left) => left,
                     None => return Ok(false),
                 },
-                Left::ChunkEnd => match input.get(..2) {
+                Left::ChunkEnd => match input.here().get(..2) {
                     Some(b"\r\n") => {
-                        input.advance(2);
+                        input.consume(2);
                         Left::ChunkLine
                     }
                     Some(_) => return Err(BodyError::BadChunk),
@@ -105,9 +105,10 @@ impl Body {
     }
 
     /// Moves at most so many bytes, and says how many are left.
-    fn move_from(&mut self, input: &mut BytesMut, left: usize) -> Result<usize, BodyError> {
-        let count = left.min(input.len());
-        self.bytes.extend_from_slice(&input.split_to(count));
+    fn move_from(&mut self, input: &mut Input, left: usize) -> Result<usize, BodyError> {
+        let count = left.min(input.here().len());
+        self.bytes.extend_from_slice(input.here().get(..count).unwrap_or_default());
+        input.consume(count);
         // The first bytes say what it is, so what is announced is judged by them.
         self.fits(left.saturating_sub(count))?;
         Ok(left.saturating_sub(count))
@@ -123,8 +124,9 @@ impl Body {
     }
 
     /// Reads the size of the next chunk.
-    fn chunk_line(&self, input: &mut BytesMut) -> Result<Option<Left>, BodyError> {
-        let line = input.get(..input.len().min(bounds::CHUNK_LINE)).unwrap_or_default();
+    fn chunk_line(&self, input: &mut Input) -> Result<Option<Left>, BodyError> {
+        let here = input.here();
+        let line = here.get(..here.len().min(bounds::CHUNK_LINE)).unwrap_or_default();
         let (read, size) = match httparse::parse_chunk_size(line) {
             Ok(Status::Complete(read)) => read,
             Ok(Status::Partial) if line.len() < bounds::CHUNK_LINE => return Ok(None),
@@ -138,23 +140,27 @@ impl Body {
         if self.bytes.len().saturating_add(size) > self.most.batch {
             return Err(BodyError::TooLarge(self.most.batch));
         }
-        input.advance(read);
+        input.consume(read);
         Ok(Some(if size == 0 { Left::Trailers(0) } else { Left::Chunk(size) }))
     }
 }
 
 /// Reads over one line after the last chunk; the empty one ends the body.
-fn trailer(input: &mut BytesMut, read: usize) -> Result<Option<Left>, BodyError> {
-    let Some(end) = memchr::memchr(b'\n', input) else {
-        let long = read.saturating_add(input.len()) > bounds::TRAILERS;
+fn trailer(input: &mut Input, read: usize) -> Result<Option<Left>, BodyError> {
+    let here = input.here();
+    let Some(end) = memchr::memchr(b'\n', here) else {
+        let long = read.saturating_add(here.len()) > bounds::TRAILERS;
         return if long { Err(BodyError::BadChunk) } else { Ok(None) };
     };
-    let line = input.split_to(end.saturating_add(1));
-    let read = read.saturating_add(line.len());
+    let length = end.saturating_add(1);
+    let line = here.get(..length).unwrap_or_default();
+    let read = read.saturating_add(length);
     if !line.ends_with(b"\r\n") || read > bounds::TRAILERS {
         return Err(BodyError::BadChunk);
     }
-    Ok(Some(if *line == *b"\r\n" { Left::Nothing } else { Left::Trailers(read) }))
+    let left = if line == b"\r\n" { Left::Nothing } else { Left::Trailers(read) };
+    input.consume(length);
+    Ok(Some(left))
 }
 
 #[cfg(test)]
@@ -169,9 +175,9 @@ mod tests {
         piece: usize,
     ) -> Result<Option<Vec<u8>>, BodyError> {
         let mut body = Body::new(length, most)?;
-        let mut input = BytesMut::new();
+        let mut input = Input::default();
         for piece in text.chunks(piece) {
-            input.extend_from_slice(piece);
+            input.arrived(piece);
             if body.take_from(&mut input)? {
                 return Ok(Some(body.into_bytes()));
             }

@@ -1,0 +1,90 @@
+//! What has been read of a connection and not yet looked at.
+
+use crate::bounds;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Bytes in the order of their arrival: read at the end, consumed at the start.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// As much as most requests need.
+const USUAL: usize = 4 * 1024;
+/// More than the largest head, so that one always fits.
+const MOST: usize = 4 * USUAL + bounds::REQUEST_LINE + bounds::HEADER_BLOCK;
+
+impl Input {
+    pub(crate) fn here(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start = self.start.saturating_add(count).min(self.end);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.start = self.end;
+    }
+
+    /// Some clients send an empty line after a body.
+    pub(crate) fn skip_empty_lines(&mut self) {
+        let lines = self.here().iter().take(4).take_while(|byte| matches!(byte, b'\r' | b'\n'));
+        let count = lines.count();
+        self.consume(count);
+    }
+
+    /// Reads once; 0 is the end.
+    pub(crate) fn poll_read_from(
+        &mut self,
+        stream: &mut TcpStream,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.make_room();
+        let room = self.bytes.get_mut(self.end..).unwrap_or_default();
+        let mut buffer = ReadBuf::new(room);
+        ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
+        let read = buffer.filled().len();
+        self.end = self.end.saturating_add(read);
+        Poll::Ready(Ok(read))
+    }
+
+    /// There is room at the end; what is here moves to the start if that makes some.
+    fn make_room(&mut self) {
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+            // A large request is over, and its connection may be idle for long.
+            if self.bytes.len() > USUAL {
+                self.bytes = Vec::new();
+            }
+        }
+        if self.start > 0 && self.end == self.bytes.len() {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end = self.end.saturating_sub(self.start);
+            self.start = 0;
+        }
+        if self.end == self.bytes.len() {
+            let larger = self.bytes.len().saturating_mul(2).clamp(USUAL, MOST);
+            self.bytes.resize(larger.max(self.end.saturating_add(1)), 0);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Input {
+    pub(crate) fn arrived(&mut self, bytes: &[u8]) {
+        self.bytes.truncate(self.end);
+        self.bytes.extend_from_slice(bytes);
+        self.end = self.bytes.len();
+    }
+}
