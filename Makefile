@@ -3,17 +3,21 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run test lint bench mutants deps fmt doc
+.PHONY: help run simulate test lint bench mutants deps fmt doc
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
-# What judges our JSON Schema, apart from us.
+# What judges our JSON Schema and our OpenAPI document, apart from us.
 JSONSCHEMA := target/python/jsonschema
+SCHEMATHESIS := target/schemathesis/bin/schemathesis
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## See the six algorithms at work (the server comes next)
+run: ## Build and start the server; FLAGS='--policy my.yaml' for your own rules
+	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(FLAGS)
+
+simulate: ## See the six algorithms at work on one trace of requests
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
 
 test: deps ## Everything that must hold: unit tests, laws, timelines, examples, real servers, mutants
@@ -21,12 +25,17 @@ test: deps ## Everything that must hold: unit tests, laws, timelines, examples, 
 	$(CARGO) test -p tidegate-store --features shuttle --test shuttle --quiet
 	$(MAKE) --no-print-directory mutants
 
-deps: $(VALKEY) $(JSONSCHEMA) ## Install what the tests need besides Rust: redis-server, valkey-server, jsonschema
+deps: $(VALKEY) $(JSONSCHEMA) $(SCHEMATHESIS) ## Install what the tests need besides Rust: redis-server, valkey-server, jsonschema, schemathesis, curl
+	@command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl; }
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server; }
 
 $(JSONSCHEMA):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
 	pip install --quiet --target target/python jsonschema==4.25.1
+
+$(SCHEMATHESIS):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	pip install --quiet --target target/schemathesis schemathesis==4.32.5
 
 $(VALKEY):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
@@ -44,12 +53,14 @@ lint: ## Formatting, lints, documentation
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-bench: ## Measure decisions, the table and a full check against their peers, a flood; write BENCHMARKS.md (20 minutes)
+bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (20 minutes)
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	$(CARGO) run --quiet --release -p tidegate-lab -- core
 	$(CARGO) run --quiet --release -p tidegate-lab -- embedded --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- policy --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- flood
+	$(CARGO) build --quiet --release -p tidegate-server
+	$(CARGO) run --quiet --release -p tidegate-lab -- http --write
 
 fmt: ## Format the source
 	$(CARGO) fmt --all

@@ -122,21 +122,13 @@ async fn ask(options: &Options) -> io::Result<Value> {
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body(options)?)))
         .map_err(io::Error::other)?;
-    let answered = async {
-        let response = sender.send_request(request).await.map_err(told)?;
-        let status = response.status();
-        let bytes = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-        let bytes = bytes.map_err(|error| unanswered(server, &error.to_string()))?.to_bytes();
-        read(server, status, &bytes)
-    };
-    tokio::select! {
-        answer = answered => answer,
-        // The connection ends when its server says so; the answer is what counts.
-        ended = connection => Err(match ended {
-            Ok(()) => unanswered(server, "the connection was closed"),
-            Err(error) => unanswered(server, &error.to_string()),
-        }),
-    }
+    // Runs until the answer is here; how the connection ends then is of no interest.
+    tokio::spawn(connection);
+    let response = sender.send_request(request).await.map_err(told)?;
+    let status = response.status();
+    let bytes = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+    let bytes = bytes.map_err(|error| unanswered(server, &error.to_string()))?.to_bytes();
+    read(server, status, &bytes)
 }
 
 fn body(options: &Options) -> io::Result<String> {

@@ -63,14 +63,14 @@ impl<S: Store + 'static> Handler<S> {
         let route = Route::of(call.path).ok_or_else(|| not_found(call.path))?;
         let fits = match route {
             Route::Check | Route::Peek | Route::Report | Route::Take => call.method == "POST",
-            Route::Live | Route::Ready | Route::OpenApi => matches!(call.method, "GET" | "HEAD"),
-            // A proxy may ask by the method of the request that it asks about.
-            Route::Auth => !matches!(call.method, "CONNECT" | "TRACE"),
+            Route::Auth | Route::Live | Route::Ready | Route::OpenApi => {
+                matches!(call.method, "GET" | "HEAD")
+            }
         };
         if !fits {
             return Err(route.wrong_method());
         }
-        if call.method == "POST" && route != Route::Auth {
+        if call.method == "POST" {
             wants_json(call)?;
             return Ok(Most { one: bounds::BODY, batch: bounds::BATCH_BODY });
         }
@@ -377,8 +377,7 @@ impl Route {
     fn wrong_method(self) -> Answer {
         let allowed = match self {
             Self::Check | Self::Peek | Self::Report | Self::Take => "POST",
-            Self::Live | Self::Ready | Self::OpenApi => "GET, HEAD",
-            Self::Auth => "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+            Self::Auth | Self::Live | Self::Ready | Self::OpenApi => "GET, HEAD",
         };
         let detail = format!("this path is asked by {allowed}");
         Answer::problem(StatusCode::METHOD_NOT_ALLOWED, &detail)

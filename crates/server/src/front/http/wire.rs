@@ -93,8 +93,8 @@ enum Kind {
 /// Attributes, each once, in the order of the body.
 pub(crate) struct Pairs<'b>(SmallVec<[(Cow<'b, str>, Cow<'b, str>); 4]>);
 
-/// More names than a request may have attributes.
-const MOST_PAIRS: usize = 36;
+/// As many as a request may have attributes.
+const MOST_PAIRS: usize = 32;
 
 const fn one() -> u64 {
     1

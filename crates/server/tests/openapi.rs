@@ -1,0 +1,61 @@
+//! The interface is what `openapi.json` says, by the judgement of somebody else: schemathesis makes requests
+//! out of the document, good and bad ones, and holds every answer against it.
+
+mod support;
+
+use std::process::Command;
+use support::{Server, folder, project};
+
+#[test]
+fn the_server_does_as_its_document_says() {
+    let policy = "
+version: 1
+identity: { trusted: [127.0.0.0/8] }
+tiers: { default: free, known: [free, pro] }
+rules:
+  - { name: calendar, match: { path: /urls/** }, key: [user], limits: [50/calendar-day] }
+  - { name: logins, key: [user], limits: [20/min], count: failures }
+  - { name: per-client, key: [ip], limits: [15/s, { rate: 100/h, algorithm: sliding_log }] }
+  - { name: paced, key: [tenant], limits: [{ rate: 5/s, algorithm: leaky_bucket }] }
+";
+    let server = Server::with_policy(policy, &[]);
+    let tool = project("target/schemathesis");
+    let program = tool.join("bin/schemathesis");
+    assert!(program.exists(), "schemathesis is not there; run `make deps`");
+    let output = Command::new(program)
+        .arg("run")
+        .arg(format!("http://{}/openapi.json", server.http))
+        .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "60", "--seed", "1"])
+        .args(["--checks", "all", "--no-color"])
+        // A text is not yet an address, and a number not yet a limit: some of what the document allows is refused.
+        .args(["--exclude-checks", "positive_data_acceptance", "--warnings", "off"])
+        .env("PYTHONPATH", &tool)
+        .current_dir(folder("schemathesis"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    // All but the document itself.
+    assert!(said.contains("Tested: 7"), "{said}");
+}
+
+#[test]
+fn the_document_names_every_path() {
+    let server = Server::start(&[]);
+    let document = server.get("/openapi.json").json();
+    for path in [
+        "/v1/check",
+        "/v1/peek",
+        "/v1/report",
+        "/v1/take",
+        "/v1/auth",
+        "/live",
+        "/ready",
+        "/openapi.json",
+    ] {
+        let asked = server.get(path).status;
+        assert_ne!(asked, 404, "{path}");
+        assert!(document["paths"].get(path).is_some(), "{path}");
+    }
+    assert_eq!(server.get("/v2/check").status, 404);
+}
