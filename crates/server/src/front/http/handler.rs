@@ -384,3 +384,101 @@ impl Route {
             .with(header::ALLOW, HeaderValue::from_static(allowed))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Headers;
+    use crate::front::Front;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use tidegate::{Clock, Decision, Memory, Policy, Secret, StoreError};
+    use tidegate_core::{Limit, Plan, StateId, Take, Timestamp};
+    use tidegate_store::{Answer as Taken, Charged, Settlement};
+
+    /// A store with a mistake in it: every hundredth take panics.
+    struct Mistaken {
+        memory: Memory,
+        takes: AtomicU64,
+    }
+
+    impl Store for Mistaken {
+        const AT_ONCE: bool = true;
+
+        fn take_at_once(&self, plan: &Plan<'_>) -> Option<Taken> {
+            assert!(!self.takes.fetch_add(1, Ordering::Relaxed).is_multiple_of(100), "a mistake");
+            self.memory.take_at_once(plan)
+        }
+
+        async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Taken, StoreError>> {
+            self.memory.take(plans).await
+        }
+
+        async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
+            self.memory.charge(takes).await
+        }
+
+        async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
+            self.memory.give_back(settlement).await
+        }
+
+        async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
+            self.memory.peek(plan).await
+        }
+
+        async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
+            self.memory.reset(states).await
+        }
+
+        fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
+            self.memory.supports(limit)
+        }
+    }
+
+    fn front(on_store_error: &str) -> (Front<Mistaken>, Arc<Metrics>) {
+        let policy = Policy::parse(format!(
+            "{{ version: 1, rules: [{{ name: a, key: [ip], limits: [1000/h], on_store_error: {on_store_error} }}] }}"
+        ));
+        let clock = Clock::manual(Timestamp::from_nanos(1));
+        let store = Mistaken { memory: Memory::new(clock.clone()), takes: AtomicU64::new(1) };
+        let limiter = Limiter::new(policy.unwrap(), store, Secret::new([1; 32]), clock).unwrap();
+        let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
+        let style = HeaderStyle::default();
+        (Front::Http(Handler::new(limiter, style, Arc::clone(&metrics), health)), metrics)
+    }
+
+    fn ask(front: &Front<Mistaken>) -> (u16, String) {
+        let call = Call {
+            peer: [127, 0, 0, 1].into(),
+            method: "POST",
+            path: "/v1/check",
+            query: None,
+            headers: Headers::Lines(&[]),
+            body: b"{\"attributes\":{\"ip\":\"203.0.113.7\"}}",
+        };
+        let answer = front.answer_at_once(&call).unwrap();
+        (answer.status.as_u16(), String::from_utf8(answer.body.into_owned()).unwrap())
+    }
+
+    /// A mistake in the way of one request in a hundred must not become everybody's: the request is decided
+    /// as its rule says for a store that is gone, it is counted, and the others are answered as always.
+    #[test]
+    fn a_mistake_of_ours_stays_with_the_request_that_met_it() {
+        for (on_store_error, status) in [("allow", 200), ("deny", 429), ("local", 200)] {
+            let (front, metrics) = front(on_store_error);
+            let answers: Vec<(u16, String)> = (1..=1_000).map(|_| ask(&front)).collect();
+            for (number, (found, body)) in (1..).zip(&answers) {
+                let met = number % 100 == 0;
+                let by =
+                    if met { "\"decided_by\":\"fallback\"" } else { "\"decided_by\":\"store\"" };
+                assert_eq!(
+                    *found,
+                    if met { status } else { 200 },
+                    "{on_store_error} {number}: {body}"
+                );
+                assert!(body.contains(by), "{on_store_error} {number}: {body}");
+            }
+            let moment = crate::metrics::Moment { version: 1, memory: None };
+            assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
+        }
+    }
+}
