@@ -51,13 +51,13 @@ mod verdict;
 
 pub use check::Check;
 pub use error::{CheckError, LimiterError, ReportError};
-pub use limiter::Limiter;
+pub use limiter::{Limiter, NamedLimit, NamedTake};
 pub use receipt::{Receipt, Report};
 pub use stats::{RuleStats, Stats};
 pub use verdict::{DecidedBy, LimitReport, Priority, Verdict};
 
 pub use tidegate_core::{
-    Algorithm, Cost, Decision, Limit, Outcome, Period, Retry, Span, Timestamp,
+    Algorithm, Cost, Decision, Few, Limit, Outcome, Period, Retry, Span, Timestamp,
 };
 pub use tidegate_policy::{
     Allowance, AttributeError, Attributes, Changes, Explanation, Policy, PolicyError, Request,

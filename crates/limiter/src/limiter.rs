@@ -5,10 +5,12 @@
 //! ```
 
 mod decide;
+mod named;
 mod operate;
 mod settle;
 
 pub(crate) use decide::Want;
+pub use named::{NamedLimit, NamedTake};
 
 use crate::check::Check;
 use crate::error::{CheckError, LimiterError};

@@ -40,3 +40,23 @@ pub(crate) const IDLE_FRAMES: u32 = 1_000;
 pub(crate) const IDLE_FRAMES_PER_SECOND: u32 = 10;
 /// and so many for each request.
 pub(crate) const IDLE_FRAMES_PER_REQUEST: u32 = 8;
+/// A RESP command that is typed as a line.
+pub(crate) const RESP_LINE: usize = 1024;
+/// Words of a RESP command.
+pub(crate) const RESP_WORDS: usize = 64;
+/// A word of a RESP command.
+pub(crate) const RESP_BULK: usize = 8 * 1024;
+/// The same before somebody has said who they are, if they must.
+pub(crate) const RESP_WORDS_BEFORE_AUTH: usize = 10;
+/// So that a stranger holds less than 16 KiB of ours.
+pub(crate) const RESP_BULK_BEFORE_AUTH: usize = 1024;
+/// What is kept unread of somebody: the largest command, and a pipeline behind it.
+pub(crate) const RESP_UNREAD: usize = 1024 * 1024;
+/// The same of a stranger.
+pub(crate) const RESP_UNREAD_BEFORE_AUTH: usize = 12 * 1024;
+/// Empty lines and lists in a row.
+pub(crate) const RESP_EMPTY: usize = 100;
+/// Commands that are decided together, and answered before the next are looked at.
+pub(crate) const RESP_BATCH: usize = 1_024;
+/// Replies that wait to be written before the next command is looked at.
+pub(crate) const RESP_UNWRITTEN: usize = 256 * 1024;

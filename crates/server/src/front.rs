@@ -1,10 +1,11 @@
 //! The fronts: protocols by which somebody asks, each in a folder of its own.
 //!
-//! A front is asked twice about a request: whether it wants the body ([`Front::begin`]), and for the answer
-//! ([`Front::answer`]). They are a closed set, so they are an enum.
+//! Fronts that speak HTTP are asked twice about a request: whether they want the body ([`Web::begin`]), and for
+//! the answer ([`Web::answer`]). Fronts are a closed set, so they are an enum.
 
 pub(crate) mod admin;
 pub(crate) mod http;
+pub(crate) mod resp;
 
 use crate::call::{Answer, Call};
 use crate::metrics::Metrics;
@@ -18,11 +19,27 @@ use tidegate::Store;
 
 /// Who answers on a listener.
 pub(crate) enum Front<S> {
+    Web(Web<S>),
+    Resp(resp::Handler<S>),
+}
+
+/// Who answers in HTTP.
+pub(crate) enum Web<S> {
     Http(http::Handler<S>),
     Admin(admin::Handler<S>),
 }
 
-impl<S: Store + 'static> Front<S> {
+impl<S> Front<S> {
+    /// Who answers here in HTTP, if anybody does.
+    pub(crate) const fn web(&self) -> Option<&Web<S>> {
+        match self {
+            Self::Web(web) => Some(web),
+            Self::Resp(_) => None,
+        }
+    }
+}
+
+impl<S: Store + 'static> Web<S> {
     /// How large a body this request may have; or the answer, when its head is enough to refuse it.
     pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
         match self {

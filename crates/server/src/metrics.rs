@@ -48,6 +48,8 @@ pub(crate) enum Refused {
     Full,
     /// Not finished when the server had to stop.
     CutOff,
+    /// HTTP where Redis clients ask.
+    OtherProtocol,
     /// No token, or a wrong one.
     Unauthorized,
     /// A foreign page or host.
@@ -112,7 +114,7 @@ fn add(counter: Option<&AtomicU64>) {
 }
 
 impl Refused {
-    const ALL: [(Self, &'static str); 10] = [
+    const ALL: [(Self, &'static str); 11] = [
         (Self::NoHttp, "no_http"),
         (Self::Malformed, "malformed"),
         (Self::TooLarge, "too_large"),
@@ -121,6 +123,7 @@ impl Refused {
         (Self::Unread, "unread"),
         (Self::Full, "full"),
         (Self::CutOff, "cut_off"),
+        (Self::OtherProtocol, "other_protocol"),
         (Self::Unauthorized, "unauthorized"),
         (Self::Foreign, "foreign"),
     ];

@@ -13,13 +13,16 @@ mod door;
 mod guard;
 mod http1;
 mod http2;
+mod input;
+mod line;
 mod worker;
 
 pub(crate) use door::{Caps, Door};
 pub(crate) use http1::Most;
-pub(crate) use worker::Workers;
+pub(crate) use line::{Line, Woken};
+pub(crate) use worker::{Fronts, Workers};
 
-use crate::front::Front;
+use crate::front::{Front, resp};
 use crate::metrics::{Metrics, Refused};
 use http1::{Connection, First};
 use std::cell::Cell;
@@ -86,7 +89,11 @@ pub(crate) async fn serve<S: Store + 'static>(
 ) {
     // A connection that breaks is its client's business, and there is nobody to tell.
     let _: io::Result<()> = async {
-        let mut connection = Connection::new(stream, peer, &front, &place, &drain);
+        let web = match &*front {
+            Front::Web(web) => web,
+            Front::Resp(handler) => return resp::serve(stream, handler, &place, &drain).await,
+        };
+        let mut connection = Connection::new(stream, peer, web, &place, &drain);
         match connection.first().await? {
             First::One => connection.serve().await,
             First::Nothing => Ok(()),

@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
     pub(crate) http: Listen,
     pub(crate) legacy_headers: Option<LegacyReset>,
+    pub(crate) resp: Listen,
+    pub(crate) users_file: Option<PathBuf>,
     pub(crate) admin: Listen,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) operator_token_file: Option<PathBuf>,
@@ -143,8 +145,10 @@ impl Settings {
             "memory:" => Ok(()),
             _ => Err("this server counts in its own memory; write `memory:`".to_owned()),
         });
-        let http = reader.listen("http.listen", "http");
-        let admin = reader.listen("admin.listen", "admin");
+        let of_http = ["header_timeout", "body_timeout"];
+        let http = reader.listen("http", of_http);
+        let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
+        let admin = reader.listen("admin", of_http);
         let settings = Self {
             policy: path(reader.text("policy")),
             secret_file,
@@ -154,6 +158,8 @@ impl Settings {
             drain_timeout: reader.time("drain_timeout"),
             http,
             legacy_headers: reader.check("http.legacy_headers", value::legacy).flatten(),
+            resp,
+            users_file: path(reader.text("resp.users_file")),
             admin,
             admin_hosts: value::words(reader.text("admin.hosts")),
             operator_token_file: path(reader.text("admin.operator_token_file")),
@@ -200,12 +206,12 @@ impl<'g> Reader<'g> {
         self.check(name, value::time).unwrap_or_default()
     }
 
-    fn listen(&mut self, address: &str, group: &str) -> Listen {
-        let address = self.check(address, value::address).flatten();
+    fn listen(&mut self, group: &str, [head, body]: [&str; 2]) -> Listen {
         let named = |name: &str| format!("{group}.{name}");
+        let address = self.check(&named("listen"), value::address).flatten();
         let timeouts = Timeouts {
-            head: self.time(&named("header_timeout")),
-            body: self.time(&named("body_timeout")),
+            head: self.time(&named(head)),
+            body: self.time(&named(body)),
             idle: self.time(&named("idle_timeout")),
         };
         let caps = Caps {
@@ -217,18 +223,24 @@ impl<'g> Reader<'g> {
 
     /// What makes sense alone may not make sense together.
     fn agree(&mut self, settings: &Settings) {
-        let (http, admin) = (settings.http.address, settings.admin.address);
-        if let (Some(http), Some(admin)) = (http, admin)
-            && http == admin
-            && http.port() != 0
-        {
-            self.problems.push(format!(
-                "http.listen and admin.listen are both {http}; give one of them another port"
-            ));
+        let listeners = [
+            ("http.listen", settings.http.address),
+            ("resp.listen", settings.resp.address),
+            ("admin.listen", settings.admin.address),
+        ];
+        let on = || listeners.iter().filter_map(|(name, address)| Some((name, (*address)?)));
+        for (at, (name, address)) in on().enumerate() {
+            let same = on().skip(at.saturating_add(1)).find(|(_, other)| *other == address);
+            if let Some((other, _)) = same.filter(|_| address.port() != 0) {
+                self.problems.push(format!(
+                    "{name} and {other} are both {address}; give one of them another port"
+                ));
+            }
         }
-        if http.is_none() && admin.is_none() {
+        if on().next().is_none() {
             self.problems.push("every listener is off; there would be nothing to serve".to_owned());
         }
+        let admin = settings.admin.address;
         if let Some(admin) = admin.filter(|admin| !admin.ip().is_loopback())
             && settings.operator_token_file.is_none()
         {
@@ -401,7 +413,7 @@ mod tests {
     fn listeners_must_agree() {
         let both = ["--http-listen", "127.0.0.1:9", "--admin-listen", "127.0.0.1:9"];
         assert!(load("", &[], &both).unwrap_err().contains("another port"));
-        let off = ["--http-listen", "off", "--admin-listen", "off"];
+        let off = ["--http-listen", "off", "--admin-listen", "off", "--resp-listen", "off"];
         assert!(load("", &[], &off).unwrap_err().contains("nothing to serve"));
         let open = ["--admin-listen", "0.0.0.0:9"];
         assert!(load("", &[], &open).unwrap_err().contains("admin.operator_token_file"));

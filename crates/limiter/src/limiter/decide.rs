@@ -24,7 +24,7 @@ use tidegate_policy::{
 use tidegate_store::{Answer, LimitName, ReceiptId, Store};
 
 /// What states of limits that callers name belong to. No rule is called so: a name has no slash.
-const BY_CALLER: &str = "/take";
+pub(super) const BY_CALLER: &str = "/take";
 
 /// One take of a plan, and where it comes from.
 struct Asked<'l> {

@@ -1,11 +1,11 @@
 //! `tidegate serve`: the server.
 
-use crate::front::{Front, admin, http};
+use crate::front::{Front, Web, admin, http, resp};
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
-use crate::net::{Door, Drain, Place, Versions, Workers, serve};
+use crate::net::{Door, Drain, Fronts, Place, Versions, Workers, serve};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY, watch};
-use crate::settings::{Flags, Settings};
+use crate::settings::{Flags, Listen, Settings};
 use crate::{files, log};
 use clap::Args;
 use std::error::Error;
@@ -45,11 +45,22 @@ struct Shared<S> {
     drain: Drain,
 }
 
-/// The listeners, open before anything is served.
+/// The listeners, open before anything is served; those of the workers have numbers.
 struct Doors {
     http: Option<Door>,
+    resp: Option<Door>,
     admin: Option<Door>,
 }
+
+/// Where they are.
+struct Addresses {
+    http: Option<SocketAddr>,
+    resp: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
+}
+
+const HTTP: usize = 0;
+const RESP: usize = 1;
 
 type Failure = Box<dyn Error>;
 
@@ -113,55 +124,68 @@ impl<S: Store + 'static> Shared<S> {
     /// Serves until somebody says stop.
     async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
         let doors = self.open().await?;
-        let (http, admin) = (doors.address(&doors.http)?, doors.address(&doors.admin)?);
-        let admin_front = match admin {
+        let addresses = doors.addresses()?;
+        let admin_front = match addresses.admin {
             Some(address) => Some(self.admin_front(address)?),
             None => None,
         };
-        let workers = self.workers()?;
+        let workers = Rc::new(self.workers()?);
         // Signals are heard from before the first request on.
         let signals = Signals::new()?;
-        self.greet(http, admin, out)?;
+        self.greet(&addresses, out)?;
         self.health.enter(Stage::Serving);
         tokio::task::spawn_local(watch(Arc::clone(&self.rulebook)));
-        let admitted = TaskTracker::new();
-        let finished = self.admit_http(doors.http, workers, &admitted);
-        self.admit_admin(doors.admin, admin_front, &admitted);
-        admitted.close();
+        let (admitting, operators) = (TaskTracker::new(), TaskTracker::new());
+        self.admit(doors.http, HTTP, &workers, &admitting);
+        self.admit(doors.resp, RESP, &workers, &admitting);
+        self.admit_operators(doors.admin, admin_front, &admitting, &operators);
+        admitting.close();
         self.until_stopped(signals).await;
         self.stop(async {
-            admitted.wait().await;
-            finished.wait().await;
+            admitting.wait().await;
+            operators.close();
+            // Nobody else comes, so nobody else has the workers.
+            if let Some(workers) = Rc::into_inner(workers) {
+                workers.finish().await;
+            }
+            operators.wait().await;
         })
         .await;
         Ok(())
     }
 
     async fn open(&self) -> Result<Doors, Failure> {
-        let (http, admin) = (&self.settings.http, &self.settings.admin);
-        let mut doors = Doors { http: None, admin: None };
-        for (door, listen, name) in
-            [(&mut doors.http, http, "http.listen"), (&mut doors.admin, admin, "admin.listen")]
-        {
-            if let Some(address) = listen.address {
-                let open = Door::open(address, listen.caps, Arc::clone(&self.metrics)).await;
-                *door = Some(open.map_err(|error| format!("{name}: {address}: {error}"))?);
-            }
-        }
-        Ok(doors)
+        let Settings { http, resp, admin, .. } = &self.settings;
+        let open = async |listen: &Listen, name: &str| -> Result<Option<Door>, Failure> {
+            let Some(address) = listen.address else { return Ok(None) };
+            let door = Door::open(address, listen.caps, Arc::clone(&self.metrics)).await;
+            Ok(Some(door.map_err(|error| format!("{name}: {address}: {error}"))?))
+        };
+        Ok(Doors {
+            http: open(http, "http.listen").await?,
+            resp: open(resp, "resp.listen").await?,
+            admin: open(admin, "admin.listen").await?,
+        })
     }
 
-    fn workers(&self) -> io::Result<Workers> {
-        let style = HeaderStyle { legacy: self.settings.legacy_headers, ..HeaderStyle::default() };
-        let (limiter, timeouts) = (self.limiter.clone(), self.settings.http.timeouts);
-        let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
-        let make = move || {
-            let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
-            let place = Place::new(timeouts, Versions::OneAndTwo, Arc::clone(&metrics));
-            (Front::Http(http::Handler::new(limiter.clone(), style, metrics, health)), place)
+    fn workers(&self) -> Result<Workers, Failure> {
+        let settings = &self.settings;
+        let style = HeaderStyle { legacy: settings.legacy_headers, ..HeaderStyle::default() };
+        let users = match &settings.users_file {
+            Some(path) => resp::Users::read(path, self.secret.clone())?,
+            None => resp::Users::everybody(self.secret.clone()),
         };
-        let count = if self.settings.http.address.is_some() { self.settings.workers } else { 0 };
-        Workers::start(count, &self.clock, &self.drain, make)
+        let (limiter, users) = (self.limiter.clone(), Arc::new(users));
+        let (of_http, of_resp) = (settings.http.timeouts, settings.resp.timeouts);
+        let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+        let make = move || -> Fronts<S> {
+            let place = |timeouts| Place::new(timeouts, Versions::OneAndTwo, Arc::clone(&metrics));
+            let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
+            let http = http::Handler::new(limiter.clone(), style, metrics(), health);
+            let resp = resp::Handler::new(limiter.clone(), metrics(), Arc::clone(&users));
+            vec![(Front::Web(Web::Http(http)), place(of_http)), (Front::Resp(resp), place(of_resp))]
+        };
+        Ok(Workers::start(settings.workers, &self.clock, &self.drain, make)?)
     }
 
     fn admin_front(&self, address: SocketAddr) -> Result<Front<S>, Failure> {
@@ -180,41 +204,41 @@ impl<S: Store + 'static> Shared<S> {
             tokens,
             (address, &settings.admin_hosts),
         )?;
-        Ok(Front::Admin(handler))
+        Ok(Front::Web(Web::Admin(handler)))
     }
 
-    /// Hands connections to the workers; what comes back is done when they are.
-    fn admit_http(
+    /// Hands the connections of a listener to the workers.
+    fn admit(
         &self,
         door: Option<Door>,
-        mut workers: Workers,
-        admitted: &TaskTracker,
-    ) -> TaskTracker {
-        let finished = TaskTracker::new();
-        let drain = self.drain.clone();
-        if let Some(door) = door {
-            let finishing = finished.clone();
-            admitted.spawn_local(async move {
-                door.admit(&drain, |stream, peer, slot| workers.deliver(stream, peer, slot)).await;
-                finishing.spawn_local(workers.finish());
-                finishing.close();
-            });
-        } else {
-            finished.close();
-        }
-        finished
+        listener: usize,
+        workers: &Rc<Workers>,
+        admitting: &TaskTracker,
+    ) {
+        let Some(door) = door else { return };
+        let (workers, drain) = (Rc::clone(workers), self.drain.clone());
+        admitting.spawn_local(async move {
+            let deliver = |stream, peer, slot| workers.deliver(listener, stream, peer, slot);
+            door.admit(&drain, deliver).await;
+        });
     }
 
     /// Operators are few; they are served on this thread.
-    fn admit_admin(&self, door: Option<Door>, front: Option<Front<S>>, admitted: &TaskTracker) {
+    fn admit_operators(
+        &self,
+        door: Option<Door>,
+        front: Option<Front<S>>,
+        admitting: &TaskTracker,
+        operators: &TaskTracker,
+    ) {
         let (Some(door), Some(front)) = (door, front) else { return };
         let place =
             Place::new(self.settings.admin.timeouts, Versions::One, Arc::clone(&self.metrics));
         let (front, place, drain) = (Rc::new(front), Rc::new(place), self.drain.clone());
         let (clock, dated) = (self.clock.clone(), Rc::clone(&place));
         tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
-        let connections = admitted.clone();
-        admitted.spawn_local(async move {
+        let connections = operators.clone();
+        admitting.spawn_local(async move {
             door.admit(&drain.clone(), |stream, peer, slot| {
                 let (front, place, drain) = (Rc::clone(&front), Rc::clone(&place), drain.clone());
                 connections.spawn_local(async move {
@@ -258,12 +282,8 @@ impl<S: Store + 'static> Shared<S> {
     }
 
     /// Says where everything is, and what to try.
-    fn greet(
-        &self,
-        http: Option<SocketAddr>,
-        admin: Option<SocketAddr>,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
+    fn greet(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
+        let Addresses { http, resp, admin } = addresses;
         let settings = &self.settings;
         let absolute = |path: &Path| {
             std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
@@ -283,6 +303,9 @@ impl<S: Store + 'static> Shared<S> {
                 absolute(settings.operator_token_file.as_deref().unwrap_or(&made))
             })?;
         }
+        if let Some(resp) = resp {
+            writeln!(out, "  resp    redis://{resp}/")?;
+        }
         if let Some(http) = http {
             writeln!(out, "  http    http://{http}/")?;
             writeln!(
@@ -296,9 +319,9 @@ impl<S: Store + 'static> Shared<S> {
 }
 
 impl Doors {
-    #[allow(clippy::unused_self, reason = "it reads as a question about the doors")]
-    fn address(&self, door: &Option<Door>) -> io::Result<Option<SocketAddr>> {
-        door.as_ref().map(Door::address).transpose()
+    fn addresses(&self) -> io::Result<Addresses> {
+        let of = |door: &Option<Door>| door.as_ref().map(Door::address).transpose();
+        Ok(Addresses { http: of(&self.http)?, resp: of(&self.resp)?, admin: of(&self.admin)? })
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct Tally {
     pub(crate) front: &'static str,
     /// Replaced by the writer when the policy has changed; locked by readers for a moment.
     table: Mutex<Arc<Table>>,
+    /// For answers that no rule had a say in, and that nobody made a verdict of.
+    bare: Arc<Row>,
     seconds: [AtomicU64; BUCKETS.len()],
     nanos: AtomicU64,
 }
@@ -67,7 +69,8 @@ pub(crate) const BUCKETS: [u64; 14] = [
 impl Tally {
     pub(super) fn new(front: &'static str) -> Self {
         let seconds = array::from_fn(|_| AtomicU64::new(0));
-        Self { front, table: Mutex::default(), seconds, nanos: AtomicU64::new(0) }
+        let (table, bare, nanos) = (Mutex::default(), Arc::default(), AtomicU64::new(0));
+        Self { front, table, bare, seconds, nanos }
     }
 
     /// Counts an answer, once for each rule, by the worst of its limits.
@@ -89,20 +92,31 @@ impl Tally {
         }
     }
 
+    /// Counts an answer that no rule had a say in.
+    pub(crate) fn count_bare(&self, outcome: Outcome, by: DecidedBy) {
+        self.bare.count(outcome, Need::Required, by);
+    }
+
     /// How long an answer took.
     pub(crate) fn took(&self, time: Duration) {
+        self.took_each(time, 1);
+    }
+
+    /// How long so many answers took that were given together; each took as long.
+    pub(crate) fn took_each(&self, time: Duration, count: usize) {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BUCKETS.iter().position(|most| nanos <= *most).unwrap_or(0);
         if let Some(cell) = self.seconds.get(bucket) {
-            bump(cell, 1);
+            bump(cell, count);
         }
-        bump(&self.nanos, nanos);
+        bump(&self.nanos, nanos.saturating_mul(count));
     }
 
     /// All rows, as of now.
     pub(crate) fn rows(&self) -> Vec<Arc<Row>> {
         let table = Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner));
-        table.rules.iter().chain([&table.none]).cloned().collect()
+        table.rules.iter().chain([&table.none, &self.bare]).cloned().collect()
     }
 
     /// The histogram: counts by bucket, and the sum in nanoseconds.

@@ -12,68 +12,35 @@
 
 mod body;
 mod head;
-mod input;
 
 pub(crate) use body::Most;
 pub(crate) use head::HeadError;
 
-use super::{Drain, Place, after};
+use super::line::{Line, Woken};
+use super::{Drain, Place};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
-use crate::front::Front;
-use crate::metrics::Refused;
+use crate::front::Web;
 use body::{Body, BodyError};
 use head::{Framing, Length};
 use http::StatusCode;
-use input::Input;
-use std::future::poll_fn;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::IpAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 use tidegate::Store;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep};
-use tokio_util::sync::WaitForCancellationFutureOwned;
 
-/// A connection, and what has been read of it.
+/// A connection of HTTP/1.
 pub(crate) struct Connection<'f, S> {
-    stream: TcpStream,
+    line: Line<'f>,
     peer: IpAddr,
-    front: &'f Front<S>,
+    front: &'f Web<S>,
     place: &'f Place,
-    input: Input,
-    output: Vec<u8>,
-    deadline: Deadline,
-    drain: Drain,
-    drained: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Whether the timer and the end of the server know whom to wake. They wake the same task however often
-    /// they are asked, so while requests come they are not asked again.
-    waiting: bool,
-    draining: bool,
-}
-
-/// A timer that is set back only when it rings too early.
-struct Deadline {
-    at: Instant,
-    timer: Pin<Box<Sleep>>,
-}
-
-/// Why a connection that waits goes on.
-enum Woken {
-    Bytes,
-    /// The other side will send no more.
-    End,
-    Late,
-    Draining,
 }
 
 /// What becomes of a connection after an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+enum Next {
     Request,
     Close,
 }
@@ -97,8 +64,8 @@ enum Looked {
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// As much as is kept for the answers of a connection that waits.
-const OUTPUT: usize = 4 * 1024;
+/// More than the largest head, so that one always fits.
+const UNREAD: usize = 16 * 1024 + bounds::REQUEST_LINE + bounds::HEADER_BLOCK;
 
 type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 
@@ -108,40 +75,28 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     pub(crate) fn new(
         stream: TcpStream,
         peer: IpAddr,
-        front: &'f Front<S>,
+        front: &'f Web<S>,
         place: &'f Place,
         drain: &Drain,
     ) -> Self {
-        Self {
-            stream,
-            peer,
-            front,
-            place,
-            input: Input::default(),
-            output: Vec::new(),
-            deadline: Deadline::new(after(place.timeouts.head)),
-            drain: drain.clone(),
-            drained: Box::pin(drain.begun.clone().cancelled_owned()),
-            waiting: false,
-            draining: false,
-        }
+        Self { line: Line::new(stream, place, drain, UNREAD), peer, front, place }
     }
 
     /// Waits for the first bytes and tells the versions apart.
     pub(crate) async fn first(&mut self) -> io::Result<First> {
         loop {
-            let here = self.input.here();
+            let here = self.line.input.here();
             let seen = PREFACE.len().min(here.len());
             match (PREFACE.get(..seen) == here.get(..seen), seen) {
                 (true, seen) if seen == PREFACE.len() => return Ok(First::Two),
                 (true, _) => {}
                 (false, _) => return Ok(First::One),
             }
-            match self.fill().await? {
+            match self.line.fill().await? {
                 Woken::Bytes => {}
-                Woken::Draining => self.begin_draining(),
+                Woken::Draining => self.wait_for_more(),
                 // What is there is no whole preface, and no request begins so.
-                Woken::End if !self.input.is_empty() => return Ok(First::One),
+                Woken::End if !self.line.input.is_empty() => return Ok(First::One),
                 Woken::End | Woken::Late => return Ok(First::Nothing),
             }
         }
@@ -149,41 +104,36 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
 
     /// The connection, and what has been read of it.
     pub(crate) fn into_parts(self) -> (TcpStream, Vec<u8>) {
-        let read = self.input.here().to_vec();
-        (self.stream, read)
+        self.line.into_parts()
     }
 
     /// Answers requests until there are no more.
     pub(crate) async fn serve(mut self) -> io::Result<()> {
         loop {
             let next = self.answer_what_is_here().await?;
-            self.flush().await?;
             if next == Next::Close {
-                return self.close().await;
+                return self.line.close().await;
             }
-            self.deadline.set(after(self.patience()));
-            match self.fill().await? {
+            self.line.flush().await?;
+            self.wait_for_more();
+            match self.line.fill().await? {
                 Woken::Bytes => {}
-                Woken::Draining => self.begin_draining(),
+                Woken::Draining => self.wait_for_more(),
                 Woken::End => return Ok(()),
-                Woken::Late if self.input.is_empty() => return Ok(()),
-                Woken::Late => return self.late().await,
+                Woken::Late if self.line.input.is_empty() => return Ok(()),
+                Woken::Late => {
+                    self.refuse(HeadError::Late);
+                    return self.line.close().await;
+                }
             }
         }
     }
 
     /// How long the next byte may take.
-    fn patience(&self) -> Duration {
-        match (self.input.is_empty(), self.draining) {
-            (true, true) => Duration::from_millis(bounds::LINGER_MILLIS),
-            (true, false) => self.place.timeouts.idle,
-            (false, _) => self.place.timeouts.head,
-        }
-    }
-
-    fn begin_draining(&mut self) {
-        self.draining = true;
-        self.deadline.set(after(self.patience()));
+    fn wait_for_more(&mut self) {
+        let begun = !self.line.input.is_empty();
+        let time = if begun { self.place.timeouts.head } else { self.line.patience() };
+        self.line.wait_within(time);
     }
 
     // === requests ===
@@ -191,16 +141,16 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     /// Answers every request that has arrived whole, and waits for the rest of one that has begun.
     async fn answer_what_is_here(&mut self) -> io::Result<Next> {
         loop {
-            self.input.skip_empty_lines();
-            if self.input.is_empty() {
+            self.line.input.skip_empty_lines();
+            if self.line.input.is_empty() {
                 return Ok(Next::Request);
             }
             let Some(head_end) = self.whole_head().await? else { return Ok(Next::Close) };
             if self.one_request(head_end).await? == Next::Close {
                 return Ok(Next::Close);
             }
-            if self.output.len() > bounds::UNWRITTEN {
-                self.flush().await?;
+            if self.line.output.len() > bounds::UNWRITTEN {
+                self.line.flush().await?;
             }
         }
     }
@@ -210,7 +160,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     async fn whole_head(&mut self) -> io::Result<Option<usize>> {
         let mut seen = 0;
         loop {
-            let here = self.input.here();
+            let here = self.line.input.here();
             if let Some(end) = head::end(here, seen) {
                 return Ok(Some(end));
             }
@@ -221,12 +171,11 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             }
             if mem::replace(&mut seen, here.len()) == 0 {
                 // Answers to what came before do not wait for what comes after.
-                self.flush().await?;
-                self.deadline.set(after(self.place.timeouts.head));
+                self.line.flush().await?;
+                self.line.wait_within(self.place.timeouts.head);
             }
-            match self.fill().await? {
-                Woken::Bytes => {}
-                Woken::Draining => self.draining = true,
+            match self.line.fill().await? {
+                Woken::Bytes | Woken::Draining => {}
                 Woken::End => return Ok(None),
                 Woken::Late => {
                     self.refuse(HeadError::Late);
@@ -239,17 +188,17 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     /// Answers one request, whose head is here.
     async fn one_request(&mut self, head_end: usize) -> io::Result<Next> {
         // What is read is lent to the request while it is answered, and comes back after it.
-        let input = mem::take(&mut self.input);
+        let input = mem::take(&mut self.line.input);
         let looked = self.look(input.here(), head_end).await;
-        self.input = input;
+        self.line.input = input;
         match looked {
             Ok(Looked::Answered(next, used)) => {
-                self.input.consume(used);
+                self.line.input.consume(used);
                 Ok(next)
             }
             Ok(Looked::BodyToCome) => {
-                let head = self.input.here().get(..head_end).unwrap_or_default().to_vec();
-                self.input.consume(head_end);
+                let head = self.line.input.here().get(..head_end).unwrap_or_default().to_vec();
+                self.line.input.consume(head_end);
                 self.with_body(&head).await
             }
             Err(error) => {
@@ -270,7 +219,8 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         let most = match self.front.begin(&call) {
             Ok(most) => most,
             Err(answer) => {
-                return Ok(Looked::Answered(self.unread(&answer, &call, &framing), head_end));
+                let next = self.unread(&answer, &call, &framing, rest.is_empty());
+                return Ok(Looked::Answered(next, head_end));
             }
         };
         let body = match framing.length {
@@ -283,9 +233,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             return Err(HeadError::BodyTooLarge(most.of(body)));
         }
         let used = head_end.saturating_add(body.len());
-        // What came together is answered together; the last answer of a server that stops says so.
-        let last = self.draining && used == here.len();
-        let next = if framing.close || last { Next::Close } else { Next::Request };
+        let next = self.next(&framing, used == here.len());
         let call = Call { body, ..call };
         let answer = match self.front.answer_at_once(&call) {
             Some(answer) => answer,
@@ -310,11 +258,25 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         }
     }
 
+    /// What becomes of the connection after the answer to this request, behind which there may be no other.
+    fn next(&self, framing: &Framing<'_>, nothing_behind: bool) -> Next {
+        let last = nothing_behind && self.line.is_last();
+        if framing.close || last { Next::Close } else { Next::Request }
+    }
+
     /// Answers a request by its head. A body that nobody wants is not read, so what follows it cannot be told
     /// apart from it.
-    fn unread(&mut self, answer: &Answer, call: &Call<'_>, framing: &Framing<'_>) -> Next {
-        let close = framing.close || framing.length != Length::None;
-        let next = if close { Next::Close } else { Next::Request };
+    fn unread(
+        &mut self,
+        answer: &Answer,
+        call: &Call<'_>,
+        framing: &Framing<'_>,
+        nothing_behind: bool,
+    ) -> Next {
+        let next = match framing.length {
+            Length::None => self.next(framing, nothing_behind),
+            Length::Bytes(_) | Length::Chunks => Next::Close,
+        };
         self.write(answer, call.method == "HEAD", next);
         next
     }
@@ -334,7 +296,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         let call = self.call(&request, &framing);
         let most = match self.front.begin(&call) {
             Ok(most) => most,
-            Err(answer) => return Ok(self.unread(&answer, &call, &framing)),
+            Err(answer) => return Ok(self.unread(&answer, &call, &framing, false)),
         };
         let body = match self.body(&framing, most).await? {
             Ok(body) => body,
@@ -344,8 +306,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             }
         };
         let answer = self.front.answer(&Call { body: &body, ..call }).await;
-        let last = self.draining && self.input.is_empty();
-        let next = if framing.close || last { Next::Close } else { Next::Request };
+        let next = self.next(&framing, self.line.input.is_empty());
         self.write(&answer, call.method == "HEAD", next);
         Ok(next)
     }
@@ -362,22 +323,21 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         };
         let mut began = false;
         loop {
-            match body.take_from(&mut self.input) {
+            match body.take_from(&mut self.line.input) {
                 Ok(true) => return Ok(Ok(body.into_bytes())),
                 Ok(false) => {}
                 Err(error) => return Ok(Err(error.into())),
             }
             if !began {
                 if framing.expects {
-                    self.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                    self.line.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
-                self.flush().await?;
-                self.deadline.set(after(self.place.timeouts.body));
+                self.line.flush().await?;
+                self.line.wait_within(self.place.timeouts.body);
                 began = true;
             }
-            match self.fill().await? {
-                Woken::Bytes => {}
-                Woken::Draining => self.draining = true,
+            match self.line.fill().await? {
+                Woken::Bytes | Woken::Draining => {}
                 Woken::End => return Ok(Err(HeadError::CutShort)),
                 Woken::Late => return Ok(Err(HeadError::Late)),
             }
@@ -387,21 +347,21 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     // === answers ===
 
     fn write(&mut self, answer: &Answer, head_only: bool, next: Next) {
-        let out = &mut self.output;
+        let out = &mut self.line.output;
         out.extend_from_slice(status_line(answer.status).as_bytes());
         if !answer.kind.is_empty() {
-            line(out, b"content-type", answer.kind.as_bytes());
+            field(out, b"content-type", answer.kind.as_bytes());
         }
         for (name, value) in &answer.fields {
-            line(out, name.as_str().as_bytes(), value.as_bytes());
+            field(out, name.as_str().as_bytes(), value.as_bytes());
         }
         if next == Next::Close {
-            line(out, b"connection", b"close");
+            field(out, b"connection", b"close");
         }
-        line(out, b"date", &self.place.date());
+        field(out, b"date", &self.place.date());
         if answer.status != StatusCode::NO_CONTENT {
             let mut digits = itoa::Buffer::new();
-            line(out, b"content-length", digits.format(answer.body.len()).as_bytes());
+            field(out, b"content-length", digits.format(answer.body.len()).as_bytes());
         }
         out.extend_from_slice(b"\r\n");
         if !head_only {
@@ -416,117 +376,9 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             self.write(&Answer::problem(status, &error.to_string()), false, Next::Close);
         }
     }
-
-    /// A request was begun and not finished in time.
-    async fn late(mut self) -> io::Result<()> {
-        self.refuse(HeadError::Late);
-        self.flush().await?;
-        self.close().await
-    }
-
-    // === bytes ===
-
-    async fn flush(&mut self) -> io::Result<()> {
-        if self.output.is_empty() {
-            return Ok(());
-        }
-        // Nearly always the socket takes all at once, and no timer is touched.
-        let written = match self.stream.try_write(&self.output) {
-            Ok(written) => written,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
-        };
-        if written < self.output.len() {
-            self.flush_slowly(written).await?;
-        }
-        self.output.clear();
-        self.output.shrink_to(OUTPUT);
-        Ok(())
-    }
-
-    /// Writes the rest to somebody who is slow to read it.
-    async fn flush_slowly(&mut self, written: usize) -> io::Result<()> {
-        self.deadline.set(after(self.place.timeouts.body));
-        let Self { stream, deadline, output, .. } = self;
-        let mut rest = output.get(written..).unwrap_or_default();
-        let written = poll_fn(|context| write_some(stream, deadline, &mut rest, context)).await;
-        if let Err(error) = &written
-            && error.kind() == io::ErrorKind::TimedOut
-        {
-            self.place.metrics.refused(Refused::Unread);
-        }
-        written
-    }
-
-    /// Waits for more bytes.
-    async fn fill(&mut self) -> io::Result<Woken> {
-        let Self { stream, input, deadline, drain, drained, waiting, draining, .. } = self;
-        poll_fn(|context| {
-            if let Poll::Ready(read) = input.poll_read_from(stream, context) {
-                return Poll::Ready(match read? {
-                    0 => Ok(Woken::End),
-                    _ => Ok(Woken::Bytes),
-                });
-            }
-            if !*draining && drain.has_begun() {
-                return Poll::Ready(Ok(Woken::Draining));
-            }
-            if *waiting && !deadline.timer.is_elapsed() {
-                return Poll::Pending;
-            }
-            // Its flag was looked at: it is asked only so that it wakes us.
-            let _ = drained.as_mut().poll(context);
-            *waiting = true;
-            ready!(deadline.poll(context));
-            Poll::Ready(Ok(Woken::Late))
-        })
-        .await
-    }
-
-    /// Closes after the last answer. Bytes that were still on their way are read over for a moment: a socket
-    /// that is closed with unread bytes takes the answer back.
-    async fn close(mut self) -> io::Result<()> {
-        self.flush().await?;
-        self.stream.shutdown().await?;
-        self.draining = true;
-        self.deadline.set(after(Duration::from_millis(bounds::LINGER_MILLIS)));
-        let mut left = bounds::LINGER_BYTES;
-        loop {
-            self.input.clear();
-            match self.fill().await? {
-                Woken::Bytes => left = left.saturating_sub(self.input.here().len()),
-                Woken::Draining => {}
-                Woken::End | Woken::Late => return Ok(()),
-            }
-            if left == 0 {
-                return Ok(());
-            }
-        }
-    }
 }
 
-/// Writes as much as the socket takes, until all is written or the time is over.
-fn write_some(
-    stream: &mut TcpStream,
-    deadline: &mut Deadline,
-    rest: &mut &[u8],
-    context: &mut Context<'_>,
-) -> Poll<io::Result<()>> {
-    while !rest.is_empty() {
-        match Pin::new(&mut *stream).poll_write(context, rest) {
-            Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            Poll::Ready(Ok(written)) => *rest = rest.get(written..).unwrap_or_default(),
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            Poll::Pending => {
-                ready!(deadline.poll(context));
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-        }
-    }
-    Poll::Ready(Ok(()))
-}
-
-fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
@@ -540,32 +392,6 @@ fn status_line(status: StatusCode) -> std::borrow::Cow<'static, str> {
         other => {
             let reason = other.canonical_reason().unwrap_or_default();
             format!("HTTP/1.1 {} {reason}\r\n", other.as_u16()).into()
-        }
-    }
-}
-
-// === impl Deadline ===
-
-impl Deadline {
-    fn new(at: Instant) -> Self {
-        Self { at, timer: Box::pin(tokio::time::sleep_until(at)) }
-    }
-
-    fn set(&mut self, at: Instant) {
-        self.at = at;
-        if at < self.timer.deadline() {
-            self.timer.as_mut().reset(at);
-        }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        loop {
-            ready!(self.timer.as_mut().poll(context));
-            if self.timer.deadline() >= self.at {
-                return Poll::Ready(());
-            }
-            let at = self.at;
-            self.timer.as_mut().reset(at);
         }
     }
 }

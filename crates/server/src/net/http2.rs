@@ -7,7 +7,7 @@ use super::http1::HeadError;
 use super::{Drain, Place, after};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
-use crate::front::Front;
+use crate::front::{Front, Web};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
@@ -58,7 +58,10 @@ pub(crate) async fn serve<S: Store + 'static>(
         let (front, place, busy) = (Rc::clone(front), Rc::clone(place), Rc::clone(&busy));
         async move {
             busy.streams.set(busy.streams.get().saturating_add(1));
-            let answer = one_request(request, peer, &front, &place).await;
+            let answer = match front.web() {
+                Some(web) => one_request(request, peer, web, &place).await,
+                None => Answer::problem(StatusCode::NOT_FOUND, "nobody speaks HTTP here"),
+            };
             busy.streams.set(busy.streams.get().saturating_sub(1));
             busy.since.set(Some(Instant::now()));
             Ok::<_, Infallible>(response(answer, &place))
@@ -122,7 +125,7 @@ fn builder(place: &Place) -> Builder<Here> {
 async fn one_request<S: Store + 'static>(
     request: Request<Incoming>,
     peer: IpAddr,
-    front: &Front<S>,
+    front: &Web<S>,
     place: &Place,
 ) -> Answer {
     let (parts, body) = request.into_parts();

@@ -4,10 +4,10 @@ use super::door::Slot;
 use super::{Drain, Place, serve};
 use crate::front::Front;
 use crate::metrics::Refused;
+use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use tidegate::{Clock, Store};
 use tokio::net::TcpStream;
@@ -15,30 +15,35 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio_util::task::TaskTracker;
 
-/// The threads that serve a listener's connections.
+/// The threads that serve connections, of whichever listener.
 pub(crate) struct Workers {
     threads: Vec<JoinHandle<()>>,
-    /// Unbounded, because the door bounds how many connections there are.
+    /// Unbounded, because doors bound how many connections there are.
     senders: Vec<UnboundedSender<Arrival>>,
-    next: usize,
+    next: Cell<usize>,
 }
+
+/// A front and the place of its connections, for each listener.
+pub(crate) type Fronts<S> = Vec<(Front<S>, Place)>;
 
 /// Somebody who was let in.
 struct Arrival {
     stream: std::net::TcpStream,
     peer: IpAddr,
     slot: Slot,
+    /// The number of the listener.
+    listener: usize,
 }
 
 impl Workers {
-    /// Starts so many threads, each with a front of its own.
+    /// Starts so many threads, each with fronts of its own.
     pub(crate) fn start<S: Store + 'static>(
         count: usize,
         clock: &Clock,
         drain: &Drain,
-        make: impl Fn() -> (Front<S>, Place) + Clone + Send + 'static,
+        make: impl Fn() -> Fronts<S> + Clone + Send + 'static,
     ) -> io::Result<Self> {
-        let mut workers = Self { threads: Vec::new(), senders: Vec::new(), next: 0 };
+        let mut workers = Self { threads: Vec::new(), senders: Vec::new(), next: Cell::new(0) };
         for number in 0..count {
             let (sender, arrivals) = mpsc::unbounded_channel();
             let (make, clock, drain) = (make.clone(), clock.clone(), drain.clone());
@@ -62,13 +67,13 @@ impl Workers {
     }
 
     /// Hands a connection to the worker whose turn it is.
-    pub(crate) fn deliver(&mut self, stream: TcpStream, peer: IpAddr, slot: Slot) {
+    pub(crate) fn deliver(&self, listener: usize, stream: TcpStream, peer: IpAddr, slot: Slot) {
         let Ok(stream) = stream.into_std() else { return };
-        let next = self.next.checked_rem(self.senders.len()).unwrap_or(0);
-        self.next = next.saturating_add(1);
+        let next = self.next.get().checked_rem(self.senders.len()).unwrap_or(0);
+        self.next.set(next.saturating_add(1));
         if let Some(sender) = self.senders.get(next) {
             // A worker that is gone drops the connection, which closes it.
-            let _ = sender.send(Arrival { stream, peer, slot });
+            let _ = sender.send(Arrival { stream, peer, slot, listener });
         }
     }
 
@@ -86,18 +91,21 @@ impl Workers {
 /// Serves connections until there are no more to come and the last has ended.
 async fn work<S: Store + 'static>(
     mut arrivals: UnboundedReceiver<Arrival>,
-    (front, place): (Front<S>, Place),
+    fronts: Fronts<S>,
     clock: Clock,
     drain: Drain,
 ) {
-    let (front, place) = (Rc::new(front), Rc::new(place));
-    let cut_off = Arc::clone(&place.metrics);
-    let dated = Rc::clone(&place);
-    tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
+    let fronts: Vec<(Rc<Front<S>>, Rc<Place>)> =
+        fronts.into_iter().map(|(front, place)| (Rc::new(front), Rc::new(place))).collect();
+    for (_, place) in &fronts {
+        let (dated, clock) = (Rc::clone(place), clock.clone());
+        tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
+    }
     let connections = TaskTracker::new();
-    while let Some(Arrival { stream, peer, slot }) = arrivals.recv().await {
+    while let Some(Arrival { stream, peer, slot, listener }) = arrivals.recv().await {
+        let Some((front, place)) = fronts.get(listener).cloned() else { continue };
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
-        let (front, place, drain) = (Rc::clone(&front), Rc::clone(&place), drain.clone());
+        let drain = drain.clone();
         connections.spawn_local(async move {
             serve(stream, peer, front, place, drain).await;
             drop(slot);
@@ -108,7 +116,9 @@ async fn work<S: Store + 'static>(
         () = connections.wait() => {}
         // Whoever is not done is dropped with the runtime, and so disconnected.
         () = drain.over.cancelled() => {
-            (0..connections.len()).for_each(|_| cut_off.refused(Refused::CutOff));
+            if let Some((_, place)) = fronts.first() {
+                (0..connections.len()).for_each(|_| place.metrics.refused(Refused::CutOff));
+            }
         }
     }
 }

@@ -85,6 +85,23 @@ pub(crate) const TABLE: &[Setting] = &[
         "off",
         "X-RateLimit-* in forward auth, with the reset as `delta` or `epoch`",
     ),
+    setting("resp.listen", "ADDR", "127.0.0.1:6380", "Where Redis clients ask; `off` for nowhere"),
+    setting(
+        "resp.users_file",
+        "FILE",
+        "",
+        "Who may ask over RESP; without one, everybody who can connect",
+    ),
+    setting("resp.command_timeout", "TIME", "10s", "From the first byte of a command to its end"),
+    setting("resp.write_timeout", "TIME", "20s", "For replies to be taken"),
+    setting("resp.idle_timeout", "TIME", "5min", "Between the commands of a connection"),
+    setting("resp.connections", "N", "10000", "Connections at once"),
+    setting(
+        "resp.connections_per_source",
+        "N",
+        "1000",
+        "Connections at once from one address or IPv6 /64",
+    ),
     setting(
         "admin.listen",
         "ADDR",

@@ -72,6 +72,7 @@ impl Server {
             .arg("serve")
             .args(["--data-dir", folder.join("data").to_str().unwrap()])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+            .args(["--resp-listen", "127.0.0.1:0"])
             .args(flags)
             .stdout(Stdio::piped())
             .stderr(log)

@@ -389,7 +389,7 @@ impl Route {
 mod tests {
     use super::*;
     use crate::call::Headers;
-    use crate::front::Front;
+    use crate::front::Web;
     use std::sync::atomic::{AtomicU64, Ordering};
     use tidegate::{Clock, Decision, Memory, Policy, Secret, StoreError};
     use tidegate_core::{Limit, Plan, StateId, Take, Timestamp};
@@ -434,7 +434,7 @@ mod tests {
         }
     }
 
-    fn front(on_store_error: &str) -> (Front<Mistaken>, Arc<Metrics>) {
+    fn front(on_store_error: &str) -> (Web<Mistaken>, Arc<Metrics>) {
         let policy = Policy::parse(format!(
             "{{ version: 1, rules: [{{ name: a, key: [ip], limits: [1000/h], on_store_error: {on_store_error} }}] }}"
         ));
@@ -443,10 +443,10 @@ mod tests {
         let limiter = Limiter::new(policy.unwrap(), store, Secret::new([1; 32]), clock).unwrap();
         let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
         let style = HeaderStyle::default();
-        (Front::Http(Handler::new(limiter, style, Arc::clone(&metrics), health)), metrics)
+        (Web::Http(Handler::new(limiter, style, Arc::clone(&metrics), health)), metrics)
     }
 
-    fn ask(front: &Front<Mistaken>) -> (u16, String) {
+    fn ask(front: &Web<Mistaken>) -> (u16, String) {
         let call = Call {
             peer: [127, 0, 0, 1].into(),
             method: "POST",

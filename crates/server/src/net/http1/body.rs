@@ -3,8 +3,8 @@
 //! Memory grows with the bytes that arrive, never with what a length announces.
 
 use super::head::Length;
-use super::input::Input;
 use crate::bounds;
+use crate::net::input::Input;
 use httparse::Status;
 
 /// How large a body may be.

@@ -1,6 +1,5 @@
 //! What has been read of a connection and not yet looked at.
 
-use crate::bounds;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,14 +12,22 @@ pub(crate) struct Input {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    most: usize,
 }
 
 /// As much as most requests need.
 const USUAL: usize = 4 * 1024;
-/// More than the largest head, so that one always fits.
-const MOST: usize = 4 * USUAL + bounds::REQUEST_LINE + bounds::HEADER_BLOCK;
 
 impl Input {
+    /// Keeps at most so much; what does not fit is refused by whoever looks at it before it comes to that.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    pub(crate) fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
     pub(crate) fn here(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
@@ -74,7 +81,8 @@ impl Input {
             self.start = 0;
         }
         if self.end == self.bytes.len() {
-            let larger = self.bytes.len().saturating_mul(2).clamp(USUAL, MOST);
+            let larger = self.bytes.len().saturating_mul(2).clamp(USUAL, self.most.max(USUAL));
+            // One byte more at least, or a reader would take a full buffer for the end.
             self.bytes.resize(larger.max(self.end.saturating_add(1)), 0);
         }
     }

@@ -1,0 +1,20 @@
+//! RESP: every Redis client is a tidegate client.
+//!
+//! ```text
+//!   *5  $11 CL.THROTTLE  $6 user:1  $2 14  $2 15  $1 1      15 a second, 15 at once
+//!   *5  :0 :15 :14 :-1 :1                                     allowed, limit, left, retry, reset in seconds
+//! ```
+//!
+//! `CL.THROTTLE` answers as redis-cell does, so whoever used that module changes an address and nothing else. The
+//! commands that have arrived together are decided together, and their replies are written at once.
+
+mod commands;
+mod connection;
+mod reply;
+mod throttle;
+mod users;
+mod wire;
+
+pub(crate) use commands::Handler;
+pub(crate) use connection::serve;
+pub(crate) use users::Users;

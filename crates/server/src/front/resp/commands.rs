@@ -1,0 +1,498 @@
+//! What can be asked, and what is answered.
+
+use super::reply::{self, Dialect};
+use super::throttle::{self, Limits, Throttle};
+use super::users::{Role, Users};
+use super::wire::Words;
+use crate::front::contained;
+use crate::metrics::{Metrics, Refused, Tally};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::sync::Arc;
+use tidegate::{Attributes, Check, DecidedBy, Decision, Limiter, NamedTake, Outcome, Report, ReportError};
+use tidegate::{Settled, Span, Store, Verdict};
+use tidegate_policy::printable;
+use tokio::time::Instant;
+
+/// Answers commands; one for each worker.
+pub(crate) struct Handler<S> {
+    limiter: Limiter<S>,
+    limits: RefCell<Limits>,
+    tally: Arc<Tally>,
+    metrics: Arc<Metrics>,
+    users: Arc<Users>,
+    /// How many connections this worker has had, for their numbers.
+    sessions: Cell<u64>,
+}
+
+/// What a connection has said of itself.
+#[derive(Debug)]
+pub(crate) struct Session {
+    number: u64,
+    dialect: Dialect,
+    pub(crate) role: Option<Role>,
+    name: Vec<u8>,
+    /// Wrong tokens so far.
+    wrong: u32,
+}
+
+/// What becomes of a connection after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Command,
+    Close,
+}
+
+/// Throttles that arrived together: whose bucket, and how much of it.
+pub(crate) type Batch<'b> = SmallVec<[(&'b [u8], Throttle); 4]>;
+
+/// Wrong tokens after which a connection is closed.
+const MOST_WRONG: u32 = 10;
+/// A name of a client.
+const LONGEST_NAME: usize = 128;
+
+impl<S: Store + 'static> Handler<S> {
+    pub(crate) fn new(limiter: Limiter<S>, metrics: Arc<Metrics>, users: Arc<Users>) -> Self {
+        let tally = metrics.tally("resp");
+        let (limits, sessions) = (RefCell::default(), Cell::new(0));
+        Self { limiter, limits, tally, metrics, users, sessions }
+    }
+
+    pub(crate) fn session(&self) -> Session {
+        let number = self.sessions.get().saturating_add(1);
+        self.sessions.set(number);
+        let (dialect, role) = (Dialect::Two, self.users.unnamed());
+        Session { number, dialect, role, name: Vec::new(), wrong: 0 }
+    }
+
+    // === CL.THROTTLE ===
+
+    /// Reads a throttle, if that is what a command is and its sender may ask for it.
+    pub(crate) fn throttle<'b>(
+        &self,
+        words: &Words<'b>,
+        session: &Session,
+    ) -> Option<Result<(&'b [u8], Throttle), String>> {
+        let (name, rest) = words.split_first()?;
+        if session.role.is_none() || !name.eq_ignore_ascii_case(b"cl.throttle") {
+            return None;
+        }
+        let throttle = self.limits.borrow_mut().read(rest);
+        Some(throttle.map(|throttle| (rest.first().copied().unwrap_or_default(), throttle)))
+    }
+
+    /// Decides throttles together, and writes their replies in order.
+    pub(crate) async fn decide(&self, batch: &Batch<'_>, out: &mut Vec<u8>) {
+        if batch.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        let takes: SmallVec<[NamedTake<'_>; 4]> = batch
+            .iter()
+            .map(|(key, throttle)| NamedTake { key, limit: &throttle.limit, cost: throttle.cost })
+            .collect();
+        let write = |out: &mut Vec<u8>, throttle: &Throttle, decision: &Decision, by| {
+            throttle::write(out, throttle.limit.limit(), decision);
+            self.tally.count_bare(decision.outcome, by);
+        };
+        let mut throttles = batch.iter().map(|(_, throttle)| throttle);
+        if let Some(decisions) = self.limiter.take_named_at_once(&takes) {
+            for (throttle, decision) in throttles.by_ref().zip(&decisions) {
+                write(out, throttle, decision, DecidedBy::Store);
+            }
+        } else if let Ok(decisions) = self.limiter.take_named(&takes).await {
+            for (throttle, (decision, by)) in throttles.by_ref().zip(decisions) {
+                write(out, throttle, &decision, by);
+            }
+        }
+        // Every command has a reply, whatever happened.
+        throttles.for_each(|_| reply::error(out, "ERR no decision could be made"));
+        self.tally.took_each(began.elapsed(), batch.len());
+    }
+
+    // === the other commands ===
+
+    pub(crate) async fn run(
+        &self,
+        words: &Words<'_>,
+        session: &mut Session,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        if let Ok(next) = contained(pin!(self.answered(words, session, out))).await {
+            return next;
+        }
+        self.metrics.panicked();
+        tracing::error!("a command met a mistake of ours");
+        reply::error(out, "ERR a mistake of ours; it has been logged");
+        Next::Close
+    }
+
+    async fn answered(&self, words: &Words<'_>, session: &mut Session, out: &mut Vec<u8>) -> Next {
+        let Some((name, rest)) = words.split_first() else { return Next::Command };
+        let upper = name.get(..name.len().min(32)).unwrap_or_default().to_ascii_uppercase();
+        match (&upper[..], session.role) {
+            (b"QUIT", _) => {
+                reply::simple(out, "OK");
+                return Next::Close;
+            }
+            (b"AUTH", _) => return self.auth(rest, session, out),
+            (b"HELLO", _) => return self.hello(rest, session, out),
+            (b"RESET", _) => {
+                *session = Session { number: session.number, ..self.session() };
+                reply::simple(out, "RESET");
+            }
+            (_, None) => reply::error(out, "NOAUTH Authentication required."),
+            (b"PING", _) => match rest {
+                [] => reply::simple(out, "PONG"),
+                [word] => reply::bulk(out, word),
+                _ => arity(out, "ping"),
+            },
+            (b"ECHO", _) => match rest {
+                [word] => reply::bulk(out, word),
+                _ => arity(out, "echo"),
+            },
+            (b"SELECT", _) => reply::simple(out, "OK"),
+            (b"CLIENT", _) => client(rest, session, out),
+            (b"COMMAND", _) => command(rest, session, out),
+            (b"INFO", _) => self.info(out),
+            (b"TG.CHECK", _) => self.check(rest, Asking::Check, session, out).await,
+            (b"TG.PEEK", _) => self.check(rest, Asking::Peek, session, out).await,
+            (b"TG.REPORT", _) => self.report(rest, out).await,
+            (b"TG.RESET", Some(Role::Operator)) => self.reset(rest, out).await,
+            (b"TG.RESET", Some(Role::Client)) => {
+                reply::error(out, "NOPERM this needs the role `operator`");
+            }
+            _ => unknown(name, out),
+        }
+        Next::Command
+    }
+
+    fn auth(&self, words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) -> Next {
+        let (name, token) = match words {
+            [token] => (None, *token),
+            [name, token] => (Some(*name), *token),
+            _ => {
+                arity(out, "auth");
+                return Next::Command;
+            }
+        };
+        if self.users.unnamed().is_some() {
+            reply::error(out, "ERR AUTH is not needed here: there are no users");
+            return Next::Command;
+        }
+        if self.login(name, token, session) {
+            reply::simple(out, "OK");
+            return Next::Command;
+        }
+        self.refused(session, out)
+    }
+
+    fn login(&self, name: Option<&[u8]>, token: &[u8], session: &mut Session) -> bool {
+        let role = self.users.role(name, token);
+        session.role = role.or(session.role);
+        role.is_some()
+    }
+
+    fn refused(&self, session: &mut Session, out: &mut Vec<u8>) -> Next {
+        self.metrics.refused(Refused::Unauthorized);
+        session.wrong = session.wrong.saturating_add(1);
+        reply::error(out, "WRONGPASS invalid username-password pair or user is disabled.");
+        if session.wrong >= MOST_WRONG { Next::Close } else { Next::Command }
+    }
+
+    /// `HELLO [2|3 [AUTH name token] [SETNAME name]]`
+    fn hello(&self, words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) -> Next {
+        let dialect = match words.first().copied() {
+            None => session.dialect,
+            Some(b"2") => Dialect::Two,
+            Some(b"3") => Dialect::Three,
+            Some(_) => {
+                reply::error(out, "NOPROTO unsupported protocol version");
+                return Next::Command;
+            }
+        };
+        let mut rest = words.get(1..).unwrap_or_default();
+        while let [option, others @ ..] = rest {
+            rest = match (option.to_ascii_uppercase().as_slice(), others) {
+                (b"AUTH", [name, token, others @ ..]) => {
+                    if self.users.unnamed().is_none() && !self.login(Some(name), token, session) {
+                        return self.refused(session, out);
+                    }
+                    others
+                }
+                (b"SETNAME", [name, others @ ..]) => {
+                    if !set_name(name, session, out) {
+                        return Next::Command;
+                    }
+                    others
+                }
+                _ => {
+                    reply::error(out, "ERR Syntax error in HELLO option");
+                    return Next::Command;
+                }
+            };
+        }
+        if session.role.is_none() {
+            reply::error(
+                out,
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used",
+            );
+            return Next::Command;
+        }
+        session.dialect = dialect;
+        greeting(session, out);
+        Next::Command
+    }
+
+    fn info(&self, out: &mut Vec<u8>) {
+        let version = self.limiter.version();
+        let text = format!(
+            "# Server\r\ntidegate_version:{}\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\n# Tidegate\r\npolicy_version:{version}\r\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        reply::bulk(out, text.as_bytes());
+    }
+
+    // === TG.* ===
+
+    async fn check(&self, words: &[&[u8]], asking: Asking, session: &Session, out: &mut Vec<u8>) {
+        let began = Instant::now();
+        let asked = match Asked::read(words) {
+            Ok(asked) => asked,
+            Err(error) => return reply::error(out, &error),
+        };
+        let check = asked.check();
+        let verdict = match (
+            asking,
+            self.limiter.check_at_once(&check).filter(|_| asking == Asking::Check),
+        ) {
+            (Asking::Check, Some(verdict)) => verdict,
+            (Asking::Check, None) => self.limiter.check(&check).await,
+            (Asking::Peek, _) => self.limiter.peek(&check).await,
+        };
+        match verdict {
+            Ok(verdict) => {
+                if asking == Asking::Check {
+                    self.tally.count(&verdict);
+                    self.tally.took(began.elapsed());
+                }
+                self.write(&verdict, session.dialect, out);
+            }
+            Err(error) => reply::error(out, &format!("ERR {error}")),
+        }
+    }
+
+    /// `[allowed, outcome, delay_ms, retry_after_ms (-1: never), remaining, reset_ms, rule, receipt|nil]`
+    fn write(&self, verdict: &Verdict, dialect: Dialect, out: &mut Vec<u8>) {
+        let millis = |span: Span| i64::try_from(span.as_millis_ceil()).unwrap_or(i64::MAX);
+        // The limit that says most: one that refuses, else the one with least left.
+        let tightest = verdict
+            .limits()
+            .min_by_key(|limit| (limit.decision.passes(), limit.decision.remaining));
+        let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let resets = verdict.limits().filter_map(|limit| limit.decision.reset);
+        reply::list(out, 8);
+        reply::integer(out, i64::from(verdict.allowed()));
+        reply::bulk(
+            out,
+            match verdict.outcome {
+                Outcome::Allow => b"allow",
+                Outcome::Delay(_) => b"delay",
+                Outcome::Deny(_) => b"deny",
+            },
+        );
+        reply::integer(out, millis(verdict.delay()));
+        reply::integer(out, verdict.retry_after().map_or(-1, millis));
+        reply::integer(out, tightest.map_or(-1, |limit| whole(limit.decision.remaining)));
+        reply::integer(out, resets.max().map_or(0, millis));
+        match tightest {
+            Some(limit) => reply::bulk(out, limit.rule.as_bytes()),
+            None => reply::null(out, dialect),
+        }
+        match verdict.receipt() {
+            Some(receipt) => reply::bulk(out, self.limiter.sealed(receipt).as_bytes()),
+            None => reply::null(out, dialect),
+        }
+    }
+
+    async fn report(&self, words: &[&[u8]], out: &mut Vec<u8>) {
+        let [receipt, outcome] = words else { return arity(out, "tg.report") };
+        let cost = str::from_utf8(outcome).ok().and_then(|text| text.parse::<u64>().ok());
+        let report = match (outcome.to_ascii_lowercase().as_slice(), cost) {
+            (b"success", _) => Report::Success,
+            (b"failure", _) => Report::Failure,
+            (b"cancelled", _) => Report::Cancelled,
+            (_, Some(cost)) => Report::Cost(cost.into()),
+            _ => {
+                return reply::error(
+                    out,
+                    "ERR the outcome is success, failure, cancelled or a cost",
+                );
+            }
+        };
+        let settled = match self.limiter.opened(&String::from_utf8_lossy(receipt)) {
+            Ok(receipt) => self.limiter.report(&receipt, report).await,
+            Err(error) => Err(error),
+        };
+        match settled {
+            Ok(Settled::Done) => reply::simple(out, "OK"),
+            Ok(Settled::Already) => reply::error(out, "CONFLICT this receipt was settled before"),
+            Ok(Settled::Late) => {
+                reply::error(out, "CONFLICT the time to settle this receipt is over")
+            }
+            Err(ReportError::Forged) => {
+                reply::error(out, "ERR this is no receipt of this deployment");
+            }
+            Err(ReportError::Store(error)) => reply::error(out, &format!("ERR {error}")),
+        }
+    }
+
+    async fn reset(&self, words: &[&[u8]], out: &mut Vec<u8>) {
+        let Some((rule, pairs)) = words.split_first() else { return arity(out, "tg.reset") };
+        let attributes = match attributes(pairs) {
+            Ok(attributes) => attributes,
+            Err(error) => return reply::error(out, &error),
+        };
+        match self.limiter.reset(&String::from_utf8_lossy(rule), &attributes).await {
+            Ok(states) => reply::integer(out, i64::try_from(states).unwrap_or(i64::MAX)),
+            Err(error) => reply::error(out, &format!("ERR {error}")),
+        }
+    }
+}
+
+/// Whether what passes is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    Check,
+    Peek,
+}
+
+/// `cost [MAXWAIT ms] [RECEIPT] attr value …`
+struct Asked<'b> {
+    cost: u64,
+    max_wait: Span,
+    receipt: bool,
+    attributes: Attributes<'b>,
+}
+
+impl<'b> Asked<'b> {
+    fn read(words: &[&'b [u8]]) -> Result<Self, String> {
+        let usage =
+            || "ERR write `TG.CHECK cost [MAXWAIT ms] [RECEIPT] attribute value …`".to_owned();
+        let number =
+            |word: &[u8]| str::from_utf8(word).ok().and_then(|text| text.parse::<u64>().ok());
+        let (cost, mut rest) = words.split_first().ok_or_else(usage)?;
+        let cost = number(cost).ok_or_else(|| "ERR the cost is a whole number".to_owned())?;
+        let (mut max_wait, mut receipt) = (Span::ZERO, false);
+        loop {
+            rest = match rest {
+                [b"MAXWAIT", wait, others @ ..] => {
+                    let wait =
+                        number(wait).ok_or_else(|| "ERR MAXWAIT is in milliseconds".to_owned())?;
+                    max_wait = Span::from_millis(wait);
+                    others
+                }
+                [b"RECEIPT", others @ ..] => {
+                    receipt = true;
+                    others
+                }
+                _ => break,
+            };
+        }
+        Ok(Self { cost, max_wait, receipt, attributes: attributes(rest)? })
+    }
+
+    fn check(&self) -> Check<'_> {
+        let check = Check::new(&self.attributes).cost(self.cost).waiting(self.max_wait);
+        if self.receipt { check.with_receipt() } else { check }
+    }
+}
+
+/// Names and values in turn.
+fn attributes<'b>(words: &[&'b [u8]]) -> Result<Attributes<'b>, String> {
+    let mut attributes = Attributes::new();
+    for pair in words.chunks(2) {
+        let [name, value] = pair else {
+            return Err("ERR attributes are names and values in turn".to_owned());
+        };
+        let (Ok(name), Ok(value)) = (str::from_utf8(name), str::from_utf8(value)) else {
+            return Err("ERR attributes are text in UTF-8".to_owned());
+        };
+        attributes.set(name, value).map_err(|error| format!("ERR {error}"))?;
+    }
+    Ok(attributes)
+}
+
+// === what client libraries say when they connect ===
+
+fn greeting(session: &Session, out: &mut Vec<u8>) {
+    let protocol = if session.dialect == Dialect::Three { 3 } else { 2 };
+    reply::map(out, 7, session.dialect);
+    reply::bulk(out, b"server");
+    reply::bulk(out, b"tidegate");
+    reply::bulk(out, b"version");
+    reply::bulk(out, env!("CARGO_PKG_VERSION").as_bytes());
+    reply::bulk(out, b"proto");
+    reply::integer(out, protocol);
+    reply::bulk(out, b"id");
+    reply::integer(out, i64::try_from(session.number).unwrap_or(i64::MAX));
+    reply::bulk(out, b"mode");
+    reply::bulk(out, b"standalone");
+    reply::bulk(out, b"role");
+    reply::bulk(out, b"master");
+    reply::bulk(out, b"modules");
+    reply::list(out, 0);
+}
+
+fn client(words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) {
+    let Some((sub, rest)) = words.split_first() else { return arity(out, "client") };
+    match (sub.to_ascii_uppercase().as_slice(), rest) {
+        (b"SETNAME", [name]) => {
+            if set_name(name, session, out) {
+                reply::simple(out, "OK");
+            }
+        }
+        (b"GETNAME", []) if session.name.is_empty() => reply::null(out, session.dialect),
+        (b"GETNAME", []) => reply::bulk(out, &session.name),
+        (b"ID", []) => reply::integer(out, i64::try_from(session.number).unwrap_or(i64::MAX)),
+        (b"INFO", []) => {
+            let name = String::from_utf8_lossy(&session.name);
+            reply::bulk(out, format!("id={} name={name}\n", session.number).as_bytes());
+        }
+        (b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH" | b"TRACKING" | b"MAINT_NOTIFICATIONS", _) => {
+            reply::simple(out, "OK");
+        }
+        _ => reply::error(out, "ERR unknown subcommand or wrong number of arguments for 'client'"),
+    }
+}
+
+fn set_name(name: &[u8], session: &mut Session, out: &mut Vec<u8>) -> bool {
+    if name.len() > LONGEST_NAME || !name.iter().all(u8::is_ascii_graphic) {
+        reply::error(
+            out,
+            "ERR Client names cannot contain spaces, newlines or special characters.",
+        );
+        return false;
+    }
+    session.name = name.to_vec();
+    true
+}
+
+fn command(words: &[&[u8]], session: &Session, out: &mut Vec<u8>) {
+    match words.first().map(|word| word.to_ascii_uppercase()).as_deref() {
+        Some(b"COUNT") => reply::integer(out, 0),
+        Some(b"DOCS") => reply::map(out, 0, session.dialect),
+        _ => reply::list(out, 0),
+    }
+}
+
+fn arity(out: &mut Vec<u8>, name: &str) {
+    reply::error(out, &format!("ERR wrong number of arguments for '{name}' command"));
+}
+
+fn unknown(name: &[u8], out: &mut Vec<u8>) {
+    let shown = name.get(..name.len().min(128)).unwrap_or_default();
+    let shown = printable(&String::from_utf8_lossy(shown));
+    reply::error(out, &format!("ERR unknown command '{shown}'"));
+}

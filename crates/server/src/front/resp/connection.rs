@@ -1,0 +1,162 @@
+//! A connection: commands are read where they lie, decided in batches, and answered with one write.
+//!
+//! ```text
+//!   bytes ──► CL.THROTTLE … CL.THROTTLE │ PING │ CL.THROTTLE …        until all that is here is read
+//!             └──── one batch ────────┘   alone   └ the next
+//! ```
+
+use super::commands::{Batch, Handler, Next, Session};
+use super::reply;
+use super::wire::{self, Most, ProtocolError, Read, Words};
+use crate::bounds;
+use crate::metrics::Refused;
+use crate::net::{Drain, Line, Place, Woken};
+use std::io;
+use std::mem;
+use tidegate::Store;
+use tokio::net::TcpStream;
+
+/// How far some bytes were answered.
+struct Answered {
+    used: usize,
+    then: Then,
+}
+
+/// Why no more of them were.
+enum Then {
+    /// A command has begun; it needs at least so many bytes in all.
+    More(usize),
+    /// Enough was answered for now.
+    Flush,
+    Close,
+    Refuse(ProtocolError),
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve<S: Store + 'static>(
+    stream: TcpStream,
+    handler: &Handler<S>,
+    place: &Place,
+    drain: &Drain,
+) -> io::Result<()> {
+    let mut session = handler.session();
+    let mut line = Line::new(stream, place, drain, unread(&session));
+    let mut empty = 0;
+    loop {
+        let input = mem::take(&mut line.input);
+        let answered =
+            answer(handler, input.here(), &mut session, &mut line.output, &mut empty).await;
+        line.input = input;
+        line.input.consume(answered.used);
+        line.input.set_most(unread(&session));
+        match answered.then {
+            Then::Flush => line.flush().await?,
+            Then::Close => return line.close().await,
+            Then::Refuse(error) => {
+                refuse(error, place, &mut line.output);
+                return line.close().await;
+            }
+            Then::More(_) if line.input.is_empty() && line.is_last() => return line.close().await,
+            Then::More(least) => {
+                line.flush().await?;
+                match more(&mut line, least, place).await? {
+                    Woken::Bytes | Woken::Draining => {}
+                    Woken::End => return Ok(()),
+                    Woken::Late => return line.close().await,
+                }
+            }
+        }
+    }
+}
+
+/// Waits until a command can be whole.
+async fn more(line: &mut Line<'_>, least: usize, place: &Place) -> io::Result<Woken> {
+    let mut begun = !line.input.is_empty();
+    line.wait_within(if begun { place.timeouts.head } else { line.patience() });
+    loop {
+        let woken = line.fill().await?;
+        match woken {
+            Woken::Bytes if line.input.here().len() >= least => return Ok(Woken::Bytes),
+            Woken::Bytes if !begun => {
+                begun = true;
+                line.wait_within(place.timeouts.head);
+            }
+            Woken::Bytes => {}
+            // Whoever has begun a command may finish it.
+            Woken::Draining if begun => {}
+            Woken::Draining => line.wait_within(line.patience()),
+            Woken::Late if begun => {
+                place.metrics.refused(Refused::Late);
+                return Ok(Woken::Late);
+            }
+            Woken::Late | Woken::End => return Ok(woken),
+        }
+    }
+}
+
+/// How much is kept of somebody that was not looked at.
+const fn unread(session: &Session) -> usize {
+    match session.role {
+        Some(_) => bounds::RESP_UNREAD,
+        None => bounds::RESP_UNREAD_BEFORE_AUTH,
+    }
+}
+
+/// The last reply, to what is no command; whoever speaks another protocol gets none.
+fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
+    if error == ProtocolError::OtherProtocol {
+        place.metrics.refused(Refused::OtherProtocol);
+    } else {
+        place.metrics.refused(Refused::Malformed);
+        reply::error(out, &format!("ERR {error}"));
+    }
+}
+
+/// Answers what is here, as far as it goes.
+async fn answer<S: Store + 'static>(
+    handler: &Handler<S>,
+    here: &[u8],
+    session: &mut Session,
+    out: &mut Vec<u8>,
+    empty: &mut usize,
+) -> Answered {
+    let mut used = 0;
+    let mut words = Words::new();
+    let mut batch = Batch::new();
+    let then = loop {
+        let rest = here.get(used..).unwrap_or_default();
+        let most = if session.role.is_some() { Most::KNOWN } else { Most::UNKNOWN };
+        match wire::read(rest, most, &mut words) {
+            Err(error) => break Then::Refuse(error),
+            Ok(Read::More(least)) => break Then::More(least),
+            Ok(Read::Nothing(length)) => {
+                used = used.saturating_add(length);
+                *empty = empty.saturating_add(1);
+                if *empty > bounds::RESP_EMPTY {
+                    break Then::Refuse(ProtocolError::TooManyEmpty);
+                }
+                continue;
+            }
+            Ok(Read::Command(length)) => used = used.saturating_add(length),
+        }
+        *empty = 0;
+        match handler.throttle(&words, session) {
+            Some(Ok(throttle)) => batch.push(throttle),
+            other => {
+                handler.decide(&batch, out).await;
+                batch.clear();
+                if let Some(Err(error)) = other {
+                    reply::error(out, &error);
+                } else if handler.run(&words, session, out).await == Next::Close {
+                    break Then::Close;
+                }
+            }
+        }
+        if batch.len() >= bounds::RESP_BATCH || out.len() > bounds::RESP_UNWRITTEN {
+            break Then::Flush;
+        }
+    };
+    // What came before a mistake is answered before it.
+    handler.decide(&batch, out).await;
+    Answered { used, then }
+}

@@ -1,0 +1,80 @@
+//! Replies as bytes, in the dialect that the client chose.
+
+/// Which dialect a connection speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    #[default]
+    Two,
+    Three,
+}
+
+pub(crate) fn simple(out: &mut Vec<u8>, text: &str) {
+    line(out, b'+', text.as_bytes());
+}
+
+/// An error; nothing in it ends its line.
+pub(crate) fn error(out: &mut Vec<u8>, text: &str) {
+    out.push(b'-');
+    out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(crate) fn integer(out: &mut Vec<u8>, number: i64) {
+    line(out, b':', itoa::Buffer::new().format(number).as_bytes());
+}
+
+pub(crate) fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+    line(out, b'$', itoa::Buffer::new().format(bytes.len()).as_bytes());
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(crate) fn null(out: &mut Vec<u8>, dialect: Dialect) {
+    out.extend_from_slice(match dialect {
+        Dialect::Two => b"$-1\r\n",
+        Dialect::Three => b"_\r\n",
+    });
+}
+
+/// The beginning of a list.
+pub(crate) fn list(out: &mut Vec<u8>, length: usize) {
+    line(out, b'*', itoa::Buffer::new().format(length).as_bytes());
+}
+
+/// The beginning of a map; the older dialect writes names and values in turn.
+pub(crate) fn map(out: &mut Vec<u8>, length: usize, dialect: Dialect) {
+    match dialect {
+        Dialect::Two => list(out, length.saturating_mul(2)),
+        Dialect::Three => line(out, b'%', itoa::Buffer::new().format(length).as_bytes()),
+    }
+}
+
+fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
+    out.push(kind);
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_whatever_it_quotes() {
+        let mut out = vec![];
+        error(&mut out, "ERR unknown command 'a\r\n+OK\r\n'");
+        assert_eq!(out, b"-ERR unknown command 'a  +OK  '\r\n");
+    }
+
+    #[test]
+    fn dialects_differ_in_nulls_and_maps() {
+        let (mut two, mut three) = (vec![], vec![]);
+        for (out, dialect) in [(&mut two, Dialect::Two), (&mut three, Dialect::Three)] {
+            map(out, 1, dialect);
+            bulk(out, b"a");
+            null(out, dialect);
+        }
+        assert_eq!(two, b"*2\r\n$1\r\na\r\n$-1\r\n");
+        assert_eq!(three, b"%1\r\n$1\r\na\r\n_\r\n");
+    }
+}

@@ -1,0 +1,163 @@
+//! `CL.THROTTLE key max_burst count period [quantity]`, as redis-cell answers it.
+//!
+//! ```text
+//!   max_burst 14, count 15, period 1  =  a token bucket of 15 that gains 15 a second
+//!   reply: limited 0|1 · limit (max_burst + 1) · remaining · retry after s (-1: allowed, or never) · reset after s
+//! ```
+//!
+//! Its words for mistakes are kept, where it noticed them; what it did by accident, such as taking back with a
+//! negative quantity, is refused here.
+
+use super::reply;
+use std::collections::HashMap;
+use std::rc::Rc;
+use tidegate::{Algorithm, Cost, Decision, Limit, NamedLimit, Outcome, Retry, Span};
+use tidegate_core::Refill;
+
+/// A command that has been read.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    pub(crate) limit: Rc<NamedLimit>,
+    pub(crate) cost: Cost,
+}
+
+/// Limits by their parameters, so that each is compiled once and not for every request.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    known: HashMap<[i64; 3], Rc<NamedLimit>>,
+    /// The one that was asked for last, which is asked for next.
+    last: Option<([i64; 3], Rc<NamedLimit>)>,
+}
+
+/// Clients have a handful; whoever makes them up as they go pays for it.
+const MOST: usize = 4_096;
+
+impl Limits {
+    /// Reads what follows the name.
+    pub(crate) fn read(&mut self, words: &[&[u8]]) -> Result<Throttle, String> {
+        let (numbers, quantity) = match words {
+            [_, burst, count, period] => ([*burst, *count, *period], None),
+            [_, burst, count, period, quantity] => ([*burst, *count, *period], Some(*quantity)),
+            _ => {
+                return Err("Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]".to_owned());
+            }
+        };
+        let [burst, count, period] = numbers.map(number);
+        let parameters = [burst?, count?, period?];
+        let quantity = quantity.map_or(Ok(1), number)?;
+        let cost = u64::try_from(quantity)
+            .map_err(|_| "ERR the quantity is negative; TG.REPORT gives back".to_owned())?;
+        Ok(Throttle { limit: self.limit(parameters)?, cost: cost.into() })
+    }
+
+    fn limit(&mut self, parameters: [i64; 3]) -> Result<Rc<NamedLimit>, String> {
+        if let Some((_, limit)) = self.last.as_ref().filter(|(known, _)| *known == parameters) {
+            return Ok(Rc::clone(limit));
+        }
+        let limit = match self.known.get(&parameters) {
+            Some(limit) => Rc::clone(limit),
+            None => {
+                let limit = Rc::new(NamedLimit::new(compiled(parameters)?));
+                if self.known.len() >= MOST {
+                    self.known.clear();
+                }
+                self.known.insert(parameters, Rc::clone(&limit));
+                limit
+            }
+        };
+        self.last = Some((parameters, Rc::clone(&limit)));
+        Ok(limit)
+    }
+}
+
+/// A number, or what redis-cell says of what is none.
+fn number(word: &[u8]) -> Result<i64, String> {
+    let text = String::from_utf8_lossy(word);
+    text.parse::<i64>().map_err(|error| format!("Cell error: {error}"))
+}
+
+fn compiled([burst, count, period]: [i64; 3]) -> Result<Limit, String> {
+    if count == 0 || period == 0 {
+        return Err("Cell error: Store error: Zero rates are not supported".to_owned());
+    }
+    let positive = |number: i64, name: &str| {
+        u64::try_from(number).map_err(|_| format!("ERR the {name} is negative"))
+    };
+    let (burst, count) = (positive(burst, "max_burst")?, positive(count, "count per period")?);
+    let period = Span::from_secs(positive(period, "period")?);
+    let algorithm =
+        Algorithm::TokenBucket { burst: Some(burst.saturating_add(1)), refill: Refill::Continuous };
+    Limit::new(count, period, algorithm).map_err(|error| format!("ERR {error}"))
+}
+
+/// Writes the five numbers.
+pub(crate) fn write(out: &mut Vec<u8>, limit: &Limit, decision: &Decision) {
+    let (limited, retry) = match decision.outcome {
+        Outcome::Allow | Outcome::Delay(_) => (0, -1),
+        Outcome::Deny(Retry::After(wait)) => (1, seconds(wait)),
+        Outcome::Deny(Retry::Never) => (1, -1),
+    };
+    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    reply::list(out, 5);
+    reply::integer(out, limited);
+    reply::integer(out, whole(limit.capacity()));
+    reply::integer(out, whole(decision.remaining));
+    reply::integer(out, retry);
+    reply::integer(out, decision.reset.map_or(0, seconds));
+}
+
+/// Whole milliseconds, then whole seconds rounded up: what is less than a millisecond is nothing.
+fn seconds(span: Span) -> i64 {
+    let millis = span.as_nanos().checked_div(1_000_000).unwrap_or(0);
+    i64::try_from(millis.div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(words: &[&str]) -> String {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        Limits::default().read(&words).unwrap_err()
+    }
+
+    #[test]
+    fn mistakes_are_told_in_the_words_that_clients_know() {
+        let usage = "Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
+        for (words, said) in [
+            (&["k"][..], usage),
+            (&["k", "1", "2"], usage),
+            (&["k", "1", "2", "3", "4", "5"], usage),
+            (&["k", "x", "30", "60"], "Cell error: invalid digit found in string"),
+            (&["k", "15", "1e3", "60"], "Cell error: invalid digit found in string"),
+            (&["k", "15", "0x10", "60"], "Cell error: invalid digit found in string"),
+            (&["k", "15", " 5", "60"], "Cell error: invalid digit found in string"),
+            (&["k", "15", "", "60"], "Cell error: cannot parse integer from empty string"),
+            (
+                &["k", "9223372036854775808", "30", "60"],
+                "Cell error: number too large to fit in target type",
+            ),
+            (&["k", "15", "0", "60"], "Cell error: Store error: Zero rates are not supported"),
+            (&["k", "15", "30", "0"], "Cell error: Store error: Zero rates are not supported"),
+            (&["k", "-1", "30", "60"], "ERR the max_burst is negative"),
+            (&["k", "15", "-30", "60"], "ERR the count per period is negative"),
+            (&["k", "15", "30", "-60"], "ERR the period is negative"),
+            (&["k", "15", "30", "60", "-1"], "ERR the quantity is negative; TG.REPORT gives back"),
+        ] {
+            assert_eq!(refused(words), said, "{words:?}");
+        }
+        assert!(
+            refused(&["k", "9223372036854775807", "1", "9223372036854775807"]).starts_with("ERR ")
+        );
+    }
+
+    #[test]
+    fn a_limit_is_compiled_once() {
+        let mut limits = Limits::default();
+        let words: [&[u8]; 4] = [b"k", b"14", b"15", b"1"];
+        let first = limits.read(&words).unwrap().limit;
+        let other: [&[u8]; 4] = [b"k", b"14", b"15", b"2"];
+        limits.read(&other).unwrap();
+        assert!(Rc::ptr_eq(&first, &limits.read(&words).unwrap().limit));
+    }
+}

@@ -1,0 +1,151 @@
+//! Who may ask over RESP, when not everybody may.
+//!
+//! ```text
+//!   # name  role      token
+//!   app     client    3f1c9a…
+//!   ops     operator  9be027…
+//! ```
+
+use crate::files;
+use std::io;
+use std::path::Path;
+use tidegate::Secret;
+
+/// What somebody may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// Ask, and report.
+    Client,
+    /// And reset.
+    Operator,
+}
+
+/// The users of a listener.
+pub(crate) struct Users {
+    secret: Secret,
+    /// Empty when everybody may do everything.
+    known: Vec<User>,
+}
+
+struct User {
+    name: String,
+    role: Role,
+    /// The signature of the token, so that comparing takes the same time whatever is wrong.
+    token: [u8; 32],
+}
+
+const MOST: usize = 1_000;
+const SHORTEST_TOKEN: usize = 16;
+
+impl Users {
+    /// Everybody may ask.
+    pub(crate) const fn everybody(secret: Secret) -> Self {
+        Self { secret, known: Vec::new() }
+    }
+
+    /// Those in a file.
+    pub(crate) fn read(path: &Path, secret: Secret) -> io::Result<Self> {
+        let wrong = |text: String| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {text}", path.display()))
+        };
+        let bytes =
+            files::read_regular(path, 1024 * 1024).map_err(|error| wrong(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| wrong("users are text".to_owned()))?;
+        let mut known: Vec<User> = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (name, role, token) = match words.as_slice() {
+                [] => continue,
+                [first, ..] if first.starts_with('#') => continue,
+                [name, "client", token] => (*name, Role::Client, *token),
+                [name, "operator", token] => (*name, Role::Operator, *token),
+                _ => {
+                    return Err(wrong(format!(
+                        "line {number}: write `name client|operator token`"
+                    )));
+                }
+            };
+            if token.len() < SHORTEST_TOKEN {
+                return Err(wrong(format!(
+                    "line {number}: a token has at least {SHORTEST_TOKEN} characters"
+                )));
+            }
+            if known.iter().any(|user| user.name == name) || known.len() >= MOST {
+                return Err(wrong(format!(
+                    "line {number}: `{name}` is there twice, or one too many"
+                )));
+            }
+            let token = secret.sign(token.as_bytes());
+            known.push(User { name: name.to_owned(), role, token });
+        }
+        if known.is_empty() {
+            return Err(wrong("there are no users in it".to_owned()));
+        }
+        Ok(Self { secret, known })
+    }
+
+    /// What somebody may do who has said nothing of themselves.
+    pub(crate) fn unnamed(&self) -> Option<Role> {
+        self.known.is_empty().then_some(Role::Operator)
+    }
+
+    /// What somebody may do who says that they are this one; without a name, whoever has that token.
+    pub(crate) fn role(&self, name: Option<&[u8]>, token: &[u8]) -> Option<Role> {
+        let name = name.filter(|name| *name != b"default");
+        let mut users = self.known.iter().filter(|user| {
+            name.is_none_or(|name| name == user.name.as_bytes())
+                && self.secret.signed(token, &user.token)
+        });
+        users.next().map(|user| user.role)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> io::Result<Users> {
+        let path = std::env::temp_dir().join(format!(
+            "tidegate-users-{}-{}",
+            std::process::id(),
+            text.len()
+        ));
+        std::fs::write(&path, text).unwrap();
+        let users = Users::read(&path, Secret::new([3; 32]));
+        std::fs::remove_file(&path).unwrap();
+        users
+    }
+
+    #[test]
+    fn a_user_is_known_by_name_and_token() {
+        let users =
+            read("# who\n\napp client 0123456789abcdef\nops operator fedcba9876543210\n").unwrap();
+        let role =
+            |name: Option<&str>, token: &str| users.role(name.map(str::as_bytes), token.as_bytes());
+        assert_eq!(users.unnamed(), None);
+        assert_eq!(role(Some("app"), "0123456789abcdef"), Some(Role::Client));
+        assert_eq!(role(None, "fedcba9876543210"), Some(Role::Operator));
+        assert_eq!(role(Some("default"), "fedcba9876543210"), Some(Role::Operator));
+        assert_eq!(role(Some("app"), "fedcba9876543210"), None);
+        assert_eq!(role(Some("app"), "0123456789abcde"), None);
+        assert_eq!(role(Some("root"), "0123456789abcdef"), None);
+        assert_eq!(Users::everybody(Secret::new([3; 32])).unnamed(), Some(Role::Operator));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_told_with_its_line() {
+        for (text, part) in [
+            ("app client\n", "line 1: write `name client|operator token`"),
+            ("\napp boss 0123456789abcdef\n", "line 2: write"),
+            ("app client short\n", "line 1: a token has at least 16"),
+            (
+                "a client 0123456789abcdef\na client 0123456789abcdef\n",
+                "line 2: `a` is there twice",
+            ),
+            ("# nobody\n", "there are no users"),
+        ] {
+            let error = read(text).err().unwrap().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Commands as bytes: read where they lie, never copied, never believed about their length before they are here.
+
+use crate::bounds;
+use smallvec::SmallVec;
+
+/// A command: its name and what follows it.
+pub(crate) type Words<'b> = SmallVec<[&'b [u8]; 8]>;
+
+/// What some bytes begin with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// A command of so many bytes; its words were put where they were asked for.
+    Command(usize),
+    /// Nothing, in so many bytes: an empty line, an empty list.
+    Nothing(usize),
+    /// The beginning of a command, which has at least so many bytes in all.
+    More(usize),
+}
+
+/// Why the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProtocolError {
+    #[error("Protocol error: too big inline request")]
+    InlineTooLong,
+    #[error("Protocol error: invalid multibulk length")]
+    ListLength,
+    #[error("Protocol error: too many arguments")]
+    TooManyWords,
+    #[error("Protocol error: expected '$'")]
+    NoBulk,
+    #[error("Protocol error: invalid bulk length")]
+    BulkLength,
+    #[error("Protocol error: a bulk string does not end where it should")]
+    BulkEnd,
+    #[error("Protocol error: this is no command")]
+    NoCommand,
+    #[error("Protocol error: unbalanced quotes in request")]
+    Quotes,
+    /// Somebody speaks another protocol; a browser may have been made to.
+    #[error("Protocol error: this is not that kind of port")]
+    OtherProtocol,
+    #[error("Protocol error: too much before AUTH")]
+    BeforeAuth,
+    #[error("Protocol error: too many empty lines")]
+    TooManyEmpty,
+}
+
+/// How much may be asked at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) words: usize,
+    pub(crate) bulk: usize,
+}
+
+impl Most {
+    /// Of somebody who is known.
+    pub(crate) const KNOWN: Self = Self { words: bounds::RESP_WORDS, bulk: bounds::RESP_BULK };
+    /// Of somebody who must first say who they are.
+    pub(crate) const UNKNOWN: Self =
+        Self { words: bounds::RESP_WORDS_BEFORE_AUTH, bulk: bounds::RESP_BULK_BEFORE_AUTH };
+
+    const fn too_many(self) -> ProtocolError {
+        if self.words < bounds::RESP_WORDS {
+            ProtocolError::BeforeAuth
+        } else {
+            ProtocolError::TooManyWords
+        }
+    }
+
+    const fn too_long(self) -> ProtocolError {
+        if self.bulk < bounds::RESP_BULK {
+            ProtocolError::BeforeAuth
+        } else {
+            ProtocolError::BulkLength
+        }
+    }
+}
+
+/// Reads one command from the beginning of some bytes.
+pub(crate) fn read<'b>(
+    input: &'b [u8],
+    most: Most,
+    words: &mut Words<'b>,
+) -> Result<Read, ProtocolError> {
+    words.clear();
+    match input.first() {
+        None => Ok(Read::More(1)),
+        Some(b'*') => read_list(input, most, words),
+        Some(byte) if byte.is_ascii_alphabetic() || byte.is_ascii_whitespace() => {
+            read_inline(input, most, words)
+        }
+        Some(_) => Err(ProtocolError::NoCommand),
+    }
+}
+
+// === lists ===
+
+fn read_list<'b>(
+    input: &'b [u8],
+    most: Most,
+    words: &mut Words<'b>,
+) -> Result<Read, ProtocolError> {
+    let Some((length, mut at)) = number(input, 1, ProtocolError::ListLength)? else {
+        return Ok(Read::More(input.len().saturating_add(1)));
+    };
+    let count = match length {
+        Length::None => return Ok(Read::Nothing(at)),
+        Length::Of(0) => return Ok(Read::Nothing(at)),
+        Length::Of(count) if count > most.words => return Err(most.too_many()),
+        Length::Of(count) => count,
+    };
+    for _ in 0..count {
+        match input.get(at) {
+            None => return Ok(Read::More(at.saturating_add(4))),
+            Some(b'$') => {}
+            Some(_) => return Err(ProtocolError::NoBulk),
+        }
+        let begin = at.saturating_add(1);
+        let Some((length, from)) = number(input, begin, ProtocolError::BulkLength)? else {
+            return Ok(Read::More(input.len().saturating_add(1)));
+        };
+        let Length::Of(length) = length else { return Err(ProtocolError::BulkLength) };
+        if length > most.bulk {
+            return Err(most.too_long());
+        }
+        let to = from.saturating_add(length);
+        let end = to.saturating_add(2);
+        match (input.get(from..to), input.get(to..end)) {
+            (Some(word), Some(b"\r\n")) => words.push(word),
+            (_, Some(_)) => return Err(ProtocolError::BulkEnd),
+            (_, None) if wrong_end(input, to) => return Err(ProtocolError::BulkEnd),
+            (_, None) => return Ok(Read::More(end)),
+        }
+        at = end;
+    }
+    Ok(Read::Command(at))
+}
+
+/// Whether the first byte behind a word is here and is not the end of a line.
+fn wrong_end(input: &[u8], at: usize) -> bool {
+    input.get(at).is_some_and(|byte| *byte != b'\r')
+}
+
+/// What a length says.
+enum Length {
+    /// -1: no list.
+    None,
+    Of(usize),
+}
+
+/// The number between a type byte and the end of its line, and where that line ends.
+fn number(
+    input: &[u8],
+    from: usize,
+    wrong: ProtocolError,
+) -> Result<Option<(Length, usize)>, ProtocolError> {
+    let rest = input.get(from..).unwrap_or_default();
+    let line = rest.get(..rest.len().min(LONGEST_NUMBER)).unwrap_or_default();
+    let Some(end) = line.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'-') else {
+        return if rest.len() < LONGEST_NUMBER { Ok(None) } else { Err(wrong) };
+    };
+    let digits = line.get(..end).unwrap_or_default();
+    let after = end.saturating_add(2);
+    match rest.get(end..after) {
+        Some(b"\r\n") => {}
+        Some(_) => return Err(wrong),
+        None if rest.get(end) == Some(&b'\r') => return Ok(None),
+        None => return Err(wrong),
+    }
+    let length = match digits {
+        b"-1" => Length::None,
+        [b'0'] => Length::Of(0),
+        [b'1'..=b'9', others @ ..] if others.iter().all(u8::is_ascii_digit) => {
+            let number = digits.iter().try_fold(0_usize, |number, digit| {
+                number.checked_mul(10)?.checked_add(usize::from(digit.wrapping_sub(b'0')))
+            });
+            Length::Of(number.ok_or(wrong)?)
+        }
+        _ => return Err(wrong),
+    };
+    Ok(Some((length, from.saturating_add(after))))
+}
+
+/// More digits than any length here has.
+const LONGEST_NUMBER: usize = 12;
+
+// === lines ===
+
+/// A command as people type it.
+fn read_inline<'b>(
+    input: &'b [u8],
+    most: Most,
+    words: &mut Words<'b>,
+) -> Result<Read, ProtocolError> {
+    let Some(end) = memchr::memchr(b'\n', input) else {
+        other_protocol(input)?;
+        if input.len() > bounds::RESP_LINE {
+            return Err(ProtocolError::InlineTooLong);
+        }
+        return Ok(Read::More(input.len().saturating_add(1)));
+    };
+    if end > bounds::RESP_LINE {
+        return Err(ProtocolError::InlineTooLong);
+    }
+    let line = input.get(..end).unwrap_or_default();
+    other_protocol(line)?;
+    let mut rest = line.trim_ascii();
+    while !rest.is_empty() {
+        if words.len() >= most.words {
+            return Err(most.too_many());
+        }
+        let (word, others) = one_word(rest)?;
+        words.push(word);
+        rest = others.trim_ascii_start();
+    }
+    let used = end.saturating_add(1);
+    Ok(if words.is_empty() { Read::Nothing(used) } else { Read::Command(used) })
+}
+
+/// A word, which may stand in quotes; there are no escapes.
+fn one_word(text: &[u8]) -> Result<(&[u8], &[u8]), ProtocolError> {
+    match text {
+        [quote @ (b'"' | b'\''), rest @ ..] => {
+            let end = memchr::memchr(*quote, rest).ok_or(ProtocolError::Quotes)?;
+            let (word, others) = rest.split_at_checked(end).unwrap_or((rest, b""));
+            let others = others.get(1..).unwrap_or_default();
+            let apart = others.first().is_none_or(u8::is_ascii_whitespace);
+            if apart { Ok((word, others)) } else { Err(ProtocolError::Quotes) }
+        }
+        _ => {
+            let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
+            Ok(text.split_at_checked(end).unwrap_or((text, b"")))
+        }
+    }
+}
+
+/// A browser that was made to talk to us speaks HTTP; its first line is the last that is read.
+fn other_protocol(line: &[u8]) -> Result<(), ProtocolError> {
+    const VERBS: [&str; 10] =
+        ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "CONNECT", "TRACE", "PRI"];
+    let end = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
+    let (word, rest) = line.split_at_checked(end).unwrap_or((line, b""));
+    let verb = !rest.is_empty() && VERBS.iter().any(|verb| verb.as_bytes() == word);
+    if verb || word.ends_with(b":") || word.starts_with(b"SSH-") {
+        return Err(ProtocolError::OtherProtocol);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads everything, with the bytes arriving one by one; words as text.
+    fn all(bytes: &[u8]) -> Result<Vec<Vec<String>>, ProtocolError> {
+        let mut commands = vec![];
+        let (mut from, mut to) = (0, 0);
+        while to <= bytes.len() {
+            let mut words = Words::new();
+            match read(&bytes[from..to], Most::KNOWN, &mut words)? {
+                Read::Command(used) => {
+                    commands.push(
+                        words
+                            .iter()
+                            .map(|word| String::from_utf8_lossy(word).into_owned())
+                            .collect(),
+                    );
+                    from += used;
+                }
+                Read::Nothing(used) => from += used,
+                Read::More(least) => {
+                    assert!(from + least > to, "more is wanted than there is");
+                    to += 1;
+                }
+            }
+        }
+        Ok(commands)
+    }
+
+    #[test]
+    fn commands_are_read_however_they_arrive() {
+        let list = b"*2\r\n$4\r\nECHO\r\n$5\r\na\r\nbc\r\n\r\n*0\r\n*-1\r\nPING\r\n  \r\nECHO \"a b\" 'c'\n";
+        assert_eq!(
+            all(list).unwrap(),
+            [vec!["ECHO", "a\r\nbc"], vec!["PING"], vec!["ECHO", "a b", "c"]]
+        );
+        let empty = b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n";
+        assert_eq!(all(empty).unwrap(), [vec!["ECHO", ""]]);
+    }
+
+    #[test]
+    fn what_is_no_command_is_refused() {
+        use ProtocolError::*;
+        let long_line = "A".repeat(bounds::RESP_LINE + 1);
+        for (bytes, error) in [
+            ("*2147483648\r\n", TooManyWords),
+            ("*99999999999999999999\r\n", ListLength),
+            ("*+3\r\n", ListLength),
+            ("*3.0\r\n", ListLength),
+            ("*\r\n", ListLength),
+            ("*-2\r\n", ListLength),
+            ("*03\r\n", ListLength),
+            ("*3\n", ListLength),
+            ("*65\r\n", TooManyWords),
+            ("*1\r\n$-1\r\n", BulkLength),
+            ("*1\r\n$-2\r\n", BulkLength),
+            ("*1\r\n$8193\r\n", BulkLength),
+            ("*1\r\n$9223372036854775807\r\n", BulkLength),
+            ("*1\r\n$01\r\n", BulkLength),
+            ("*1\r\n$4\r\nPINGxx", BulkEnd),
+            ("*1\r\n*1\r\n*1\r\n", NoBulk),
+            (":1\r\n", NoCommand),
+            ("+OK\r\n", NoCommand),
+            ("%1\r\n", NoCommand),
+            ("$4\r\nPING\r\n", NoCommand),
+            ("\u{16}\u{3}\u{1}", NoCommand),
+            (&long_line, InlineTooLong),
+            ("POST / HTTP/1.1\r\n", OtherProtocol),
+            ("GET / HTTP/1.1\r\n", OtherProtocol),
+            ("OPTIONS * HTTP/1.1\r\n", OtherProtocol),
+            ("Host: x\r\n", OtherProtocol),
+            ("PRI * HTTP/2.0\r\n", OtherProtocol),
+            ("SSH-2.0-OpenSSH\r\n", OtherProtocol),
+            ("ECHO \"a\r\n", Quotes),
+            ("ECHO \"a\"b\r\n", Quotes),
+        ] {
+            assert_eq!(all(bytes.as_bytes()), Err(error), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn strangers_may_say_little() {
+        let mut words = Words::new();
+        let eleven = b"*11\r\n";
+        assert_eq!(read(eleven, Most::UNKNOWN, &mut words), Err(ProtocolError::BeforeAuth));
+        let long = b"*1\r\n$1025\r\n";
+        assert_eq!(read(long, Most::UNKNOWN, &mut words), Err(ProtocolError::BeforeAuth));
+    }
+}

@@ -1,0 +1,230 @@
+//! A connection as bytes: what was read and not looked at, what is to be written, and how long that may take.
+//!
+//! Every front that speaks TCP itself stands on this. The usual case costs two system calls and nothing else: a
+//! timer is touched only for who is slow, and the end of the server is a flag until it comes.
+
+use super::input::Input;
+use super::{Drain, Place, after};
+use crate::bounds;
+use crate::metrics::Refused;
+use rustix::net::RecvFlags;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+/// A connection, and what has been read of it.
+pub(crate) struct Line<'p> {
+    stream: TcpStream,
+    place: &'p Place,
+    pub(crate) input: Input,
+    pub(crate) output: Vec<u8>,
+    deadline: Deadline,
+    drain: Drain,
+    drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Whether the timer and the end of the server know whom to wake. They wake the same task however often
+    /// they are asked, so while requests come they are not asked again.
+    waiting: bool,
+    /// The server is stopping; whoever never pauses is told to go from this moment on.
+    draining: Option<Instant>,
+}
+
+/// A timer that is set back only when it rings too early.
+struct Deadline {
+    at: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// Why a connection that waits goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    Bytes,
+    /// The other side will send no more.
+    End,
+    Late,
+    /// The server is stopping. This is said once.
+    Draining,
+}
+
+/// How long somebody is waited for at the end.
+const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
+/// As much as is kept for the answers of a connection that waits.
+const OUTPUT: usize = 4 * 1024;
+
+impl<'p> Line<'p> {
+    /// A connection of which at most so much is kept unread.
+    pub(crate) fn new(stream: TcpStream, place: &'p Place, drain: &Drain, most: usize) -> Self {
+        Self {
+            stream,
+            place,
+            input: Input::new(most),
+            output: Vec::new(),
+            deadline: Deadline::new(after(place.timeouts.head)),
+            drained: Box::pin(drain.begun.clone().cancelled_owned()),
+            drain: drain.clone(),
+            waiting: false,
+            draining: None,
+        }
+    }
+
+    /// The connection, and what has been read of it.
+    pub(crate) fn into_parts(self) -> (TcpStream, Vec<u8>) {
+        let read = self.input.here().to_vec();
+        (self.stream, read)
+    }
+
+    /// What is waited for must come within this time.
+    pub(crate) fn wait_within(&mut self, time: Duration) {
+        self.deadline.set(after(time));
+    }
+
+    /// How long somebody who has begun nothing may be silent.
+    pub(crate) fn patience(&self) -> Duration {
+        if self.draining.is_some() { LINGER } else { self.place.timeouts.idle }
+    }
+
+    /// Whether the answer that is about to be written is the last, if all that was read is answered with it:
+    /// the server is stopping, and nothing more had been sent.
+    pub(crate) fn is_last(&self) -> bool {
+        let Some(at_the_latest) = self.draining else { return false };
+        // What came before the end may still lie in the socket.
+        let mut byte = [0; 1];
+        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let more = matches!(rustix::net::recv(&self.stream, &mut byte[..], peek), Ok((1.., _)));
+        !more || Instant::now() >= at_the_latest
+    }
+
+    // === writing ===
+
+    pub(crate) async fn flush(&mut self) -> io::Result<()> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        // Nearly always the socket takes all at once, and no timer is touched.
+        let written = match self.stream.try_write(&self.output) {
+            Ok(written) => written,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        if written < self.output.len() {
+            self.flush_slowly(written).await?;
+        }
+        self.output.clear();
+        self.output.shrink_to(OUTPUT);
+        Ok(())
+    }
+
+    /// Writes the rest to somebody who is slow to read it.
+    async fn flush_slowly(&mut self, written: usize) -> io::Result<()> {
+        self.wait_within(self.place.timeouts.body);
+        let Self { stream, deadline, output, .. } = self;
+        let mut rest = output.get(written..).unwrap_or_default();
+        let written = poll_fn(|context| write_some(stream, deadline, &mut rest, context)).await;
+        if let Err(error) = &written
+            && error.kind() == io::ErrorKind::TimedOut
+        {
+            self.place.metrics.refused(Refused::Unread);
+        }
+        written
+    }
+
+    // === reading ===
+
+    /// Waits for more bytes.
+    pub(crate) async fn fill(&mut self) -> io::Result<Woken> {
+        let Self { stream, input, deadline, drain, drained, waiting, draining, .. } = self;
+        poll_fn(|context| {
+            if let Poll::Ready(read) = input.poll_read_from(stream, context) {
+                return Poll::Ready(match read? {
+                    0 => Ok(Woken::End),
+                    _ => Ok(Woken::Bytes),
+                });
+            }
+            if draining.is_none() && drain.has_begun() {
+                *draining = Some(after(LINGER));
+                return Poll::Ready(Ok(Woken::Draining));
+            }
+            if *waiting && !deadline.timer.is_elapsed() {
+                return Poll::Pending;
+            }
+            // Its flag was looked at: it is asked only so that it wakes us.
+            let _ = drained.as_mut().poll(context);
+            *waiting = true;
+            ready!(deadline.poll(context));
+            Poll::Ready(Ok(Woken::Late))
+        })
+        .await
+    }
+
+    /// Closes after the last answer. Bytes that were still on their way are read over for a moment: a socket
+    /// that is closed with unread bytes takes the answer back.
+    pub(crate) async fn close(mut self) -> io::Result<()> {
+        self.flush().await?;
+        self.stream.shutdown().await?;
+        self.wait_within(LINGER);
+        let mut left = bounds::LINGER_BYTES;
+        loop {
+            self.input.clear();
+            match self.fill().await? {
+                Woken::Bytes => left = left.saturating_sub(self.input.here().len()),
+                Woken::Draining => {}
+                Woken::End | Woken::Late => return Ok(()),
+            }
+            if left == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Writes as much as the socket takes, until all is written or the time is over.
+fn write_some(
+    stream: &mut TcpStream,
+    deadline: &mut Deadline,
+    rest: &mut &[u8],
+    context: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
+    while !rest.is_empty() {
+        match Pin::new(&mut *stream).poll_write(context, rest) {
+            Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Poll::Ready(Ok(written)) => *rest = rest.get(written..).unwrap_or_default(),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => {
+                ready!(deadline.poll(context));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
+// === impl Deadline ===
+
+impl Deadline {
+    fn new(at: Instant) -> Self {
+        Self { at, timer: Box::pin(tokio::time::sleep_until(at)) }
+    }
+
+    fn set(&mut self, at: Instant) {
+        self.at = at;
+        if at < self.timer.deadline() {
+            self.timer.as_mut().reset(at);
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.timer.as_mut().poll(context));
+            if self.timer.deadline() >= self.at {
+                return Poll::Ready(());
+            }
+            let at = self.at;
+            self.timer.as_mut().reset(at);
+        }
+    }
+}
