@@ -56,6 +56,9 @@ async fn decided<S: Store + 'static>(
         )));
     }
     let (method, target) = profile.asked(call).ok_or_else(|| bad(profile.missing()))?;
+    if has_fragment(target) {
+        return Err(bad("the path holds a `#`, which servers read differently"));
+    }
     let values = |name: &str| call.headers.texts(name);
     let request = Request { peer: Some(call.peer), method, target, headers: &values };
     let attributes =
@@ -137,6 +140,12 @@ impl Profile {
     }
 }
 
+/// Whether there is a `#` in the path. For some it ends the path and for others it is a letter of it, so
+/// `/#/../login` is `/` to the ones and `/login` to the others. No client that follows the standard sends it.
+fn has_fragment(target: &str) -> bool {
+    target.split('?').next().is_some_and(|path| path.contains('#'))
+}
+
 /// The path and query of a URL.
 fn path_of(url: &str) -> Option<&str> {
     let (_, rest) = url.split_once("://")?;
@@ -190,5 +199,14 @@ mod tests {
         }
         let url = [("X-Original-Method", "GET"), ("X-Original-URL", "https://a.example/x?y")];
         assert_eq!(asked(Nginx, &url), Some(("GET".into(), "/x?y".into())));
+    }
+
+    #[test]
+    fn a_fragment_is_seen_in_a_path_alone() {
+        for (target, has) in
+            [("/#/../login", true), ("/login#", true), ("/login?a#b", false), ("/%23", false)]
+        {
+            assert_eq!(has_fragment(target), has, "{target}");
+        }
     }
 }
