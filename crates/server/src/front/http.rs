@@ -4,7 +4,7 @@
 //!   POST /v1/check   may it pass? what may, is counted          GET /v1/auth        the same, for proxies
 //!   POST /v1/peek    may it pass? nothing is counted            GET /live /ready    for whoever watches us
 //!   POST /v1/report  what became of it                          GET /openapi.json   all of this, for programs
-//!   POST /v1/take    under a limit that the caller names
+//!   POST /v1/take    under a limit that the caller names        GET /v1/auth/nginx  the same, for nginx
 //! ```
 //!
 //! Everything that is known of a request stands in the body; who is at the other end of the connection is

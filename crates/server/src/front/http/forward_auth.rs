@@ -16,9 +16,9 @@ use tidegate::http::{HeaderStyle, refusal};
 use tidegate::{Check, Limiter, Priority, Request, Store, Verdict};
 use tokio::time::Instant;
 
-/// Which proxy asks.
+/// Which proxy asks. The path says it and not the query, because Caddy keeps the query of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Profile {
+pub(super) enum Profile {
     /// Traefik, Caddy and whoever does as they do.
     Forwarded,
     /// nginx: its `auth_request` knows 2xx, 401 and 403, and makes 500 of everything else.
@@ -30,9 +30,13 @@ const PRIORITY: HeaderName = HeaderName::from_static("tidegate-priority");
 const FLAGS: HeaderName = HeaderName::from_static("tidegate-flags");
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
-pub(super) async fn answer<S: Store + 'static>(handler: &Handler<S>, call: &Call<'_>) -> Answer {
+pub(super) async fn answer<S: Store + 'static>(
+    handler: &Handler<S>,
+    call: &Call<'_>,
+    profile: Profile,
+) -> Answer {
     let began = Instant::now();
-    let answer = match decided(handler, call).await {
+    let answer = match decided(handler, call, profile).await {
         Ok(answer) | Err(answer) => answer,
     };
     handler.auth_tally.took(began.elapsed());
@@ -42,10 +46,9 @@ pub(super) async fn answer<S: Store + 'static>(handler: &Handler<S>, call: &Call
 async fn decided<S: Store + 'static>(
     handler: &Handler<S>,
     call: &Call<'_>,
+    profile: Profile,
 ) -> Result<Answer, Answer> {
     let bad = |detail: &str| Answer::problem(StatusCode::BAD_REQUEST, detail);
-    let profile = Profile::of(call)
-        .ok_or_else(|| bad("`profile` is `forwarded` (Traefik, Caddy, HAProxy) or `nginx`"))?;
     if !handler.limiter.trusts(call.peer) {
         return Err(bad(&format!(
             "{} is not among the `trusted` peers of the policy's `identity`, so what it says of others is not believed",
@@ -53,6 +56,9 @@ async fn decided<S: Store + 'static>(
         )));
     }
     let (method, target) = profile.asked(call).ok_or_else(|| bad(profile.missing()))?;
+    if has_fragment(target) {
+        return Err(bad("the path holds a `#`, which servers read differently"));
+    }
     let values = |name: &str| call.headers.texts(name);
     let request = Request { peer: Some(call.peer), method, target, headers: &values };
     let attributes =
@@ -103,14 +109,6 @@ fn refused(verdict: &Verdict, style: &HeaderStyle, profile: Profile) -> Answer {
 // === impl Profile ===
 
 impl Profile {
-    fn of(call: &Call<'_>) -> Option<Self> {
-        match call.parameter("profile") {
-            None | Some("forwarded") => Some(Self::Forwarded),
-            Some("nginx") => Some(Self::Nginx),
-            Some(_) => None,
-        }
-    }
-
     /// The method and target of the request that is asked about.
     fn asked<'c>(self, call: &Call<'c>) -> Option<(&'c str, &'c str)> {
         let one = |name| call.headers.one(name).filter(|value| !value.is_empty());
@@ -133,13 +131,19 @@ impl Profile {
     const fn missing(self) -> &'static str {
         match self {
             Self::Forwarded => {
-                "the proxy must say `X-Forwarded-Method` and `X-Forwarded-Uri`, each once; for nginx, ask `/v1/auth?profile=nginx`"
+                "the proxy must say `X-Forwarded-Method` and `X-Forwarded-Uri`, each once; for nginx, ask `/v1/auth/nginx`"
             }
             Self::Nginx => {
                 "the proxy must say `X-Original-Method` and `X-Original-URI` (or `X-Original-URL`), each once"
             }
         }
     }
+}
+
+/// Whether there is a `#` in the path. For some it ends the path and for others it is a letter of it, so
+/// `/#/../login` is `/` to the ones and `/login` to the others. No client that follows the standard sends it.
+fn has_fragment(target: &str) -> bool {
+    target.split('?').next().is_some_and(|path| path.contains('#'))
 }
 
 /// The path and query of a URL.
@@ -153,7 +157,9 @@ mod tests {
     use super::*;
     use crate::call::Headers;
 
-    fn asked(query: Option<&str>, lines: &[(&str, &str)]) -> Option<(String, String)> {
+    use Profile::{Forwarded, Nginx};
+
+    fn asked(profile: Profile, lines: &[(&str, &str)]) -> Option<(String, String)> {
         let lines: Vec<httparse::Header<'_>> = lines
             .iter()
             .map(|(name, value)| httparse::Header { name, value: value.as_bytes() })
@@ -161,12 +167,12 @@ mod tests {
         let call = Call {
             peer: [127, 0, 0, 1].into(),
             method: "GET",
-            path: "/v1/auth",
-            query,
+            path: "",
+            query: None,
             headers: Headers::Lines(&lines),
             body: b"",
         };
-        let asked = Profile::of(&call)?.asked(&call)?;
+        let asked = profile.asked(&call)?;
         Some((asked.0.to_owned(), asked.1.to_owned()))
     }
 
@@ -176,23 +182,31 @@ mod tests {
         let original = [("X-Original-Method", "PUT"), ("X-Original-URI", "/login")];
         let both = [forwarded[0], original[0], forwarded[1], original[1]];
         let is = |method: &str, target: &str| Some((method.to_owned(), target.to_owned()));
-        assert_eq!(asked(None, &both), is("POST", "/urls?a=b"));
-        assert_eq!(asked(Some("profile=nginx"), &both), is("PUT", "/login"));
-        assert_eq!(asked(Some("profile=nginx"), &forwarded), None);
-        assert_eq!(asked(None, &original), None);
-        assert_eq!(asked(Some("profile=apache"), &both), None);
+        assert_eq!(asked(Forwarded, &both), is("POST", "/urls?a=b"));
+        assert_eq!(asked(Nginx, &both), is("PUT", "/login"));
+        assert_eq!(asked(Nginx, &forwarded), None);
+        assert_eq!(asked(Forwarded, &original), None);
     }
 
     #[test]
     fn what_is_said_twice_or_is_no_path_is_not_said() {
         let twice =
             [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", "/a"), ("x-forwarded-uri", "/b")];
-        assert_eq!(asked(None, &twice), None);
+        assert_eq!(asked(Forwarded, &twice), None);
         for target in ["", "login", "http://x/login"] {
             let lines = [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", target)];
-            assert_eq!(asked(None, &lines), None, "{target}");
+            assert_eq!(asked(Forwarded, &lines), None, "{target}");
         }
         let url = [("X-Original-Method", "GET"), ("X-Original-URL", "https://a.example/x?y")];
-        assert_eq!(asked(Some("profile=nginx"), &url), Some(("GET".into(), "/x?y".into())));
+        assert_eq!(asked(Nginx, &url), Some(("GET".into(), "/x?y".into())));
+    }
+
+    #[test]
+    fn a_fragment_is_seen_in_a_path_alone() {
+        for (target, has) in
+            [("/#/../login", true), ("/login#", true), ("/login?a#b", false), ("/%23", false)]
+        {
+            assert_eq!(has_fragment(target), has, "{target}");
+        }
     }
 }

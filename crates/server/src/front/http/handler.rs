@@ -1,6 +1,6 @@
 //! From a request to its answer.
 
-use super::forward_auth;
+use super::forward_auth::{self, Profile};
 use super::wire::{self, Asked, VerdictText, WireError};
 use crate::bounds;
 use crate::call::{Answer, Call, JSON};
@@ -36,7 +36,7 @@ enum Route {
     Peek,
     Report,
     Take,
-    Auth,
+    Auth(Profile),
     Live,
     Ready,
     OpenApi,
@@ -63,7 +63,7 @@ impl<S: Store + 'static> Handler<S> {
         let route = Route::of(call.path).ok_or_else(|| not_found(call.path))?;
         let fits = match route {
             Route::Check | Route::Peek | Route::Report | Route::Take => call.method == "POST",
-            Route::Auth | Route::Live | Route::Ready | Route::OpenApi => {
+            Route::Auth(_) | Route::Live | Route::Ready | Route::OpenApi => {
                 matches!(call.method, "GET" | "HEAD")
             }
         };
@@ -111,7 +111,7 @@ impl<S: Store + 'static> Handler<S> {
             Some(Route::Peek) => self.peek(call.body).await,
             Some(Route::Report) => self.report(call.body).await,
             Some(Route::Take) => self.take(call.body).await,
-            Some(Route::Auth) => forward_auth::answer(self, call).await,
+            Some(Route::Auth(profile)) => forward_auth::answer(self, call, profile).await,
             Some(Route::Live) => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
             Some(Route::Ready) => self.health.answer(),
             Some(Route::OpenApi) => Answer::fixed(JSON, OPENAPI),
@@ -359,9 +359,10 @@ fn not_found(path: &str) -> Answer {
 // === impl Route ===
 
 impl Route {
-    const ALL: [(&'static str, Self); 8] = [
+    const ALL: [(&'static str, Self); 9] = [
         ("/v1/check", Self::Check),
-        ("/v1/auth", Self::Auth),
+        ("/v1/auth", Self::Auth(Profile::Forwarded)),
+        ("/v1/auth/nginx", Self::Auth(Profile::Nginx)),
         ("/v1/peek", Self::Peek),
         ("/v1/report", Self::Report),
         ("/v1/take", Self::Take),
@@ -377,7 +378,7 @@ impl Route {
     fn wrong_method(self) -> Answer {
         let allowed = match self {
             Self::Check | Self::Peek | Self::Report | Self::Take => "POST",
-            Self::Auth | Self::Live | Self::Ready | Self::OpenApi => "GET, HEAD",
+            Self::Auth(_) | Self::Live | Self::Ready | Self::OpenApi => "GET, HEAD",
         };
         let detail = format!("this path is asked by {allowed}");
         Answer::problem(StatusCode::METHOD_NOT_ALLOWED, &detail)

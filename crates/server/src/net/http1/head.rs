@@ -86,6 +86,9 @@ pub(crate) fn plausible(input: &[u8]) -> Result<(), HeadError> {
     Ok(())
 }
 
+/// Where the fields are those of a request that is asked about.
+const FORWARD_AUTH: &str = "/v1/auth";
+
 /// The longest registered method has 17 letters.
 const LONGEST_METHOD: usize = 32;
 
@@ -104,6 +107,10 @@ pub(crate) fn framing<'h>(
     let eleven = request.version == Some(1);
     let fields = Fields::of(request.headers)?;
     let (path, query) = target(request, fields.host, eleven)?;
+    // Caddy asks about the first request of a websocket with all of its fields; it wants an answer, and no more.
+    if fields.websocket && !path.starts_with(FORWARD_AUTH) {
+        return Err(HeadError::Malformed("it wants a websocket, and there is none here"));
+    }
     let length = length(&fields, eleven)?;
     let close = fields.close || !(eleven || fields.keep_alive);
     Ok(Framing { path, query, length, close, expects: fields.expects && eleven })
@@ -155,6 +162,7 @@ struct Fields<'h> {
     close: bool,
     keep_alive: bool,
     expects: bool,
+    websocket: bool,
 }
 
 impl<'h> Fields<'h> {
@@ -173,9 +181,7 @@ impl<'h> Fields<'h> {
         match header.name.len() {
             4 if is("host") => once(&mut self.host, value, "two `host` fields")?,
             6 if is("expect") => self.expects = value.eq_ignore_ascii_case(b"100-continue"),
-            7 if is("upgrade") && value.eq_ignore_ascii_case(b"websocket") => {
-                return Err(HeadError::Malformed("it wants a websocket, and there is none here"));
-            }
+            7 if is("upgrade") => self.websocket |= value.eq_ignore_ascii_case(b"websocket"),
             10 if is("connection") => {
                 let mut words = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
                 self.close |= words.clone().any(|word| word.eq_ignore_ascii_case(b"close"));

@@ -1,0 +1,279 @@
+//! Forward auth, asked by the proxies that people have, with the files of `docs/proxies`.
+//!
+//! Every law is held against nginx, Caddy and `HAProxy`. The policy is `docs/proxies/policy.yaml`: five logins a
+//! minute for each address, and 15 requests a second to `/api`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    reason = "tests may fail loudly"
+)]
+
+mod support;
+
+#[path = "support/proxy.rs"]
+mod proxy;
+
+use proxy::{Client, Page, Proxy, Site, WhenDown};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use support::{Reply, Server, request};
+
+macro_rules! behind_every_proxy {
+    ($($law:ident),* $(,)?) => {
+        mod nginx { $(#[test] fn $law() { super::$law(super::Proxy::Nginx); })* }
+        mod caddy { $(#[test] fn $law() { super::$law(super::Proxy::Caddy); })* }
+        mod haproxy { $(#[test] fn $law() { super::$law(super::Proxy::Haproxy); })* }
+    };
+}
+
+behind_every_proxy![
+    what_is_within_the_limit_passes_and_what_is_over_it_does_not,
+    a_client_is_who_it_is,
+    a_path_is_the_same_however_it_is_spelled,
+    what_the_site_says_itself_stays,
+    bodies_queries_and_websockets_pass,
+    connections_to_tidegate_are_kept,
+    without_tidegate_nothing_passes,
+    without_tidegate_everything_passes_if_that_is_wanted,
+    nobody_waits_long_for_a_tidegate_that_does_not_answer,
+];
+
+fn closed(proxy: Proxy) -> Site {
+    Site::start(proxy, WhenDown::Closed)
+}
+
+/// Uses up the logins of a client.
+fn used_up(site: &Site, client: &Client) {
+    for _ in 0..5 {
+        assert_eq!(client.get("/login").status, 200);
+    }
+    assert_eq!(site.upstream.saw(), ["GET /login"; 5]);
+    assert_eq!(client.get("/login").status, 429);
+}
+
+/// What is left according to an answer.
+fn left(reply: &Reply) -> Option<u64> {
+    let left = reply.field("ratelimit")?.split(";r=").nth(1)?.split(';').next()?;
+    left.parse().ok()
+}
+
+fn what_is_within_the_limit_passes_and_what_is_over_it_does_not(proxy: Proxy) {
+    let site = closed(proxy);
+    let client = site.client(2);
+    for expected in [4, 3, 2, 1, 0] {
+        let reply = client.get("/login");
+        assert_eq!((reply.status, left(&reply)), (200, Some(expected)), "{reply:?}");
+        assert_eq!(reply.field("ratelimit-policy"), Some("\"login\";q=5;w=60"));
+        assert_eq!(reply.body, "the site saw GET /login");
+    }
+    assert_eq!(site.upstream.saw(), ["GET /login"; 5]);
+    let refused = client.get("/login");
+    assert_eq!((refused.status, left(&refused)), (429, Some(0)), "{refused:?}");
+    assert_eq!(refused.field("ratelimit-policy"), Some("\"login\";q=5;w=60"));
+    assert_eq!(refused.field("cache-control"), Some("no-store"));
+    let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{refused:?}");
+    assert!(site.upstream.saw().is_empty());
+
+    assert_eq!(site.client(3).get("/login").status, 200);
+    let free = client.get("/");
+    assert_eq!((free.status, free.field("ratelimit")), (200, None), "{free:?}");
+}
+
+/// Whatever a client writes, it is counted by its own address and by what it really asks for.
+fn a_client_is_who_it_is(proxy: Proxy) {
+    let site = closed(proxy);
+    let client = site.client(2);
+    used_up(&site, &client);
+    for (path, lines) in [
+        ("/login", "x-forwarded-for: 203.0.113.7\r\n"),
+        ("/login", "x-forwarded-for: 203.0.113.7\r\nx-forwarded-for: 203.0.113.8\r\n"),
+        ("/login", "forwarded: for=203.0.113.7\r\nx-real-ip: 203.0.113.7\r\n"),
+        ("/login", "x-forwarded-uri: /\r\nx-forwarded-method: GET\r\n"),
+        ("/login", "x-original-uri: /\r\nx-original-method: GET\r\n"),
+        ("/login", "x-original-url: http://site.example/\r\n"),
+        ("/login", "x-rewrite-url: /\r\nx-http-method-override: DELETE\r\n"),
+        ("/login", "connection: x-forwarded-for, x-forwarded-uri, x-forwarded-method\r\n"),
+        // The proxy's question has a path of its own; the client's query must not become a part of it.
+        ("/login?profile=nginx", "x-original-uri: /\r\nx-original-method: GET\r\n"),
+    ] {
+        let reply = client.get_with(path, lines);
+        assert_eq!(reply.status, 429, "{path} {lines} {reply:?}");
+    }
+    assert!(site.upstream.saw().is_empty());
+
+    let other = site.client(3);
+    for lines in [
+        "x-forwarded-for: 127.0.0.2\r\n",
+        "x-original-uri: /login\r\nx-original-method: GET\r\n",
+        "x-forwarded-uri: /login\r\nx-forwarded-method: GET\r\n",
+    ] {
+        assert_eq!(other.get_with("/", lines).status, 200);
+    }
+    assert_eq!(site.upstream.saw(), ["GET /"; 3]);
+    used_up(&site, &other);
+}
+
+fn a_path_is_the_same_however_it_is_spelled(proxy: Proxy) {
+    let site = closed(proxy);
+    let client = site.client(2);
+    used_up(&site, &client);
+    for path in
+        ["//login", "/./login", "/x/../login", "/%6cogin", "/login/", "/login?x", "/login;x=1"]
+    {
+        assert_eq!(client.get(path).status, 429, "{path}");
+    }
+    let absolute = "GET http://site.example/login HTTP/1.1\r\nhost: site.example\r\n\r\n";
+    assert_eq!(client.send(absolute).status, 429);
+    for path in ["/%256cogin", "/login%00", "/login%"] {
+        assert_eq!(client.get(path).status, 400, "{path}");
+    }
+    // nginx passes it on as it is, Caddy writes `%23`, HAProxy refuses it.
+    let fragment = client.get("/#/../login").status;
+    assert!(matches!(fragment, 400 | 429), "{fragment}");
+    assert!(site.upstream.saw().is_empty());
+}
+
+fn what_the_site_says_itself_stays(proxy: Proxy) {
+    let site = closed(proxy);
+    let forbidden = site.client(2).get("/forbidden");
+    assert_eq!(
+        (forbidden.status, forbidden.body.as_str()),
+        (403, "the site saw GET /forbidden"),
+        "{forbidden:?}"
+    );
+    assert_eq!(forbidden.field("retry-after"), None);
+}
+
+/// What a question to tidegate could trip over.
+fn bodies_queries_and_websockets_pass(proxy: Proxy) {
+    let site = closed(proxy);
+    let client = site.client(2);
+    let body = "x".repeat(100);
+    let whole = client.send(&format!(
+        "POST /api/a HTTP/1.1\r\nhost: site.example\r\ncontent-length: 100\r\n\r\n{body}"
+    ));
+    assert_eq!(whole.body, format!("the site saw POST /api/a {body}"));
+    let chunks = client.send(
+        "POST /api/b HTTP/1.1\r\nhost: site.example\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    );
+    assert_eq!((chunks.status, left(&chunks).is_some()), (200, true), "{chunks:?}");
+    let saw = site.upstream.saw();
+    assert!(saw.len() == 2 && saw.last().unwrap().contains("abc"), "{saw:?}");
+
+    let query = client.get("/api/c?profile=alice");
+    assert_eq!(query.body, "the site saw GET /api/c?profile=alice", "{query:?}");
+    let websocket = client.get_with(
+        "/api/d",
+        "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+    );
+    assert_eq!(websocket.body, "the site saw GET /api/d", "{websocket:?}");
+}
+
+fn connections_to_tidegate_are_kept(proxy: Proxy) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    let site =
+        Site::start_through(proxy, WhenDown::Closed, |tidegate| proxy::counted(tidegate, counter));
+    let client = site.client(2);
+    for _ in 0..10 {
+        assert_eq!(client.get("/api/a").status, 200);
+    }
+    let connections = asked.load(Ordering::Relaxed);
+    assert!((1..=2).contains(&connections), "{connections} connections for 10 requests");
+}
+
+fn without_tidegate_nothing_passes(proxy: Proxy) {
+    let mut site = closed(proxy);
+    assert_eq!(site.client(2).get("/api/a").status, 200);
+    site.lose_tidegate();
+    site.upstream.saw();
+    let expected = match proxy {
+        Proxy::Nginx | Proxy::Haproxy => 503,
+        Proxy::Caddy | Proxy::CaddyInShort => 502,
+    };
+    for _ in 0..3 {
+        assert_eq!(site.client(2).get("/api/a").status, expected);
+    }
+    assert!(site.upstream.saw().is_empty());
+}
+
+fn without_tidegate_everything_passes_if_that_is_wanted(proxy: Proxy) {
+    let mut site = Site::start(proxy, WhenDown::Open);
+    let client = site.client(2);
+    // While it is there, it decides; what it cannot read does not pass for that.
+    used_up(&site, &client);
+    assert_eq!(client.get("/%256cogin").status, 400);
+    let large = format!("x: {}\r\n", "x".repeat(4_000)).repeat(240);
+    assert!(matches!(client.get_with("/login", &large).status, 400 | 431));
+    assert!(site.upstream.saw().is_empty());
+
+    site.lose_tidegate();
+    for _ in 0..3 {
+        assert_eq!(client.get("/login").status, 200);
+    }
+    assert_eq!(site.upstream.saw(), ["GET /login"; 3]);
+}
+
+fn nobody_waits_long_for_a_tidegate_that_does_not_answer(proxy: Proxy) {
+    let expected = match proxy {
+        Proxy::Nginx | Proxy::Haproxy => 503,
+        Proxy::Caddy | Proxy::CaddyInShort => 504,
+    };
+    for (down, expected) in [(WhenDown::Closed, expected), (WhenDown::Open, 200)] {
+        let site = Site::start(proxy, down);
+        site.stop_tidegate();
+        assert_eq!(site.client(2).get("/api/a").status, expected, "{down:?}");
+    }
+}
+
+// === what the page says besides ===
+
+#[test]
+fn caddy_in_short_limits_as_well() {
+    a_client_is_who_it_is(Proxy::CaddyInShort);
+    a_path_is_the_same_however_it_is_spelled(Proxy::CaddyInShort);
+    without_tidegate_nothing_passes(Proxy::CaddyInShort);
+}
+
+#[test]
+fn the_page_quotes_the_policy() {
+    let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
+    assert_eq!(Page::quoted("proxies.md", "yaml").text, policy);
+}
+
+// === Traefik ===
+
+/// Traefik is in no package, so this says what it says: the client's fields, and its own over them.
+#[test]
+fn traefik_asks_in_its_own_words() {
+    let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
+    let server = Server::with_policy(&policy, &[]);
+    let asked = |client: &str, uri: &str| {
+        let fields = [
+            ("User-Agent", "curl/7.88.1"),
+            ("Accept", "*/*"),
+            ("X-Original-Uri", "/"),
+            ("X-Forwarded-Method", "GET"),
+            ("X-Forwarded-Proto", "https"),
+            ("X-Forwarded-Host", "site.example"),
+            ("X-Forwarded-Uri", uri),
+            ("X-Forwarded-For", client),
+        ];
+        request(server.http, "GET", "/v1/auth", &fields, "")
+    };
+    for expected in [4, 3, 2, 1, 0] {
+        let passed = asked("203.0.113.7", "/login?next=%2F");
+        assert_eq!((passed.status, left(&passed)), (200, Some(expected)));
+    }
+    // The answer goes to the client as it is.
+    let refused = asked("203.0.113.7", "/login");
+    assert_eq!((refused.status, left(&refused)), (429, Some(0)));
+    assert!(refused.field("retry-after").is_some(), "{refused:?}");
+    assert_eq!(refused.json()["violated-policies"][0], "login");
+
+    assert_eq!(left(&asked("2001:db8::7", "/login")), Some(4));
+    assert_eq!(left(&asked("2001:db8::8", "/login")), Some(3), "one /64 is one client");
+}

@@ -1,0 +1,422 @@
+//! A site behind a proxy that people have: the files of `docs/proxies` as they stand there, with other ports.
+//!
+//! ```text
+//!   client 127.0.0.2, .3, … ──► nginx, Caddy or HAProxy ──► the site, which remembers what it saw
+//!                                         └──► tidegate
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    clippy::print_stdout,
+    reason = "tests may fail loudly"
+)]
+
+use crate::support::{self, PATIENCE, Reply, Server};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// What stands before the site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proxy {
+    Nginx,
+    Caddy,
+    /// The few lines of `forward_auth` that `docs/proxies.md` has.
+    CaddyInShort,
+    Haproxy,
+}
+
+/// What becomes of requests while tidegate is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenDown {
+    /// They are refused: the files as they are.
+    Closed,
+    /// They pass: the files with their lines marked `#open`.
+    Open,
+}
+
+/// A site, its proxy and a tidegate. All are gone when it is dropped.
+pub(crate) struct Site {
+    pub(crate) upstream: Upstream,
+    pub(crate) tidegate: Server,
+    places: Places,
+    folder: PathBuf,
+    proxy: Child,
+}
+
+/// Where everybody listens.
+#[derive(Clone, Copy)]
+struct Places {
+    proxy: SocketAddr,
+    site: SocketAddr,
+    tidegate: SocketAddr,
+}
+
+/// Somebody with an address of their own.
+pub(crate) struct Client {
+    from: Ipv4Addr,
+    site: SocketAddr,
+}
+
+// === impl Site ===
+
+impl Site {
+    pub(crate) fn start(proxy: Proxy, down: WhenDown) -> Self {
+        Self::start_through(proxy, down, |tidegate| tidegate)
+    }
+
+    /// Starts all three. The proxy asks at the address that `through` makes of tidegate's.
+    pub(crate) fn start_through(
+        proxy: Proxy,
+        down: WhenDown,
+        through: impl FnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
+        let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
+        let (upstream, tidegate) = (Upstream::start(), Server::with_policy(&policy, &[]));
+        let places = Places {
+            proxy: free_address(),
+            site: upstream.address,
+            tidegate: through(tidegate.http),
+        };
+        let folder = support::folder("proxy");
+        let log = std::fs::File::create(folder.join("log")).unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let child = proxy
+            .command(&folder, places, down)
+            .env("PATH", format!("{path}:/usr/sbin"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{proxy:?} does not start ({error}): run make deps"));
+        let mut site = Self { upstream, tidegate, places, folder, proxy: child };
+        site.listens();
+        site
+    }
+
+    /// Waits until the proxy takes connections.
+    fn listens(&mut self) {
+        let tries = PATIENCE.as_millis() / 20;
+        for _ in 0..tries {
+            if TcpStream::connect(self.places.proxy).is_ok() {
+                return;
+            }
+            if let Some(status) = self.proxy.try_wait().unwrap() {
+                panic!("the proxy has ended: {status}\n{}", self.log());
+            }
+            support::pause(Duration::from_millis(20));
+        }
+        panic!("the proxy does not listen\n{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    /// Somebody at 127.0.0.`last`.
+    pub(crate) fn client(&self, last: u8) -> Client {
+        Client { from: Ipv4Addr::new(127, 0, 0, last), site: self.places.proxy }
+    }
+
+    /// Leaves tidegate as a process that takes connections and does nothing.
+    pub(crate) fn stop_tidegate(&self) {
+        self.tidegate.signal("STOP");
+    }
+
+    /// Ends tidegate without a word.
+    pub(crate) fn lose_tidegate(&mut self) {
+        self.tidegate.signal("KILL");
+        self.tidegate.wait();
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            println!("the proxy's log:\n{}", self.log());
+        }
+        let _ = self.proxy.kill();
+        let _ = self.proxy.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// What starts it, in the foreground and in one process, with everything it writes in this folder.
+    fn command(self, folder: &Path, places: Places, down: WhenDown) -> Command {
+        let page = |name: &str| Page::read(name, down);
+        let at = |name: &str| folder.join(name).display().to_string();
+        match self {
+            Self::Nginx => {
+                let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+                let temp = kinds.map(|kind| format!("{kind}_temp_path {};", at(kind))).join(" ");
+                let conf = page("nginx.conf")
+                    .at(places)
+                    .with("listen 80;", &format!("listen {};", places.proxy))
+                    .with("http {", &format!("http {{ access_log off; {temp}"))
+                    .write(folder);
+                let globals = format!("daemon off; master_process off; pid {};", at("pid"));
+                command("nginx", &["-c", &conf, "-e", &at("error.log"), "-g", &globals])
+            }
+            Self::Caddy => {
+                let mut file = page("Caddyfile");
+                if down == WhenDown::Open {
+                    let yes = free_address();
+                    file = file.with("bind 127.0.0.1", &format!("bind {}", yes.ip()));
+                    file = file.with("127.0.0.1:8089", &yes.to_string());
+                }
+                caddy(file, folder, places)
+            }
+            Self::CaddyInShort => caddy(Page::quoted("proxies.md", "caddyfile"), folder, places),
+            Self::Haproxy => {
+                let socket = format!("abns@{}", folder.file_name().unwrap().display());
+                let lua = page("tidegate.lua").with("abns@tidegate", &socket).write(folder);
+                let cfg = page("haproxy.cfg")
+                    .at(places)
+                    .with("abns@tidegate", &socket)
+                    .with("bind :80", &format!("bind {}", places.proxy))
+                    .with("/etc/haproxy/tidegate.lua", &lua)
+                    .write(folder);
+                command("haproxy", &["-db", "-f", &cfg])
+            }
+        }
+    }
+}
+
+fn caddy(file: Page, folder: &Path, places: Places) -> Command {
+    let (ip, port) = (places.proxy.ip(), places.proxy.port());
+    let file =
+        file.at(places).with(":80 {\n", &format!("http://:{port} {{\n\tbind {ip}\n")).write(folder);
+    let mut caddy = command("caddy", &["run", "--config", &file, "--adapter", "caddyfile"]);
+    for home in ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"] {
+        caddy.env(home, folder);
+    }
+    caddy.env("CADDY_ADMIN", format!("unix/{}", folder.join("admin").display()));
+    caddy
+}
+
+fn command(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// An address that nobody else listens at: on a loopback address of this process's own, so that neither a
+/// server that takes any free port nor a connection that goes out can come in between.
+fn free_address() -> SocketAddr {
+    static PORT: AtomicU16 = AtomicU16::new(20_000);
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    loop {
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        let address = SocketAddr::from(([127, a | 64, b, c], port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
+// === a page of the documentation ===
+
+pub(crate) struct Page {
+    name: String,
+    pub(crate) text: String,
+}
+
+impl Page {
+    fn read(name: &str, down: WhenDown) -> Self {
+        let path = support::project("docs/proxies").join(name);
+        let mut text = std::fs::read_to_string(path).unwrap();
+        if down == WhenDown::Open {
+            text = text.replace("#open ", "");
+        }
+        Self { name: name.to_owned(), text }
+    }
+
+    /// What a page of `docs` quotes in this language.
+    pub(crate) fn quoted(page: &str, language: &str) -> Self {
+        let text = std::fs::read_to_string(support::project("docs").join(page)).unwrap();
+        let quoted = text.split(&format!("```{language}\n")).nth(1).unwrap();
+        let text = quoted.split("```").next().unwrap().to_owned();
+        Self { name: language.to_owned(), text }
+    }
+
+    fn at(self, places: Places) -> Self {
+        self.with("127.0.0.1:3000", &places.site.to_string())
+            .with("127.0.0.1:8080", &places.tidegate.to_string())
+    }
+
+    fn with(self, from: &str, to: &str) -> Self {
+        assert!(self.text.contains(from), "`{from}` is not in {}", self.name);
+        Self { text: self.text.replace(from, to), ..self }
+    }
+
+    /// Its path in this folder.
+    fn write(self, folder: &Path) -> String {
+        let path = folder.join(&self.name);
+        std::fs::write(&path, self.text).unwrap();
+        path.display().to_string()
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        self.get_with(path, "")
+    }
+
+    /// Asks with these header lines besides, each with its line end.
+    pub(crate) fn get_with(&self, path: &str, lines: &str) -> Reply {
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: site.example\r\n{lines}\r\n"))
+    }
+
+    /// Sends text on a connection of its own, and reads one answer.
+    pub(crate) fn send(&self, text: &str) -> Reply {
+        let mut stream = self.connect();
+        // The proxy may close before it has taken everything.
+        let _ = stream.write_all(text.as_bytes());
+        read_answer(&mut stream)
+    }
+
+    /// The library's sockets cannot choose where they come from.
+    fn connect(&self) -> TcpStream {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let connected = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4()?;
+            socket.bind((self.from, 0).into())?;
+            socket.connect(self.site).await?.into_std()
+        });
+        let stream = connected.unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+}
+
+fn read_answer(stream: &mut TcpStream) -> Reply {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some((_, body)) = text.split_once("\r\n\r\n") {
+            let reply = Reply::parse(&text);
+            let length = reply.field("content-length").map(|length| length.parse().unwrap());
+            if length.is_some_and(|length: usize| body.len() >= length) {
+                return reply;
+            }
+        }
+        match stream.read(&mut buffer).unwrap() {
+            0 => return Reply::parse(&text),
+            count => bytes.extend_from_slice(buffer.get(..count).unwrap()),
+        }
+    }
+}
+
+// === the site ===
+
+/// The site itself. It says what it saw, and forbids `/forbidden`.
+pub(crate) struct Upstream {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+impl Upstream {
+    fn start() -> Self {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let remembered = Arc::clone(&seen);
+        let address = listen(move |stream| serve(stream, &remembered));
+        Self { address, seen }
+    }
+
+    /// What it saw since it was last asked: request lines without their version, each with its body.
+    pub(crate) fn saw(&self) -> Vec<String> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+}
+
+/// Answers one request.
+fn serve(mut stream: TcpStream, seen: &Mutex<Vec<String>>) {
+    let Some(request) = read_request(&mut stream) else { return };
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let line = head.split(" HTTP/").next().unwrap();
+    let saw = format!("{line} {body}").trim_end().to_owned();
+    let status = if line == "GET /forbidden" { "403 Forbidden" } else { "200 OK" };
+    let body = format!("the site saw {saw}");
+    seen.lock().unwrap().push(saw);
+    let length = body.len();
+    let _ = write!(
+        stream,
+        "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+}
+
+/// A request, until its body is here; `None` when there is none.
+fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let reply = Reply::parse(head);
+            let length = reply.field("content-length").map_or(0, |length| length.parse().unwrap());
+            let whole = match reply.field("transfer-encoding") {
+                Some(_) => body.ends_with("0\r\n\r\n"),
+                None => body.len() >= length,
+            };
+            if whole {
+                return Some(text.into_owned());
+            }
+        }
+        match stream.read(&mut buffer).ok()? {
+            0 => return None,
+            count => bytes.extend_from_slice(buffer.get(..count)?),
+        }
+    }
+}
+
+/// Serves connections, each on a thread of its own, until the process ends.
+fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serve = Arc::new(serve);
+    thread::spawn(move || {
+        for stream in listener.incoming().map(Result::unwrap) {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let serve = Arc::clone(&serve);
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+// === a wire that counts ===
+
+/// Stands before a server and passes everything on. It counts the connections on which forward auth is asked
+/// for; a health check is none.
+pub(crate) fn counted(server: SocketAddr, asked: Arc<AtomicUsize>) -> SocketAddr {
+    listen(move |mut client| {
+        let mut buffer = [0; 4096];
+        let Ok(count) = client.read(&mut buffer) else { return };
+        let first = buffer.get(..count).unwrap();
+        if first.starts_with(b"GET /v1/auth") {
+            asked.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut server = TcpStream::connect(server).unwrap();
+        server.write_all(first).unwrap();
+        let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        thread::spawn(move || {
+            let _ = std::io::copy(&mut answers, &mut back);
+            let _ = back.shutdown(Shutdown::Both);
+        });
+        let _ = std::io::copy(&mut client, &mut server);
+        let _ = server.shutdown(Shutdown::Both);
+    })
+}

@@ -1,0 +1,45 @@
+-- Asks tidegate about a request, for the `listen tidegate` of haproxy.cfg.
+--
+-- A request that may pass goes on with txn.tidegate = "passed". One that may not is answered as tidegate says.
+-- When nobody answers, txn.tidegate = "down", and haproxy.cfg decides.
+
+-- Hands the value of each of these fields to `tell`, where the answer has one.
+local function each(answer, names, tell)
+    for _, name in ipairs(names) do
+        local values = answer.headers[name]
+        if values then
+            tell(name, values[0])
+        end
+    end
+end
+
+core.register_action("tidegate", { "http-req" }, function(txn)
+    -- Nothing that the client wrote goes along but the method and the URI. If the policy reads a header field
+    -- or a cookie, name it here: ["cookie"] = { txn.sf:req_fhdr("cookie") }
+    local answer = core.httpclient():get({
+        url = "http://tidegate/v1/auth",
+        dst = "abns@tidegate",
+        timeout = 2000,
+        headers = {
+            ["x-forwarded-method"] = { txn.sf:method() },
+            ["x-forwarded-uri"] = { txn.sf:pathq() },
+            ["x-forwarded-for"] = { txn.sf:src() },
+        },
+    })
+    local status = answer and answer.status or 0
+    if status == 200 then
+        txn:set_var("txn.tidegate", "passed")
+        each(answer, { "ratelimit", "ratelimit-policy" }, function(name, value)
+            txn:set_var("txn.tidegate." .. name:gsub("%-", "_"), value)
+        end)
+    elseif status >= 400 and status < 500 then
+        local reply = txn:reply({ status = status, body = answer.body })
+        local told = { "content-type", "cache-control", "retry-after", "ratelimit", "ratelimit-policy" }
+        each(answer, told, function(name, value)
+            reply:add_header(name, value)
+        end)
+        txn:done(reply)
+    else
+        txn:set_var("txn.tidegate", "down")
+    end
+end)
