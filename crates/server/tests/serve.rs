@@ -16,7 +16,7 @@ fn without_arguments_it_limits_each_address_to_15_a_second() {
 
 #[test]
 fn a_refusal_says_everything() {
-    let policy = "{ version: 1, rules: [{ name: all, key: [ip], limits: [{ rate: 1/h, algorithm: sliding_log }] }] }";
+    let policy = "{ version: 1, rules: [{ name: all, key: [ip], limits: [1/h] }] }";
     let server = Server::with_policy(policy, &[]);
     server.check_ip("203.0.113.7");
     let refused = server.check_ip("203.0.113.7");
@@ -38,7 +38,7 @@ fn a_refusal_says_everything() {
             "allowed": false, "outcome": "deny", "delay_ms": 0, "retry_after_ms": 0, "over": false,
             "decided_by": "store", "policy_version": 1,
             "limits": [{
-                "rule": "all", "limit": 1, "per_ms": 3_600_000, "algorithm": "sliding_log", "outcome": "deny",
+                "rule": "all", "limit": 1, "per_ms": 3_600_000, "algorithm": "token_bucket", "outcome": "deny",
                 "remaining": 0, "reset_ms": 0, "retry_after_ms": 0, "shadow": false,
             }],
         })

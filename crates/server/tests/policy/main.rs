@@ -1,7 +1,8 @@
 //! `tidegate policy`, run as a user would: files that are broken in every way we could think of.
 //!
 //! Each of them is refused with exit code 2, at the place of the mistake and with what to write instead,
-//! within a second and within 64 MiB: `ulimit -v` bounds all that a process maps, so what is resident too.
+//! within a second and within 64 MiB: `ulimit -d` bounds all that a process can write to, but for its stack; its own code
+//! is not of the file's making.
 
 #![cfg(unix)]
 #![allow(

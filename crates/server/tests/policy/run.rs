@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 pub(crate) const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policy.yaml");
 /// Seconds of a processor.
 const MOST_SECONDS: &str = "1";
-/// 64 MiB, in the unit of `ulimit -v`.
+/// 64 MiB, in the unit of `ulimit -d`.
 const MOST_MEMORY: &str = "65536";
 /// Stands in an expectation for whatever the program writes there, and in a frame for what is put into it.
 pub(crate) const ANYTHING: char = '¤';
@@ -51,7 +51,7 @@ pub(crate) fn tidegate(words: &[&str]) -> Output {
 /// Runs it with as much memory and as much of a processor as it may take. It is one thread, so a second of a
 /// processor is a second; and a machine that is busy with something else turns no test red.
 pub(crate) fn bounded(words: &[&str]) -> Output {
-    let script = format!("ulimit -v {MOST_MEMORY} && ulimit -t {MOST_SECONDS} && exec \"$@\"");
+    let script = format!("ulimit -d {MOST_MEMORY} && ulimit -t {MOST_SECONDS} && exec \"$@\"");
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_tidegate"), "policy"]).args(words);
     command.output().unwrap()

@@ -10,7 +10,9 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::sync::Arc;
-use tidegate::{Attributes, Check, DecidedBy, Decision, Limiter, NamedTake, Outcome, Report, ReportError};
+use tidegate::{
+    Attributes, Check, DecidedBy, Decision, Limiter, NamedTake, Outcome, Report, ReportError,
+};
 use tidegate::{Settled, Span, Store, Verdict};
 use tidegate_policy::printable;
 use tokio::time::Instant;
