@@ -341,7 +341,7 @@ impl<S: Store + 'static> Handler<S> {
             Ok(Settled::Done) => reply::simple(out, "OK"),
             Ok(Settled::Already) => reply::error(out, "CONFLICT this receipt was settled before"),
             Ok(Settled::Late) => {
-                reply::error(out, "CONFLICT the time to settle this receipt is over")
+                reply::error(out, "CONFLICT the time to settle this receipt is over");
             }
             Err(ReportError::Forged) => {
                 reply::error(out, "ERR this is no receipt of this deployment");
