@@ -160,7 +160,13 @@ impl<S: Store> Rulebook<S> {
         };
         let name = printable(&path.display().to_string());
         match self.try_reload(path, sure) {
-            Ok(None) => tracing::info!(file = name, "the policy file has not changed"),
+            Ok(None) => {
+                // Somebody may have put back what was in force all the time.
+                self.health.complain("policy", None);
+                if sure == Sure::Forced {
+                    tracing::info!(file = name, "the policy file has not changed");
+                }
+            }
             Ok(Some(version)) => {
                 self.metrics.reloaded(Reload::Applied);
                 self.health.complain("policy", None);
