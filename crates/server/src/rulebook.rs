@@ -236,7 +236,7 @@ impl<S: Store> Rulebook<S> {
     /// Puts a policy in the place of the file's; or only says what that would change.
     pub(crate) fn upload(
         &self,
-        text: &str,
+        text: &[u8],
         sure: Sure,
         dry: bool,
         expected: Option<u64>,
@@ -244,14 +244,16 @@ impl<S: Store> Rulebook<S> {
     ) -> Result<Difference, RulebookError> {
         let policy = Policy::parse(text).inspect_err(|_| self.metrics.reloaded(Reload::Refused))?;
         let mut state = self.lock();
-        let difference = Difference::between(&state.text, text.as_bytes(), policy.warnings());
+        let difference = Difference::between(&state.text, text, policy.warnings());
         if dry {
             return Ok(difference);
         }
         drops(&state.policy, &policy, sure)?;
-        let uploaded = Uploaded { text: text.to_owned(), over: digest(&state.file_text) };
+        // What is a policy is UTF-8, so nothing is lost.
+        let sent = String::from_utf8_lossy(text).into_owned();
+        let uploaded = Uploaded { text: sent, over: digest(&state.file_text) };
         self.write(&mut state, Change::Policy(Some(uploaded)), expected)?;
-        state.text = text.as_bytes().to_vec();
+        state.text = text.to_vec();
         state.policy = policy;
         let version = self.install(&state)?;
         self.metrics.reloaded(Reload::Applied);
