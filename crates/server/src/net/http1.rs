@@ -49,7 +49,8 @@ pub(crate) struct Connection<'f, S> {
     output: Vec<u8>,
     deadline: Deadline,
     drain: Pin<Box<WaitForCancellationFutureOwned>>,
-    draining: bool,
+    /// The server is stopping; whoever never pauses is told to go from this moment on.
+    draining: Option<Instant>,
 }
 
 /// A timer that is set back only when it rings too early.
@@ -85,6 +86,7 @@ pub(crate) enum First {
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
 /// As much as most requests need.
 const BUFFER: usize = 4 * 1024;
 
@@ -108,7 +110,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             output: Vec::new(),
             deadline,
             drain: Box::pin(drain.begun.clone().cancelled_owned()),
-            draining: false,
+            draining: None,
         }
     }
 
@@ -158,15 +160,32 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     /// How long the next byte may take.
     fn patience(&self) -> Duration {
         match (self.input.is_empty(), self.draining) {
-            (true, true) => Duration::from_millis(bounds::LINGER_MILLIS),
-            (true, false) => self.place.timeouts.idle,
+            (true, Some(_)) => LINGER,
+            (true, None) => self.place.timeouts.idle,
             (false, _) => self.place.timeouts.head,
         }
     }
 
+    /// Between two requests.
     fn begin_draining(&mut self) {
-        self.draining = true;
+        self.drains();
         self.deadline.set(Instant::now() + self.patience());
+    }
+
+    fn drains(&mut self) {
+        self.draining = Some(Instant::now() + LINGER);
+    }
+
+    /// Whether the answer that is about to be written is the last: the server is stopping, and the client
+    /// had sent nothing more.
+    fn is_last(&mut self) -> bool {
+        let Some(at_the_latest) = self.draining.filter(|_| self.input.is_empty()) else {
+            return false;
+        };
+        // What came before the end may still lie in the socket.
+        self.input.reserve(BUFFER);
+        let more = matches!(self.stream.try_read_buf(&mut self.input), Ok(1..));
+        !more || Instant::now() >= at_the_latest
     }
 
     // === requests ===
@@ -180,9 +199,6 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             }
             if self.output.len() > bounds::UNWRITTEN {
                 self.flush().await?;
-            }
-            if self.draining && self.input.is_empty() {
-                return Ok(Next::Close);
             }
         }
         Ok(Next::Request)
@@ -215,7 +231,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             }
             match self.fill().await? {
                 Woken::Bytes => {}
-                Woken::Draining => self.draining = true,
+                Woken::Draining => self.drains(),
                 Woken::End => return Ok(None),
                 Woken::Late => {
                     self.refuse_late();
@@ -265,8 +281,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             Ok(most) => match self.body(framing, most).await? {
                 Ok(body) => {
                     let answer = self.front.answer(&Call { body: &body, ..*call }).await;
-                    let last = self.draining && self.input.is_empty();
-                    let next = if framing.close || last { Next::Close } else { Next::Request };
+                    let next = self.next(framing);
                     self.write(&answer, call.method == "HEAD", next);
                     return Ok(next);
                 }
@@ -274,7 +289,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             },
             // A body that nobody asked for is not read, so what follows it cannot be told apart from it.
             Err(answer) if framing.length == Length::None => {
-                let next = if framing.close { Next::Close } else { Next::Request };
+                let next = self.next(framing);
                 self.write(&answer, call.method == "HEAD", next);
                 return Ok(next);
             }
@@ -285,6 +300,10 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         };
         self.refuse(refused);
         Ok(Next::Close)
+    }
+
+    fn next(&mut self, framing: &Framing<'_>) -> Next {
+        if framing.close || self.is_last() { Next::Close } else { Next::Request }
     }
 
     /// The body of a request, within bounds and in time.
@@ -314,7 +333,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             }
             match self.fill().await? {
                 Woken::Bytes => {}
-                Woken::Draining => self.draining = true,
+                Woken::Draining => self.drains(),
                 Woken::End => return Ok(Err(HeadError::CutShort)),
                 Woken::Late => return Ok(Err(HeadError::Late)),
             }
@@ -409,7 +428,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                     _ => Ok(Woken::Bytes),
                 });
             }
-            if !*draining && drain.as_mut().poll(context).is_ready() {
+            if draining.is_none() && drain.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Ok(Woken::Draining));
             }
             ready!(deadline.poll(context));
@@ -423,8 +442,8 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     async fn close(mut self) -> io::Result<()> {
         self.flush().await?;
         self.stream.shutdown().await?;
-        self.draining = true;
-        self.deadline.set(Instant::now() + Duration::from_millis(bounds::LINGER_MILLIS));
+        self.drains();
+        self.deadline.set(Instant::now() + LINGER);
         let mut left = bounds::LINGER_BYTES;
         loop {
             self.input.clear();
