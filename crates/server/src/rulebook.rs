@@ -224,7 +224,7 @@ impl<S: Store> Rulebook<S> {
         actor: Actor<'_>,
     ) -> Result<Document, RulebookError> {
         let mut state = self.lock();
-        change.fits(&state.policy)?;
+        change.fits(state.control.document(), &state.policy)?;
         let (kind, details) = (change.kind(), json!(format!("{change:?}")));
         let details = change_details(&change).unwrap_or(details);
         let document = self.write(&mut state, change, expected)?;

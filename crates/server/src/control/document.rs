@@ -176,10 +176,13 @@ fn put<T>(
 }
 
 impl Change {
-    /// Whether it makes sense under a policy: what waits for a rule to come back may have been right once,
-    /// but what is new must be right now.
-    pub(crate) fn fits(&self, policy: &Policy) -> Result<(), RefusedChange> {
-        let mut changes = Changes::default();
+    /// Whether it makes sense under a policy and beside what is in force: what waits for a rule to come back
+    /// may have been right once, but what is new must be right now.
+    pub(crate) fn fits(&self, document: &Document, policy: &Policy) -> Result<(), RefusedChange> {
+        // Whatever is taken back contradicts nobody.
+        let taken_back = matches!(self, Self::Override(Override { limits: None, .. }));
+        let (mut changes, _) =
+            if taken_back { Default::default() } else { document.changes(policy) };
         let fits = match self {
             Self::Policy(_) => Ok(()),
             Self::Rule(switch) if switch.rule == ALL => Ok(()),
@@ -307,14 +310,15 @@ rules:
         let stranger =
             Change::Rule(RuleSwitch { rule: "c".to_owned(), enabled: Some(false), shadow: None });
         assert_eq!(
-            stranger.fits(&policy()),
+            stranger.fits(&Document::default(), &policy()),
             Err(RefusedChange::Wrong("there is no rule `c`".to_owned()))
         );
         let document = Document::default().with(&stranger).unwrap();
         assert_eq!(document.changes(&policy()).1, ["there is no rule `c`"]);
         let bad = alice(Some(json!(["7/fortnight"])));
-        assert!(bad.fits(&policy()).unwrap_err().to_string().contains("`limits`: "));
-        assert!(alice(Some(json!(["7/s"]))).fits(&policy()).is_ok());
+        let fits = |change: &Change| change.fits(&document, &policy());
+        assert!(fits(&bad).unwrap_err().to_string().contains("`limits`: "));
+        assert!(fits(&alice(Some(json!(["7/s"])))).is_ok());
     }
 
     #[test]
