@@ -224,6 +224,7 @@ impl<S: Store> Rulebook<S> {
         actor: Actor<'_>,
     ) -> Result<Document, RulebookError> {
         let mut state = self.lock();
+        let change = change.spelled_as_in(state.control.document(), &state.policy);
         change.fits(state.control.document(), &state.policy)?;
         let (kind, details) = (change.kind(), json!(format!("{change:?}")));
         let details = change_details(&change).unwrap_or(details);
