@@ -9,8 +9,8 @@
 
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
-use std::fs::OpenOptions;
-use std::io::{self, BufRead, Seek, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tidegate::{Clock, Secret};
@@ -23,6 +23,8 @@ pub(crate) struct Audit {
     chain: String,
     /// The first line that is not as it was written, when the log was opened.
     pub(crate) broken: Option<usize>,
+    /// The last line was not written to its end, so the next begins with one.
+    cut_short: bool,
 }
 
 /// Who did something.
@@ -39,12 +41,33 @@ impl Audit {
     /// Opens the log in this folder, or begins it.
     pub(crate) fn open(folder: &Path, secret: &Secret) -> io::Result<Self> {
         let path = folder.join("audit.log");
-        let broken = first_broken(&path, secret)?;
-        let mut audit = Self { path, chain: String::new(), broken };
-        let last = audit.last(1)?.pop();
-        let chain = last.as_ref().and_then(|line| line.get("chain")?.as_str());
-        audit.chain = chain.unwrap_or_default().to_owned();
+        let mut audit = Self { path, chain: String::new(), broken: None, cut_short: false };
+        audit.read(secret)?;
         Ok(audit)
+    }
+
+    /// Follows the chain from the first line to the last.
+    fn read(&mut self, secret: &Secret) -> io::Result<()> {
+        let Some(file) = existing(&self.path)? else { return Ok(()) };
+        let mut log = io::BufReader::new(file);
+        for number in 1.. {
+            let mut line = Vec::new();
+            if log.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            self.cut_short = line.last() != Some(&b'\n');
+            let mut line: Value = serde_json::from_slice(&line).unwrap_or_default();
+            let chain = line.as_object_mut().and_then(|fields| fields.remove("chain"));
+            let chain = chain.as_ref().and_then(Value::as_str);
+            if chain != Some(&sign(secret, &self.chain, &line)) {
+                self.broken.get_or_insert(number);
+            }
+            // Behind a broken line the chain goes on from the last one that can be read.
+            if let Some(chain) = chain {
+                chain.clone_into(&mut self.chain);
+            }
+        }
+        Ok(())
     }
 
     /// Adds a line, and comes back when it lies on the disk.
@@ -66,7 +89,10 @@ impl Audit {
             fields.insert("chain".to_owned(), json!(chain));
         }
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
-        file.write_all(format!("{line}\n").as_bytes())?;
+        let begin = if self.cut_short { "\n" } else { "" };
+        self.cut_short = true;
+        file.write_all(format!("{begin}{line}\n").as_bytes())?;
+        self.cut_short = false;
         file.sync_data()?;
         self.chain = chain;
         Ok(())
@@ -74,17 +100,15 @@ impl Audit {
 
     /// The last lines, the oldest first.
     pub(crate) fn last(&self, count: usize) -> io::Result<Vec<Value>> {
-        let mut file = match OpenOptions::new().read(true).open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-            Err(error) => return Err(error),
-        };
+        let Some(mut file) = existing(&self.path)? else { return Ok(vec![]) };
         let length = file.metadata()?.len();
         file.seek(io::SeekFrom::Start(length.saturating_sub(TAIL)))?;
-        let lines: Vec<String> = io::BufReader::new(file).lines().collect::<io::Result<_>>()?;
-        // The first may have been cut.
+        let mut tail = Vec::new();
+        file.take(TAIL).read_to_end(&mut tail)?;
+        // The first may have been cut, in the middle of a letter even.
+        let lines = tail.split(|byte| *byte == b'\n');
         let lines: Vec<Value> =
-            lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+            lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
         Ok(lines.iter().skip(lines.len().saturating_sub(count)).cloned().collect())
     }
 }
@@ -95,24 +119,12 @@ fn sign(secret: &Secret, before: &str, line: &Value) -> String {
     HEXLOWER.encode(signature.get(..16).unwrap_or_default())
 }
 
-/// The first line of a log whose signature is not right, counted from 1.
-fn first_broken(path: &Path, secret: &Secret) -> io::Result<Option<usize>> {
-    let file = match OpenOptions::new().read(true).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut before = String::new();
-    for (number, line) in (1..).zip(io::BufReader::new(file).lines()) {
-        let mut line: Value = serde_json::from_str(&line?).unwrap_or_default();
-        let chain = line.as_object_mut().and_then(|fields| fields.remove("chain"));
-        let right = sign(secret, &before, &line);
-        if chain.as_ref().and_then(Value::as_str) != Some(right.as_str()) {
-            return Ok(Some(number));
-        }
-        before = right;
+fn existing(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
-    Ok(None)
 }
 
 #[cfg(test)]

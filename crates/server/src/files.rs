@@ -1,5 +1,6 @@
 //! Files, read and written with care.
 
+use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,11 +9,18 @@ use std::path::Path;
 /// Reads a regular file, at most this many bytes of it. A pipe or a device could keep us waiting, or never
 /// end.
 pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let no_file = || io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file");
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file"));
+        return Err(no_file());
+    }
+    // A pipe may have taken its place since: opening one does not wait, and what was opened is looked at.
+    let at_once = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(at_once).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(no_file());
     }
     let mut bytes = Vec::new();
-    File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > most {
         let text = format!("the file has more than {most} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));

@@ -131,12 +131,13 @@ impl Place {
     pub(crate) async fn keep_date(&self, clock: &Clock) {
         let mut ticks = tokio::time::interval(DATE_EVERY);
         loop {
-            ticks.tick().await;
+            // Before the first tick, which takes a moment: no answer is without a date.
             let since = Duration::from_nanos(clock.now().calendar.as_nanos());
             let now = SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH);
             if let Ok(date) = httpdate::fmt_http_date(now).as_bytes().try_into() {
                 self.date.set(date);
             }
+            ticks.tick().await;
         }
     }
 }

@@ -160,7 +160,13 @@ impl<S: Store> Rulebook<S> {
         };
         let name = printable(&path.display().to_string());
         match self.try_reload(path, sure) {
-            Ok(None) => tracing::info!(file = name, "the policy file has not changed"),
+            Ok(None) => {
+                // Somebody may have put back what was in force all the time.
+                self.health.complain("policy", None);
+                if sure == Sure::Forced {
+                    tracing::info!(file = name, "the policy file has not changed");
+                }
+            }
             Ok(Some(version)) => {
                 self.metrics.reloaded(Reload::Applied);
                 self.health.complain("policy", None);
@@ -218,7 +224,8 @@ impl<S: Store> Rulebook<S> {
         actor: Actor<'_>,
     ) -> Result<Document, RulebookError> {
         let mut state = self.lock();
-        change.fits(&state.policy)?;
+        let change = change.spelled_as_in(state.control.document(), &state.policy);
+        change.fits(state.control.document(), &state.policy)?;
         let (kind, details) = (change.kind(), details(&change));
         let document = self.write(&mut state, change, expected)?;
         self.install(&state)?;
@@ -229,7 +236,7 @@ impl<S: Store> Rulebook<S> {
     /// Puts a policy in the place of the file's; or only says what that would change.
     pub(crate) fn upload(
         &self,
-        text: &str,
+        text: &[u8],
         sure: Sure,
         dry: bool,
         expected: Option<u64>,
@@ -237,14 +244,16 @@ impl<S: Store> Rulebook<S> {
     ) -> Result<Difference, RulebookError> {
         let policy = Policy::parse(text).inspect_err(|_| self.metrics.reloaded(Reload::Refused))?;
         let mut state = self.lock();
-        let difference = Difference::between(&state.text, text.as_bytes(), policy.warnings());
+        let difference = Difference::between(&state.text, text, policy.warnings());
         if dry {
             return Ok(difference);
         }
         drops(&state.policy, &policy, sure)?;
-        let uploaded = Uploaded { text: text.to_owned(), over: digest(&state.file_text) };
+        // What is a policy is UTF-8, so nothing is lost.
+        let sent = String::from_utf8_lossy(text).into_owned();
+        let uploaded = Uploaded { text: sent, over: digest(&state.file_text) };
         self.write(&mut state, Change::Policy(Some(uploaded)), expected)?;
-        state.text = text.as_bytes().to_vec();
+        state.text = text.to_vec();
         state.policy = policy;
         let version = self.install(&state)?;
         self.metrics.reloaded(Reload::Applied);

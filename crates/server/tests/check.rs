@@ -1,5 +1,7 @@
 //! `tidegate check`, as people and scripts call it.
 
+#![allow(clippy::unwrap_used, reason = "a test fails loudly")]
+
 mod support;
 
 use std::process::{Command, Output};

@@ -3,6 +3,13 @@
 //! In a `console` block a line that begins with `$ ` is a command, and what follows it is what it says; `…` is
 //! anything. Addresses and the data directory are those of a server that this test starts.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a test fails loudly"
+)]
+
 mod support;
 
 use std::process::Command;

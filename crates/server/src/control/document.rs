@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_policy::{Allowance, Changes, Policy};
+use tidegate_policy::{Allowance, Attributes, Changes, Policy};
 
 /// Everything that was changed by hand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -176,10 +176,13 @@ fn put<T>(
 }
 
 impl Change {
-    /// Whether it makes sense under a policy: what waits for a rule to come back may have been right once,
-    /// but what is new must be right now.
-    pub(crate) fn fits(&self, policy: &Policy) -> Result<(), RefusedChange> {
-        let mut changes = Changes::default();
+    /// Whether it makes sense under a policy and beside what is in force: what waits for a rule to come back
+    /// may have been right once, but what is new must be right now.
+    pub(crate) fn fits(&self, document: &Document, policy: &Policy) -> Result<(), RefusedChange> {
+        // Whatever is taken back contradicts nobody.
+        let taken_back = matches!(self, Self::Override(Override { limits: None, .. }));
+        let (mut changes, _) =
+            if taken_back { Default::default() } else { document.changes(policy) };
         let fits = match self {
             Self::Policy(_) => Ok(()),
             Self::Rule(switch) if switch.rule == ALL => Ok(()),
@@ -190,6 +193,25 @@ impl Change {
             Self::Tier(one) => one.apply(&mut changes, policy),
         };
         fits.map_err(RefusedChange::Wrong)
+    }
+
+    /// The same, about whom the document knows already, in its spelling: an address can be written in many
+    /// ways, and a second entry beside the first could not be taken back.
+    pub(crate) fn spelled_as_in(mut self, document: &Document, policy: &Policy) -> Self {
+        match &mut self {
+            Self::Policy(_) | Self::Rule(_) => {}
+            Self::Override(new) => {
+                if let Some(known) = document.overrides.iter().find(|one| one.is(new, policy)) {
+                    new.key.clone_from(&known.key);
+                }
+            }
+            Self::Tier(new) => {
+                if let Some(known) = document.tiers.iter().find(|one| one.is(new)) {
+                    new.value.clone_from(&known.value);
+                }
+            }
+        }
+        self
     }
 
     /// What it is about, in a word.
@@ -204,9 +226,20 @@ impl Change {
 }
 
 impl Override {
+    /// Whether it is about the same as another: whoever takes back the other takes back this one.
+    fn is(&self, other: &Self, policy: &Policy) -> bool {
+        let (mut changes, any) = (Changes::default(), Allowance::Unlimited);
+        self.rule == other.rule
+            && changes.set_override(policy, &self.rule, &self.who(), any).is_ok()
+            && changes.remove_override(policy, &other.rule, &other.who()) == Ok(true)
+    }
+
+    fn who(&self) -> Vec<(&str, &str)> {
+        self.key.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+
     fn apply(&self, changes: &mut Changes, policy: &Policy) -> Result<(), String> {
-        let who: Vec<(&str, &str)> =
-            self.key.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let who = self.who();
         let done = match &self.limits {
             None => changes.remove_override(policy, &self.rule, &who).map(|_| ()),
             Some(limits) => {
@@ -225,6 +258,17 @@ impl Override {
 }
 
 impl Tier {
+    /// Whether it is about the same as another, as requests have it.
+    fn is(&self, other: &Self) -> bool {
+        let in_a_request = |tier: &Self| {
+            let request =
+                Attributes::new().with(tier.attribute.clone(), tier.value.clone()).ok()?;
+            request.get(&tier.attribute).map(std::borrow::Cow::into_owned)
+        };
+        self.attribute == other.attribute
+            && in_a_request(self).is_some_and(|mine| Some(mine) == in_a_request(other))
+    }
+
     fn apply(&self, changes: &mut Changes, policy: &Policy) -> Result<(), String> {
         let who = (self.attribute.as_str(), self.value.as_str());
         changes.assign_tier(policy, who, self.tier.as_deref()).map_err(|error| error.to_string())
@@ -235,7 +279,6 @@ impl Tier {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tidegate_policy::Attributes;
 
     fn policy() -> Policy {
         Policy::parse(
@@ -305,14 +348,15 @@ rules:
         let stranger =
             Change::Rule(RuleSwitch { rule: "c".to_owned(), enabled: Some(false), shadow: None });
         assert_eq!(
-            stranger.fits(&policy()),
+            stranger.fits(&Document::default(), &policy()),
             Err(RefusedChange::Wrong("there is no rule `c`".to_owned()))
         );
         let document = Document::default().with(&stranger).unwrap();
         assert_eq!(document.changes(&policy()).1, ["there is no rule `c`"]);
         let bad = alice(Some(json!(["7/fortnight"])));
-        assert!(bad.fits(&policy()).unwrap_err().to_string().contains("`limits`: "));
-        assert!(alice(Some(json!(["7/s"]))).fits(&policy()).is_ok());
+        let fits = |change: &Change| change.fits(&document, &policy());
+        assert!(fits(&bad).unwrap_err().to_string().contains("`limits`: "));
+        assert!(fits(&alice(Some(json!(["7/s"])))).is_ok());
     }
 
     #[test]

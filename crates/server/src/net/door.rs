@@ -3,11 +3,10 @@
 use super::Drain;
 use crate::metrics::{Metrics, Refused};
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -77,20 +76,12 @@ impl Door {
             };
             self.arrived(accepted, &mut deliver).await;
         }
-        while let Some(accepted) = self.waiting().await {
+        // The runtime may have heard of the end before it hears of who has come; the kernel knows them.
+        let Ok(listener) = self.listener.as_fd().try_clone_to_owned() else { return };
+        let listener = std::net::TcpListener::from(listener);
+        while let Some(accepted) = waiting(&listener) {
             self.arrived(accepted, &mut deliver).await;
         }
-    }
-
-    /// Somebody who is at the door already.
-    async fn waiting(&self) -> Option<io::Result<(TcpStream, SocketAddr)>> {
-        let at_once = poll_fn(|context| {
-            Poll::Ready(match self.listener.poll_accept(context) {
-                Poll::Ready(accepted) => Some(accepted),
-                Poll::Pending => None,
-            })
-        });
-        at_once.await.filter(Result::is_ok)
     }
 
     async fn arrived(
@@ -119,6 +110,18 @@ impl Door {
             }
         }
     }
+}
+
+/// Somebody who is at the door already.
+fn waiting(listener: &std::net::TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+    let (stream, peer) = match listener.accept() {
+        Ok(accepted) => accepted,
+        // One who has left again stands before others.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => return Some(Err(error)),
+        Err(_) => return None,
+    };
+    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+    Some(stream.map(|stream| (stream, peer)))
 }
 
 impl Room {

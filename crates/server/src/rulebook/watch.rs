@@ -27,8 +27,8 @@ struct Stamp {
 /// Reads the policy again whenever its file has changed, for ever.
 pub(crate) async fn watch<S: Store + 'static>(rulebook: Arc<Rulebook<S>>) {
     let Some(path) = rulebook.file().map(Path::to_owned) else { return };
-    let mut known = Stamp::of(&path);
-    let mut last = known;
+    // It was read when the server started, and may have changed since: the first look is at a new file.
+    let (mut known, mut last) = (None, None);
     let mut ticks = tokio::time::interval(LOOKED_AT_EVERY);
     loop {
         ticks.tick().await;

@@ -340,8 +340,7 @@ impl<S: Store + 'static> Handler<S> {
         let (dry, force) = (flag("dry_run")?, flag("force")?);
         let sure = if force { Sure::Forced } else { Sure::Careful };
         let expected = expected(call)?;
-        let text =
-            String::from_utf8(call.body.to_vec()).map_err(|_| bad("a policy is text in UTF-8"))?;
+        let text = call.body.to_vec();
         let rulebook = Arc::clone(&self.rulebook);
         let (who, peer) = (actor.who.to_owned(), actor.peer);
         // A large policy takes a while to read, and others want to be answered meanwhile.
