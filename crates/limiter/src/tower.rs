@@ -17,7 +17,7 @@ pub use service::{RateLimit, ResponseFuture};
 use crate::http::HeaderStyle;
 use crate::limiter::Limiter;
 use http::request::Parts;
-use http::{Extensions, StatusCode};
+use http::{Extensions, HeaderValue, StatusCode};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tidegate_core::{Cost, Span};
@@ -170,8 +170,8 @@ impl Settings {
         if let Some(attributes) = &self.attributes {
             return attributes(parts);
         }
-        let values = |name: &str| -> Vec<&'r str> {
-            parts.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+        let values = |name: &str| -> Vec<&'r [u8]> {
+            parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
         };
         let peer = (self.peer)(&parts.extensions).unwrap_or(IpAddr::from([0, 0, 0, 0]));
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());

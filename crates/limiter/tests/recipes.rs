@@ -486,8 +486,8 @@ fn every_plan_gets_what_it_paid_for() {
     assert_eq!(quiet_minutes.sum::<usize>(), 2_200 - 110);
     // A client who calls himself a customer is not believed: only the gateway is.
     let headers = |name: &str| match name {
-        "x-customer" => vec!["acme"],
-        "x-plan" => vec!["enterprise"],
+        "x-customer" => vec![&b"acme"[..]],
+        "x-plan" => vec![&b"enterprise"[..]],
         _ => vec![],
     };
     let from = |peer: &str| {

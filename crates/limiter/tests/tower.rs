@@ -103,6 +103,22 @@ async fn headers_are_believed_from_trusted_peers_only() {
     }
 }
 
+/// Once a value that was not plain ASCII was passed over: Jürgen had no limit, and neither had whoever added
+/// a cookie of that kind to those it had.
+#[tokio::test]
+async fn a_name_that_is_no_ascii_is_a_name() {
+    let (limiter, _) = limiter(
+        "identity: { trusted: [10.0.0.0/8], user: 'header:x-user', session: 'cookie:sid' }\nrules: [{ name: a, key: [user|session], limits: [1/h] }]",
+    );
+    let app = app(RateLimitLayer::new(limiter));
+    for fields in [[("x-user", "Jürgen")], [("cookie", "x=é; sid=7")]] {
+        for expected in [200, 429] {
+            let (status, ..) = send(&app, request("10.0.0.1", Method::GET, "/200", &fields)).await;
+            assert_eq!(status, expected, "{fields:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn spelling_does_not_change_the_rule_and_nonsense_is_400() {
     let (limiter, _) =

@@ -13,6 +13,7 @@ use crate::address::{HopHeader, Trusted};
 use crate::attributes::{AttributeError, Attributes};
 use crate::document::Place;
 use ipnet::IpNet;
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// How requests become attributes.
@@ -25,7 +26,7 @@ use std::net::IpAddr;
 /// rules: [{ name: per-user, key: [user], limits: [15/s] }]
 /// ").unwrap();
 /// let headers = |name: &str| match name {
-///     "x-user-id" => vec!["alice"],
+///     "x-user-id" => vec![&b"alice"[..]],
 ///     _ => vec![],
 /// };
 /// let request = Request {
@@ -55,8 +56,9 @@ pub struct Request<'r, 'h> {
     pub method: &'r str,
     /// Path and query, as sent.
     pub target: &'r str,
-    /// All values of a header, by its name in small letters, in the order of their lines.
-    pub headers: &'h dyn Fn(&str) -> Vec<&'r str>,
+    /// All values of a header, by its name in small letters, in the order of their lines; as bytes, because
+    /// a front that left out what is no text would let its client choose what is left out.
+    pub headers: &'h dyn Fn(&str) -> Vec<&'r [u8]>,
 }
 
 /// Where an attribute is read.
@@ -100,7 +102,7 @@ impl Identity {
     ///
     /// ```
     /// use tidegate_policy::{Identity, Request};
-    /// let headers = |_: &str| vec!["198.51.100.1"]; // claims to be somebody else; nobody is trusted
+    /// let headers = |_: &str| vec![&b"198.51.100.1"[..]]; // claims to be somebody else; nobody is trusted
     /// let peer = "203.0.113.7".parse().ok();
     /// let request = Request { peer, method: "GET", target: "/", headers: &headers };
     /// let attributes = Identity::default().attributes(&request, &|_| String::new()).unwrap();
@@ -118,8 +120,9 @@ impl Identity {
         if !self.trusts(peer) {
             return Ok(attributes.from_address(peer));
         }
-        let hops = (request.headers)(self.header.name());
-        attributes = attributes.from_address(self.trusted.client(peer, hops));
+        let hops = request.texts(self.header.name());
+        attributes =
+            attributes.from_address(self.trusted.client(peer, hops.iter().map(|hop| &**hop)));
         for (name, source) in &self.sources {
             if let Some(value) = source.place.read(request) {
                 let hidden = source.secret || value.len() > LONGEST_SHOWN;
@@ -170,6 +173,15 @@ impl Identity {
     }
 }
 
+// === impl Request ===
+
+impl<'r> Request<'r, '_> {
+    /// The values of a header as text. A byte that is none becomes U+FFFD, and the rest of its line counts.
+    fn texts(&self, name: &str) -> Vec<Cow<'r, str>> {
+        (self.headers)(name).into_iter().map(String::from_utf8_lossy).collect()
+    }
+}
+
 // === impl Source ===
 
 impl Source {
@@ -201,9 +213,9 @@ impl SourcePlace {
     fn read(&self, request: &Request<'_, '_>) -> Option<String> {
         let query = || request.target.split_once('?').map(|(_, query)| query);
         let value = match self {
-            Self::Header(name) => (request.headers)(name).last().map(|value| (*value).to_owned()),
+            Self::Header(name) => request.texts(name).pop().map(Cow::into_owned),
             Self::Cookie(name) => {
-                let lines = (request.headers)("cookie");
+                let lines = request.texts("cookie");
                 let pairs = lines.iter().flat_map(|line| line.split(';'));
                 let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
                 let mut named = pairs.filter(|(found, _)| *found == name);
@@ -279,7 +291,17 @@ rules: [{ name: a, key: [user], limits: [1/s] }]
         target: &'static str,
         headers: &[(&str, &'static str)],
     ) -> Attributes<'static> {
-        let values = |wanted: &str| -> Vec<&'static str> {
+        let headers: Vec<_> =
+            headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        attributes_of_bytes(peer, target, &headers)
+    }
+
+    fn attributes_of_bytes(
+        peer: &str,
+        target: &'static str,
+        headers: &[(&str, &'static [u8])],
+    ) -> Attributes<'static> {
+        let values = |wanted: &str| -> Vec<&'static [u8]> {
             headers.iter().filter(|(name, _)| *name == wanted).map(|(_, value)| *value).collect()
         };
         let request = Request { peer: peer.parse().ok(), method: "get", target, headers: &values };
@@ -323,5 +345,18 @@ rules: [{ name: a, key: [user], limits: [1/s] }]
         let long: &'static str = "x".repeat(2_000).leak();
         let long = attributes("10.0.0.1", "/", &[("x-user-id", long)]);
         assert_eq!(long.get("user").as_deref(), Some("#2000"));
+    }
+    /// A cookie with a byte that is no text once made its whole line unread, and its client nobody.
+    #[test]
+    fn bytes_that_are_no_text_hide_nothing_beside_them() {
+        let headers: [(&str, &[u8]); 3] = [
+            ("x-user-id", b"alice\xff"),
+            ("cookie", b"a=\xe9; sid=77"),
+            ("x-forwarded-for", b"\xff, 203.0.113.7"),
+        ];
+        let known = attributes_of_bytes("10.0.0.1", "/", &headers);
+        for (name, value) in [("user", "alice\u{fffd}"), ("session", "77"), ("ip", "203.0.113.7")] {
+            assert_eq!(known.get(name).as_deref(), Some(value), "{name}");
+        }
     }
 }

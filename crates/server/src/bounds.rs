@@ -3,8 +3,13 @@
 //! Times and numbers of connections are settings, because machines differ; these are not, because a request
 //! that passes them is no request.
 
+/// Connections that wait to be let in. When all clients come back at once, whoever finds no place to wait is
+/// left alone by the system for a second and more; it takes as many as it is set to, at most these.
+pub(crate) const WAITING: u32 = 4_096;
 /// A request line; the longest URL that browsers and proxies agree on.
 pub(crate) const REQUEST_LINE: usize = 8 * 1024;
+/// The bytes of empty lines before a request: two lines.
+pub(crate) const EMPTY_LINES: usize = 4;
 /// All header fields together, as most proxies have it.
 pub(crate) const HEADER_BLOCK: usize = 16 * 1024;
 /// Header fields of a request.

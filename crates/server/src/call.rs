@@ -96,11 +96,6 @@ impl<'c> Headers<'c> {
             _ => None,
         }
     }
-
-    /// All values of a field that are text.
-    pub(crate) fn texts(self, name: &str) -> Vec<&'c str> {
-        self.all(name).filter_map(|value| str::from_utf8(value).ok()).collect()
-    }
 }
 
 // === impl Answer ===

@@ -1,6 +1,7 @@
 //! The door: accepts connections, as many as there is room for.
 
 use super::Drain;
+use crate::bounds;
 use crate::metrics::{Metrics, Refused};
 use std::collections::HashMap;
 use std::io;
@@ -8,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl Door {
         caps: Caps,
         metrics: Arc<Metrics>,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listen(address)?;
         let room = Arc::new(Room { caps, sources: Mutex::default() });
         Ok(Self { listener, room, metrics })
     }
@@ -149,6 +150,18 @@ impl Drop for Slot {
             sources.by_source.insert(self.source, left);
         }
     }
+}
+
+/// Listens as `TcpListener::bind` does, but with room for more than 128 who have not been let in yet.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A server that was just stopped leaves connections behind that hold the address for a minute.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(bounds::WAITING)
 }
 
 /// Whoever holds a network of IPv6 has all its addresses.

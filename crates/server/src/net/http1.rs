@@ -36,6 +36,8 @@ pub(crate) struct Connection<'f, S> {
     peer: IpAddr,
     front: &'f Web<S>,
     place: &'f Place,
+    /// The bytes of empty lines since the last request.
+    skipped: usize,
 }
 
 /// What becomes of a connection after an answer.
@@ -79,7 +81,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         place: &'f Place,
         drain: &Drain,
     ) -> Self {
-        Self { line: Line::new(stream, place, drain, UNREAD), peer, front, place }
+        Self { line: Line::new(stream, place, drain, UNREAD), peer, front, place, skipped: 0 }
     }
 
     /// Waits for the first bytes and tells the versions apart.
@@ -141,7 +143,10 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     /// Answers every request that has arrived whole, and waits for the rest of one that has begun.
     async fn answer_what_is_here(&mut self) -> io::Result<Next> {
         loop {
-            self.line.input.skip_empty_lines();
+            if let Err(error) = self.skip_empty_lines() {
+                self.refuse(error);
+                return Ok(Next::Close);
+            }
             if self.line.input.is_empty() {
                 return Ok(Next::Request);
             }
@@ -153,6 +158,13 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                 self.line.flush().await?;
             }
         }
+    }
+
+    /// Some clients send an empty line after a body. They are counted however they arrive: were there no end
+    /// of them, a connection could be kept without ever asking for anything.
+    fn skip_empty_lines(&mut self) -> Result<(), HeadError> {
+        self.skipped = self.skipped.saturating_add(self.line.input.skip_empty_lines());
+        if self.skipped > bounds::EMPTY_LINES { Err(HeadError::NoHttp) } else { Ok(()) }
     }
 
     /// Waits until the head of a request is here, and says where it ends. `None`: nothing more is to be
@@ -187,6 +199,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
 
     /// Answers one request, whose head is here.
     async fn one_request(&mut self, head_end: usize) -> io::Result<Next> {
+        self.skipped = 0;
         // What is read is lent to the request while it is answered, and comes back after it.
         let input = mem::take(&mut self.line.input);
         let looked = self.look(input.here(), head_end).await;

@@ -2,21 +2,25 @@
 //!
 //! The protocol is hyper's. What is set here are its bounds, and what it leaves open: time.
 
+mod busy;
+
 use super::guard::Guarded;
 use super::http1::HeadError;
 use super::{Drain, Place, after};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
 use crate::front::{Front, Web};
+use crate::metrics::Refused;
+use busy::{Busy, Untaken};
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::cell::Cell;
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -25,18 +29,11 @@ use std::rc::Rc;
 use std::time::Duration;
 use tidegate::Store;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Runs the streams of a connection where the connection runs.
 #[derive(Clone, Copy)]
 struct Here;
-
-/// What a connection is doing.
-#[derive(Default)]
-struct Busy {
-    streams: Cell<usize>,
-    since: Cell<Option<Instant>>,
-}
 
 impl<F: Future<Output = ()> + 'static> Executor<F> for Here {
     fn execute(&self, future: F) {
@@ -53,25 +50,24 @@ pub(crate) async fn serve<S: Store + 'static>(
     place: &Rc<Place>,
     drain: &Drain,
 ) -> io::Result<()> {
-    let busy = Rc::new(Busy::default());
+    let busy = Busy::new();
     let service = service_fn(|request: Request<Incoming>| {
         let (front, place, busy) = (Rc::clone(front), Rc::clone(place), Rc::clone(&busy));
         async move {
-            busy.streams.set(busy.streams.get().saturating_add(1));
+            let _work = busy.begin();
+            let head_only = request.method() == Method::HEAD;
             let answer = match front.web() {
                 Some(web) => one_request(request, peer, web, &place).await,
                 None => Answer::problem(StatusCode::NOT_FOUND, "nobody speaks HTTP here"),
             };
-            busy.streams.set(busy.streams.get().saturating_sub(1));
-            busy.since.set(Some(Instant::now()));
-            Ok::<_, Infallible>(response(answer, &place))
+            Ok::<_, Infallible>(response(answer, head_only, &busy, &place))
         }
     });
     let io = TokioIo::new(Guarded::new(stream, read));
     let mut connection = pin!(builder(place).serve_connection(io, service));
-    let mut look = tokio::time::interval(place.timeouts.idle.min(Duration::from_secs(1)));
+    let often = place.timeouts.idle.min(place.timeouts.body).min(Duration::from_secs(1));
+    let mut look = tokio::time::interval(often);
     let mut end: Option<Instant> = None;
-    busy.since.set(Some(Instant::now()));
     loop {
         let over = end.unwrap_or_else(far);
         tokio::select! {
@@ -81,6 +77,10 @@ pub(crate) async fn serve<S: Store + 'static>(
                 end = Some(far());
             }
             _ = look.tick(), if end.is_none() => {
+                if busy.untaken_for() > place.timeouts.body {
+                    place.metrics.refused(Refused::Unread);
+                    return Ok(());
+                }
                 if busy.idle_for() > place.timeouts.idle {
                     connection.as_mut().graceful_shutdown();
                     // Whoever has not even read our goodbye by then is not waited for.
@@ -95,16 +95,6 @@ pub(crate) async fn serve<S: Store + 'static>(
 /// Later than anything here.
 fn far() -> Instant {
     after(Duration::from_secs(86_400))
-}
-
-impl Busy {
-    /// How long nobody has asked for anything.
-    fn idle_for(&self) -> Duration {
-        match (self.streams.get(), self.since.get()) {
-            (0, Some(since)) => since.elapsed(),
-            _ => Duration::ZERO,
-        }
-    }
 }
 
 fn builder(place: &Place) -> Builder<Here> {
@@ -128,7 +118,7 @@ async fn one_request<S: Store + 'static>(
     front: &Web<S>,
     place: &Place,
 ) -> Answer {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let call = Call {
         peer,
         method: parts.method.as_str(),
@@ -142,12 +132,18 @@ async fn one_request<S: Store + 'static>(
     }
     let most = match front.begin(&call) {
         Ok(most) => most,
-        Err(answer) => return answer,
+        Err(answer) => {
+            read_over(body);
+            return answer;
+        }
     };
     let deadline = after(place.timeouts.body);
-    let body = match timeout_at(deadline, bytes(body, most)).await {
+    let body = match timeout_at(deadline, bytes(&mut body, most)).await {
         Ok(Ok(body)) => body,
-        Ok(Err(error)) => return refused(error, place),
+        Ok(Err(error)) => {
+            read_over(body);
+            return refused(error, place);
+        }
         Err(_) => return refused(HeadError::Late, place),
     };
     front.answer(&Call { body: &body, ..call }).await
@@ -175,7 +171,7 @@ fn whole(parts: &http::request::Parts) -> Result<(), HeadError> {
     }
 }
 
-async fn bytes(mut body: Incoming, most: super::Most) -> Result<Vec<u8>, HeadError> {
+async fn bytes(body: &mut Incoming, most: super::Most) -> Result<Vec<u8>, HeadError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return Err(HeadError::CutShort) };
@@ -189,21 +185,48 @@ async fn bytes(mut body: Incoming, most: super::Most) -> Result<Vec<u8>, HeadErr
     Ok(bytes)
 }
 
+/// Reads over the rest of a body that has been answered already, for a moment. To end a stream while its
+/// client still sends is an offence of the client's in the eyes of the library, and a few of them end the
+/// connection, with every other request on it.
+fn read_over(mut body: Incoming) {
+    let rest = async move {
+        let mut left = bounds::LINGER_BYTES;
+        while let (Some(Ok(frame)), 1..) = (body.frame().await, left) {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        }
+    };
+    tokio::task::spawn_local(timeout(Duration::from_millis(bounds::LINGER_MILLIS), rest));
+}
+
 fn refused(error: HeadError, place: &Place) -> Answer {
     place.metrics.refused(error.kind());
     Answer::problem(error.status().unwrap_or(StatusCode::BAD_REQUEST), &error.to_string())
 }
 
-fn response(answer: Answer, place: &Place) -> Response<Full<Bytes>> {
+fn response(
+    answer: Answer,
+    head_only: bool,
+    busy: &Rc<Busy>,
+    place: &Place,
+) -> Response<Full<Untaken>> {
     let Answer { status, kind, fields, body } = answer;
-    let mut response = Response::new(Full::from(body));
+    let length = body.len();
+    let body = match body {
+        _ if head_only => Bytes::new(),
+        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+        Cow::Owned(bytes) => bytes.into(),
+    };
+    let mut response = Response::new(Full::new(busy.answered(body)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
+    if head_only {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
     headers.extend(fields);
     if !kind.is_empty() {
-        headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     }
-    if let Ok(date) = http::HeaderValue::from_bytes(&place.date()) {
+    if let Ok(date) = HeaderValue::from_bytes(&place.date()) {
         headers.insert(header::DATE, date);
     }
     response

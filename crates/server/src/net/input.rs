@@ -44,11 +44,12 @@ impl Input {
         self.start = self.end;
     }
 
-    /// Some clients send an empty line after a body.
-    pub(crate) fn skip_empty_lines(&mut self) {
-        let lines = self.here().iter().take(4).take_while(|byte| matches!(byte, b'\r' | b'\n'));
-        let count = lines.count();
+    /// Skips empty lines, and says how many bytes they had.
+    pub(crate) fn skip_empty_lines(&mut self) -> usize {
+        let ends = self.here().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+        let count = ends.count();
         self.consume(count);
+        count
     }
 
     /// Reads once; 0 is the end.

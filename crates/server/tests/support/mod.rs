@@ -6,8 +6,13 @@
     clippy::panic,
     clippy::arithmetic_side_effects,
     clippy::integer_division,
+    clippy::indexing_slicing,
     reason = "tests may fail loudly"
 )]
+
+pub(crate) mod http1;
+pub(crate) mod http2;
+pub(crate) mod process;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

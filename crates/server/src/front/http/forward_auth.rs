@@ -59,7 +59,7 @@ async fn decided<S: Store + 'static>(
     if has_fragment(target) {
         return Err(bad("the path holds a `#`, which servers read differently"));
     }
-    let values = |name: &str| call.headers.texts(name);
+    let values = |name: &str| call.headers.all(name).collect();
     let request = Request { peer: Some(call.peer), method, target, headers: &values };
     let attributes =
         handler.limiter.attributes(&request).map_err(|error| bad(&error.to_string()))?;

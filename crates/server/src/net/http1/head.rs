@@ -77,8 +77,11 @@ pub(crate) fn plausible(input: &[u8]) -> Result<(), HeadError> {
     if !method.clone().all(token) || method.count() == LONGEST_METHOD {
         return Err(HeadError::NoHttp);
     }
-    if memchr::memchr(b'\n', input).is_none() && input.len() > bounds::REQUEST_LINE {
-        return Err(HeadError::LineTooLong);
+    match memchr::memchr(b'\n', input).and_then(|end| input.get(..end)) {
+        None if input.len() > bounds::REQUEST_LINE => return Err(HeadError::LineTooLong),
+        // HTTP/0.9 and other protocols made of lines: the end of a head would never come.
+        Some(line) if !names_version(line) => return Err(HeadError::NoHttp),
+        None | Some(_) => {}
     }
     if input.len() > bounds::REQUEST_LINE.saturating_add(bounds::HEADER_BLOCK) {
         return Err(HeadError::HeaderTooLarge);
@@ -112,7 +115,8 @@ pub(crate) fn framing<'h>(
         return Err(HeadError::Malformed("it wants a websocket, and there is none here"));
     }
     let length = length(&fields, eleven)?;
-    let close = fields.close || !(eleven || fields.keep_alive);
+    // In HTTP/1.0 a connection goes on only if both sides say so, and we do not.
+    let close = fields.close || !eleven;
     Ok(Framing { path, query, length, close, expects: fields.expects && eleven })
 }
 
@@ -122,8 +126,11 @@ fn refused(error: httparse::Error, bytes: &[u8]) -> HeadError {
         httparse::Error::TooManyHeaders => HeadError::HeaderTooLarge,
         httparse::Error::Version => {
             let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-            let versioned = line.windows(6).any(|word| word == b" HTTP/");
-            if versioned { HeadError::Version } else { HeadError::NoHttp }
+            match line.split(|byte| *byte == b' ').count() {
+                _ if !names_version(line) => HeadError::NoHttp,
+                3 => HeadError::Version,
+                _ => HeadError::Malformed("the request line"),
+            }
         }
         httparse::Error::HeaderName => HeadError::Malformed("the name of a header field"),
         httparse::Error::HeaderValue => HeadError::Malformed("the value of a header field"),
@@ -132,6 +139,12 @@ fn refused(error: httparse::Error, bytes: &[u8]) -> HeadError {
             HeadError::Malformed("the request line")
         }
     }
+}
+
+/// Whether the last word of a request line is a version of HTTP, be it a known one or not.
+fn names_version(line: &[u8]) -> bool {
+    let last = line.trim_ascii_end().rsplit(|byte| *byte == b' ').next();
+    last.is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
 /// Lines end in carriage return and line feed, and there is a bound on them.
@@ -160,7 +173,6 @@ struct Fields<'h> {
     length: Option<&'h [u8]>,
     coding: Option<&'h [u8]>,
     close: bool,
-    keep_alive: bool,
     expects: bool,
     websocket: bool,
 }
@@ -184,8 +196,7 @@ impl<'h> Fields<'h> {
             7 if is("upgrade") => self.websocket |= value.eq_ignore_ascii_case(b"websocket"),
             10 if is("connection") => {
                 let mut words = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-                self.close |= words.clone().any(|word| word.eq_ignore_ascii_case(b"close"));
-                self.keep_alive |= words.any(|word| word.eq_ignore_ascii_case(b"keep-alive"));
+                self.close |= words.any(|word| word.eq_ignore_ascii_case(b"close"));
             }
             14 if is("content-length") => once(&mut self.length, value, "two lengths")?,
             17 if is("transfer-encoding") => {

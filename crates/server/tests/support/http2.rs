@@ -1,0 +1,273 @@
+//! HTTP/2 by hand: any frames out, frames in.
+//!
+//! Header fields are written as they are, without indexing. Of those that come back only the status is read,
+//! which is the first: the server is told to keep no table, so it stands there in full.
+
+use super::connect;
+use super::http1::is_late;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// A connection of HTTP/2.
+pub(crate) struct Two {
+    stream: TcpStream,
+    /// What was read and is no whole frame yet.
+    read: Vec<u8>,
+    /// The number of the next stream.
+    next: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// What came of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Whole {
+        status: u16,
+        body: Vec<u8>,
+    },
+    /// The stream alone was ended, for this reason.
+    Reset(u32),
+    /// The connection ended, or is about to.
+    Gone,
+}
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+
+pub(crate) const NONE: u8 = 0;
+pub(crate) const ACK: u8 = 1;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+pub(crate) const PADDED: u8 = 8;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// `SETTINGS_HEADER_TABLE_SIZE`: none.
+const NO_TABLE: [u8; 6] = [0, 1, 0, 0, 0, 0];
+
+impl Two {
+    pub(crate) fn to(address: SocketAddr) -> Self {
+        Self::with_settings(address, &[])
+    }
+
+    /// Begins a connection with these settings besides.
+    pub(crate) fn with_settings(address: SocketAddr, settings: &[u8]) -> Self {
+        let stream = connect(address);
+        stream.set_nodelay(true).unwrap();
+        let mut two = Self { stream, read: Vec::new(), next: 1 };
+        let settings = [&NO_TABLE, settings].concat();
+        two.send(&[PREFACE, &frame(SETTINGS, NONE, 0, &settings)].concat());
+        two
+    }
+
+    /// Sends; false when the other side takes no more.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// The number for a stream that is about to begin.
+    pub(crate) fn next(&mut self) -> u32 {
+        let next = self.next;
+        self.next += 2;
+        next
+    }
+
+    /// Asks on a new stream.
+    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> u32 {
+        let stream = self.next();
+        let mut bytes = request(stream, method, path, body.is_empty());
+        if !body.is_empty() {
+            bytes.extend(frame(DATA, END_STREAM, stream, body));
+        }
+        self.send(&bytes);
+        stream
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn asked(&mut self, method: &str, path: &str, body: &[u8]) -> Answer {
+        let stream = self.ask(method, path, body);
+        self.answer(stream)
+    }
+
+    /// Waits for what comes of a stream; answers what the protocol wants answered meanwhile.
+    pub(crate) fn answer(&mut self, stream: u32) -> Answer {
+        let (mut status, mut body) = (0, Vec::new());
+        while let Some(frame) = self.frame() {
+            match frame.kind {
+                GOAWAY => return Answer::Gone,
+                _ if frame.stream != stream => {}
+                RST_STREAM => return Answer::Reset(number(&frame.payload)),
+                HEADERS => status = status_of(&frame.payload),
+                DATA => body.extend_from_slice(&frame.payload),
+                _ => {}
+            }
+            let ends = matches!(frame.kind, HEADERS | DATA) && frame.flags & END_STREAM != 0;
+            if frame.stream == stream && ends {
+                return Answer::Whole { status, body };
+            }
+        }
+        Answer::Gone
+    }
+
+    /// Waits until the other side has looked at everything so far; false when it ended the connection.
+    pub(crate) fn in_step(&mut self) -> bool {
+        let mark = *b"in step?";
+        if !self.send(&frame(PING, NONE, 0, &mark)) {
+            return false;
+        }
+        while let Some(frame) = self.frame() {
+            match (frame.kind, frame.flags) {
+                (PING, ACK) if frame.payload == mark => return true,
+                (GOAWAY, _) => return false,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// Waits for the end of the connection, and answers what the protocol wants answered.
+    pub(crate) fn until_end(&mut self) -> Vec<Frame> {
+        std::iter::from_fn(|| self.frame()).collect()
+    }
+
+    /// The next frame; `None` when the connection has ended. Settings and pings are answered.
+    pub(crate) fn frame(&mut self) -> Option<Frame> {
+        let whole = loop {
+            if let Some(whole) = split(&mut self.read) {
+                break whole;
+            }
+            let mut buffer = [0; 16 * 1024];
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(count) => self.read.extend_from_slice(&buffer[..count]),
+                Err(error) if is_late(&error) => panic!("neither a frame nor the end came"),
+                Err(_) => return None,
+            }
+        };
+        if matches!(whole.kind, SETTINGS | PING) && whole.flags & ACK == 0 {
+            let payload = if whole.kind == PING { &whole.payload[..] } else { &[] };
+            self.send(&frame(whole.kind, ACK, 0, payload));
+        }
+        Some(whole)
+    }
+
+    /// The same connection, for a thread that writes while this one reads.
+    pub(crate) fn writer(&self) -> TcpStream {
+        self.stream.try_clone().unwrap()
+    }
+}
+
+/// One frame, as bytes.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = length[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// The header of a request, as bytes; whether that is all of it.
+pub(crate) fn request(stream: u32, method: &str, path: &str, whole: bool) -> Vec<u8> {
+    let mut list =
+        vec![(":method", method), (":scheme", "http"), (":path", path), (":authority", "t")];
+    if method == "POST" {
+        list.push(("content-type", "application/json"));
+    }
+    let flags = if whole { END_HEADERS | END_STREAM } else { END_HEADERS };
+    frame(HEADERS, flags, stream, &fields(&list))
+}
+
+/// Header fields, each a literal without indexing.
+pub(crate) fn fields(list: &[(&str, &str)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, value) in list {
+        bytes.push(0);
+        text(&mut bytes, name.as_bytes());
+        text(&mut bytes, value.as_bytes());
+    }
+    bytes
+}
+
+/// A text of HPACK: its length in a prefix of seven bits, and then itself.
+pub(crate) fn text(out: &mut Vec<u8>, text: &[u8]) {
+    match u8::try_from(text.len()) {
+        Ok(length @ 0..127) => out.push(length),
+        _ => {
+            out.push(127);
+            let mut rest = text.len() - 127;
+            while rest >= 128 {
+                out.push(u8::try_from(rest % 128).unwrap() | 128);
+                rest /= 128;
+            }
+            out.push(u8::try_from(rest).unwrap());
+        }
+    }
+    out.extend_from_slice(text);
+}
+
+/// Cuts the first frame off, if it is whole.
+fn split(read: &mut Vec<u8>) -> Option<Frame> {
+    let head = read.get(..9)?;
+    let length = usize::try_from(number(&[0, head[0], head[1], head[2]])).unwrap();
+    let (kind, flags, stream) = (head[3], head[4], number(&head[5..9]));
+    let payload = read.get(9..9 + length)?.to_vec();
+    read.drain(..9 + length);
+    Some(Frame { kind, flags, stream, payload })
+}
+
+pub(crate) fn number(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().unwrap())
+}
+
+/// The status, which is the first field of an answer.
+fn status_of(block: &[u8]) -> u16 {
+    // A change of the size of the table may stand before.
+    let mut rest = block;
+    while let [0x20..0x40, others @ ..] = rest {
+        rest = others;
+    }
+    match rest {
+        [indexed @ 0x88..=0x8e, ..] => {
+            [200, 204, 206, 304, 400, 404, 500][usize::from(indexed - 0x88)]
+        }
+        // `:status` is the eighth name; the value is written out, or in the code of Huffman.
+        [0x48 | 0x18 | 0x08, 3, digits @ ..] => {
+            str::from_utf8(&digits[..3]).unwrap().parse().unwrap()
+        }
+        [0x48 | 0x18 | 0x08, length, code @ ..] if length & 0x80 != 0 => {
+            digits(&code[..usize::from(length & 0x7f)])
+        }
+        _ => panic!("no status is at the beginning of {block:?}"),
+    }
+}
+
+/// Three digits in the code of Huffman: five bits for 0, 1 and 2, six for the others.
+fn digits(code: &[u8]) -> u16 {
+    let bits = code.iter().fold(0_u64, |bits, byte| (bits << 8) | u64::from(*byte));
+    let mut left = 8 * code.len();
+    let mut take = |count: usize| {
+        left -= count;
+        (bits >> left) & ((1 << count) - 1)
+    };
+    let mut value = 0;
+    for _ in 0..3 {
+        let five = take(5);
+        let digit = if five < 3 { five } else { ((five << 1) | take(1)) - 0b01_1001 + 3 };
+        value = 10 * value + digit;
+    }
+    u16::try_from(value).unwrap()
+}

@@ -1,0 +1,40 @@
+//! What the system says of a server: its memory and its files.
+
+use super::Server;
+
+impl Server {
+    /// Its memory that is in use, in KiB.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    /// How many files it has open; each connection is one.
+    pub(crate) fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// The value of a counter or gauge, as operators read it.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let text = self.admin("GET", "/metrics", "", "").body;
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in\n{text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// How many connections and requests were refused unseen, for whatever reason.
+    pub(crate) fn refused(&self) -> u64 {
+        let text = self.admin("GET", "/metrics", "", "").body;
+        let lines = text.lines().filter(|line| line.starts_with("tidegate_refused_total{"));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    }
+
+    /// Panics if a request ever met a mistake of the server's own.
+    pub(crate) fn is_sound(&self) {
+        assert_eq!(self.metric("tidegate_panics_total"), 0);
+        let log = self.log();
+        assert!(!log.contains("panicked"), "{log}");
+        assert_eq!(self.get("/live").status, 200);
+    }
+}
