@@ -255,9 +255,13 @@ pub(crate) fn spelled(name: &str, value: &str, ipv6_prefix: u8) -> Result<String
             .map(|path| path.as_str().to_owned())
             .map_err(|error| refused(&error.to_string())),
         "method" => Ok(value.to_ascii_uppercase()),
-        "api_key" if !crate::identity::is_digest(value) => {
-            Err(refused("write its digest (`#…`), as `policy explain` shows it, not the secret"))
-        }
+        // This is read in logs and by whoever watches the server, so it does not say what was written.
+        "api_key" if !crate::identity::is_digest(value) => Err(OverrideError::Value {
+            name: name.to_owned(),
+            value: "…".to_owned(),
+            reason: "write its digest (`#…`), as `policy explain` shows it, not the secret"
+                .to_owned(),
+        }),
         _ => Ok(value.to_owned()),
     }
 }

@@ -95,9 +95,9 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
     let clock = Clock::system();
     let bounded = log::start(settings.log, &clock);
     raise_file_limit();
-    files::private_folder(&settings.data_dir).map_err(named(&settings.data_dir))?;
-    let secret =
-        Secret::load_or_create(&settings.secret_file).map_err(named(&settings.secret_file))?;
+    files::private_folder(&settings.data_dir).map_err(named("data_dir", &settings.data_dir))?;
+    let secret = Secret::load_or_create(&settings.secret_file)
+        .map_err(named("secret_file", &settings.secret_file))?;
     let text = policy_text(settings.policy.as_deref())?;
     let policy = read_policy(settings.policy.as_deref(), &text)?;
     let store = Memory::with_budget(clock.clone(), settings.memory_budget);
@@ -123,13 +123,15 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
 impl<S: Store + 'static> Shared<S> {
     /// Serves until somebody says stop.
     async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
+        let tokens = self.settings.admin.address.map(|_| self.tokens()).transpose()?;
+        let users = self.users()?;
         let doors = self.open().await?;
         let addresses = doors.addresses()?;
-        let admin_front = match addresses.admin {
-            Some(address) => Some(self.admin_front(address)?),
+        let admin_front = match addresses.admin.zip(tokens) {
+            Some((address, tokens)) => Some(self.admin_front(address, tokens)?),
             None => None,
         };
-        let workers = Rc::new(self.workers()?);
+        let workers = Rc::new(self.workers(users)?);
         // Signals are heard from before the first request on.
         let signals = Signals::new()?;
         self.greet(&addresses, out)?;
@@ -168,13 +170,17 @@ impl<S: Store + 'static> Shared<S> {
         })
     }
 
-    fn workers(&self) -> Result<Workers, Failure> {
+    fn users(&self) -> Result<resp::Users, Failure> {
+        match &self.settings.users_file {
+            Some(path) => resp::Users::read(path, self.secret.clone())
+                .map_err(|error| format!("resp.users_file: {error}").into()),
+            None => Ok(resp::Users::everybody(self.secret.clone())),
+        }
+    }
+
+    fn workers(&self, users: resp::Users) -> io::Result<Workers> {
         let settings = &self.settings;
         let style = HeaderStyle { legacy: settings.legacy_headers, ..HeaderStyle::default() };
-        let users = match &settings.users_file {
-            Some(path) => resp::Users::read(path, self.secret.clone())?,
-            None => resp::Users::everybody(self.secret.clone()),
-        };
         let (limiter, users) = (self.limiter.clone(), Arc::new(users));
         let (of_http, of_resp) = (settings.http.timeouts, settings.resp.timeouts);
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
@@ -185,24 +191,34 @@ impl<S: Store + 'static> Shared<S> {
             let resp = resp::Handler::new(limiter.clone(), metrics(), Arc::clone(&users));
             vec![(Front::Web(Web::Http(http)), place(of_http)), (Front::Resp(resp), place(of_resp))]
         };
-        Ok(Workers::start(settings.workers, &self.clock, &self.drain, make)?)
+        Workers::start(settings.workers, &self.clock, &self.drain, make)
     }
 
-    fn admin_front(&self, address: SocketAddr) -> Result<Front<S>, Failure> {
+    fn tokens(&self) -> Result<admin::Tokens, Failure> {
         let settings = &self.settings;
-        let token = |file: &Option<PathBuf>, name: &str, prefix| {
+        let token = |file: &Option<PathBuf>, setting, name: &str, prefix| {
             let made = settings.data_dir.join(name);
-            admin::read_or_make(file.as_deref().unwrap_or(&made), prefix, file.is_none())
+            let path = file.as_deref().unwrap_or(&made);
+            admin::read_or_make(path, prefix, file.is_none()).map_err(named(setting, path))
         };
-        let operator = token(&settings.operator_token_file, "operator-token", "tgo_")?;
-        let reader = token(&settings.reader_token_file, "reader-token", "tgr_")?;
-        let tokens = admin::Tokens::new(self.secret.clone(), &operator, &reader);
+        let [of_operators, of_readers] = ["admin.operator_token_file", "admin.reader_token_file"];
+        let operator =
+            token(&settings.operator_token_file, of_operators, "operator-token", "tgo_")?;
+        let reader = token(&settings.reader_token_file, of_readers, "reader-token", "tgr_")?;
+        if operator == reader {
+            let text = "hold the same token, so every reader would be an operator";
+            return Err(format!("{of_operators} and {of_readers} {text}").into());
+        }
+        Ok(admin::Tokens::new(self.secret.clone(), &operator, &reader))
+    }
+
+    fn admin_front(&self, address: SocketAddr, tokens: admin::Tokens) -> Result<Front<S>, Failure> {
         let handler = admin::Handler::new(
             self.limiter.clone(),
             Arc::clone(&self.rulebook),
             (Arc::clone(&self.metrics), Arc::clone(&self.health)),
             tokens,
-            (address, &settings.admin_hosts),
+            (address, &self.settings.admin_hosts),
         )?;
         Ok(Front::Web(Web::Admin(handler)))
     }
@@ -345,7 +361,9 @@ impl Signals {
 fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {
     match path {
         None => Ok(USUAL_POLICY.as_bytes().to_vec()),
-        Some(path) => files::read_regular(path, crate::rulebook::MOST_BYTES).map_err(named(path)),
+        Some(path) => {
+            files::read_regular(path, crate::rulebook::MOST_BYTES).map_err(named("policy", path))
+        }
     }
 }
 
@@ -362,8 +380,9 @@ fn read_policy(path: Option<&Path>, text: &[u8]) -> Result<Policy, Failure> {
     Ok(policy)
 }
 
-fn named(path: &Path) -> impl Fn(io::Error) -> io::Error + '_ {
-    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+/// With the setting that it is about.
+fn named<'p>(setting: &'static str, path: &'p Path) -> impl Fn(io::Error) -> io::Error + 'p {
+    move |error| io::Error::new(error.kind(), format!("{setting}: {}: {error}", path.display()))
 }
 
 /// Every connection is an open file, and the usual limit is low.

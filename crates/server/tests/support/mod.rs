@@ -119,9 +119,16 @@ impl Server {
         assert!(sent.unwrap().success());
     }
 
-    /// Waits until the process has ended.
+    /// Waits until the process has ended; one that does not end has failed its test.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        self.child.wait().unwrap()
+        let tries = PATIENCE.as_millis() / 5;
+        for _ in 0..tries {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            pause(Duration::from_millis(5));
+        }
+        panic!("it never ended\n{}", self.log());
     }
 
     pub(crate) fn data(&self, name: &str) -> PathBuf {

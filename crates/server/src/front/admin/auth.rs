@@ -69,9 +69,7 @@ fn bearer(field: &[u8]) -> Option<&[u8]> {
 
 /// The token in a file; one is made when the file is not there and need not be.
 pub(crate) fn read_or_make(path: &Path, prefix: &str, make: bool) -> io::Result<String> {
-    let named = |text: String| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {text}", path.display()))
-    };
+    let wrong = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);
     if make && !path.exists() {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -79,12 +77,12 @@ pub(crate) fn read_or_make(path: &Path, prefix: &str, make: bool) -> io::Result<
         files::replace(path, format!("{token}\n").as_bytes())?;
         return Ok(token);
     }
-    let bytes = files::read_regular(path, 4 * 1024).map_err(|error| named(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| named("a token is text".to_owned()))?;
+    let bytes = files::read_regular(path, 4 * 1024)?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("a token is text"))?;
     let token = text.trim();
     let word = token.bytes().all(|byte| byte.is_ascii_graphic());
     if token.len() < SHORTEST || !word {
-        return Err(named(format!("a token is one word of at least {SHORTEST} characters")));
+        return Err(wrong(&format!("a token is one word of at least {SHORTEST} characters")));
     }
     Ok(token.to_owned())
 }

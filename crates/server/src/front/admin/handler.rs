@@ -332,12 +332,7 @@ impl<S: Store + 'static> Handler<S> {
     }
 
     async fn put_policy(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
-        let flag = |name| match call.parameter(name) {
-            None | Some("false") => Ok(false),
-            Some("true") => Ok(true),
-            Some(_) => Err(bad("`dry_run` and `force` are `true` or `false`")),
-        };
-        let (dry, force) = (flag("dry_run")?, flag("force")?);
+        let [dry, force] = flags(call, ["dry_run", "force"])?;
         let sure = if force { Sure::Forced } else { Sure::Careful };
         let expected = expected(call)?;
         let text = call.body.to_vec();
@@ -444,6 +439,25 @@ fn attributes(
     wire::attributes(pairs).map_err(|(pointer, error)| {
         Answer::problem_at(StatusCode::BAD_REQUEST, &pointer, &error.to_string())
     })
+}
+
+/// What a query switches on. A word that is not understood may have been meant to hold something back, so it is
+/// not read over.
+fn flags<const N: usize>(call: &Call<'_>, names: [&str; N]) -> Result<[bool; N], Answer> {
+    let mut said = [None; N];
+    for pair in call.query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let place = names.iter().position(|known| *known == name).and_then(|at| said.get_mut(at));
+        match (place, value) {
+            (Some(place @ None), "true") => *place = Some(true),
+            (Some(place @ None), "false") => *place = Some(false),
+            _ => {
+                let names = names.join("` and `");
+                return Err(bad(&format!("here are `{names}`, each once, `true` or `false`")));
+            }
+        }
+    }
+    Ok(said.map(|flag| flag == Some(true)))
 }
 
 /// The version under which a change was made, if the caller says so.

@@ -1,0 +1,258 @@
+//! What is kept: changes over the end of the process, every one of them in the audit log, files for nobody else.
+
+use crate::client::{Client, Operator};
+use crate::support::Server;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+const POLICY: &str = "
+version: 1
+tiers: { default: free, known: [free, pro] }
+rules:
+  - { name: calls, match: { path: /calls }, key: [user], limits: [2/h], tiers: { pro: { scale: 10 } } }
+  - { name: other, match: { path: /other }, key: [user], limits: [3/h] }
+";
+
+/// The same server again after it was killed, which leaves it no moment to write anything.
+fn killed_and_started(mut server: Server) -> Server {
+    server.signal("KILL");
+    server.wait();
+    let folder = server.folder.clone();
+    // The folder outlives it.
+    std::mem::forget(server);
+    let path = folder.join("policy.yaml");
+    Server::start_in(folder, &["--policy", path.to_str().unwrap()])
+}
+
+fn limit(server: &Server, path: &str, user: &str) -> Value {
+    let asked = json!({ "attributes": { "user": user, "path": path } });
+    Client::of(server.http).post("/v1/check", &asked.to_string()).json()["limits"][0]["limit"]
+        .clone()
+}
+
+fn put(operator: &mut Operator, what: &str, body: &Value) {
+    let reply = operator.send("PUT", &format!("/admin/v1/{what}"), body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+}
+
+/// One change of each kind.
+fn change_everything(server: &Server) {
+    let mut operator = Operator::of(server);
+    put(
+        &mut operator,
+        "overrides",
+        &json!({ "rule": "calls", "key": { "user": "alice" }, "limits": ["7/h"] }),
+    );
+    put(&mut operator, "tiers", &json!({ "attribute": "user", "value": "bob", "tier": "pro" }));
+    put(&mut operator, "rules", &json!({ "rule": "other", "enabled": false }));
+    let sent = operator.put_policy("", POLICY.replace("2/h", "4/h"));
+    assert_eq!(sent.status, 200, "{sent:?}");
+}
+
+/// What decides after `change_everything`.
+fn everything(server: &Server) -> [Value; 4] {
+    [("/calls", "alice"), ("/calls", "bob"), ("/calls", "eve"), ("/other", "eve")]
+        .map(|(path, user)| limit(server, path, user))
+}
+
+fn is_changed(server: &Server) {
+    assert_eq!(everything(server), [json!(7), json!(40), json!(4), Value::Null]);
+}
+
+#[test]
+fn changes_outlive_the_process() {
+    let server = Server::with_policy(POLICY, &[]);
+    change_everything(&server);
+    is_changed(&server);
+    let before = Operator::of(&server).get("/admin/v1/control").json();
+    let server = killed_and_started(server);
+    is_changed(&server);
+    assert_eq!(Operator::of(&server).get("/admin/v1/control").json(), before);
+    assert_eq!(server.get("/ready").json()["status"], "ready");
+
+    // A newer file takes the place of what was sent, and nothing else.
+    std::fs::write(server.folder.join("policy.yaml"), POLICY.replace("2/h", "5/h")).unwrap();
+    let server = killed_and_started(server);
+    assert_eq!(everything(&server), [json!(7), json!(50), json!(5), Value::Null]);
+    let control = Operator::of(&server).get("/admin/v1/control").json();
+    assert_eq!((&control["policy"], &control["overrides"]), (&Value::Null, &before["overrides"]));
+}
+
+/// Half a document cannot be there, because it is replaced whole; what is there and cannot be read stops the
+/// start, since nobody knows whom it was about.
+#[test]
+fn a_document_that_cannot_be_read_is_not_read_over() {
+    let mut server = Server::with_policy(POLICY, &[]);
+    change_everything(&server);
+    server.signal("KILL");
+    server.wait();
+    for text in ["", "{", "{\"version\": 1, \"surprise\": true}", "[]"] {
+        std::fs::write(server.data("control.json"), text).unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["serve", "--http-listen", "127.0.0.1:0", "--resp-listen", "off"])
+            .args(["--admin-listen", "127.0.0.1:0", "--data-dir"])
+            .arg(server.folder.join("data"))
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            (output.status.code(), told.contains("control.json")),
+            (Some(2), true),
+            "{told}"
+        );
+        assert!(output.stdout.is_empty());
+    }
+}
+
+// === the audit log ===
+
+fn audit(server: &Server) -> Vec<Value> {
+    Operator::of(server).get("/admin/v1/audit").json().as_array().unwrap().clone()
+}
+
+#[test]
+fn every_change_is_one_line() {
+    let server = Server::with_policy(POLICY, &[]);
+    change_everything(&server);
+    let mut operator = Operator::of(&server);
+    let reset = json!({ "rule": "calls", "attributes": { "user": "alice" } });
+    assert_eq!(operator.send("POST", "/admin/v1/reset", &reset).status, 200);
+    assert_eq!(operator.ask("DELETE", "/admin/v1/policy", &[], "").status, 200);
+    // What is refused, only rehearsed or only looked at is no change.
+    operator.put_policy("?dry_run=true", POLICY);
+    operator.put_policy("", "rules: [");
+    operator.send("PUT", "/admin/v1/rules", &json!({ "rule": "nobody", "enabled": false }));
+    operator.send("POST", "/admin/v1/peek", &json!({ "attributes": { "user": "alice" } }));
+    let reader = Operator::reader(&server).send(
+        "PUT",
+        "/admin/v1/rules",
+        &json!({ "rule": "*", "enabled": false }),
+    );
+    assert_eq!(reader.status, 403);
+
+    let lines = audit(&server);
+    let kinds: Vec<&str> = lines.iter().map(|line| line["what"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["override", "tier", "rule", "policy", "reset", "policy"]);
+    let versions: Vec<u64> =
+        lines.iter().map(|line| line["details"]["version"].as_u64().unwrap()).collect();
+    assert_eq!(versions, [1, 2, 3, 4, 4, 5]);
+    assert!(lines.iter().all(|line| line["who"] == "operator" && line["peer"] == "127.0.0.1"));
+    let chains: BTreeSet<String> = lines.iter().map(|line| line["chain"].to_string()).collect();
+    assert_eq!(chains.len(), 6);
+    let file = std::fs::read_to_string(server.data("audit.log")).unwrap();
+    let written: Vec<Value> =
+        file.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(written, lines);
+    assert_eq!(operator.get("/admin/v1/audit?last=2").json(), json!(lines[4..]));
+}
+
+#[test]
+fn a_log_that_somebody_else_wrote_in_is_told() {
+    let mut server = Server::with_policy(POLICY, &[]);
+    change_everything(&server);
+    let good = std::fs::read_to_string(server.data("audit.log")).unwrap();
+    let lines: Vec<&str> = good.lines().collect();
+    for (text, word, line) in [
+        (good.clone(), "ready", ""),
+        (good.replace("alice", "mallory"), "degraded", "line 1"),
+        (format!("{}\n{}\n{}\n", lines[0], lines[2], lines[3]), "degraded", "line 2"),
+        (format!("{}\n{}\n{}\n{}\n", lines[1], lines[0], lines[2], lines[3]), "degraded", "line 1"),
+        (good.clone(), "ready", ""),
+    ] {
+        std::fs::write(server.data("audit.log"), text).unwrap();
+        server = killed_and_started(server);
+        let ready = server.get("/ready").json();
+        assert_eq!(ready["status"], word, "{ready}");
+        assert!(ready["reasons"].to_string().contains(line), "{ready}");
+        is_changed(&server);
+    }
+    std::fs::write(server.data("audit.log"), [good.as_bytes(), b"\xff\n"].concat()).unwrap();
+    server = killed_and_started(server);
+    assert!(server.get("/ready").json()["reasons"].to_string().contains("line 5"));
+}
+
+/// A large policy makes a large line. It was longer than the end of the log that is looked at, so the next line
+/// was chained to nothing, and the server that started after it said that somebody had been there.
+#[test]
+fn a_long_line_is_a_link_of_the_chain() {
+    let rule = |number: u32, amount: u32| {
+        format!(
+            "  - {{ name: r{number}, match: {{ path: /p{number} }}, key: [ip], limits: [{amount}/s] }}\n"
+        )
+    };
+    let policy = |amount| {
+        let rules: String = (0..3_000).map(|number| rule(number, amount)).collect();
+        format!("version: 1\nrules:\n{rules}")
+    };
+    let server = Server::with_policy(&policy(1), &[]);
+    assert_eq!(Operator::of(&server).put_policy("", policy(2)).status, 200);
+    let server = killed_and_started(server);
+    put(&mut Operator::of(&server), "rules", &json!({ "rule": "r7", "enabled": false }));
+    let server = killed_and_started(server);
+    let ready = server.get("/ready").json();
+    assert_eq!(ready["status"], "ready", "{ready}");
+    assert!(std::fs::metadata(server.data("audit.log")).unwrap().len() > 256 * 1024);
+}
+
+/// The process ended in the middle of a line. The next line was written behind it, and both were no line.
+#[test]
+fn a_line_that_was_cut_short_spoils_no_other() {
+    let server = Server::with_policy(POLICY, &[]);
+    change_everything(&server);
+    let path = server.data("audit.log");
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &good[..good.len() - 20]).unwrap();
+    let server = killed_and_started(server);
+    assert_eq!(audit(&server).len(), 3);
+    put(&mut Operator::of(&server), "rules", &json!({ "rule": "other", "enabled": true }));
+    let lines = audit(&server);
+    assert_eq!((lines.len(), &lines[3]["what"]), (4, &json!("rule")), "{lines:?}");
+    let server = killed_and_started(server);
+    assert_eq!(audit(&server).len(), 4);
+    assert!(server.get("/ready").json()["reasons"].to_string().contains("audit.log"));
+}
+
+/// The log is read from its end, and where that begins may be the middle of a letter. Then it was no text: nobody
+/// could look at it, and the server did not start any more.
+#[test]
+fn a_long_log_in_any_script_is_read() {
+    let server = Server::with_policy(POLICY, &[]);
+    let mut operator = Operator::of(&server);
+    for number in 0..300 {
+        let user = format!("{number}{}", "日".repeat(330 + number % 3));
+        put(
+            &mut operator,
+            "overrides",
+            &json!({ "rule": "calls", "key": { "user": user }, "limits": ["7/h"] }),
+        );
+        let looked = operator.get("/admin/v1/audit?last=1000");
+        assert_eq!(looked.status, 200, "after {number}: {}", looked.body);
+    }
+    assert!(std::fs::metadata(server.data("audit.log")).unwrap().len() > 300_000);
+    let server = killed_and_started(server);
+    assert_eq!(server.get("/ready").json()["status"], "ready");
+    assert_eq!(
+        Operator::of(&server).get("/admin/v1/audit?last=1").json()[0]["details"]["version"],
+        300
+    );
+}
+
+// === files ===
+
+#[test]
+fn what_is_kept_is_for_nobody_else() {
+    let server = Server::with_policy(POLICY, &[]);
+    change_everything(&server);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let kept = std::fs::read_dir(server.folder.join("data")).unwrap();
+    let mut names = BTreeSet::new();
+    for entry in kept.map(Result::unwrap) {
+        assert_eq!(mode(&entry.path()), 0o600, "{entry:?}");
+        names.insert(entry.file_name().into_string().unwrap());
+    }
+    let expected = ["audit.log", "control.json", "operator-token", "reader-token", "secret"];
+    assert_eq!(names, BTreeSet::from(expected.map(str::to_owned)));
+    assert_eq!(mode(&server.folder.join("data")), 0o700);
+}

@@ -1,0 +1,267 @@
+//! How the server ends: who was heard is answered, who is told to go goes, and nobody keeps it from ending.
+
+#![cfg(unix)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests may fail loudly"
+)]
+
+#[path = "support/client.rs"]
+mod client;
+mod support;
+
+use client::Client;
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use support::{Reply, Server, pause};
+
+const POLICY: &str = "{ version: 1, rules: [{ name: all, key: [ip], limits: [1000000000/h] }] }";
+const CHECK: &str = "{\"attributes\":{\"ip\":\"203.0.113.7\"}}";
+const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+/// No other deadline than the one for the end is reached in these tests.
+const PATIENT: [&str; 6] =
+    ["--http-idle-timeout", "1day", "--http-body-timeout", "1day", "--http-header-timeout", "1day"];
+
+fn patient(drain: &str) -> Server {
+    Server::with_policy(POLICY, &[&PATIENT[..], &["--drain-timeout", drain]].concat())
+}
+
+/// What clients on many threads have in common.
+#[derive(Default)]
+struct Crowd {
+    answered: AtomicUsize,
+    /// Set before the signal is sent: whatever was written while it was not set, was written in time.
+    signalled: AtomicBool,
+}
+
+/// How a connection ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Ended {
+    /// Requests that were written in time, and of these the ones without an answer.
+    in_time: usize,
+    lost: usize,
+    /// The last answer said that it is the last, and nothing but the end came after it.
+    politely: bool,
+}
+
+impl Crowd {
+    /// Sends so many requests at once, reads their answers, and begins anew until it is told to go.
+    fn client(&self, address: SocketAddr, at_once: usize, pace: Duration) -> Ended {
+        let mut client = Client::of(address);
+        let requests = client.request("POST", "/v1/check", &JSON, CHECK).repeat(at_once);
+        let mut ended = Ended::default();
+        loop {
+            client.send(&requests).unwrap();
+            let in_time = !self.signalled.load(Ordering::SeqCst);
+            let (answers, last) = self.answers(&mut client, at_once);
+            if in_time {
+                ended.in_time += at_once;
+                ended.lost += at_once - answers;
+            }
+            if let Some(politely) = last {
+                return Ended { politely, ..ended };
+            }
+            pause(pace);
+        }
+    }
+
+    /// Reads so many answers; or fewer, and whether the last of them said so.
+    fn answers(&self, client: &mut Client, expected: usize) -> (usize, Option<bool>) {
+        for answered in 0..expected {
+            let Some(reply) = client.receive().unwrap() else { return (answered, Some(false)) };
+            assert_eq!(reply.status, 200, "{reply:?}");
+            self.answered.fetch_add(1, Ordering::Relaxed);
+            if says_close(&reply) {
+                return (answered + 1, Some(client.receive().unwrap().is_none()));
+            }
+        }
+        (expected, None)
+    }
+}
+
+fn says_close(reply: &Reply) -> bool {
+    reply.field("connection") == Some("close")
+}
+
+/// The log has this line.
+fn logged(server: &Server, line: &str) -> bool {
+    server.log().contains(line)
+}
+
+/// Somebody who sends much, and reads nothing of the answers: they pile up until the server cannot write.
+fn deaf(server: &Server) -> TcpStream {
+    let client = Client::of(server.http);
+    let requests = client.request("GET", "/openapi.json", &[], "").repeat(100);
+    let mut stream = client.stream;
+    stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    let full = std::iter::repeat_with(|| stream.write_all(&requests)).find_map(Result::err);
+    assert!(matches!(full.unwrap().kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
+    stream
+}
+
+/// Twenty clients ask one by one and four send fifty requests at a time, some thousands a second together. Then
+/// the server is told to stop. What had been written before is answered; after that, everybody is told to go
+/// before being left, and nobody sees an error or an answer cut short.
+#[test]
+fn whoever_had_asked_is_answered() {
+    for signal in ["TERM", "INT"] {
+        let mut server = patient("10s");
+        let (crowd, address) = (Arc::new(Crowd::default()), server.http);
+        let clients = [(20, 1, 6), (4, 50, 80)].into_iter().flat_map(|(clients, at_once, pace)| {
+            std::iter::repeat_n((at_once, Duration::from_millis(pace)), clients)
+        });
+        let threads: Vec<_> = clients
+            .map(|(at_once, pace)| {
+                let crowd = Arc::clone(&crowd);
+                std::thread::spawn(move || crowd.client(address, at_once, pace))
+            })
+            .collect();
+        server.until("they are busy", |_| crowd.answered.load(Ordering::Relaxed) > 4_000);
+        crowd.signalled.store(true, Ordering::SeqCst);
+        server.signal(signal);
+        for thread in threads {
+            let ended = thread.join().unwrap();
+            assert!(ended.in_time > 0 && ended.lost == 0 && ended.politely, "{ended:?}");
+        }
+        assert_eq!(server.wait().code(), Some(0));
+        assert!(logged(&server, "stopped; every request was answered"), "{}", server.log());
+    }
+}
+
+/// The process is stopped for a moment, as a busy machine may do it. Requests arrive meanwhile, some of them on
+/// connections that nobody has accepted yet, and the signal arrives behind them: all of them come first. Now and
+/// then nobody at the door was let in, because the runtime had heard of the signal and not yet of them; and who
+/// was let in late got the answers to his first four kilobytes and no more.
+#[test]
+fn what_waits_at_the_door_is_answered_too() {
+    for _ in 0..20 {
+        let mut server = patient("10s");
+        let mut known = Client::of(server.http);
+        assert_eq!(known.post("/v1/check", CHECK).status, 200);
+        server.signal("STOP");
+        let mut clients: Vec<Client> = (0..10).map(|_| Client::of(server.http)).collect();
+        clients.push(known);
+        for client in &mut clients {
+            // Sixteen of them are four kilobytes, so whoever reads by kilobytes finds nothing left over.
+            let bare = client.request("POST", "/v1/check", &[JSON[0], ("pad", "")], CHECK).len();
+            let fields = [JSON[0], ("pad", &"x".repeat(256 - bare))];
+            let request = client.request("POST", "/v1/check", &fields, CHECK);
+            assert_eq!(request.len(), 256);
+            client.send(&request.repeat(100)).unwrap();
+        }
+        server.signal("TERM");
+        server.signal("CONT");
+        for mut client in clients {
+            for number in 0..100 {
+                let reply = client.receive().unwrap();
+                assert_eq!(reply.map(|reply| reply.status), Some(200), "request {number}");
+            }
+        }
+        assert_eq!(server.wait().code(), Some(0));
+    }
+}
+
+/// Some send request after request and never wait for an answer, so there is always one more to be read. They
+/// are answered for a moment, and then told to go: nobody is kept until the deadline and cut off there.
+#[test]
+fn whoever_never_pauses_is_told_to_go() {
+    let mut server = Server::with_policy(
+        POLICY,
+        &[&PATIENT[..], &["--drain-timeout", "10s", "--workers", "1"]].concat(),
+    );
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::of(server.http)).collect();
+    let told = Arc::new(AtomicUsize::new(0));
+    let writers = clients.iter().map(|client| {
+        let requests = client.request("POST", "/v1/check", &JSON, CHECK).repeat(200);
+        let (mut stream, told) = (client.stream.try_clone().unwrap(), Arc::clone(&told));
+        // The server may be gone before we hear that we should stop.
+        std::thread::spawn(move || {
+            while told.load(Ordering::SeqCst) < 4 && stream.write_all(&requests).is_ok() {}
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let readers = clients.drain(..).map(|mut client| {
+        let told = Arc::clone(&told);
+        std::thread::spawn(move || {
+            while !says_close(&client.receive().unwrap().expect("left without a word")) {}
+            told.fetch_add(1, Ordering::SeqCst);
+        })
+    });
+    let readers: Vec<_> = readers.collect();
+    pause(Duration::from_millis(300));
+    server.signal("TERM");
+    readers.into_iter().chain(writers).for_each(|thread| thread.join().unwrap());
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(logged(&server, "stopped; every request was answered"), "{}", server.log());
+}
+
+/// Connections that are kept open for later, and a client that takes no answer, would keep the server for ever:
+/// the first are closed after a moment, the second is cut off at the deadline.
+#[test]
+fn nobody_keeps_it_from_ending() {
+    for signal in ["TERM", "INT"] {
+        let mut server = patient("2s");
+        let silent = server.connect();
+        let mut idle = Client::of(server.http);
+        assert_eq!(idle.post("/v1/check", CHECK).status, 200);
+        let mut halfway = Client::of(server.http);
+        halfway.send(b"POST /v1/check HTTP/1.1\r\nhost: x\r\n").unwrap();
+        let deaf = deaf(&server);
+        server.signal(signal);
+        assert!(idle.receive().unwrap().is_none(), "an idle connection is closed without a word");
+        assert_eq!(server.wait().code(), Some(0));
+        assert!(logged(&server, "some connections had to be cut off"), "{}", server.log());
+        drop((silent, halfway, deaf));
+    }
+}
+
+/// Without the second signal this server would wait for a day.
+#[test]
+fn who_says_it_twice_does_not_wait() {
+    for (first, second) in [("TERM", "TERM"), ("INT", "INT"), ("TERM", "INT")] {
+        let mut server = patient("1day");
+        let deaf = deaf(&server);
+        server.signal(first);
+        server.until("it is stopping", |server| logged(server, "stopping;"));
+        server.signal(second);
+        assert_eq!(server.wait().code(), Some(130));
+        drop(deaf);
+    }
+}
+
+/// A load balancer asks on the connection that it has kept. The listener is closed by then; the answer says
+/// why, and that it is the last.
+#[test]
+fn whoever_watches_is_told_that_it_drains() {
+    for path in ["/ready", "/live", "/nowhere"] {
+        let mut server = patient("10s");
+        let mut watcher = Client::of(server.http);
+        assert_eq!(watcher.ask("GET", "/ready", &[], "").json()["status"], "ready");
+        watcher.send(format!("GET {path} HTTP/1.1\r\n").as_bytes()).unwrap();
+        let deaf = deaf(&server);
+        server.signal("TERM");
+        server.until("nobody is let in", |server| {
+            TcpStream::connect(server.http)
+                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        });
+        watcher.send(b"host: x\r\n\r\n").unwrap();
+        let reply = watcher.receive().unwrap().unwrap();
+        let expected = match path {
+            "/ready" => (503, "\"draining\""),
+            "/live" => (200, "\"live\""),
+            _ => (404, "nothing at this path"),
+        };
+        assert!(reply.status == expected.0 && reply.body.contains(expected.1), "{reply:?}");
+        assert!(says_close(&reply), "{reply:?}");
+        assert!(watcher.receive().unwrap().is_none());
+        drop(deaf);
+        assert_eq!(server.wait().code(), Some(0));
+    }
+}
