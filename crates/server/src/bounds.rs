@@ -57,8 +57,9 @@ pub(crate) const RESP_WORDS_BEFORE_AUTH: usize = 10;
 pub(crate) const RESP_BULK_BEFORE_AUTH: usize = 1024;
 /// What is kept unread of somebody: the largest command, and a pipeline behind it.
 pub(crate) const RESP_UNREAD: usize = 1024 * 1024;
-/// The same of a stranger.
-pub(crate) const RESP_UNREAD_BEFORE_AUTH: usize = 12 * 1024;
+/// The same of a stranger, and the longest command of one: a greeting with a name and a token has room in it,
+/// and it is no more than every connection is given to begin with.
+pub(crate) const RESP_UNREAD_BEFORE_AUTH: usize = 4 * 1024;
 /// Empty lines and lists in a row.
 pub(crate) const RESP_EMPTY: usize = 100;
 /// Commands that are decided together, and answered before the next are looked at.

@@ -25,6 +25,7 @@ use std::time::Duration;
 pub(crate) struct Server {
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
+    pub(crate) resp: SocketAddr,
     /// Its data directory, and whatever else a test wants to put there.
     pub(crate) folder: PathBuf,
     child: Child,
@@ -84,13 +85,14 @@ impl Server {
             .spawn()
             .unwrap();
         let mut greeting = BufReader::new(child.stdout.take().unwrap());
-        let (mut http, mut admin) = (None, None);
+        let (mut http, mut admin, mut resp) = (None, None, None);
         let mut line = String::new();
         while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
-            let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+            let address = line.split("://").nth(1).and_then(|rest| rest.split('/').next());
             match line.split_whitespace().next() {
                 Some("http") => http = address.and_then(|address| address.parse().ok()),
                 Some("admin") => admin = address.and_then(|address| address.parse().ok()),
+                Some("resp") => resp = address.and_then(|address| address.parse().ok()),
                 _ => {}
             }
             line.clear();
@@ -99,8 +101,8 @@ impl Server {
             let _ = child.wait();
             panic!("no server: {}", std::fs::read_to_string(folder.join("log")).unwrap());
         };
-        let admin = admin.unwrap_or(http);
-        Self { http, admin, folder, child, _greeting: greeting }
+        let (admin, resp) = (admin.unwrap_or(http), resp.unwrap_or(http));
+        Self { http, admin, resp, folder, child, _greeting: greeting }
     }
 
     /// Its process number.

@@ -14,7 +14,6 @@ use tidegate::{
     Attributes, Check, DecidedBy, Decision, Limiter, NamedTake, Outcome, Report, ReportError,
 };
 use tidegate::{Settled, Span, Store, Verdict};
-use tidegate_policy::printable;
 use tokio::time::Instant;
 
 /// Answers commands; one for each worker.
@@ -141,7 +140,9 @@ impl<S: Store + 'static> Handler<S> {
             (b"AUTH", _) => return self.auth(rest, session, out),
             (b"HELLO", _) => return self.hello(rest, session, out),
             (b"RESET", _) => {
-                *session = Session { number: session.number, ..self.session() };
+                // Guesses stay counted: whoever starts over has not guessed less.
+                let (number, wrong) = (session.number, session.wrong);
+                *session = Session { number, wrong, ..self.session() };
                 reply::simple(out, "RESET");
             }
             (_, None) => reply::error(out, "NOAUTH Authentication required."),
@@ -214,26 +215,19 @@ impl<S: Store + 'static> Handler<S> {
                 return Next::Command;
             }
         };
-        let mut rest = words.get(1..).unwrap_or_default();
-        while let [option, others @ ..] = rest {
-            rest = match (option.to_ascii_uppercase().as_slice(), others) {
-                (b"AUTH", [name, token, others @ ..]) => {
-                    if self.users.unnamed().is_none() && !self.login(Some(name), token, session) {
-                        return self.refused(session, out);
-                    }
-                    others
-                }
-                (b"SETNAME", [name, others @ ..]) => {
-                    if !set_name(name, session, out) {
-                        return Next::Command;
-                    }
-                    others
-                }
-                _ => {
-                    reply::error(out, "ERR Syntax error in HELLO option");
-                    return Next::Command;
-                }
-            };
+        let Some((user, name)) = introduction(words.get(1..).unwrap_or_default()) else {
+            reply::error(out, "ERR Syntax error in HELLO option");
+            return Next::Command;
+        };
+        if name.is_some_and(|name| !is_name(name)) {
+            reply::error(out, NO_NAME);
+            return Next::Command;
+        }
+        if let Some([user, token]) = user
+            && self.users.unnamed().is_none()
+            && !self.login(Some(user), token, session)
+        {
+            return self.refused(session, out);
         }
         if session.role.is_none() {
             reply::error(
@@ -243,6 +237,9 @@ impl<S: Store + 'static> Handler<S> {
             return Next::Command;
         }
         session.dialect = dialect;
+        if let Some(name) = name {
+            session.name = name.to_vec();
+        }
         greeting(session, out);
         Next::Command
     }
@@ -265,13 +262,12 @@ impl<S: Store + 'static> Handler<S> {
             Err(error) => return reply::error(out, &error),
         };
         let check = asked.check();
-        let verdict = match (
-            asking,
-            self.limiter.check_at_once(&check).filter(|_| asking == Asking::Check),
-        ) {
-            (Asking::Check, Some(verdict)) => verdict,
-            (Asking::Check, None) => self.limiter.check(&check).await,
-            (Asking::Peek, _) => self.limiter.peek(&check).await,
+        let verdict = match asking {
+            Asking::Peek => self.limiter.peek(&check).await,
+            Asking::Check => match self.limiter.check_at_once(&check) {
+                Some(verdict) => verdict,
+                None => self.limiter.check(&check).await,
+            },
         };
         match verdict {
             Ok(verdict) => {
@@ -414,10 +410,15 @@ impl<'b> Asked<'b> {
 /// Names and values in turn.
 fn attributes<'b>(words: &[&'b [u8]]) -> Result<Attributes<'b>, String> {
     let mut attributes = Attributes::new();
+    let mut names: SmallVec<[&[u8]; 8]> = SmallVec::new();
     for pair in words.chunks(2) {
         let [name, value] = pair else {
             return Err("ERR attributes are names and values in turn".to_owned());
         };
+        if names.contains(name) {
+            return Err(format!("ERR attribute `{}` is there twice", reply::quoted(name)));
+        }
+        names.push(name);
         let (Ok(name), Ok(value)) = (str::from_utf8(name), str::from_utf8(value)) else {
             return Err("ERR attributes are text in UTF-8".to_owned());
         };
@@ -450,11 +451,11 @@ fn greeting(session: &Session, out: &mut Vec<u8>) {
 fn client(words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) {
     let Some((sub, rest)) = words.split_first() else { return arity(out, "client") };
     match (sub.to_ascii_uppercase().as_slice(), rest) {
-        (b"SETNAME", [name]) => {
-            if set_name(name, session, out) {
-                reply::simple(out, "OK");
-            }
+        (b"SETNAME", [name]) if is_name(name) => {
+            session.name = name.to_vec();
+            reply::simple(out, "OK");
         }
+        (b"SETNAME", [_]) => reply::error(out, NO_NAME),
         (b"GETNAME", []) if session.name.is_empty() => reply::null(out, session.dialect),
         (b"GETNAME", []) => reply::bulk(out, &session.name),
         (b"ID", []) => reply::integer(out, i64::try_from(session.number).unwrap_or(i64::MAX)),
@@ -469,16 +470,32 @@ fn client(words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) {
     }
 }
 
-fn set_name(name: &[u8], session: &mut Session, out: &mut Vec<u8>) -> bool {
-    if name.len() > LONGEST_NAME || !name.iter().all(u8::is_ascii_graphic) {
-        reply::error(
-            out,
-            "ERR Client names cannot contain spaces, newlines or special characters.",
-        );
-        return false;
+fn is_name(name: &[u8]) -> bool {
+    name.len() <= LONGEST_NAME && name.iter().all(u8::is_ascii_graphic)
+}
+
+const NO_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+/// Who somebody is, with a token, and what they want to be called.
+type Introduction<'b> = (Option<[&'b [u8]; 2]>, Option<&'b [u8]>);
+
+/// `[AUTH name token] [SETNAME name]`: read whole before any of it counts.
+fn introduction<'b>(mut words: &[&'b [u8]]) -> Option<Introduction<'b>> {
+    let (mut user, mut called) = (None, None);
+    while let [option, others @ ..] = words {
+        words = match (option.to_ascii_uppercase().as_slice(), others) {
+            (b"AUTH", [name, token, others @ ..]) => {
+                user = Some([*name, *token]);
+                others
+            }
+            (b"SETNAME", [name, others @ ..]) => {
+                called = Some(*name);
+                others
+            }
+            _ => return None,
+        };
     }
-    session.name = name.to_vec();
-    true
+    Some((user, called))
 }
 
 fn command(words: &[&[u8]], session: &Session, out: &mut Vec<u8>) {
@@ -494,7 +511,5 @@ fn arity(out: &mut Vec<u8>, name: &str) {
 }
 
 fn unknown(name: &[u8], out: &mut Vec<u8>) {
-    let shown = name.get(..name.len().min(128)).unwrap_or_default();
-    let shown = printable(&String::from_utf8_lossy(shown));
-    reply::error(out, &format!("ERR unknown command '{shown}'"));
+    reply::error(out, &format!("ERR unknown command '{}'", reply::quoted(name)));
 }

@@ -1,5 +1,7 @@
 //! Replies as bytes, in the dialect that the client chose.
 
+use tidegate_policy::printable;
+
 /// Which dialect a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -48,6 +50,14 @@ pub(crate) fn map(out: &mut Vec<u8>, length: usize, dialect: Dialect) {
         Dialect::Three => line(out, b'%', itoa::Buffer::new().format(length).as_bytes()),
     }
 }
+
+/// As much of a word as is said back to who sent it.
+pub(crate) fn quoted(word: &[u8]) -> String {
+    let shown = word.get(..word.len().min(LONGEST_QUOTE)).unwrap_or_default();
+    printable(&String::from_utf8_lossy(shown))
+}
+
+const LONGEST_QUOTE: usize = 128;
 
 fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
     out.push(kind);

@@ -72,8 +72,10 @@ impl Limits {
 
 /// A number, or what redis-cell says of what is none.
 fn number(word: &[u8]) -> Result<i64, String> {
-    let text = String::from_utf8_lossy(word);
-    text.parse::<i64>().map_err(|error| format!("Cell error: {error}"))
+    let number = str::from_utf8(word).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| {
+        format!("Cell error: Store error: Couldn't parse as integer: {}", reply::quoted(word))
+    })
 }
 
 fn compiled([burst, count, period]: [i64; 3]) -> Result<Limit, String> {
@@ -128,14 +130,17 @@ mod tests {
             (&["k"][..], usage),
             (&["k", "1", "2"], usage),
             (&["k", "1", "2", "3", "4", "5"], usage),
-            (&["k", "x", "30", "60"], "Cell error: invalid digit found in string"),
-            (&["k", "15", "1e3", "60"], "Cell error: invalid digit found in string"),
-            (&["k", "15", "0x10", "60"], "Cell error: invalid digit found in string"),
-            (&["k", "15", " 5", "60"], "Cell error: invalid digit found in string"),
-            (&["k", "15", "", "60"], "Cell error: cannot parse integer from empty string"),
+            (&["k", "x", "30", "60"], "Cell error: Store error: Couldn't parse as integer: x"),
+            (&["k", "15", "1e3", "60"], "Cell error: Store error: Couldn't parse as integer: 1e3"),
+            (
+                &["k", "15", "0x10", "60"],
+                "Cell error: Store error: Couldn't parse as integer: 0x10",
+            ),
+            (&["k", "15", " 5", "60"], "Cell error: Store error: Couldn't parse as integer:  5"),
+            (&["k", "15", "", "60"], "Cell error: Store error: Couldn't parse as integer: "),
             (
                 &["k", "9223372036854775808", "30", "60"],
-                "Cell error: number too large to fit in target type",
+                "Cell error: Store error: Couldn't parse as integer: 9223372036854775808",
             ),
             (&["k", "15", "0", "60"], "Cell error: Store error: Zero rates are not supported"),
             (&["k", "15", "30", "0"], "Cell error: Store error: Zero rates are not supported"),

@@ -50,14 +50,20 @@ pub(crate) enum ProtocolError {
 pub(crate) struct Most {
     pub(crate) words: usize,
     pub(crate) bulk: usize,
+    /// All of a command together.
+    pub(crate) bytes: usize,
 }
 
 impl Most {
     /// Of somebody who is known.
-    pub(crate) const KNOWN: Self = Self { words: bounds::RESP_WORDS, bulk: bounds::RESP_BULK };
+    pub(crate) const KNOWN: Self =
+        Self { words: bounds::RESP_WORDS, bulk: bounds::RESP_BULK, bytes: bounds::RESP_UNREAD };
     /// Of somebody who must first say who they are.
-    pub(crate) const UNKNOWN: Self =
-        Self { words: bounds::RESP_WORDS_BEFORE_AUTH, bulk: bounds::RESP_BULK_BEFORE_AUTH };
+    pub(crate) const UNKNOWN: Self = Self {
+        words: bounds::RESP_WORDS_BEFORE_AUTH,
+        bulk: bounds::RESP_BULK_BEFORE_AUTH,
+        bytes: bounds::RESP_UNREAD_BEFORE_AUTH,
+    };
 
     const fn too_many(self) -> ProtocolError {
         if self.words < bounds::RESP_WORDS {
@@ -125,6 +131,9 @@ fn read_list<'b>(
         }
         let to = from.saturating_add(length);
         let end = to.saturating_add(2);
+        if end > most.bytes {
+            return Err(most.too_long());
+        }
         match (input.get(from..to), input.get(to..end)) {
             (Some(word), Some(b"\r\n")) => words.push(word),
             (_, Some(_)) => return Err(ProtocolError::BulkEnd),
@@ -193,17 +202,17 @@ fn read_inline<'b>(
     words: &mut Words<'b>,
 ) -> Result<Read, ProtocolError> {
     let Some(end) = memchr::memchr(b'\n', input) else {
-        other_protocol(input)?;
+        other_protocol(input, Line::Begun)?;
         if input.len() > bounds::RESP_LINE {
             return Err(ProtocolError::InlineTooLong);
         }
         return Ok(Read::More(input.len().saturating_add(1)));
     };
+    let line = input.get(..end).unwrap_or_default();
+    other_protocol(line, Line::Whole)?;
     if end > bounds::RESP_LINE {
         return Err(ProtocolError::InlineTooLong);
     }
-    let line = input.get(..end).unwrap_or_default();
-    other_protocol(line)?;
     let mut rest = line.trim_ascii();
     while !rest.is_empty() {
         if words.len() >= most.words {
@@ -234,14 +243,23 @@ fn one_word(text: &[u8]) -> Result<(&[u8], &[u8]), ProtocolError> {
     }
 }
 
-/// A browser that was made to talk to us speaks HTTP; its first line is the last that is read.
-fn other_protocol(line: &[u8]) -> Result<(), ProtocolError> {
+/// Whether the end of a line is here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Line {
+    Begun,
+    Whole,
+}
+
+/// A browser that was made to talk to us speaks HTTP; its first line is the last that is read. What is said of
+/// the beginning of a line is true of all of it, so that it does not matter how it was cut on its way.
+fn other_protocol(line: &[u8], here: Line) -> Result<(), ProtocolError> {
     const VERBS: [&str; 10] =
         ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "CONNECT", "TRACE", "PRI"];
-    let end = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
+    let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
     let (word, rest) = line.split_at_checked(end).unwrap_or((line, b""));
-    let verb = !rest.is_empty() && VERBS.iter().any(|verb| verb.as_bytes() == word);
-    if verb || word.ends_with(b":") || word.starts_with(b"SSH-") {
+    let verb = rest.starts_with(b" ") && VERBS.iter().any(|verb| verb.as_bytes() == word);
+    let field = word.ends_with(b":") && (!rest.is_empty() || here == Line::Whole);
+    if verb || field || word.starts_with(b"SSH-") {
         return Err(ProtocolError::OtherProtocol);
     }
     Ok(())
@@ -250,6 +268,9 @@ fn other_protocol(line: &[u8]) -> Result<(), ProtocolError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
 
     /// Reads everything, with the bytes arriving one by one; words as text.
     fn all(bytes: &[u8]) -> Result<Vec<Vec<String>>, ProtocolError> {
@@ -330,10 +351,108 @@ mod tests {
 
     #[test]
     fn strangers_may_say_little() {
+        let kilobyte = format!("$1024\r\n{}\r\n", "x".repeat(1_024));
+        let three = format!("*4\r\n{}$900\r\n", kilobyte.repeat(3));
+        let four = format!("*4\r\n{}$1024\r\n", kilobyte.repeat(3));
         let mut words = Words::new();
         let eleven = b"*11\r\n";
         assert_eq!(read(eleven, Most::UNKNOWN, &mut words), Err(ProtocolError::BeforeAuth));
         let long = b"*1\r\n$1025\r\n";
         assert_eq!(read(long, Most::UNKNOWN, &mut words), Err(ProtocolError::BeforeAuth));
+        let more = Read::More(three.len() + 902);
+        assert_eq!(read(three.as_bytes(), Most::UNKNOWN, &mut words), Ok(more));
+        let too_much = Err(ProtocolError::BeforeAuth);
+        assert_eq!(read(four.as_bytes(), Most::UNKNOWN, &mut words), too_much);
+    }
+
+    // === whatever arrives ===
+
+    /// What some bytes begin with, and its words.
+    fn first(bytes: &[u8]) -> Result<(Read, Vec<Vec<u8>>), ProtocolError> {
+        let mut words = Words::new();
+        let read = read(bytes, Most::KNOWN, &mut words)?;
+        Ok((read, words.iter().map(|word| word.to_vec()).collect()))
+    }
+
+    fn encoded(words: &[Vec<u8>]) -> Vec<u8> {
+        let word =
+            |word: &Vec<u8>| [format!("${}\r\n", word.len()).as_bytes(), word, b"\r\n"].concat();
+        let count = format!("*{}\r\n", words.len()).into_bytes();
+        [count].into_iter().chain(words.iter().map(word)).flatten().collect()
+    }
+
+    /// A command, as somebody else's parser reads it: its words, and its bytes.
+    fn as_others_read(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+        use redis_protocol::resp2::types::OwnedFrame::{Array, BulkString};
+        let (frame, used) = redis_protocol::resp2::decode::decode(bytes).ok()??;
+        let Array(frames) = frame else { return None };
+        let word = |frame| if let BulkString(word) = frame { Some(word) } else { None };
+        Some((frames.into_iter().map(word).collect::<Option<_>>()?, used))
+    }
+
+    fn commands() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        vec(vec(any::<u8>(), 0..40), 1..12)
+    }
+
+    /// Bytes that look like commands: whole ones, lines, and pieces of both, with a few bytes changed.
+    fn nearly_commands() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            commands().prop_map(|words| encoded(&words)),
+            "[A-Za-z]{1,8}( [ -~]{0,8}){0,3}\r?\n".prop_map(String::into_bytes),
+            "[*$][-+0-9]{0,13}\r?\n?".prop_map(String::into_bytes),
+            "(GET|POST|Host:|SSH-|PRI|a:b)[ /a-z\r\n]{0,5}".prop_map(String::into_bytes),
+            vec(any::<u8>(), 0..6),
+        ];
+        let changes = vec((any::<Index>(), any::<u8>()), 0..3);
+        (vec(piece, 1..4), changes).prop_map(|(pieces, changes)| {
+            let mut bytes = pieces.concat();
+            for (place, byte) in changes {
+                if !bytes.is_empty() {
+                    let at = place.index(bytes.len());
+                    bytes[at] = byte;
+                }
+            }
+            bytes
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn what_clients_encode_is_read_as_others_read_it(words in commands(), behind in vec(any::<u8>(), 0..9)) {
+            let command = encoded(&words);
+            let bytes = [command.clone(), behind].concat();
+            prop_assert_eq!(as_others_read(&bytes), Some((words.clone(), command.len())));
+            prop_assert_eq!(first(&bytes), Ok((Read::Command(command.len()), words)));
+        }
+
+        /// Whatever is taken for a list is what others take it for.
+        #[test]
+        fn nothing_is_read_that_others_read_otherwise(bytes in nearly_commands()) {
+            if let Ok((Read::Command(used), words)) = first(&bytes)
+                && bytes.starts_with(b"*")
+            {
+                prop_assert_eq!(as_others_read(&bytes), Some((words, used)));
+            }
+        }
+
+        /// What is said of the beginning of some bytes stays true when the others come, and whoever is told
+        /// to wait for more really needs them.
+        #[test]
+        fn nothing_depends_on_how_bytes_are_cut(bytes in nearly_commands()) {
+            let whole = first(&bytes);
+            for end in 0..bytes.len() {
+                match first(&bytes[..end]) {
+                    Ok((Read::More(least), _)) => {
+                        prop_assert!(least > end);
+                        if let Ok((Read::Command(used) | Read::Nothing(used), _)) = whole {
+                            prop_assert!(used >= least, "{} of {} are awaited", least, used);
+                        }
+                    }
+                    decided => prop_assert_eq!(&decided, &whole, "after {}", end),
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,50 @@
+//! redis-cell, replayed: what it answered once (`redis-cell.txt`) is what is answered here.
+
+use crate::support::{Server, project};
+use crate::talk::{Said, Talk, list, numbers, split};
+use std::time::Duration;
+
+/// Within this time nothing in the recording changes its answer; its head says why.
+const CALM: Duration = Duration::from_millis(500);
+
+#[test]
+fn every_field_is_as_redis_cell_answers_it() {
+    let file = project("crates/server/tests/resp/redis-cell.txt");
+    let text = std::fs::read_to_string(file).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let recorded: Vec<(&str, &str)> = lines.map(|line| line.split_once(" => ").unwrap()).collect();
+    assert!(recorded.len() >= 300);
+    let server = Server::start(&[]);
+    let mut talk = server.talk();
+    let mut wrong = vec![];
+    for requests in recorded.chunk_by(|(one, _), (next, _)| key(one) == key(next)) {
+        for ((request, expected), said) in requests.iter().zip(replayed(&mut talk, requests)) {
+            if said != *expected {
+                wrong.push(format!("{request}: {said}, recorded {expected}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), recorded.len(), wrong.join("\n"));
+    server.is_well();
+}
+
+/// The replies to the commands of one key, which are sent in one write and answered while nothing changes.
+fn replayed(talk: &mut Talk, requests: &[(&str, &str)]) -> Vec<String> {
+    let bytes: Vec<u8> = requests.iter().flat_map(|(request, _)| list(&split(request))).collect();
+    talk.stream().set_read_timeout(Some(CALM)).unwrap();
+    talk.send(&bytes);
+    requests.iter().map(|_| line(&talk.hear())).collect()
+}
+
+fn key(request: &str) -> &str {
+    request.split(' ').nth(1).unwrap_or_default()
+}
+
+/// A reply as the recording has it.
+fn line(said: &Said) -> String {
+    if let Said::Error(text) = said {
+        return format!("-{text}");
+    }
+    let numbers: Vec<String> = numbers(said).iter().map(i64::to_string).collect();
+    numbers.join(" ")
+}

@@ -1,0 +1,220 @@
+//! `TG.*`, shape by shape, and one state behind every front.
+
+use crate::support::Server;
+use crate::talk::{Said, Talk, error, list, numbers, simple, text};
+use serde_json::json;
+
+const POLICY: &str = "
+version: 1
+rules:
+  - { name: each, key: [user], limits: [2/h] }
+  - { name: queued, key: [queue], limits: [{ rate: 2/h, algorithm: leaky_bucket, queue: 2 }] }
+";
+
+fn server() -> Server {
+    Server::with_policy(POLICY, &[])
+}
+
+/// The eight fields of a verdict.
+struct Verdict {
+    fields: Vec<Said>,
+}
+
+impl Verdict {
+    fn ask(talk: &mut Talk, words: &str) -> Self {
+        let said = talk.ask(words);
+        let Said::List(fields) = said else { panic!("to {words}: {said:?}") };
+        assert_eq!(fields.len(), 8, "{fields:?}");
+        Self { fields }
+    }
+
+    fn receipt(&self) -> &str {
+        let Said::Text(receipt) = &self.fields[7] else { panic!("no receipt: {:?}", self.fields) };
+        receipt
+    }
+
+    /// A wait of this many hours, less what passed since the first take.
+    fn hours(&self, field: usize) -> i64 {
+        let Said::Number(millis) = self.fields[field] else { panic!("{:?}", self.fields) };
+        (millis + 3_599_999) / 3_600_000
+    }
+}
+
+fn number(number: i64) -> Said {
+    Said::Number(number)
+}
+
+#[test]
+fn a_check_has_eight_fields() {
+    let server = server();
+    for (dialect, nothing) in [("HELLO 2", Said::NoText), ("HELLO 3", Said::Null)] {
+        let mut talk = server.talk();
+        talk.ask(dialect);
+        let user = dialect.replace(' ', "-");
+        let half_hour = number(1_800_000);
+        let check = Verdict::ask(&mut talk, &format!("TG.CHECK 1 user {user}"));
+        let expected = [
+            number(1),
+            text("allow"),
+            number(0),
+            number(0),
+            number(1),
+            half_hour,
+            text("each"),
+            nothing.clone(),
+        ];
+        assert_eq!(check.fields, expected);
+        let never = Verdict::ask(&mut talk, &format!("TG.CHECK 3 user {user}-never"));
+        let expected = [
+            number(0),
+            text("deny"),
+            number(0),
+            number(-1),
+            number(2),
+            number(0),
+            text("each"),
+            nothing.clone(),
+        ];
+        assert_eq!(never.fields, expected);
+        // Nobody limits this.
+        let free = Verdict::ask(&mut talk, "TG.CHECK 1 other thing");
+        let expected = [
+            number(1),
+            text("allow"),
+            number(0),
+            number(0),
+            number(-1),
+            number(0),
+            nothing.clone(),
+            nothing.clone(),
+        ];
+        assert_eq!(free.fields, expected);
+    }
+}
+
+#[test]
+fn a_refusal_says_when_and_a_peek_takes_nothing() {
+    let server = server();
+    let mut talk = server.talk();
+    for _ in 0..3 {
+        let peek = Verdict::ask(&mut talk, "TG.PEEK 2 user u");
+        assert_eq!((&peek.fields[0], &peek.fields[1]), (&number(1), &text("allow")));
+    }
+    Verdict::ask(&mut talk, "TG.CHECK 2 user u");
+    for name in ["TG.PEEK", "tg.check"] {
+        let denied = Verdict::ask(&mut talk, &format!("{name} 2 user u"));
+        assert_eq!(denied.fields[..3], [number(0), text("deny"), number(0)], "{name}");
+        assert_eq!(
+            (denied.hours(3), &denied.fields[4], denied.hours(5)),
+            (1, &number(0), 1),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn who_may_wait_is_told_how_long() {
+    let server = server();
+    let mut talk = server.talk();
+    let first = Verdict::ask(&mut talk, "TG.CHECK 1 MAXWAIT 7200000 queue mail");
+    assert_eq!(first.fields[..3], [number(1), text("allow"), number(0)]);
+    let second = Verdict::ask(&mut talk, "TG.CHECK 1 MAXWAIT 7200000 queue mail");
+    assert_eq!(second.fields[..2], [number(1), text("delay")]);
+    assert!(matches!(second.fields[2], Said::Number(1_790_000..=1_800_000)), "{:?}", second.fields);
+    let third = Verdict::ask(&mut talk, "TG.CHECK 1 MAXWAIT 1000 queue mail");
+    assert_eq!(third.fields[..2], [number(0), text("deny")]);
+}
+
+#[test]
+fn a_receipt_is_settled_once() {
+    let server = server();
+    let mut talk = server.talk();
+    let left = |talk: &mut Talk| Verdict::ask(talk, "TG.PEEK 0 user u").fields[4].clone();
+    let check = Verdict::ask(&mut talk, "TG.CHECK 2 RECEIPT user u");
+    assert_eq!(left(&mut talk), number(0));
+    let receipt = check.receipt();
+    assert_eq!(talk.ask(&format!("TG.REPORT {receipt} 1")), simple("OK"));
+    assert_eq!(left(&mut talk), number(1));
+    let again = error("CONFLICT this receipt was settled before");
+    assert_eq!(talk.ask(&format!("TG.REPORT {receipt} cancelled")), again);
+    assert_eq!(left(&mut talk), number(1));
+
+    for (outcome, left) in [("success", 1), ("FAILURE", 1), ("cancelled", 2)] {
+        let check = Verdict::ask(&mut talk, &format!("TG.CHECK 1 RECEIPT user {outcome}"));
+        let report = format!("TG.REPORT {} {outcome}", check.receipt());
+        assert_eq!(talk.ask(&report), simple("OK"), "{outcome}");
+        let peek = Verdict::ask(&mut talk, &format!("TG.PEEK 0 user {outcome}"));
+        assert_eq!(peek.fields[4], number(left), "{outcome}");
+    }
+    let check = Verdict::ask(&mut talk, "TG.CHECK 1 RECEIPT user w");
+    for outcome in ["nonsense", "-1", "1.5", "''"] {
+        let said = talk.ask(&format!("TG.REPORT {} {outcome}", check.receipt()));
+        assert_eq!(said, error("ERR the outcome is success, failure, cancelled or a cost"));
+    }
+    let forged = error("ERR this is no receipt of this deployment");
+    assert_eq!(talk.ask(&format!("TG.REPORT x{} success", check.receipt())), forged);
+    assert_eq!(talk.ask("TG.REPORT '' success"), forged);
+}
+
+#[test]
+fn a_reset_gives_everything_back() {
+    let server = server();
+    let mut talk = server.talk();
+    Verdict::ask(&mut talk, "TG.CHECK 2 user u");
+    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[0], number(0));
+    assert_eq!(talk.ask("TG.RESET each user u"), number(1));
+    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[4], number(1));
+    assert!(matches!(talk.ask("TG.RESET nothing user u"), Said::Error(_)));
+}
+
+#[test]
+fn mistakes_in_a_check_take_nothing() {
+    let server = server();
+    let mut talk = server.talk();
+    for (words, said) in [
+        ("TG.CHECK x user u", "ERR the cost is a whole number"),
+        ("TG.CHECK -1 user u", "ERR the cost is a whole number"),
+        ("TG.CHECK 1 MAXWAIT x user u", "ERR MAXWAIT is in milliseconds"),
+        ("TG.CHECK 1 user", "ERR attributes are names and values in turn"),
+        ("TG.CHECK 1 user u other o user v", "ERR attribute `user` is there twice"),
+        ("TG.CHECK 1 MAXWAIT", "ERR attributes are names and values in turn"),
+        ("TG.PEEK", "ERR write `TG.CHECK cost [MAXWAIT ms] [RECEIPT] attribute value …`"),
+    ] {
+        assert_eq!(talk.ask(words), error(said), "{words}");
+    }
+    talk.send(&list(&[b"TG.CHECK", b"1", b"user", b"\xff"]));
+    assert_eq!(talk.hear(), error("ERR attributes are text in UTF-8"));
+    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[4], number(1));
+    server.is_well();
+}
+
+/// Attributes have every name that options leave to them; options are written in capitals.
+#[test]
+fn an_attribute_may_be_called_like_an_option() {
+    let policy = "{ version: 1, rules: [{ name: each, key: [receipt], limits: [2/h] }] }";
+    let server = Server::with_policy(policy, &[]);
+    let mut talk = server.talk();
+    let check = Verdict::ask(&mut talk, "TG.CHECK 1 RECEIPT MAXWAIT 10 receipt r");
+    assert_eq!(check.fields[4], number(1));
+    assert!(check.receipt().len() > 20);
+    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 receipt r").fields[4], number(0));
+}
+
+/// A limit that is named is the same over HTTP and over RESP, and so is what is left of it.
+#[test]
+fn one_state_behind_every_front() {
+    let server = server();
+    let mut talk = server.talk();
+    let take = || {
+        let body = json!({ "key": "k", "limit": 1, "per": "1h", "burst": 16 }).to_string();
+        server.post("/v1/take", &body).json()["limits"][0]["remaining"].clone()
+    };
+    assert_eq!(take(), json!(15));
+    assert_eq!(numbers(&talk.ask("CL.THROTTLE k 15 1 3600"))[..3], [0, 16, 14]);
+    assert_eq!(take(), json!(13));
+    assert_eq!(numbers(&talk.ask("CL.THROTTLE k 15 1 3600 13"))[..3], [0, 16, 0]);
+    // And a check is one whoever carries it.
+    server.post("/v1/check", "{\"attributes\":{\"user\":\"u\"}}");
+    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[4], number(0));
+    assert_eq!(server.post("/v1/check", "{\"attributes\":{\"user\":\"u\"}}").status, 429);
+}
