@@ -4,21 +4,22 @@
 //! its share of the processors from whoever is measured, about as much for each request; so a ratio is nearer to 1 than the
 //! servers alone would make it.
 
-#![expect(clippy::float_arithmetic, reason = "rates and times, for people")]
-
 mod load;
 mod servers;
-mod timer;
 mod wire;
 
-use crate::rounds::{Line, float, median, write_section};
+use crate::rig::{
+    self,
+    schedule::{Pace, Schedule},
+    tally::{Figure, Tally},
+};
+use crate::rounds::{Line, median, write_section};
 use clap::Args;
-use load::{Load, Pace, Tally};
+use load::Load;
 use servers::{Limits, Programs, Running, Server};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
@@ -54,13 +55,6 @@ struct Case {
     figures: &'static [Figure],
 }
 
-/// A number that a round yields.
-struct Figure {
-    suffix: &'static str,
-    unit: &'static str,
-    of: fn(&Tally) -> f64,
-}
-
 /// As many as `throttlecrab-server` has room for unless told otherwise.
 const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
 /// So few that each is refused soon.
@@ -90,11 +84,11 @@ const CASES: [Case; 3] = [
     },
 ];
 
-const RATE: [Figure; 1] = [Figure { suffix: "", unit: "1/s", of: rate }];
+const RATE: [Figure; 1] = [Figure { suffix: "", unit: "1/s", of: Tally::rate }];
 const LATENCIES: [Figure; 3] = [
-    Figure { suffix: "-p50", unit: "µs", of: |tally| micros(tally, 0.5) },
-    Figure { suffix: "-p99", unit: "µs", of: |tally| micros(tally, 0.99) },
-    Figure { suffix: "-p99.9", unit: "µs", of: |tally| micros(tally, 0.999) },
+    Figure { suffix: "-p50", unit: "µs", of: |tally| tally.micros(0.5) },
+    Figure { suffix: "-p99", unit: "µs", of: |tally| tally.micros(0.99) },
+    Figure { suffix: "-p99.9", unit: "µs", of: |tally| tally.micros(0.999) },
 ];
 
 const TITLE: &str = "A check over HTTP";
@@ -109,30 +103,8 @@ an empty 204: it parses no body and answers neither what remains nor when to com
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let programs = Programs::found(options.tidegate.as_deref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let rows = runtime.block_on(async {
-        // Whichever ends first drops the other, and with it the servers that run.
-        tokio::select! {
-            rows = measured(options, &programs) => rows,
-            reason = interrupted() => Err(reason),
-        }
-    })?;
+    let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
-}
-
-/// Waits until somebody wants this process to end.
-async fn interrupted() -> String {
-    let ended = async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        Ok::<_, std::io::Error>("interrupted".to_owned())
-    };
-    ended.await.unwrap_or_else(|error| error.to_string())
 }
 
 async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>, String> {
@@ -183,22 +155,16 @@ async fn tallies(
 /// One server in one round.
 async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
     let load = Load {
-        address: running.address,
+        address: running.process.address,
         request: running.server.request(case.limits),
         keys: case.keys,
-        connections: CONNECTIONS,
-        pace: case.pace,
-        length: Duration::from_secs(seconds),
+        schedule: Schedule {
+            connections: CONNECTIONS,
+            pace: case.pace,
+            length: Duration::from_secs(seconds),
+        },
     };
     let tally = load.run().await.map_err(|error| format!("{}: {error}", running.server.name()))?;
     running.server.kept(case.limits, &tally)?;
     Ok(tally)
-}
-
-fn rate(tally: &Tally) -> f64 {
-    float(tally.latency.len()) / tally.took.as_secs_f64()
-}
-
-fn micros(tally: &Tally, quantile: f64) -> f64 {
-    float(tally.latency.value_at_quantile(quantile)) / 1e3
 }

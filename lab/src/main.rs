@@ -6,6 +6,8 @@ mod flood;
 mod http_bench;
 mod mutants;
 mod policy_bench;
+mod resp_bench;
+mod rig;
 mod rounds;
 
 use clap::{Parser, Subcommand};
@@ -33,6 +35,8 @@ enum Experiment {
     Http(http_bench::Options),
     /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
     Policy(policy_bench::Options),
+    /// A check over RESP, against Redis, a script in Redis and `throttlecrab-server`; installs them.
+    Resp(resp_bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Experiment::Flood(options) => flood::run(&options),
         Experiment::Http(options) => http_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
+        Experiment::Resp(options) => resp_bench::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,65 +1,29 @@
 //! The generator: so many connections, each of which sends a request, reads the answer, and sends the next.
 //!
-//! *When* it sends the next is the whole difference between two questions:
-//!
-//! ```text
-//! closed loop   when the answer has arrived       how many a second can it do?
-//! open loop     at fixed instants, come what may  how long does a caller wait at this rate?
-//! ```
-//!
-//! In an open loop latency counts from the instant at which a request was *meant* to be sent. Say one is due every
-//! millisecond and the server stalls for a hundred: then a hundred callers have waited, 100, 99, 98 … ms. A generator that
-//! waits with the server, and counts from when it sent at last, would see one slow answer among many quick ones.
-//!
 //! It shares its processors with the server under test, so it is made cheap: one thread, one task for each
 //! connection, requests that are rendered in place, nothing allocated for a request. Time is tokio's, which a test can hold.
 
-use super::timer::Timer;
-use super::wire::{Answer, Keys, Request, answer};
-use hdrhistogram::Histogram;
+use super::wire::{Answer, answer};
+use crate::rig::schedule::{Schedule, Turns};
+use crate::rig::tally::Tally;
+use crate::rig::template::{Keys, Template};
+use crate::rig::timer::Timer;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, LocalSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 /// What a server is asked, by how many, and when.
 pub(crate) struct Load {
     pub(crate) address: SocketAddr,
-    pub(crate) request: Request,
+    pub(crate) request: Template,
     pub(crate) keys: NonZeroU32,
-    pub(crate) connections: u32,
-    pub(crate) pace: Pace,
-    /// For how long requests are sent.
-    pub(crate) length: Duration,
+    pub(crate) schedule: Schedule,
 }
 
-/// When the next request is sent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Pace {
-    /// When the answer to the last one has arrived.
-    Closed,
-    /// At instants this far apart, which the connections take in turns.
-    Open { apart: Duration },
-}
-
-/// What came of it.
-pub(crate) struct Tally {
-    /// Nanoseconds from when a request was due to its answer.
-    pub(crate) latency: Histogram<u64>,
-    /// Answers 2xx.
-    pub(crate) passed: u64,
-    /// Answers 429.
-    pub(crate) refused: u64,
-    /// From the first request to the last answer.
-    pub(crate) took: Duration,
-}
-
-/// How long after the last request its answer may come; a server that lets anybody wait longer is stuck.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// More than any server here answers.
 const LONGEST_ANSWER: usize = 16 << 10;
 
@@ -72,72 +36,27 @@ impl Load {
     /// The same, on a thread that tasks do not leave.
     async fn run_here(&self) -> Result<Tally, String> {
         let mut streams = Vec::new();
-        for _ in 0..self.connections {
+        for _ in 0..self.schedule.connections {
             streams.push(Connection::open(self.address).await?);
         }
         let start = Instant::now();
         let mut tasks = JoinSet::new();
         for (number, connection) in (0..).zip(streams) {
-            let (turns, request) = (self.turns(start, number), self.request.clone());
+            let (turns, request) = (self.schedule.turns(start, number), self.request.clone());
             let keys = Keys::new(self.keys, number);
             let mut timer = Timer::new().map_err(|error| format!("no timer: {error}"))?;
             tasks.spawn_local(async move {
                 drive(connection, request, keys, turns, async |at| timer.until(at).await).await
             });
         }
-        let all = timeout(self.length.saturating_add(PATIENCE), gathered(tasks)).await;
-        let mut tally = all.map_err(|_late| format!("no answer for {PATIENCE:?}"))??;
-        tally.took = start.elapsed();
-        Ok(tally)
+        Tally::gathered(tasks, start, self.schedule.length).await
     }
-
-    /// When one of the connections sends.
-    fn turns(&self, start: Instant, connection: u32) -> Turns {
-        let end = after(start, self.length);
-        match self.pace {
-            Pace::Closed => Turns { first: start, apart: None, end },
-            Pace::Open { apart } => {
-                let first = after(start, apart.saturating_mul(connection));
-                Turns { first, apart: Some(apart.saturating_mul(self.connections)), end }
-            }
-        }
-    }
-}
-
-async fn gathered(mut tasks: JoinSet<Result<Tally, String>>) -> Result<Tally, String> {
-    let mut all = Tally::new()?;
-    while let Some(done) = tasks.join_next().await {
-        all.add(&done.map_err(|error| error.to_string())??)?;
-    }
-    Ok(all)
-}
-
-// === when ===
-
-/// When one connection sends.
-struct Turns {
-    first: Instant,
-    /// From one turn to the next; `None` when the answer says when.
-    apart: Option<Duration>,
-    /// From here on nothing is sent.
-    end: Instant,
-}
-
-impl Turns {
-    /// The turn after one that was due and answered.
-    fn next(&self, due: Instant, answered: Instant) -> Instant {
-        self.apart.map_or(answered, |apart| after(due, apart))
-    }
-}
-
-fn after(instant: Instant, span: Duration) -> Instant {
-    instant.checked_add(span).unwrap_or(instant)
 }
 
 /// Sends at every turn over one connection; `wait` waits until an instant.
 async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<S>,
-    mut request: Request,
+    mut request: Template,
     mut keys: Keys,
     turns: Turns,
     mut wait: impl AsyncFnMut(Instant) -> io::Result<()>,
@@ -146,12 +65,22 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     let mut due = turns.first;
     while due < turns.end {
         wait(due).await.map_err(|error| error.to_string())?;
-        let answer = connection.exchange(request.of(keys.draw())).await?;
+        let answer = connection.exchange(request.of(|| keys.draw())).await?;
         let answered = Instant::now();
-        tally.note(answer.status, answered.saturating_duration_since(due))?;
+        let (passed, refused) = counted(answer.status)?;
+        tally.note(passed, refused, answered.saturating_duration_since(due));
         due = turns.next(due, answered);
     }
     Ok(tally)
+}
+
+/// What passed and what was refused by such an answer.
+fn counted(status: u16) -> Result<(u64, u64), String> {
+    match status {
+        200..300 => Ok((1, 0)),
+        429 => Ok((0, 1)),
+        _ => Err(format!("answered {status}")),
+    }
 }
 
 // === a connection ===
@@ -199,37 +128,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-// === impl Tally ===
-
-impl Tally {
-    fn new() -> Result<Self, String> {
-        // A minute, to three digits.
-        let latency = Histogram::new_with_max(60_000_000_000, 3);
-        let latency = latency.map_err(|error| error.to_string())?;
-        Ok(Self { latency, passed: 0, refused: 0, took: Duration::ZERO })
-    }
-
-    fn note(&mut self, status: u16, latency: Duration) -> Result<(), String> {
-        let count = match status {
-            200..300 => &mut self.passed,
-            429 => &mut self.refused,
-            _ => return Err(format!("answered {status}")),
-        };
-        *count = count.saturating_add(1);
-        self.latency.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
-        Ok(())
-    }
-
-    fn add(&mut self, other: &Self) -> Result<(), String> {
-        self.passed = self.passed.saturating_add(other.passed);
-        self.refused = self.refused.saturating_add(other.refused);
-        self.latency.add(&other.latency).map_err(|error| error.to_string())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http_bench::wire::get;
+    use crate::rig::schedule::{Pace, after};
+    use std::time::Duration;
     use tokio::time::sleep_until;
 
     const MILLI: Duration = Duration::from_millis(1);
@@ -275,7 +179,7 @@ mod tests {
             sleep_until(at).await;
             Ok(())
         };
-        drive(Connection::over(near), Request::get("/?"), keys, turns, wait).await
+        drive(Connection::over(near), get("/?"), keys, turns, wait).await
     }
 
     fn millis(tally: &Tally) -> Vec<u64> {
@@ -332,27 +236,9 @@ mod tests {
 
     /// So many connections for nine microseconds, of which each is a turn.
     fn load(address: SocketAddr, connections: u32) -> Load {
-        let request = Request::get("/?");
         let pace = Pace::Open { apart: Duration::from_micros(1) };
-        let length = Duration::from_micros(9);
-        Load { address, request, keys: NonZeroU32::MIN, connections, pace, length }
-    }
-
-    #[test]
-    fn connections_take_the_instants_of_an_open_loop_in_turns() {
-        let load = load(([127, 0, 0, 1], 1).into(), 3);
-        let start = Instant::now();
-        let mut due: Vec<Duration> = Vec::new();
-        for connection in 0..3 {
-            let turns = load.turns(start, connection);
-            let mut next = turns.first;
-            while next < turns.end {
-                due.push(next - start);
-                next = turns.next(next, start);
-            }
-        }
-        due.sort();
-        assert_eq!(due, (0..9).map(Duration::from_micros).collect::<Vec<_>>());
+        let schedule = Schedule { connections, pace, length: Duration::from_micros(9) };
+        Load { address, request: get("/?"), keys: NonZeroU32::MIN, schedule }
     }
 
     #[test]

@@ -10,18 +10,17 @@
 //!
 //! Before anything is measured, each is asked three times for one key, and the third answer must be the one that its limits demand.
 
-use super::load::{Connection, Tally};
-use super::wire::Request;
-use crate::root;
-use rustix::process::{Pid, Signal, kill_process_group};
-use std::fs::{self, File};
+use super::load::Connection;
+use super::wire::{get, post};
+use crate::rig::install;
+use crate::rig::process::{Process, within};
+use crate::rig::tally::Tally;
+use crate::rig::template::Template;
+use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::process::CommandExt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use std::process::Command;
 
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +40,6 @@ pub(crate) enum Limits {
     Strict,
 }
 
-/// How long a server may take until it answers, at first and ever.
-const START: Duration = Duration::from_secs(10);
-/// How long between two looks whether it does.
-const LOOK: Duration = Duration::from_millis(20);
-
 impl Server {
     pub(crate) const ALL: [Self; 3] = [Self::Tidegate, Self::Throttlecrab, Self::Nginx];
 
@@ -58,20 +52,18 @@ impl Server {
     }
 
     /// What it is asked; the keys are addresses, which every one of them takes as text.
-    pub(crate) fn request(self, limits: Limits) -> Request {
+    pub(crate) fn request(self, limits: Limits) -> Template {
         match (self, limits) {
-            (Self::Tidegate, _) => {
-                Request::post("/v1/check", r#"{"attributes":{"ip":"10.1##.1##.1##"}}"#)
-            }
-            (Self::Throttlecrab, Limits::Generous) => Request::post(
+            (Self::Tidegate, _) => post("/v1/check", r#"{"attributes":{"ip":"10.1##.1##.1##"}}"#),
+            (Self::Throttlecrab, Limits::Generous) => post(
                 "/throttle",
                 r#"{"key":"10.1##.1##.1##","max_burst":1000000,"count_per_period":1000000,"period":1}"#,
             ),
-            (Self::Throttlecrab, Limits::Strict) => Request::post(
+            (Self::Throttlecrab, Limits::Strict) => post(
                 "/throttle",
                 r#"{"key":"10.1##.1##.1##","max_burst":2,"count_per_period":1,"period":3600}"#,
             ),
-            (Self::Nginx, _) => Request::get("/?key=10.1##.1##.1##"),
+            (Self::Nginx, _) => get("/?key=10.1##.1##.1##"),
         }
     }
 
@@ -196,9 +188,7 @@ http {{
 /// A server that runs, until this is dropped.
 pub(crate) struct Running {
     pub(crate) server: Server,
-    pub(crate) address: SocketAddr,
-    child: Child,
-    folder: Folder,
+    pub(crate) process: Process,
 }
 
 impl Running {
@@ -209,108 +199,39 @@ impl Running {
         programs: &Programs,
     ) -> Result<Self, String> {
         let told = |error: String| format!("{}: {error}", server.name());
-        let mut running = Self::spawn(server, limits, programs)
-            .map_err(|error| told(format!("cannot be started: {error}")))?;
-        let answers = running.answers(limits).await;
-        answers.map_err(|error| told(format!("{error}\n{}", running.log())))?;
+        let name = format!("{}-{limits:?}", server.name());
+        let process = Process::spawn(&name, |address, folder| {
+            server.command(programs, &Place { limits, address, folder })
+        });
+        let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
+        let mut running = Self { server, process };
         running.prove(limits).await.map_err(told)?;
         Ok(running)
     }
 
-    fn spawn(server: Server, limits: Limits, programs: &Programs) -> io::Result<Self> {
-        let name = format!("tidegate-lab-{}-{}-{limits:?}", std::process::id(), server.name());
-        let folder = Folder::new(&name)?;
-        let address = free_address()?;
-        let log = File::create(folder.0.join("log"))?;
-        let child = server
-            .command(programs, &Place { limits, address, folder: &folder.0 })?
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            // Its own group, so that its workers end with it.
-            .process_group(0)
-            .spawn()?;
-        Ok(Self { server, address, child, folder })
-    }
-
-    /// Asks until there is an answer.
-    async fn answers(&mut self, limits: Limits) -> Result<(), String> {
-        let start = Instant::now();
-        while let Err(error) = self.ask(limits).await {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("ended at once, {status}"));
-            }
-            if start.elapsed() > START {
-                return Err(format!("still not ready: {error}"));
-            }
-            sleep(LOOK).await;
-        }
-        Ok(())
-    }
-
-    /// Asks for the same key again: under strict limits it must be refused by now, under generous ones not.
-    async fn prove(&self, limits: Limits) -> Result<(), String> {
-        self.ask(limits).await?;
-        let allowed = self.ask(limits).await?;
+    /// Asks for the same key three times: under strict limits it must be refused by then, under generous ones not.
+    async fn prove(&mut self, limits: Limits) -> Result<(), String> {
+        let server = self.server;
+        self.process.answers(async |address| server.ask(address, limits).await).await?;
+        within(server.ask(self.process.address, limits)).await?;
+        let allowed = within(server.ask(self.process.address, limits)).await?;
         if allowed == (limits == Limits::Generous) {
             return Ok(());
         }
         Err(format!("{limits:?} limits, and the third request is allowed: {allowed}"))
     }
+}
 
+impl Server {
     /// Whether the first key is allowed.
-    async fn ask(&self, limits: Limits) -> Result<bool, String> {
-        let answered = timeout(START, self.exchange(limits)).await;
-        let (status, body) = answered.map_err(|_late| format!("no answer for {START:?}"))??;
-        let allowed = self.server.allows(status, &body);
-        allowed.ok_or_else(|| format!("answered {status}: {}", String::from_utf8_lossy(&body)))
-    }
-
-    async fn exchange(&self, limits: Limits) -> Result<(u16, Vec<u8>), String> {
-        let mut connection = Connection::open(self.address).await?;
-        let answer = connection.exchange(self.server.request(limits).of(0)).await?;
-        Ok((answer.status, connection.body(&answer).to_owned()))
-    }
-
-    /// What it said.
-    fn log(&self) -> String {
-        let log = fs::read_to_string(self.folder.0.join("log")).unwrap_or_default();
-        log.trim_end().to_owned()
+    async fn ask(self, address: SocketAddr, limits: Limits) -> Result<bool, String> {
+        let mut connection = Connection::open(address).await?;
+        let answer = connection.exchange(self.request(limits).of(|| 0)).await?;
+        let (status, body) = (answer.status, connection.body(&answer));
+        let allowed = self.allows(status, body);
+        allowed.ok_or_else(|| format!("answered {status}: {}", String::from_utf8_lossy(body)))
     }
 }
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-        let _ = self.child.wait();
-    }
-}
-
-/// A folder for temporary files, until this is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> io::Result<Self> {
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed lies among other temporary files and harms nobody.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// An address that nobody listens on. Somebody else may take it before the server does; then the server says so.
-fn free_address() -> io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
-}
-
-// === finding and installing ===
 
 /// Where the servers are. nginx is on the path.
 pub(crate) struct Programs {
@@ -321,44 +242,10 @@ pub(crate) struct Programs {
 impl Programs {
     /// Finds all, and installs those of others that are missing.
     pub(crate) fn found(tidegate: Option<&Path>) -> Result<Self, String> {
-        let tidegate = match tidegate {
-            Some(path) => path.to_owned(),
-            None => std::env::current_exe().map_err(|e| e.to_string())?.with_file_name("tidegate"),
-        };
-        if !tidegate.exists() {
-            let path = tidegate.display();
-            return Err(format!("{path} is missing: `cargo build --release -p tidegate-server`"));
-        }
-        let peers = root().join("target/peers");
-        let throttlecrab = peers.join("bin/throttlecrab-server");
-        if !throttlecrab.exists() {
-            // Its build compiles a description of its gRPC interface.
-            provide("protoc", "protobuf-compiler")?;
-            let mut cargo = Command::new("cargo");
-            cargo.args(["install", "--locked", "throttlecrab-server@0.4.40", "--root"]);
-            done(cargo.arg(peers))?;
-        }
-        provide("nginx", "nginx-light")?;
+        let tidegate = install::tidegate(tidegate)?;
+        let throttlecrab = install::throttlecrab()?;
+        install::provide("nginx", "nginx-light")?;
         Ok(Self { tidegate, throttlecrab })
-    }
-}
-
-/// Installs a package of Debian unless its program is there.
-fn provide(program: &str, package: &str) -> Result<(), String> {
-    if Command::new(program).arg("--help").output().is_ok() {
-        return Ok(());
-    }
-    done(Command::new("apt-get").args(["update", "-q"]))?;
-    done(Command::new("apt-get").args(["install", "-y", "-q", "--no-install-recommends", package]))
-}
-
-/// Runs a command to its end. What it says goes to standard error, for standard output may be JSON.
-fn done(command: &mut Command) -> Result<(), String> {
-    let status = command.stdout(io::stderr()).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{command:?}: {status}")),
-        Err(error) => Err(format!("{command:?}: {error}")),
     }
 }
 

@@ -1,0 +1,171 @@
+//! A check over RESP against what people ask over it today: `throttlecrab-server`, a Lua script in Redis, and Redis itself
+//! at the least that it can be asked for.
+//!
+//! All of them run on this machine beside the generator, are measured in turns, and medians count. The generator takes
+//! its share of the processors from whoever is measured, about as much for each command; so a ratio is nearer to 1 than the
+//! servers alone would make it.
+
+mod load;
+mod servers;
+mod wire;
+
+use crate::rig::{
+    self,
+    schedule::{Pace, Schedule},
+    tally::{Figure, Tally},
+};
+use crate::rounds::{Line, median, write_section};
+use clap::Args;
+use load::Load;
+use servers::{Programs, Running, Server};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the experiment takes from the command line.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Prints a line of JSON for each case.
+    #[arg(long)]
+    json: bool,
+    /// Only cases whose name holds this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Writes its section of BENCHMARKS.md.
+    #[arg(long)]
+    write: bool,
+    /// The binary of tidegate; unless told, the one beside this one.
+    #[arg(long)]
+    tidegate: Option<PathBuf>,
+    /// Rounds whose median counts.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// How long one server is measured in a round.
+    #[arg(long, default_value_t = 2)]
+    seconds: u64,
+}
+
+const CONNECTIONS: u32 = 50;
+const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
+
+/// What is measured.
+struct Case {
+    name: &'static str,
+    /// How many commands are sent together.
+    depth: u32,
+    pace: Pace,
+    peers: [Server; 3],
+    figures: &'static [Figure],
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "resp-pipe64-50c",
+        depth: 64,
+        pace: Pace::Closed,
+        peers: [Server::RedisIncr, Server::Throttlecrab, Server::RedisLua],
+        figures: &RATE,
+    },
+    Case {
+        name: "resp-single-50c",
+        depth: 1,
+        pace: Pace::Closed,
+        peers: [Server::RedisGet, Server::Throttlecrab, Server::RedisLua],
+        figures: &RATE,
+    },
+    Case {
+        name: "resp-open-20000-50c",
+        depth: 1,
+        pace: Pace::Open { apart: Duration::from_micros(50) },
+        peers: [Server::RedisGet, Server::Throttlecrab, Server::RedisLua],
+        figures: &LATENCIES,
+    },
+];
+
+const RATE: [Figure; 1] = [Figure { suffix: "", unit: "1/s", of: Tally::rate }];
+const LATENCIES: [Figure; 2] = [
+    Figure { suffix: "-p50", unit: "µs", of: |tally| tally.micros(0.5) },
+    Figure { suffix: "-p99", unit: "µs", of: |tally| tally.micros(0.99) },
+];
+
+const TITLE: &str = "A check over RESP";
+const TEXT: &str = "\
+50 connections, a million keys in random order, server and generator on one machine; medians of alternating rounds.
+`resp-pipe64`: each connection sends 64 commands, reads 64 replies and sends the next. `resp-single`: one command at a time.
+`resp-open-20000`: 20,000 commands a second at fixed instants, latency from when a command was due (a ratio below 1 is ours being
+quicker).
+
+Ours is `CL.THROTTLE` and `throttlecrab` is `THROTTLE`, a million a second for each key, so that nothing is refused. `redis-lua` is
+a token bucket by `EVALSHA`, the same limit. `redis-incr` and `redis-get` limit nobody: they are the least that Redis does for a
+command that writes, or reads, one key; it runs without files.";
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let programs = Programs::found(options.tidegate.as_deref())?;
+    let rows = rig::run(measured(options, &programs))?;
+    if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
+}
+
+async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>, String> {
+    let mut rows = Vec::new();
+    for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
+        let (ours, peers) = tallies(case, options, programs).await?;
+        for figure in case.figures {
+            let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
+            let name = format!("{}{}", case.name, figure.suffix);
+            for (server, tallies) in case.peers.iter().zip(&peers) {
+                let line = Line {
+                    bench: "resp",
+                    case: &name,
+                    ours: median(&ours),
+                    peer: median(tallies),
+                    peer_name: server.name(),
+                    unit: figure.unit,
+                };
+                rows.push(line.print(options.json));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Our rounds and those of each peer, of which the first, in which a server warms up, is left out.
+async fn tallies(
+    case: &Case,
+    options: &Options,
+    programs: &Programs,
+) -> Result<(Vec<Tally>, [Vec<Tally>; 3]), String> {
+    let ours = Running::start(Server::Tidegate, programs, KEYS.get()).await?;
+    let mut peers = Vec::new();
+    for server in case.peers {
+        peers.push(Running::start(server, programs, KEYS.get()).await?);
+    }
+    let (mut our_tallies, mut tallies) = (Vec::new(), case.peers.map(|_| Vec::new()));
+    for round in 0..=options.rounds {
+        let each = [(&ours, &mut our_tallies)].into_iter().chain(peers.iter().zip(&mut tallies));
+        for (running, tallies) in each {
+            let tally = measure(case, running, options.seconds).await?;
+            if round > 0 {
+                tallies.push(tally);
+            }
+        }
+    }
+    Ok((our_tallies, tallies))
+}
+
+/// One server in one round.
+async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
+    let load = Load {
+        address: running.process.address,
+        ask: running.ask(case.depth),
+        keys: KEYS,
+        schedule: Schedule {
+            connections: CONNECTIONS,
+            pace: case.pace,
+            length: Duration::from_secs(seconds),
+        },
+    };
+    let told = |error| format!("{}: {error}", running.server.name());
+    let tally = load.run().await.map_err(told)?;
+    running.kept(&tally).map_err(told)?;
+    Ok(tally)
+}

@@ -1,0 +1,243 @@
+//! The servers under test, and what each is asked:
+//!
+//! | server | command | the first number of the reply |
+//! |---|---|---|
+//! | tidegate | `CL.THROTTLE key burst count period` | 0 allowed, 1 refused |
+//! | throttlecrab | `THROTTLE key burst count period` | 1 allowed, 0 refused |
+//! | Redis with `bucket.lua` | `EVALSHA sha 1 key burst rate cost` | 1 allowed, 0 refused |
+//! | Redis | `INCR key`, which limits nobody | what it counted, never 0 |
+//! | Redis | `GET key`, which does not even write | none |
+//!
+//! Before anything is measured, each that limits is asked three times under a small limit, and must allow twice and then refuse.
+
+use super::load::{Ask, Connection, Verdict};
+use super::wire::command;
+use crate::rig::install;
+use crate::rig::process::{Process, within};
+use crate::rig::tally::Tally;
+use crate::rig::template::Template;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Who is measured, and by what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    Tidegate,
+    Throttlecrab,
+    RedisIncr,
+    RedisGet,
+    RedisLua,
+}
+
+/// The token bucket that Redis runs.
+const BUCKET: &str = include_str!("bucket.lua");
+
+impl Server {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tidegate => "tidegate",
+            Self::Throttlecrab => "throttlecrab",
+            Self::RedisIncr => "redis-incr",
+            Self::RedisGet => "redis-get",
+            Self::RedisLua => "redis-lua",
+        }
+    }
+
+    const fn verdict(self) -> Verdict {
+        match self {
+            Self::Tidegate => Verdict::ZeroPasses,
+            Self::Throttlecrab | Self::RedisIncr | Self::RedisGet | Self::RedisLua => {
+                Verdict::ZeroRefuses
+            }
+        }
+    }
+
+    /// Two at once and then one an hour; `None` from whoever limits nobody.
+    fn strict(self, sha: &str) -> Option<String> {
+        match self {
+            Self::Tidegate => Some("CL.THROTTLE strict 1 1 3600".to_owned()),
+            // A burst of 2: by a burst of 1 it limits nobody.
+            Self::Throttlecrab => Some("THROTTLE strict 2 1 3600".to_owned()),
+            Self::RedisLua => Some(format!("EVALSHA {sha} 1 strict 2 0.0003 1")),
+            Self::RedisIncr | Self::RedisGet => None,
+        }
+    }
+
+    /// A million a second for each key.
+    fn generous(self, sha: &str) -> String {
+        match self {
+            Self::Tidegate => "CL.THROTTLE key:######## 1000000 1000000 1".to_owned(),
+            Self::Throttlecrab => "THROTTLE key:######## 1000000 1000000 1".to_owned(),
+            Self::RedisLua => format!("EVALSHA {sha} 1 key:######## 1000000 1000000 1"),
+            Self::RedisIncr => "INCR key:########".to_owned(),
+            Self::RedisGet => "GET key:########".to_owned(),
+        }
+    }
+
+    /// The command that runs it in the foreground.
+    fn command(self, programs: &Programs, at: SocketAddr, folder: &Path) -> io::Result<Command> {
+        match self {
+            Self::Tidegate => tidegate(&programs.tidegate, at, folder),
+            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, at)),
+            Self::RedisIncr | Self::RedisGet | Self::RedisLua => Ok(redis(at, folder)),
+        }
+    }
+}
+
+fn tidegate(program: &Path, address: SocketAddr, folder: &Path) -> io::Result<Command> {
+    let data = folder.join("data");
+    fs::create_dir(&data)?;
+    let mut command = Command::new(program);
+    command.args(["serve", "--resp-listen", &address.to_string()]);
+    command.args(["--http-listen", "off", "--admin-listen", "off"]).arg("--data-dir").arg(data);
+    Ok(command)
+}
+
+/// As it comes, but that it does not log what it does.
+fn throttlecrab(program: &Path, address: SocketAddr) -> Command {
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    let mut command = Command::new(program);
+    command.args(["--redis", "--redis-host", &host, "--redis-port", &port, "--log-level", "warn"]);
+    command
+}
+
+/// Without any file, as a cache.
+fn redis(address: SocketAddr, folder: &Path) -> Command {
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", &host, "--port", &port, "--save", "", "--appendonly", "no", "--dir"]);
+    command.arg(folder);
+    command
+}
+
+// === running ===
+
+/// A server that runs, until this is dropped.
+pub(crate) struct Running {
+    pub(crate) server: Server,
+    pub(crate) process: Process,
+    /// The name that Redis gave to the script.
+    sha: String,
+}
+
+impl Running {
+    /// Starts a server, waits until it answers, proves that it limits, and fills it with what it is asked for.
+    pub(crate) async fn start(
+        server: Server,
+        programs: &Programs,
+        keys: u32,
+    ) -> Result<Self, String> {
+        let told = |error: String| format!("{}: {error}", server.name());
+        let process =
+            Process::spawn(server.name(), |at, folder| server.command(programs, at, folder));
+        let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
+        let mut running = Self { server, process, sha: String::new() };
+        running.ready(keys).await.map_err(told)?;
+        Ok(running)
+    }
+
+    async fn ready(&mut self, keys: u32) -> Result<(), String> {
+        self.process.answers(async |at| said(at, "PING").await).await?;
+        match self.server {
+            Server::RedisLua => self.sha = within(loaded(self.process.address)).await?,
+            Server::RedisGet => self.fill(keys).await?,
+            Server::Tidegate | Server::Throttlecrab | Server::RedisIncr => {}
+        }
+        within(self.prove()).await
+    }
+
+    /// Two are allowed and a third is not; of Redis by itself, its counter counts and its keys are there.
+    async fn prove(&self) -> Result<(), String> {
+        let at = self.process.address;
+        let Some(strict) = self.server.strict(&self.sha) else {
+            let (asked, expected) = if self.server == Server::RedisGet {
+                ("GET key:00000007", "$1\r\n1\r\n")
+            } else {
+                ("INCR count", ":1\r\n")
+            };
+            let answer = said(at, asked).await?;
+            let right = answer == expected;
+            return if right { Ok(()) } else { Err(format!("{asked}: {answer:?}")) };
+        };
+        let mut allowed = Vec::new();
+        let mut connection = Connection::open(at).await?;
+        for _ in 0..3 {
+            let counted = connection.exchange(command(&strict).as_bytes(), 1).await?;
+            allowed.push(self.server.verdict().split(counted) == (1, 0));
+        }
+        let right = allowed == [true, true, false];
+        if right { Ok(()) } else { Err(format!("{strict}: allowed {allowed:?}")) }
+    }
+
+    /// Gives each key a value.
+    async fn fill(&self, keys: u32) -> Result<(), String> {
+        const AT_ONCE: u32 = 100;
+        let mut connection = Connection::open(self.process.address).await?;
+        let mut commands = Template::new(&command("SET key:######## 1")).repeated(100);
+        let mut next = 0..keys.next_multiple_of(AT_ONCE);
+        while !next.is_empty() {
+            let commands = commands.of(|| next.next().unwrap_or(0));
+            connection.exchange(commands, AT_ONCE.into()).await?;
+        }
+        Ok(())
+    }
+
+    /// So many commands together, of which none is refused.
+    pub(crate) fn ask(&self, depth: u32) -> Ask {
+        let text = command(&self.server.generous(&self.sha));
+        let times = usize::try_from(depth).unwrap_or(1);
+        let commands = Template::new(&text).repeated(times);
+        Ask { commands, depth: depth.into(), verdict: self.server.verdict() }
+    }
+
+    /// Whether everything that was asked under load passed.
+    pub(crate) fn kept(&self, tally: &Tally) -> Result<(), String> {
+        let Tally { passed, refused, .. } = tally;
+        let kept = *refused == 0 && *passed > 0;
+        if kept { Ok(()) } else { Err(format!("{passed} passed, {refused} were refused")) }
+    }
+}
+
+/// The reply to one command, which is short.
+async fn said(address: SocketAddr, words: &str) -> Result<String, String> {
+    sent(address, &command(words)).await.map_err(|error| error.to_string())
+}
+
+async fn sent(address: SocketAddr, command: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(command.as_bytes()).await?;
+    let mut reply = [0; 256];
+    let read = stream.read(&mut reply).await?;
+    Ok(String::from_utf8_lossy(reply.get(..read).unwrap_or_default()).into_owned())
+}
+
+/// Gives Redis the script, and answers its name.
+async fn loaded(address: SocketAddr) -> Result<String, String> {
+    let load = format!("*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n${}\r\n{BUCKET}\r\n", BUCKET.len());
+    let reply = sent(address, &load).await.map_err(|error| error.to_string())?;
+    let sha = reply.strip_prefix("$40\r\n").map(|sha| sha.trim_end().to_owned());
+    sha.ok_or_else(|| format!("SCRIPT LOAD: {reply:?}"))
+}
+
+// === finding and installing ===
+
+/// Where the servers are. Redis is on the path.
+pub(crate) struct Programs {
+    tidegate: PathBuf,
+    throttlecrab: PathBuf,
+}
+
+impl Programs {
+    /// Finds all, and installs those of others that are missing.
+    pub(crate) fn found(tidegate: Option<&Path>) -> Result<Self, String> {
+        let tidegate = install::tidegate(tidegate)?;
+        let throttlecrab = install::throttlecrab()?;
+        install::provide("redis-server", "redis-server")?;
+        Ok(Self { tidegate, throttlecrab })
+    }
+}

@@ -1,0 +1,232 @@
+//! As much of RESP as a generator needs: commands that are rendered once, replies that are counted as their bytes pass by.
+//!
+//! ```text
+//! *2 \r\n :0 \r\n $2 \r\n hi \r\n      one reply: a list is done when as many as it announced are
+//! 1 owed, 2 owed, 1 owed …  0 owed
+//! ```
+//!
+//! Of a reply one thing is kept: whether the first number in it is a zero, by which rate limiters tell what they decided. This
+//! is *not* a client: it knows RESP 2 only, and takes an error for the end of the experiment.
+
+/// A command as clients send it, a list of strings.
+pub(crate) fn command(words: &str) -> String {
+    let words: Vec<&str> = words.split(' ').collect();
+    let strings = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", words.len(), strings.collect::<String>())
+}
+
+/// Counts replies, however their bytes are cut.
+#[derive(Debug, Default)]
+pub(crate) struct Scanner {
+    place: Place,
+    /// How many values the reply at hand still lacks; none between replies.
+    owed: u64,
+    /// Whether the reply at hand has shown a number yet.
+    numbered: bool,
+    counted: Counted,
+}
+
+/// Replies that are whole.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) replies: u64,
+    /// Those whose first number is zero.
+    pub(crate) zeros: u64,
+}
+
+/// Where in a reply the next byte stands.
+#[derive(Debug, Default, Clone, Copy)]
+enum Place {
+    /// At the mark that tells what comes.
+    #[default]
+    Mark,
+    /// In a line of words.
+    Words,
+    /// In a line that is a number.
+    Number { of: Of, value: u64, negative: bool },
+    /// In a string, so many bytes before its end.
+    Text(u64),
+}
+
+/// What a number is of.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Integer,
+    Length,
+    Values,
+}
+
+impl Scanner {
+    /// Takes what has arrived, and answers how many replies are whole since it was asked to forget.
+    pub(crate) fn scan(&mut self, mut bytes: &[u8]) -> Result<Counted, String> {
+        while !bytes.is_empty() {
+            bytes = match self.place {
+                Place::Mark => self.mark(bytes)?,
+                Place::Words => self.words(bytes),
+                Place::Number { of, value, negative } => self.number(bytes, of, value, negative)?,
+                Place::Text(left) => self.text(bytes, left),
+            };
+        }
+        Ok(self.counted)
+    }
+
+    /// Counts from nothing again.
+    pub(crate) fn forget(&mut self) {
+        self.counted = Counted::default();
+    }
+
+    fn mark<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], String> {
+        let (mark, rest) = bytes.split_first().unwrap_or((&0, &[]));
+        if self.owed == 0 {
+            (self.owed, self.numbered) = (1, false);
+        }
+        let number = |of| Place::Number { of, value: 0, negative: false };
+        self.place = match mark {
+            b'+' => Place::Words,
+            b':' => number(Of::Integer),
+            b'$' => number(Of::Length),
+            b'*' => number(Of::Values),
+            b'-' => return Err(format!("answered an error: {}", String::from_utf8_lossy(rest))),
+            _ => return Err(format!("no reply begins with {:?}", char::from(*mark))),
+        };
+        Ok(rest)
+    }
+
+    fn words<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return &[] };
+        self.done(0);
+        bytes.get(end.saturating_add(1)..).unwrap_or_default()
+    }
+
+    fn number<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        of: Of,
+        mut value: u64,
+        mut negative: bool,
+    ) -> Result<&'b [u8], String> {
+        let mut rest = bytes.iter();
+        for byte in rest.by_ref() {
+            match byte {
+                b'0'..=b'9' => {
+                    value = value.wrapping_mul(10).wrapping_add(u64::from(byte & 0xf));
+                }
+                b'-' => negative = true,
+                b'\r' => {}
+                b'\n' => {
+                    self.numbered(of, value, negative);
+                    return Ok(rest.as_slice());
+                }
+                _ => return Err(format!("{:?} in a number", char::from(*byte))),
+            }
+        }
+        self.place = Place::Number { of, value, negative };
+        Ok(&[])
+    }
+
+    /// A number is whole.
+    fn numbered(&mut self, of: Of, value: u64, negative: bool) {
+        match of {
+            Of::Integer => {
+                if value == 0 && !self.numbered {
+                    self.counted.zeros = self.counted.zeros.saturating_add(1);
+                }
+                self.numbered = true;
+                self.done(0);
+            }
+            // A length below zero is a string, or a list, that is not there.
+            Of::Length | Of::Values if negative => self.done(0),
+            Of::Length => self.place = Place::Text(value.saturating_add(2)),
+            Of::Values => self.done(value),
+        }
+    }
+
+    fn text<'b>(&mut self, bytes: &'b [u8], left: u64) -> &'b [u8] {
+        let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+        let left = left.saturating_sub(u64::try_from(here).unwrap_or(u64::MAX));
+        if left == 0 {
+            self.done(0);
+        } else {
+            self.place = Place::Text(left);
+        }
+        bytes.get(here..).unwrap_or_default()
+    }
+
+    /// A value is whole, or is a list that so many more belong to.
+    fn done(&mut self, more: u64) {
+        self.place = Place::Mark;
+        self.owed = self.owed.saturating_sub(1).saturating_add(more);
+        if self.owed == 0 {
+            self.counted.replies = self.counted.replies.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_a_list_of_strings_with_their_lengths() {
+        assert_eq!(command("GET key:########"), "*2\r\n$3\r\nGET\r\n$12\r\nkey:########\r\n");
+    }
+
+    /// Replies, each with whether its first number is zero.
+    const REPLIES: [(&str, bool); 12] = [
+        ("+OK\r\n", false),
+        (":0\r\n", true),
+        (":1000\r\n", false),
+        ("$5\r\n:0\r\n*\r\n", false),
+        ("$0\r\n\r\n", false),
+        ("$-1\r\n", false),
+        ("*-1\r\n", false),
+        ("*0\r\n", false),
+        ("*5\r\n:0\r\n:1000001\r\n:1000000\r\n:-1\r\n:1\r\n", true),
+        ("*5\r\n:1\r\n:0\r\n:0\r\n:-1\r\n:0\r\n", false),
+        ("*3\r\n*2\r\n$2\r\n-E\r\n:0\r\n*0\r\n:0\r\n", true),
+        ("*1\r\n+0\r\n", false),
+    ];
+
+    #[test]
+    fn replies_are_counted_wherever_they_are_cut() {
+        let text: String = REPLIES.map(|(reply, _)| reply).concat();
+        let zeros = REPLIES.iter().filter(|(_, zero)| *zero).count();
+        let all = Counted { replies: 12, zeros: u64::try_from(zeros).unwrap() };
+        for first in 0..=text.len() {
+            for second in first..=text.len() {
+                let mut scanner = Scanner::default();
+                scanner.scan(&text.as_bytes()[..first]).unwrap();
+                scanner.scan(&text.as_bytes()[first..second]).unwrap();
+                let counted = scanner.scan(&text.as_bytes()[second..]).unwrap();
+                assert_eq!(counted, all, "cut at {first} and {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reply_counts_with_its_last_byte_and_not_before() {
+        for (reply, zero) in REPLIES {
+            let mut scanner = Scanner::default();
+            for (place, byte) in reply.bytes().enumerate() {
+                let counted = scanner.scan(&[byte]).unwrap();
+                let whole = place + 1 == reply.len();
+                assert_eq!(counted.replies, u64::from(whole), "{reply:?} at {place}");
+            }
+            assert_eq!(scanner.scan(b"").unwrap().zeros, u64::from(zero), "{reply:?}");
+            scanner.forget();
+            assert_eq!(scanner.scan(b"").unwrap(), Counted::default());
+        }
+    }
+
+    #[test]
+    fn errors_and_what_it_does_not_know_end_it() {
+        for (text, told) in [
+            ("-ERR no\r\n", "answered an error: ERR no\r\n"),
+            ("*2\r\n:1\r\n-OOM\r\n", "answered an error: OOM\r\n"),
+            ("HTTP/1.1 400\r\n", "no reply begins with 'H'"),
+            (":1x\r\n", "'x' in a number"),
+        ] {
+            assert_eq!(Scanner::default().scan(text.as_bytes()), Err(told.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What the load experiments are built of, whatever protocol they speak: when to send, what to send, to whom, and what came of it.
+
+pub(crate) mod install;
+pub(crate) mod process;
+pub(crate) mod schedule;
+pub(crate) mod tally;
+pub(crate) mod template;
+pub(crate) mod timer;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs an experiment on this thread, until it is done or somebody wants this process to end.
+pub(crate) fn run<T>(experiment: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        // Whichever ends first drops the other, and with it the servers that run.
+        tokio::select! {
+            outcome = experiment => outcome,
+            reason = interrupted() => Err(reason),
+        }
+    })
+}
+
+/// Waits until somebody wants this process to end.
+async fn interrupted() -> String {
+    let ended = async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        Ok::<_, std::io::Error>("interrupted".to_owned())
+    };
+    ended.await.unwrap_or_else(|error| error.to_string())
+}

@@ -1,0 +1,51 @@
+//! Where the servers are; those of others are installed when they are missing.
+
+use crate::root;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Our server: the one that was told, or the one beside this program.
+pub(crate) fn tidegate(told: Option<&Path>) -> Result<PathBuf, String> {
+    let tidegate = match told {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe().map_err(|e| e.to_string())?.with_file_name("tidegate"),
+    };
+    if tidegate.exists() {
+        return Ok(tidegate);
+    }
+    let path = tidegate.display();
+    Err(format!("{path} is missing: `cargo build --release -p tidegate-server`"))
+}
+
+pub(crate) fn throttlecrab() -> Result<PathBuf, String> {
+    let peers = root().join("target/peers");
+    let throttlecrab = peers.join("bin/throttlecrab-server");
+    if !throttlecrab.exists() {
+        // Its build compiles a description of its gRPC interface.
+        provide("protoc", "protobuf-compiler")?;
+        let mut cargo = Command::new("cargo");
+        cargo.args(["install", "--locked", "throttlecrab-server@0.4.40", "--root"]);
+        done(cargo.arg(peers))?;
+    }
+    Ok(throttlecrab)
+}
+
+/// Installs a package of Debian unless its program is there.
+pub(crate) fn provide(program: &str, package: &str) -> Result<(), String> {
+    if Command::new(program).arg("--help").output().is_ok() {
+        return Ok(());
+    }
+    done(Command::new("apt-get").args(["update", "-q"]))?;
+    done(Command::new("apt-get").args(["install", "-y", "-q", "--no-install-recommends", package]))
+}
+
+/// Runs a command to its end. What it says goes to standard error, for standard output may be JSON.
+fn done(command: &mut Command) -> Result<(), String> {
+    let status = command.stdout(io::stderr()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?}: {status}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}

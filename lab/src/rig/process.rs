@@ -1,0 +1,103 @@
+//! A server that runs on a free port, in a folder of its own, and ends whatever happens.
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long a server may take until it answers, at first and ever.
+pub(crate) const START: Duration = Duration::from_secs(10);
+/// How long between two looks whether it does.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A server that runs, until this is dropped.
+pub(crate) struct Process {
+    pub(crate) address: SocketAddr,
+    child: Child,
+    folder: Folder,
+}
+
+impl Process {
+    /// Starts what `command` makes of an address and an empty folder.
+    pub(crate) fn spawn(
+        name: &str,
+        command: impl FnOnce(SocketAddr, &Path) -> io::Result<Command>,
+    ) -> io::Result<Self> {
+        let folder = Folder::new(&format!("tidegate-lab-{}-{name}", std::process::id()))?;
+        let address = free_address()?;
+        let log = File::create(folder.0.join("log"))?;
+        let child = command(address, &folder.0)?
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Its own group, so that its workers end with it.
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { address, child, folder })
+    }
+
+    /// Asks until there is an answer.
+    pub(crate) async fn answers<T>(
+        &mut self,
+        mut ask: impl AsyncFnMut(SocketAddr) -> Result<T, String>,
+    ) -> Result<(), String> {
+        let start = Instant::now();
+        while let Err(error) = within(ask(self.address)).await {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("ended at once, {status}\n{}", self.log()));
+            }
+            if start.elapsed() > START {
+                return Err(format!("still not ready: {error}\n{}", self.log()));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// What it said.
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.folder.0.join("log")).unwrap_or_default();
+        log.trim_end().to_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// What is answered in time.
+pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    timeout(START, asked).await.map_err(|_late| format!("no answer for {START:?}"))?
+}
+
+/// A folder for temporary files, until this is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> io::Result<Self> {
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed lies among other temporary files and harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An address that nobody listens on. Somebody else may take it before the server does; then the server says so.
+fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}

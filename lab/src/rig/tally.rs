@@ -1,0 +1,82 @@
+//! What came of a load: how many passed, how many were refused, how long each took.
+
+#![expect(clippy::float_arithmetic, reason = "rates and times, for people")]
+
+use crate::rounds::float;
+use hdrhistogram::Histogram;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+/// What came of it.
+pub(crate) struct Tally {
+    /// Nanoseconds from when a request was due to its answer.
+    pub(crate) latency: Histogram<u64>,
+    pub(crate) passed: u64,
+    pub(crate) refused: u64,
+    /// From the first request to the last answer.
+    pub(crate) took: Duration,
+}
+
+/// How long after the last request its answer may come; a server that lets anybody wait longer is stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Tally {
+    pub(crate) fn new() -> Result<Self, String> {
+        // A minute, to three digits.
+        let latency = Histogram::new_with_max(60_000_000_000, 3);
+        let latency = latency.map_err(|error| error.to_string())?;
+        Ok(Self { latency, passed: 0, refused: 0, took: Duration::ZERO })
+    }
+
+    /// Notes answers that came together.
+    pub(crate) fn note(&mut self, passed: u64, refused: u64, latency: Duration) {
+        self.passed = self.passed.saturating_add(passed);
+        self.refused = self.refused.saturating_add(refused);
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.latency.saturating_record_n(nanos, passed.saturating_add(refused));
+    }
+
+    /// What all connections found that began at an instant and send for so long.
+    pub(crate) async fn gathered(
+        tasks: JoinSet<Result<Self, String>>,
+        start: Instant,
+        length: Duration,
+    ) -> Result<Self, String> {
+        let all = timeout(length.saturating_add(PATIENCE), Self::sum(tasks)).await;
+        let mut tally = all.map_err(|_late| format!("no answer for {PATIENCE:?}"))??;
+        tally.took = start.elapsed();
+        Ok(tally)
+    }
+
+    async fn sum(mut tasks: JoinSet<Result<Self, String>>) -> Result<Self, String> {
+        let mut all = Self::new()?;
+        while let Some(done) = tasks.join_next().await {
+            all.add(&done.map_err(|error| error.to_string())??)?;
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, other: &Self) -> Result<(), String> {
+        self.passed = self.passed.saturating_add(other.passed);
+        self.refused = self.refused.saturating_add(other.refused);
+        self.latency.add(&other.latency).map_err(|error| error.to_string())
+    }
+
+    /// Answers a second.
+    pub(crate) fn rate(&self) -> f64 {
+        float(self.latency.len()) / self.took.as_secs_f64()
+    }
+
+    /// Within how many microseconds such a share of the answers came.
+    pub(crate) fn micros(&self, quantile: f64) -> f64 {
+        float(self.latency.value_at_quantile(quantile)) / 1e3
+    }
+}
+
+/// A number that a round yields.
+pub(crate) struct Figure {
+    pub(crate) suffix: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) of: fn(&Tally) -> f64,
+}
