@@ -162,7 +162,8 @@ impl<'p> Line<'p> {
     }
 
     /// Closes after the last answer. Bytes that were still on their way are read over for a moment: a socket
-    /// that is closed with unread bytes takes the answer back.
+    /// that is closed with unread bytes takes the answer back. Whoever sends too much of them is not read any
+    /// more, and has the rest of the moment to take what was written.
     pub(crate) async fn close(mut self) -> io::Result<()> {
         self.flush().await?;
         self.stream.shutdown().await?;
@@ -176,6 +177,7 @@ impl<'p> Line<'p> {
                 Woken::End | Woken::Late => return Ok(()),
             }
             if left == 0 {
+                tokio::time::sleep_until(self.deadline.at).await;
                 return Ok(());
             }
         }
