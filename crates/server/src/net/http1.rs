@@ -273,8 +273,8 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
 
     /// What becomes of the connection after the answer to this request, behind which there may be no other.
     fn next(&self, framing: &Framing<'_>, nothing_behind: bool) -> Next {
-        let last = nothing_behind && self.line.is_last();
-        if framing.close || last { Next::Close } else { Next::Request }
+        let last = framing.close || self.line.is_last(nothing_behind);
+        if last { Next::Close } else { Next::Request }
     }
 
     /// Answers a request by its head. A body that nobody wants is not read, so what follows it cannot be told

@@ -88,10 +88,14 @@ impl<'p> Line<'p> {
         if self.draining.is_some() { LINGER } else { self.place.timeouts.idle }
     }
 
-    /// Whether the answer that is about to be written is the last, if all that was read is answered with it:
-    /// the server is stopping, and nothing more had been sent.
-    pub(crate) fn is_last(&self) -> bool {
+    /// Whether the answer that is about to be written is the last: the server is stopping, and nothing more
+    /// had been sent, neither what was read behind it nor what was not read yet. Whoever never pauses has
+    /// always sent more, and is told to go all the same.
+    pub(crate) fn is_last(&self, nothing_behind: bool) -> bool {
         let Some(at_the_latest) = self.draining else { return false };
+        if !nothing_behind {
+            return Instant::now() >= at_the_latest;
+        }
         // What came before the end may still lie in the socket.
         let mut byte = [0; 1];
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;

@@ -56,7 +56,10 @@ pub(crate) async fn serve<S: Store + 'static>(
                 refuse(error, place, &mut line.output);
                 return line.close().await;
             }
-            Then::More(_) if line.input.is_empty() && line.is_last() => return line.close().await,
+            // Whoever has begun a command and asked nothing else may finish it.
+            Then::More(_) if answered.used > 0 && line.is_last(line.input.is_empty()) => {
+                return line.close().await;
+            }
             Then::More(least) => {
                 line.flush().await?;
                 match more(&mut line, least, place).await? {
