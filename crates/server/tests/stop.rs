@@ -168,8 +168,8 @@ fn what_waits_at_the_door_is_answered_too() {
     }
 }
 
-/// Some send request after request and never wait for an answer, so there is always one more to be read. They
-/// are answered for a moment, and then told to go: nobody is kept until the deadline and cut off there.
+/// Some send request after request and never wait for an answer, so there is always one more behind the one that
+/// is answered. They were never told to go, and what was under way at the deadline got no answer.
 #[test]
 fn whoever_never_pauses_is_told_to_go() {
     let mut server = Server::with_policy(
@@ -200,6 +200,36 @@ fn whoever_never_pauses_is_told_to_go() {
     readers.into_iter().chain(writers).for_each(|thread| thread.join().unwrap());
     assert_eq!(server.wait().code(), Some(0));
     assert!(logged(&server, "stopped; every request was answered"), "{}", server.log());
+}
+
+/// Somebody sends on behind a request that was to be the last. So much of it is read over; then the socket was
+/// closed with the rest unread, and that takes back what the client has not yet received: answers that were
+/// given came cut off in the middle, or not at all.
+#[test]
+fn a_last_answer_is_not_taken_back() {
+    for _ in 0..3 {
+        let server = patient("10s");
+        let mut client = Client::of(server.http);
+        let first = client.request("GET", "/openapi.json", &[], "").repeat(100);
+        let last = client.request("GET", "/openapi.json", &[("connection", "close")], "");
+        let mut writer = client.stream.try_clone().unwrap();
+        let writing = std::thread::spawn(move || {
+            writer.write_all(&[first, last].concat()).unwrap();
+            // It is of no use, and nobody has to take it.
+            while writer.write_all(&[b'x'; 64 * 1024]).is_ok() {}
+        });
+        for number in 0..=100 {
+            let reply = client.receive().unwrap().unwrap();
+            assert_eq!((reply.status, says_close(&reply)), (200, number == 100), "answer {number}");
+            if number % 10 == 0 {
+                pause(Duration::from_millis(5)); // somebody who is busy with other things too
+            }
+        }
+        // Nothing comes but the end, whichever way.
+        assert!(!matches!(client.receive(), Ok(Some(_))));
+        drop(client);
+        writing.join().unwrap();
+    }
 }
 
 /// Connections that are kept open for later, and a client that takes no answer, would keep the server for ever:

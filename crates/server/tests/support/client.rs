@@ -52,10 +52,13 @@ impl Client {
                 return Ok(Some(reply));
             }
             let mut more = [0; 64 * 1024];
-            match self.stream.read(&mut more)? {
-                0 if self.read.is_empty() => return Ok(None),
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => self.read.extend_from_slice(&more[..count]),
+            match self.stream.read(&mut more) {
+                Ok(0) if self.read.is_empty() => return Ok(None),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.read.extend_from_slice(&more[..count]),
+                // A machine that was put to sleep for a moment.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
