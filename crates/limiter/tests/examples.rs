@@ -114,7 +114,7 @@ fn the_readme_makes_a_limited_endpoint() {
         ));
     }
     // What the README shows of the refusal is what comes.
-    let shown = block(readme, "console\n$ curl -i http://127.0.0.1:3000/");
+    let shown = block(readme, "text\n$ curl -i http://127.0.0.1:3000/");
     let refused = &answers[5];
     for line in shown.lines().take_while(|line| !line.is_empty()) {
         assert!(refused.contains(&format!("{line}\r\n")), "{line} is not in {refused}");
