@@ -92,7 +92,12 @@ impl<'p> Line<'p> {
     /// had been sent, neither what was read behind it nor what was not read yet. Whoever never pauses has
     /// always sent more, and is told to go all the same.
     pub(crate) fn is_last(&self, nothing_behind: bool) -> bool {
-        let Some(at_the_latest) = self.draining else { return false };
+        let at_the_latest = match self.draining {
+            Some(at_the_latest) => at_the_latest,
+            // The end came after the last bytes and before their answer.
+            None if self.drain.has_begun() => after(LINGER),
+            None => return false,
+        };
         if !nothing_behind {
             return Instant::now() >= at_the_latest;
         }
@@ -144,6 +149,10 @@ impl<'p> Line<'p> {
         let Self { stream, input, deadline, drain, drained, waiting, draining, .. } = self;
         poll_fn(|context| {
             if let Poll::Ready(read) = input.poll_read_from(stream, context) {
+                // Whoever is never waited for would never hear of the end.
+                if draining.is_none() && drain.has_begun() {
+                    *draining = Some(after(LINGER));
+                }
                 return Poll::Ready(match read? {
                     0 => Ok(Woken::End),
                     _ => Ok(Woken::Bytes),
