@@ -1,6 +1,7 @@
 //! A check over HTTP against the servers that people run for it today: `throttlecrab-server`, and nginx with `limit_req`.
 //!
-//! All of them run on this machine beside the generator, are measured in turns, and medians count. The generator takes
+//! All of them run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured
+//! stands still, for even an idle server does something ten times a second that others feel. The generator takes
 //! its share of the processors from whoever is measured, about as much for each request; so a ratio is nearer to 1 than the
 //! servers alone would make it.
 
@@ -12,10 +13,11 @@ use crate::rig::{
     self,
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
+    template::Keys,
 };
 use crate::rounds::{Line, median, write_section};
 use clap::Args;
-use load::Load;
+use load::Asker;
 use servers::{Limits, Programs, Running, Server};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -154,17 +156,16 @@ async fn tallies(
 
 /// One server in one round.
 async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
-    let load = Load {
-        address: running.process.address,
-        request: running.server.request(case.limits),
-        keys: case.keys,
-        schedule: Schedule {
-            connections: CONNECTIONS,
-            pace: case.pace,
-            length: Duration::from_secs(seconds),
-        },
+    let _awake = running.process.awake();
+    let schedule = Schedule {
+        connections: CONNECTIONS,
+        pace: case.pace,
+        length: Duration::from_secs(seconds),
     };
-    let tally = load.run().await.map_err(|error| format!("{}: {error}", running.server.name()))?;
+    let (request, keys) = (running.server.request(case.limits), case.keys);
+    let asker = move |number| Asker::new(request.clone(), Keys::new(keys, number));
+    let tally = rig::load(running.process.address, schedule, asker).await;
+    let tally = tally.map_err(|error| format!("{}: {error}", running.server.name()))?;
     running.server.kept(case.limits, &tally)?;
     Ok(tally)
 }

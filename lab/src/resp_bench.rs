@@ -1,7 +1,8 @@
 //! A check over RESP against what people ask over it today: `throttlecrab-server`, a Lua script in Redis, and Redis itself
 //! at the least that it can be asked for.
 //!
-//! All of them run on this machine beside the generator, are measured in turns, and medians count. The generator takes
+//! All of them run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured
+//! stands still, for even an idle server does something ten times a second that others feel. The generator takes
 //! its share of the processors from whoever is measured, about as much for each command; so a ratio is nearer to 1 than the
 //! servers alone would make it.
 
@@ -13,10 +14,11 @@ use crate::rig::{
     self,
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
+    template::Keys,
 };
 use crate::rounds::{Line, median, write_section};
 use clap::Args;
-use load::Load;
+use load::Asker;
 use servers::{Programs, Running, Server};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -154,18 +156,16 @@ async fn tallies(
 
 /// One server in one round.
 async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
-    let load = Load {
-        address: running.process.address,
-        ask: running.ask(case.depth),
-        keys: KEYS,
-        schedule: Schedule {
-            connections: CONNECTIONS,
-            pace: case.pace,
-            length: Duration::from_secs(seconds),
-        },
+    let _awake = running.process.awake();
+    let schedule = Schedule {
+        connections: CONNECTIONS,
+        pace: case.pace,
+        length: Duration::from_secs(seconds),
     };
+    let ask = running.ask(case.depth);
+    let asker = move |number| Asker::new(ask.clone(), Keys::new(KEYS, number));
     let told = |error| format!("{}: {error}", running.server.name());
-    let tally = load.run().await.map_err(told)?;
+    let tally = rig::load(running.process.address, schedule, asker).await.map_err(told)?;
     running.kept(&tally).map_err(told)?;
     Ok(tally)
 }

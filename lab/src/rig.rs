@@ -1,5 +1,6 @@
 //! What the load experiments are built of, whatever protocol they speak: when to send, what to send, to whom, and what came of it.
 
+pub(crate) mod drive;
 pub(crate) mod install;
 pub(crate) mod process;
 pub(crate) mod schedule;
@@ -7,6 +8,10 @@ pub(crate) mod tally;
 pub(crate) mod template;
 pub(crate) mod timer;
 
+use drive::{Talk, drive};
+use schedule::Schedule;
+use std::net::SocketAddr;
+use tally::Tally;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Runs an experiment on this thread, until it is done or somebody wants this process to end.
@@ -20,6 +25,16 @@ pub(crate) fn run<T>(experiment: impl Future<Output = Result<T, String>>) -> Res
             reason = interrupted() => Err(reason),
         }
     })
+}
+
+/// Puts a load on a server. The generator has a thread of its own, so that whoever interrupts it is heard.
+pub(crate) async fn load<T: Talk>(
+    address: SocketAddr,
+    schedule: Schedule,
+    talk: impl FnMut(u32) -> T + Send + 'static,
+) -> Result<Tally, String> {
+    let driven = tokio::task::spawn_blocking(move || drive(address, &schedule, talk));
+    driven.await.map_err(|error| error.to_string())?
 }
 
 /// Waits until somebody wants this process to end.

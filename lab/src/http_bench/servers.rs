@@ -206,6 +206,7 @@ impl Running {
         let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process };
         running.prove(limits).await.map_err(told)?;
+        running.process.pause();
         Ok(running)
     }
 

@@ -1,28 +1,11 @@
-//! The generator: so many connections, each of which sends its commands together, reads all replies, and sends the next.
-//!
-//! It shares its processors with the server under test, so it is made cheap: one task for each connection, commands
-//! that are rendered in place, replies that are only counted, nothing allocated for any of them.
+//! What is said over a connection: commands that are sent together, all their replies, the next commands.
 
 use super::wire::{Counted, Scanner};
-use crate::rig::schedule::{Schedule, Turns};
-use crate::rig::tally::Tally;
+use crate::rig::drive::Talk;
 use crate::rig::template::{Keys, Template};
-use crate::rig::timer::Timer;
-use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::{JoinSet, LocalSet};
-use tokio::time::Instant;
-
-/// What a server is asked, by how many, and when.
-pub(crate) struct Load {
-    pub(crate) address: SocketAddr,
-    pub(crate) ask: Ask,
-    pub(crate) keys: NonZeroU32,
-    pub(crate) schedule: Schedule,
-}
 
 /// Commands that are sent together.
 #[derive(Clone)]
@@ -53,56 +36,47 @@ impl Verdict {
     }
 }
 
-impl Load {
-    /// Asks, and counts the replies; an error is one.
-    pub(crate) async fn run(&self) -> Result<Tally, String> {
-        LocalSet::new().run_until(self.run_here()).await
-    }
+/// Sends commands for one key after another; a reply that is an error is one.
+pub(crate) struct Asker {
+    ask: Ask,
+    keys: Keys,
+    scanner: Scanner,
+}
 
-    /// The same, on a thread that tasks do not leave.
-    async fn run_here(&self) -> Result<Tally, String> {
-        let mut connections = Vec::new();
-        for _ in 0..self.schedule.connections {
-            connections.push(Connection::open(self.address).await?);
-        }
-        let start = Instant::now();
-        let mut tasks = JoinSet::new();
-        for (number, connection) in (0..).zip(connections) {
-            let (turns, ask) = (self.schedule.turns(start, number), self.ask.clone());
-            let keys = Keys::new(self.keys, number);
-            let mut timer = Timer::new().map_err(|error| format!("no timer: {error}"))?;
-            tasks.spawn_local(async move {
-                drive(connection, ask, keys, turns, async |at| timer.until(at).await).await
-            });
-        }
-        Tally::gathered(tasks, start, self.schedule.length).await
+impl Asker {
+    pub(crate) fn new(ask: Ask, keys: Keys) -> Self {
+        Self { ask, keys, scanner: Scanner::default() }
     }
 }
 
-/// Sends at every turn over one connection; `wait` waits until an instant.
-async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
-    mut connection: Connection<S>,
-    Ask { mut commands, depth, verdict }: Ask,
-    mut keys: Keys,
-    turns: Turns,
-    mut wait: impl AsyncFnMut(Instant) -> io::Result<()>,
-) -> Result<Tally, String> {
-    let mut tally = Tally::new()?;
-    let mut due = turns.first;
-    while due < turns.end {
-        wait(due).await.map_err(|error| error.to_string())?;
-        let counted = connection.exchange(commands.of(|| keys.draw()), depth).await?;
-        let answered = Instant::now();
-        let (passed, refused) = verdict.split(counted);
-        tally.note(passed, refused, answered.saturating_duration_since(due));
-        due = turns.next(due, answered);
+impl Talk for Asker {
+    fn ask(&mut self) -> &[u8] {
+        self.ask.commands.of(|| self.keys.draw())
     }
-    Ok(tally)
+
+    fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
+        let counted = self.scanner.scan(bytes)?;
+        let whole = all(counted, self.ask.depth)?;
+        if whole {
+            self.scanner.forget();
+        }
+        Ok(whole.then(|| self.ask.verdict.split(counted)))
+    }
 }
+
+/// Whether all replies to so many commands are here.
+fn all(counted: Counted, many: u64) -> Result<bool, String> {
+    if counted.replies > many {
+        return Err(format!("{} replies to {many} commands", counted.replies));
+    }
+    Ok(counted.replies == many)
+}
+
+// === one question ===
 
 /// A connection, and room for what arrives at once.
-pub(crate) struct Connection<S> {
-    stream: S,
+pub(crate) struct Connection {
+    stream: TcpStream,
     scanner: Scanner,
     buffer: Box<[u8]>,
 }
@@ -110,17 +84,11 @@ pub(crate) struct Connection<S> {
 /// The replies to a pipeline of 64 fit in.
 const ROOM: usize = 16 << 10;
 
-impl Connection<TcpStream> {
+impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> Result<Self, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        Ok(Self::over(stream))
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn over(stream: S) -> Self {
-        Self { stream, scanner: Scanner::default(), buffer: vec![0; ROOM].into() }
+        Ok(Self { stream, scanner: Scanner::default(), buffer: vec![0; ROOM].into() })
     }
 
     /// Sends commands and reads as many replies.
@@ -134,10 +102,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Err("the server hung up".to_owned());
             }
             let counted = self.scanner.scan(self.buffer.get(..read).unwrap_or_default())?;
-            if counted.replies > many {
-                return Err(format!("{} replies to {many} commands", counted.replies));
-            }
-            if counted.replies == many {
+            if all(counted, many)? {
                 return Ok(counted);
             }
         }
@@ -148,80 +113,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 mod tests {
     use super::*;
     use crate::resp_bench::wire::command;
-    use crate::rig::schedule::after;
-    use std::time::Duration;
-    use tokio::time::sleep_until;
+    use std::num::NonZeroU32;
 
-    const MILLI: Duration = Duration::from_millis(1);
     const REPLY: &str = "*5\r\n:0\r\n:1000001\r\n:1000000\r\n:-1\r\n:1\r\n";
 
-    fn ask(depth: usize) -> Ask {
+    fn asker(depth: usize) -> Asker {
         let text = command("CL.THROTTLE key:######## 1000000 1000000 1");
-        Ask {
+        let ask = Ask {
             commands: Template::new(&text).repeated(depth),
             depth: u64::try_from(depth).unwrap(),
             verdict: Verdict::ZeroPasses,
-        }
-    }
-
-    /// What a connection finds in ten milliseconds at a server that answers nobody before the hundredth, and then in pieces.
-    async fn found(
-        apart: Option<Duration>,
-        depth: usize,
-        replies: String,
-    ) -> Result<Tally, String> {
-        let (near, mut far) = tokio::io::duplex(4_096);
-        let first = Instant::now();
-        let asked = ask(depth).commands.of(|| 0).len();
-        tokio::spawn(async move {
-            let mut commands = vec![0; asked];
-            while far.read_exact(&mut commands).await.is_ok() {
-                sleep_until(after(first, Duration::from_millis(100))).await;
-                for piece in replies.as_bytes().chunks(7) {
-                    far.write_all(piece).await.unwrap();
-                    tokio::task::yield_now().await;
-                }
-            }
-        });
-        let turns = Turns { first, apart, end: after(first, Duration::from_millis(10)) };
-        let wait = async |at| {
-            sleep_until(at).await;
-            Ok(())
         };
-        let keys = Keys::new(NonZeroU32::MIN, 0);
-        drive(Connection::over(near), ask(depth), keys, turns, wait).await
-    }
-
-    /// A thread of which time stands still until all tasks wait for it.
-    fn held(test: impl Future<Output = ()>) {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_time().start_paused(true).build().unwrap().block_on(test);
-    }
-
-    #[test]
-    fn in_an_open_loop_a_stall_is_felt_by_all_who_were_due_in_it() {
-        held(async {
-            let tally = found(Some(MILLI), 1, REPLY.to_owned()).await.unwrap();
-            assert_eq!((tally.passed, tally.refused), (10, 0));
-            let millis = |nanos: u64| nanos.saturating_add(500_000) / 1_000_000;
-            assert_eq!((millis(tally.latency.min()), millis(tally.latency.max())), (91, 100));
-        });
+        Asker::new(ask, Keys::new(NonZeroU32::MIN, 0))
     }
 
     #[test]
     fn a_pipeline_waits_for_all_its_replies_and_counts_each() {
-        held(async {
-            let refused = REPLY.replacen(":0", ":1", 1);
-            let tally = found(None, 3, format!("{REPLY}{refused}{REPLY}")).await.unwrap();
-            assert_eq!((tally.passed, tally.refused, tally.latency.len()), (2, 1, 3));
-        });
+        let refused = REPLY.replacen(":0", ":1", 1);
+        let replies = format!("{REPLY}{refused}{REPLY}");
+        let mut asker = asker(3);
+        for _ in 0..2 {
+            let mut pieces = replies.as_bytes().chunks(7).peekable();
+            while let Some(piece) = pieces.next() {
+                let whole = pieces.peek().is_none();
+                assert_eq!(asker.hear(piece).unwrap(), whole.then_some((2, 1)));
+            }
+        }
     }
 
     #[test]
     fn more_replies_than_commands_end_it() {
-        held(async {
-            let told = found(None, 1, "+\r\n+\r\n".to_owned()).await.err();
-            assert_eq!(told.as_deref(), Some("2 replies to 1 commands"));
-        });
+        let told = asker(1).hear(b"+\r\n+\r\n");
+        assert_eq!(told, Err("2 replies to 1 commands".to_owned()));
     }
 }

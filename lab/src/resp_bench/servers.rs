@@ -138,6 +138,7 @@ impl Running {
         let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process, sha: String::new() };
         running.ready(keys).await.map_err(told)?;
+        running.process.pause();
         Ok(running)
     }
 

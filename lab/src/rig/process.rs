@@ -15,7 +15,7 @@ pub(crate) const START: Duration = Duration::from_secs(10);
 /// How long between two looks whether it does.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A server that runs, until this is dropped.
+/// A server, until this is dropped.
 pub(crate) struct Process {
     pub(crate) address: SocketAddr,
     child: Child,
@@ -59,6 +59,22 @@ impl Process {
         Ok(())
     }
 
+    /// Lets it run while the guard lives; otherwise it stands still, and whatever it does by itself disturbs nobody.
+    pub(crate) fn awake(&self) -> Awake<'_> {
+        self.signal(Signal::CONT);
+        Awake(self)
+    }
+
+    /// Lets it stand still.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // One that has ended by itself is noticed by whoever asks it.
+        let _ = kill_process_group(Pid::from_child(&self.child), signal);
+    }
+
     /// What it said.
     fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.0.join("log")).unwrap_or_default();
@@ -68,9 +84,17 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        self.signal(Signal::KILL);
         let _ = self.child.wait();
+    }
+}
+
+/// A server that runs, until this is dropped.
+pub(crate) struct Awake<'p>(&'p Process);
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.pause();
     }
 }
 

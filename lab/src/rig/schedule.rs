@@ -9,8 +9,7 @@
 //! millisecond and the server stalls for a hundred: then a hundred callers have waited, 100, 99, 98 … ms. A generator that
 //! waits with the server, and counts from when it sent at last, would see one slow answer among many quick ones.
 
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// When the next request is sent.
 #[derive(Debug, Clone, Copy)]
@@ -34,10 +33,10 @@ impl Schedule {
     pub(crate) fn turns(&self, start: Instant, connection: u32) -> Turns {
         let end = after(start, self.length);
         match self.pace {
-            Pace::Closed => Turns { first: start, apart: None, end },
+            Pace::Closed => Turns { due: start, apart: None, end },
             Pace::Open { apart } => {
-                let first = after(start, apart.saturating_mul(connection));
-                Turns { first, apart: Some(apart.saturating_mul(self.connections)), end }
+                let due = after(start, apart.saturating_mul(connection));
+                Turns { due, apart: Some(apart.saturating_mul(self.connections)), end }
             }
         }
     }
@@ -45,27 +44,47 @@ impl Schedule {
 
 /// When one connection sends.
 pub(crate) struct Turns {
-    pub(crate) first: Instant,
+    /// The turn that waits for its answer, or for its time.
+    pub(crate) due: Instant,
     /// From one turn to the next; `None` when the answer says when.
-    pub(crate) apart: Option<Duration>,
+    apart: Option<Duration>,
     /// From here on nothing is sent.
-    pub(crate) end: Instant,
+    end: Instant,
 }
 
 impl Turns {
-    /// The turn after one that was due and answered.
-    pub(crate) fn next(&self, due: Instant, answered: Instant) -> Instant {
-        self.apart.map_or(answered, |apart| after(due, apart))
+    /// Whether the time of a turn has come.
+    pub(crate) fn has_come(&self, now: Instant) -> bool {
+        self.due <= now && !self.are_over()
+    }
+
+    pub(crate) fn are_over(&self) -> bool {
+        self.due >= self.end
+    }
+
+    /// Notes the answer to the turn that was due, and says how long it took.
+    pub(crate) fn answered(&mut self, now: Instant) -> Duration {
+        let latency = now.saturating_duration_since(self.due);
+        self.due = self.apart.map_or(now, |apart| after(self.due, apart));
+        latency
     }
 }
 
-pub(crate) fn after(instant: Instant, span: Duration) -> Instant {
+fn after(instant: Instant, span: Duration) -> Instant {
     instant.checked_add(span).unwrap_or(instant)
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "some instant to count from")]
 mod tests {
     use super::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+
+    /// The turns of one connection for ten milliseconds.
+    fn turns(pace: Pace, start: Instant) -> Turns {
+        Schedule { connections: 1, pace, length: Duration::from_millis(10) }.turns(start, 0)
+    }
 
     #[test]
     fn connections_take_the_instants_of_an_open_loop_in_turns() {
@@ -74,14 +93,45 @@ mod tests {
         let start = Instant::now();
         let mut due: Vec<Duration> = Vec::new();
         for connection in 0..3 {
-            let turns = schedule.turns(start, connection);
-            let mut next = turns.first;
-            while next < turns.end {
-                due.push(next - start);
-                next = turns.next(next, start);
+            let mut turns = schedule.turns(start, connection);
+            while !turns.are_over() {
+                due.push(turns.due - start);
+                turns.answered(start);
             }
         }
         due.sort();
         assert_eq!(due, (0..9).map(Duration::from_micros).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn in_an_open_loop_a_stall_is_felt_by_all_who_were_due_in_it() {
+        let start = Instant::now();
+        let mut turns = turns(Pace::Open { apart: MILLI }, start);
+        let mut felt = Vec::new();
+        while turns.has_come(start + 100 * MILLI) {
+            felt.push(turns.answered(start + 100 * MILLI));
+        }
+        assert_eq!(felt, (91..=100).rev().map(|millis| millis * MILLI).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn in_an_open_loop_nobody_sends_before_its_turn() {
+        let start = Instant::now();
+        let mut turns = turns(Pace::Open { apart: MILLI }, start);
+        assert!(turns.has_come(start));
+        turns.answered(start);
+        assert!(!turns.has_come(start + MILLI - Duration::from_nanos(1)));
+        assert!(turns.has_come(start + MILLI));
+    }
+
+    #[test]
+    fn in_a_closed_loop_each_sends_when_it_has_its_answer_and_waits_for_nothing_else() {
+        let start = Instant::now();
+        let mut turns = turns(Pace::Closed, start);
+        for answered in [4, 8, 12] {
+            assert!(turns.has_come(start + (answered - 4) * MILLI));
+            assert_eq!(turns.answered(start + answered * MILLI), 4 * MILLI);
+        }
+        assert!(turns.are_over());
     }
 }

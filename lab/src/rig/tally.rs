@@ -5,8 +5,6 @@
 use crate::rounds::float;
 use hdrhistogram::Histogram;
 use std::time::Duration;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
 
 /// What came of it.
 pub(crate) struct Tally {
@@ -17,9 +15,6 @@ pub(crate) struct Tally {
     /// From the first request to the last answer.
     pub(crate) took: Duration,
 }
-
-/// How long after the last request its answer may come; a server that lets anybody wait longer is stuck.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Tally {
     pub(crate) fn new() -> Result<Self, String> {
@@ -35,32 +30,6 @@ impl Tally {
         self.refused = self.refused.saturating_add(refused);
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.latency.saturating_record_n(nanos, passed.saturating_add(refused));
-    }
-
-    /// What all connections found that began at an instant and send for so long.
-    pub(crate) async fn gathered(
-        tasks: JoinSet<Result<Self, String>>,
-        start: Instant,
-        length: Duration,
-    ) -> Result<Self, String> {
-        let all = timeout(length.saturating_add(PATIENCE), Self::sum(tasks)).await;
-        let mut tally = all.map_err(|_late| format!("no answer for {PATIENCE:?}"))??;
-        tally.took = start.elapsed();
-        Ok(tally)
-    }
-
-    async fn sum(mut tasks: JoinSet<Result<Self, String>>) -> Result<Self, String> {
-        let mut all = Self::new()?;
-        while let Some(done) = tasks.join_next().await {
-            all.add(&done.map_err(|error| error.to_string())??)?;
-        }
-        Ok(all)
-    }
-
-    fn add(&mut self, other: &Self) -> Result<(), String> {
-        self.passed = self.passed.saturating_add(other.passed);
-        self.refused = self.refused.saturating_add(other.refused);
-        self.latency.add(&other.latency).map_err(|error| error.to_string())
     }
 
     /// Answers a second.
