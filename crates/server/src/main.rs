@@ -22,6 +22,8 @@ mod metrics;
 mod net;
 mod rulebook;
 mod settings;
+mod tls;
+mod watch;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, ErrorKind, Write};

@@ -36,6 +36,8 @@ pub(crate) struct Metrics {
 pub(crate) enum Refused {
     /// Other protocols, noise.
     NoHttp,
+    /// Other protocols where TLS is spoken, clients without a certificate, silence.
+    Handshake,
     Malformed,
     TooLarge,
     /// Not finished in time.
@@ -114,8 +116,9 @@ fn add(counter: Option<&AtomicU64>) {
 }
 
 impl Refused {
-    const ALL: [(Self, &'static str); 11] = [
+    const ALL: [(Self, &'static str); 12] = [
         (Self::NoHttp, "no_http"),
+        (Self::Handshake, "handshake"),
         (Self::Malformed, "malformed"),
         (Self::TooLarge, "too_large"),
         (Self::Late, "late"),

@@ -15,11 +15,13 @@ mod http1;
 mod http2;
 mod input;
 mod line;
+mod stream;
 mod worker;
 
 pub(crate) use door::{Caps, Door};
 pub(crate) use http1::Most;
 pub(crate) use line::{Line, Woken};
+pub(crate) use stream::Stream;
 pub(crate) use worker::{Fronts, Workers};
 
 use crate::front::{Front, resp};
@@ -34,7 +36,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tidegate::{Clock, Store};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// How long somebody may take.
@@ -60,6 +63,7 @@ pub(crate) struct Place {
     pub(crate) timeouts: Timeouts,
     pub(crate) versions: Versions,
     pub(crate) metrics: Arc<Metrics>,
+    tls: Option<TlsAcceptor>,
     date: Cell<[u8; DATE]>,
 }
 
@@ -89,6 +93,7 @@ pub(crate) async fn serve<S: Store + 'static>(
 ) {
     // A connection that breaks is its client's business, and there is nobody to tell.
     let _: io::Result<()> = async {
+        let Some(stream) = opened(stream, &place, &drain).await else { return Ok(()) };
         let web = match &*front {
             Front::Web(web) => web,
             Front::Resp(handler) => return resp::serve(stream, handler, &place, &drain).await,
@@ -110,6 +115,25 @@ pub(crate) async fn serve<S: Store + 'static>(
     .await;
 }
 
+/// The connection as its listener speaks; `None` when the two sides could not agree.
+async fn opened(stream: TcpStream, place: &Place, drain: &Drain) -> Option<Stream> {
+    let Some(acceptor) = &place.tls else { return Some(Stream::Plain(stream)) };
+    let stopped = async {
+        drain.begun.cancelled().await;
+        sleep(line::LINGER).await;
+    };
+    tokio::select! {
+        opened = Stream::under_tls(stream, acceptor) => match opened {
+            Ok(stream) => Some(stream),
+            Err(_) => {
+                place.metrics.refused(Refused::Handshake);
+                None
+            }
+        },
+        () = stopped => None,
+    }
+}
+
 /// So much later than now.
 fn after(time: Duration) -> Instant {
     let now = Instant::now();
@@ -120,7 +144,12 @@ fn after(time: Duration) -> Instant {
 
 impl Place {
     pub(crate) fn new(timeouts: Timeouts, versions: Versions, metrics: Arc<Metrics>) -> Self {
-        Self { timeouts, versions, metrics, date: Cell::new([b' '; DATE]) }
+        Self { timeouts, versions, metrics, tls: None, date: Cell::new([b' '; DATE]) }
+    }
+
+    /// Connections are under TLS, if they are to be.
+    pub(crate) fn under(self, tls: Option<TlsAcceptor>) -> Self {
+        Self { tls, ..self }
     }
 
     pub(crate) fn date(&self) -> [u8; DATE] {

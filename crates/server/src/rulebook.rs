@@ -10,10 +10,8 @@
 //! what decided before goes on deciding, and everybody who could wonder is told.
 
 mod diff;
-mod watch;
 
 pub(crate) use diff::Difference;
-pub(crate) use watch::watch;
 
 use crate::audit::{Actor, Audit};
 use crate::control::{Action, Change, Control, Document, Event, RefusedChange, Uploaded};

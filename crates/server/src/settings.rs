@@ -15,6 +15,7 @@ mod value;
 pub(crate) use table::{Flags, Setting};
 
 use crate::net::{Caps, Timeouts};
+use crate::tls::TlsFiles;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ pub(crate) struct Settings {
     pub(crate) memory_budget: usize,
     pub(crate) settle_within: Duration,
     pub(crate) drain_timeout: Duration,
+    pub(crate) tls: Option<TlsFiles>,
     pub(crate) http: Listen,
     pub(crate) legacy_headers: Option<LegacyReset>,
     pub(crate) resp: Listen,
@@ -52,6 +54,7 @@ pub(crate) struct Settings {
 pub(crate) struct Listen {
     /// `None` is off.
     pub(crate) address: Option<SocketAddr>,
+    pub(crate) tls: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) caps: Caps,
 }
@@ -156,6 +159,7 @@ impl Settings {
             memory_budget: reader.check("memory.budget", value::bytes).unwrap_or(0),
             settle_within: reader.time("settle_within"),
             drain_timeout: reader.time("drain_timeout"),
+            tls: reader.tls(),
             http,
             legacy_headers: reader.check("http.legacy_headers", value::legacy).flatten(),
             resp,
@@ -214,11 +218,32 @@ impl<'g> Reader<'g> {
             body: self.time(&named(body)),
             idle: self.time(&named("idle_timeout")),
         };
+        let tls = !self.text("tls.certificate").is_empty()
+            && value::words(self.text("tls.listeners")).iter().any(|name| name == group);
         let caps = Caps {
             all: self.check(&named("connections"), value::count).unwrap_or(1),
             per_source: self.check(&named("connections_per_source"), value::count).unwrap_or(1),
         };
-        Listen { address, timeouts, caps }
+        Listen { address, tls, timeouts, caps }
+    }
+
+    fn tls(&mut self) -> Option<TlsFiles> {
+        self.check("tls.listeners", value::listeners);
+        let file = |name: &str| {
+            Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
+        };
+        let [certificate, key, client_authority] =
+            ["tls.certificate", "tls.key", "tls.client_authority"].map(file);
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key, client_authority }),
+            (None, None) if client_authority.is_none() => None,
+            _ => {
+                let text =
+                    "tls.certificate and tls.key go together, and tls.client_authority with them";
+                self.problems.push(text.to_owned());
+                None
+            }
+        }
     }
 
     /// What makes sense alone may not make sense together.

@@ -72,7 +72,7 @@ fn what_cannot_be_asked_is_told() {
         (vec!["--server", "http://127.0.0.1:1", "ip=1.2.3.4"], "is it running?"),
         (vec!["--server", &format!("http://{free}"), "ip=1.2.3.4"], "is it running?"),
         (
-            vec!["--server", "https://127.0.0.1", "ip=1.2.3.4"],
+            vec!["--server", "gopher://127.0.0.1", "ip=1.2.3.4"],
             "write it like `http://127.0.0.1:8080`",
         ),
         (vec!["--server", &url, "ip=localhost"], "`localhost` is no address"),

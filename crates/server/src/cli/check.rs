@@ -2,19 +2,27 @@
 
 use super::policy::{attributes, source::Source};
 use crate::front::http::VerdictText;
+use crate::tls;
 use bytes::Bytes;
 use clap::Args;
+use http::uri::Authority;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tidegate::{Check, Clock, Limiter, Memory, Policy};
 use tidegate_policy::printable;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -24,6 +32,9 @@ pub(crate) struct Options {
     /// The server to ask.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: Uri,
+    /// Who signed the certificate of an https server: certificates in PEM.
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
     /// Evaluates this policy file instead, with nothing counted yet.
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     policy: Option<PathBuf>,
@@ -107,12 +118,58 @@ async fn ask(options: &Options) -> io::Result<Value> {
             format!("`{server}` is no address of a server; write it like `http://127.0.0.1:8080`");
         io::Error::new(io::ErrorKind::InvalidInput, text)
     };
-    let authority = server.authority().filter(|_| server.scheme_str() == Some("http"));
-    let authority = authority.ok_or_else(wrong)?;
-    let address = (authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80));
-    let stream = TcpStream::connect(address)
+    let secure = match server.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(wrong()),
+    };
+    let authority = server.authority().ok_or_else(wrong)?;
+    let host = authority.host().trim_matches(['[', ']']);
+    let port = authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
+    let stream = TcpStream::connect((host, port))
         .await
         .map_err(|error| unanswered(server, &format!("{error}; is it running?")))?;
+    if secure {
+        let stream = under_tls(stream, host, options).await;
+        exchange(
+            stream.map_err(|error| unanswered(server, &error.to_string()))?,
+            authority,
+            options,
+        )
+        .await
+    } else {
+        exchange(stream, authority, options).await
+    }
+}
+
+/// A connection to whom the certificate belongs, or none.
+async fn under_tls(
+    stream: TcpStream,
+    host: &str,
+    options: &Options,
+) -> io::Result<TlsStream<TcpStream>> {
+    let Some(path) = &options.cacert else {
+        return Err(io::Error::other(
+            "https needs --cacert FILE, the certificates of whoever signed the server's",
+        ));
+    };
+    let roots = tls::authorities(path)
+        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+    let config = ClientConfig::builder_with_provider(tls::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    authority: &Authority,
+    options: &Options,
+) -> io::Result<Value> {
+    let server = &options.server;
     let told = |error: hyper::Error| unanswered(server, &error.to_string());
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;

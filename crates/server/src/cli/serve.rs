@@ -4,9 +4,10 @@ use crate::front::{Front, Web, admin, http, resp};
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Door, Drain, Fronts, Place, Versions, Workers, serve};
-use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY, watch};
+use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
 use crate::settings::{Flags, Listen, Settings};
-use crate::{files, log};
+use crate::tls::Certificate;
+use crate::{files, log, watch};
 use clap::Args;
 use std::error::Error;
 use std::io::{self, Write};
@@ -19,6 +20,7 @@ use tidegate::http::HeaderStyle;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret, Span, Store};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 #[derive(Args)]
@@ -42,6 +44,7 @@ struct Shared<S> {
     health: Arc<Health>,
     limiter: Limiter<S>,
     rulebook: Arc<Rulebook<S>>,
+    certificate: Option<Arc<Certificate>>,
     drain: Drain,
 }
 
@@ -98,6 +101,7 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
     files::private_folder(&settings.data_dir).map_err(named("data_dir", &settings.data_dir))?;
     let secret = Secret::load_or_create(&settings.secret_file)
         .map_err(named("secret_file", &settings.secret_file))?;
+    let certificate = settings.tls.clone().map(Certificate::read).transpose()?;
     let text = policy_text(settings.policy.as_deref())?;
     let policy = read_policy(settings.policy.as_deref(), &text)?;
     let store = Memory::with_budget(clock.clone(), settings.memory_budget);
@@ -116,7 +120,8 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
     let rulebook = Arc::new(Rulebook::open(limiter.clone(), ground, text)?);
     tokio::task::spawn_local(log::tell_left_out(bounded, Arc::clone(&metrics)));
     let drain = Drain::default();
-    let shared = Shared { settings, clock, secret, metrics, health, limiter, rulebook, drain };
+    let shared =
+        Shared { settings, clock, secret, metrics, health, limiter, rulebook, certificate, drain };
     shared.serve(out).await
 }
 
@@ -136,11 +141,11 @@ impl<S: Store + 'static> Shared<S> {
         let signals = Signals::new()?;
         self.greet(&addresses, out)?;
         self.health.enter(Stage::Serving);
-        tokio::task::spawn_local(watch(Arc::clone(&self.rulebook)));
+        self.watch();
         let (admitting, operators) = (TaskTracker::new(), TaskTracker::new());
         self.admit(doors.http, HTTP, &workers, &admitting);
         self.admit(doors.resp, RESP, &workers, &admitting);
-        self.admit_operators(doors.admin, admin_front, &admitting, &operators);
+        self.admit_operators(doors.admin, admin_front, &admitting, &operators)?;
         admitting.close();
         self.until_stopped(signals).await;
         self.stop(async {
@@ -170,6 +175,27 @@ impl<S: Store + 'static> Shared<S> {
         })
     }
 
+    /// Reads again what changes on the disk: the policy, and the certificate.
+    fn watch(&self) {
+        if let Some(path) = self.rulebook.file() {
+            let (paths, rulebook) = (vec![path.to_owned()], Arc::clone(&self.rulebook));
+            let read = move || rulebook.reload(Sure::Careful);
+            tokio::task::spawn_local(watch::on_change("policy", paths, read));
+        }
+        if let Some(certificate) = &self.certificate {
+            let paths = certificate.files().map(Path::to_owned).to_vec();
+            let (certificate, health) = (Arc::clone(certificate), Arc::clone(&self.health));
+            let read = move || renew(&certificate, &health);
+            tokio::task::spawn_local(watch::on_change("certificate", paths, read));
+        }
+    }
+
+    /// What a listener does with a connection, if it speaks TLS.
+    fn tls(&self, listen: &Listen, protocols: &[&[u8]]) -> io::Result<Option<TlsAcceptor>> {
+        let certificate = self.certificate.as_ref().filter(|_| listen.tls);
+        certificate.map(|certificate| certificate.acceptor(protocols)).transpose()
+    }
+
     fn users(&self) -> Result<resp::Users, Failure> {
         match &self.settings.users_file {
             Some(path) => resp::Users::read(path, self.secret.clone())
@@ -183,13 +209,21 @@ impl<S: Store + 'static> Shared<S> {
         let style = HeaderStyle { legacy: settings.legacy_headers, ..HeaderStyle::default() };
         let (limiter, users) = (self.limiter.clone(), Arc::new(users));
         let (of_http, of_resp) = (settings.http.timeouts, settings.resp.timeouts);
+        let tls_of_http = self.tls(&settings.http, &[b"h2", b"http/1.1"])?;
+        let tls_of_resp = self.tls(&settings.resp, &[])?;
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let make = move || -> Fronts<S> {
-            let place = |timeouts| Place::new(timeouts, Versions::OneAndTwo, Arc::clone(&metrics));
+            let place = |timeouts, tls: &Option<TlsAcceptor>| {
+                let metrics = Arc::clone(&metrics);
+                Place::new(timeouts, Versions::OneAndTwo, metrics).under(tls.clone())
+            };
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
             let http = http::Handler::new(limiter.clone(), style, metrics(), health);
             let resp = resp::Handler::new(limiter.clone(), metrics(), Arc::clone(&users));
-            vec![(Front::Web(Web::Http(http)), place(of_http)), (Front::Resp(resp), place(of_resp))]
+            vec![
+                (Front::Web(Web::Http(http)), place(of_http, &tls_of_http)),
+                (Front::Resp(resp), place(of_resp, &tls_of_resp)),
+            ]
         };
         Workers::start(settings.workers, &self.clock, &self.drain, make)
     }
@@ -246,10 +280,12 @@ impl<S: Store + 'static> Shared<S> {
         front: Option<Front<S>>,
         admitting: &TaskTracker,
         operators: &TaskTracker,
-    ) {
-        let (Some(door), Some(front)) = (door, front) else { return };
+    ) -> io::Result<()> {
+        let (Some(door), Some(front)) = (door, front) else { return Ok(()) };
+        let tls = self.tls(&self.settings.admin, &[b"http/1.1"])?;
         let place =
-            Place::new(self.settings.admin.timeouts, Versions::One, Arc::clone(&self.metrics));
+            Place::new(self.settings.admin.timeouts, Versions::One, Arc::clone(&self.metrics))
+                .under(tls);
         let (front, place, drain) = (Rc::new(front), Rc::new(place), self.drain.clone());
         let (clock, dated) = (self.clock.clone(), Rc::clone(&place));
         tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
@@ -264,6 +300,7 @@ impl<S: Store + 'static> Shared<S> {
             })
             .await;
         });
+        Ok(())
     }
 
     /// Reads the policy again whenever somebody says so; comes back when somebody says stop.
@@ -272,9 +309,13 @@ impl<S: Store + 'static> Shared<S> {
             tokio::select! {
                 _ = signals.hangup.recv() => {
                     let rulebook = Arc::clone(&self.rulebook);
-                    let read = tokio::task::spawn_blocking(move || rulebook.reload(Sure::Forced));
+                    let (certificate, health) = (self.certificate.clone(), Arc::clone(&self.health));
+                    let read = tokio::task::spawn_blocking(move || {
+                        rulebook.reload(Sure::Forced);
+                        certificate.iter().for_each(|certificate| renew(certificate, &health));
+                    });
                     if read.await.is_err() {
-                        tracing::error!("reading the policy met a mistake of ours; it is not changed");
+                        tracing::error!("reading the files met a mistake of ours; nothing is changed");
                     }
                 }
                 _ = signals.terminate.recv() => break,
@@ -314,19 +355,25 @@ impl<S: Store + 'static> Shared<S> {
         writeln!(out, "  policy  {policy}")?;
         writeln!(out, "  data    {}", absolute(&settings.data_dir))?;
         if let Some(admin) = admin {
-            writeln!(out, "  admin   http://{admin}/  (token in {})", {
+            let scheme = if settings.admin.tls { "https" } else { "http" };
+            writeln!(out, "  admin   {scheme}://{admin}/  (token in {})", {
                 let made = settings.data_dir.join("operator-token");
                 absolute(settings.operator_token_file.as_deref().unwrap_or(&made))
             })?;
         }
         if let Some(resp) = resp {
-            writeln!(out, "  resp    redis://{resp}/")?;
+            let scheme = if settings.resp.tls { "rediss" } else { "redis" };
+            writeln!(out, "  resp    {scheme}://{resp}/")?;
         }
         if let Some(http) = http {
-            writeln!(out, "  http    http://{http}/")?;
+            let (scheme, trust) = match (&settings.tls, settings.http.tls) {
+                (Some(tls), true) => ("https", format!("--cacert {} ", absolute(&tls.certificate))),
+                _ => ("http", String::new()),
+            };
+            writeln!(out, "  http    {scheme}://{http}/")?;
             writeln!(
                 out,
-                "\ntry\n  curl -i http://{http}/v1/check --json '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
+                "\ntry\n  curl -i {trust}{scheme}://{http}/v1/check --json '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
             )?;
             tracing::info!(%http, "serving");
         }
@@ -378,6 +425,16 @@ fn read_policy(path: Option<&Path>, text: &[u8]) -> Result<Policy, Failure> {
         tracing::warn!("{name}:{warning}");
     }
     Ok(policy)
+}
+
+/// Reads the certificate again; one that cannot be shown changes nothing, and is complained of.
+fn renew(certificate: &Certificate, health: &Health) {
+    let wrong = certificate.reload().err().map(|error| error.to_string());
+    match &wrong {
+        None => tracing::info!("the certificate was read"),
+        Some(error) => tracing::error!("the certificate is not changed: {error}"),
+    }
+    health.complain("certificate", wrong);
 }
 
 /// With the setting that it is about.

@@ -9,19 +9,19 @@
 //! as long as they come: work for nothing. So there is a budget of such frames that fills by a little every
 //! second and by every request; whoever spends it is disconnected.
 
+use super::stream::Stream;
 use crate::bounds;
 use bytes::{Buf, Bytes};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// A connection of HTTP/2: what was already read of it, then the rest.
 pub(crate) struct Guarded {
     read: Bytes,
-    stream: TcpStream,
+    stream: Stream,
     frames: Frames,
 }
 
@@ -41,7 +41,7 @@ const HEADERS: u8 = 1;
 const DATA: u8 = 0;
 
 impl Guarded {
-    pub(crate) fn new(stream: TcpStream, read: Vec<u8>) -> Self {
+    pub(crate) fn new(stream: Stream, read: Vec<u8>) -> Self {
         Self { read: read.into(), stream, frames: Frames::new(Instant::now()) }
     }
 }

@@ -17,6 +17,7 @@ pub(crate) use body::Most;
 pub(crate) use head::HeadError;
 
 use super::line::{Line, Woken};
+use super::stream::Stream;
 use super::{Drain, Place};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
@@ -28,7 +29,6 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::IpAddr;
 use tidegate::Store;
-use tokio::net::TcpStream;
 
 /// A connection of HTTP/1.
 pub(crate) struct Connection<'f, S> {
@@ -75,7 +75,7 @@ type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 
 impl<'f, S: Store + 'static> Connection<'f, S> {
     pub(crate) fn new(
-        stream: TcpStream,
+        stream: Stream,
         peer: IpAddr,
         front: &'f Web<S>,
         place: &'f Place,
@@ -105,7 +105,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     }
 
     /// The connection, and what has been read of it.
-    pub(crate) fn into_parts(self) -> (TcpStream, Vec<u8>) {
+    pub(crate) fn into_parts(self) -> (Stream, Vec<u8>) {
         self.line.into_parts()
     }
 
@@ -272,7 +272,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
     }
 
     /// What becomes of the connection after the answer to this request, behind which there may be no other.
-    fn next(&self, framing: &Framing<'_>, nothing_behind: bool) -> Next {
+    fn next(&mut self, framing: &Framing<'_>, nothing_behind: bool) -> Next {
         let last = framing.close || self.line.is_last(nothing_behind);
         if last { Next::Close } else { Next::Request }
     }

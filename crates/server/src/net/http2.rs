@@ -6,6 +6,7 @@ mod busy;
 
 use super::guard::Guarded;
 use super::http1::HeadError;
+use super::stream::Stream;
 use super::{Drain, Place, after};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
@@ -28,7 +29,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use tidegate::Store;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Runs the streams of a connection where the connection runs.
@@ -43,7 +43,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Here {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Store + 'static>(
-    stream: TcpStream,
+    stream: Stream,
     read: Vec<u8>,
     peer: IpAddr,
     front: &Rc<Front<S>>,

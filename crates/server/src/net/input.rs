@@ -1,10 +1,10 @@
 //! What has been read of a connection and not yet looked at.
 
+use super::stream::Stream;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
 
 /// Bytes in the order of their arrival: read at the end, consumed at the start.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Input {
     /// Reads once; 0 is the end.
     pub(crate) fn poll_read_from(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         self.make_room();

@@ -4,23 +4,22 @@
 //! timer is touched only for who is slow, and the end of the server is a flag until it comes.
 
 use super::input::Input;
+use super::stream::Stream;
 use super::{Drain, Place, after};
 use crate::bounds;
 use crate::metrics::Refused;
-use rustix::net::RecvFlags;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, timeout};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 /// A connection, and what has been read of it.
 pub(crate) struct Line<'p> {
-    stream: TcpStream,
+    stream: Stream,
     place: &'p Place,
     pub(crate) input: Input,
     pub(crate) output: Vec<u8>,
@@ -52,13 +51,13 @@ pub(crate) enum Woken {
 }
 
 /// How long somebody is waited for at the end.
-const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
+pub(super) const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
 /// As much as is kept for the answers of a connection that waits.
 const OUTPUT: usize = 4 * 1024;
 
 impl<'p> Line<'p> {
     /// A connection of which at most so much is kept unread.
-    pub(crate) fn new(stream: TcpStream, place: &'p Place, drain: &Drain, most: usize) -> Self {
+    pub(crate) fn new(stream: Stream, place: &'p Place, drain: &Drain, most: usize) -> Self {
         Self {
             stream,
             place,
@@ -73,7 +72,7 @@ impl<'p> Line<'p> {
     }
 
     /// The connection, and what has been read of it.
-    pub(crate) fn into_parts(self) -> (TcpStream, Vec<u8>) {
+    pub(crate) fn into_parts(self) -> (Stream, Vec<u8>) {
         let read = self.input.here().to_vec();
         (self.stream, read)
     }
@@ -91,7 +90,7 @@ impl<'p> Line<'p> {
     /// Whether the answer that is about to be written is the last: the server is stopping, and nothing more
     /// had been sent, neither what was read behind it nor what was not read yet. Whoever never pauses has
     /// always sent more, and is told to go all the same.
-    pub(crate) fn is_last(&self, nothing_behind: bool) -> bool {
+    pub(crate) fn is_last(&mut self, nothing_behind: bool) -> bool {
         let at_the_latest = match self.draining {
             Some(at_the_latest) => at_the_latest,
             // The end came after the last bytes and before their answer.
@@ -102,10 +101,7 @@ impl<'p> Line<'p> {
             return Instant::now() >= at_the_latest;
         }
         // What came before the end may still lie in the socket.
-        let mut byte = [0; 1];
-        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let more = matches!(rustix::net::recv(&self.stream, &mut byte[..], peek), Ok((1.., _)));
-        !more || Instant::now() >= at_the_latest
+        !self.stream.has_more() || Instant::now() >= at_the_latest
     }
 
     // === writing ===
@@ -179,7 +175,10 @@ impl<'p> Line<'p> {
     /// more, and has the rest of the moment to take what was written.
     pub(crate) async fn close(mut self) -> io::Result<()> {
         self.flush().await?;
-        self.stream.shutdown().await?;
+        // Under TLS it says goodbye, for which there may be no room.
+        timeout(LINGER, self.stream.shutdown())
+            .await
+            .map_err(|_late| io::ErrorKind::TimedOut)??;
         self.wait_within(LINGER);
         let mut left = bounds::LINGER_BYTES;
         loop {
@@ -199,15 +198,21 @@ impl<'p> Line<'p> {
 
 /// Writes as much as the socket takes, until all is written or the time is over.
 fn write_some(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     deadline: &mut Deadline,
     rest: &mut &[u8],
     context: &mut Context<'_>,
 ) -> Poll<io::Result<()>> {
-    while !rest.is_empty() {
-        match Pin::new(&mut *stream).poll_write(context, rest) {
-            Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            Poll::Ready(Ok(written)) => *rest = rest.get(written..).unwrap_or_default(),
+    loop {
+        let stream = Pin::new(&mut *stream);
+        let written = match rest.is_empty() {
+            true => stream.poll_flush(context).map_ok(|()| None),
+            false => stream.poll_write(context, rest).map_ok(Some),
+        };
+        match written {
+            Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
+            Poll::Ready(Ok(Some(0))) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Poll::Ready(Ok(Some(written))) => *rest = rest.get(written..).unwrap_or_default(),
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => {
                 ready!(deadline.poll(context));
@@ -215,7 +220,6 @@ fn write_some(
             }
         }
     }
-    Poll::Ready(Ok(()))
 }
 
 // === impl Deadline ===

@@ -54,6 +54,20 @@ pub(crate) const TABLE: &[Setting] = &[
     ),
     setting("memory.budget", "SIZE", "256MiB", "Memory for states, never passed"),
     setting(
+        "tls.certificate",
+        "FILE",
+        "",
+        "A certificate and its chain, in PEM; the listeners of tls.listeners speak TLS then",
+    ),
+    setting("tls.key", "FILE", "", "The private key of tls.certificate, in PEM"),
+    setting(
+        "tls.client_authority",
+        "FILE",
+        "",
+        "Certificates, in PEM, of whoever signs those that clients must show",
+    ),
+    setting("tls.listeners", "NAMES", "http,resp,admin", "Which listeners speak TLS"),
+    setting(
         "http.listen",
         "ADDR",
         "127.0.0.1:8080",

@@ -82,6 +82,14 @@ pub(super) fn words(text: &str) -> Vec<String> {
     words.map(str::to_ascii_lowercase).collect()
 }
 
+/// Names of listeners.
+pub(super) fn listeners(text: &str) -> Result<(), String> {
+    match words(text).iter().find(|name| !["http", "resp", "admin"].contains(&name.as_str())) {
+        None => Ok(()),
+        Some(_) => Err("listeners are `http`, `resp` and `admin`".to_owned()),
+    }
+}
+
 /// A text as YAML reads it back.
 pub(super) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);

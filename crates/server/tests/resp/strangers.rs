@@ -2,6 +2,7 @@
 
 use crate::support::Server;
 use crate::talk::{APP, OPS, Said, Talk, error, list, numbers, simple, split, text};
+use std::time::{Duration, Instant};
 
 const NO_AUTH: &str = "NOAUTH Authentication required.";
 const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -115,21 +116,26 @@ fn only_operators_reset() {
 }
 
 #[test]
-fn whoever_guesses_is_sent_away() {
+#[expect(clippy::disallowed_methods, reason = "waiting takes time")]
+fn whoever_guesses_waits_longer_each_time_and_is_sent_away() {
     let server = Server::with_users(&[]);
     let mut talk = server.talk();
-    talk.try_send(&list(&split("AUTH app wrong")).repeat(20));
-    talk.try_send(&list(&split("PING")));
-    assert_eq!(talk.rest(), format!("-{WRONG}\r\n").repeat(10).into_bytes());
+    for wait in [20, 40, 80, 160, 320, 640] {
+        let asked = Instant::now();
+        assert_eq!(talk.ask("AUTH app wrong"), error(WRONG));
+        assert!(asked.elapsed() >= Duration::from_millis(wait), "{wait} ms");
+    }
+    assert_eq!(talk.rest(), b"");
     let mut talk = server.talk();
     talk.try_send(&list(&split("HELLO 3 AUTH app wrong")).repeat(20));
-    assert_eq!(talk.rest(), format!("-{WRONG}\r\n").repeat(10).into_bytes());
+    talk.try_send(&list(&split("PING")));
+    assert_eq!(talk.rest(), format!("-{WRONG}\r\n").repeat(6).into_bytes());
     // Starting over does not make guesses free.
     let mut talk = server.talk();
     talk.try_send(&[list(&split("AUTH app wrong")), list(&[b"RESET"])].concat().repeat(20));
     talk.finish();
     let heard = String::from_utf8(talk.rest()).unwrap();
-    assert_eq!(heard.matches("WRONGPASS").count(), 10, "{heard}");
+    assert_eq!(heard.matches("WRONGPASS").count(), 6, "{heard}");
 }
 
 #[test]

@@ -10,11 +10,12 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate::{
     Attributes, Check, DecidedBy, Decision, Limiter, NamedTake, Outcome, Report, ReportError,
 };
 use tidegate::{Settled, Span, Store, Verdict};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// Answers commands; one for each worker.
 pub(crate) struct Handler<S> {
@@ -49,7 +50,9 @@ pub(crate) enum Next {
 pub(crate) type Batch<'b> = SmallVec<[(&'b [u8], Throttle); 4]>;
 
 /// Wrong tokens after which a connection is closed.
-const MOST_WRONG: u32 = 10;
+const MOST_WRONG: u32 = 6;
+/// How long the answer to the first wrong token takes; every further one takes twice as long.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
 /// A name of a client.
 const LONGEST_NAME: usize = 128;
 
@@ -137,8 +140,8 @@ impl<S: Store + 'static> Handler<S> {
                 reply::simple(out, "OK");
                 return Next::Close;
             }
-            (b"AUTH", _) => return self.auth(rest, session, out),
-            (b"HELLO", _) => return self.hello(rest, session, out),
+            (b"AUTH", _) => return self.auth(rest, session, out).await,
+            (b"HELLO", _) => return self.hello(rest, session, out).await,
             (b"RESET", _) => {
                 // Guesses stay counted: whoever starts over has not guessed less.
                 let (number, wrong) = (session.number, session.wrong);
@@ -171,7 +174,7 @@ impl<S: Store + 'static> Handler<S> {
         Next::Command
     }
 
-    fn auth(&self, words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) -> Next {
+    async fn auth(&self, words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) -> Next {
         let (name, token) = match words {
             [token] => (None, *token),
             [name, token] => (Some(*name), *token),
@@ -188,7 +191,7 @@ impl<S: Store + 'static> Handler<S> {
             reply::simple(out, "OK");
             return Next::Command;
         }
-        self.refused(session, out)
+        self.refused(session, out).await
     }
 
     fn login(&self, name: Option<&[u8]>, token: &[u8], session: &mut Session) -> bool {
@@ -197,15 +200,18 @@ impl<S: Store + 'static> Handler<S> {
         role.is_some()
     }
 
-    fn refused(&self, session: &mut Session, out: &mut Vec<u8>) -> Next {
+    /// Whoever guesses waits longer from guess to guess; nobody else waits with them.
+    async fn refused(&self, session: &mut Session, out: &mut Vec<u8>) -> Next {
         self.metrics.refused(Refused::Unauthorized);
+        sleep(FIRST_WAIT.saturating_mul(1_u32.checked_shl(session.wrong).unwrap_or(u32::MAX)))
+            .await;
         session.wrong = session.wrong.saturating_add(1);
         reply::error(out, "WRONGPASS invalid username-password pair or user is disabled.");
         if session.wrong >= MOST_WRONG { Next::Close } else { Next::Command }
     }
 
     /// `HELLO [2|3 [AUTH name token] [SETNAME name]]`
-    fn hello(&self, words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) -> Next {
+    async fn hello(&self, words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) -> Next {
         let dialect = match words.first().copied() {
             None => session.dialect,
             Some(b"2") => Dialect::Two,
@@ -227,7 +233,7 @@ impl<S: Store + 'static> Handler<S> {
             && self.users.unnamed().is_none()
             && !self.login(Some(user), token, session)
         {
-            return self.refused(session, out);
+            return self.refused(session, out).await;
         }
         if session.role.is_none() {
             reply::error(

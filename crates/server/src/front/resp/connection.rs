@@ -10,11 +10,10 @@ use super::reply;
 use super::wire::{self, Most, ProtocolError, Read, Words};
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Drain, Line, Place, Woken};
+use crate::net::{Drain, Line, Place, Stream, Woken};
 use std::io;
 use std::mem;
 use tidegate::Store;
-use tokio::net::TcpStream;
 
 /// How far some bytes were answered.
 struct Answered {
@@ -34,7 +33,7 @@ enum Then {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Store + 'static>(
-    stream: TcpStream,
+    stream: Stream,
     handler: &Handler<S>,
     place: &Place,
     drain: &Drain,

@@ -1,16 +1,13 @@
-//! Watches the policy file.
+//! Watches files.
 //!
-//! Looking at the file four times a second costs nothing that anybody could measure, and sees what the
+//! Looking at a file four times a second costs nothing that anybody could measure, and sees what the
 //! kernel's notices miss: links that are swapped somewhere on the way (as mounted configuration is), network
 //! file systems, files that did not exist yet.
 
-use super::{Rulebook, Sure};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tidegate::Store;
 
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
 
@@ -24,24 +21,23 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// Reads the policy again whenever its file has changed, for ever.
-pub(crate) async fn watch<S: Store + 'static>(rulebook: Arc<Rulebook<S>>) {
-    let Some(path) = rulebook.file().map(Path::to_owned) else { return };
-    // It was read when the server started, and may have changed since: the first look is at a new file.
+/// Calls `read`, on a thread where it may take its time, whenever one of the files has changed, for ever.
+pub(crate) async fn on_change(
+    name: &'static str,
+    paths: Vec<PathBuf>,
+    read: impl Fn() + Clone + Send + 'static,
+) {
+    // They were read when the server started, and may have changed since: the first look is at new files.
     let (mut known, mut last) = (None, None);
     let mut ticks = tokio::time::interval(LOOKED_AT_EVERY);
     loop {
         ticks.tick().await;
-        let now = Stamp::of(&path);
+        let now: Option<Vec<Stamp>> = paths.iter().map(|path| Stamp::of(path)).collect();
         // A file that is being written changes from look to look; it is read when it rests.
         if now.is_some() && now != known && now == last {
-            known = now;
-            let rulebook = Arc::clone(&rulebook);
-            let read = tokio::task::spawn_blocking(move || rulebook.reload(Sure::Careful));
-            if read.await.is_err() {
-                tracing::error!(
-                    "reading the policy met a mistake of ours; the policy is not changed"
-                );
+            known.clone_from(&now);
+            if tokio::task::spawn_blocking(read.clone()).await.is_err() {
+                tracing::error!("reading the {name} met a mistake of ours; it is not changed");
             }
         }
         last = now;

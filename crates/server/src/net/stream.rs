@@ -1,0 +1,113 @@
+//! A connection's bytes, as they are or under TLS.
+
+use crate::bounds;
+use rustix::net::RecvFlags;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    /// It is large, and most connections are plain.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+const HANDSHAKE: Duration = Duration::from_secs(bounds::HANDSHAKE_SECONDS);
+
+impl Stream {
+    /// Agrees with the other side on keys. Whoever speaks no TLS, or takes too long over it, is let go.
+    pub(crate) async fn under_tls(stream: TcpStream, acceptor: &TlsAcceptor) -> io::Result<Self> {
+        let accepted = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+        Ok(Self::Tls(Box::new(accepted.map_err(|_late| io::ErrorKind::TimedOut)??)))
+    }
+
+    /// Writes as much as the socket takes at once. Under TLS that is nothing: what is written has to be
+    /// flushed besides.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.try_write(bytes),
+            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Whether something has arrived that was not read yet.
+    pub(crate) fn has_more(&mut self) -> bool {
+        let socket = match self {
+            Self::Plain(stream) => &*stream,
+            Self::Tls(stream) => {
+                let (socket, session) = stream.get_mut();
+                let state = session.process_new_packets();
+                if state.is_ok_and(|state| state.plaintext_bytes_to_read() > 0) {
+                    return true;
+                }
+                &*socket
+            }
+        };
+        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        matches!(rustix::net::recv(socket, &mut [0; 1][..], peek), Ok((1.., _)))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}
