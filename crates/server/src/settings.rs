@@ -29,6 +29,9 @@ use tidegate_policy::{Document, Value, printable};
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) policy: Option<PathBuf>,
+    pub(crate) store: StoreUrl,
+    pub(crate) redis_timeout: Duration,
+    pub(crate) redis_connect_timeout: Duration,
     pub(crate) data_dir: PathBuf,
     pub(crate) secret_file: PathBuf,
     pub(crate) workers: usize,
@@ -47,6 +50,14 @@ pub(crate) struct Settings {
     pub(crate) log: Log,
     /// Every setting as text, and where it comes from.
     given: Given,
+}
+
+/// Where states live.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum StoreUrl {
+    Memory,
+    /// It may hold a password, so it shows nowhere.
+    Redis(String),
 }
 
 /// A listener.
@@ -131,7 +142,8 @@ impl Settings {
                 section = group;
             }
             let indent = if group.is_empty() { "" } else { "  " };
-            let shown = format!("{indent}{name}: {}", value::quoted(value));
+            let shown =
+                format!("{indent}{name}: {}", value::quoted(&value::without_password(value)));
             text.push_str(&format!("{shown:<44} # {origin}\n"));
         }
         text
@@ -144,16 +156,16 @@ impl Settings {
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         let secret_file =
             path(reader.text("secret_file")).unwrap_or_else(|| data_dir.join("secret"));
-        reader.check("store", |text| match text {
-            "memory:" => Ok(()),
-            _ => Err("this server counts in its own memory; write `memory:`".to_owned()),
-        });
+        let store = reader.hidden("store", value::store).unwrap_or(StoreUrl::Memory);
         let of_http = ["header_timeout", "body_timeout"];
         let http = reader.listen("http", of_http);
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
         let admin = reader.listen("admin", of_http);
         let settings = Self {
             policy: path(reader.text("policy")),
+            store,
+            redis_timeout: reader.time("redis.timeout"),
+            redis_connect_timeout: reader.time("redis.connect_timeout"),
             secret_file,
             workers: reader.check("workers", value::workers).unwrap_or(1),
             memory_budget: reader.check("memory.budget", value::bytes).unwrap_or(0),
@@ -204,6 +216,16 @@ impl<'g> Reader<'g> {
                 None
             }
         }
+    }
+
+    /// The same for what may hold a password: the text is not repeated.
+    fn hidden<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&'g str) -> Result<T, String>,
+    ) -> Option<T> {
+        let (text, origin) = self.given.get(name)?;
+        read(text).map_err(|error| self.problems.push(format!("{origin}: {error}"))).ok()
     }
 
     fn time(&mut self, name: &str) -> Duration {
@@ -354,6 +376,15 @@ fn from_environment(
             Some(setting) => _ = given.insert(setting.name, (text, Origin::Variable(variable))),
             None => problems.push(Setting::unknown_variable(&variable)),
         }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory:",
+            Self::Redis(_) => "redis:",
+        })
     }
 }
 

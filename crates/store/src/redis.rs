@@ -20,12 +20,12 @@
 //!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. A
 //!   shape whose tag is taken by another writes itself out instead, and takes more memory.
 
+mod breaker;
 mod link;
 mod registry;
 mod script;
 mod wire;
 
-use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::key::Secret;
 use crate::store::{Answer, Charged, Part, ReceiptId, Settled, Settlement, Store};
@@ -33,7 +33,7 @@ use link::Link;
 use registry::Registry;
 use script::{Call, Reply, Times, Verb};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{
     Ask, Cost, Decision, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written,
 };
@@ -67,6 +67,8 @@ pub struct RedisSettings {
     pub timeout: Span,
     /// How long connecting may take.
     pub connect_timeout: Span,
+    /// How many questions may wait for their answer; the next is an error at once.
+    pub in_flight: usize,
 }
 
 /// States in a Redis or Valkey server.
@@ -83,11 +85,6 @@ pub struct Redis {
     link: Arc<Link>,
     registry: Registry,
     timeout: Span,
-    /// For deadlines only; decisions go by the server's time.
-    clock: Clock,
-    /// The server's time less ours, in nanoseconds, as of the last reply.
-    /// Relaxed: any recent value will do.
-    offset: AtomicI64,
     /// The time that scripts are told instead of reading it, in microseconds; the largest number is none. For
     /// tests. Relaxed: a test that sets it and calls that read it are ordered by the test itself.
     test_time: AtomicU64,
@@ -106,7 +103,14 @@ impl RedisSettings {
     #[must_use]
     pub fn new(url: &str) -> Self {
         let (timeout, connect_timeout) = (Span::from_millis(50), Span::from_secs(1));
-        Self { url: url.to_owned(), timeout, connect_timeout }
+        Self { url: url.to_owned(), timeout, connect_timeout, in_flight: 1_024 }
+    }
+}
+
+impl RedisSettings {
+    /// The longest that anything takes.
+    fn patience(&self) -> Span {
+        self.timeout.max(self.connect_timeout)
     }
 }
 
@@ -122,26 +126,29 @@ impl std::fmt::Debug for RedisSettings {
 impl Redis {
     /// Connects, and checks that this deployment's secret is the one whose states the server holds.
     pub async fn connect(settings: &RedisSettings, secret: &Secret) -> Result<Self, StoreError> {
-        let link = Arc::new(Link::open(settings).await?);
+        let (store, first) = Self::over(settings, secret).await?;
+        first.map(|()| store)
+    }
+
+    /// The same, but a server that cannot be reached yet is no reason not to begin: it is tried again and again, and until
+    /// it answers, every call is an error at once. What no patience would mend, such as another secret, is an error here.
+    pub async fn open(settings: &RedisSettings, secret: &Secret) -> Result<Self, StoreError> {
+        Ok(Self::over(settings, secret).await?.0)
+    }
+
+    async fn over(
+        settings: &RedisSettings,
+        secret: &Secret,
+    ) -> Result<(Self, Result<(), StoreError>), StoreError> {
+        let (link, first) = Link::open(settings, secret).await?;
+        let link = Arc::new(link);
         let store = Self {
             registry: Registry::new(Arc::clone(&link)),
-            link: Arc::clone(&link),
+            link,
             timeout: settings.timeout,
-            clock: Clock::system(),
-            offset: AtomicI64::new(0),
             test_time: AtomicU64::new(u64::MAX),
         };
-        let sent = store.clock.now().steady;
-        let (seconds, micros): (u64, u64) = ::redis::cmd("TIME")
-            .query_async(&mut link.connection().await?)
-            .await
-            .map_err(|error| link.error(error))?;
-        let theirs = Span::from_nanos(micros.saturating_mul(1_000));
-        let theirs =
-            Timestamp::EPOCH.after(Span::from_secs(seconds)).and_then(|at| at.after(theirs));
-        store.learn_time(sent, &Reply::Late(theirs.unwrap_or(Timestamp::END)));
-        verify(&link, secret).await?;
-        Ok(store)
+        Ok((store, first))
     }
 
     /// Tells scripts this time instead of the server's, in whole microseconds.
@@ -152,8 +159,11 @@ impl Redis {
 
     /// Calls the script; whatever happens on the way, no longer than the timeout.
     async fn call(&self, call: Call<'_>) -> Result<Reply, StoreError> {
+        let _room = self.link.enter()?;
         let answered = tokio::time::timeout(self.timeout.into(), self.call_until_told(call)).await;
-        answered.unwrap_or(Err(StoreError::TimedOut(self.timeout)))
+        let answered = answered.unwrap_or(Err(StoreError::TimedOut(self.timeout)));
+        self.link.heard(&answered);
+        answered
     }
 
     /// Runs a script until it knows all shapes it meets.
@@ -161,16 +171,18 @@ impl Redis {
         for limit in call.limits() {
             self.supports(limit)?;
         }
-        let started = self.clock.now().steady;
+        let started = self.link.now();
         let tags = self.registry.tags(call.limits()).await?;
         let mut told = Vec::new();
         let mut guess = None;
         for _ in 0..MOST_TRIES {
-            let sent = self.clock.now().steady;
+            let sent = self.link.now();
             let mut times = self.times(sent);
             times.guess = guess.unwrap_or(times.guess);
             let reply = script::run(&self.link, &call, &tags, &told, times).await?;
-            self.learn_time(sent, &reply);
+            if times.test.is_none() {
+                self.link.learn_time(sent, &reply);
+            }
             match reply {
                 Reply::UnknownShape(tag, place) => {
                     let asking = call.limits().nth(place).ok_or_else(garbled)?;
@@ -178,7 +190,7 @@ impl Redis {
                 }
                 Reply::Moved(now) => guess = Some(now),
                 // Late by a clock we had misjudged, perhaps: now we know it better.
-                Reply::Late(_) if self.clock.now().steady.since(started) < self.timeout => {}
+                Reply::Late(_) if self.link.now().since(started) < self.timeout => {}
                 Reply::Late(_) => return Err(StoreError::TimedOut(self.timeout)),
                 Reply::Found { .. } | Reply::Over | Reply::Already => return Ok(reply),
             }
@@ -206,25 +218,9 @@ impl Redis {
             let guess = Timestamp::from_nanos(micros.saturating_mul(1_000));
             return Times { test, deadline: 0, guess };
         }
-        let now = sent.as_nanos().saturating_add_signed(self.offset.load(Ordering::Relaxed));
-        let deadline = now.saturating_add(self.timeout.as_nanos()) / 1_000;
-        Times { test, deadline, guess: Timestamp::from_nanos(now) }
-    }
-
-    /// Learns the server's time from a reply: it was read somewhere between sending and now. A slow reply
-    /// says little, unless it says that we are wrong.
-    fn learn_time(&self, sent: Timestamp, reply: &Reply) {
-        let (Reply::Found { now: theirs, .. } | Reply::Moved(theirs) | Reply::Late(theirs)) = reply
-        else {
-            return;
-        };
-        let took = self.clock.now().steady.since(sent).as_nanos();
-        let quick = took < self.timeout.as_nanos() / 2 || matches!(reply, Reply::Late(_));
-        if self.test_time().is_none() && quick {
-            let ours = i128::from(sent.as_nanos()).saturating_add(i128::from(took / 2));
-            let offset = i128::from(theirs.as_nanos()).saturating_sub(ours);
-            self.offset.store(i64::try_from(offset).unwrap_or(0), Ordering::Relaxed);
-        }
+        let guess = self.link.theirs(sent);
+        let deadline = guess.as_nanos().saturating_add(self.timeout.as_nanos()) / 1_000;
+        Times { test, deadline, guess }
     }
 }
 
@@ -251,32 +247,6 @@ impl<'l> Found<'l> {
     }
 }
 
-/// Leaves the verifier of the secret with the server, or compares it with the one that is there.
-async fn verify(link: &Link, secret: &Secret) -> Result<(), StoreError> {
-    let connection = &mut link.connection().await?;
-    let unreachable = |error| link.error(error);
-    let ours = format!("{:032x}", secret.verifier());
-    let mut set = ::redis::cmd("SET");
-    set.arg(VERIFIER_KEY).arg(&ours).arg("NX").arg("EX").arg(KEPT_SECONDS);
-    let () = set.query_async(connection).await.map_err(unreachable)?;
-    let (theirs, _): (String, i64) = ::redis::pipe()
-        .cmd("GET")
-        .arg(VERIFIER_KEY)
-        .cmd("EXPIRE")
-        .arg(VERIFIER_KEY)
-        .arg(KEPT_SECONDS)
-        .query_async(connection)
-        .await
-        .map_err(unreachable)?;
-    if theirs == ours {
-        return Ok(());
-    }
-    Err(StoreError::Broken(
-        "the server holds the states of another secret; use that secret, or another database"
-            .to_owned(),
-    ))
-}
-
 // === the contract ===
 
 impl Store for Redis {
@@ -290,7 +260,7 @@ impl Store for Redis {
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
-        let now = self.times(self.clock.now().steady).guess;
+        let now = self.times(self.link.now()).guess;
         let mut charged = Charged { at: now, decisions: vec![], receipts: vec![] };
         for take in takes {
             let call = Call {
@@ -361,8 +331,16 @@ impl Store for Redis {
         for state in states {
             delete.arg(wire::key(*state).as_slice());
         }
-        let mut connection = self.link.connection().await?;
-        delete.query_async(&mut connection).await.map_err(|error| self.link.error(error))
+        let delete = &delete;
+        let ask = self
+            .link
+            .ask(|mut connection| async move { delete.query_async(&mut connection).await });
+        let asked = tokio::time::timeout(self.timeout.into(), ask).await;
+        asked.unwrap_or(Err(StoreError::TimedOut(self.timeout)))
+    }
+
+    fn complaint(&self) -> Option<String> {
+        self.link.complaint()
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {

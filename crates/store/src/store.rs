@@ -63,6 +63,11 @@ pub trait Store: Send + Sync {
     /// cannot count is refused then and not at the first request.
     fn supports(&self, limit: &Limit) -> Result<(), StoreError>;
 
+    /// Why it is not asked at the moment, for stores that can be away.
+    fn complaint(&self) -> Option<String> {
+        None
+    }
+
     /// How full it is, for stores that can fill up.
     fn gauges(&self) -> Option<Gauges> {
         None

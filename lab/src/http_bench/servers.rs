@@ -121,7 +121,14 @@ fn tidegate(program: &Path, place: &Place<'_>) -> io::Result<Command> {
     fs::write(&policy, format!("version: 1\nrules:\n  - {rule}\n"))?;
     let mut command = Command::new(program);
     command.arg("serve").arg("--policy").arg(policy).arg("--data-dir").arg(data);
-    command.args(["--http-listen", &place.address.to_string(), "--admin-listen", "off"]);
+    command.args([
+        "--http-listen",
+        &place.address.to_string(),
+        "--admin-listen",
+        "off",
+        "--resp-listen",
+        "off",
+    ]);
     Ok(command)
 }
 

@@ -5,7 +5,7 @@ use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Door, Drain, Fronts, Place, Versions, Workers, serve};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
-use crate::settings::{Flags, Listen, Settings};
+use crate::settings::{Flags, Listen, Settings, StoreUrl};
 use crate::tls::Certificate;
 use crate::{files, log, watch};
 use clap::Args;
@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate::http::HeaderStyle;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret, Span, Store};
+use tidegate_store::{Redis, RedisSettings};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
@@ -62,6 +64,7 @@ struct Addresses {
     admin: Option<SocketAddr>,
 }
 
+const STORE_LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
 const HTTP: usize = 0;
 const RESP: usize = 1;
 
@@ -104,25 +107,74 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
     let certificate = settings.tls.clone().map(Certificate::read).transpose()?;
     let text = policy_text(settings.policy.as_deref())?;
     let policy = read_policy(settings.policy.as_deref(), &text)?;
-    let store = Memory::with_budget(clock.clone(), settings.memory_budget);
-    let settle_within = u64::try_from(settings.settle_within.as_nanos()).unwrap_or(u64::MAX);
-    let limiter = Limiter::new(policy, store, secret.clone(), clock.clone())?
-        .settling_within(Span::from_nanos(settle_within));
-    let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
-    let ground = Ground {
-        secret: secret.clone(),
-        clock: clock.clone(),
-        metrics: Arc::clone(&metrics),
-        health: Arc::clone(&health),
-        data_dir: settings.data_dir.clone(),
-        file: settings.policy.clone(),
-    };
-    let rulebook = Arc::new(Rulebook::open(limiter.clone(), ground, text)?);
-    tokio::task::spawn_local(log::tell_left_out(bounded, Arc::clone(&metrics)));
-    let drain = Drain::default();
-    let shared =
-        Shared { settings, clock, secret, metrics, health, limiter, rulebook, certificate, drain };
-    shared.serve(out).await
+    let before = Before { settings, clock, secret, certificate, text, policy, bounded };
+    match before.settings.store.clone() {
+        StoreUrl::Memory => {
+            let budget = before.settings.memory_budget;
+            let store = Memory::with_budget(before.clock.clone(), budget);
+            before.serve(store, out).await
+        }
+        StoreUrl::Redis(url) => {
+            let span = |time: Duration| {
+                Span::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+            };
+            let redis = RedisSettings {
+                timeout: span(before.settings.redis_timeout),
+                connect_timeout: span(before.settings.redis_connect_timeout),
+                ..RedisSettings::new(&url)
+            };
+            let store = Redis::open(&redis, &before.secret).await;
+            before.serve(store.map_err(|error| format!("store: {error}"))?, out).await
+        }
+    }
+}
+
+/// What there is before anything is counted.
+struct Before {
+    settings: Settings,
+    clock: Clock,
+    secret: Secret,
+    certificate: Option<Arc<Certificate>>,
+    text: Vec<u8>,
+    policy: Policy,
+    bounded: Arc<log::Bounded>,
+}
+
+impl Before {
+    async fn serve<S: Store + 'static>(
+        self,
+        store: S,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        let Self { settings, clock, secret, certificate, text, policy, bounded } = self;
+        let settle_within = u64::try_from(settings.settle_within.as_nanos()).unwrap_or(u64::MAX);
+        let limiter = Limiter::new(policy, store, secret.clone(), clock.clone())?
+            .settling_within(Span::from_nanos(settle_within));
+        let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
+        let ground = Ground {
+            secret: secret.clone(),
+            clock: clock.clone(),
+            metrics: Arc::clone(&metrics),
+            health: Arc::clone(&health),
+            data_dir: settings.data_dir.clone(),
+            file: settings.policy.clone(),
+        };
+        let rulebook = Arc::new(Rulebook::open(limiter.clone(), ground, text)?);
+        tokio::task::spawn_local(log::tell_left_out(bounded, Arc::clone(&metrics)));
+        let drain = Drain::default();
+        let shared = Shared {
+            settings,
+            clock,
+            secret,
+            metrics,
+            health,
+            limiter,
+            rulebook,
+            certificate,
+            drain,
+        };
+        shared.serve(out).await
+    }
 }
 
 impl<S: Store + 'static> Shared<S> {
@@ -140,6 +192,7 @@ impl<S: Store + 'static> Shared<S> {
         // Signals are heard from before the first request on.
         let signals = Signals::new()?;
         self.greet(&addresses, out)?;
+        self.look_after_the_store();
         self.health.enter(Stage::Serving);
         self.watch();
         let (admitting, operators) = (TaskTracker::new(), TaskTracker::new());
@@ -188,6 +241,34 @@ impl<S: Store + 'static> Shared<S> {
             let read = move || renew(&certificate, &health);
             tokio::task::spawn_local(watch::on_change("certificate", paths, read));
         }
+    }
+
+    /// Says so when the store is not asked: rules do then what they say for that case.
+    fn look_after_the_store(&self) {
+        if S::AT_ONCE {
+            return;
+        }
+        let (limiter, health) = (self.limiter.clone(), Arc::clone(&self.health));
+        let mut known = None;
+        let mut look = move || {
+            let complaint = limiter.store().complaint();
+            match (&known, &complaint) {
+                (None, Some(why)) => tracing::error!("the store is not asked: {why}"),
+                (Some(_), None) => tracing::info!("the store is asked again"),
+                _ => {}
+            }
+            health.complain("store", complaint.clone());
+            known = complaint;
+        };
+        // Once before anybody is told that we are ready.
+        look();
+        tokio::task::spawn_local(async move {
+            let mut ticks = tokio::time::interval(STORE_LOOKED_AT_EVERY);
+            loop {
+                ticks.tick().await;
+                look();
+            }
+        });
     }
 
     /// What a listener does with a connection, if it speaks TLS.

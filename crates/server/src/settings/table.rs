@@ -31,7 +31,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "",
         "The rules; without one, 15 requests a second per client address",
     ),
-    setting("store", "URL", "memory:", "Where states live"),
+    setting(
+        "store",
+        "URL",
+        "memory:",
+        "Where states live: `memory:`, or `redis://host:6379/` for all nodes together",
+    ),
     setting(
         "data_dir",
         "DIR",
@@ -53,6 +58,8 @@ pub(crate) const TABLE: &[Setting] = &[
         "How long a stop waits for requests that were received",
     ),
     setting("memory.budget", "SIZE", "256MiB", "Memory for states, never passed"),
+    setting("redis.timeout", "TIME", "50ms", "How long a decision waits for the store"),
+    setting("redis.connect_timeout", "TIME", "1s", "How long connecting to the store may take"),
     setting(
         "tls.certificate",
         "FILE",

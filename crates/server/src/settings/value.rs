@@ -1,6 +1,7 @@
 //! What a value of a setting may look like.
 
-use super::LogFormat;
+use super::{LogFormat, StoreUrl};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tidegate::http::LegacyReset;
@@ -80,6 +81,28 @@ pub(super) fn level(text: &str) -> Result<tracing::Level, String> {
 pub(super) fn words(text: &str) -> Vec<String> {
     let words = text.split([',', ' ']).filter(|word| !word.is_empty());
     words.map(str::to_ascii_lowercase).collect()
+}
+
+/// `memory:`, or where a Redis or Valkey server is.
+pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
+    if text == "memory:" {
+        return Ok(StoreUrl::Memory);
+    }
+    if text.starts_with("redis://") || text.starts_with("redis+unix://") {
+        return Ok(StoreUrl::Redis(text.to_owned()));
+    }
+    Err("a store is written like `memory:`, `redis://user:password@host:6379/` or `redis+unix:///path`".to_owned())
+}
+
+/// An address without the password that it may hold.
+pub(super) fn without_password(text: &str) -> Cow<'_, str> {
+    let hidden = || {
+        let (scheme, rest) = text.split_once("://")?;
+        let (user, place) = rest.rsplit_once('@')?;
+        let (name, _) = user.split_once(':')?;
+        Some(format!("{scheme}://{name}:***@{place}"))
+    };
+    hidden().map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
 /// Names of listeners.

@@ -66,7 +66,7 @@ fn settings_that_make_no_sense() {
         (&["--workers", "0"], &["--workers"]),
         (&["--drain-timeout", "0s"], &["--drain-timeout"]),
         (&["--http-connections", "0"], &["--http-connections"]),
-        (&["--store", "redis://x"], &["--store"]),
+        (&["--store", "postgres://x"], &["--store"]),
         (&["--log-level", "loud", "--log-format", "xml"], &["--log-level", "--log-format"]),
         (&["--config", "nowhere.yaml"], &["nowhere.yaml"]),
     ] {

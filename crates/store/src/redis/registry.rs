@@ -55,13 +55,11 @@ impl Registry {
             return Ok(*tag);
         }
         let (tag, text) = (tag_of(limit), wire::shape_text(limit));
-        let mut connection = self.link.connection().await?;
         let mut invocation = script::REGISTER.prepare_invoke();
         invocation.key(REGISTRY_KEY).arg(tag).arg(text).arg(KEPT_SECONDS);
-        let ours: bool = invocation
-            .invoke_async(&mut connection)
-            .await
-            .map_err(|error| self.link.error(error))?;
+        let invocation = &invocation;
+        let ask = |mut connection| async move { invocation.invoke_async(&mut connection).await };
+        let ours: bool = self.link.ask(ask).await?;
         let mut known = lock(&self.known);
         if known.tags.len() >= MOST_TAGS {
             known.tags.clear();
@@ -81,11 +79,11 @@ impl Registry {
         if let Ok(shape) = self.known(tag) {
             return Ok(shape);
         }
-        let mut connection = self.link.connection().await?;
         let mut get = ::redis::cmd("HGET");
         get.arg(REGISTRY_KEY).arg(tag);
-        let text: Option<String> =
-            get.query_async(&mut connection).await.map_err(|error| self.link.error(error))?;
+        let get = &get;
+        let ask = |mut connection| async move { get.query_async(&mut connection).await };
+        let text: Option<String> = self.link.ask(ask).await?;
         let shape = match text {
             Some(text) => wire::parse_shape(&text)?,
             None => asking.clone(),

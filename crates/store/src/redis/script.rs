@@ -4,7 +4,7 @@ use super::link::Link;
 use super::wire::{self, Tag};
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
-use ::redis::{ErrorKind, RedisError, Script, ServerErrorKind, Value};
+use ::redis::{ErrorKind, RedisError, Script, ScriptInvocation, ServerErrorKind, Value};
 use std::sync::LazyLock;
 use tidegate_core::{Limit, Span, Take, Timestamp};
 
@@ -90,6 +90,18 @@ pub(super) async fn run(
     told: &[(u16, std::sync::Arc<Limit>)],
     clock: Times,
 ) -> Result<Reply, StoreError> {
+    let invocation = &invocation(call, tags, told, clock);
+    let ask = |mut connection| async move { invocation.invoke_async(&mut connection).await };
+    parse(link.ask(ask).await?)
+}
+
+/// A call as the server takes it.
+pub(super) fn invocation(
+    call: &Call<'_>,
+    tags: &[Tag],
+    told: &[(u16, std::sync::Arc<Limit>)],
+    clock: Times,
+) -> ScriptInvocation<'static> {
     let mut invocation = PLAN.prepare_invoke();
     for state in
         call.takes.iter().map(|take| take.state).chain(call.parts.iter().map(|part| part.state))
@@ -122,11 +134,10 @@ pub(super) async fn run(
     for (tag, shape) in told {
         invocation.arg(wire::shape(shape, *tag));
     }
-    let reply = invocation.invoke_async(&mut link.connection().await?).await;
-    parse(reply.map_err(|error| link.error(error))?)
+    invocation
 }
 
-fn parse(reply: Vec<Value>) -> Result<Reply, StoreError> {
+pub(super) fn parse(reply: Vec<Value>) -> Result<Reply, StoreError> {
     let mut words = reply.into_iter();
     let mut word = || words.next().map_or_else(|| Ok(Vec::new()), bytes);
     let kind = String::from_utf8_lossy(&word()?).into_owned();
@@ -166,6 +177,7 @@ pub(super) fn store_error(error: RedisError, timeout: Span) -> StoreError {
         || matches!(
             error.kind(),
             ErrorKind::Parse
+                | ErrorKind::InvalidClientConfig
                 | ErrorKind::UnexpectedReturnType
                 | ErrorKind::Server(ServerErrorKind::ResponseError)
         );

@@ -1,0 +1,255 @@
+//! Several servers that count in one Redis, and what they do when it is away.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may fail loudly")]
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use support::{Reply, Server, folder};
+
+/// A real Redis on a socket in a folder of its own, gone with the test.
+struct Redis {
+    folder: PathBuf,
+    child: Option<Child>,
+}
+
+impl Redis {
+    fn new() -> Self {
+        Self { folder: folder("redis"), child: None }
+    }
+
+    fn started() -> Self {
+        let mut redis = Self::new();
+        redis.start();
+        redis
+    }
+
+    fn start(&mut self) {
+        let child = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--dir"])
+            .arg(&self.folder)
+            .arg("--unixsocket")
+            .arg(self.folder.join("socket"))
+            .stdout(Stdio::null())
+            .spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    /// Ends it without a word, and all that it knew.
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        // What is left of its socket would look as if it were there.
+        let _ = std::fs::remove_file(self.folder.join("socket"));
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    fn url(&self) -> String {
+        format!("redis+unix://{}", self.folder.join("socket").display())
+    }
+
+    /// Says something to it, as soon as it is there.
+    fn tell(&self, words: &[&str]) {
+        let cli = || {
+            let socket = self.folder.join("socket");
+            Command::new("redis-cli").arg("-s").arg(socket).args(words).output().unwrap()
+        };
+        let told = std::iter::repeat_with(cli).find(|output| output.stdout == b"OK\n");
+        assert!(told.is_some());
+    }
+
+    /// A server that counts in it, under the secret of all.
+    fn server(&self, rules: &str, flags: &[&str]) -> Server {
+        self.server_at(&self.url(), rules, flags)
+    }
+
+    fn server_at(&self, url: &str, rules: &str, flags: &[&str]) -> Server {
+        let secret = self.folder.join("secret");
+        let policy = self.folder.join("policy.yaml");
+        std::fs::write(&policy, format!("version: 1\nrules: [{rules}]\n")).unwrap();
+        let [secret, policy] = [secret, policy].map(|path| path.to_str().unwrap().to_owned());
+        let mut all = vec!["--store", url, "--secret-file", &secret, "--policy", &policy];
+        all.extend(flags);
+        Server::start(&all)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+const LIMITED: &str =
+    "{ name: per-client, key: [ip], limits: [{ rate: 10/h, algorithm: fixed_window }] }";
+/// The machine may be busy; the tests that are about time say their own.
+const PATIENT: [&str; 4] = ["--redis-timeout", "10s", "--redis-connect-timeout", "30s"];
+
+fn by(reply: &Reply) -> String {
+    let verdict: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
+    verdict["decided_by"].as_str().unwrap().to_owned()
+}
+
+/// Waits until the store decides.
+fn until_asked(server: &Server) {
+    server.until("the store is asked", |server| server.get("/ready").body.contains("\"ready\""));
+}
+
+#[test]
+fn three_servers_share_one_limit() {
+    let redis = Redis::started();
+    let servers = [(); 3].map(|()| redis.server(LIMITED, &PATIENT));
+    servers.iter().for_each(until_asked);
+    let passed = std::thread::scope(|scope| {
+        let asking: Vec<_> = servers
+            .iter()
+            .map(|server| {
+                scope.spawn(|| {
+                    (0..20).filter(|_| server.check_ip("203.0.113.7").status == 200).count()
+                })
+            })
+            .collect();
+        asking.into_iter().map(|each| each.join().unwrap()).sum::<usize>()
+    });
+    assert_eq!(passed, 10);
+    let told = servers[0].check_ip("203.0.113.7");
+    assert_eq!((told.status, by(&told)), (429, "store".to_owned()));
+}
+
+/// It starts without the store, decides by what each rule says for that case, says that it is degraded, and asks the store
+/// as soon as there is one.
+#[test]
+fn a_server_starts_before_its_store() {
+    let mut redis = Redis::new();
+    let rules = format!(
+        "{LIMITED}, {{ name: login, match: {{ path: /login }}, key: [ip], limits: [1000/h], on_store_error: deny }}"
+    );
+    let server = redis.server(&rules, &PATIENT);
+    let local = server.check_ip("203.0.113.7");
+    assert_eq!((local.status, by(&local)), (200, "fallback".to_owned()));
+    let body = r#"{"attributes":{"ip":"203.0.113.8","method":"GET","path":"/login"}}"#;
+    let login = server.post("/v1/check", body);
+    assert_eq!((login.status, by(&login)), (429, "fallback".to_owned()));
+    server.until("it says so", |server| {
+        let ready = server.get("/ready");
+        ready.status == 200 && ready.body.contains("degraded") && ready.body.contains("store")
+    });
+    assert_eq!(server.get("/live").status, 200);
+    redis.start();
+    until_asked(&server);
+    let shared = server.check_ip("203.0.113.7");
+    assert_eq!((shared.status, by(&shared)), (200, "store".to_owned()));
+    assert_eq!(server.post("/v1/check", body).status, 200);
+}
+
+/// Killed and started anew, with everything it knew gone: nobody sees an error, and the server comes back to it by itself.
+#[test]
+fn a_store_that_is_killed_is_missed_and_found_again() {
+    let mut redis = Redis::started();
+    let server = redis.server(LIMITED, &PATIENT);
+    until_asked(&server);
+    assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
+    redis.kill();
+    // The connection is known to be gone at the first question at the latest.
+    server.until("it is missed", |server| by(&server.check_ip("203.0.113.7")) == "fallback");
+    for _ in 0..30 {
+        let reply = server.check_ip("203.0.113.9");
+        assert!(matches!(reply.status, 200 | 429), "{reply:?}");
+    }
+    // What each server may alone is limited too.
+    assert_eq!(server.check_ip("203.0.113.9").status, 429);
+    redis.start();
+    server.until("it is found again", |server| by(&server.check_ip("203.0.113.9")) == "store");
+}
+
+/// Stopped in the middle of it: whoever waits is answered after the timeout, the others at once, and what was sent and not
+/// answered counts for nothing when it goes on.
+#[test]
+fn a_store_that_stands_still_keeps_nobody_waiting_and_counts_no_ghosts() {
+    let redis = Redis::started();
+    let server = redis.server(LIMITED, &["--redis-timeout", "200ms"]);
+    until_asked(&server);
+    server.until("it is asked in time", |server| by(&server.check_ip("203.0.113.1")) == "store");
+    redis.signal("STOP");
+    let answers: Vec<Reply> = (0..50).map(|_| server.check_ip("203.0.113.7")).collect();
+    assert!(answers.iter().all(|reply| matches!(reply.status, 200 | 429)));
+    // At most so many waited in vain before it was no longer asked.
+    assert!(server.metric("tidegate_store_errors_total") >= 5);
+    assert_eq!(by(answers.last().unwrap()), "fallback");
+    redis.signal("CONT");
+    until_asked(&server);
+    // Nothing of it was counted: ten are left.
+    let passed = (0..30)
+        .map(|_| server.check_ip("203.0.113.7"))
+        .filter(|reply| by(reply) == "store" && reply.status == 200)
+        .count();
+    assert_eq!(passed, 10);
+}
+
+/// A store that answers, but not what it is there for: a user who may not run scripts. It is not taken for a store.
+#[test]
+fn a_store_that_only_answers_pings_is_not_asked() {
+    let redis = Redis::started();
+    redis.tell(&[
+        "ACL", "SETUSER", "tg", "on", ">hush", "~*", "+@all", "-evalsha", "-eval", "-script",
+    ]);
+    let server = redis.server_at(&format!("{}?user=tg&pass=hush", redis.url()), LIMITED, &PATIENT);
+    let ready = server.get("/ready").body;
+    assert!(ready.contains("degraded") && ready.contains("evalsha"), "{ready}");
+    assert_eq!(by(&server.check_ip("203.0.113.7")), "fallback");
+    redis.tell(&["ACL", "SETUSER", "tg", "+@all"]);
+    until_asked(&server);
+    assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
+    // And taken away again, while nobody asks.
+    redis.tell(&["ACL", "SETUSER", "tg", "-evalsha", "-eval", "-script"]);
+    server.until("it is noticed", |server| server.get("/ready").body.contains("evalsha"));
+    assert!(!server.log().contains("hush"), "{}", server.log());
+}
+
+#[test]
+fn a_server_with_another_secret_does_not_start() {
+    let redis = Redis::started();
+    let server = redis.server(LIMITED, &PATIENT);
+    until_asked(&server);
+    let data = redis.folder.join("other");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["serve", "--http-listen", "127.0.0.1:0", "--resp-listen", "off"])
+        .args(PATIENT)
+        .args(["--admin-listen", "off", "--store", &redis.url(), "--data-dir"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("the states of another secret"), "{told}");
+}
+
+#[test]
+fn a_password_shows_nowhere() {
+    let printed = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["serve", "--store", "redis://tg:hush@127.0.0.1:6379/", "--print-config"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(printed.stdout).unwrap();
+    assert!(text.contains("redis://tg:***@127.0.0.1:6379/") && !text.contains("hush"), "{text}");
+    for url in ["rediss://tg:hush@h/", "redis:tg:hush@h", "redis://tg:hush@h:port/"] {
+        let data = folder("password");
+        let refused = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["serve", "--store", url, "--http-listen", "127.0.0.1:0", "--data-dir"])
+            .arg(&data)
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{url}");
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(told.contains("store") && !told.contains("hush"), "{told}");
+        let _ = std::fs::remove_dir_all(&data);
+    }
+}
