@@ -1,0 +1,19 @@
+//! A policy file of any bytes: it is one, or its mistakes are told at places that are in it.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_policy::Policy;
+
+fuzz_target!(|bytes: &[u8]| {
+    match Policy::parse(bytes) {
+        Ok(policy) => policy.warnings().iter().for_each(|warning| assert!(!warning.to_string().is_empty())),
+        Err(error) => {
+            assert!(!error.problems().is_empty());
+            for problem in error.problems() {
+                let text = problem.to_string();
+                assert!(!text.contains(['\n', '\r', '\u{1b}']), "{text:?}");
+            }
+        }
+    }
+});

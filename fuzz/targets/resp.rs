@@ -1,0 +1,87 @@
+//! Bytes at the port for Redis clients: the parser as the server has it, against its own laws and against another parser.
+
+#![no_main]
+#![allow(dead_code, reason = "the parser's file is shared; not all of it is used here")]
+
+#[path = "../../crates/server/src/bounds.rs"]
+mod bounds;
+#[path = "../../crates/server/src/front/resp/wire.rs"]
+mod wire;
+
+use libfuzzer_sys::fuzz_target;
+use redis_protocol::resp2::decode::decode;
+use redis_protocol::resp2::types::OwnedFrame;
+use wire::{Most, Read, Words, read};
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = all(bytes, Most::KNOWN);
+    // What is said of the beginning is true however it is cut.
+    for cut in 0..bytes.len().min(96) {
+        let part = all(&bytes[..cut], Most::KNOWN);
+        let same = part.commands.iter().zip(&whole.commands).all(|(part, whole)| part == whole);
+        assert!(same && part.commands.len() <= whole.commands.len(), "cut at {cut}");
+        if let Some(needed) = part.needs
+            && whole.commands.len() > part.commands.len()
+        {
+            // Whoever waits for so many bytes does not wait for more than the command has.
+            let (_, end) = &whole.commands[part.commands.len()];
+            assert!(needed <= *end, "cut at {cut}: waits for {needed}, a command ends at {end}");
+        }
+    }
+    // A stranger may say less, and what they may say means the same.
+    let stranger = all(bytes, Most::UNKNOWN);
+    assert!(whole.commands.starts_with(&stranger.commands));
+    as_others_read_it(bytes);
+});
+
+/// Commands, each with where it ends, and how many bytes the next one waits for, counted from the beginning.
+struct All {
+    commands: Vec<(Vec<Vec<u8>>, usize)>,
+    needs: Option<usize>,
+}
+
+fn all(bytes: &[u8], most: Most) -> All {
+    let (mut at, mut commands, mut words) = (0, Vec::new(), Words::new());
+    loop {
+        let rest = &bytes[at..];
+        match read(rest, most, &mut words) {
+            Ok(Read::Command(length)) => {
+                assert!(length > 0 && length <= rest.len() && length <= most.bytes);
+                assert!(!words.is_empty() && words.len() <= most.words);
+                assert!(words.iter().all(|word| word.len() <= most.bulk));
+                at += length;
+                commands.push((words.iter().map(|word| word.to_vec()).collect(), at));
+            }
+            Ok(Read::Nothing(length)) => {
+                assert!(length > 0 && length <= rest.len());
+                at += length;
+            }
+            Ok(Read::More(least)) => {
+                assert!(least > rest.len(), "waits for what is here");
+                return All { commands, needs: Some(at + least) };
+            }
+            Err(_) => return All { commands, needs: None },
+        }
+    }
+}
+
+/// A list of strings that we read is one to another parser too, with the same words and the same end.
+fn as_others_read_it(bytes: &[u8]) {
+    let mut words = Words::new();
+    let (Some(b'*'), Ok(Read::Command(length))) =
+        (bytes.first(), read(bytes, Most::KNOWN, &mut words))
+    else {
+        return;
+    };
+    let Ok(Some((OwnedFrame::Array(frames), used))) = decode(bytes) else {
+        panic!("another parser reads no list");
+    };
+    let theirs: Vec<&[u8]> = frames
+        .iter()
+        .map(|frame| match frame {
+            OwnedFrame::BulkString(text) => text.as_slice(),
+            other => panic!("another parser reads {other:?}"),
+        })
+        .collect();
+    assert_eq!((words.as_slice(), length), (theirs.as_slice(), used));
+}
