@@ -48,3 +48,21 @@ fn line(said: &Said) -> String {
     let numbers: Vec<String> = numbers(said).iter().map(i64::to_string).collect();
     numbers.join(" ")
 }
+
+/// Parameters that change are an edit of the limit: what was used stays used, whichever way they go. A token of the first
+/// takes six minutes to come back, so nothing does while this runs.
+#[test]
+fn what_was_used_stays_used_when_parameters_change() {
+    let server = Server::start(&[]);
+    let mut talk = server.talk();
+    let mut ask = |parameters: &str| {
+        let said = numbers(&talk.ask(&format!("CL.THROTTLE k {parameters}")));
+        (said[0], said[1], said[2])
+    };
+    for left in [9, 8, 7, 6, 5] {
+        assert_eq!(ask("9 10 3600"), (0, 10, left));
+    }
+    assert_eq!(ask("19 20 3600"), (0, 20, 14)); // six of twenty
+    assert_eq!(ask("3 4 3600"), (1, 4, 0)); // six of four
+    assert_eq!(ask("9 10 3600"), (0, 10, 3)); // who was refused changed nothing: seven of ten
+}
