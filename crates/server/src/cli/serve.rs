@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate::http::HeaderStyle;
-use tidegate::{Clock, Limiter, Memory, Policy, Secret, Span, Store};
+use tidegate::{Clock, Limiter, Memory, Policy, Secret, Store};
 use tidegate_store::{Redis, RedisSettings};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -115,12 +115,9 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
             before.serve(store, out).await
         }
         StoreUrl::Redis(url) => {
-            let span = |time: Duration| {
-                Span::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-            };
             let redis = RedisSettings {
-                timeout: span(before.settings.redis_timeout),
-                connect_timeout: span(before.settings.redis_connect_timeout),
+                timeout: before.settings.redis_timeout.into(),
+                connect_timeout: before.settings.redis_connect_timeout.into(),
                 ..RedisSettings::new(&url)
             };
             let store = Redis::open(&redis, &before.secret).await;
@@ -147,9 +144,8 @@ impl Before {
         out: &mut impl Write,
     ) -> Result<(), Failure> {
         let Self { settings, clock, secret, certificate, text, policy, bounded } = self;
-        let settle_within = u64::try_from(settings.settle_within.as_nanos()).unwrap_or(u64::MAX);
         let limiter = Limiter::new(policy, store, secret.clone(), clock.clone())?
-            .settling_within(Span::from_nanos(settle_within));
+            .settling_within(settings.settle_within.into());
         let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
         let ground = Ground {
             secret: secret.clone(),

@@ -19,7 +19,8 @@ use crate::key::Secret;
 use crate::sync::{Mutex, lock};
 use ::redis::aio::MultiplexedConnection;
 use ::redis::io::tcp::TcpSettings;
-use ::redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, RedisError, RedisResult};
+use ::redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo};
+use ::redis::{RedisError, RedisResult};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -168,9 +169,12 @@ impl Shared {
 
     /// What a failed call means for its caller, and for the connection.
     fn failed(&self, error: RedisError, number: u64) -> StoreError {
+        // Who does not understand one answer does not know which answer the next one is.
+        let garbled = error.kind() == ErrorKind::Parse;
         let error = script::store_error(error, self.settings.timeout);
-        // Whoever refuses us may do so because of how the connection began: by another password, as a replica.
-        if let StoreError::Unavailable(_) | StoreError::Broken(_) = error {
+        // Whoever refuses us may do so because of how the connection began: by another password, as a replica. One key
+        // with another program's data under it is no reason to give up all others.
+        if garbled || matches!(error, StoreError::Unavailable(_)) {
             let mut state = lock(&self.state);
             if state.number == number {
                 state.connection = None;
@@ -293,8 +297,8 @@ impl Shared {
         Timestamp::from_nanos(ours.as_nanos().saturating_add_signed(offset))
     }
 
-    /// The server's time was read somewhere between sending and now. A slow reply says little, unless it says
-    /// that we are wrong.
+    /// The server's time was read somewhere between sending and now. A slow reply says little, unless nothing is
+    /// known yet, or it says that we are wrong.
     fn learn_time(&self, sent: Timestamp, reply: &Reply) {
         let (Reply::Found { now: theirs, .. } | Reply::Moved(theirs) | Reply::Late(theirs)) = reply
         else {
