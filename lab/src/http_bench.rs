@@ -10,41 +10,17 @@ mod servers;
 mod wire;
 
 use crate::rig::{
-    self,
+    self, Options,
+    install::Programs,
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
     template::Keys,
 };
 use crate::rounds::{Line, median, write_section};
-use clap::Args;
 use load::Asker;
-use servers::{Limits, Programs, Running, Server};
+use servers::{Limits, Running, Server};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Duration;
-
-/// What the experiment takes from the command line.
-#[derive(Args)]
-pub(crate) struct Options {
-    /// Prints a line of JSON for each case.
-    #[arg(long)]
-    json: bool,
-    /// Only cases whose name holds this.
-    #[arg(long, default_value = "")]
-    only: String,
-    /// Writes its section of BENCHMARKS.md.
-    #[arg(long)]
-    write: bool,
-    /// The binary of tidegate; unless told, the one beside this one.
-    #[arg(long)]
-    tidegate: Option<PathBuf>,
-    /// Rounds whose median counts.
-    #[arg(long, default_value_t = 9)]
-    rounds: usize,
-    /// How long one server is measured in a round.
-    #[arg(long, default_value_t = 2)]
-    seconds: u64,
-}
 
 const CONNECTIONS: u32 = 50;
 
@@ -104,7 +80,7 @@ Ours is `POST /v1/check` and `throttlecrab-server` is `POST /throttle`, both wit
 an empty 204: it parses no body and answers neither what remains nor when to come back.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let programs = Programs::found(options.tidegate.as_deref())?;
+    let programs = Programs::found(options, "nginx", "nginx-light")?;
     let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }

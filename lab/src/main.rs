@@ -32,11 +32,11 @@ enum Experiment {
     /// A hundred million strangers through a budget of 256 MiB.
     Flood(flood::Options),
     /// A check over HTTP, against `throttlecrab-server` and nginx; installs both.
-    Http(http_bench::Options),
+    Http(rig::Options),
     /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
     Policy(policy_bench::Options),
     /// A check over RESP, against Redis, a script in Redis and `throttlecrab-server`; installs them.
-    Resp(resp_bench::Options),
+    Resp(rig::Options),
 }
 
 fn main() -> ExitCode {

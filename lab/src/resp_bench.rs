@@ -11,41 +11,17 @@ mod servers;
 mod wire;
 
 use crate::rig::{
-    self,
+    self, Options,
+    install::Programs,
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
     template::Keys,
 };
 use crate::rounds::{Line, median, write_section};
-use clap::Args;
 use load::Asker;
-use servers::{Programs, Running, Server};
+use servers::{Running, Server};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Duration;
-
-/// What the experiment takes from the command line.
-#[derive(Args)]
-pub(crate) struct Options {
-    /// Prints a line of JSON for each case.
-    #[arg(long)]
-    json: bool,
-    /// Only cases whose name holds this.
-    #[arg(long, default_value = "")]
-    only: String,
-    /// Writes its section of BENCHMARKS.md.
-    #[arg(long)]
-    write: bool,
-    /// The binary of tidegate; unless told, the one beside this one.
-    #[arg(long)]
-    tidegate: Option<PathBuf>,
-    /// Rounds whose median counts.
-    #[arg(long, default_value_t = 9)]
-    rounds: usize,
-    /// How long one server is measured in a round.
-    #[arg(long, default_value_t = 2)]
-    seconds: u64,
-}
 
 const CONNECTIONS: u32 = 50;
 const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
@@ -102,7 +78,7 @@ a token bucket by `EVALSHA`, the same limit. `redis-incr` and `redis-get` limit 
 command that writes, or reads, one key; it runs without files.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let programs = Programs::found(options.tidegate.as_deref())?;
+    let programs = Programs::found(options, "redis-server", "redis-server")?;
     let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }

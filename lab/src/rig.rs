@@ -8,11 +8,36 @@ pub(crate) mod tally;
 pub(crate) mod template;
 pub(crate) mod timer;
 
+use clap::Args;
 use drive::{Talk, drive};
 use schedule::Schedule;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use tally::Tally;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// What an experiment with servers takes from the command line.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Prints a line of JSON for each case.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only cases whose name holds this.
+    #[arg(long, default_value = "")]
+    pub(crate) only: String,
+    /// Writes its section of BENCHMARKS.md.
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// The binary of tidegate; unless told, the one beside this one.
+    #[arg(long)]
+    pub(crate) tidegate: Option<PathBuf>,
+    /// Rounds whose median counts.
+    #[arg(long, default_value_t = 9)]
+    pub(crate) rounds: usize,
+    /// How long one server is measured in a round.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) seconds: u64,
+}
 
 /// Runs an experiment on this thread, until it is done or somebody wants this process to end.
 pub(crate) fn run<T>(experiment: impl Future<Output = Result<T, String>>) -> Result<T, String> {

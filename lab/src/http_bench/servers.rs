@@ -12,14 +12,14 @@
 
 use super::load::Connection;
 use super::wire::{get, post};
-use crate::rig::install;
+use crate::rig::install::Programs;
 use crate::rig::process::{Process, within};
 use crate::rig::tally::Tally;
 use crate::rig::template::Template;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Who is measured.
@@ -238,22 +238,6 @@ impl Server {
         let (status, body) = (answer.status, connection.body(&answer));
         let allowed = self.allows(status, body);
         allowed.ok_or_else(|| format!("answered {status}: {}", String::from_utf8_lossy(body)))
-    }
-}
-
-/// Where the servers are. nginx is on the path.
-pub(crate) struct Programs {
-    tidegate: PathBuf,
-    throttlecrab: PathBuf,
-}
-
-impl Programs {
-    /// Finds all, and installs those of others that are missing.
-    pub(crate) fn found(tidegate: Option<&Path>) -> Result<Self, String> {
-        let tidegate = install::tidegate(tidegate)?;
-        let throttlecrab = install::throttlecrab()?;
-        install::provide("nginx", "nginx-light")?;
-        Ok(Self { tidegate, throttlecrab })
     }
 }
 

@@ -12,14 +12,14 @@
 
 use super::load::{Ask, Connection, Verdict};
 use super::wire::command;
-use crate::rig::install;
+use crate::rig::install::Programs;
 use crate::rig::process::{Process, within};
 use crate::rig::tally::Tally;
 use crate::rig::template::Template;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -223,22 +223,4 @@ async fn loaded(address: SocketAddr) -> Result<String, String> {
     let reply = sent(address, &load).await.map_err(|error| error.to_string())?;
     let sha = reply.strip_prefix("$40\r\n").map(|sha| sha.trim_end().to_owned());
     sha.ok_or_else(|| format!("SCRIPT LOAD: {reply:?}"))
-}
-
-// === finding and installing ===
-
-/// Where the servers are. Redis is on the path.
-pub(crate) struct Programs {
-    tidegate: PathBuf,
-    throttlecrab: PathBuf,
-}
-
-impl Programs {
-    /// Finds all, and installs those of others that are missing.
-    pub(crate) fn found(tidegate: Option<&Path>) -> Result<Self, String> {
-        let tidegate = install::tidegate(tidegate)?;
-        let throttlecrab = install::throttlecrab()?;
-        install::provide("redis-server", "redis-server")?;
-        Ok(Self { tidegate, throttlecrab })
-    }
 }

@@ -1,12 +1,29 @@
 //! Where the servers are; those of others are installed when they are missing.
 
+use super::Options;
 use crate::root;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What every experiment runs; its other peers are on the path.
+pub(crate) struct Programs {
+    pub(crate) tidegate: PathBuf,
+    pub(crate) throttlecrab: PathBuf,
+}
+
+impl Programs {
+    /// Finds all, and installs those of others that are missing, among them a program of a package of Debian.
+    pub(crate) fn found(options: &Options, program: &str, package: &str) -> Result<Self, String> {
+        let tidegate = tidegate(options.tidegate.as_deref())?;
+        let throttlecrab = throttlecrab()?;
+        provide(program, package)?;
+        Ok(Self { tidegate, throttlecrab })
+    }
+}
+
 /// Our server: the one that was told, or the one beside this program.
-pub(crate) fn tidegate(told: Option<&Path>) -> Result<PathBuf, String> {
+fn tidegate(told: Option<&Path>) -> Result<PathBuf, String> {
     let tidegate = match told {
         Some(path) => path.to_owned(),
         None => std::env::current_exe().map_err(|e| e.to_string())?.with_file_name("tidegate"),
@@ -18,7 +35,7 @@ pub(crate) fn tidegate(told: Option<&Path>) -> Result<PathBuf, String> {
     Err(format!("{path} is missing: `cargo build --release -p tidegate-server`"))
 }
 
-pub(crate) fn throttlecrab() -> Result<PathBuf, String> {
+fn throttlecrab() -> Result<PathBuf, String> {
     let peers = root().join("target/peers");
     let throttlecrab = peers.join("bin/throttlecrab-server");
     if !throttlecrab.exists() {
@@ -32,7 +49,7 @@ pub(crate) fn throttlecrab() -> Result<PathBuf, String> {
 }
 
 /// Installs a package of Debian unless its program is there.
-pub(crate) fn provide(program: &str, package: &str) -> Result<(), String> {
+fn provide(program: &str, package: &str) -> Result<(), String> {
     if Command::new(program).arg("--help").output().is_ok() {
         return Ok(());
     }
