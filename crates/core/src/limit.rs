@@ -257,6 +257,40 @@ impl Limit {
         Ok(Self { headroom, measure, shape, stamp: Stamp::next(), ..self })
     }
 
+    /// The share of one of several who count apart: the amount, and what may come at once, by their number, at least 1.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Refill, Span};
+    /// let burst = Algorithm::TokenBucket { burst: Some(10), refill: Refill::Continuous };
+    /// let limit = Limit::new(100, Span::from_secs(60), burst).unwrap();
+    /// let third = limit.divided(3);
+    /// assert_eq!((third.amount(), third.capacity()), (33, 3));
+    /// assert_eq!(limit.divided(1_000).amount(), 1);
+    /// assert_eq!(limit.divided(1), limit);
+    /// ```
+    #[must_use]
+    pub fn divided(&self, by: u32) -> Self {
+        if by <= 1 || self.is_unlimited() || self.amount == 0 {
+            return self.clone();
+        }
+        let part = |amount: u64| amount.checked_div(u64::from(by)).unwrap_or(amount);
+        let share = |amount: u64| part(amount).max(1);
+        let algorithm = match self.algorithm {
+            Algorithm::TokenBucket { burst, refill } => {
+                Algorithm::TokenBucket { burst: burst.map(share), refill }
+            }
+            Algorithm::LeakyBucket { queue } => Algorithm::LeakyBucket { queue: queue.map(part) },
+            other @ (Algorithm::FixedWindow { .. }
+            | Algorithm::SlidingLog
+            | Algorithm::SlidingBuckets { .. }
+            | Algorithm::SlidingWeighted) => other,
+        };
+        let divided = Self::new(share(self.amount), self.period.clone(), algorithm);
+        let divided = divided.and_then(|limit| limit.with_headroom(self.headroom));
+        // A limit that cannot be divided, because a share of it would take a century to fill, is kept whole.
+        divided.unwrap_or_else(|_| self.clone())
+    }
+
     /// A number that no other limit of this process has, except clones of this one. Limits that say the same may
     /// have different ones: it is a short cut for whoever looks up the same limit often.
     ///

@@ -5,6 +5,7 @@
 //! ```
 
 mod decide;
+mod local;
 mod named;
 mod operate;
 mod settle;
@@ -64,7 +65,7 @@ pub(crate) struct Inner<S> {
     /// Apart from `live`, because it changes every few moments.
     signals: ArcSwap<Signals>,
     /// Counts while the store is gone, for rules that say so.
-    fallback: Memory,
+    local: local::Local,
     pub(crate) queues: Queues,
     /// Drawn at random: tells our receipts from those of other nodes.
     node: u64,
@@ -131,7 +132,7 @@ impl<S: Store> Limiter<S> {
         let node = getrandom::u64().map_err(std::io::Error::other)?.max(1);
         let inner = Inner {
             store,
-            fallback: Memory::new(clock.clone()),
+            local: local::Local::new(clock.clone()),
             clock,
             secret,
             live: ArcSwap::from_pointee(live),

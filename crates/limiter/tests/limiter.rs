@@ -7,7 +7,8 @@
     reason = "a test fails loudly"
 )]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tidegate::{
     Attributes, Check, Clock, Cost, DecidedBy, Decision, Limit, Limiter, Memory, Outcome, Policy,
     Report, Retry, Secret, Settled, Span, Store, StoreError, Timestamp,
@@ -91,6 +92,9 @@ fn editing_under_load() {
 struct Fragile {
     memory: Memory,
     gone: AtomicBool,
+    /// Takes of a plan that nobody can be asked about.
+    missing: Mutex<Vec<usize>>,
+    nodes: AtomicU32,
 }
 
 impl Fragile {
@@ -102,7 +106,12 @@ impl Fragile {
 
 impl Store for Fragile {
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
+        let missing = self.missing.lock().unwrap().clone();
+        let partly = |plan: &Plan<'_>| missing.iter().any(|take| *take < plan.takes().len());
         match self.check() {
+            Ok(()) if plans.iter().any(|plan| plan.takes().len() > 1 && partly(plan)) => {
+                plans.iter().map(|_| Err(StoreError::Partly(missing.clone()))).collect()
+            }
             Ok(()) => self.memory.take(plans).await,
             Err(_) => plans.iter().map(|_| Err(self.check().unwrap_err())).collect(),
         }
@@ -128,6 +137,14 @@ impl Store for Fragile {
         self.memory.reset(states).await
     }
 
+    fn nodes(&self) -> u32 {
+        self.nodes.load(Ordering::Relaxed)
+    }
+
+    fn complaint(&self) -> Option<String> {
+        self.gone.load(Ordering::Relaxed).then(|| "gone".to_owned())
+    }
+
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
         // As a store whose numbers have 53 bits.
         match limit.amount() {
@@ -141,7 +158,12 @@ impl Store for Fragile {
 
 fn fragile(rules: &str) -> Limiter<Fragile> {
     let clock = Clock::manual(NOW);
-    let store = Fragile { memory: Memory::new(clock.clone()), gone: AtomicBool::new(true) };
+    let store = Fragile {
+        memory: Memory::new(clock.clone()),
+        gone: AtomicBool::new(true),
+        missing: Mutex::default(),
+        nodes: AtomicU32::new(1),
+    };
     Limiter::new(policy(rules), store, Secret::new([7; 32]), clock).unwrap()
 }
 
@@ -164,6 +186,93 @@ async fn without_its_store_every_rule_does_what_it_says() {
         let back = limiter.check(&Check::new(&alice)).await.unwrap();
         assert!(back.allowed() && back.decided_by == DecidedBy::Store);
     }
+}
+
+/// How many of so many requests pass.
+async fn passed_of(limiter: &Limiter<Fragile>, who: &Attributes<'_>, requests: u32) -> u32 {
+    let mut passed = 0;
+    for _ in 0..requests {
+        passed += u32::from(limiter.check(&Check::new(who)).await.unwrap().allowed());
+    }
+    passed
+}
+
+#[tokio::test]
+async fn a_node_by_itself_lets_its_share_pass_and_forgets_it_when_the_store_is_back() {
+    let alice = user("alice");
+    for (nodes, share) in [(1, 10), (3, 3), (4, 2), (100, 1)] {
+        let limiter = fragile(
+            "  - { name: a, key: [user], limits: [{ rate: 10/h, algorithm: fixed_window }] }",
+        );
+        limiter.store().nodes.store(nodes, Ordering::Relaxed);
+        assert_eq!(passed_of(&limiter, &alice, 20).await, share, "{nodes} nodes");
+        // Back for one request, and gone again: what was counted meanwhile is forgotten.
+        limiter.store().gone.store(false, Ordering::Relaxed);
+        assert_eq!(passed_of(&limiter, &alice, 1).await, 1);
+        limiter.store().gone.store(true, Ordering::Relaxed);
+        assert_eq!(passed_of(&limiter, &alice, 20).await, share, "{nodes} nodes, again");
+    }
+}
+
+/// A receipt of a share is given back as what was taken, not as what would have been.
+#[tokio::test]
+async fn a_share_is_settled_as_it_was_taken() {
+    let limiter = fragile("  - { name: a, key: [user], limits: [9/h] }");
+    limiter.store().nodes.store(3, Ordering::Relaxed);
+    let alice = user("alice");
+    for _ in 0..10 {
+        let verdict = limiter.check(&Check::new(&alice).cost(2).with_receipt()).await.unwrap();
+        assert!(verdict.allowed());
+        let settled = limiter.report(verdict.receipt().unwrap(), Report::Cancelled).await.unwrap();
+        assert_eq!(settled, Settled::Done);
+    }
+    assert_eq!(passed_of(&limiter, &alice, 5).await, 3);
+}
+
+#[tokio::test]
+async fn a_part_that_is_gone_is_decided_by_its_rules_alone() {
+    let rules = |on_error: &str| {
+        format!(
+            "  - {{ name: here, key: [user], limits: [3/h] }}\n  - {{ name: gone, key: [user], limits: [{{ rate: 5/h, algorithm: fixed_window }}], on_store_error: {on_error} }}"
+        )
+    };
+    let alice = user("alice");
+    for (on_error, passed, used_here) in [("allow", 3, 3), ("local", 3, 3), ("deny", 0, 0)] {
+        let limiter = fragile(&rules(on_error));
+        limiter.store().gone.store(false, Ordering::Relaxed);
+        *limiter.store().missing.lock().unwrap() = vec![1];
+        let verdict = limiter.peek(&Check::new(&alice)).await.unwrap();
+        assert!(verdict.allowed());
+        assert_eq!(passed_of(&limiter, &alice, 10).await, passed, "{on_error}");
+        limiter.store().missing.lock().unwrap().clear();
+        let verdict = limiter.peek(&Check::new(&alice)).await.unwrap();
+        let left: Vec<u64> = verdict.limits().map(|limit| limit.decision.remaining).collect();
+        assert_eq!(left, [3 - used_here, 5], "{on_error}: the store counted what it was asked");
+    }
+    // The share of this node refuses before the store is asked: then the store counts nothing.
+    let limiter = fragile(&rules("local"));
+    limiter.store().gone.store(false, Ordering::Relaxed);
+    limiter.store().nodes.store(5, Ordering::Relaxed);
+    *limiter.store().missing.lock().unwrap() = vec![1];
+    assert_eq!(passed_of(&limiter, &alice, 10).await, 1);
+    limiter.store().missing.lock().unwrap().clear();
+    let verdict = limiter.peek(&Check::new(&alice)).await.unwrap();
+    assert_eq!(verdict.limits().next().unwrap().decision.remaining, 2);
+}
+
+/// What this node counted for a request that the store then refused is given back.
+#[tokio::test]
+async fn a_refusal_of_the_store_leaves_nothing_counted_here() {
+    let limiter = fragile(
+        "  - { name: here, key: [user], limits: [1/h] }\n  - { name: gone, key: [], limits: [{ rate: 5/h, algorithm: fixed_window }] }",
+    );
+    limiter.store().gone.store(false, Ordering::Relaxed);
+    *limiter.store().missing.lock().unwrap() = vec![1];
+    assert_eq!(passed_of(&limiter, &user("alice"), 10).await, 1);
+    for name in ["bob", "carol", "dave", "erin"] {
+        assert_eq!(passed_of(&limiter, &user(name), 3).await, 1, "{name}");
+    }
+    assert_eq!(passed_of(&limiter, &user("frank"), 3).await, 0);
 }
 
 #[tokio::test]

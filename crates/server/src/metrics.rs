@@ -17,7 +17,7 @@ pub(crate) use tally::Tally;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tidegate_store::Gauges;
+use tidegate_store::{Gauges, StoreReport};
 
 /// Everything that is counted.
 #[derive(Debug, Default)]
@@ -69,6 +69,10 @@ pub(crate) enum Reload {
 pub(crate) struct Moment {
     pub(crate) version: u64,
     pub(crate) memory: Option<Gauges>,
+    /// How the servers of the store are, if it has some.
+    pub(crate) store: Option<StoreReport>,
+    /// How many nodes share it.
+    pub(crate) nodes: u32,
 }
 
 impl Metrics {

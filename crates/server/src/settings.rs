@@ -30,8 +30,7 @@ use tidegate_policy::{Document, Value, printable};
 pub(crate) struct Settings {
     pub(crate) policy: Option<PathBuf>,
     pub(crate) store: StoreUrl,
-    pub(crate) redis_timeout: Duration,
-    pub(crate) redis_connect_timeout: Duration,
+    pub(crate) redis: RedisOptions,
     pub(crate) data_dir: PathBuf,
     pub(crate) secret_file: PathBuf,
     pub(crate) workers: usize,
@@ -58,6 +57,18 @@ pub(crate) enum StoreUrl {
     Memory,
     /// It may hold a password, so it shows nowhere.
     Redis(String),
+}
+
+/// How the store is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct RedisOptions {
+    pub(crate) timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) authority: Option<PathBuf>,
+    /// A certificate and its key.
+    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+    pub(crate) denial_cache: bool,
+    pub(crate) nodes: Option<u32>,
 }
 
 /// A listener.
@@ -164,8 +175,7 @@ impl Settings {
         let settings = Self {
             policy: path(reader.text("policy")),
             store,
-            redis_timeout: reader.time("redis.timeout"),
-            redis_connect_timeout: reader.time("redis.connect_timeout"),
+            redis: reader.redis(),
             secret_file,
             workers: reader.check("workers", value::workers).unwrap_or(1),
             memory_budget: reader.check("memory.budget", value::bytes).unwrap_or(0),
@@ -265,6 +275,25 @@ impl<'g> Reader<'g> {
                 self.problems.push(text.to_owned());
                 None
             }
+        }
+    }
+
+    fn redis(&mut self) -> RedisOptions {
+        let file = |name: &str| {
+            Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
+        };
+        let [authority, certificate, key] =
+            ["redis.authority", "redis.certificate", "redis.key"].map(file);
+        if certificate.is_some() != key.is_some() {
+            self.problems.push("redis.certificate and redis.key go together".to_owned());
+        }
+        RedisOptions {
+            timeout: self.time("redis.timeout"),
+            connect_timeout: self.time("redis.connect_timeout"),
+            authority,
+            certificate: certificate.zip(key),
+            denial_cache: self.check("redis.denial_cache", value::switch).unwrap_or(true),
+            nodes: self.check("cluster.nodes", value::nodes).flatten(),
         }
     }
 

@@ -100,6 +100,9 @@ const LIMITED: &str =
     "{ name: per-client, key: [ip], limits: [{ rate: 10/h, algorithm: fixed_window }] }";
 /// The machine may be busy; the tests that are about time say their own.
 const PATIENT: [&str; 4] = ["--redis-timeout", "10s", "--redis-connect-timeout", "30s"];
+/// And every answer is the store's own.
+const ASKED: [&str; 6] =
+    ["--redis-timeout", "10s", "--redis-connect-timeout", "30s", "--redis-denial-cache", "off"];
 
 fn by(reply: &Reply) -> String {
     let verdict: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
@@ -114,7 +117,7 @@ fn until_asked(server: &Server) {
 #[test]
 fn three_servers_share_one_limit() {
     let redis = Redis::started();
-    let servers = [(); 3].map(|()| redis.server(LIMITED, &PATIENT));
+    let servers = [(); 3].map(|()| redis.server(LIMITED, &ASKED));
     servers.iter().for_each(until_asked);
     let passed = std::thread::scope(|scope| {
         let asking: Vec<_> = servers
@@ -130,6 +133,24 @@ fn three_servers_share_one_limit() {
     assert_eq!(passed, 10);
     let told = servers[0].check_ip("203.0.113.7");
     assert_eq!((told.status, by(&told)), (429, "store".to_owned()));
+}
+
+/// Who is refused anyway is answered without the store, as if it had been asked; a reset is seen at once.
+#[test]
+fn a_refusal_is_remembered() {
+    let redis = Redis::started();
+    let server = redis.server(LIMITED, &PATIENT);
+    until_asked(&server);
+    let passed = (0..10).filter(|_| server.check_ip("203.0.113.7").status == 200).count();
+    assert_eq!(passed, 10);
+    // The tenth took the last, so the eleventh need not be asked for; within a second of it.
+    let told: Vec<Reply> = (0..50).map(|_| server.check_ip("203.0.113.7")).collect();
+    assert!(told.iter().all(|told| told.status == 429));
+    let remembered = told.iter().filter(|told| by(told) == "cache").count();
+    assert!(remembered >= 40, "{remembered} of 50 were remembered");
+    let retry = |told: &Reply| told.field("retry-after").unwrap().parse::<u64>().unwrap();
+    assert!((1..=3_600).contains(&retry(&told[0])), "{}", retry(&told[0]));
+    assert_eq!(by(&server.check_ip("203.0.113.8")), "store");
 }
 
 /// It starts without the store, decides by what each rule says for that case, says that it is degraded, and asks the store
@@ -226,7 +247,7 @@ fn a_store_that_only_answers_pings_is_not_asked() {
 #[test]
 fn one_foreign_key_is_no_reason_to_give_up_the_others() {
     let redis = Redis::started();
-    let server = redis.server(LIMITED, &PATIENT);
+    let server = redis.server(LIMITED, &ASKED);
     until_asked(&server);
     assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
     let spoil = "for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -269,7 +290,7 @@ fn a_password_shows_nowhere() {
         .unwrap();
     let text = String::from_utf8(printed.stdout).unwrap();
     assert!(text.contains("redis://tg:***@127.0.0.1:6379/") && !text.contains("hush"), "{text}");
-    for url in ["rediss://tg:hush@h/", "redis:tg:hush@h", "redis://tg:hush@h:port/"] {
+    for url in ["redisss://tg:hush@h/", "redis:tg:hush@h", "redis://tg:hush@h:port/"] {
         let data = folder("password");
         let refused = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .args(["serve", "--store", url, "--http-listen", "127.0.0.1:0", "--data-dir"])

@@ -20,6 +20,10 @@ pub enum StoreError {
     /// It did not answer in time; whether it counted is unknown.
     #[error("the store did not answer within {0}")]
     TimedOut(tidegate_core::Span),
+    /// Some takes of the plan lie where nobody can be asked just now; these. Nothing was taken: ask for the others without
+    /// them.
+    #[error("a part of the store cannot be reached")]
+    Partly(Vec<usize>),
     /// Too many questions are waiting for it: shed load.
     #[error("too many questions are waiting for the store")]
     Overloaded,

@@ -360,7 +360,7 @@ impl Memory {
         let now = brought.now;
         let done = plan.take(now, &mut written);
         self.keep(brought, &asked, &found, &written);
-        Answer { at: now.steady, done }
+        Answer { at: now.steady, done, remembered: false }
     }
 
     /// The common case: one state, of one word, that is there and was written under the limit that asks.
@@ -395,7 +395,7 @@ impl Memory {
                 take.limit.take_word(entry.word, &plan.ask(take, now))?;
             let passes = decision.passes();
             let done = Done { passes, decisions: decision.into(), receipts: receipt.into() };
-            let answer = Answer { at: now.steady, done };
+            let answer = Answer { at: now.steady, done, remembered: false };
             if word == entry.word {
                 return Some(answer);
             }

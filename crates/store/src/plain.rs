@@ -83,7 +83,7 @@ impl Plain {
         let mut written = held.written(&shapes, plan.takes().iter().map(|take| take.limit));
         let done = plan.take(held.now, &mut written);
         self.keep(&mut held, written, &shapes);
-        Answer { at: held.now.steady, done }
+        Answer { at: held.now.steady, done, remembered: false }
     }
 
     /// Counts takes whether or not they pass, without async.

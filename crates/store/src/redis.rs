@@ -16,30 +16,44 @@
 //! - **Values** say for themselves when they are over; their time to live is for garbage only.
 //! - **Keys** are 14 bytes: a hash tag of two letters that all states of one key share, so that they lie on one
 //!   slot of a cluster, and 80 bits of the state's name. A million states share one with odds of 1 in 10¹².
+//! - **Several servers.** Takes that share a slot of a cluster are one call. Takes on several slots are sent together; if
+//!   one refuses, what the others took is given back: never more than a limit passes, and briefly less may.
+//! - **Refusals** are remembered for up to a second ([`seen`]): who is refused anyway need not be asked for.
 //! - **Shapes.** A bucket's state carries a tag of three digits that a registry in the same Redis translates. A
 //!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. A
 //!   shape whose tag is taken by another writes itself out instead, and takes more memory.
 
+mod address;
 mod breaker;
+mod fleet;
 mod link;
+mod nodes;
+mod plans;
 mod registry;
 mod script;
+mod seen;
+mod slots;
+mod trouble;
 mod wire;
 
 use crate::error::StoreError;
 use crate::key::Secret;
-use crate::store::{Answer, Charged, Part, ReceiptId, Settled, Settlement, Store};
-use link::Link;
+use crate::store::{
+    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, Store, StoreReport,
+};
+use fleet::Fleet;
+use futures_util::future::{join_all, try_join_all};
+use nodes::Nodes;
+use plans::Found;
 use registry::Registry;
-use script::{Call, Reply, Times, Verb};
+use script::{Call, Reply, Told, Verb};
+use seen::Seen;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tidegate_core::{
-    Ask, Cost, Decision, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written,
-};
-use wire::WrittenUnder;
+use tidegate_core::{Ask, Cost, Decision, Limit, Now, Plan, Span, StateId, Take, Timestamp};
 
 /// The registry and the verifier of the secret; both on one slot.
+const OURS: &[u8] = b"tidegate";
 const REGISTRY_KEY: &str = "{tidegate}shapes";
 const VERIFIER_KEY: &str = "{tidegate}secret";
 /// Three years, from the last time that a node met a shape: longer than nearly every state matters. A shape that
@@ -49,7 +63,7 @@ const KEPT_SECONDS: u64 = 3 * 366 * 86_400;
 /// for a calendar whose window has just ended.
 const MOST_TRIES: usize = 18;
 
-/// How to reach a server.
+/// How to reach a store.
 ///
 /// ```
 /// use tidegate_core::Span;
@@ -61,17 +75,33 @@ const MOST_TRIES: usize = 18;
 /// ```
 #[derive(Clone)]
 pub struct RedisSettings {
-    /// `redis://[user:password@]host[:port][/db]` or `redis+unix:///path`.
+    /// `redis://[user:password@]host[:port][/db]`, `redis+unix:///path`, `redis+cluster://host:port,host:port` or
+    /// `redis+sentinel://host:port,host:port/name`; with `rediss` instead of `redis`, over TLS.
     pub url: String,
-    /// How long a decision may take, look-ups and reconnecting included.
+    /// What TLS is spoken with.
+    pub tls: RedisTls,
+    /// How long a decision may take, look-ups and redirections included.
     pub timeout: Span,
     /// How long connecting may take.
     pub connect_timeout: Span,
-    /// How many questions may wait for their answer; the next is an error at once.
+    /// How many questions may wait for the answer of one server; the next is an error at once.
     pub in_flight: usize,
+    /// How many nodes count in the store; otherwise they find out by themselves.
+    pub nodes: Option<u32>,
+    /// Whether a refusal is remembered, for up to a second, instead of asking again.
+    pub remember_refusals: bool,
 }
 
-/// States in a Redis or Valkey server.
+/// What TLS is spoken with, in PEM.
+#[derive(Clone, Default)]
+pub struct RedisTls {
+    /// Who must have signed the servers' certificates, instead of those whom this machine trusts.
+    pub authority: Option<Vec<u8>>,
+    /// Our certificate and its key, for servers that ask who we are.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// States in Redis or Valkey: one server, a primary with its sentinels, or a cluster.
 ///
 /// ```no_run
 /// use tidegate_store::{Redis, RedisSettings, Secret};
@@ -82,18 +112,24 @@ pub struct RedisSettings {
 /// # }
 /// ```
 pub struct Redis {
-    link: Arc<Link>,
-    registry: Registry,
+    fleet: Arc<Fleet>,
+    registry: Arc<Registry>,
+    seen: Arc<Seen>,
+    nodes: Arc<Nodes>,
     timeout: Span,
+    /// Names what we give back ourselves; drawn at random. Relaxed: only different numbers are wanted.
+    debts: Arc<AtomicU64>,
+    /// Drawn at random: tells our debts from those of others.
+    ours: u64,
     /// The time that scripts are told instead of reading it, in microseconds; the largest number is none. For
     /// tests. Relaxed: a test that sets it and calls that read it are ordered by the test itself.
-    test_time: AtomicU64,
+    test_time: Arc<AtomicU64>,
 }
 
 // === impl RedisSettings ===
 
 impl RedisSettings {
-    /// This server, with ordinary timeouts: 50 ms for a decision, a second to connect.
+    /// This store, with ordinary timeouts: 50 ms for a decision, a second to connect.
     ///
     /// ```
     /// use tidegate_core::Span;
@@ -102,8 +138,15 @@ impl RedisSettings {
     /// ```
     #[must_use]
     pub fn new(url: &str) -> Self {
-        let (timeout, connect_timeout) = (Span::from_millis(50), Span::from_secs(1));
-        Self { url: url.to_owned(), timeout, connect_timeout, in_flight: 1_024 }
+        Self {
+            url: url.to_owned(),
+            tls: RedisTls::default(),
+            timeout: Span::from_millis(50),
+            connect_timeout: Span::from_secs(1),
+            in_flight: 1_024,
+            nodes: None,
+            remember_refusals: true,
+        }
     }
 }
 
@@ -121,16 +164,23 @@ impl std::fmt::Debug for RedisSettings {
     }
 }
 
+/// A key shows in no log.
+impl std::fmt::Debug for RedisTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisTls").finish_non_exhaustive()
+    }
+}
+
 // === impl Redis ===
 
 impl Redis {
-    /// Connects, and checks that this deployment's secret is the one whose states the server holds.
+    /// Connects, and checks that this deployment's secret is the one whose states the store holds.
     pub async fn connect(settings: &RedisSettings, secret: &Secret) -> Result<Self, StoreError> {
         let (store, first) = Self::over(settings, secret).await?;
         first.map(|()| store)
     }
 
-    /// The same, but a server that cannot be reached yet is no reason not to begin: it is tried again and again, and until
+    /// The same, but a store that cannot be reached yet is no reason not to begin: it is tried again and again, and until
     /// it answers, every call is an error at once. What no patience would mend, such as another secret, is an error here.
     pub async fn open(settings: &RedisSettings, secret: &Secret) -> Result<Self, StoreError> {
         Ok(Self::over(settings, secret).await?.0)
@@ -140,15 +190,34 @@ impl Redis {
         settings: &RedisSettings,
         secret: &Secret,
     ) -> Result<(Self, Result<(), StoreError>), StoreError> {
-        let (link, first) = Link::open(settings, secret).await?;
-        let link = Arc::new(link);
+        let (fleet, first) = Fleet::open(settings, secret).await?;
+        let fleet = Arc::new(fleet);
+        let ours = getrandom::u64().map_err(|error| StoreError::Broken(error.to_string()))?;
         let store = Self {
-            registry: Registry::new(Arc::clone(&link)),
-            link,
+            registry: Arc::new(Registry::new(Arc::clone(&fleet))),
+            nodes: Arc::new(Nodes::join(&fleet, settings, ours).await),
+            fleet,
+            seen: Arc::new(Seen::new(settings.remember_refusals)),
             timeout: settings.timeout,
-            test_time: AtomicU64::new(u64::MAX),
+            debts: Arc::new(AtomicU64::new(0)),
+            ours,
+            test_time: Arc::new(AtomicU64::new(u64::MAX)),
         };
         Ok((store, first))
+    }
+
+    /// The same store, for a task of its own.
+    fn another(&self) -> Self {
+        Self {
+            fleet: Arc::clone(&self.fleet),
+            registry: Arc::clone(&self.registry),
+            seen: Arc::clone(&self.seen),
+            nodes: Arc::clone(&self.nodes),
+            timeout: self.timeout,
+            debts: Arc::clone(&self.debts),
+            ours: self.ours,
+            test_time: Arc::clone(&self.test_time),
+        }
     }
 
     /// Tells scripts this time instead of the server's, in whole microseconds.
@@ -157,40 +226,34 @@ impl Redis {
         self.test_time.store(now.as_nanos() / 1_000, Ordering::Relaxed);
     }
 
-    /// Calls the script; whatever happens on the way, no longer than the timeout.
-    async fn call(&self, call: Call<'_>) -> Result<Reply, StoreError> {
-        let _room = self.link.enter()?;
-        let answered = tokio::time::timeout(self.timeout.into(), self.call_until_told(call)).await;
-        let answered = answered.unwrap_or(Err(StoreError::TimedOut(self.timeout)));
-        self.link.heard(&answered);
-        answered
+    fn test_time(&self) -> Option<u64> {
+        Some(self.test_time.load(Ordering::Relaxed)).filter(|micros| *micros < u64::MAX)
     }
 
-    /// Runs a script until it knows all shapes it meets.
-    async fn call_until_told(&self, call: Call<'_>) -> Result<Reply, StoreError> {
+    /// When somebody who asks now wants to have his answer.
+    fn until(&self) -> Timestamp {
+        self.fleet.now().after(self.timeout).unwrap_or(Timestamp::END)
+    }
+
+    /// Calls the script where a slot is, until it knows all shapes it meets.
+    async fn call(&self, slot: u16, until: Timestamp, call: Call<'_>) -> Result<Reply, StoreError> {
         for limit in call.limits() {
             self.supports(limit)?;
         }
-        let started = self.link.now();
-        let tags = self.registry.tags(call.limits()).await?;
-        let mut told = Vec::new();
+        let tags = self.registry.tags(call.limits(), until).await?;
+        let mut shapes = Vec::new();
         let mut guess = None;
         for _ in 0..MOST_TRIES {
-            let sent = self.link.now();
-            let mut times = self.times(sent);
-            times.guess = guess.unwrap_or(times.guess);
-            let reply = script::run(&self.link, &call, &tags, &told, times).await?;
-            if times.test.is_none() {
-                self.link.learn_time(sent, &reply);
-            }
+            let told = Told { tags: &tags, shapes: &shapes, test: self.test_time(), guess };
+            let reply = self.fleet.call(slot, until, &call, &told).await?;
             match reply {
                 Reply::UnknownShape(tag, place) => {
                     let asking = call.limits().nth(place).ok_or_else(garbled)?;
-                    told.push((tag, self.registry.shape(tag, asking).await?));
+                    shapes.push((tag, self.registry.shape(tag, asking, until).await?));
                 }
                 Reply::Moved(now) => guess = Some(now),
                 // Late by a clock we had misjudged, perhaps: now we know it better.
-                Reply::Late(_) if self.link.now().since(started) < self.timeout => {}
+                Reply::Late(_) if self.fleet.now() < until => {}
                 Reply::Late(_) => return Err(StoreError::TimedOut(self.timeout)),
                 Reply::Found { .. } | Reply::Over | Reply::Already => return Ok(reply),
             }
@@ -200,50 +263,28 @@ impl Redis {
 
     /// The states that a script found, for the core to decide from.
     fn states<'l>(
-        &'l self,
+        &self,
         limits: impl Iterator<Item = &'l Limit>,
         found: &[Vec<u8>],
     ) -> Result<Vec<Found<'l>>, StoreError> {
         limits.zip(found).map(|(limit, value)| Found::read(limit, value, &self.registry)).collect()
     }
 
-    fn test_time(&self) -> Option<u64> {
-        Some(self.test_time.load(Ordering::Relaxed)).filter(|micros| *micros < u64::MAX)
-    }
-
-    /// The server's time as far as we know it, and when the caller of now will have gone.
-    fn times(&self, sent: Timestamp) -> Times {
-        let test = self.test_time();
-        if let Some(micros) = test {
-            let guess = Timestamp::from_nanos(micros.saturating_mul(1_000));
-            return Times { test, deadline: 0, guess };
+    /// Things by where their states are, in the order in which they come.
+    fn by_place<T>(
+        &self,
+        things: impl IntoIterator<Item = T>,
+        state: impl Fn(&T) -> StateId,
+    ) -> Vec<(u16, Vec<T>)> {
+        let mut places: Vec<(u16, Vec<T>)> = Vec::new();
+        for thing in things {
+            let place = self.fleet.place(state(&thing));
+            match places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, there)) => there.push(thing),
+                None => places.push((place, vec![thing])),
+            }
         }
-        let guess = self.link.theirs(sent);
-        let deadline = guess.as_nanos().saturating_add(self.timeout.as_nanos()) / 1_000;
-        Times { test, deadline, guess }
-    }
-}
-
-/// A state that a script found, and the shape that it was written under.
-struct Found<'l> {
-    shape: wire::Shape<'l>,
-    value: tidegate_core::Remembered,
-}
-
-impl<'l> Found<'l> {
-    fn read(limit: &'l Limit, value: &[u8], registry: &Registry) -> Result<Self, StoreError> {
-        let (value, under) = wire::parse(limit, value)?;
-        let shape = match under {
-            WrittenUnder::Registered(tag) => wire::Shape::Kept(registry.known(tag)?),
-            WrittenUnder::Whole(shape) => wire::Shape::Kept(Arc::new(shape)),
-            WrittenUnder::Room(room) => wire::Shape::with_room(limit, room, &value),
-            WrittenUnder::Asking => wire::Shape::wide_enough(limit, &value)?,
-        };
-        Ok(Self { shape, value })
-    }
-
-    fn written(&self) -> Written<'_> {
-        Written { shape: self.shape.limit(), state: self.shape.limit().remember(&self.value) }
+        places
     }
 }
 
@@ -251,17 +292,13 @@ impl<'l> Found<'l> {
 
 impl Store for Redis {
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
-        let mut answers = Vec::with_capacity(plans.len());
-        // One after another for now: plans of one call are decided in order.
-        for plan in plans {
-            answers.push(self.take_one(plan).await);
-        }
-        answers
+        // They are sent in order, and a server decides them in order.
+        join_all(plans.iter().map(|plan| self.take_one(plan))).await
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
-        let now = self.times(self.link.now()).guess;
-        let mut charged = Charged { at: now, decisions: vec![], receipts: vec![] };
+        let until = self.until();
+        let mut charged = Charged { at: Timestamp::EPOCH, decisions: vec![], receipts: vec![] };
         for take in takes {
             let call = Call {
                 verb: Verb::Charge,
@@ -270,7 +307,8 @@ impl Store for Redis {
                 max_wait: Span::ZERO,
                 receipt: None,
             };
-            let Reply::Found { now, values, .. } = self.call(call).await? else {
+            let place = self.fleet.place(take.state);
+            let Reply::Found { now, values, .. } = self.call(place, until, call).await? else {
                 return Err(garbled());
             };
             let found = self.states([take.limit].into_iter(), &values)?;
@@ -287,60 +325,73 @@ impl Store for Redis {
     }
 
     async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
-        // A script reads each state once, so the second part of a state has a call of its own.
-        let (mut first, mut more): (Vec<Part<'_>>, Vec<Part<'_>>) = (Vec::new(), Vec::new());
-        for part in settlement.parts {
-            let seen = first.iter().any(|earlier| earlier.state == part.state);
-            if seen { more.push(*part) } else { first.push(*part) }
+        self.seen.forget(settlement.parts.iter().map(|part| part.state));
+        let until = self.until();
+        let mut places = self.by_place(settlement.parts.iter().copied(), |part| part.state);
+        if places.is_empty() {
+            places.push((self.fleet.place(StateId(settlement.id.0)), vec![]));
         }
-        let receipt = Some((settlement.id, settlement.until));
-        let settled = match self.call(giving_back(&first, receipt)).await? {
-            Reply::Over => Settled::Late,
-            Reply::Already => Settled::Already,
-            Reply::Found { .. } => Settled::Done,
-            Reply::UnknownShape(..) | Reply::Moved(_) | Reply::Late(_) => return Err(garbled()),
-        };
-        if settled == Settled::Done {
-            for part in more {
-                self.call(giving_back(&[part], None)).await?;
-            }
+        // Each place marks the receipt for itself, so that a second try settles what the first could not.
+        let lowest = |(_, parts): &(u16, Vec<Part<'_>>)| parts.iter().map(|part| part.state).min();
+        places.sort_by_key(lowest);
+        let mut settled = None;
+        for (place, parts) in &places {
+            let there = self.give_back_at(*place, until, settlement, parts).await?;
+            settled.get_or_insert(there);
         }
-        Ok(settled)
+        Ok(settled.unwrap_or(Settled::Done))
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
-        let max_wait = whole_micros(plan.max_wait());
-        let call =
-            Call { verb: Verb::Peek, takes: plan.takes(), parts: &[], max_wait, receipt: None };
-        let Reply::Found { now, values, .. } = self.call(call).await? else {
-            return Err(garbled());
+        let (max_wait, until) = (whole_micros(plan.max_wait()), self.until());
+        let takes = plan.takes().iter().copied().enumerate();
+        let peek = async |place: u16, takes: &[(usize, Take<'_>)]| {
+            let asked: Vec<Take<'_>> = takes.iter().map(|(_, take)| *take).collect();
+            let call =
+                Call { verb: Verb::Peek, takes: &asked, parts: &[], max_wait, receipt: None };
+            let Reply::Found { now, values, .. } = self.call(place, until, call).await? else {
+                return Err(garbled());
+            };
+            let found = self.states(asked.iter().map(|take| take.limit), &values)?;
+            let decide = |((number, take), found): (&(usize, Take<'_>), &Found<'_>)| {
+                let ask = plan.ask(take, Now::at(now));
+                (*number, take.limit.decide(&found.written(), &Ask { max_wait, ..ask }))
+            };
+            Ok(takes.iter().zip(&found).map(decide).collect::<Vec<_>>())
         };
-        let found = self.states(plan.takes().iter().map(|take| take.limit), &values)?;
-        let decide = |(take, found): (&Take<'_>, &Found<'_>)| {
-            let ask = plan.ask(take, Now::at(now));
-            take.limit.decide(&found.written(), &Ask { max_wait, ..ask })
-        };
-        Ok(plan.takes().iter().zip(&found).map(decide).collect())
+        let places = self.by_place(takes, |(_, take)| take.state);
+        let peeks = places.iter().map(|(place, takes)| peek(*place, takes));
+        let mut decided: Vec<_> = try_join_all(peeks).await?.into_iter().flatten().collect();
+        decided.sort_by_key(|(number, _)| *number);
+        Ok(decided.into_iter().map(|(_, decision)| decision).collect())
     }
 
     async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
-        if states.is_empty() {
-            return Ok(0);
+        self.seen.forget(states.iter().copied());
+        let until = self.until();
+        let mut count = 0_usize;
+        for (place, states) in self.by_place(states.iter().copied(), |state| *state) {
+            let mut delete = ::redis::cmd("DEL");
+            for state in states {
+                delete.arg(wire::key(state).as_slice());
+            }
+            let deleted = self.fleet.query(place, until, &delete).await?;
+            let ::redis::Value::Int(deleted) = deleted else { return Err(garbled()) };
+            count = count.saturating_add(usize::try_from(deleted).unwrap_or(0));
         }
-        let mut delete = ::redis::cmd("DEL");
-        for state in states {
-            delete.arg(wire::key(*state).as_slice());
-        }
-        let delete = &delete;
-        let ask = self
-            .link
-            .ask(|mut connection| async move { delete.query_async(&mut connection).await });
-        let asked = tokio::time::timeout(self.timeout.into(), ask).await;
-        asked.unwrap_or(Err(StoreError::TimedOut(self.timeout)))
+        Ok(count)
     }
 
     fn complaint(&self) -> Option<String> {
-        self.link.complaint()
+        self.fleet.complaint()
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes.count()
+    }
+
+    fn report(&self) -> Option<StoreReport> {
+        Some(self.fleet.report())
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
@@ -350,25 +401,33 @@ impl Store for Redis {
 }
 
 impl Redis {
-    async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
-        let max_wait = whole_micros(plan.max_wait());
-        let call =
-            Call { verb: Verb::Take, takes: plan.takes(), parts: &[], max_wait, receipt: None };
-        let Reply::Found { now, passes, values } = self.call(call).await? else {
-            return Err(garbled());
-        };
-        let found = self.states(plan.takes().iter().map(|take| take.limit), &values)?;
-        let mut states: Vec<Written<'_>> = found.iter().map(Found::written).collect();
-        let plan = Plan::new(plan.takes().to_vec(), max_wait)
-            .map_err(|error| StoreError::Broken(error.to_string()))?;
-        let done = plan.take(Now::at(now), &mut states);
-        if done.passes != passes {
-            return Err(StoreError::Broken(format!(
-                "the script says passes = {passes}, the core {} at {now:?} for {values:?}",
-                done.passes
-            )));
+    /// Gives back what was taken at one place, once.
+    async fn give_back_at(
+        &self,
+        place: u16,
+        until: Timestamp,
+        settlement: &Settlement<'_>,
+        parts: &[Part<'_>],
+    ) -> Result<Settled, StoreError> {
+        // A script reads each state once, so the second part of a state has a call of its own.
+        let (mut first, mut more): (Vec<Part<'_>>, Vec<Part<'_>>) = (Vec::new(), Vec::new());
+        for part in parts {
+            let seen = first.iter().any(|earlier| earlier.state == part.state);
+            if seen { more.push(*part) } else { first.push(*part) }
         }
-        Ok(Answer { at: now, done })
+        let receipt = Some((settlement.id, settlement.until));
+        let settled = match self.call(place, until, giving_back(&first, receipt)).await? {
+            Reply::Over => Settled::Late,
+            Reply::Already => Settled::Already,
+            Reply::Found { .. } => Settled::Done,
+            Reply::UnknownShape(..) | Reply::Moved(_) | Reply::Late(_) => return Err(garbled()),
+        };
+        if settled == Settled::Done {
+            for part in more {
+                self.call(place, until, giving_back(&[part], None)).await?;
+            }
+        }
+        Ok(settled)
     }
 }
 

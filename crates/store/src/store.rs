@@ -68,6 +68,16 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// How many nodes count in it, this one included: for stores that several share.
+    fn nodes(&self) -> u32 {
+        1
+    }
+
+    /// How its servers are, for stores that have some.
+    fn report(&self) -> Option<StoreReport> {
+        None
+    }
+
     /// How full it is, for stores that can fill up.
     fn gauges(&self) -> Option<Gauges> {
         None
@@ -90,6 +100,37 @@ pub struct Answer {
     pub at: Timestamp,
     /// What was decided.
     pub done: Done,
+    /// It is a refusal that was remembered; nobody was asked.
+    pub remembered: bool,
+}
+
+/// How the servers of a store are.
+///
+/// ```
+/// assert!(tidegate_store::StoreReport::default().links.is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreReport {
+    /// Each server.
+    pub links: Vec<LinkReport>,
+    /// How many questions were not answered, by what went wrong.
+    pub errors: Vec<(&'static str, u64)>,
+    /// How often a task that looks after them had to be started again.
+    pub restarts: u64,
+}
+
+/// How one server of a store is.
+///
+/// ```
+/// let away = tidegate_store::LinkReport { name: "10.0.0.1:6379".to_owned(), asked: false };
+/// assert!(!away.asked);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkReport {
+    /// Where it is.
+    pub name: String,
+    /// Whether it is asked, or left alone until it was seen to answer.
+    pub asked: bool,
 }
 
 /// The answer to charges.

@@ -16,31 +16,32 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    Algorithm, Bound, Cost, Decision, Done, Few, Need, Outcome, Plan, Retry, Span, Take, Timestamp,
+    Algorithm, Bound, Cost, Decision, Done, Few, Limit, Need, Outcome, Plan, Retry, Span, Take,
+    Timestamp,
 };
-use tidegate_policy::{
-    Attributes, Count, Mode, OnLimit, OnStoreError, ResolvedRule, Rule, RuleLimit,
-};
-use tidegate_store::{Answer, LimitName, ReceiptId, Store};
+use tidegate_policy::{Attributes, Count, Mode, OnLimit, ResolvedRule, Rule, RuleLimit};
+use tidegate_store::{Answer, LimitName, ReceiptId, Store, StoreError};
 
 /// What states of limits that callers name belong to. No rule is called so: a name has no slash.
 pub(super) const BY_CALLER: &str = "/take";
 
 /// One take of a plan, and where it comes from.
-struct Asked<'l> {
+pub(super) struct Asked<'l> {
     number: usize,
-    rule: &'l Rule,
+    pub(super) rule: &'l Rule,
     limit: &'l RuleLimit,
-    take: Take<'l>,
+    pub(super) take: Take<'l>,
     shadow: bool,
 }
 
 /// The answers to the takes of a plan.
-struct Decided {
-    decisions: Few<Decision>,
-    receipts: Few<Option<tidegate_core::Receipt>>,
-    at: Timestamp,
-    by: DecidedBy,
+pub(super) struct Decided {
+    pub(super) decisions: Few<Decision>,
+    pub(super) receipts: Few<Option<tidegate_core::Receipt>>,
+    pub(super) at: Timestamp,
+    pub(super) by: DecidedBy,
+    /// The limits that this node counted under, if it did so by itself.
+    pub(super) shares: Option<Vec<Limit>>,
 }
 
 /// What a caller wants besides the answer.
@@ -66,7 +67,7 @@ impl<S: Store> Limiter<S> {
             let plan = Plan::new(takes(&asked), max_wait)?;
             let decisions = match self.inner.store.peek(&plan).await {
                 Ok(decisions) => decisions,
-                Err(_) => self.inner.fallback.peek_now(&plan),
+                Err(_) => self.inner.local.memory().peek_now(&plan),
             };
             entries(&asked, decisions)
         };
@@ -138,8 +139,7 @@ impl<S: Store> Limiter<S> {
         let decided = match answer {
             Some(answer) => Decided::by_store(answer),
             None => {
-                self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
-                let answer = self.inner.fallback.take_now(&plan);
+                let answer = self.take_locally(&plan)?;
                 Decided { by: DecidedBy::Fallback, ..Decided::by_store(answer) }
             }
         };
@@ -215,7 +215,13 @@ impl<S: Store> Limiter<S> {
                 None => Decided::by_policy(),
                 Some(plan) => {
                     match self.inner.store.take(std::slice::from_ref(&plan)).await.pop() {
-                        Some(Ok(answer)) => Decided::by_store(answer),
+                        Some(Ok(answer)) => {
+                            self.heard_from_store();
+                            Decided::by_store(answer)
+                        }
+                        Some(Err(StoreError::Partly(missing))) => {
+                            self.without_a_part(&asked, &missing, plan.max_wait()).await?
+                        }
                         Some(Err(_)) | None => self.without_store(&asked, plan.max_wait())?,
                     }
                 }
@@ -288,36 +294,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// When the store is gone, rules do as they say for that case.
-    fn without_store(&self, asked: &[Asked<'_>], max_wait: Span) -> Result<Decided, CheckError> {
-        self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
-        let refuses = |asked: &Asked<'_>| {
-            asked.take.need == Need::Required && asked.rule.on_store_error() == OnStoreError::Deny
-        };
-        let local = |asked: &&Asked<'_>| asked.rule.on_store_error() == OnStoreError::Local;
-        let refused = asked.iter().any(refuses);
-        // Nothing is counted for a request that is refused anyway.
-        let takes: Vec<Take<'_>> =
-            asked.iter().filter(local).map(|asked| asked.take).filter(|_| !refused).collect();
-        let plan = Plan::new(takes, max_wait)?;
-        let answer = self.inner.fallback.take_now(&plan);
-        let mut counted = answer.done.decisions.into_iter().zip(answer.done.receipts);
-        let (decisions, receipts): (Vec<_>, Vec<_>) = asked
-            .iter()
-            .map(|asked| match asked.rule.on_store_error() {
-                OnStoreError::Local if !refused => {
-                    counted.next().unwrap_or((blind(asked, true), None))
-                }
-                OnStoreError::Deny if refuses(asked) => (blind(asked, false), None),
-                OnStoreError::Local | OnStoreError::Allow | OnStoreError::Deny => {
-                    (blind(asked, true), None)
-                }
-            })
-            .unzip();
-        let (decisions, receipts) = (decisions.into(), receipts.into());
-        Ok(Decided { decisions, receipts, at: answer.at, by: DecidedBy::Fallback })
-    }
-
     /// A receipt, if a rule counts outcomes or somebody wants one.
     fn receipt(
         &self,
@@ -332,19 +308,20 @@ impl<S: Store> Limiter<S> {
         if !counts && !check.receipt && !undo {
             return None;
         }
-        let parts = asked.iter().zip(&decided.receipts).filter_map(|(asked, receipt)| {
+        let taken = asked.iter().zip(&decided.receipts).enumerate();
+        let parts = taken.filter_map(|(number, (asked, receipt))| {
+            let share = decided.shares.as_ref().and_then(|shares| shares.get(number));
             Some(Taken {
                 state: asked.take.state,
-                limit: asked.limit.limit().clone(),
+                limit: share.unwrap_or(asked.limit.limit()).clone(),
                 bound: asked.take.bound,
                 count: asked.rule.count(),
                 receipt: (*receipt)?,
             })
         });
-        let node = if decided.by == DecidedBy::Fallback { self.inner.node } else { 0 };
-        let number = self.inner.receipts.fetch_add(1, Ordering::Relaxed);
+        let node = if decided.shares.is_some() { self.inner.node } else { 0 };
         Some(Receipt {
-            id: ReceiptId((u128::from(self.inner.node) << 64) | u128::from(number)),
+            id: ReceiptId(self.next_receipt()),
             until: decided.at.after(self.inner.settle_within)?,
             node,
             cost: check.cost,
@@ -353,18 +330,27 @@ impl<S: Store> Limiter<S> {
     }
 }
 
+impl<S> Limiter<S> {
+    /// A name that no other receipt of the deployment has.
+    pub(super) fn next_receipt(&self) -> u128 {
+        let number = self.inner.receipts.fetch_add(1, Ordering::Relaxed);
+        u128::from(self.inner.node) << 64 | u128::from(number)
+    }
+}
+
 // === helpers ===
 
 impl Decided {
     fn by_store(answer: Answer) -> Self {
         let Done { decisions, receipts, .. } = answer.done;
-        Self { decisions, receipts, at: answer.at, by: DecidedBy::Store }
+        let by = if answer.remembered { DecidedBy::Cache } else { DecidedBy::Store };
+        Self { decisions, receipts, at: answer.at, by, shares: None }
     }
 
     /// There was nothing to count.
     fn by_policy() -> Self {
         let (decisions, receipts) = (vec![].into(), vec![].into());
-        Self { decisions, receipts, at: Timestamp::EPOCH, by: DecidedBy::Policy }
+        Self { decisions, receipts, at: Timestamp::EPOCH, by: DecidedBy::Policy, shares: None }
     }
 }
 
@@ -424,7 +410,7 @@ fn entries(
 }
 
 /// A decision about a state that nobody could look at.
-fn blind(asked: &Asked<'_>, passes: bool) -> Decision {
+pub(super) fn blind(asked: &Asked<'_>, passes: bool) -> Decision {
     let outcome = if passes { Outcome::Allow } else { Outcome::Deny(Retry::After(STORE_RETRY)) };
     let remaining = if passes { asked.limit.limit().capacity() } else { 0 };
     Decision { outcome, over: false, remaining, reset: None }

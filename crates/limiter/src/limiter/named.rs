@@ -4,7 +4,6 @@ use super::decide::BY_CALLER;
 use super::{Limiter, now};
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
-use std::sync::atomic::Ordering;
 use tidegate_core::{Cost, Decision, Few, Limit, Plan, Span, Take};
 use tidegate_store::{Answer, LimitName, Store};
 
@@ -72,11 +71,9 @@ impl<S: Store> Limiter<S> {
         let mut decided = Vec::with_capacity(plans.len());
         for (plan, answer) in plans.iter().zip(answers) {
             let (answer, by) = match answer {
+                Ok(answer) if answer.remembered => (answer, DecidedBy::Cache),
                 Ok(answer) => (answer, DecidedBy::Store),
-                Err(_) => {
-                    self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
-                    (self.inner.fallback.take_now(plan), DecidedBy::Fallback)
-                }
+                Err(_) => (self.take_locally(plan)?, DecidedBy::Fallback),
             };
             decided.extend(only(answer).map(|decision| (decision, by)));
         }

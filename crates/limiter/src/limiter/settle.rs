@@ -53,7 +53,7 @@ impl<S: Store> Limiter<S> {
             .collect();
         // What a node counted by itself is in its own memory, and nobody else's.
         if receipt.node == self.inner.node {
-            return Ok(now(settle(&self.inner.fallback, &settlement, &takes))?);
+            return Ok(now(settle(&**self.inner.local.memory(), &settlement, &takes))?);
         }
         if receipt.node != 0 {
             return Ok(Settled::Late);
@@ -99,7 +99,7 @@ impl<S: Store> Limiter<S> {
     /// ```
     pub async fn reset(&self, rule: &str, who: &Attributes<'_>) -> Result<usize, CheckError> {
         let states = self.states_of(rule, who)?;
-        self.inner.fallback.reset_now(&states);
+        self.reset_locally(&states);
         let count = self.inner.store.reset(&states).await?;
         self.inner.queues.wake_all();
         Ok(count)

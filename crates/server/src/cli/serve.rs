@@ -5,7 +5,7 @@ use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Door, Drain, Fronts, Place, Versions, Workers, serve};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
-use crate::settings::{Flags, Listen, Settings, StoreUrl};
+use crate::settings::{Flags, Listen, RedisOptions, Settings, StoreUrl};
 use crate::tls::Certificate;
 use crate::{files, log, watch};
 use clap::Args;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate::http::HeaderStyle;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret, Store};
-use tidegate_store::{Redis, RedisSettings};
+use tidegate_store::{Redis, RedisSettings, RedisTls};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
@@ -115,15 +115,28 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
             before.serve(store, out).await
         }
         StoreUrl::Redis(url) => {
-            let redis = RedisSettings {
-                timeout: before.settings.redis_timeout.into(),
-                connect_timeout: before.settings.redis_connect_timeout.into(),
-                ..RedisSettings::new(&url)
-            };
+            let redis = redis_settings(&url, &before.settings.redis)?;
             let store = Redis::open(&redis, &before.secret).await;
             before.serve(store.map_err(|error| format!("store: {error}"))?, out).await
         }
     }
+}
+
+/// How the store is reached, with the certificates that it needs.
+fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisSettings, Failure> {
+    let read = |setting, path: &PathBuf| std::fs::read(path).map_err(named(setting, path));
+    let authority = options.authority.as_ref().map(|path| read("redis.authority", path));
+    let client = options.certificate.as_ref().map(|(certificate, key)| {
+        Ok::<_, Failure>((read("redis.certificate", certificate)?, read("redis.key", key)?))
+    });
+    Ok(RedisSettings {
+        tls: RedisTls { authority: authority.transpose()?, client: client.transpose()? },
+        timeout: options.timeout.into(),
+        connect_timeout: options.connect_timeout.into(),
+        remember_refusals: options.denial_cache,
+        nodes: options.nodes,
+        ..RedisSettings::new(url)
+    })
 }
 
 /// What there is before anything is counted.

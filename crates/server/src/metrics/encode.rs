@@ -6,9 +6,11 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text::encode};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tidegate_store::LinkReport;
 
 /// What is written, collected once.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ struct Family {
     name: &'static str,
     help: &'static str,
     label: &'static str,
-    values: Vec<(&'static str, u64)>,
+    values: Vec<(Cow<'static, str>, u64)>,
 }
 
 pub(super) fn text(metrics: &Metrics, moment: &Moment) -> String {
@@ -62,42 +64,55 @@ fn counters(metrics: &Metrics, moment: &Moment) -> Vec<Family> {
     let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
     let refused = Refused::ALL.iter().zip(&metrics.refused);
     let reloads = Reload::ALL.iter().zip(&metrics.reloads);
+    let alone = |value: u64| vec![(Cow::Borrowed(""), value)];
+    let store_errors = match &moment.store {
+        Some(store) => {
+            store.errors.iter().map(|(class, count)| (Cow::Borrowed(*class), *count)).collect()
+        }
+        None => vec![(Cow::Borrowed("unavailable"), read(&metrics.store_errors))],
+    };
     vec![
         Family {
             name: "tidegate_refused",
             help: "Connections and requests that were refused before anybody looked what they ask",
             label: "reason",
-            values: refused.map(|((_, name), cell)| (*name, read(cell))).collect(),
+            values: refused.map(|((_, name), cell)| (Cow::Borrowed(*name), read(cell))).collect(),
         },
         Family {
             name: "tidegate_reload",
             help: "New policies",
             label: "result",
-            values: reloads.map(|((_, name), cell)| (*name, read(cell))).collect(),
+            values: reloads.map(|((_, name), cell)| (Cow::Borrowed(*name), read(cell))).collect(),
         },
         Family {
             name: "tidegate_store_errors",
             help: "Requests for which the store gave no answer",
             label: "class",
-            values: vec![("unavailable", read(&metrics.store_errors))],
+            values: store_errors,
         },
         Family {
             name: "tidegate_panics",
             help: "Requests in whose handling the server found a mistake of its own",
             label: "",
-            values: vec![("", read(&metrics.panics))],
+            values: alone(read(&metrics.panics)),
         },
         Family {
             name: "tidegate_log_lines_left_out",
             help: "Lines that were not logged because there were too many like them",
             label: "",
-            values: vec![("", read(&metrics.lines_left_out))],
+            values: alone(read(&metrics.lines_left_out)),
         },
         Family {
             name: "tidegate_overflow",
             help: "States that were demoted into the sketch because memory was full",
             label: "",
-            values: moment.memory.iter().map(|memory| ("", memory.demotions)).collect(),
+            values: moment.memory.iter().flat_map(|memory| alone(memory.demotions)).collect(),
+        },
+        Family {
+            name: "tidegate_task_restarts",
+            help: "Tasks that look after the store and had to be started again",
+            label: "",
+            values: moment.store.iter().flat_map(|store| alone(store.restarts)).collect(),
         },
     ]
 }
@@ -107,21 +122,39 @@ fn gauges(moment: &Moment) -> Vec<Family> {
         name: "tidegate_policy_version",
         help: "The version of the policy that decides",
         label: "",
-        values: vec![("", moment.version)],
+        values: vec![(Cow::Borrowed(""), moment.version)],
     }];
+    if let Some(store) = &moment.store {
+        let open = |link: &LinkReport| (link.name.clone().into(), u64::from(!link.asked));
+        gauges.push(Family {
+            name: "tidegate_breaker_state",
+            help: "1 while a server of the store is not asked, because it does not answer",
+            label: "node",
+            values: store.links.iter().map(open).collect(),
+        });
+        gauges.push(Family {
+            name: "tidegate_cluster_nodes",
+            help: "Nodes that share the store",
+            label: "",
+            values: vec![(Cow::Borrowed(""), u64::from(moment.nodes))],
+        });
+    }
     if let Some(memory) = moment.memory {
         let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         gauges.push(Family {
             name: "tidegate_memory_bytes",
             help: "Memory of the store: in use, and at most",
             label: "kind",
-            values: vec![("used", bytes(memory.bytes)), ("budget", bytes(memory.budget))],
+            values: vec![
+                ("used".into(), bytes(memory.bytes)),
+                ("budget".into(), bytes(memory.budget)),
+            ],
         });
         gauges.push(Family {
             name: "tidegate_states",
             help: "States that the store keeps",
             label: "",
-            values: vec![("", bytes(memory.entries))],
+            values: vec![("".into(), bytes(memory.entries))],
         });
     }
     gauges
@@ -203,7 +236,7 @@ impl Family {
         let gauge = matches!(kind, MetricType::Gauge);
         let mut metric = encoder.encode_descriptor(self.name, self.help, None, kind)?;
         for (value, number) in &self.values {
-            let labels: &[(&str, &str)] = &[(self.label, *value)];
+            let labels: &[(&str, &str)] = &[(self.label, value)];
             let labels = if self.label.is_empty() { &[] } else { labels };
             let mut one = metric.encode_family(&labels)?;
             if gauge {

@@ -35,7 +35,7 @@ pub(crate) const TABLE: &[Setting] = &[
         "store",
         "URL",
         "memory:",
-        "Where states live: `memory:`, or `redis://host:6379/` for all nodes together",
+        "Where states live: `memory:`, or, for all nodes together, `redis://host:6379/`, `redis+cluster://host:port,host:port` or `redis+sentinel://host:port/name`; `rediss` speaks TLS",
     ),
     setting(
         "data_dir",
@@ -60,6 +60,26 @@ pub(crate) const TABLE: &[Setting] = &[
     setting("memory.budget", "SIZE", "256MiB", "Memory for states, never passed"),
     setting("redis.timeout", "TIME", "50ms", "How long a decision waits for the store"),
     setting("redis.connect_timeout", "TIME", "1s", "How long connecting to the store may take"),
+    setting(
+        "redis.authority",
+        "FILE",
+        "",
+        "Certificates, in PEM, of whoever signs those of the store, instead of those that this machine trusts",
+    ),
+    setting("redis.certificate", "FILE", "", "Our certificate for the store, in PEM"),
+    setting("redis.key", "FILE", "", "The private key of redis.certificate, in PEM"),
+    setting(
+        "redis.denial_cache",
+        "on|off",
+        "on",
+        "Whether a refusal is remembered, for up to a second, instead of asking the store again",
+    ),
+    setting(
+        "cluster.nodes",
+        "N",
+        "auto",
+        "How many nodes share the store: each lets pass its share of a limit while the store is gone",
+    ),
     setting(
         "tls.certificate",
         "FILE",

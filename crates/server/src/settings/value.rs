@@ -83,15 +83,40 @@ pub(super) fn words(text: &str) -> Vec<String> {
     words.map(str::to_ascii_lowercase).collect()
 }
 
-/// `memory:`, or where a Redis or Valkey server is.
+/// `memory:`, or where a Redis or Valkey store is.
 pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
     if text == "memory:" {
         return Ok(StoreUrl::Memory);
     }
-    if text.starts_with("redis://") || text.starts_with("redis+unix://") {
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    let (family, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+    let known = match family {
+        "redis" => ["", "unix", "cluster", "sentinel"].contains(&kind),
+        "rediss" => ["", "cluster", "sentinel"].contains(&kind),
+        _ => false,
+    };
+    if known {
         return Ok(StoreUrl::Redis(text.to_owned()));
     }
-    Err("a store is written like `memory:`, `redis://user:password@host:6379/` or `redis+unix:///path`".to_owned())
+    Err("a store is written like `memory:`, `redis://user:password@host:6379/`, `redis+unix:///path`, `redis+cluster://host:port,host:port` or `redis+sentinel://host:port/name`".to_owned())
+}
+
+/// `on` or `off`.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("`on` or `off`".to_owned()),
+    }
+}
+
+/// A number, or `auto`.
+pub(super) fn nodes(text: &str) -> Result<Option<u32>, String> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let count = text.parse().ok().filter(|count| (1..=10_000).contains(count));
+    count.map(Some).ok_or_else(|| "a number from 1 to 10000, or `auto`".to_owned())
 }
 
 /// An address without the password that it may hold.

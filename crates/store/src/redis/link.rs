@@ -1,4 +1,4 @@
-//! The connection to the server: kept by a task of its own, and lent only while the server answers.
+//! The connection to one server: kept by a task of its own, and lent only while the server answers.
 //!
 //! ```text
 //!   calls ──► breaker closed, room? ──► connection ──► answered, late or broken: the breaker counts
@@ -7,26 +7,41 @@
 //!     connects, compares secrets, runs the real script on a canary, and closes the breaker when all of it went well
 //! ```
 //!
-//! Nothing is ever sent twice: a command that failed may have been counted, and its caller is told so.
+//! Nothing is ever sent twice that may have been counted: a command that failed is its caller's to judge.
 
 use super::breaker::Breaker;
-use super::script::{self, Call, Reply, Times, Verb};
+use super::script::{self, Call, Reply, Times, Told, Verb};
+use super::trouble::{Class, Counts, Trouble};
 use super::wire::Tag;
 use super::{KEPT_SECONDS, RedisSettings, VERIFIER_KEY};
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::key::Secret;
 use crate::sync::{Mutex, lock};
 use ::redis::aio::MultiplexedConnection;
-use ::redis::io::tcp::TcpSettings;
-use ::redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo};
-use ::redis::{RedisError, RedisResult};
+use ::redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisResult, Value};
+use futures_util::FutureExt as _;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take, Timestamp};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
+
+/// What all links of a store share.
+pub(super) struct Common {
+    pub(super) settings: RedisSettings,
+    /// What the store must hold, or hold nothing.
+    pub(super) verifier: String,
+    pub(super) clock: Clock,
+    /// Whether a server may send us to another.
+    pub(super) many: bool,
+    pub(super) counts: Counts,
+    /// Somebody met a server that is not what we took it for.
+    pub(super) stale: Notify,
+    /// How often a task had to be started again. Relaxed: for metrics.
+    pub(super) restarts: AtomicU64,
+}
 
 /// A connection that many calls share.
 pub(super) struct Link {
@@ -35,18 +50,24 @@ pub(super) struct Link {
 }
 
 struct Shared {
-    settings: RedisSettings,
-    /// What the server must hold, or hold nothing.
-    verifier: String,
-    clock: Clock,
+    /// Where it is, for people.
+    name: String,
+    client: Client,
+    common: Arc<Common>,
     /// The server's time less ours, in nanoseconds, as of the last reply. Relaxed: any recent value will do.
     offset: AtomicI64,
+    /// How far that may be wrong: half of the time that the reply took. Relaxed as well.
+    doubt: AtomicU64,
     /// Locked to look or to replace, never across an await.
     state: Mutex<State>,
     /// Room for questions that wait for their answer.
     room: Semaphore,
     /// There is something for the keeper to do.
     trouble: Notify,
+    /// Held while the script is sent, so that of many who miss it one sends it.
+    sending: tokio::sync::Mutex<()>,
+    /// How often it was sent. Relaxed: who misses a change sends it once more.
+    sent: AtomicU64,
 }
 
 struct State {
@@ -56,6 +77,8 @@ struct State {
     breaker: Breaker,
     /// What went wrong last.
     why: String,
+    /// Where the keeper counts its own questions; nowhere on a server that has no slot of ours.
+    canary: Option<StateId>,
 }
 
 /// How often the keeper looks while all is well.
@@ -63,54 +86,58 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 /// How soon it tries again, at first and at most; a server that comes back is not stormed.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
-/// Where the keeper counts its own questions: `tidegate canary`. States are named by hashes, so nobody else counts there.
-const CANARY: StateId = StateId(0x7469_6465_6761_7465_2063_616e_6172_7900);
+/// How often a script is sent for one call that misses it: somebody may be throwing scripts away.
+const MOST_SENDINGS: usize = 3;
+/// `tidegate canary`. States are named by hashes, so nobody else counts there.
+const CANARY: u128 = 0x7469_6465_6761_7465_2063_616e_6172_7900;
+
+/// The canary on the slot of a tag, which is the upper 16 bits of a name.
+pub(super) fn canary(tag: u16) -> StateId {
+    StateId(CANARY & (u128::MAX >> 16) | u128::from(tag) << 112)
+}
 
 impl Link {
-    /// Connects, or leaves it to the keeper to go on trying; what no patience would mend is an error.
+    /// Connects, or leaves it to the keeper to go on trying; the second answer is how that went.
     pub(super) async fn open(
-        settings: &RedisSettings,
-        secret: &Secret,
-    ) -> Result<(Self, Result<(), StoreError>), StoreError> {
+        name: String,
+        client: Client,
+        canary: Option<StateId>,
+        common: &Arc<Common>,
+    ) -> (Arc<Self>, Result<(), StoreError>) {
         let shared = Arc::new(Shared {
-            settings: settings.clone(),
-            verifier: format!("{:032x}", secret.verifier()),
-            clock: Clock::system(),
+            name,
+            client,
+            common: Arc::clone(common),
             offset: AtomicI64::new(0),
+            doubt: AtomicU64::new(0),
             state: Mutex::new(State {
                 connection: None,
                 number: 0,
                 breaker: Breaker::open(),
                 why: "it was not asked yet".to_owned(),
+                canary,
             }),
-            room: Semaphore::new(settings.in_flight),
+            room: Semaphore::new(common.settings.in_flight),
             trouble: Notify::new(),
+            sending: tokio::sync::Mutex::new(()),
+            sent: AtomicU64::new(0),
         });
         let first = shared.mend().await;
-        if let Err(error @ StoreError::Broken(_)) = first {
-            return Err(error);
-        }
-        let keeper = tokio::spawn(keep(Arc::clone(&shared)));
-        Ok((Self { shared, keeper }, first))
+        let keeper = tokio::spawn(supervised(Arc::clone(common), {
+            let shared = Arc::clone(&shared);
+            move || keep(Arc::clone(&shared))
+        }));
+        (Arc::new(Self { shared, keeper }), first)
     }
 
-    /// Asks the server something, if it can be asked.
-    pub(super) async fn ask<T, F: Future<Output = RedisResult<T>>>(
-        &self,
-        ask: impl FnOnce(MultiplexedConnection) -> F,
-    ) -> Result<T, StoreError> {
-        let (connection, number) = self.shared.connection()?;
-        ask(connection).await.map_err(|error| self.shared.failed(error, number))
+    /// Where it is.
+    pub(super) fn name(&self) -> &str {
+        &self.shared.name
     }
 
-    /// A place among those who wait for the server.
-    pub(super) fn enter(&self) -> Result<SemaphorePermit<'_>, StoreError> {
-        self.shared.room.try_acquire().map_err(|_full| StoreError::Overloaded)
-    }
-
-    /// Notes how a question ended.
-    pub(super) fn heard<T>(&self, answer: &Result<T, StoreError>) {
-        self.shared.heard(answer);
+    /// Tells the keeper where to count from now on.
+    pub(super) fn watch(&self, canary: Option<StateId>) {
+        lock(&self.shared.state).canary = canary;
     }
 
     /// Why the server is not asked at the moment.
@@ -119,25 +146,102 @@ impl Link {
         state.breaker.is_open().then(|| state.why.clone())
     }
 
-    /// Our time.
-    pub(super) fn now(&self) -> Timestamp {
-        self.shared.clock.now().steady
+    /// The server's time at an instant of ours: as far as it is known, and at the latest.
+    pub(super) fn time_at(&self, ours: Timestamp) -> (Timestamp, Timestamp) {
+        let theirs = self.shared.theirs(ours);
+        let doubt = Span::from_nanos(self.shared.doubt.load(Ordering::Relaxed));
+        (theirs, theirs.after(doubt).unwrap_or(theirs))
     }
 
-    /// The server's time at an instant of ours, as far as it is known.
-    pub(super) fn theirs(&self, ours: Timestamp) -> Timestamp {
-        self.shared.theirs(ours)
+    /// Calls the script. `asking` tells a server that it is asked for a slot which it does not have yet.
+    pub(super) async fn call(
+        &self,
+        until: Timestamp,
+        call: &Call<'_>,
+        told: &Told<'_>,
+        asking: bool,
+    ) -> Result<Reply, Trouble> {
+        let sent = self.shared.now();
+        let times = self.shared.times(sent, until, told);
+        let command = script::command(call, told, times);
+        let reply = self.call_known(until, &command, asking).await?;
+        let reply = script::parse(reply).map_err(Trouble::wrong)?;
+        if told.test.is_none() {
+            self.shared.learn_time(sent, &reply);
+        }
+        Ok(reply)
     }
 
-    /// Learns the server's time from the reply to something that was sent at this instant.
-    pub(super) fn learn_time(&self, sent: Timestamp, reply: &Reply) {
-        self.shared.learn_time(sent, reply);
+    /// Sends the script first if the server does not know it; one sends it for all who miss it.
+    async fn call_known(
+        &self,
+        until: Timestamp,
+        command: &Cmd,
+        asking: bool,
+    ) -> Result<Value, Trouble> {
+        let shared = &self.shared;
+        for _ in 0..MOST_SENDINGS {
+            let sent = shared.sent.load(Ordering::Relaxed);
+            match self.query(until, command, asking).await {
+                Err(Trouble::NoScript) => {}
+                answered => return answered,
+            }
+            let first = tokio::time::timeout(shared.left(until).into(), shared.sending.lock());
+            let _first = first.await.map_err(|_late| shared.timed_out())?;
+            if shared.sent.load(Ordering::Relaxed) == sent {
+                self.query(until, &script::load(), false).await?;
+                shared.sent.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.query(until, command, asking).await
+    }
+
+    /// Asks the server something, if it can be asked.
+    pub(super) async fn query(
+        &self,
+        until: Timestamp,
+        command: &Cmd,
+        asking: bool,
+    ) -> Result<Value, Trouble> {
+        let shared = &self.shared;
+        let full = |_| Trouble::Failed(Class::Overloaded, StoreError::Overloaded);
+        let _room = shared.room.try_acquire().map_err(full)?;
+        let (connection, number) = shared.connection()?;
+        let answer = send(connection, command, asking);
+        match tokio::time::timeout(shared.left(until).into(), answer).await {
+            Ok(answer) => shared.judge(answer, number),
+            Err(_late) => Err(shared.late()),
+        }
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         self.keeper.abort();
+    }
+}
+
+async fn send(
+    mut connection: MultiplexedConnection,
+    command: &Cmd,
+    asking: bool,
+) -> RedisResult<Value> {
+    if !asking {
+        return command.query_async(&mut connection).await;
+    }
+    let mut both = ::redis::pipe();
+    both.cmd("ASKING").add_command(command.clone());
+    // Each has an answer; the second is ours, and an error in it says where to go.
+    let answers = ::redis::aio::ConnectionLike::req_packed_commands(&mut connection, &both, 0, 2);
+    let mut answers = answers.await?.into_iter().rev();
+    answers.next().unwrap_or(Value::Nil).extract_error()
+}
+
+/// Runs a task again when it panics, after a pause, and counts that it had to.
+pub(super) async fn supervised<F: Future<Output = ()>>(common: Arc<Common>, task: impl Fn() -> F) {
+    while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
+        common.restarts.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(LONGEST_PAUSE).await;
     }
 }
 
@@ -159,53 +263,67 @@ async fn keep(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    fn connection(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
+    fn connection(&self) -> Result<(MultiplexedConnection, u64), Trouble> {
         let state = lock(&self.state);
         match &state.connection {
             Some(connection) if !state.breaker.is_open() => Ok((connection.clone(), state.number)),
-            _ => Err(StoreError::Unavailable(state.why.clone().into())),
+            _ => Err(Trouble::away(&state.why)),
         }
     }
 
-    /// What a failed call means for its caller, and for the connection.
-    fn failed(&self, error: RedisError, number: u64) -> StoreError {
-        // Who does not understand one answer does not know which answer the next one is.
-        let garbled = error.kind() == ErrorKind::Parse;
-        let error = script::store_error(error, self.settings.timeout);
-        // Whoever refuses us may do so because of how the connection began: by another password, as a replica. One key
-        // with another program's data under it is no reason to give up all others.
-        if garbled || matches!(error, StoreError::Unavailable(_)) {
-            let mut state = lock(&self.state);
-            if state.number == number {
-                state.connection = None;
-                state.breaker.lost();
-                state.why = error.to_string();
-                self.trouble.notify_one();
+    /// What an answer means for its caller, and for the connection.
+    fn judge(&self, answer: RedisResult<Value>, number: u64) -> Result<Value, Trouble> {
+        let error = match answer {
+            Ok(value) => {
+                lock(&self.state).breaker.answered();
+                return Ok(value);
             }
-        }
-        error
-    }
-
-    fn heard<T>(&self, answer: &Result<T, StoreError>) {
+            Err(error) => error,
+        };
+        let trouble = Trouble::of(&error, self.common.settings.timeout);
+        // Who does not understand one answer does not know which answer the next one is. Whoever refuses us may do so
+        // because of how the connection began: by another password, as a replica. One key with another program's data
+        // under it is no reason to give up all others.
+        let lost = error.kind() == ErrorKind::Parse
+            || matches!(&trouble, Trouble::Failed(_, StoreError::Unavailable(_)));
         let mut state = lock(&self.state);
-        match answer {
-            Ok(_) => state.breaker.answered(),
-            Err(error @ StoreError::TimedOut(_)) => {
-                state.breaker.failed(self.clock.now().steady);
-                if state.breaker.is_open() {
-                    state.why = error.to_string();
-                    self.trouble.notify_one();
-                }
+        if let Trouble::Failed(_, why) = &trouble
+            && lost
+        {
+            if state.number == number {
+                state.lose(why);
+                self.trouble.notify_one();
+                self.common.stale.notify_one();
             }
-            Err(_) => {}
+        } else {
+            state.breaker.answered();
         }
+        drop(state);
+        Err(trouble)
+    }
+
+    /// Nobody answered in time.
+    fn late(&self) -> Trouble {
+        let mut state = lock(&self.state);
+        state.breaker.failed(self.now());
+        if state.breaker.is_open() {
+            state.why = StoreError::TimedOut(self.common.settings.timeout).to_string();
+            self.trouble.notify_one();
+            self.common.stale.notify_one();
+        }
+        drop(state);
+        self.timed_out()
+    }
+
+    fn timed_out(&self) -> Trouble {
+        Trouble::timed_out(self.common.settings.timeout)
     }
 
     // === the keeper's work ===
 
     /// Makes sure that the server does what it is there for, and says so; connects first if need be.
     async fn mend(&self) -> Result<(), StoreError> {
-        let patience = self.settings.patience();
+        let patience = self.common.settings.patience();
         let mended = tokio::time::timeout(patience.into(), self.try_to_mend()).await;
         let mended = mended.unwrap_or(Err(StoreError::TimedOut(patience)));
         let mut state = lock(&self.state);
@@ -216,85 +334,135 @@ impl Shared {
                     state.number = state.number.saturating_add(1);
                 }
                 if state.breaker.is_open() {
-                    state.breaker.close(self.clock.now().steady);
+                    state.breaker.close(self.now());
                 }
             }
             Err(error) => {
-                state.connection = None;
-                state.breaker.lost();
-                state.why = error.to_string();
+                state.lose(error);
+                self.common.stale.notify_one();
             }
         }
         mended.map(drop)
     }
 
     async fn try_to_mend(&self) -> Result<MultiplexedConnection, StoreError> {
-        let told = |error| script::store_error(error, self.settings.timeout);
-        let here = lock(&self.state).connection.clone();
+        let (here, canary) = {
+            let state = lock(&self.state);
+            (state.connection.clone(), state.canary)
+        };
         let mut connection = match here {
             Some(connection) => connection,
             None => {
-                let mut connection = connect(&self.settings).await.map_err(told)?;
-                self.compare_secrets(&mut connection).await?;
+                let mut connection = connect(&self.client, &self.common.settings).await?;
+                self.elsewhere_is_fine(self.compare_secrets(&mut connection).await)?;
                 connection
             }
         };
-        self.try_canary(&mut connection).await?;
+        match canary {
+            Some(canary) => {
+                self.elsewhere_is_fine(self.try_canary(&mut connection, canary).await)?;
+            }
+            None => {
+                let _: Value = self
+                    .tell(&mut connection, &::redis::cmd("PING"))
+                    .await
+                    .map_err(Trouble::into_error)?;
+            }
+        }
         Ok(connection)
     }
 
-    /// Leaves the verifier of the secret with the server, or compares it with the one that is there.
-    async fn compare_secrets(
+    /// A server of a cluster that sends us elsewhere does its work; only we do not know the cluster as it is.
+    fn elsewhere_is_fine(&self, tried: Result<(), Trouble>) -> Result<(), StoreError> {
+        match tried {
+            Err(Trouble::Elsewhere { .. } | Trouble::TryAgain) if self.common.many => {
+                self.common.stale.notify_one();
+                Ok(())
+            }
+            tried => tried.map_err(Trouble::into_error),
+        }
+    }
+
+    async fn tell<T: FromRedisValue>(
         &self,
         connection: &mut MultiplexedConnection,
-    ) -> Result<(), StoreError> {
-        let told = |error| script::store_error(error, self.settings.timeout);
+        command: &Cmd,
+    ) -> Result<T, Trouble> {
+        let told = command.query_async(connection).await;
+        told.map_err(|error| Trouble::of(&error, self.common.settings.timeout))
+    }
+
+    /// Leaves the verifier of the secret with the server, or compares it with the one that is there.
+    async fn compare_secrets(&self, connection: &mut MultiplexedConnection) -> Result<(), Trouble> {
+        let ours = &self.common.verifier;
         let mut set = ::redis::cmd("SET");
-        set.arg(VERIFIER_KEY).arg(&self.verifier).arg("NX").arg("EX").arg(KEPT_SECONDS);
-        let () = set.query_async(connection).await.map_err(told)?;
-        let (theirs, _): (String, i64) = ::redis::pipe()
-            .cmd("GET")
-            .arg(VERIFIER_KEY)
-            .cmd("EXPIRE")
-            .arg(VERIFIER_KEY)
-            .arg(KEPT_SECONDS)
-            .query_async(connection)
-            .await
-            .map_err(told)?;
-        if theirs == self.verifier {
+        set.arg(VERIFIER_KEY).arg(ours).arg("NX").arg("EX").arg(KEPT_SECONDS);
+        let _: Value = self.tell(connection, &set).await?;
+        let theirs: String = self.tell(connection, ::redis::cmd("GET").arg(VERIFIER_KEY)).await?;
+        let mut keep = ::redis::cmd("EXPIRE");
+        let _: Value = self.tell(connection, keep.arg(VERIFIER_KEY).arg(KEPT_SECONDS)).await?;
+        if theirs == *ours {
             return Ok(());
         }
-        Err(StoreError::Broken(
+        Err(Trouble::wrong(StoreError::Broken(
             "the server holds the states of another secret; use that secret, or another database"
                 .to_owned(),
-        ))
+        )))
     }
 
     /// Runs the real script, which reads, decides and writes: a server that only answers pings is of no use.
-    async fn try_canary(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+    async fn try_canary(
+        &self,
+        connection: &mut MultiplexedConnection,
+        state: StateId,
+    ) -> Result<(), Trouble> {
         let limit = Limit::new(1_000_000, Span::from_secs(1), Algorithm::FIXED_WINDOW)
-            .map_err(|error| StoreError::Broken(error.to_string()))?;
+            .map_err(|error| Trouble::wrong(StoreError::Broken(error.to_string())))?;
         let call = Call {
             verb: Verb::Take,
-            takes: &[Take::new(CANARY, &limit, Cost::new(1))],
+            takes: &[Take::new(state, &limit, Cost::new(1))],
             parts: &[],
             max_wait: Span::ZERO,
             receipt: None,
         };
-        let sent = self.clock.now().steady;
+        let sent = self.now();
         let times = Times { test: None, deadline: 0, guess: self.theirs(sent) };
-        let invocation = script::invocation(&call, &[Tag::Registered(0)], &[], times);
-        let reply = invocation.invoke_async(connection).await;
-        let reply = reply.map_err(|error| script::store_error(error, self.settings.timeout))?;
-        self.learn_time(sent, &script::parse(reply)?);
+        let told = Told { tags: &[Tag::Registered(0)], ..Told::default() };
+        let command = script::command(&call, &told, times);
+        let mut reply = self.tell(connection, &command).await;
+        if matches!(reply, Err(Trouble::NoScript)) {
+            let _: Value = self.tell(connection, &script::load()).await?;
+            reply = self.tell(connection, &command).await;
+        }
+        self.learn_time(sent, &script::parse(reply?).map_err(Trouble::wrong)?);
         Ok(())
     }
 
     // === time ===
 
+    fn now(&self) -> Timestamp {
+        self.common.clock.now().steady
+    }
+
+    fn left(&self, until: Timestamp) -> Span {
+        until.since(self.now())
+    }
+
+    /// The server's time at an instant of ours, as far as it is known.
     fn theirs(&self, ours: Timestamp) -> Timestamp {
         let offset = self.offset.load(Ordering::Relaxed);
         Timestamp::from_nanos(ours.as_nanos().saturating_add_signed(offset))
+    }
+
+    /// What a script is told of time: when the caller of now will have gone, by the server's clock.
+    fn times(&self, sent: Timestamp, until: Timestamp, told: &Told<'_>) -> Times {
+        if let Some(micros) = told.test {
+            let guess = Timestamp::from_nanos(micros.saturating_mul(1_000));
+            return Times { test: told.test, deadline: 0, guess: told.guess.unwrap_or(guess) };
+        }
+        let guess = told.guess.unwrap_or_else(|| self.theirs(sent));
+        let deadline = self.theirs(until).as_nanos() / 1_000;
+        Times { test: None, deadline, guess }
     }
 
     /// The server's time was read somewhere between sending and now. A slow reply says little, unless nothing is
@@ -304,22 +472,40 @@ impl Shared {
         else {
             return;
         };
-        let took = self.clock.now().steady.since(sent).as_nanos();
-        let quick = took < self.settings.timeout.as_nanos() / 2 || matches!(reply, Reply::Late(_));
+        let took = self.now().since(sent).as_nanos();
+        let quick =
+            took < self.common.settings.timeout.as_nanos() / 2 || matches!(reply, Reply::Late(_));
         if quick || self.offset.load(Ordering::Relaxed) == 0 {
             let ours = i128::from(sent.as_nanos()).saturating_add(i128::from(took / 2));
             let offset = i128::from(theirs.as_nanos()).saturating_sub(ours);
             self.offset.store(i64::try_from(offset).unwrap_or(0), Ordering::Relaxed);
+            self.doubt.store(took / 2, Ordering::Relaxed);
         }
     }
 }
 
-async fn connect(settings: &RedisSettings) -> Result<MultiplexedConnection, RedisError> {
-    let info = settings.url.as_str().into_connection_info()?;
-    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+impl State {
+    fn lose(&mut self, why: &StoreError) {
+        self.connection = None;
+        self.breaker.lost();
+        self.why = why.to_string();
+    }
+}
+
+pub(super) async fn connect(
+    client: &Client,
+    settings: &RedisSettings,
+) -> Result<MultiplexedConnection, StoreError> {
     let config = AsyncConnectionConfig::new()
-        // Calls have their own time, which is not longer.
-        .set_response_timeout(Some(settings.patience().into()))
-        .set_connection_timeout(Some(settings.connect_timeout.into()));
-    Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
+        // Calls have their own time.
+        .set_response_timeout(None)
+        .set_connection_timeout(Some(settings.connect_timeout.into()))
+        .set_pipeline_buffer_size(settings.in_flight);
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
+    match tokio::time::timeout(settings.connect_timeout.into(), connecting).await {
+        Ok(connected) => {
+            connected.map_err(|error| Trouble::of(&error, settings.timeout).into_error())
+        }
+        Err(_late) => Err(StoreError::TimedOut(settings.connect_timeout)),
+    }
 }

@@ -1,29 +1,28 @@
 //! The script: its text, how it is called, and what it answers.
 
-use super::link::Link;
 use super::wire::{self, Tag};
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
-use ::redis::{ErrorKind, RedisError, Script, ScriptInvocation, ServerErrorKind, Value};
-use std::sync::LazyLock;
+use ::redis::{Cmd, Script, Value};
+use std::sync::{Arc, LazyLock};
 use tidegate_core::{Limit, Span, Take, Timestamp};
 
 /// All algorithms and the plan, one text: a plan may hold any of them.
-static PLAN: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("scripts/prelude.lua"),
-        include_str!("scripts/drain.lua"),
-        include_str!("scripts/fixed_window.lua"),
-        include_str!("scripts/sliding_weighted.lua"),
-        include_str!("scripts/sliding_buckets.lua"),
-        include_str!("scripts/sliding_log.lua"),
-        include_str!("scripts/plan.lua"),
-    ))
-});
+const PLAN: &str = concat!(
+    include_str!("scripts/prelude.lua"),
+    include_str!("scripts/drain.lua"),
+    include_str!("scripts/fixed_window.lua"),
+    include_str!("scripts/sliding_weighted.lua"),
+    include_str!("scripts/sliding_buckets.lua"),
+    include_str!("scripts/sliding_log.lua"),
+    include_str!("scripts/plan.lua"),
+);
+
+/// What servers call it.
+static HASH: LazyLock<String> = LazyLock::new(|| Script::new(PLAN).get_hash().to_owned());
 
 /// Gives shapes their tags.
-pub(super) static REGISTER: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/register.lua")));
+pub(super) const REGISTER: &str = include_str!("scripts/register.lua");
 
 /// What a script is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +70,19 @@ impl<'c> Call<'c> {
     }
 }
 
+/// What a script is told besides what it is asked to do.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Told<'t> {
+    /// Of the limits, one by one.
+    pub(super) tags: &'t [Tag],
+    /// Shapes that it met before.
+    pub(super) shapes: &'t [(u16, Arc<Limit>)],
+    /// The time it goes by instead of its own, in microseconds.
+    pub(super) test: Option<u64>,
+    /// About now, if it told us so.
+    pub(super) guess: Option<Timestamp>,
+}
+
 /// What a script is told of time.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
@@ -82,63 +94,57 @@ pub(super) struct Times {
     pub(super) guess: Timestamp,
 }
 
-/// Calls the script. `tags` belong to the limits one by one, `told` are shapes that it met before.
-pub(super) async fn run(
-    link: &Link,
-    call: &Call<'_>,
-    tags: &[Tag],
-    told: &[(u16, std::sync::Arc<Limit>)],
-    clock: Times,
-) -> Result<Reply, StoreError> {
-    let invocation = &invocation(call, tags, told, clock);
-    let ask = |mut connection| async move { invocation.invoke_async(&mut connection).await };
-    parse(link.ask(ask).await?)
-}
-
 /// A call as the server takes it.
-pub(super) fn invocation(
-    call: &Call<'_>,
-    tags: &[Tag],
-    told: &[(u16, std::sync::Arc<Limit>)],
-    clock: Times,
-) -> ScriptInvocation<'static> {
-    let mut invocation = PLAN.prepare_invoke();
-    for state in
-        call.takes.iter().map(|take| take.state).chain(call.parts.iter().map(|part| part.state))
-    {
-        invocation.key(wire::key(state).as_slice());
+pub(super) fn command(call: &Call<'_>, told: &Told<'_>, clock: Times) -> Cmd {
+    let states =
+        call.takes.iter().map(|take| take.state).chain(call.parts.iter().map(|part| part.state));
+    let lowest = call.parts.iter().map(|part| part.state).min();
+    let mark = call.receipt.map(|(receipt, _)| wire::receipt_key(receipt, lowest));
+    let keys = told.tags.len().saturating_add(usize::from(mark.is_some()));
+    let mut command = ::redis::cmd("EVALSHA");
+    command.arg(HASH.as_str()).arg(keys);
+    for state in states {
+        command.arg(wire::key(state).as_slice());
     }
-    if let Some((receipt, _)) = call.receipt {
-        invocation.key(
-            wire::receipt_key(receipt, call.parts.iter().map(|part| part.state).min()).as_slice(),
-        );
+    if let Some(mark) = mark {
+        command.arg(mark);
     }
-    invocation.arg(match call.verb {
+    command.arg(match call.verb {
         Verb::Take => "take",
         Verb::Charge => "charge",
         Verb::GiveBack => "give_back",
         Verb::Peek => "peek",
     });
-    invocation.arg(clock.test.map(|micros| micros.to_string()).unwrap_or_default());
-    invocation.arg(clock.deadline);
-    invocation.arg(call.max_wait.as_nanos() / 1_000);
-    invocation
+    command.arg(clock.test.map(|micros| micros.to_string()).unwrap_or_default());
+    command.arg(clock.deadline);
+    command.arg(call.max_wait.as_nanos() / 1_000);
+    command
         .arg(call.receipt.map_or(0, |(_, until)| (until.as_nanos() / 1_000).clamp(1, wire::MOST)));
-    invocation.arg(tags.len());
-    for (take, tag) in call.takes.iter().zip(tags) {
-        invocation.arg(wire::take(call.verb, take, *tag, clock.guess));
+    command.arg(told.tags.len());
+    for (take, tag) in call.takes.iter().zip(told.tags) {
+        command.arg(wire::take(call.verb, take, *tag, clock.guess));
     }
-    for (part, tag) in call.parts.iter().zip(tags) {
-        invocation.arg(wire::part(part, *tag, clock.guess));
+    for (part, tag) in call.parts.iter().zip(told.tags) {
+        command.arg(wire::part(part, *tag, clock.guess));
     }
-    for (tag, shape) in told {
-        invocation.arg(wire::shape(shape, *tag));
+    for (tag, shape) in told.shapes {
+        command.arg(wire::shape(shape, *tag));
     }
-    invocation
+    command
 }
 
-pub(super) fn parse(reply: Vec<Value>) -> Result<Reply, StoreError> {
-    let mut words = reply.into_iter();
+/// Sends the script itself.
+pub(super) fn load() -> Cmd {
+    let mut command = ::redis::cmd("SCRIPT");
+    command.arg("LOAD").arg(PLAN);
+    command
+}
+
+pub(super) fn parse(reply: Value) -> Result<Reply, StoreError> {
+    let Value::Array(words) = reply else {
+        return Err(StoreError::Broken("a script answered no list".to_owned()));
+    };
+    let mut words = words.into_iter();
     let mut word = || words.next().map_or_else(|| Ok(Vec::new()), bytes);
     let kind = String::from_utf8_lossy(&word()?).into_owned();
     let now = Timestamp::from_nanos(wire::number::<u64>(&word()?)?.saturating_mul(1_000));
@@ -164,26 +170,5 @@ fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
         Value::SimpleString(text) => Ok(text.into_bytes()),
         Value::Int(number) => Ok(number.to_string().into_bytes()),
         other => Err(StoreError::Broken(format!("a script answered {other:?}"))),
-    }
-}
-
-/// What a failed call means for its caller.
-pub(super) fn store_error(error: RedisError, timeout: Span) -> StoreError {
-    if error.is_timeout() {
-        return StoreError::TimedOut(timeout);
-    }
-    let foreign = error.code() == Some("WRONGTYPE"); // another program's data under our key
-    let broken = foreign
-        || matches!(
-            error.kind(),
-            ErrorKind::Parse
-                | ErrorKind::InvalidClientConfig
-                | ErrorKind::UnexpectedReturnType
-                | ErrorKind::Server(ServerErrorKind::ResponseError)
-        );
-    if broken {
-        StoreError::Broken(error.to_string())
-    } else {
-        StoreError::Unavailable(Box::new(error))
     }
 }

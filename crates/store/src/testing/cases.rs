@@ -60,12 +60,17 @@ fn supported<S: Store>(rig: &Rig<S>) -> Vec<Limit> {
     all.filter(|limit| rig.store.supports(limit).is_ok()).collect()
 }
 
+/// States of different keys: on a cluster they lie at different places.
+fn state(id: u128) -> StateId {
+    StateId(id | id << 112)
+}
+
 fn one(id: u128, limit: &Limit) -> Take<'_> {
-    Take::new(StateId(id), limit, Cost::ONE)
+    Take::new(state(id), limit, Cost::ONE)
 }
 
 fn cost(id: u128, limit: &Limit, cost: u64) -> Take<'_> {
-    Take::new(StateId(id), limit, Cost::new(cost))
+    Take::new(state(id), limit, Cost::new(cost))
 }
 
 /// Takes under a minute's patience: queues let pass as much as the others do.
@@ -342,12 +347,12 @@ async fn a_receipt_of_a_window_that_is_over_is_worth_nothing<S: Store>(rig: Rig<
 async fn a_reset_forgets_and_counts<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let limits = supported(&rig);
-    let ids: Vec<StateId> = (1u128..).zip(&limits).map(|(id, _)| StateId(id)).collect();
+    let ids: Vec<StateId> = (1u128..).zip(&limits).map(|(id, _)| state(id)).collect();
     for (id, limit) in (1u128..).zip(&limits) {
         take(&rig, &[one(id, limit)]).await;
     }
     assert_eq!(
-        rig.store.reset(&[ids.as_slice(), &[StateId(999)]].concat()).await.unwrap(),
+        rig.store.reset(&[ids.as_slice(), &[state(999)]].concat()).await.unwrap(),
         limits.len()
     );
     assert_eq!(rig.store.reset(&ids).await.unwrap(), 0);
@@ -462,7 +467,7 @@ async fn blocked_and_unlimited_remember_nothing<S: Store>(rig: Rig<S>) {
     assert!(!refused.passes);
     assert_eq!(refused.decisions[1].outcome, Outcome::Deny(Retry::Never));
     assert!(take(&rig, &[cost(1, &unlimited, u64::MAX)]).await.done.passes);
-    assert_eq!(rig.store.reset(&[StateId(1), StateId(2)]).await.unwrap(), 0);
+    assert_eq!(rig.store.reset(&[state(1), state(2)]).await.unwrap(), 0);
 }
 
 async fn what_is_unsupported_is_said<S: Store>(rig: Rig<S>) {
@@ -480,6 +485,6 @@ async fn what_is_unsupported_is_said<S: Store>(rig: Rig<S>) {
         assert_eq!(rig.store.take(&[plan()]).await.pop().unwrap().is_ok(), said);
         assert_eq!(rig.store.charge(&[one(1, &odd)]).await.is_ok(), said);
         assert_eq!(rig.store.peek(&plan()).await.is_ok(), said);
-        rig.store.reset(&[StateId(1)]).await.unwrap();
+        rig.store.reset(&[state(1)]).await.unwrap();
     }
 }

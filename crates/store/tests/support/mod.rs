@@ -1,6 +1,8 @@
 //! What the tests of all stores share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[cfg(feature = "redis")]
+pub(crate) mod cluster;
 pub(crate) mod concurrency;
 pub(crate) mod dice;
 #[cfg(feature = "redis")]

@@ -90,7 +90,7 @@ impl Drop for Server {
 }
 
 /// Debian's redis-server, or the valkey-server that `make deps` unpacks.
-fn binary(engine: &str) -> PathBuf {
+pub(crate) fn binary(engine: &str) -> PathBuf {
     if engine == "redis" {
         return "redis-server".into();
     }

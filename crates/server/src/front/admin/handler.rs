@@ -190,8 +190,13 @@ impl<S: Store + 'static> Handler<S> {
 
     fn metrics_text(&self) -> Answer {
         self.metrics.set_store_errors(self.limiter.stats().store_errors);
-        let moment =
-            Moment { version: self.limiter.version(), memory: self.limiter.store().gauges() };
+        let store = self.limiter.store();
+        let moment = Moment {
+            version: self.limiter.version(),
+            memory: store.gauges(),
+            store: store.report(),
+            nodes: store.nodes(),
+        };
         Answer::new(StatusCode::OK, OPENMETRICS, self.metrics.text(&moment))
     }
 

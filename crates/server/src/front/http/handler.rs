@@ -478,7 +478,7 @@ mod tests {
                 );
                 assert!(body.contains(by), "{on_store_error} {number}: {body}");
             }
-            let moment = crate::metrics::Moment { version: 1, memory: None };
+            let moment = crate::metrics::Moment { version: 1, memory: None, store: None, nodes: 1 };
             assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
         }
     }

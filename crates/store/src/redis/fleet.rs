@@ -1,0 +1,531 @@
+//! The servers of a store: one, the primary that sentinels name, or all primaries of a cluster.
+//!
+//! ```text
+//!   slot ──► map ──► link ──► answered
+//!              ▲       └── MOVED, ASK ──► the link it names, if the map knows it ──► answered
+//!   keeper ────┘ asks any server for the map: now and then, when somebody was sent elsewhere, while a server is away
+//! ```
+//!
+//! A server is believed that it does not have a slot, not where another server is: only what the map says is ever
+//! connected to.
+
+use super::address::{self, Address, Deployment, Manners};
+use super::link::{Common, Link, canary, connect, supervised};
+use super::script::{Call, Reply, Told};
+use super::slots::{Slots, slot_of_state};
+use super::trouble::{Class, Counts, Trouble};
+use super::{LinkReport, RedisSettings, StoreReport};
+use crate::clock::Clock;
+use crate::error::StoreError;
+use crate::key::Secret;
+use crate::sync::{Mutex, lock};
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Cmd, Value};
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tidegate_core::{Span, StateId, Timestamp};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+/// All servers of a store, and the way to each.
+pub(super) struct Fleet {
+    atlas: Arc<Atlas>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+/// The map, and what it is drawn from.
+struct Atlas {
+    common: Arc<Common>,
+    manners: Manners,
+    source: Source,
+    /// Replaced whole; locked to look, never across an await.
+    map: Mutex<Arc<Map>>,
+    /// How often it was drawn.
+    drawn: watch::Sender<u64>,
+}
+
+/// Who knows where the servers are.
+enum Source {
+    /// Nobody need be asked.
+    Known,
+    /// The servers themselves; these at first.
+    Cluster(Vec<Address>),
+    /// Sentinels, which know a primary by this name; with the one that answered last.
+    Sentinels(Vec<Address>, String, tokio::sync::Mutex<Option<MultiplexedConnection>>),
+}
+
+struct Map {
+    links: Vec<Arc<Link>>,
+    /// Who has which slot; without it the first has all.
+    slots: Option<Slots>,
+    /// Why there is nobody, if so.
+    why: String,
+}
+
+/// A question is sent on at most so often.
+const MOST_HOPS: u32 = 8;
+/// How often the map is drawn when nothing is wrong, and when something is.
+const DRAWN_EVERY: Duration = Duration::from_secs(2);
+const DRAWN_IN_TROUBLE: Duration = Duration::from_millis(200);
+/// However many notice at once that it is wrong.
+const DRAWN_AT_MOST_EVERY: Duration = Duration::from_millis(20);
+
+impl Fleet {
+    /// Connects, or leaves it to the keepers to go on trying; what no patience would mend is an error. The second answer is
+    /// how connecting went.
+    pub(super) async fn open(
+        settings: &RedisSettings,
+        secret: &Secret,
+    ) -> Result<(Self, Result<(), StoreError>), StoreError> {
+        let (deployment, manners) = address::parse(&settings.url, &settings.tls)?;
+        let common = Arc::new(Common {
+            settings: settings.clone(),
+            verifier: format!("{:032x}", secret.verifier()),
+            clock: Clock::system(),
+            many: matches!(deployment, Deployment::Cluster(_)),
+            counts: Counts::default(),
+            stale: Notify::new(),
+            restarts: AtomicU64::new(0),
+        });
+        let (source, alone) = match deployment {
+            Deployment::One(client) => (Source::Known, Some(client)),
+            Deployment::Cluster(places) => (Source::Cluster(places), None),
+            Deployment::Sentinels(places, name) => {
+                (Source::Sentinels(places, name, tokio::sync::Mutex::new(None)), None)
+            }
+        };
+        let nobody = Map { links: vec![], slots: None, why: "it was not asked yet".to_owned() };
+        let atlas = Arc::new(Atlas {
+            common,
+            manners,
+            source,
+            map: Mutex::new(Arc::new(nobody)),
+            drawn: watch::channel(0).0,
+        });
+        let (first, keeper) = match alone {
+            Some(client) => {
+                let common = &atlas.common;
+                let (link, first) =
+                    Link::open("store".to_owned(), client, Some(canary(0)), common).await;
+                atlas.publish(Map { links: vec![link], slots: None, why: String::new() });
+                (first, None)
+            }
+            None => {
+                let first = atlas.draw().await;
+                let keeper = tokio::spawn(supervised(Arc::clone(&atlas.common), {
+                    let atlas = Arc::clone(&atlas);
+                    move || keep(Arc::clone(&atlas))
+                }));
+                (first, Some(keeper))
+            }
+        };
+        let fleet = Self { atlas, keeper };
+        match first {
+            Err(error @ StoreError::Broken(_)) => Err(error),
+            first => Ok((fleet, first)),
+        }
+    }
+
+    /// A task that is started again when it panics.
+    pub(super) fn supervised<F: Future<Output = ()>, T: Fn() -> F>(
+        &self,
+        task: T,
+    ) -> impl Future<Output = ()> + use<F, T> {
+        supervised(Arc::clone(&self.atlas.common), task)
+    }
+
+    /// Our time.
+    pub(super) fn now(&self) -> Timestamp {
+        self.atlas.common.clock.now().steady
+    }
+
+    /// States of one place are decided by one call.
+    pub(super) fn place(&self, state: StateId) -> u16 {
+        if self.atlas.common.many { slot_of_state(state) } else { 0 }
+    }
+
+    /// The time where a slot is, at an instant of ours: as far as it is known, and at the latest.
+    pub(super) fn time_at(&self, slot: u16, ours: Timestamp) -> Option<(Timestamp, Timestamp)> {
+        self.atlas.map().link(slot).ok().map(|link| link.time_at(ours))
+    }
+
+    /// Whether whoever has a slot can be asked just now.
+    pub(super) fn answers(&self, slot: u16) -> bool {
+        self.atlas.map().link(slot).is_ok_and(|link| link.complaint().is_none())
+    }
+
+    /// Calls the script where a slot is.
+    pub(super) async fn call(
+        &self,
+        slot: u16,
+        until: Timestamp,
+        call: &Call<'_>,
+        told: &Told<'_>,
+    ) -> Result<Reply, StoreError> {
+        self.sent_on(slot, until, &Scripted { until, call, told }).await
+    }
+
+    /// Asks whoever has a slot.
+    pub(super) async fn query(
+        &self,
+        slot: u16,
+        until: Timestamp,
+        command: &Cmd,
+    ) -> Result<Value, StoreError> {
+        self.sent_on(slot, until, &Plain { until, command }).await
+    }
+
+    /// Asks, and goes where it is sent: whoever sends us on has done nothing.
+    async fn sent_on<Q: Question>(
+        &self,
+        slot: u16,
+        until: Timestamp,
+        question: &Q,
+    ) -> Result<Q::Answer, StoreError> {
+        let failed = |class, error| {
+            self.atlas.common.counts.count(class);
+            Err(error)
+        };
+        let mut link = match self.atlas.map().link(slot) {
+            Ok(link) => link,
+            Err(error) => return failed(Class::Down, error),
+        };
+        let mut asking = false;
+        for hop in 0..MOST_HOPS {
+            match question.ask(&link, asking).await {
+                Ok(answer) => return Ok(answer),
+                Err(Trouble::Failed(class, error)) => return failed(class, error),
+                Err(Trouble::TryAgain) => {
+                    // Its keys are on their way, one after another: a moment each.
+                    let pause = Duration::from_millis(1_u64 << hop.min(4));
+                    tokio::time::sleep(pause.min(self.left(until).into())).await;
+                }
+                Err(trouble @ Trouble::NoScript) => {
+                    return failed(Class::Other, trouble.into_error());
+                }
+                Err(trouble @ Trouble::Elsewhere { .. }) if !self.atlas.common.many => {
+                    return failed(Class::Redirected, trouble.into_error());
+                }
+                Err(Trouble::Elsewhere { to, asking: only_now }) => {
+                    asking = only_now;
+                    link = match self.go(slot, to, asking, until).await {
+                        Ok(link) => link,
+                        Err(error) => return failed(Class::Redirected, error),
+                    };
+                }
+            }
+            if self.left(until) == Span::ZERO {
+                let timeout = self.atlas.common.settings.timeout;
+                return failed(Class::TimedOut, StoreError::TimedOut(timeout));
+            }
+        }
+        let why = "its servers send us from one to another";
+        failed(Class::Redirected, StoreError::Unavailable(why.into()))
+    }
+
+    /// The server that we were sent to, or who has the slot by a map that is newer.
+    async fn go(
+        &self,
+        slot: u16,
+        to: Option<Address>,
+        asking: bool,
+        until: Timestamp,
+    ) -> Result<Arc<Link>, StoreError> {
+        let atlas = &self.atlas;
+        let known = |to: &Address| atlas.map().named(&to.to_string());
+        let mut drawn = atlas.drawn.subscribe();
+        if !asking {
+            atlas.common.stale.notify_one();
+        }
+        if let Some(link) = to.as_ref().and_then(known) {
+            return Ok(link);
+        }
+        atlas.common.stale.notify_one();
+        let _ = tokio::time::timeout(self.left(until).into(), drawn.changed()).await;
+        to.as_ref().and_then(known).map_or_else(|| atlas.map().link(slot), Ok)
+    }
+
+    fn left(&self, until: Timestamp) -> Span {
+        until.since(self.now())
+    }
+
+    /// Why a part of the store is not asked at the moment.
+    pub(super) fn complaint(&self) -> Option<String> {
+        self.atlas.complaint()
+    }
+
+    /// How the servers are, and what went wrong so far.
+    pub(super) fn report(&self) -> StoreReport {
+        let (map, common) = (self.atlas.map(), &self.atlas.common);
+        let link = |link: &Arc<Link>| LinkReport {
+            name: link.name().to_owned(),
+            asked: link.complaint().is_none(),
+        };
+        StoreReport {
+            links: map.links.iter().map(link).collect(),
+            errors: common.counts.all(),
+            restarts: common.restarts.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.abort();
+        }
+    }
+}
+
+/// Something to ask one server or another.
+trait Question: Sync {
+    type Answer: Send;
+
+    /// Asks this one; `asking` when it has the slot for this question only.
+    fn ask(
+        &self,
+        link: &Link,
+        asking: bool,
+    ) -> impl Future<Output = Result<Self::Answer, Trouble>> + Send;
+}
+
+/// A call of the script.
+struct Scripted<'q> {
+    until: Timestamp,
+    call: &'q Call<'q>,
+    told: &'q Told<'q>,
+}
+
+/// A command.
+struct Plain<'q> {
+    until: Timestamp,
+    command: &'q Cmd,
+}
+
+impl Question for Scripted<'_> {
+    type Answer = Reply;
+
+    async fn ask(&self, link: &Link, asking: bool) -> Result<Reply, Trouble> {
+        link.call(self.until, self.call, self.told, asking).await
+    }
+}
+
+impl Question for Plain<'_> {
+    type Answer = Value;
+
+    async fn ask(&self, link: &Link, asking: bool) -> Result<Value, Trouble> {
+        link.query(self.until, self.command, asking).await
+    }
+}
+
+/// Draws the map again and again.
+async fn keep(atlas: Arc<Atlas>) {
+    loop {
+        let pause = if atlas.complaint().is_some() { DRAWN_IN_TROUBLE } else { DRAWN_EVERY };
+        let _ = tokio::time::timeout(pause, atlas.common.stale.notified()).await;
+        if let Err(error) = atlas.draw().await {
+            let mut map = lock(&atlas.map);
+            if map.links.is_empty() {
+                *map = Arc::new(Map { links: vec![], slots: None, why: error.to_string() });
+            }
+        }
+        tokio::time::sleep(DRAWN_AT_MOST_EVERY).await;
+    }
+}
+
+impl Map {
+    fn link(&self, slot: u16) -> Result<Arc<Link>, StoreError> {
+        let number = self.slots.as_ref().map_or(Some(0), |slots| slots.owner(slot));
+        let link = number.and_then(|number| self.links.get(number)).map(Arc::clone);
+        link.ok_or_else(|| {
+            let why = if self.links.is_empty() { &self.why } else { "nobody has this slot" };
+            StoreError::Unavailable(why.into())
+        })
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<Link>> {
+        self.links.iter().find(|link| link.name() == name).map(Arc::clone)
+    }
+}
+
+impl Atlas {
+    fn map(&self) -> Arc<Map> {
+        Arc::clone(&lock(&self.map))
+    }
+
+    fn publish(&self, map: Map) {
+        *lock(&self.map) = Arc::new(map);
+        self.drawn.send_modify(|drawn| *drawn = drawn.wrapping_add(1));
+    }
+
+    fn complaint(&self) -> Option<String> {
+        let map = self.map();
+        if map.links.is_empty() {
+            return Some(map.why.clone());
+        }
+        let missing = map.slots.as_ref().map_or(0, Slots::without_owner);
+        if missing > 0 {
+            return Some(format!("nobody has {missing} slots of the cluster"));
+        }
+        let away = map.links.iter().find_map(|link| Some((link, link.complaint()?)));
+        away.map(|(link, why)| if self.alone() { why } else { format!("{}: {why}", link.name()) })
+    }
+
+    const fn alone(&self) -> bool {
+        matches!(self.source, Source::Known)
+    }
+
+    /// Finds out which servers there are, and connects to those that are new.
+    async fn draw(&self) -> Result<(), StoreError> {
+        match &self.source {
+            Source::Known => Ok(()),
+            Source::Cluster(seeds) => {
+                let slots = self.survey(seeds).await?;
+                let canaries = canaries(&slots);
+                let (links, opened) = self.links(&slots.servers, &canaries).await?;
+                self.publish(Map { links, slots: Some(slots), why: String::new() });
+                opened
+            }
+            Source::Sentinels(places, name, asked) => {
+                let primary = self.primary(places, name, asked).await?;
+                let (links, opened) = self.links(&[primary], &[Some(canary(0))]).await?;
+                self.publish(Map { links, slots: None, why: String::new() });
+                opened
+            }
+        }
+    }
+
+    /// A link to each of these servers; those that were there before stay. The second answer is how connecting to new ones
+    /// went.
+    async fn links(
+        &self,
+        servers: &[Address],
+        canaries: &[Option<StateId>],
+    ) -> Result<(Vec<Arc<Link>>, Result<(), StoreError>), StoreError> {
+        let map = self.map();
+        let open = async |server: &Address, canary: Option<StateId>| {
+            let name = server.to_string();
+            if let Some(link) = map.named(&name) {
+                link.watch(canary);
+                return Ok((link, Ok(())));
+            }
+            let client = self.manners.client(server)?;
+            Ok(Link::open(name, client, canary, &self.common).await)
+        };
+        let opening = servers.iter().zip(canaries).map(|(server, canary)| open(server, *canary));
+        let opened = join_all(opening).await.into_iter().collect::<Result<Vec<_>, StoreError>>()?;
+        let (links, firsts): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        // What no patience would mend is told before what it would.
+        let mut worst = Ok(());
+        for first in firsts {
+            if !matches!(worst, Err(StoreError::Broken(_))) && first.is_err() {
+                worst = first;
+            }
+        }
+        Ok((links, worst))
+    }
+
+    /// Asks a server for the map: one that is known to answer, or else one that we were told of at first.
+    async fn survey(&self, seeds: &[Address]) -> Result<Slots, StoreError> {
+        let mut slots = ::redis::cmd("CLUSTER");
+        slots.arg("SLOTS");
+        let patience = self.common.settings.patience();
+        let map = self.map();
+        let mut links: Vec<_> =
+            map.links.iter().filter(|link| link.complaint().is_none()).collect();
+        if !links.is_empty() {
+            // Somebody else each time: one of them may know less than the others.
+            let turn = usize::try_from(*self.drawn.borrow()).unwrap_or(0);
+            let middle = turn.checked_rem(links.len()).unwrap_or(0);
+            links.rotate_left(middle);
+        }
+        for link in links {
+            let from = Address::parse(link.name());
+            let until = self.common.clock.now().steady.after(patience).unwrap_or(Timestamp::END);
+            if let (Some(from), Ok(answer)) = (from, link.query(until, &slots, false).await)
+                && let Ok(slots) = Slots::parse(&answer, &from)
+            {
+                return Ok(slots);
+            }
+        }
+        let mut last = StoreError::Unavailable("nobody knows the cluster".into());
+        for seed in seeds {
+            let asked = async {
+                let client = self.manners.client(seed)?;
+                let mut connection = connect(&client, &self.common.settings).await?;
+                let answer = slots.query_async(&mut connection).await;
+                let told = |error| Trouble::of(&error, self.common.settings.timeout).into_error();
+                Slots::parse(&answer.map_err(told)?, seed)
+            };
+            match tokio::time::timeout(patience.into(), asked).await {
+                Ok(Ok(slots)) => return Ok(slots),
+                Ok(Err(error)) => last = error,
+                Err(_late) => last = StoreError::TimedOut(patience),
+            }
+        }
+        Err(last)
+    }
+
+    /// Asks a sentinel who is the primary: the one that answered last, or else all of them in turn.
+    async fn primary(
+        &self,
+        places: &[Address],
+        name: &str,
+        asked: &tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    ) -> Result<Address, StoreError> {
+        let patience = self.common.settings.patience();
+        let mut question = ::redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        let told = |error| Trouble::of(&error, self.common.settings.timeout).into_error();
+        let ask = async |connection: &mut MultiplexedConnection| {
+            let answer: Option<(String, u16)> =
+                question.query_async(connection).await.map_err(told)?;
+            let (host, port) = answer.ok_or_else(|| {
+                StoreError::Broken(format!("the sentinels know no primary called `{name}`"))
+            })?;
+            Ok(Address { host, port })
+        };
+        let mut asked = asked.lock().await;
+        if let Some(connection) = asked.as_mut()
+            && let Ok(Ok(primary)) = tokio::time::timeout(patience.into(), ask(connection)).await
+        {
+            return Ok(primary);
+        }
+        *asked = None;
+        let mut last = StoreError::Unavailable("no sentinel answers".into());
+        for place in places {
+            let answer = async {
+                let client = self.manners.client_of_sentinel(place)?;
+                let mut connection = connect(&client, &self.common.settings).await?;
+                let primary = ask(&mut connection).await?;
+                Ok((connection, primary))
+            };
+            match tokio::time::timeout(patience.into(), answer).await {
+                Ok(Ok((connection, primary))) => {
+                    *asked = Some(connection);
+                    return Ok(primary);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_late) => last = StoreError::TimedOut(patience),
+            }
+        }
+        Err(last)
+    }
+}
+
+/// For each server a canary on a slot that it has, if it has one of ours.
+fn canaries(slots: &Slots) -> Vec<Option<StateId>> {
+    let mut canaries = vec![None; slots.servers.len()];
+    for tag in (0..64_u16).flat_map(|high| (0..64).map(move |low| high << 8 | low)) {
+        let state = canary(tag);
+        if let Some(owner) = slots.owner(slot_of_state(state))
+            && let Some(canary) = canaries.get_mut(owner)
+            && canary.is_none()
+        {
+            *canary = Some(state);
+        }
+    }
+    canaries
+}

@@ -1,0 +1,201 @@
+//! The store on a real cluster: the contract over several slots, and slots that move while they are counted in.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::print_stdout,
+    reason = "a test fails loudly, and says how much it tried"
+)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use support::cluster::Cluster;
+use support::server::{ENGINES, Server};
+use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
+use tidegate_store::testing::conformance;
+use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError};
+
+/// A state of its own key: the upper bits choose the slot.
+fn state(key: u128) -> StateId {
+    StateId(key | key << 112)
+}
+
+fn hourly(amount: u64) -> Limit {
+    Limit::new(amount, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap()
+}
+
+fn plan<'l>(takes: &[(u128, &'l Limit)]) -> [Plan<'l>; 1] {
+    let take = |(key, limit): &(u128, &'l Limit)| Take::new(state(*key), limit, Cost::ONE);
+    [Plan::new(takes.iter().map(take).collect::<Vec<_>>(), Span::ZERO).unwrap()]
+}
+
+async fn passes(store: &Redis, takes: &[(u128, &Limit)]) -> bool {
+    store.take(&plan(takes)).await.pop().unwrap().unwrap().done.passes
+}
+
+async fn used(store: &Redis, key: u128, limit: &Limit) -> u64 {
+    let look = &plan(&[(key, limit)])[0];
+    limit.amount() - store.peek(look).await.unwrap()[0].remaining
+}
+
+#[tokio::test]
+async fn a_cluster_keeps_the_contract() {
+    for engine in ENGINES {
+        let cluster = Cluster::start(engine).await;
+        let cases = conformance(async || cluster.rig().await).await;
+        println!("{engine}: {cases} cases of the contract");
+        assert!(cases >= 22);
+    }
+}
+
+/// Two limits on two slots, asked by many at once: neither is passed, and what was refused left no trace.
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_over_several_slots_pass_neither_limit_and_leave_nothing() {
+    let cluster = Cluster::start("redis").await;
+    let stores = [Arc::new(cluster.store().await), Arc::new(cluster.store().await)];
+    let (user, ip): (&'static Limit, &'static Limit) =
+        (Box::leak(Box::new(hourly(100))), Box::leak(Box::new(hourly(150))));
+    // Three users behind two addresses, each with more demand than fits.
+    let tasks: Vec<_> = (0..24_u128)
+        .map(|task| {
+            let store = Arc::clone(&stores[usize::try_from(task % 2).unwrap()]);
+            tokio::spawn(async move {
+                let (user_key, ip_key) = (1 + task % 3, 1_001 + task % 2);
+                let mut passed = 0_u64;
+                for _ in 0..40 {
+                    passed += u64::from(passes(&store, &[(user_key, user), (ip_key, ip)]).await);
+                }
+                (user_key, ip_key, passed)
+            })
+        })
+        .collect();
+    let mut of = std::collections::BTreeMap::<u128, u64>::new();
+    for task in tasks {
+        let (user_key, ip_key, passed) = task.await.unwrap();
+        *of.entry(user_key).or_default() += passed;
+        *of.entry(ip_key).or_default() += passed;
+    }
+    for (key, passed) in of {
+        let limit = if key > 1_000 { ip } else { user };
+        assert!(passed <= limit.amount(), "{key}: {passed} passed");
+        assert_eq!(used(&stores[0], key, limit).await, passed, "{key}: charged and passed differ");
+    }
+}
+
+/// A slot moves with its keys while it is counted in: nothing is an error, and not one more passes.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_move_lose_no_count_and_cause_no_error() {
+    const KEYS: u128 = 64;
+    let cluster = Cluster::start("redis").await;
+    let limits: &'static [Limit; 2] = Box::leak(Box::new([hourly(50), hourly(70)]));
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for task in 0..4_u128 {
+        let (store, stop) = (cluster.store().await, Arc::clone(&stop));
+        tasks.push(tokio::spawn(async move {
+            let mut passed = vec![0_u64; usize::try_from(KEYS).unwrap()];
+            let mut round = 0;
+            while !stop.load(Ordering::Relaxed) || round < 20 {
+                for key in (0..KEYS).map(|key| (key + task * 16) % KEYS) {
+                    // Two states of one key on one slot, so that both must be at one place.
+                    let other =
+                        Take::new(StateId(state(key + 1).0 ^ (1 << 70)), &limits[1], Cost::ONE);
+                    let takes = vec![Take::new(state(key + 1), &limits[0], Cost::ONE), other];
+                    let plan = [Plan::new(takes, Span::ZERO).unwrap()];
+                    let answer = store.take(&plan).await.pop().unwrap();
+                    let answer = answer.unwrap_or_else(|error| panic!("key {key}: {error}"));
+                    passed[usize::try_from(key).unwrap()] += u64::from(answer.done.passes);
+                }
+                round += 1;
+            }
+            passed
+        }));
+    }
+    // All keys are there when it begins.
+    while keys(&cluster).await < 2 * u64::try_from(KEYS).unwrap() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let moved = cluster.move_slots(0, 1).await;
+    println!("{moved} slots moved");
+    assert!(moved >= 5, "{moved} slots moved");
+    stop.store(true, Ordering::Relaxed);
+    let mut all = vec![0; usize::try_from(KEYS).unwrap()];
+    for task in tasks {
+        for (sum, passed) in all.iter_mut().zip(task.await.unwrap()) {
+            *sum += passed;
+        }
+    }
+    assert!(all.iter().all(|passed| *passed == 50), "{all:?}");
+}
+
+/// How many keys the cluster holds.
+async fn keys(cluster: &Cluster) -> u64 {
+    let mut all = 0;
+    for port in cluster.ports() {
+        all += redis::from_redis_value::<u64>(cluster.tell(port, &["DBSIZE"]).await).unwrap();
+    }
+    all
+}
+
+/// What lies with a server that is away is named; what does not is counted as ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_takes_only_its_slots_along() {
+    let mut cluster = Cluster::start("redis").await;
+    let settings =
+        RedisSettings { timeout: Span::from_millis(200), ..RedisSettings::new(&cluster.url()) };
+    let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
+    let limit = hourly(1_000_000);
+    // Keys of each server, found by asking the servers themselves.
+    let here = cluster.key_on(0).await;
+    let there = cluster.key_on(1).await;
+    assert!(passes(&store, &[(here, &limit), (there, &limit)]).await);
+    cluster.kill(1);
+    let named = async {
+        loop {
+            match store.take(&plan(&[(here, &limit), (there, &limit)])).await.pop().unwrap() {
+                Err(StoreError::Partly(takes)) => return takes,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Ok(answer) => assert!(answer.done.passes),
+            }
+        }
+    };
+    let named = tokio::time::timeout(Duration::from_secs(30), named).await.unwrap();
+    assert_eq!(named, [1]);
+    let before = used(&store, here, &limit).await;
+    assert!(store.take(&plan(&[(there, &limit)])).await[0].is_err());
+    assert!(passes(&store, &[(here, &limit)]).await);
+    assert_eq!(used(&store, here, &limit).await, before + 1);
+    assert!(store.complaint().is_some());
+}
+
+#[tokio::test]
+async fn addresses_that_cannot_work_are_said_at_once() {
+    let cluster = Cluster::start("redis").await;
+    let server = Server::start("redis");
+    let alone = cluster.url().replace("redis+cluster", "redis");
+    let port = cluster.ports()[0];
+    for (url, said) in [
+        (alone.as_str(), "redis+cluster://"),
+        ("redis+cluster://nobody:x", "nobody:x"),
+        (&format!("redis+sentinel://127.0.0.1:{port}/primary"), "unknown command"),
+    ] {
+        let error = Redis::open(&RedisSettings::new(url), &Secret::new([7; 32])).await.unwrap_err();
+        assert!(error.to_string().contains(said), "{url}: {error}");
+    }
+    drop(server);
+}
+
+#[tokio::test]
+async fn another_secret_is_refused_by_a_cluster_too() {
+    let cluster = Cluster::start("redis").await;
+    cluster.store().await;
+    let error = Redis::open(&RedisSettings::new(&cluster.url()), &Secret::new([8; 32])).await;
+    let error = error.unwrap_err();
+    assert!(matches!(&error, StoreError::Broken(why) if why.contains("another secret")), "{error}");
+}

@@ -1,0 +1,216 @@
+//! A real cluster of three primaries for a test, on ports of its own, gone with the test.
+
+use super::server::binary;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tidegate_core::{Span, Timestamp};
+use tidegate_store::testing::Rig;
+use tidegate_store::{Redis, RedisSettings, Secret};
+
+/// Slots of a cluster.
+const SLOTS: usize = 16_384;
+/// How long anything may take on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The processes of a cluster.
+pub(crate) struct Cluster {
+    servers: Vec<(u16, Child)>,
+    /// Where they talk to each other.
+    buses: Vec<u16>,
+    folder: PathBuf,
+}
+
+impl Cluster {
+    /// Starts three primaries that share the slots evenly.
+    pub(crate) async fn start(engine: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-cluster-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let mut cluster = Self { servers: vec![], buses: vec![], folder };
+        for _ in 0..3 {
+            cluster.add(engine);
+        }
+        let ports = cluster.ports();
+        let (first, bus) = (ports[0].to_string(), cluster.buses[0].to_string());
+        for port in &ports[1..] {
+            cluster.tell(*port, &["CLUSTER", "MEET", "127.0.0.1", &first, &bus]).await;
+        }
+        for (third, port) in ports.iter().enumerate() {
+            let slots = third * SLOTS / 3..(third + 1) * SLOTS / 3;
+            let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+            let mut words = vec!["CLUSTER", "ADDSLOTS"];
+            words.extend(slots.iter().map(String::as_str));
+            cluster.tell(*port, &words).await;
+        }
+        cluster.until_ok().await;
+        cluster
+    }
+
+    /// A server more, which knows nobody yet. Its ports, one for clients and one for the cluster, are free ones.
+    fn add(&mut self, engine: &str) {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (clients, others) = (free(), free());
+        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+        let (port, bus) = (port(&clients), port(&others));
+        drop((clients, others));
+        let folder = self.folder.join(port.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        let child = Command::new(binary(engine))
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
+            .args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()])
+            .args(["--cluster-node-timeout", "60000", "--dir"])
+            .arg(&folder)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{engine}: {error}; `make deps` installs it"));
+        self.servers.push((port, child));
+        self.buses.push(bus);
+    }
+
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        self.servers.iter().map(|(port, _)| *port).collect()
+    }
+
+    /// One server: the others are found through it.
+    pub(crate) fn url(&self) -> String {
+        format!("redis+cluster://127.0.0.1:{}", self.servers[0].0)
+    }
+
+    /// Waits until every server knows of all slots.
+    pub(crate) async fn until_ok(&self) {
+        let ok = async |port| {
+            let info = self.tell(port, &["CLUSTER", "INFO"]).await;
+            let info = redis::from_redis_value::<String>(info).unwrap();
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+        };
+        for port in self.ports() {
+            let waiting = async {
+                while !ok(port).await {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+        }
+    }
+
+    pub(crate) async fn connection(&self, port: u16) -> redis::aio::MultiplexedConnection {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        // It may be starting just now.
+        let connecting = async {
+            loop {
+                match client.get_multiplexed_async_connection_with_config(&patient).await {
+                    Ok(connection) => return connection,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, connecting).await.unwrap()
+    }
+
+    pub(crate) async fn tell(&self, port: u16, words: &[&str]) -> redis::Value {
+        let mut connection = self.connection(port).await;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command
+            .query_async(&mut connection)
+            .await
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Ends a server without a word.
+    pub(crate) fn kill(&mut self, server: usize) {
+        let (_, child) = &mut self.servers[server];
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A key whose states lie on a server, below 1,000.
+    pub(crate) async fn key_on(&self, server: usize) -> u128 {
+        let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        for key in 1..1_000_u128 {
+            let letter = |byte: u128| char::from(letters[usize::try_from(byte & 63).unwrap()]);
+            let tag = format!("{{{}{}}}", letter(key >> 8), letter(key));
+            let slot = self.tell(self.servers[0].0, &["CLUSTER", "KEYSLOT", &tag]).await;
+            let slot = redis::from_redis_value::<usize>(slot).unwrap();
+            if (server * SLOTS / 3..(server + 1) * SLOTS / 3).contains(&slot) {
+                return key;
+            }
+        }
+        panic!("no key on server {server}");
+    }
+
+    /// Moves all slots that hold keys from one server to another, key by key, as redis-cli does; answers how many.
+    pub(crate) async fn move_slots(&self, from: usize, to: usize) -> usize {
+        let (source, target) = (self.servers[from].0, self.servers[to].0);
+        let id = async |port| {
+            redis::from_redis_value::<String>(self.tell(port, &["CLUSTER", "MYID"]).await).unwrap()
+        };
+        let (source_id, target_id) = (id(source).await, id(target).await);
+        let (mut at_source, mut at_target) =
+            (self.connection(source).await, self.connection(target).await);
+        let slots = from * SLOTS / 3..(from + 1) * SLOTS / 3;
+        let mut moved = 0;
+        for slot in slots {
+            let mut count = redis::cmd("CLUSTER");
+            count.arg("COUNTKEYSINSLOT").arg(slot);
+            if count.query_async::<u64>(&mut at_source).await.unwrap() == 0 {
+                continue;
+            }
+            let slot = slot.to_string();
+            let set = |state: &str, id: &str| {
+                let mut set = redis::cmd("CLUSTER");
+                set.arg("SETSLOT").arg(&slot).arg(state).arg(id);
+                set
+            };
+            let () = set("IMPORTING", &source_id).query_async(&mut at_target).await.unwrap();
+            let () = set("MIGRATING", &target_id).query_async(&mut at_source).await.unwrap();
+            loop {
+                let mut keys = redis::cmd("CLUSTER");
+                keys.arg("GETKEYSINSLOT").arg(&slot).arg(1);
+                let keys: Vec<Vec<u8>> = keys.query_async(&mut at_source).await.unwrap();
+                if keys.is_empty() {
+                    break;
+                }
+                let mut migrate = redis::cmd("MIGRATE");
+                migrate.arg("127.0.0.1").arg(target).arg("").arg(0).arg(60_000);
+                let () = migrate.arg("KEYS").arg(keys).query_async(&mut at_source).await.unwrap();
+            }
+            for connection in [&mut at_target, &mut at_source] {
+                let () = set("NODE", &target_id).query_async(connection).await.unwrap();
+            }
+            moved += 1;
+        }
+        moved
+    }
+
+    /// A store on this cluster; generous with time, since the machine may be busy.
+    pub(crate) async fn store(&self) -> Redis {
+        let settings =
+            RedisSettings { timeout: Span::from_secs(10), ..RedisSettings::new(&self.url()) };
+        Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
+    }
+
+    /// A store whose scripts go by the test's time, on an emptied cluster.
+    pub(crate) async fn rig(&self) -> Rig<Redis> {
+        for port in self.ports() {
+            self.tell(port, &["FLUSHALL"]).await;
+        }
+        let store = self.store().await;
+        Rig { store, set_time: Box::new(|store: &Redis, now: Timestamp| store.set_test_time(now)) }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.servers {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
