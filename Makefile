@@ -87,7 +87,7 @@ lint: ## Formatting, lints, documentation
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (25 minutes)
+bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (30 minutes)
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	$(CARGO) run --quiet --release -p tidegate-lab -- core
 	$(CARGO) run --quiet --release -p tidegate-lab -- embedded --write
@@ -96,6 +96,7 @@ bench: ## Measure decisions, the table and a full check and the server against t
 	$(CARGO) build --quiet --release -p tidegate-server
 	$(CARGO) run --quiet --release -p tidegate-lab -- http --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- resp --write
+	$(CARGO) run --quiet --release -p tidegate-lab -- redis --write
 
 fmt: ## Format the source
 	$(CARGO) fmt --all
