@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run simulate test lint bench mutants fuzz deps proxies fmt doc
+.PHONY: help run cluster simulate test lint bench mutants fuzz deps proxies fmt doc
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
@@ -19,6 +19,11 @@ help: ## List these commands
 
 run: ## Build and start the server; FLAGS='--policy my.yaml' for your own rules
 	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(FLAGS)
+
+# Whatever ends make ends the cluster, too.
+cluster: ## Start three servers on a Redis Cluster behind HAProxy, to play with and to break
+	$(CARGO) build --release -p tidegate-server
+	@setpriv --pdeathsig TERM lab/cluster.sh
 
 simulate: ## See the six algorithms at work on one trace of requests
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
