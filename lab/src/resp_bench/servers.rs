@@ -13,7 +13,7 @@
 use super::load::{Ask, Connection, Verdict};
 use super::wire::command;
 use crate::rig::install::Programs;
-use crate::rig::process::{Process, within};
+use crate::rig::process::{self, Process, within};
 use crate::rig::tally::Tally;
 use crate::rig::template::Template;
 use std::fs;
@@ -84,7 +84,7 @@ impl Server {
         match self {
             Self::Tidegate => tidegate(&programs.tidegate, at, folder),
             Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, at)),
-            Self::RedisIncr | Self::RedisGet | Self::RedisLua => Ok(redis(at, folder)),
+            Self::RedisIncr | Self::RedisGet | Self::RedisLua => Ok(process::redis(at, folder)),
         }
     }
 }
@@ -103,15 +103,6 @@ fn throttlecrab(program: &Path, address: SocketAddr) -> Command {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new(program);
     command.args(["--redis", "--redis-host", &host, "--redis-port", &port, "--log-level", "warn"]);
-    command
-}
-
-/// Without any file, as a cache.
-fn redis(address: SocketAddr, folder: &Path) -> Command {
-    let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let mut command = Command::new("redis-server");
-    command.args(["--bind", &host, "--port", &port, "--save", "", "--appendonly", "no", "--dir"]);
-    command.arg(folder);
     command
 }
 

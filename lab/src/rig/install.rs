@@ -49,7 +49,7 @@ fn throttlecrab() -> Result<PathBuf, String> {
 }
 
 /// Installs a package of Debian unless its program is there.
-fn provide(program: &str, package: &str) -> Result<(), String> {
+pub(crate) fn provide(program: &str, package: &str) -> Result<(), String> {
     if Command::new(program).arg("--help").output().is_ok() {
         return Ok(());
     }

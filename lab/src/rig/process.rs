@@ -103,6 +103,15 @@ pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) ->
     timeout(START, asked).await.map_err(|_late| format!("no answer for {START:?}"))?
 }
 
+/// The command that runs Redis in the foreground, without any file, as a cache.
+pub(crate) fn redis(address: SocketAddr, folder: &Path) -> Command {
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", &host, "--port", &port, "--save", "", "--appendonly", "no", "--dir"]);
+    command.arg(folder);
+    command
+}
+
 /// A folder for temporary files, until this is dropped.
 struct Folder(PathBuf);
 

@@ -1,0 +1,215 @@
+#!/bin/bash
+# A cluster on this machine, to play with and to break: `make cluster`.
+#
+#                        ┌► tidegate :8081 ─┐        Redis Cluster: three primaries,
+#   you ─► HAProxy :8080 ┼► tidegate :8082 ─┼──────► 7101 7102 7103, and a replica of each,
+#                        └► tidegate :8083 ─┘        7104 7105 7106
+#
+# All of it listens on the loopback only, and its files lie in target/cluster, anew each time. It stays in the foreground. Whatever
+# ends this script ends all that it started: the kernel is told to do so (setpriv --pdeathsig), so that even kill -9 leaves nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder=target/cluster
+tidegate=${CARGO_TARGET_DIR:-target}/release/tidegate
+redis_ports=(7101 7102 7103 7104 7105 7106)
+http_ports=(8081 8082 8083)
+front_port=8080
+store=redis+cluster://127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103
+patience_seconds=15
+
+# What runs, by its process.
+declare -A names=()
+
+main() {
+  trap stop EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  check_programs
+  check_ports
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  start_redis
+  start_tidegate
+  start_haproxy
+  greet
+  watch_over_them
+}
+
+fail() {
+  echo "cluster: $*" >&2
+  exit 1
+}
+
+# === before anything is started ===
+
+check_programs() {
+  local program
+  for program in redis-server redis-cli haproxy curl setpriv; do
+    command -v "$program" >/dev/null || fail "$program is missing; \`make deps\` installs it"
+  done
+  [[ -x $tidegate ]] || fail "$tidegate is missing; \`cargo build --release -p tidegate-server\` builds it"
+}
+
+check_ports() {
+  local port
+  # The nodes of a Redis Cluster talk to each other 10,000 ports above.
+  for port in "${redis_ports[@]}" "${redis_ports[@]/#/1}" "${http_ports[@]}" "$front_port"; do
+    if (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+      fail "somebody listens on port $port already; is there another cluster, or \`make run\`?"
+    fi
+  done
+}
+
+# === starting ===
+
+# start NAME COMMAND…: in the background; what it says goes to NAME.log.
+start() {
+  local name=$1
+  shift
+  setpriv --pdeathsig KILL "$@" >"$folder/$name.log" 2>&1 </dev/null &
+  names[$!]=$name
+}
+
+# await WHAT COMMAND…: until the command succeeds; nothing that was started may have ended meanwhile.
+await() {
+  local what=$1 pid end=$((SECONDS + patience_seconds))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    for pid in "${!names[@]}"; do
+      kill -0 "$pid" 2>/dev/null || fail "${names[$pid]} has ended: $(tail -n 5 "$folder/${names[$pid]}.log")"
+    done
+    ((SECONDS < end)) || fail "$what: not within $patience_seconds s; its log is in $folder"
+    sleep 0.1
+  done
+}
+
+start_redis() {
+  local port
+  for port in "${redis_ports[@]}"; do
+    mkdir "$folder/$port"
+    start "redis-$port" redis-server --bind 127.0.0.1 --port "$port" --dir "$folder/$port" \
+      --save '' --appendonly no --repl-diskless-sync-delay 0 \
+      --cluster-enabled yes --cluster-node-timeout 2000
+  done
+  for port in "${redis_ports[@]}"; do
+    await "redis-server on $port" redis-cli -p "$port" ping
+  done
+  redis-cli --cluster create "${redis_ports[@]/#/127.0.0.1:}" --cluster-replicas 1 --cluster-yes \
+    >"$folder/create.log" || fail "Redis Cluster: $(tail -n 5 "$folder/create.log")"
+  for port in "${redis_ports[@]}"; do
+    await "the cluster as $port sees it" is_whole "$port"
+  done
+}
+
+# Whether a node sees the whole cluster; a replica also that it follows its primary.
+is_whole() {
+  redis-cli -p "$1" cluster info | grep -q 'cluster_state:ok' &&
+    ! redis-cli -p "$1" info replication | grep -q 'master_link_status:down'
+}
+
+start_tidegate() {
+  cat >"$folder/policy.yaml" <<-'POLICY'
+	version: 1
+	rules:
+	  - { name: per-user, key: [user|ip], limits: [{ rate: 10/min, algorithm: sliding_log }] }
+	POLICY
+  local port
+  for port in "${http_ports[@]}"; do
+    start "tidegate-$port" "$tidegate" serve --store "$store" --policy "$folder/policy.yaml" \
+      --secret-file "$folder/secret" --data-dir "$folder/tidegate-$port" \
+      --http-listen "127.0.0.1:$port" --resp-listen off --admin-listen off
+    # One after another: the first makes the secret that the others read.
+    await "tidegate on $port" is_ready "$port"
+  done
+}
+
+# With all that it has: one that cannot reach its store answers too, but says `degraded`.
+is_ready() {
+  curl -sf "http://127.0.0.1:$1/ready" | grep -q '"status":"ready"'
+}
+
+start_haproxy() {
+  local port
+  {
+    cat <<-CONFIG
+	defaults
+	    mode http
+	    timeout connect 1s
+	    timeout client 30s
+	    timeout server 30s
+	    retries 2
+	    option redispatch 1
+	listen tidegate
+	    bind 127.0.0.1:$front_port
+	    balance roundrobin
+	    http-response set-header x-node %s
+	    # A node that cannot reach Redis answers 200 and \`degraded\`: it goes on limiting by itself, so it stays.
+	    option httpchk GET /ready
+	    http-check expect status 200
+	    default-server check inter 500ms fall 2 rise 1
+	CONFIG
+    for port in "${http_ports[@]}"; do
+      echo "    server tidegate-$port 127.0.0.1:$port"
+    done
+  } >"$folder/haproxy.cfg"
+  start haproxy haproxy -db -f "$folder/haproxy.cfg"
+  await "HAProxy on $front_port" is_ready "$front_port"
+}
+
+# === running ===
+
+greet() {
+  local pid primary=
+  echo "A cluster runs; its files and logs are in $folder."
+  echo
+  for pid in $(printf '%s\n' "${!names[@]}" | sort -n); do
+    printf '  %-14s pid %-8s %s\n' "${names[$pid]}" "$pid" "$(role "${names[$pid]}")"
+    [[ ${names[$pid]} != "redis-${redis_ports[0]}" ]] || primary=$pid
+  done
+  cat <<TRY
+
+Try, in another terminal:
+
+  # Three nodes, one limit: of 12 requests, 10 pass, whichever node is asked. x-node says which one answered.
+  curl -s -o /dev/null -w '%{http_code} %header{x-node}\n' 'http://127.0.0.1:$front_port/v1/check?[1-12]' --json '{"attributes":{"user":"alice"}}'
+
+  # Take a primary away; its replica takes over.
+  kill -9 $primary
+
+  # Who is what now.
+  redis-cli -p ${redis_ports[1]} cluster nodes
+
+Ctrl-C ends all of it.
+TRY
+}
+
+# What one of them is there for.
+role() {
+  case $1 in
+    redis-*) redis-cli -p "${1#redis-}" role | head -n 1 | sed 's/master/primary/; s/slave/replica/' ;;
+    tidegate-*) echo "http://127.0.0.1:${1#tidegate-}" ;;
+    haproxy) echo "http://127.0.0.1:$front_port, in front of the tidegates" ;;
+  esac
+}
+
+# Says so when one of them ends, and goes on with the others: to see what happens then is what this is for.
+watch_over_them() {
+  local ended
+  while ((${#names[@]} > 0)); do
+    wait -n -p ended "${!names[@]}" 2>/dev/null || true
+    echo "$(date +%T) ${names[$ended]} (pid $ended) has ended"
+    unset "names[$ended]"
+  done
+}
+
+# Without a farewell: none of them has anything to keep.
+stop() {
+  trap '' INT TERM HUP
+  if ((${#names[@]} > 0)); then
+    kill -KILL "${!names[@]}" 2>/dev/null || true
+    wait 2>/dev/null
+  fi
+}
+
+main

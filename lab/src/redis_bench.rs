@@ -1,0 +1,150 @@
+//! The store on Redis against Redis itself: what `tidegate_store::Redis` adds to the script call that it makes.
+//!
+//! ```text
+//! ours   64 tasks ─► Redis::take ─► one connection ─► EVALSHA plan … ─► the whole answer, by the core
+//! raw    redis-benchmark ─────────► 64 in flight ───► EVALSHA plan … ─► bytes that are thrown away
+//! ```
+//!
+//! The peer sends the call that the store was seen to make, with another key of the same length. It computes nothing and
+//! reads no clock, so it cannot be beaten by much: it is the most that this script does on this machine. How its 64 commands
+//! in flight are spread over connections matters, so it is tried three ways; the strongest is what ours is held against.
+//! Both have one thread. They share the server, which therefore never stands still.
+
+mod raw;
+mod server;
+mod tasks;
+
+use crate::rig::{self, Options, install};
+use crate::rounds::{Line, median, write_section};
+use crate::say;
+use raw::{Raw, Recorded};
+use server::{Counts, Server};
+use std::sync::Arc;
+use std::time::Duration;
+use tasks::Asked;
+use tidegate_core::{Algorithm, Limit, Span};
+use tidegate_store::{Redis, RedisSettings, Secret};
+
+/// How the peer sends; 64 commands in flight each way, and keys of its own, so that all find keys of the same age.
+const PEERS: [Raw; 3] = [
+    Raw { name: "evalsha-64c", connections: 64, depth: 1, mark: 'a' },
+    Raw { name: "evalsha-8c-8p", connections: 8, depth: 8, mark: 'b' },
+    Raw { name: "evalsha-1c-64p", connections: 1, depth: 64, mark: 'c' },
+];
+
+const TAKE: &str = "redis-take-64t";
+const REFUSED: &str = "redis-refused-10000";
+/// How often the refused key is asked for, and for how long.
+const REFUSED_APART: Duration = Duration::from_micros(100);
+const REFUSED_FOR: Duration = Duration::from_secs(5);
+
+const TITLE: &str = "The store on Redis";
+const TEXT: &str = "\
+One `redis-server` without files, one thread that asks, a million keys in random order; medians of alternating rounds.
+`redis-take-64t`: 64 tasks take one of a token bucket each, 100 a day, of which none is refused. The peer is `redis-benchmark` with the same
+script call: 64 connections with one command each (`64c`), 8 with 8 (`8c-8p`), one with 64 (`1c-64p`).
+
+`redis-refused-10000`: one key that has used up what it may, asked for 10,000 times a second; left how many calls of the script Redis
+counts, one of which is the store's own look whether the server is well, and right how many asked.";
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    install::provide("redis-server", "redis-server")?;
+    install::provide("redis-benchmark", "redis-tools")?;
+    let rows = rig::run(measured(options))?;
+    if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
+}
+
+async fn measured(options: &Options) -> Result<Vec<String>, String> {
+    let mut rows = Vec::new();
+    if TAKE.contains(&options.only) {
+        let (ours, peers) = rates(options).await?;
+        if !options.json {
+            let names = ["ours"].into_iter().chain(PEERS.iter().map(|peer| peer.name));
+            names
+                .zip([&ours].into_iter().chain(&peers))
+                .for_each(|(name, rates)| tell_range(name, rates));
+        }
+        for (peer, rates) in PEERS.iter().zip(peers) {
+            let (ours, peer_name) = (median(ours.clone()), peer.name);
+            let peer = median(rates);
+            let line = Line { bench: "redis", case: TAKE, ours, peer, peer_name, unit: "1/s" };
+            rows.push(line.print(options.json));
+        }
+    }
+    if REFUSED.contains(&options.only) {
+        let (calls, asked) = refused().await?;
+        let (ours, peer, peer_name) = (calls, asked, "asked");
+        let line = Line { bench: "redis", case: REFUSED, ours, peer, peer_name, unit: "1/s" };
+        rows.push(line.print(options.json));
+    }
+    Ok(rows)
+}
+
+/// How far the rounds lie apart: where ranges overlap, a ratio of medians says little.
+fn tell_range(name: &str, rates: &[f64]) {
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    say(&format!("{name:28} rounds from {least:.0} to {most:.0} 1/s"));
+}
+
+// === takes ===
+
+/// Our rounds and those of each way of the peer, of which the first, in which everybody warms up, is left out. A round of the peer
+/// is a number of commands, so each round tells how many the next one is.
+async fn rates(options: &Options) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
+    let server = Server::start().await?;
+    // So long that a machine with other work to do is slow here, and not an error.
+    let timeout = Span::from_secs(1);
+    let store = connected(RedisSettings { timeout, ..RedisSettings::new(&server.url()) }).await?;
+    let limit = Arc::new(limit(100)?);
+    let recorded = Recorded::of(&server, &store, &limit).await?;
+    let length = Duration::from_secs(options.seconds);
+    let (mut ours, mut theirs) = (Vec::new(), PEERS.map(|_| Vec::new()));
+    let mut commands = PEERS.map(|_| raw::FIRST);
+    let rounds = u32::try_from(options.rounds).map_err(|error| error.to_string())?;
+    for round in 0..=rounds {
+        let before = server.counts().await?;
+        let Asked { passed, rate, .. } = tasks::closed(&store, &limit, round, length).await?;
+        server.counts().await?.all_took(before, passed)?;
+        if round > 0 {
+            ours.push(rate);
+        }
+        for ((peer, commands), rates) in PEERS.iter().zip(&mut commands).zip(&mut theirs) {
+            let before = server.counts().await?;
+            let rate = peer.rate(&recorded, &server, *commands).await?;
+            server.counts().await?.all_took(before, *commands)?;
+            *commands = raw::commands(rate, length);
+            if round > 0 {
+                rates.push(rate);
+            }
+        }
+    }
+    Ok((ours, theirs))
+}
+
+// === refusals ===
+
+/// How many calls a second Redis sees, and how many of us asked for.
+async fn refused() -> Result<(f64, f64), String> {
+    let server = Server::start().await?;
+    let store = connected(RedisSettings::new(&server.url())).await?;
+    let limit = Arc::new(limit(1)?);
+    tasks::used_up(&store, &limit).await?;
+    let before = server.counts().await?;
+    let asked = tasks::open(&store, &limit, REFUSED_APART, REFUSED_FOR).await?;
+    let Counts { calls, .. } = server.counts().await?.since(before);
+    Ok((asked.in_its_time(calls), asked.rate))
+}
+
+// === what both need ===
+
+async fn connected(settings: RedisSettings) -> Result<Arc<Redis>, String> {
+    let store = Redis::connect(&settings, &Secret::new([7; 32])).await;
+    store.map(Arc::new).map_err(|error| error.to_string())
+}
+
+/// So many a day: what is taken stays taken while the experiment lasts, and nothing expires in it.
+fn limit(amount: u64) -> Result<Limit, String> {
+    let limit = Limit::new(amount, Span::from_secs(86_400), Algorithm::TOKEN_BUCKET);
+    limit.map_err(|error| error.to_string())
+}

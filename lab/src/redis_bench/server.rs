@@ -1,0 +1,138 @@
+//! The server that everybody asks, and what it counted.
+
+use crate::rig::process::{self, Process};
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Cmd, FromRedisValue};
+
+/// A Redis on a free port, and a connection of our own to it.
+pub(crate) struct Server {
+    process: Process,
+    connection: MultiplexedConnection,
+}
+
+/// How often commands were called since the server started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// `EVALSHA`.
+    pub(crate) calls: u64,
+    /// Those of them that were answered with an error.
+    pub(crate) failed: u64,
+    /// `SET`, which a script calls for each state that it writes.
+    pub(crate) sets: u64,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Result<Self, String> {
+        let told = |error: String| format!("redis-server: {error}");
+        let process = Process::spawn("redis-store", |at, folder| Ok(process::redis(at, folder)));
+        let mut process = process.map_err(|error| told(error.to_string()))?;
+        let mut connection = None;
+        let connect = async |at| {
+            connection = Some(connect(&url(at)).await.map_err(|error| error.to_string())?);
+            Ok(())
+        };
+        process.answers(connect).await.map_err(told)?;
+        let connection = connection.ok_or_else(|| told("no connection".to_owned()))?;
+        Ok(Self { process, connection })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        url(self.process.address)
+    }
+
+    pub(crate) fn port(&self) -> String {
+        self.process.address.port().to_string()
+    }
+
+    /// The reply to one command.
+    pub(crate) async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Result<T, String> {
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(word);
+        }
+        let reply = command.query_async(&mut self.connection.clone()).await;
+        reply.map_err(|error| format!("{}: {error}", words.join(" ")))
+    }
+
+    pub(crate) async fn counts(&self) -> Result<Counts, String> {
+        let info: String = self.ask(&["INFO", "commandstats"]).await?;
+        Ok(Counts::read(&info))
+    }
+}
+
+fn url(at: std::net::SocketAddr) -> String {
+    format!("redis://{at}/")
+}
+
+async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
+    Client::open(url)?.get_multiplexed_async_connection().await
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// Reads lines as `cmdstat_set:calls=3,usec=9,usec_per_call=3.00,rejected_calls=0,failed_calls=0`; what is not there was
+    /// never called.
+    fn read(info: &str) -> Self {
+        let number = |command: &str, name: &str| {
+            let of = |line: &str| {
+                let values = line.strip_prefix("cmdstat_")?.strip_prefix(command)?;
+                let mut values = values.strip_prefix(':')?.split(',');
+                values.find_map(|value| value.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+            };
+            info.lines().find_map(of).unwrap_or(0)
+        };
+        Self {
+            calls: number("evalsha", "calls"),
+            failed: number("evalsha", "failed_calls"),
+            sets: number("set", "calls"),
+        }
+    }
+
+    /// What was counted since an earlier count.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            calls: self.calls.saturating_sub(before.calls),
+            failed: self.failed.saturating_sub(before.failed),
+            sets: self.sets.saturating_sub(before.sets),
+        }
+    }
+
+    /// Whether, since an earlier count, so many calls took what they asked for: a take that passes writes its state, and one
+    /// that is refused, late or wrong does not. The store's own looks after the server write as well, hence "at least".
+    pub(crate) fn all_took(self, before: Self, many: u64) -> Result<(), String> {
+        let Self { calls, failed, sets } = self.since(before);
+        let took = failed == 0 && sets >= many && calls >= many;
+        if took {
+            return Ok(());
+        }
+        Err(format!("of {many} takes Redis saw {calls} calls, {failed} errors, {sets} writes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "# Commandstats\r\n\
+        cmdstat_setex:calls=9,usec=9,usec_per_call=1.00,rejected_calls=9,failed_calls=9\r\n\
+        cmdstat_evalsha:calls=12,usec=500,usec_per_call=41.67,rejected_calls=3,failed_calls=1\r\n\
+        cmdstat_set:calls=11,usec=20,usec_per_call=1.82,rejected_calls=0,failed_calls=0\r\n";
+
+    #[test]
+    fn counts_are_those_of_the_command_and_not_of_one_that_begins_alike() {
+        assert_eq!(Counts::read(INFO), Counts { calls: 12, failed: 1, sets: 11 });
+        assert_eq!(Counts::read(""), Counts { calls: 0, failed: 0, sets: 0 });
+    }
+
+    #[test]
+    fn a_round_with_an_error_or_a_take_that_wrote_nothing_does_not_count() {
+        let before = Counts { calls: 5, failed: 1, sets: 5 };
+        let after = |calls, failed, sets| Counts { calls, failed, sets }.all_took(before, 10);
+        assert_eq!(after(15, 1, 15), Ok(()));
+        assert_eq!(after(17, 1, 17), Ok(()));
+        for short in [after(15, 2, 15), after(15, 1, 14), after(14, 1, 15)] {
+            assert!(short.is_err());
+        }
+    }
+}

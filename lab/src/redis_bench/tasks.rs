@@ -1,0 +1,124 @@
+//! What our tasks do: take, wait for the answer, take again, at once or when it is time.
+
+#![expect(clippy::float_arithmetic, reason = "rates, for people")]
+
+use crate::rig::template::Keys;
+use crate::rounds::float;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_core::{Cost, Limit, Plan, Span, StateId, Take};
+use tidegate_store::{Redis, Store};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval_at};
+
+const TASKS: u32 = 64;
+const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
+/// The key that is used up; none of the others, which are spread over all there are.
+const USED_UP: StateId = StateId(1);
+
+/// What came of it.
+pub(crate) struct Asked {
+    pub(crate) passed: u64,
+    /// Answers a second.
+    pub(crate) rate: f64,
+    took: Duration,
+}
+
+impl Asked {
+    /// So many in the time that it took, a second.
+    pub(crate) fn in_its_time(&self, many: u64) -> f64 {
+        per_second(many, self.took)
+    }
+}
+
+/// Takes from keys in random order, another in each round; each task again when it has its answer. Nothing may be refused.
+pub(crate) async fn closed(
+    store: &Arc<Redis>,
+    limit: &Arc<Limit>,
+    round: u32,
+    length: Duration,
+) -> Result<Asked, String> {
+    let (start, first) = (Instant::now(), round.wrapping_mul(TASKS));
+    let task = |number| {
+        let (store, limit) = (Arc::clone(store), Arc::clone(limit));
+        async move {
+            let (mut keys, mut passed) = (Keys::new(KEYS, first.wrapping_add(number)), 0_u64);
+            while start.elapsed() < length {
+                if !take(&store, &limit, spread(keys.draw())).await? {
+                    return Err("a key was refused".to_owned());
+                }
+                passed = passed.saturating_add(1);
+            }
+            Ok(passed)
+        }
+    };
+    let passed = sum((0..TASKS).map(task)).await?;
+    let took = start.elapsed();
+    Ok(Asked { passed, rate: per_second(passed, took), took })
+}
+
+/// Asks for the key that is used up, at instants so far apart, which the tasks take in turns. Nothing may pass.
+pub(crate) async fn open(
+    store: &Arc<Redis>,
+    limit: &Arc<Limit>,
+    apart: Duration,
+    length: Duration,
+) -> Result<Asked, String> {
+    let start = Instant::now();
+    let task = |number| {
+        let (store, limit) = (Arc::clone(store), Arc::clone(limit));
+        let first = start.checked_add(apart.saturating_mul(number)).unwrap_or(start);
+        let mut turns = interval_at(first, apart.saturating_mul(TASKS));
+        async move {
+            let mut refused = 0_u64;
+            while turns.tick().await.duration_since(start) < length {
+                if take(&store, &limit, USED_UP).await? {
+                    return Err("a key that is used up passed".to_owned());
+                }
+                refused = refused.saturating_add(1);
+            }
+            Ok(refused)
+        }
+    };
+    let refused = sum((0..TASKS).map(task)).await?;
+    let took = start.elapsed();
+    Ok(Asked { passed: 0, rate: per_second(refused, took), took })
+}
+
+/// Takes one of the key that is used up by it, if one is all there is.
+pub(crate) async fn used_up(store: &Redis, limit: &Limit) -> Result<(), String> {
+    let passes = take(store, limit, USED_UP).await?;
+    if passes { Ok(()) } else { Err("the first take was refused".to_owned()) }
+}
+
+/// One take; whether it passed.
+async fn take(store: &Redis, limit: &Limit, state: StateId) -> Result<bool, String> {
+    let plan = Plan::new(vec![Take::new(state, limit, Cost::ONE)], Span::ZERO);
+    let plan = plan.map_err(|error| error.to_string())?;
+    let answer = store.take(&[plan]).await.pop().ok_or("no answer")?;
+    answer.map(|answer| answer.done.passes).map_err(|error| error.to_string())
+}
+
+/// The state of a key, whose bytes are as mixed as those of a hash; no two keys share one.
+fn spread(key: u32) -> StateId {
+    const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    StateId(u128::from(key).wrapping_add(2).wrapping_mul(ODD))
+}
+
+/// Runs all, and adds up what they counted.
+async fn sum(
+    tasks: impl Iterator<Item = impl Future<Output = Result<u64, String>> + Send + 'static>,
+) -> Result<u64, String> {
+    let mut tasks: JoinSet<_> = tasks.collect();
+    let mut all = 0_u64;
+    while let Some(counted) = tasks.join_next().await {
+        all = all.saturating_add(counted.map_err(|error| error.to_string())??);
+    }
+    Ok(all)
+}
+
+/// So many in so long, a second.
+fn per_second(many: u64, took: Duration) -> f64 {
+    float(many) / took.as_secs_f64()
+}
