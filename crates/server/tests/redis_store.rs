@@ -303,3 +303,54 @@ fn a_password_shows_nowhere() {
         let _ = std::fs::remove_dir_all(&data);
     }
 }
+
+/// A store that speaks TLS and knows its users: ours may call scripts and touch its keys, and no more.
+#[test]
+fn a_store_may_speak_tls_and_know_its_users() {
+    let (folder, port) = (folder("tls-store"), free_port());
+    let authority = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let own = params.self_signed(&authority).unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let issuer = rcgen::Issuer::new(params, authority);
+    let of_server = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let signed = of_server.signed_by(&key, &issuer).unwrap();
+    let write = |name: &str, text: String| {
+        std::fs::write(folder.join(name), text).unwrap();
+        folder.join(name).to_str().unwrap().to_owned()
+    };
+    let authority = write("authority.pem", own.pem());
+    let (certificate, key) =
+        (write("server.pem", signed.pem()), write("server.key", key.serialize_pem()));
+    let child = Command::new("redis-server")
+        .args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--tls-cert-file", &certificate, "--tls-key-file", &key])
+        .args(["--tls-ca-cert-file", &authority, "--save", "", "--dir"])
+        .arg(&folder)
+        // Who asks for decisions shows no certificate of its own here.
+        .args(["--tls-auth-clients", "no"])
+        .args(["--user", "default", "off", "--user", "tg", "on", ">hush", "~{*"])
+        .args(MAY.split(' ').map(|command| format!("+{command}")))
+        .stdout(Stdio::null())
+        .spawn();
+    let redis = Redis { folder, child: Some(child.unwrap()) };
+    let url = format!("rediss://tg:hush@localhost:{port}/");
+    let mut flags = ASKED.to_vec();
+    flags.extend(["--redis-authority", &authority]);
+    let server = redis.server_at(&url, LIMITED, &flags);
+    until_asked(&server);
+    assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
+    // Who does not trust that authority does not talk to the store, and says why.
+    let stranger = redis.server_at(&url, LIMITED, &ASKED);
+    assert_eq!(by(&stranger.check_ip("203.0.113.7")), "fallback");
+    stranger.until("it says why", |server| server.get("/ready").body.contains("certificate"));
+}
+
+/// What the store's user must be allowed to do.
+const MAY: &str = "evalsha eval script|load get set del expire pexpire time ping hget hset zadd zremrangebyscore zcard";
+
+/// A port that is free just now.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}

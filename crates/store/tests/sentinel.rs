@@ -1,0 +1,126 @@
+//! A primary, its replica and their sentinel: when the primary dies, the store goes on with the other.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails loudly"
+)]
+
+mod support;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
+use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Processes that end with the test.
+struct Processes {
+    folder: PathBuf,
+    running: Vec<Child>,
+}
+
+impl Processes {
+    fn new() -> Self {
+        let name = format!("tidegate-sentinel-{}", std::process::id());
+        Self { folder: std::env::temp_dir().join(name), running: vec![] }
+    }
+
+    fn start(&mut self, port: u16, arguments: &[&str]) {
+        let folder = self.folder.join(port.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut command = Command::new("redis-server");
+        let child = command
+            .args(arguments)
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"])
+            .arg(&folder)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.running.push(child);
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// What a server says of itself, as soon as it does.
+async fn says(port: u16, command: &[&str], wanted: &str) {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+    let asking = async {
+        loop {
+            if let Ok(mut connection) = client.get_multiplexed_async_connection().await {
+                let answer: redis::RedisResult<redis::Value> =
+                    redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await;
+                if format!("{answer:?}").contains(wanted) {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking)
+        .await
+        .unwrap_or_else(|_| panic!("{command:?}: {wanted}"));
+}
+
+#[tokio::test]
+async fn sentinels_name_another_primary_and_the_store_goes_on_with_it() {
+    let mut processes = Processes::new();
+    let [primary, replica, sentinel] = [(); 3].map(|()| free_port());
+    processes.start(primary, &["--save", ""]);
+    let of = ["--replicaof", "127.0.0.1", &primary.to_string(), "--save", ""];
+    processes.start(replica, &[&of[..], &["--repl-diskless-sync-delay", "0"]].concat());
+    says(replica, &["INFO", "replication"], "master_link_status:up").await;
+    let config = processes.folder.join("sentinel.conf");
+    let told = format!(
+        "sentinel monitor ours 127.0.0.1 {primary} 1\nsentinel down-after-milliseconds ours 500\nsentinel failover-timeout ours 2000\n"
+    );
+    std::fs::write(&config, told).unwrap();
+    processes.start(sentinel, &[config.to_str().unwrap(), "--sentinel"]);
+    says(sentinel, &["SENTINEL", "replicas", "ours"], &replica.to_string()).await;
+
+    let secret = Secret::new([7; 32]);
+    let settings = |name: &str| RedisSettings {
+        timeout: Span::from_secs(1),
+        ..RedisSettings::new(&format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/{name}"))
+    };
+    let unknown = Redis::open(&settings("theirs"), &secret).await.unwrap_err();
+    assert!(unknown.to_string().contains("no primary called `theirs`"), "{unknown}");
+    let store = Redis::connect(&settings("ours"), &secret).await.unwrap();
+    let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+    let plan = || [Plan::new(Take::new(StateId(1), &limit, Cost::ONE), Span::ZERO).unwrap()];
+    let left = |answers: Vec<Result<tidegate_store::Answer, StoreError>>| {
+        answers[0].as_ref().map(|answer| answer.done.decisions[0].remaining).ok()
+    };
+    assert_eq!(left(store.take(&plan()).await), Some(999));
+    // What was counted has reached the replica.
+    says(replica, &["DBSIZE"], "int(4)").await;
+    processes.running[0].kill().unwrap();
+    processes.running[0].wait().unwrap();
+    let goes_on = async {
+        loop {
+            if let Some(left) = left(store.take(&plan()).await) {
+                return left;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let left = tokio::time::timeout(PATIENCE, goes_on).await.unwrap();
+    assert_eq!(left, 998, "the count was taken over");
+}
