@@ -30,6 +30,8 @@ use core::fmt;
 pub struct Plan<'l> {
     takes: Few<Take<'l>>,
     max_wait: Span,
+    /// How long the answer itself may take.
+    patience: Option<Span>,
 }
 
 /// One limit, one state, one cost.
@@ -194,7 +196,7 @@ impl<'l> Plan<'l> {
                 return Err(PlanError::SameStateTwice);
             }
         }
-        Ok(Self { takes, max_wait })
+        Ok(Self { takes, max_wait, patience: None })
     }
 
     /// Its takes, in order.
@@ -218,6 +220,30 @@ impl<'l> Plan<'l> {
     #[must_use]
     pub const fn max_wait(&self) -> Span {
         self.max_wait
+    }
+
+    /// The same for a caller who goes when there is no answer after this long. A store that answers at once need not
+    /// care.
+    ///
+    /// ```
+    /// use tidegate_core::{Plan, Span};
+    /// let plan = Plan::new(vec![], Span::ZERO).unwrap().within(Span::from_millis(5));
+    /// assert_eq!(plan.patience(), Some(Span::from_millis(5)));
+    /// ```
+    #[must_use]
+    pub fn within(self, patience: Span) -> Self {
+        Self { patience: Some(patience), ..self }
+    }
+
+    /// How long the caller waits for the answer, if it said so.
+    ///
+    /// ```
+    /// use tidegate_core::{Plan, Span};
+    /// assert_eq!(Plan::new(vec![], Span::ZERO).unwrap().patience(), None);
+    /// ```
+    #[must_use]
+    pub const fn patience(&self) -> Option<Span> {
+        self.patience
     }
 
     /// Decides all takes at one instant and counts all of them or none; `states` belong to them one by

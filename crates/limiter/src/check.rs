@@ -20,6 +20,9 @@ pub struct Check<'c> {
     pub cost: Cost,
     /// How long the caller can wait; not at all unless said otherwise.
     pub max_wait: Span,
+    /// How long the caller waits for the answer, if it matters: then the store has four fifths of it, and the rules
+    /// answer without it in time.
+    pub timeout: Option<Span>,
     /// Whether a receipt is wanted, also when no rule counts outcomes.
     pub receipt: bool,
 }
@@ -28,7 +31,7 @@ impl<'c> Check<'c> {
     /// A request that costs 1 and cannot wait.
     #[must_use]
     pub const fn new(attributes: &'c Attributes<'c>) -> Self {
-        Self { attributes, cost: Cost::ONE, max_wait: Span::ZERO, receipt: false }
+        Self { attributes, cost: Cost::ONE, max_wait: Span::ZERO, timeout: None, receipt: false }
     }
 
     /// The same at another cost.
@@ -41,6 +44,12 @@ impl<'c> Check<'c> {
     #[must_use]
     pub const fn waiting(self, max_wait: Span) -> Self {
         Self { max_wait, ..self }
+    }
+
+    /// The same from somebody who must have an answer within this time.
+    #[must_use]
+    pub const fn within(self, timeout: Span) -> Self {
+        Self { timeout: Some(timeout), ..self }
     }
 
     /// The same with a receipt, to settle it later.

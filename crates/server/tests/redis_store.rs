@@ -264,6 +264,28 @@ fn one_foreign_key_is_no_reason_to_give_up_the_others() {
     }
 }
 
+/// A store may take a minute here; who says that he must have an answer sooner has it sooner, from the rules.
+#[test]
+fn a_caller_in_a_hurry_is_answered_in_time() {
+    let redis = Redis::started();
+    let server =
+        redis.server(LIMITED, &["--redis-timeout", "60s", "--redis-connect-timeout", "60s"]);
+    until_asked(&server);
+    redis.signal("STOP");
+    let body = r#"{"attributes":{"ip":"203.0.113.7"},"timeout_ms":500}"#;
+    let hurried = server.post("/v1/check", body);
+    assert_eq!((hurried.status, by(&hurried)), (200, "fallback".to_owned()));
+    redis.signal("CONT");
+    // Nothing was counted for it, since its caller had gone.
+    let told = server.check_ip("203.0.113.7");
+    let told: serde_json::Value = serde_json::from_str(&told.body).unwrap();
+    assert_eq!(
+        (&told["decided_by"], &told["limits"][0]["remaining"]),
+        (&"store".into(), &9.into()),
+        "{told}"
+    );
+}
+
 #[test]
 fn a_server_with_another_secret_does_not_start() {
     let redis = Redis::started();

@@ -232,7 +232,13 @@ impl Redis {
 
     /// When somebody who asks now wants to have his answer.
     fn until(&self) -> Timestamp {
-        self.fleet.now().after(self.timeout).unwrap_or(Timestamp::END)
+        self.until_within(None)
+    }
+
+    /// The same for somebody who may be in more of a hurry than we are.
+    fn until_within(&self, patience: Option<Span>) -> Timestamp {
+        let patience = patience.unwrap_or(self.timeout).min(self.timeout);
+        self.fleet.now().after(patience).unwrap_or(Timestamp::END)
     }
 
     /// Calls the script where a slot is, until it knows all shapes it meets.

@@ -7,8 +7,6 @@
     reason = "a test fails loudly"
 )]
 
-mod support;
-
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

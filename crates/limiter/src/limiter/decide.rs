@@ -366,7 +366,14 @@ fn plan<'l>(asked: &[Asked<'l>], check: &Check<'_>) -> Result<Option<Plan<'l>>, 
     if asked.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Plan::new(takes(asked), check.max_wait.min(max_wait(asked)))?))
+    let plan = Plan::new(takes(asked), check.max_wait.min(max_wait(asked)))?;
+    // The rest of the time is for deciding without the store, and for the way back.
+    let most =
+        |timeout: Span| Span::from_nanos(timeout.as_nanos().saturating_sub(timeout.as_nanos() / 5));
+    Ok(Some(match check.timeout {
+        Some(timeout) => plan.within(most(timeout)),
+        None => plan,
+    }))
 }
 
 fn takes<'l>(asked: &[Asked<'l>]) -> Few<Take<'l>> {

@@ -207,10 +207,10 @@ impl Link {
         let full = |_| Trouble::Failed(Class::Overloaded, StoreError::Overloaded);
         let _room = shared.room.try_acquire().map_err(full)?;
         let (connection, number) = shared.connection()?;
-        let answer = send(connection, command, asking);
-        match tokio::time::timeout(shared.left(until).into(), answer).await {
+        let (answer, left) = (send(connection, command, asking), shared.left(until));
+        match tokio::time::timeout(left.into(), answer).await {
             Ok(answer) => shared.judge(answer, number),
-            Err(_late) => Err(shared.late()),
+            Err(_late) => Err(shared.late(left)),
         }
     }
 }
@@ -302,10 +302,12 @@ impl Shared {
         Err(trouble)
     }
 
-    /// Nobody answered in time.
-    fn late(&self) -> Trouble {
+    /// Nobody answered within this time. Who was in a hurry proves nothing by it.
+    fn late(&self, waited: Span) -> Trouble {
         let mut state = lock(&self.state);
-        state.breaker.failed(self.now());
+        if waited.as_nanos() >= self.common.settings.timeout.as_nanos() / 2 {
+            state.breaker.failed(self.now());
+        }
         if state.breaker.is_open() {
             state.why = StoreError::TimedOut(self.common.settings.timeout).to_string();
             self.trouble.notify_one();

@@ -92,7 +92,7 @@ impl Redis {
         if let Some(answer) = self.refused_lately(plan)? {
             return Ok(answer);
         }
-        let until = self.until();
+        let until = self.until_within(plan.patience());
         let takes = plan.takes();
         let place = takes.first().map_or(0, |take| self.fleet.place(take.state));
         if takes.iter().all(|take| self.fleet.place(take.state) == place) {

@@ -34,6 +34,8 @@ pub(crate) struct Check<'b> {
     pub(crate) cost: u64,
     #[serde(default)]
     pub(crate) max_wait_ms: u64,
+    #[serde(default = "ever")]
+    pub(crate) timeout_ms: u64,
     #[serde(default)]
     pub(crate) receipt: bool,
 }
@@ -96,7 +98,11 @@ pub(crate) struct Pairs<'b>(SmallVec<[(Cow<'b, str>, Cow<'b, str>); 4]>);
 /// As many as a request may have attributes.
 const MOST_PAIRS: usize = 32;
 
-const fn one() -> u64 {
+const fn ever() -> u64 {
+    u64::MAX
+}
+
+fn one() -> u64 {
     1
 }
 
@@ -165,6 +171,7 @@ impl<'b> Check<'b> {
         let check = tidegate::Check::new(attributes)
             .cost(self.cost)
             .waiting(Span::from_millis(self.max_wait_ms));
+        let check = check.within(Span::from_millis(self.timeout_ms));
         if self.receipt { check.with_receipt() } else { check }
     }
 }
