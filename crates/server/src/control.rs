@@ -26,8 +26,10 @@ pub(crate) enum Event {
     Asked { change: Change, expected: Option<u64> },
     /// What was to be written is written.
     Written,
-    /// It could not be written.
-    NotWritten,
+    /// It could not be written, and why.
+    NotWritten(RefusedChange),
+    /// Another node has made this one of it.
+    Overtaken(Document),
 }
 
 /// Something to do.
@@ -61,9 +63,14 @@ impl Control {
                 }
                 None => Action::Refuse(RefusedChange::Unasked),
             },
-            Event::NotWritten => {
+            Event::NotWritten(why) => {
                 self.pending = None;
-                Action::Refuse(RefusedChange::NotWritten)
+                Action::Refuse(why)
+            }
+            Event::Overtaken(document) => {
+                self.pending = None;
+                self.document = document.clone();
+                Action::Install(document)
             }
         }
     }
@@ -113,13 +120,27 @@ mod tests {
     fn what_could_not_be_written_did_not_happen() {
         let mut control = Control::new(Document::default());
         control.on_event(Event::Asked { change: switch("a"), expected: None });
-        assert_eq!(control.on_event(Event::NotWritten), Action::Refuse(RefusedChange::NotWritten));
+        let refused = control.on_event(Event::NotWritten(RefusedChange::StoreGone));
+        assert_eq!(refused, Action::Refuse(RefusedChange::StoreGone));
         assert_eq!(control.document(), &Document::default());
         assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::Unasked));
         assert!(matches!(
             control.on_event(Event::Asked { change: switch("a"), expected: Some(0) }),
             Action::Write(_)
         ));
+    }
+
+    #[test]
+    fn what_another_node_has_made_of_it_counts() {
+        let mut control = Control::new(Document::default());
+        control.on_event(Event::Asked { change: switch("a"), expected: None });
+        let theirs = Document { version: 7, ..Document::default() };
+        assert_eq!(
+            control.on_event(Event::Overtaken(theirs.clone())),
+            Action::Install(theirs.clone())
+        );
+        assert_eq!(control.document(), &theirs);
+        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::Unasked));
     }
 
     #[test]

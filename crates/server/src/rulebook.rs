@@ -36,7 +36,9 @@ pub(crate) struct Rulebook<S> {
     /// The policy file; without one the usual policy decides.
     file: Option<PathBuf>,
     control_file: PathBuf,
-    /// Held while something changes; requests never wait for it.
+    /// Held while somebody changes something, which may mean to wait for the store: never on a thread that serves.
+    changing: Mutex<()>,
+    /// Locked to look and to replace; requests never wait for it.
     state: Mutex<State>,
 }
 
@@ -118,7 +120,9 @@ impl<S: Store> Rulebook<S> {
         let control = Control::new(document);
         let state = State { control, audit, file_text: text.clone(), text, policy };
         let state = Mutex::new(state);
-        let rulebook = Self { limiter, secret, clock, metrics, health, file, control_file, state };
+        let changing = Mutex::new(());
+        let rulebook =
+            Self { limiter, secret, clock, metrics, health, file, control_file, changing, state };
         rulebook.take_up()?;
         Ok(rulebook)
     }
@@ -130,14 +134,17 @@ impl<S: Store> Rulebook<S> {
             return Ok(());
         }
         if let Some(uploaded) = state.control.document().policy.clone() {
-            if uploaded.over == digest(&state.file_text) {
+            // What nodes share is in force wherever a node starts; its file is another's business.
+            if S::SHARED || uploaded.over == digest(&state.file_text) {
                 state.policy = Policy::parse(&uploaded.text)?;
                 state.text = uploaded.text.into_bytes();
             } else {
                 tracing::warn!(
                     "the policy file is newer than the policy that was sent; the file decides"
                 );
-                self.forget_upload(&mut state)?;
+                drop(state);
+                self.write(Change::Policy(None), None)?;
+                state = self.lock();
             }
         }
         self.install(&state).map(|_| ())
@@ -190,26 +197,23 @@ impl<S: Store> Rulebook<S> {
 
     fn try_reload(&self, path: &Path, sure: Sure) -> Result<Option<u64>, RulebookError> {
         let text = files::read_regular(path, MOST_BYTES)?;
-        let mut state = self.lock();
-        if text == state.file_text {
+        let _turn = self.turn();
+        if text == self.lock().file_text {
             return Ok(None);
         }
         let policy = Policy::parse(&text)?;
-        drops(&state.policy, &policy, sure)?;
-        if state.control.document().policy.is_some() {
+        drops(&self.lock().policy, &policy, sure)?;
+        if self.document().policy.is_some() {
             tracing::warn!(
                 "the policy file has changed; the policy that was sent is in force no more"
             );
-            self.forget_upload(&mut state)?;
+            self.write(Change::Policy(None), None)?;
         }
+        let mut state = self.lock();
         state.file_text.clone_from(&text);
         state.text = text;
         state.policy = policy;
         self.install(&state).map(Some)
-    }
-
-    fn forget_upload(&self, state: &mut State) -> Result<(), RulebookError> {
-        self.write(state, Change::Policy(None), None).map(|_| ())
     }
 
     // === operators ===
@@ -221,11 +225,16 @@ impl<S: Store> Rulebook<S> {
         expected: Option<u64>,
         actor: Actor<'_>,
     ) -> Result<Document, RulebookError> {
-        let mut state = self.lock();
-        let change = change.spelled_as_in(state.control.document(), &state.policy);
-        change.fits(state.control.document(), &state.policy)?;
+        let _turn = self.turn();
+        let change = {
+            let state = self.lock();
+            let change = change.spelled_as_in(state.control.document(), &state.policy);
+            change.fits(state.control.document(), &state.policy)?;
+            change
+        };
         let (kind, details) = (change.kind(), details(&change));
-        let document = self.write(&mut state, change, expected)?;
+        let document = self.write(change, expected)?;
+        let mut state = self.lock();
         self.install(&state)?;
         self.noted(&mut state, actor, kind, &details);
         Ok(document)
@@ -241,16 +250,20 @@ impl<S: Store> Rulebook<S> {
         actor: Actor<'_>,
     ) -> Result<Difference, RulebookError> {
         let policy = Policy::parse(text).inspect_err(|_| self.metrics.reloaded(Reload::Refused))?;
-        let mut state = self.lock();
-        let difference = Difference::between(&state.text, text, policy.warnings());
-        if dry {
-            return Ok(difference);
-        }
-        drops(&state.policy, &policy, sure)?;
+        let _turn = self.turn();
+        let (difference, over) = {
+            let state = self.lock();
+            let difference = Difference::between(&state.text, text, policy.warnings());
+            if dry {
+                return Ok(difference);
+            }
+            drops(&state.policy, &policy, sure)?;
+            (difference, digest(&state.file_text))
+        };
         // What is a policy is UTF-8, so nothing is lost.
         let sent = String::from_utf8_lossy(text).into_owned();
-        let uploaded = Uploaded { text: sent, over: digest(&state.file_text) };
-        self.write(&mut state, Change::Policy(Some(uploaded)), expected)?;
+        self.write(Change::Policy(Some(Uploaded { text: sent, over })), expected)?;
+        let mut state = self.lock();
         state.text = text.to_vec();
         state.policy = policy;
         let version = self.install(&state)?;
@@ -267,10 +280,15 @@ impl<S: Store> Rulebook<S> {
         expected: Option<u64>,
         actor: Actor<'_>,
     ) -> Result<Difference, RulebookError> {
+        let _turn = self.turn();
+        let (policy, difference) = {
+            let state = self.lock();
+            let policy = Policy::parse(&state.file_text)?;
+            let difference = Difference::between(&state.text, &state.file_text, policy.warnings());
+            (policy, difference)
+        };
+        self.write(Change::Policy(None), expected)?;
         let mut state = self.lock();
-        let policy = Policy::parse(&state.file_text)?;
-        let difference = Difference::between(&state.text, &state.file_text, policy.warnings());
-        self.write(&mut state, Change::Policy(None), expected)?;
         state.text = state.file_text.clone();
         state.policy = policy;
         self.install(&state)?;
@@ -309,28 +327,100 @@ impl<S: Store> Rulebook<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leads a change through the protocol: the file is written before anything is in force.
-    fn write(
-        &self,
-        state: &mut State,
-        change: Change,
-        expected: Option<u64>,
-    ) -> Result<Document, RulebookError> {
-        let mut action = state.control.on_event(Event::Asked { change, expected });
+    /// One change after another.
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leads a change through the protocol: it is written before anything is in force.
+    fn write(&self, change: Change, expected: Option<u64>) -> Result<Document, RulebookError> {
+        let version = self.document().version;
+        let mut action = self.lock().control.on_event(Event::Asked { change, expected });
         loop {
             let event = match action {
                 Action::Refuse(refused) => return Err(refused.into()),
                 Action::Install(document) => return Ok(document),
-                Action::Write(document) => match write_document(&self.control_file, &document) {
+                // Nobody may look meanwhile on a thread that the store needs to answer.
+                Action::Write(document) => match self.keep(version, &document) {
                     Ok(()) => Event::Written,
-                    Err(error) => {
-                        tracing::error!(%error, "the control document could not be written");
-                        Event::NotWritten
-                    }
+                    Err(why) => Event::NotWritten(why),
                 },
             };
-            action = state.control.on_event(event);
+            action = self.lock().control.on_event(event);
         }
+    }
+
+    /// Writes a document where it outlives us: into the store, if that is shared, and into the file.
+    fn keep(&self, version: u64, document: &Document) -> Result<(), RefusedChange> {
+        let broken = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, "the control document could not be written");
+        };
+        if S::SHARED {
+            let text = serde_json::to_vec(document).map_err(|error| {
+                broken(&error);
+                RefusedChange::NotWritten
+            })?;
+            let versions = (version, document.version);
+            let replaced = self.limiter.store().replace_document(versions, &text);
+            match tokio::runtime::Handle::current().block_on(replaced) {
+                Ok(true) => {}
+                Ok(false) => {
+                    // We hear of it within a second; who changed that document did not know.
+                    let (expected, version) = (version, version.saturating_add(1));
+                    return Err(RefusedChange::Stale { expected, version });
+                }
+                Err(error) => {
+                    broken(&error);
+                    return Err(RefusedChange::StoreGone);
+                }
+            }
+        }
+        write_document(&self.control_file, document).or_else(|error| {
+            broken(&error);
+            // What the store has taken is in force.
+            if S::SHARED { Ok(()) } else { Err(RefusedChange::NotWritten) }
+        })
+    }
+
+    // === other nodes ===
+
+    /// The version that is in force here.
+    pub(crate) fn version(&self) -> u64 {
+        self.document().version
+    }
+
+    /// Takes up what another node has changed; or shows all others what we have, if the store has nothing.
+    pub(crate) fn follow(&self, version: u64, text: &[u8]) -> Result<(), RulebookError> {
+        let _turn = self.turn();
+        let ours = self.document();
+        if version == ours.version {
+            return Ok(());
+        }
+        if version == 0 {
+            let text = serde_json::to_vec(&ours).map_err(io::Error::other)?;
+            let shown = self.limiter.store().replace_document((0, ours.version), &text);
+            // If that did not work, it is tried again soon.
+            let _ = tokio::runtime::Handle::current().block_on(shown);
+            return Ok(());
+        }
+        let document: Document = serde_json::from_slice(text).map_err(io::Error::other)?;
+        let policy = match &document.policy {
+            Some(uploaded) => Policy::parse(&uploaded.text)?,
+            None => Policy::parse(&self.lock().file_text)?,
+        };
+        let mut state = self.lock();
+        state.text = match &document.policy {
+            Some(uploaded) => uploaded.text.clone().into_bytes(),
+            None => state.file_text.clone(),
+        };
+        state.policy = policy;
+        let version = document.version;
+        let _ = state.control.on_event(Event::Overtaken(document));
+        self.install(&state)?;
+        let written = write_document(&self.control_file, state.control.document());
+        drop(state);
+        tracing::info!(version, "another node has changed the rules");
+        Ok(written?)
     }
 
     fn install(&self, state: &State) -> Result<u64, RulebookError> {

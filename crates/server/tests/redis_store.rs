@@ -326,6 +326,48 @@ fn a_password_shows_nowhere() {
     }
 }
 
+/// What an operator changes on one node is in force on all of them, also on those that start later, and after the store has
+/// lost everything.
+#[test]
+fn changes_of_operators_reach_all_nodes() {
+    let mut redis = Redis::started();
+    let servers = [(); 2].map(|()| redis.server(LIMITED, &ASKED));
+    servers.iter().for_each(until_asked);
+    let raise = r#"{"rule":"per-client","key":{"ip":"203.0.113.7"},"limits":["500/h"]}"#;
+    let put = |server: &Server, body: &str| {
+        server.admin("PUT", "/admin/v1/overrides", "application/json", body)
+    };
+    let known = |server: &Server| server.admin("GET", "/admin/v1/control", "", "").body;
+    assert_eq!(put(&servers[0], raise).status, 200);
+    servers[1].until("the other knows", |server| known(server).contains("500/h"));
+    let third = redis.server(LIMITED, &ASKED);
+    third.until("who starts later knows", |server| known(server).contains("500/h"));
+    // Two changes on two nodes: both count, or who made the second is told to look again.
+    let other = raise.replace("203.0.113.7", "203.0.113.8");
+    let mut told = put(&servers[1], &other).status;
+    if told == 412 {
+        servers[1].until("it has looked again", |server| known(server).contains("\"version\":1"));
+        told = put(&servers[1], &other).status;
+    }
+    assert_eq!(told, 200);
+    for server in [&servers[0], &third] {
+        server.until("all know", |server| known(server).contains("203.0.113.8"));
+        let passed = server.check_ip("203.0.113.8");
+        assert!(passed.body.contains("\"limit\":500"), "{}", passed.body);
+    }
+    // Without the store nothing is changed, and what was changed stays.
+    redis.kill();
+    servers[0].until("it is missed", |server| server.get("/ready").body.contains("degraded"));
+    let refused = put(&servers[0], &raise.replace("500/h", "700/h"));
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert!(!known(&servers[0]).contains("700/h"));
+    // An empty store is shown what all know.
+    redis.start();
+    servers.iter().for_each(until_asked);
+    let fourth = redis.server(LIMITED, &ASKED);
+    fourth.until("it is told", |server| known(server).contains("203.0.113.8"));
+}
+
 /// A store that speaks TLS and knows its users: ours may call scripts and touch its keys, and no more.
 #[test]
 fn a_store_may_speak_tls_and_know_its_users() {

@@ -24,6 +24,7 @@
 //!   shape whose tag is taken by another writes itself out instead, and takes more memory.
 
 mod address;
+mod board;
 mod breaker;
 mod fleet;
 mod link;
@@ -297,6 +298,8 @@ impl Redis {
 // === the contract ===
 
 impl Store for Redis {
+    const SHARED: bool = true;
+
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         // They are sent in order, and a server decides them in order.
         join_all(plans.iter().map(|plan| self.take_one(plan))).await
@@ -386,6 +389,18 @@ impl Store for Redis {
             count = count.saturating_add(usize::try_from(deleted).unwrap_or(0));
         }
         Ok(count)
+    }
+
+    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+        board::read(&self.fleet, self.until(), known).await
+    }
+
+    async fn replace_document(
+        &self,
+        versions: (u64, u64),
+        text: &[u8],
+    ) -> Result<bool, StoreError> {
+        board::replace(&self.fleet, self.until(), versions, text).await
     }
 
     fn complaint(&self) -> Option<String> {

@@ -27,6 +27,9 @@ pub trait Store: Send + Sync {
     /// Whether [`Store::take_at_once`] answers: the states are in this process.
     const AT_ONCE: bool = false;
 
+    /// Whether it keeps a document that all its nodes share.
+    const SHARED: bool = false;
+
     /// [`Store::take`] of one plan without waiting, for stores in this process; `None` for all others.
     fn take_at_once(&self, _plan: &Plan<'_>) -> Option<Answer> {
         None
@@ -66,6 +69,24 @@ pub trait Store: Send + Sync {
     /// Why it is not asked at the moment, for stores that can be away.
     fn complaint(&self) -> Option<String> {
         None
+    }
+
+    /// The document that all nodes share, unless its version is `known`; version 0 is that there is none.
+    fn document(
+        &self,
+        _known: u64,
+    ) -> impl Future<Output = Result<Option<(u64, Vec<u8>)>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Puts the next version of that document in the place of the one that it was made from. Answers whether that was
+    /// still the last; otherwise nothing changed.
+    fn replace_document(
+        &self,
+        _versions: (u64, u64),
+        _text: &[u8],
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Ok(false))
     }
 
     /// How many nodes count in it, this one included: for stores that several share.

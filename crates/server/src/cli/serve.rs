@@ -65,6 +65,7 @@ struct Addresses {
 }
 
 const STORE_LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
+const CHANGES_LOOKED_FOR_EVERY: Duration = Duration::from_millis(400);
 const HTTP: usize = 0;
 const RESP: usize = 1;
 
@@ -202,6 +203,7 @@ impl<S: Store + 'static> Shared<S> {
         let signals = Signals::new()?;
         self.greet(&addresses, out)?;
         self.look_after_the_store();
+        self.follow_other_nodes();
         self.health.enter(Stage::Serving);
         self.watch();
         let (admitting, operators) = (TaskTracker::new(), TaskTracker::new());
@@ -276,6 +278,38 @@ impl<S: Store + 'static> Shared<S> {
             loop {
                 ticks.tick().await;
                 look();
+            }
+        });
+    }
+
+    /// Takes up what operators change on other nodes.
+    fn follow_other_nodes(&self) {
+        if !S::SHARED {
+            return;
+        }
+        let (limiter, rulebook) = (self.limiter.clone(), Arc::clone(&self.rulebook));
+        let health = Arc::clone(&self.health);
+        tokio::task::spawn_local(async move {
+            let mut ticks = tokio::time::interval(CHANGES_LOOKED_FOR_EVERY);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                let Ok(Some((version, text))) = limiter.store().document(rulebook.version()).await
+                else {
+                    continue;
+                };
+                let rulebook = Arc::clone(&rulebook);
+                let followed =
+                    tokio::task::spawn_blocking(move || rulebook.follow(version, &text)).await;
+                let complaint = match followed {
+                    Ok(Ok(())) => None,
+                    Ok(Err(error)) => Some(error.to_string()),
+                    Err(_) => Some("a mistake of ours".to_owned()),
+                };
+                if let Some(why) = &complaint {
+                    tracing::error!("what other nodes have changed is not in force here: {why}");
+                }
+                health.complain("control", complaint);
             }
         });
     }

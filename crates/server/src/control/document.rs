@@ -80,6 +80,8 @@ pub(crate) enum RefusedChange {
     Busy,
     #[error("it could not be written; nothing has changed")]
     NotWritten,
+    #[error("the store, which keeps changes for all nodes, cannot be reached; nothing has changed")]
+    StoreGone,
     #[error("nobody had asked for it")]
     Unasked,
     #[error("there are {MOST} of them already; remove some")]

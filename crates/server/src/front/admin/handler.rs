@@ -170,16 +170,17 @@ impl<S: Store + 'static> Handler<S> {
             What::Rules => Ok(self.rules()),
             What::Policy => Ok(self.policy()),
             What::PutPolicy => self.put_policy(call, actor).await,
-            What::DeletePolicy => self.delete_policy(call, actor),
+            What::DeletePolicy => self.delete_policy(call, actor).await,
             What::Peek => self.peek(call).await,
             What::Explain => self.explain(call),
             What::Reset => self.reset(call, actor).await,
-            What::PutRules => self.put_rule(call, actor),
+            What::PutRules => self.put_rule(call, actor).await,
             What::PutOverrides => {
-                self.changed(call, actor, read::<wire::PutOverride>(call).map(Change::Override))
+                let change = read::<wire::PutOverride>(call).map(Change::Override);
+                self.changed(call, actor, change).await
             }
             What::PutTiers => {
-                self.changed(call, actor, read::<wire::PutTier>(call).map(Change::Tier))
+                self.changed(call, actor, read::<wire::PutTier>(call).map(Change::Tier)).await
             }
             What::PutSignals => self.put_signals(call, actor),
         };
@@ -318,47 +319,57 @@ impl<S: Store + 'static> Handler<S> {
         Ok(Answer::json(StatusCode::OK, &json!({ "states": states })))
     }
 
-    fn put_rule(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+    async fn put_rule(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
         let switch = read::<wire::Switch>(call);
         let switch = switch.map(|switch| switch.over(&self.rulebook.document().rules));
-        self.changed(call, actor, switch.map(Change::Rule))
+        self.changed(call, actor, switch.map(Change::Rule)).await
     }
 
     /// Makes a change, and answers with all that are in force then.
-    fn changed(
+    async fn changed(
         &self,
         call: &Call<'_>,
         actor: Actor<'_>,
         change: Result<Change, Answer>,
     ) -> Result<Answer, Answer> {
-        let expected = expected(call)?;
-        self.rulebook.change(change?, expected, actor).map_err(|error| refused(&error))?;
+        let (expected, change) = (expected(call)?, change?);
+        self.aside(actor, move |rulebook, actor| rulebook.change(change, expected, actor)).await?;
         Ok(self.control(StatusCode::OK))
     }
 
     async fn put_policy(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
         let [dry, force] = flags(call, ["dry_run", "force"])?;
         let sure = if force { Sure::Forced } else { Sure::Careful };
-        let expected = expected(call)?;
-        let text = call.body.to_vec();
-        let rulebook = Arc::clone(&self.rulebook);
-        let (who, peer) = (actor.who.to_owned(), actor.peer);
-        // A large policy takes a while to read, and others want to be answered meanwhile.
-        let uploaded = tokio::task::spawn_blocking(move || {
-            rulebook.upload(&text, sure, dry, expected, Actor { who: &who, peer })
-        });
-        let difference = uploaded.await.map_err(|_| {
-            self.metrics.panicked();
-            Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, "a mistake of ours; nothing changed")
-        })?;
-        let difference = difference.map_err(|error| refused(&error))?;
+        let (expected, text) = (expected(call)?, call.body.to_vec());
+        let difference = self
+            .aside(actor, move |rulebook, actor| rulebook.upload(&text, sure, dry, expected, actor))
+            .await?;
         Ok(self.difference(dry, &difference.json()))
     }
 
-    fn delete_policy(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+    async fn delete_policy(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+        let expected = expected(call)?;
         let difference =
-            self.rulebook.withdraw(expected(call)?, actor).map_err(|error| refused(&error))?;
+            self.aside(actor, move |rulebook, actor| rulebook.withdraw(expected, actor)).await?;
         Ok(self.difference(false, &difference.json()))
+    }
+
+    /// Changes the rules on a thread of its own: a large policy takes a while to read, a store to answer, and others want to
+    /// be answered meanwhile.
+    async fn aside<T: Send + 'static>(
+        &self,
+        actor: Actor<'_>,
+        change: impl FnOnce(&Rulebook<S>, Actor<'_>) -> Result<T, RulebookError> + Send + 'static,
+    ) -> Result<T, Answer> {
+        let rulebook = Arc::clone(&self.rulebook);
+        let (who, peer) = (actor.who.to_owned(), actor.peer);
+        let changed =
+            tokio::task::spawn_blocking(move || change(&rulebook, Actor { who: &who, peer }));
+        let changed = changed.await.map_err(|_| {
+            self.metrics.panicked();
+            Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, "a mistake of ours; nothing changed")
+        })?;
+        changed.map_err(|error| refused(&error))
     }
 
     fn difference(&self, dry: bool, difference: &Value) -> Answer {
@@ -493,6 +504,7 @@ fn refused(error: &RulebookError) -> Answer {
         RulebookError::Drops { .. } => StatusCode::CONFLICT,
         RulebookError::Change(RefusedChange::Stale { .. }) => StatusCode::PRECONDITION_FAILED,
         RulebookError::Change(RefusedChange::Busy | RefusedChange::Unasked) => StatusCode::CONFLICT,
+        RulebookError::Change(RefusedChange::StoreGone) => StatusCode::SERVICE_UNAVAILABLE,
         RulebookError::Change(RefusedChange::NotWritten) | RulebookError::Io(_) => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
