@@ -24,6 +24,7 @@ use std::time::Duration;
 use table::TABLE;
 use tidegate::http::LegacyReset;
 use tidegate_policy::{Document, Value, printable};
+use tidegate_store::RedisClock;
 
 /// What the server is told before it starts.
 #[derive(Debug)]
@@ -67,6 +68,7 @@ pub(crate) struct RedisOptions {
     pub(crate) authority: Option<PathBuf>,
     /// A certificate and its key.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+    pub(crate) clock: RedisClock,
     pub(crate) denial_cache: bool,
     pub(crate) nodes: Option<u32>,
 }
@@ -292,6 +294,7 @@ impl<'g> Reader<'g> {
             connect_timeout: self.time("redis.connect_timeout"),
             authority,
             certificate: certificate.zip(key),
+            clock: self.check("redis.clock", value::redis_clock).unwrap_or_default(),
             denial_cache: self.check("redis.denial_cache", value::switch).unwrap_or(true),
             nodes: self.check("cluster.nodes", value::nodes).flatten(),
         }

@@ -368,6 +368,24 @@ fn changes_of_operators_reach_all_nodes() {
     fourth.until("it is told", |server| known(server).contains("203.0.113.8"));
 }
 
+/// Some engines let no script read the time. A server says so; told to go by its own clock, it counts exactly all the same.
+#[test]
+fn a_store_whose_scripts_cannot_read_the_time() {
+    let redis = Redis::started();
+    redis.tell(&["ACL", "SETUSER", "tg", "on", ">hush", "~*", "+@all", "-time"]);
+    let url = format!("{}?user=tg&pass=hush", redis.url());
+    let by_server = redis.server_at(&url, LIMITED, &ASKED);
+    by_server.until("it says why", |server| server.get("/ready").body.contains("can't run this"));
+    assert_eq!(by(&by_server.check_ip("203.0.113.7")), "fallback");
+    let mut flags = ASKED.to_vec();
+    flags.extend(["--redis-clock", "node"]);
+    let servers = [(); 2].map(|()| redis.server_at(&url, LIMITED, &flags));
+    servers.iter().for_each(until_asked);
+    let passed =
+        |server: &Server| (0..10).filter(|_| server.check_ip("203.0.113.8").status == 200).count();
+    assert_eq!(servers.iter().map(passed).sum::<usize>(), 10);
+}
+
 /// A store that speaks TLS and knows its users: ours may call scripts and touch its keys, and no more.
 #[test]
 fn a_store_may_speak_tls_and_know_its_users() {

@@ -35,8 +35,11 @@ pub enum StoreError {
         /// What is beyond the store.
         reason: &'static str,
     },
-    /// It answers something that cannot be: a bug, another program's data, or another deployment's
-    /// secret. Somebody must look.
+    /// It cannot be used as we were told to, and no patience would mend that: another address is needed, or another secret.
+    #[error("the store cannot be used like this: {0}")]
+    Unusable(String),
+    /// It answers something that cannot be: a bug, or another program's data. Somebody must
+    /// look.
     #[error("the store answered what cannot be: {0}")]
     Broken(String),
 }

@@ -50,7 +50,7 @@ pub use key::{LimitName, Name, Secret, Subject};
 pub use memory::{Gauges, Memory};
 pub use plain::Plain;
 #[cfg(feature = "redis")]
-pub use redis::{Redis, RedisSettings, RedisTls};
+pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
 pub use store::{
     Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, Store, StoreReport,
 };

@@ -87,10 +87,28 @@ pub struct RedisSettings {
     pub connect_timeout: Span,
     /// How many questions may wait for the answer of one server; the next is an error at once.
     pub in_flight: usize,
+    /// Whose clock decides.
+    pub clock: RedisClock,
     /// How many nodes count in the store; otherwise they find out by themselves.
     pub nodes: Option<u32>,
     /// Whether a refusal is remembered, for up to a second, instead of asking again.
     pub remember_refusals: bool,
+}
+
+/// Whose clock decides.
+///
+/// ```
+/// assert_eq!(tidegate_store::RedisClock::default(), tidegate_store::RedisClock::Server);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RedisClock {
+    /// The server's, read in the script: the same for all nodes, and a command that comes late does nothing.
+    #[default]
+    Server,
+    /// Each node's idea of it, for engines that let no script read the time: the server is asked once a second, outside of
+    /// scripts, or if it does not tell, our own clock is taken. Two nodes then disagree by as much as their ideas do, and
+    /// each rewrite of a state may gain that much time; what was sent and not answered may have been counted.
+    Node,
 }
 
 /// What TLS is spoken with, in PEM.
@@ -145,6 +163,7 @@ impl RedisSettings {
             timeout: Span::from_millis(50),
             connect_timeout: Span::from_secs(1),
             in_flight: 1_024,
+            clock: RedisClock::Server,
             nodes: None,
             remember_refusals: true,
         }

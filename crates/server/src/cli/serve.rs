@@ -134,6 +134,7 @@ fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisSettings, Fa
         tls: RedisTls { authority: authority.transpose()?, client: client.transpose()? },
         timeout: options.timeout.into(),
         connect_timeout: options.connect_timeout.into(),
+        clock: options.clock,
         remember_refusals: options.denial_cache,
         nodes: options.nodes,
         ..RedisSettings::new(url)

@@ -69,6 +69,12 @@ pub(crate) const TABLE: &[Setting] = &[
     setting("redis.certificate", "FILE", "", "Our certificate for the store, in PEM"),
     setting("redis.key", "FILE", "", "The private key of redis.certificate, in PEM"),
     setting(
+        "redis.clock",
+        "server|node",
+        "server",
+        "Whose clock decides; `node` for engines that let no script read the time",
+    ),
+    setting(
         "redis.denial_cache",
         "on|off",
         "on",

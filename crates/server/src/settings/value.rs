@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tidegate::http::LegacyReset;
+use tidegate_store::RedisClock;
 
 /// `127.0.0.1:8080`, or `off`.
 pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
@@ -107,6 +108,14 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => Err("`on` or `off`".to_owned()),
+    }
+}
+
+pub(super) fn redis_clock(text: &str) -> Result<RedisClock, String> {
+    match text {
+        "server" => Ok(RedisClock::Server),
+        "node" => Ok(RedisClock::Node),
+        _ => Err("`server` or `node`".to_owned()),
     }
 }
 

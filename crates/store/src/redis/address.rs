@@ -156,7 +156,7 @@ impl Manners {
 }
 
 fn wrong(why: &str) -> StoreError {
-    StoreError::Broken(format!("its address: {why}"))
+    StoreError::Unusable(format!("its address: {why}"))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::link::{Common, Link, canary, connect, supervised};
 use super::script::{Call, Reply, Told};
 use super::slots::{Slots, slot_of_state};
 use super::trouble::{Class, Counts, Trouble};
-use super::{LinkReport, RedisSettings, StoreReport};
+use super::{LinkReport, RedisClock, RedisSettings, StoreReport};
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::key::Secret;
@@ -123,7 +123,7 @@ impl Fleet {
         };
         let fleet = Self { atlas, keeper };
         match first {
-            Err(error @ StoreError::Broken(_)) => Err(error),
+            Err(error @ StoreError::Unusable(_)) => Err(error),
             first => Ok((fleet, first)),
         }
     }
@@ -149,6 +149,14 @@ impl Fleet {
     /// The time where a slot is, at an instant of ours: as far as it is known, and at the latest.
     pub(super) fn time_at(&self, slot: u16, ours: Timestamp) -> Option<(Timestamp, Timestamp)> {
         self.atlas.map().link(slot).ok().map(|link| link.time_at(ours))
+    }
+
+    /// The time that a script at a slot is told, in milliseconds; nothing where it reads the time itself.
+    pub(super) fn told_time(&self, slot: u16) -> String {
+        let told = (self.atlas.common.settings.clock == RedisClock::Node)
+            .then(|| self.time_at(slot, self.now()))
+            .flatten();
+        told.map(|(now, _)| (now.as_nanos() / 1_000_000).to_string()).unwrap_or_default()
     }
 
     /// Whether whoever has a slot can be asked just now.
@@ -420,7 +428,7 @@ impl Atlas {
         // What no patience would mend is told before what it would.
         let mut worst = Ok(());
         for first in firsts {
-            if !matches!(worst, Err(StoreError::Broken(_))) && first.is_err() {
+            if !matches!(worst, Err(StoreError::Unusable(_))) && first.is_err() {
                 worst = first;
             }
         }
@@ -456,7 +464,9 @@ impl Atlas {
                 let client = self.manners.client(seed)?;
                 let mut connection = connect(&client, &self.common.settings).await?;
                 let answer = slots.query_async(&mut connection).await;
-                let told = |error| Trouble::of(&error, self.common.settings.timeout).into_error();
+                let told = |error| {
+                    not_one_of_them(Trouble::of(&error, self.common.settings.timeout).into_error())
+                };
                 Slots::parse(&answer.map_err(told)?, seed)
             };
             match tokio::time::timeout(patience.into(), asked).await {
@@ -478,12 +488,13 @@ impl Atlas {
         let patience = self.common.settings.patience();
         let mut question = ::redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-        let told = |error| Trouble::of(&error, self.common.settings.timeout).into_error();
+        let told =
+            |error| not_one_of_them(Trouble::of(&error, self.common.settings.timeout).into_error());
         let ask = async |connection: &mut MultiplexedConnection| {
             let answer: Option<(String, u16)> =
                 question.query_async(connection).await.map_err(told)?;
             let (host, port) = answer.ok_or_else(|| {
-                StoreError::Broken(format!("the sentinels know no primary called `{name}`"))
+                StoreError::Unusable(format!("the sentinels know no primary called `{name}`"))
             })?;
             Ok(Address { host, port })
         };
@@ -512,6 +523,19 @@ impl Atlas {
             }
         }
         Err(last)
+    }
+}
+
+/// A server that does not know such a question is no server of a cluster, or no sentinel.
+fn not_one_of_them(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Broken(why) => StoreError::Unusable(why),
+        other @ (StoreError::Unavailable(_)
+        | StoreError::TimedOut(_)
+        | StoreError::Partly(_)
+        | StoreError::Overloaded
+        | StoreError::Unsupported { .. }
+        | StoreError::Unusable(_)) => other,
     }
 }
 

@@ -13,7 +13,7 @@ use super::breaker::Breaker;
 use super::script::{self, Call, Reply, Times, Told, Verb};
 use super::trouble::{Class, Counts, Trouble};
 use super::wire::Tag;
-use super::{KEPT_SECONDS, RedisSettings, VERIFIER_KEY};
+use super::{KEPT_SECONDS, RedisClock, RedisSettings, VERIFIER_KEY};
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
@@ -166,7 +166,7 @@ impl Link {
         let command = script::command(call, told, times);
         let reply = self.call_known(until, &command, asking).await?;
         let reply = script::parse(reply).map_err(Trouble::wrong)?;
-        if told.test.is_none() {
+        if times.test.is_none() {
             self.shared.learn_time(sent, &reply);
         }
         Ok(reply)
@@ -406,7 +406,7 @@ impl Shared {
         if theirs == *ours {
             return Ok(());
         }
-        Err(Trouble::wrong(StoreError::Broken(
+        Err(Trouble::wrong(StoreError::Unusable(
             "the server holds the states of another secret; use that secret, or another database"
                 .to_owned(),
         )))
@@ -427,17 +427,38 @@ impl Shared {
             max_wait: Span::ZERO,
             receipt: None,
         };
+        if self.common.settings.clock == RedisClock::Node {
+            self.ask_time(connection).await?;
+        }
         let sent = self.now();
-        let times = Times { test: None, deadline: 0, guess: self.theirs(sent) };
         let told = Told { tags: &[Tag::Registered(0)], ..Told::default() };
+        let times = Times { deadline: 0, ..self.times(sent, sent, &told) };
         let command = script::command(&call, &told, times);
         let mut reply = self.tell(connection, &command).await;
         if matches!(reply, Err(Trouble::NoScript)) {
             let _: Value = self.tell(connection, &script::load()).await?;
             reply = self.tell(connection, &command).await;
         }
-        self.learn_time(sent, &script::parse(reply?).map_err(Trouble::wrong)?);
+        let reply = script::parse(reply?).map_err(Trouble::wrong)?;
+        if times.test.is_none() {
+            self.learn_time(sent, &reply);
+        }
         Ok(())
+    }
+
+    /// Asks for the time outside of a script; who may not do that either goes by our own clock.
+    async fn ask_time(&self, connection: &mut MultiplexedConnection) -> Result<(), Trouble> {
+        let sent = self.now();
+        match self.tell::<(u64, u64)>(connection, &::redis::cmd("TIME")).await {
+            Ok((seconds, micros)) => {
+                let micros = seconds.saturating_mul(1_000_000).saturating_add(micros);
+                let theirs = Timestamp::from_nanos(micros.saturating_mul(1_000));
+                self.learn_time(sent, &Reply::Moved(theirs));
+                Ok(())
+            }
+            Err(Trouble::Failed(Class::Refused | Class::Wrong, _)) => Ok(()),
+            Err(other) => Err(other),
+        }
     }
 
     // === time ===
@@ -462,7 +483,11 @@ impl Shared {
             let guess = Timestamp::from_nanos(micros.saturating_mul(1_000));
             return Times { test: told.test, deadline: 0, guess: told.guess.unwrap_or(guess) };
         }
-        let guess = told.guess.unwrap_or_else(|| self.theirs(sent));
+        let theirs = self.theirs(sent);
+        let guess = told.guess.unwrap_or(theirs);
+        if self.common.settings.clock == RedisClock::Node {
+            return Times { test: Some(theirs.as_nanos() / 1_000), deadline: 0, guess };
+        }
         let deadline = self.theirs(until).as_nanos() / 1_000;
         Times { test: None, deadline, guess }
     }

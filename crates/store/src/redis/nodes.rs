@@ -64,7 +64,11 @@ impl Drop for Nodes {
 async fn call(fleet: &Fleet, timeout: tidegate_core::Span, name: &str, count: &AtomicU32) {
     let until = fleet.now().after(timeout).unwrap_or(Timestamp::END);
     let mut roll = ::redis::cmd("EVAL");
-    roll.arg(include_str!("scripts/nodes.lua")).arg(1).arg(NODES_KEY).arg(name);
+    roll.arg(include_str!("scripts/nodes.lua"))
+        .arg(1)
+        .arg(NODES_KEY)
+        .arg(name)
+        .arg(fleet.told_time(slot_of(OURS)));
     if let Ok(Value::Int(nodes)) = fleet.query(slot_of(OURS), until, &roll).await {
         count.store(u32::try_from(nodes).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
     }

@@ -175,7 +175,7 @@ impl Trouble {
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Failed(_, error) => error,
-            Self::Elsewhere { .. } => StoreError::Broken(
+            Self::Elsewhere { .. } => StoreError::Unusable(
                 "the server is one of a cluster; its address begins with `redis+cluster://`"
                     .to_owned(),
             ),

@@ -2,9 +2,13 @@
 --
 --   KEYS[1]  the nodes, each with the time of its last call in milliseconds
 --   ARGV[1]  the name of a node
+--   ARGV[2]  the time in milliseconds, where scripts cannot read it; or nothing, then the server's own
 
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now = tonumber(ARGV[2])
+if not now then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 -- Those of the future too: the clock may have been put back.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 5000)
