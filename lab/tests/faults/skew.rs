@@ -1,0 +1,40 @@
+//! Servers whose clocks differ share the windows of the store.
+
+use crate::exact::admitted;
+use crate::support::load::Load;
+use crate::support::redis::Redis;
+use crate::support::shim::Shim;
+use crate::support::tidegate::{By, Deployment};
+use std::time::Duration;
+
+const WINDOW: Duration = Duration::from_secs(5);
+
+#[test]
+fn three_servers_whose_clocks_differ_by_ten_seconds() {
+    let redis = Redis::start();
+    let deployment = Deployment::new(
+        "{ name: all, key: [ip], limits: [{ rate: 100/5s, algorithm: fixed_window }] }",
+    );
+    let clocks = [-5, 0, 5].map(Shim::wrong_by);
+    let flags = ["--redis-timeout", "1s"];
+    let servers = clocks.each_ref().map(|clock| deployment.server_by(clock, &redis.url(), &flags));
+    servers.iter().for_each(|server| server.until_ready());
+    let time = redis.store_time();
+    let load = Load {
+        servers: servers.iter().map(|server| server.http).collect(),
+        per_second: 300,
+        connections: 12,
+        length: 4 * WINDOW + Duration::from_millis(100),
+    };
+    let load = load.start(|_| r#""ip":"203.0.113.7""#.to_owned());
+    // And they are set while they decide.
+    load.reaches(2 * WINDOW);
+    clocks.iter().zip([3_600, -3_600, -5]).for_each(|(clock, seconds)| clock.set(seconds));
+    let samples = load.finish();
+    let admitted = admitted(&samples, time, WINDOW);
+    println!("skew: {}; {admitted:?}", samples.told());
+    samples.are_all_answers();
+    assert_eq!(samples.by(By::Store), samples.len());
+    assert!(admitted.len() >= 3, "{admitted:?}");
+    assert!(admitted.values().all(|count| *count == 100), "{admitted:?}");
+}
