@@ -23,6 +23,8 @@ mod flush;
 mod herd;
 mod primary_killed;
 mod reshard;
+mod shifted;
+mod silent;
 mod skew;
 mod slow;
 mod stopped;
