@@ -19,6 +19,11 @@ const REQUESTS: u32 = 200;
 /// As promised: so long after the store is well again, it decides.
 const BACK: Duration = Duration::from_secs(1);
 
+/// In so many bytes everything can be said that went wrong.
+const WORDS: usize = 4 << 10;
+/// As much memory may be held for what the store says.
+const MORE_KIB: u64 = 16 << 10;
+
 /// A server, the fake it asks, and the real thing behind that.
 struct Stage {
     _redis: Redis,
@@ -56,6 +61,10 @@ impl Stage {
             wrong.push("not all of it was counted".to_owned());
         }
         assert!(self.fake.said() > said, "{name}: nobody heard it");
+        let ready = self.server.get("/ready").1.len();
+        if ready > WORDS {
+            wrong.push(format!("/ready says it in {ready} bytes"));
+        }
         self.fake.set(Manner::Behaves);
         let back = self.server.until_the_store_decides(Instant::now(), LOCAL);
         if back > BACK {
@@ -73,6 +82,8 @@ fn play_all(manners: impl IntoIterator<Item = (String, Manner)>) {
     let played = manners.into_iter().map(|(name, manner)| stage.play(&name, manner));
     let wrong: Vec<String> = played.filter_map(Result::err).collect();
     stage.server.is_sound();
+    let logged = stage.server.log().len();
+    assert!(logged <= 64 * WORDS, "it logged {logged} bytes");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -165,4 +176,19 @@ fn a_store_that_speaks_no_redis() {
         leaves("half a reply", b"*4\r\n$4\r\nta"),
         leaves("nothing", b""),
     ]);
+}
+
+/// A reply of a few dozen bytes is expected; one of 64 MiB is not waited for, and not kept.
+#[test]
+fn a_store_that_answers_too_much() {
+    const LENGTH: usize = 64 << 20;
+    let stage = Stage::new();
+    let before = stage.server.process.peak_kib();
+    let mut reply = format!("${LENGTH}\r\n").into_bytes();
+    reply.resize(reply.len() + LENGTH, b'x');
+    reply.extend(b"\r\n");
+    let played = stage.play("64 MiB", Manner::Says(reply));
+    let more = stage.server.process.peak_kib() - before;
+    assert!(more <= MORE_KIB, "it held {more} KiB more; {played:?}");
+    played.unwrap();
 }

@@ -2,7 +2,7 @@
 
 use crate::support::load::{Load, Sample, Samples};
 use crate::support::redis::{Redis, StoreTime};
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{By, Deployment, Tidegate};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn four_servers_admit_exactly_what_one_would() {
     // This is about counts; how long a busy machine takes is not.
     let flags = ["--redis-timeout", "1s"];
     let servers: Vec<_> = (0..4).map(|_| deployment.server(&redis.url(), &flags)).collect();
-    servers.iter().for_each(|server| server.until_ready());
+    servers.iter().for_each(Tidegate::until_ready);
     let time = redis.store_time();
     let load = Load {
         servers: servers.iter().map(|server| server.http).collect(),

@@ -3,7 +3,7 @@
 use crate::support::load::Load;
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{By, Deployment, Tidegate};
 use std::time::{Duration, Instant};
 
 const RULE: &str =
@@ -20,7 +20,7 @@ fn a_store_that_was_away_is_not_stormed() {
     let proxies: Vec<Proxy> = (0..NODES).map(|_| Proxy::start(redis.address)).collect();
     let servers: Vec<_> =
         proxies.iter().map(|proxy| deployment.server(&proxy.url(), &[])).collect();
-    servers.iter().for_each(|server| server.until_ready());
+    servers.iter().for_each(Tidegate::until_ready);
     let load = Load {
         servers: servers.iter().map(|server| server.http).collect(),
         per_second: 900,

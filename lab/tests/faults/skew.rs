@@ -4,7 +4,7 @@ use crate::exact::admitted;
 use crate::support::load::Load;
 use crate::support::redis::Redis;
 use crate::support::shim::Shim;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{By, Deployment, Tidegate};
 use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ fn three_servers_whose_clocks_differ_by_ten_seconds() {
     let clocks = [-5, 0, 5].map(Shim::wrong_by);
     let flags = ["--redis-timeout", "1s"];
     let servers = clocks.each_ref().map(|clock| deployment.server_by(clock, &redis.url(), &flags));
-    servers.iter().for_each(|server| server.until_ready());
+    servers.iter().for_each(Tidegate::until_ready);
     let time = redis.store_time();
     let load = Load {
         servers: servers.iter().map(|server| server.http).collect(),

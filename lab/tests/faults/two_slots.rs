@@ -5,7 +5,7 @@ use crate::support::cluster::Cluster;
 use crate::support::load::Load;
 use crate::support::redis::Redis;
 use crate::support::tidegate::{By, Deployment, Tidegate};
-use crate::support::{PATIENCE, within};
+use crate::support::within;
 use std::time::Duration;
 
 const LIMIT: u64 = 10;
@@ -62,7 +62,6 @@ fn on_a_cluster_nothing_is_left_behind_a_second_later() {
         let counts: Vec<u64> = cluster.counts().into_values().collect();
         counts == vec![LIMIT; usize::try_from(2 * USERS).unwrap()]
     });
-    // Some of the keys did lie apart, or nothing was shown.
-    let homes = cluster.primaries().len();
-    within(PATIENCE, "there are three primaries", || homes == 3);
+    // The keys did lie apart, or nothing was shown.
+    assert!(cluster.homes() > 1);
 }

@@ -106,6 +106,12 @@ impl Cluster {
         primaries.iter().flat_map(|number| counts(&mut self.nodes[*number].connect())).collect()
     }
 
+    /// On how many primaries something is counted.
+    pub(crate) fn homes(&self) -> usize {
+        let counts = |number: &usize| !counts(&mut self.nodes[*number].connect()).is_empty();
+        self.primaries().iter().filter(|number| counts(number)).count()
+    }
+
     /// How often errors that begin with a word were answered by any node that is there.
     pub(crate) fn errors(&self, word: &str) -> u64 {
         let of = |mut connection: Connection| {

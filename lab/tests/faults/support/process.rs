@@ -45,8 +45,17 @@ impl Process {
 
     /// The memory it holds, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
+        self.kib("VmRSS:")
+    }
+
+    /// The most memory it ever held, in KiB.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        self.kib("VmHWM:")
+    }
+
+    fn kib(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 }
