@@ -15,7 +15,7 @@
 static const volatile int64_t *offset;
 
 __attribute__((constructor)) static void find_offset(void) {
-  const char *path = getenv("TIDEGATE_CLOCK");
+  const char *path = getenv("SHIM_OFFSET");
   int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   if (file < 0) return;
   void *at = mmap(0, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);

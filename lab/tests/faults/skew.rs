@@ -5,7 +5,7 @@ use crate::support::load::Load;
 use crate::support::redis::Redis;
 use crate::support::shim::Shim;
 use crate::support::tidegate::{By, Deployment, Tidegate};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const WINDOW: Duration = Duration::from_secs(5);
 
@@ -37,4 +37,19 @@ fn three_servers_whose_clocks_differ_by_ten_seconds() {
     assert_eq!(samples.by(By::Store), samples.len());
     assert!(admitted.len() >= 3, "{admitted:?}");
     assert!(admitted.values().all(|count| *count == 100), "{admitted:?}");
+}
+
+/// The clock does reach the server: without a store it decides by its own, and windows of an hour end ten minutes early.
+#[test]
+fn a_server_goes_by_the_clock_it_is_given() {
+    const HOUR: u64 = 3_600_000;
+    let deployment = Deployment::new(
+        "{ name: all, key: [ip], limits: [{ rate: 100/h, algorithm: fixed_window }] }",
+    );
+    let clock = Shim::wrong_by(600);
+    let server = deployment.server_by(&clock, "redis://127.0.0.1:1/", &[]);
+    let reset = server.check(r#""ip":"203.0.113.7""#).reset_ms.unwrap();
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let ends = (u64::try_from(wall.as_millis()).unwrap() + 600_000 + reset) % HOUR;
+    assert!(ends.min(HOUR - ends) < 5_000, "{ends} ms beside the hour");
 }

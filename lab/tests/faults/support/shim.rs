@@ -44,7 +44,7 @@ impl Shim {
     /// Makes a command use it.
     pub(crate) fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", self.folder.join("shim.so"));
-        command.env("TIDEGATE_CLOCK", self.folder.join("offset"));
+        command.env("SHIM_OFFSET", self.folder.join("offset"));
     }
 }
 
