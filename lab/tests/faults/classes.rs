@@ -7,6 +7,7 @@ use crate::support::fake::{Fake, Manner};
 use crate::support::load::Http;
 use crate::support::redis::Redis;
 use crate::support::tidegate::{By, Deployment, Tidegate};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// One rule that goes on alone, and one that lets nobody pass.
@@ -76,10 +77,11 @@ impl Stage {
     }
 }
 
-/// Plays all of them, and tells all that went wrong at once.
-fn play_all(manners: impl IntoIterator<Item = (String, Manner)>) {
+/// Plays all that is made of the fake's address, and tells all that went wrong at once.
+fn play_all<const N: usize>(manners: impl FnOnce(SocketAddr) -> [(String, Manner); N]) {
     let mut stage = Stage::new();
-    let played = manners.into_iter().map(|(name, manner)| stage.play(&name, manner));
+    let played =
+        manners(stage.fake.address).into_iter().map(|(name, manner)| stage.play(&name, manner));
     let wrong: Vec<String> = played.filter_map(Result::err).collect();
     stage.server.is_sound();
     let logged = stage.server.log().len();
@@ -95,70 +97,80 @@ fn errors<const N: usize>(lines: [&str; N]) -> [(String, Manner); N] {
 #[test]
 fn a_store_that_sends_us_elsewhere() {
     let elsewhere = Redis::start();
-    // To somebody who is there, to nobody, back and forth, to nowhere.
-    play_all(errors([
-        &format!("MOVED 3999 {}", elsewhere.address),
-        "MOVED 3999 127.0.0.1:1",
-        "MOVED 3999 :0",
-        "MOVED 3999 0.0.0.0:0",
-        "MOVED",
-        &format!("ASK 3999 {}", elsewhere.address),
-        "TRYAGAIN Multiple keys request during rehashing of slot",
-        "CLUSTERDOWN The cluster is down",
-    ]));
+    // To somebody who is there, to nobody, to itself, to nowhere.
+    play_all(|itself| {
+        errors([
+            &format!("MOVED 3999 {}", elsewhere.address),
+            "MOVED 3999 127.0.0.1:1",
+            &format!("MOVED 3999 {itself}"),
+            "MOVED 3999 :0",
+            "MOVED 3999 0.0.0.0:0",
+            "MOVED",
+            &format!("ASK 3999 {}", elsewhere.address),
+            &format!("ASK 3999 {itself}"),
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "CLUSTERDOWN The cluster is down",
+        ])
+    });
 }
 
 #[test]
 fn a_store_that_is_not_up_to_it_now() {
-    play_all(errors([
-        "LOADING Redis is loading the dataset in memory",
-        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-        "READONLY You can't write against a read only replica.",
-        "OOM command not allowed when used memory > 'maxmemory'.",
-        "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
-        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-    ]));
+    play_all(|_| {
+        errors([
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "READONLY You can't write against a read only replica.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+        ])
+    });
 }
 
 #[test]
 fn a_store_that_refuses_us() {
-    play_all(errors([
-        "NOSCRIPT No matching script. Please use EVAL.",
-        "NOAUTH Authentication required.",
-        "WRONGPASS invalid username-password pair or user is disabled.",
-        "NOPERM User tg has no permissions to run the 'evalsha' command",
-        "WRONGTYPE Operation against a key holding the wrong kind of value",
-        "ERR unknown command 'EVALSHA', with args beginning with: ",
-        "ERR",
-        &format!("ERR {}", "x".repeat(1 << 20)),
-    ]));
+    play_all(|_| {
+        errors([
+            "NOSCRIPT No matching script. Please use EVAL.",
+            "NOAUTH Authentication required.",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "NOPERM User tg has no permissions to run the 'evalsha' command",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR unknown command 'EVALSHA', with args beginning with: ",
+            "ERR",
+            &format!("ERR {}", "x".repeat(1 << 20)),
+        ])
+    });
 }
 
 #[test]
 fn a_store_that_answers_something_else() {
     let says = |name: &str, words: &[u8]| (name.to_owned(), Manner::Says(words.to_vec()));
-    play_all([
-        says("nil", b"$-1\r\n"),
-        says("no list", b"*-1\r\n"),
-        says("an empty list", b"*0\r\n"),
-        says("too short a list", b"*2\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n"),
-        says(
-            "too long a list",
-            b"*5\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n",
-        ),
-        says("a number", b":1\r\n"),
-        says("a number in words", b"$1\r\n1\r\n"),
-        says("a fraction", b",1.5\r\n"),
-        says("too large a number", b":99999999999999999999\r\n"),
-        says(
-            "too late a time",
-            b"*4\r\n$4\r\ntake\r\n$20\r\n99999999999999999999\r\n:1\r\n$0\r\n\r\n",
-        ),
-        says(
-            "a state that is none",
-            b"*4\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n:1\r\n$3\r\n-7x\r\n",
-        ),
-    ]);
+    play_all(|_| {
+        [
+            says("nil", b"$-1\r\n"),
+            says("no list", b"*-1\r\n"),
+            says("an empty list", b"*0\r\n"),
+            says("too short a list", b"*2\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n"),
+            says(
+                "too long a list",
+                b"*5\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n",
+            ),
+            says("a number", b":1\r\n"),
+            says("a number in words", b"$1\r\n1\r\n"),
+            says("a fraction", b",1.5\r\n"),
+            says("too large a number", b":99999999999999999999\r\n"),
+            says(
+                "too late a time",
+                b"*4\r\n$4\r\ntake\r\n$20\r\n99999999999999999999\r\n:1\r\n$0\r\n\r\n",
+            ),
+            says(
+                "a state that is none",
+                b"*4\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n:1\r\n$3\r\n-7x\r\n",
+            ),
+        ]
+    });
 }
 
 #[test]
@@ -166,16 +178,18 @@ fn a_store_that_speaks_no_redis() {
     let says = |name: &str, words: &[u8]| (name.to_owned(), Manner::Says(words.to_vec()));
     let leaves =
         |name: &str, words: &[u8]| (name.to_owned(), Manner::SaysAndLeaves(words.to_vec()));
-    play_all([
-        says("lists in lists", &b"*1\r\n".repeat(10_000)),
-        says("ten gigabytes announced", b"$9999999999\r\n"),
-        says("half a gigabyte announced", b"$536870912\r\n"),
-        says("a billion parts announced", b"*1000000000\r\n"),
-        says("garbage", b"\x00\xff\x16\x03\x01 garbage\r\n"),
-        says("another protocol", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
-        leaves("half a reply", b"*4\r\n$4\r\nta"),
-        leaves("nothing", b""),
-    ]);
+    play_all(|_| {
+        [
+            says("lists in lists", &b"*1\r\n".repeat(10_000)),
+            says("ten gigabytes announced", b"$9999999999\r\n"),
+            says("half a gigabyte announced", b"$536870912\r\n"),
+            says("a billion parts announced", b"*1000000000\r\n"),
+            says("garbage", b"\x00\xff\x16\x03\x01 garbage\r\n"),
+            says("another protocol", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            leaves("half a reply", b"*4\r\n$4\r\nta"),
+            leaves("nothing", b""),
+        ]
+    });
 }
 
 /// A reply of a few dozen bytes is expected; one of 64 MiB is not waited for, and not kept.

@@ -18,6 +18,7 @@
 
 mod classes;
 mod clock;
+mod cut;
 mod exact;
 mod flush;
 mod herd;

@@ -11,6 +11,7 @@ use super::{PATIENCE, pause_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -32,10 +33,11 @@ pub(crate) struct Sample {
     pub(crate) verdict: Verdict,
 }
 
-/// A load under way.
+/// A load under way. It ends early when it is dropped, as by a test that has failed.
 pub(crate) struct Running {
     pub(crate) start: Instant,
     threads: Vec<JoinHandle<Vec<Sample>>>,
+    over: Arc<AtomicBool>,
 }
 
 /// Samples, and what is asked of them.
@@ -50,7 +52,7 @@ impl Load {
         &self,
         attributes: impl Fn(u32) -> String + Send + Sync + 'static,
     ) -> Running {
-        let attributes = Arc::new(attributes);
+        let (attributes, over) = (Arc::new(attributes), Arc::new(AtomicBool::new(false)));
         let connected: Vec<Http> = (0..self.connections)
             .map(|number| {
                 let server = usize::try_from(number).unwrap() % self.servers.len();
@@ -62,7 +64,7 @@ impl Load {
         let apart = Duration::from_secs(1) / self.per_second;
         let (end, step) = (start + self.length, self.connections);
         let threads = (0..).zip(connected).map(|(first, mut http)| {
-            let attributes = Arc::clone(&attributes);
+            let (attributes, over) = (Arc::clone(&attributes), Arc::clone(&over));
             thread::spawn(move || {
                 let mut samples = Vec::new();
                 let turns = (first..).step_by(usize::try_from(step).unwrap());
@@ -72,13 +74,16 @@ impl Load {
                         break;
                     }
                     pause_until(due);
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
                     let verdict = http.check(&attributes(number));
                     samples.push(Sample { number, due, latency: due.elapsed(), verdict });
                 }
                 samples
             })
         });
-        Running { start, threads: threads.collect() }
+        Running { start, threads: threads.collect(), over }
     }
 }
 
@@ -89,11 +94,17 @@ impl Running {
         Instant::now()
     }
 
-    pub(crate) fn finish(self) -> Samples {
+    pub(crate) fn finish(mut self) -> Samples {
         let mut samples: Vec<Sample> =
-            self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            self.threads.drain(..).flat_map(|thread| thread.join().unwrap()).collect();
         samples.sort_by_key(|sample| sample.due);
         Samples(samples)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }
 
