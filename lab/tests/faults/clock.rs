@@ -78,7 +78,7 @@ fn a_store_clock_that_is_set_forward_gives_each_key_one_allowance_more() {
         // What flows while it is asked comes on top for buckets, a little.
         let flowed = LIMIT * u64::try_from(start.elapsed().as_millis()).unwrap() / 2_000 + 1;
         assert!(before >= at_once(algorithm), "{algorithm}: {before}");
-        assert_eq!((refused.status, refused.by), (429, By::Store), "{algorithm}");
+        assert!(refused.status == 429 && refused.by != By::Fallback, "{algorithm}: {refused:?}");
         if before + after > 2 * LIMIT + flowed {
             wrong.push(format!("{algorithm}: {before} passed, and {after} more"));
         }
@@ -101,7 +101,7 @@ fn a_store_clock_that_is_set_back_keeps_nobody_waiting_longer_than_a_window() {
     for algorithm in ALGORITHMS {
         let told = stage.ask(algorithm);
         let wait = told.retry_after_ms.map(Duration::from_millis).unwrap_or_default();
-        assert_eq!(told.by, By::Store, "{algorithm}");
+        assert_ne!(told.by, By::Fallback, "{algorithm}");
         // One that counts by sixtieths of a window may have to wait for the end of one more; and times are rounded up.
         let more = if algorithm == "sliding_buckets" { WINDOW / 60 } else { Duration::ZERO };
         if wait > WINDOW + more + Duration::from_millis(1) {

@@ -2,7 +2,7 @@
 
 use crate::support::load::{Load, Sample, Samples};
 use crate::support::redis::{Redis, StoreTime};
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{Deployment, Tidegate};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn four_servers_admit_exactly_what_one_would() {
     let admitted = admitted(&samples, time, WINDOW);
     println!("exact: {}; {admitted:?}", samples.told());
     samples.are_all_answers();
-    assert_eq!(samples.by(By::Store), samples.len());
+    samples.are_all_by_store();
     assert!(admitted.len() >= 2, "{admitted:?}");
     assert!(admitted.values().all(|count| *count == LIMIT), "{admitted:?}");
 }

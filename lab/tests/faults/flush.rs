@@ -3,7 +3,7 @@
 
 use crate::support::load::Load;
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::Deployment;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn scripts_that_are_forgotten_are_told_again_once() {
     let told = redis.calls("script|load") + redis.calls("eval") - before;
     println!("flush: {}; scripts told {told} times", samples.told());
     samples.are_all_answers();
-    assert_eq!(samples.by(By::Store), samples.len());
+    samples.are_all_by_store();
     assert_eq!(redis.counted(), samples.admitted_by_store(), "what was counted");
     // There is one connection.
     assert!(told <= u64::from(FLUSHES), "{told} times for {FLUSHES} flushes");

@@ -74,7 +74,7 @@ fn play(replica: Replica) {
         missed.len()
     );
     samples.are_all_answers();
-    assert_eq!(before.by(By::Store), before.len());
+    before.are_all_by_store();
     // A third of all slots, more or less.
     let few = usize::try_from(KEYS).unwrap() / 2;
     assert!((1..few).contains(&missed.len()), "{} keys were missed", missed.len());

@@ -2,7 +2,7 @@
 
 use crate::support::cluster::Cluster;
 use crate::support::load::Load;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{Deployment, Tidegate};
 use crate::support::{PATIENCE, within};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn slots_that_move_under_load_lose_nothing() {
     let redirected = ["MOVED", "ASK", "TRYAGAIN"].map(|word| cluster.errors(word));
     println!("reshard: {}; MOVED, ASK, TRYAGAIN: {redirected:?}", samples.told());
     samples.are_all_answers();
-    assert_eq!(samples.by(By::Store), samples.len());
+    samples.are_all_by_store();
     assert!(redirected[0] > 0, "nobody was sent elsewhere: nothing was shown");
     let mut admitted: BTreeMap<u32, u64> = BTreeMap::new();
     for sample in samples.0.iter().filter(|sample| sample.verdict.status == 200) {

@@ -4,7 +4,7 @@ use crate::exact::admitted;
 use crate::support::load::Load;
 use crate::support::redis::Redis;
 use crate::support::shim::Shim;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{Deployment, Tidegate};
 use std::time::{Duration, SystemTime};
 
 const WINDOW: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ fn three_servers_whose_clocks_differ_by_ten_seconds() {
     let admitted = admitted(&samples, time, WINDOW);
     println!("skew: {}; {admitted:?}", samples.told());
     samples.are_all_answers();
-    assert_eq!(samples.by(By::Store), samples.len());
+    samples.are_all_by_store();
     assert!(admitted.len() >= 3, "{admitted:?}");
     assert!(admitted.values().all(|count| *count == 100), "{admitted:?}");
 }

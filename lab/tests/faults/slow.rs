@@ -70,7 +70,7 @@ fn a_way_that_is_slow_but_in_time() {
     for millis in [5, 20] {
         let samples =
             Stage::new().play(&format!("+{millis} ms"), |proxy| proxy.replies(late(millis)));
-        assert_eq!(samples.by(By::Store), samples.len(), "+{millis} ms");
+        samples.are_all_by_store();
     }
 }
 
@@ -88,14 +88,14 @@ fn a_way_that_is_too_slow() {
 fn a_way_that_is_uneven() {
     let way = Way { jitter: Duration::from_millis(40), ..Way::default() };
     let samples = Stage::new().play("0 to 40 ms", |proxy| proxy.replies(way));
-    assert_eq!(samples.by(By::Store), samples.len());
+    samples.are_all_by_store();
 }
 
 #[test]
 fn a_way_that_takes_a_byte_at_a_time() {
     let way = Way { byte_by_byte: true, ..Way::default() };
     let samples = Stage::new().play("byte by byte", |proxy| proxy.both_ways(way));
-    assert_eq!(samples.by(By::Store), samples.len());
+    samples.are_all_by_store();
 }
 
 #[test]

@@ -161,13 +161,19 @@ impl Samples {
         assert!(none.is_empty(), "{none:?}");
     }
 
+    /// Panics unless all were decided by the store, now or a moment ago.
+    pub(crate) fn are_all_by_store(&self) {
+        let theirs = self.by(By::Store) + self.by(By::Cache);
+        assert_eq!(theirs, self.len(), "{}", self.told());
+    }
+
     /// A line for people.
     pub(crate) fn told(&self) -> String {
         let [median, p99] = [500, 990].map(|share| self.quantile(share));
-        let (store, fallback) = (self.by(By::Store), self.by(By::Fallback));
+        let [store, cache, fallback] = [By::Store, By::Cache, By::Fallback].map(|by| self.by(by));
         let (count, slowest) = (self.len(), self.slowest());
         format!(
-            "{count} answers, {store} by the store, {fallback} without; {median:?} median, {p99:?} p99, {slowest:?} at most"
+            "{count} answers, {store} by the store, {cache} as it had said, {fallback} without; {median:?} median, {p99:?} p99, {slowest:?} at most"
         )
     }
 }

@@ -164,7 +164,10 @@ pub(crate) fn counts(connection: &mut Connection) -> BTreeMap<Vec<u8>, u64> {
         let value: Value = redis::cmd("GET").arg(&key).query(connection).unwrap();
         // Between the two commands its time may have come.
         let Value::BulkString(value) = value else { continue };
-        let digits = value.len().saturating_sub(9);
+        // What is shorter is the mark of a receipt that was settled.
+        let Some(digits) = value.len().checked_sub(9).filter(|number| *number > 0) else {
+            continue;
+        };
         let count = str::from_utf8(&value[digits..]).unwrap().parse().unwrap();
         counts.insert(key, count);
     }

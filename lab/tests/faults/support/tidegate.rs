@@ -33,6 +33,8 @@ pub(crate) struct Tidegate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Store,
+    /// What the store had said a moment ago.
+    Cache,
     Fallback,
     /// No rule, or no answer at all.
     Nobody,
@@ -165,6 +167,7 @@ impl Verdict {
         let body: Value = serde_json::from_str(body).unwrap_or_default();
         let by = match body["decided_by"].as_str() {
             Some("store") => By::Store,
+            Some("cache") => By::Cache,
             Some("fallback") => By::Fallback,
             _ => By::Nobody,
         };
