@@ -26,6 +26,9 @@ impl Cluster {
             &timeout,
             "--repl-diskless-sync-delay",
             "0",
+            // Otherwise the others refuse everything, too, from when one is missed until it is replaced.
+            "--cluster-require-full-coverage",
+            "no",
         ];
         let cluster = Self { nodes: (0..6).map(|_| Redis::with(&arguments, None)).collect() };
         let addresses = cluster.nodes.iter().map(|node| node.address.to_string());
