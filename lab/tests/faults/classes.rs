@@ -1,0 +1,208 @@
+//! Whatever the store answers, callers get a decision: every error it knows, and bytes that are no answer.
+//!
+//! A fake stands before a real Redis. It behaves, then answers everything with one kind of nonsense while 200 requests
+//! come, then behaves again.
+
+use crate::support::fake::{Fake, Manner};
+use crate::support::load::Http;
+use crate::support::redis::Redis;
+use crate::support::tidegate::{By, Deployment, Tidegate};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// One rule that goes on alone, and one that lets nobody pass.
+const RULES: &str = "
+    { name: closed, match: { path: /login }, key: [ip], limits: [{ rate: 1000000/day, algorithm: fixed_window }], on_store_error: deny, stop: true },
+    { name: local, key: [ip], limits: [{ rate: 1000000/day, algorithm: fixed_window }], on_store_error: local }";
+const LOCAL: &str = r#""ip":"203.0.113.7""#;
+const CLOSED: &str = r#""ip":"203.0.113.7","method":"GET","path":"/login""#;
+const REQUESTS: u32 = 200;
+/// As promised: so long after the store is well again, it decides.
+const BACK: Duration = Duration::from_secs(1);
+
+/// In so many bytes everything can be said that went wrong.
+const WORDS: usize = 4 << 10;
+/// As much memory may be held for what the store says.
+const MORE_KIB: u64 = 16 << 10;
+
+/// A server, the fake it asks, and the real thing behind that.
+struct Stage {
+    _redis: Redis,
+    fake: Fake,
+    server: Tidegate,
+    _deployment: Deployment,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let redis = Redis::start();
+        let fake = Fake::start(redis.address);
+        let deployment = Deployment::new(RULES);
+        let server = deployment.server(&fake.url(), &[]);
+        server.until_ready();
+        Self { _redis: redis, fake, server, _deployment: deployment }
+    }
+
+    /// Plays one kind of nonsense. What is told is all that was not as promised.
+    fn play(&self, name: &str, manner: Manner) -> Result<(), String> {
+        let mut http = Http::connect(self.server.http);
+        let errors = self.server.metric("tidegate_store_errors_total");
+        let said = self.fake.said();
+        self.fake.set(manner);
+        let mut wrong = Vec::new();
+        for number in 0..REQUESTS {
+            let closed = number % 2 == 1;
+            let verdict = http.check(if closed { CLOSED } else { LOCAL });
+            let expected = (if closed { 429 } else { 200 }, By::Fallback);
+            if (verdict.status, verdict.by) != expected {
+                wrong.push(format!("request {number}: {verdict:?}"));
+            }
+        }
+        if self.server.metric("tidegate_store_errors_total") - errors < u64::from(REQUESTS) {
+            wrong.push("not all of it was counted".to_owned());
+        }
+        assert!(self.fake.said() > said, "{name}: nobody heard it");
+        let ready = self.server.get("/ready").1.len();
+        if ready > WORDS {
+            wrong.push(format!("/ready says it in {ready} bytes"));
+        }
+        self.fake.set(Manner::Behaves);
+        let back = self.server.until_the_store_decides(Instant::now(), LOCAL);
+        if back > BACK {
+            wrong.push(format!("the store decides again after {back:?}"));
+        }
+        wrong.truncate(3);
+        let told = || format!("{name}: {}", wrong.join("; "));
+        if wrong.is_empty() { Ok(()) } else { Err(told()) }
+    }
+}
+
+/// Plays all that is made of the fake's address, and tells all that went wrong at once.
+fn play_all<const N: usize>(manners: impl FnOnce(SocketAddr) -> [(String, Manner); N]) {
+    let mut stage = Stage::new();
+    let played =
+        manners(stage.fake.address).into_iter().map(|(name, manner)| stage.play(&name, manner));
+    let wrong: Vec<String> = played.filter_map(Result::err).collect();
+    stage.server.is_sound();
+    let logged = stage.server.log().len();
+    assert!(logged <= 64 * WORDS, "it logged {logged} bytes");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Each is its own name.
+fn errors<const N: usize>(lines: [&str; N]) -> [(String, Manner); N] {
+    lines.map(|line| (line.to_owned(), Manner::Says(format!("-{line}\r\n").into_bytes())))
+}
+
+#[test]
+fn a_store_that_sends_us_elsewhere() {
+    let elsewhere = Redis::start();
+    // To somebody who is there, to nobody, to itself, to nowhere.
+    play_all(|itself| {
+        errors([
+            &format!("MOVED 3999 {}", elsewhere.address),
+            "MOVED 3999 127.0.0.1:1",
+            &format!("MOVED 3999 {itself}"),
+            "MOVED 3999 :0",
+            "MOVED 3999 0.0.0.0:0",
+            "MOVED",
+            &format!("ASK 3999 {}", elsewhere.address),
+            &format!("ASK 3999 {itself}"),
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "CLUSTERDOWN The cluster is down",
+        ])
+    });
+}
+
+#[test]
+fn a_store_that_is_not_up_to_it_now() {
+    play_all(|_| {
+        errors([
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "READONLY You can't write against a read only replica.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+        ])
+    });
+}
+
+#[test]
+fn a_store_that_refuses_us() {
+    play_all(|_| {
+        errors([
+            "NOSCRIPT No matching script. Please use EVAL.",
+            "NOAUTH Authentication required.",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "NOPERM User tg has no permissions to run the 'evalsha' command",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR unknown command 'EVALSHA', with args beginning with: ",
+            "ERR",
+            &format!("ERR {}", "x".repeat(1 << 20)),
+        ])
+    });
+}
+
+#[test]
+fn a_store_that_answers_something_else() {
+    let says = |name: &str, words: &[u8]| (name.to_owned(), Manner::Says(words.to_vec()));
+    play_all(|_| {
+        [
+            says("nil", b"$-1\r\n"),
+            says("no list", b"*-1\r\n"),
+            says("an empty list", b"*0\r\n"),
+            says("too short a list", b"*2\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n"),
+            says(
+                "too long a list",
+                b"*5\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n",
+            ),
+            says("a number", b":1\r\n"),
+            says("a number in words", b"$1\r\n1\r\n"),
+            says("a fraction", b",1.5\r\n"),
+            says("too large a number", b":99999999999999999999\r\n"),
+            says(
+                "too late a time",
+                b"*4\r\n$4\r\ntake\r\n$20\r\n99999999999999999999\r\n:1\r\n$0\r\n\r\n",
+            ),
+            says(
+                "a state that is none",
+                b"*4\r\n$4\r\ntake\r\n$16\r\n1700000000000000\r\n:1\r\n$3\r\n-7x\r\n",
+            ),
+        ]
+    });
+}
+
+#[test]
+fn a_store_that_speaks_no_redis() {
+    let says = |name: &str, words: &[u8]| (name.to_owned(), Manner::Says(words.to_vec()));
+    let leaves =
+        |name: &str, words: &[u8]| (name.to_owned(), Manner::SaysAndLeaves(words.to_vec()));
+    play_all(|_| {
+        [
+            says("lists in lists", &b"*1\r\n".repeat(10_000)),
+            says("ten gigabytes announced", b"$9999999999\r\n"),
+            says("half a gigabyte announced", b"$536870912\r\n"),
+            says("a billion parts announced", b"*1000000000\r\n"),
+            says("garbage", b"\x00\xff\x16\x03\x01 garbage\r\n"),
+            says("another protocol", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            leaves("half a reply", b"*4\r\n$4\r\nta"),
+            leaves("nothing", b""),
+        ]
+    });
+}
+
+/// A reply of a few dozen bytes is expected; one of 64 MiB is not waited for, and not kept.
+#[test]
+fn a_store_that_answers_too_much() {
+    const LENGTH: usize = 64 << 20;
+    let stage = Stage::new();
+    let before = stage.server.process.peak_kib();
+    let mut reply = format!("${LENGTH}\r\n").into_bytes();
+    reply.resize(reply.len() + LENGTH, b'x');
+    reply.extend(b"\r\n");
+    let played = stage.play("64 MiB", Manner::Says(reply));
+    let more = stage.server.process.peak_kib() - before;
+    assert!(more <= MORE_KIB, "it held {more} KiB more; {played:?}");
+    played.unwrap();
+}

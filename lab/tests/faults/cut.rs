@@ -1,0 +1,45 @@
+//! Replies are cut in the middle, again and again, after the store has counted: callers get a decision, and the store has
+//! counted what it admitted and at most what was cut on its way.
+
+use crate::support::load::Load;
+use crate::support::proxy::Proxy;
+use crate::support::redis::Redis;
+use crate::support::tidegate::{By, Deployment};
+use crate::support::{PATIENCE, within};
+use std::time::Duration;
+
+const RULE: &str =
+    "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }";
+const CUTS: u32 = 20;
+const APART: Duration = Duration::from_millis(400);
+
+#[test]
+fn replies_that_are_cut_are_counted_at_most_once() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.address);
+    let deployment = Deployment::new(RULE);
+    let mut server = deployment.server(&proxy.url(), &[]);
+    server.until_ready();
+    let load = Load {
+        servers: vec![server.http],
+        per_second: 500,
+        connections: 48,
+        length: APART * (CUTS + 2),
+    };
+    let load = load.start(|number| format!("\"ip\":\"203.0.113.{}\"", number % 200));
+    for (cut, bytes) in (1..=CUTS).zip((0..40).step_by(2)) {
+        load.reaches(APART * cut);
+        proxy.cut_next_reply_after(bytes);
+        within(PATIENCE, "a reply is cut", || proxy.is_done());
+    }
+    let samples = load.finish();
+    let (counted, admitted) = (redis.counted(), samples.admitted_by_store());
+    println!("cut: {}; {counted} counted, {admitted} admitted", samples.told());
+    samples.are_all_answers();
+    // Whoever was on the way when a connection went may have been counted; nobody twice, and nobody else.
+    let unknown = u64::try_from(samples.by(By::Fallback)).unwrap();
+    assert!((admitted..=admitted + unknown).contains(&counted), "{counted} of {admitted}");
+    // A connection that goes costs the callers of a moment, not of the time between two.
+    assert!(samples.by(By::Store) * 2 > samples.len(), "{}", samples.told());
+    server.is_sound();
+}

@@ -1,0 +1,58 @@
+//! The store is away for ten seconds, and is not stormed: not while it is away, and not when it comes back.
+
+use crate::support::load::Load;
+use crate::support::proxy::Proxy;
+use crate::support::redis::Redis;
+use crate::support::tidegate::{By, Deployment, Tidegate};
+use std::time::{Duration, Instant};
+
+const RULE: &str =
+    "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }";
+const AWAY: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+const NODES: usize = 3;
+
+#[test]
+fn a_store_that_was_away_is_not_stormed() {
+    let mut redis = Redis::start();
+    let deployment = Deployment::new(RULE);
+    // Each node's own way to the store, so that each is counted.
+    let proxies: Vec<Proxy> = (0..NODES).map(|_| Proxy::start(redis.address)).collect();
+    let servers: Vec<_> =
+        proxies.iter().map(|proxy| deployment.server(&proxy.url(), &[])).collect();
+    servers.iter().for_each(Tidegate::until_ready);
+    let load = Load {
+        servers: servers.iter().map(|server| server.http).collect(),
+        per_second: 900,
+        connections: 90,
+        length: Duration::from_secs(16),
+    };
+    let load = load.start(|number| format!("\"ip\":\"203.0.113.{}\"", number % 100));
+    load.reaches(2 * SECOND);
+    redis.kill();
+    let away = Instant::now();
+    load.reaches(2 * SECOND + AWAY);
+    redis.start_again();
+    let back = Instant::now();
+    let decided: Vec<Duration> = servers
+        .iter()
+        .map(|server| server.until_the_store_decides(back, r#""ip":"198.51.100.1""#))
+        .collect();
+    let samples = load.finish();
+    println!("herd: {}; the store decides again after {decided:?}", samples.told());
+    samples.are_all_answers();
+    assert_eq!(samples.between(back + 3 * SECOND, back + 10 * SECOND).by(By::Fallback), 0);
+    for (node, proxy) in proxies.iter().enumerate() {
+        let seconds = (0..10).map(|second| {
+            let from = away + SECOND * second;
+            proxy.accepted(from, from + SECOND)
+        });
+        let (tried, first) = (seconds.collect::<Vec<_>>(), proxy.accepted(back, back + SECOND));
+        println!(
+            "  node {node}: {tried:?} attempts while it was away, {first} in the first second"
+        );
+        assert!(tried.iter().all(|tries| *tries <= 10), "{tried:?}");
+        assert!(first <= 2, "{first}");
+    }
+    assert!(decided.iter().all(|time| *time <= SECOND), "{decided:?}");
+}

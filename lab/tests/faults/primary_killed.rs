@@ -1,0 +1,93 @@
+//! A primary of a cluster is killed under load: whoever is counted elsewhere notices nothing, the others are decided by what
+//! their rule says until its replica leads.
+
+use crate::support::cluster::{Cluster, NODE_TIMEOUT_MS};
+use crate::support::load::{Load, Samples};
+use crate::support::tidegate::{By, Deployment, Tidegate};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+const KEYS: u32 = 100;
+/// So many that keys still count when the primary is killed, and so few that two allowances are less than what is asked for.
+const LIMIT: u64 = 80;
+const RULE: &str = "{ name: all, key: [ip], limits: [{ rate: 80/day, algorithm: fixed_window }], on_store_error: deny }";
+const SECOND: Duration = Duration::from_secs(1);
+/// As promised: twice the time a node is missed, and a little.
+const EXACT_AGAIN: Duration = Duration::from_millis(2 * NODE_TIMEOUT_MS + 3_000);
+
+#[test]
+fn a_primary_that_is_killed_is_replaced_and_nobody_hears_of_it() {
+    play(Replica::CaughtUp);
+}
+
+/// What the replica had not heard of is lost: each key has at most one allowance more.
+#[test]
+fn a_primary_that_is_killed_before_its_replica_caught_up() {
+    play(Replica::Behind);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replica {
+    CaughtUp,
+    Behind,
+}
+
+fn play(replica: Replica) {
+    let mut cluster = Cluster::start();
+    let deployment = Deployment::new(RULE);
+    let mut servers: Vec<_> = (0..3).map(|_| deployment.server(&cluster.url(), &[])).collect();
+    servers.iter().for_each(Tidegate::until_ready);
+    let load = Load {
+        servers: servers.iter().map(|server| server.http).collect(),
+        per_second: 1_000,
+        connections: 96,
+        length: 20 * SECOND,
+    };
+    let load = load.start(|number| format!("\"ip\":\"203.0.113.{}\"", number % KEYS));
+    load.reaches(3 * SECOND);
+    let primary = cluster.primaries()[0];
+    let follower = cluster.replica_of(primary);
+    if replica == Replica::Behind {
+        cluster.nodes[follower].process().stop();
+        load.reaches(3 * SECOND + SECOND / 2);
+    }
+    let killed = Instant::now();
+    cluster.nodes[primary].kill();
+    if replica == Replica::Behind {
+        cluster.nodes[follower].process().go_on();
+    }
+    let samples = load.finish();
+
+    let (before, after) =
+        (samples.between(samples.0[0].due, killed), samples.between(killed, killed + 30 * SECOND));
+    let of = |samples: &Samples, by: By| -> BTreeSet<u32> {
+        let those = samples.0.iter().filter(|sample| sample.verdict.by == by);
+        those.map(|sample| sample.number % KEYS).collect()
+    };
+    let missed = of(&after, By::Fallback);
+    let elsewhere = after.filter(|sample| !missed.contains(&(sample.number % KEYS)));
+    let last = after.filter(|sample| sample.verdict.by == By::Fallback);
+    let dark = last.0.last().map_or(Duration::ZERO, |sample| sample.due - killed);
+    println!("primary killed\n  before:    {}\n  after:     {}", before.told(), after.told());
+    println!(
+        "  elsewhere: {}\n  {} of {KEYS} keys were missed, for {dark:?}",
+        elsewhere.told(),
+        missed.len()
+    );
+    samples.are_all_answers();
+    before.are_all_by_store();
+    // A third of all slots, more or less.
+    let few = usize::try_from(KEYS).unwrap() / 2;
+    assert!((1..few).contains(&missed.len()), "{} keys were missed", missed.len());
+    let p99 = before.quantile(990) + Duration::from_millis(2);
+    assert!(elsewhere.quantile(990) <= p99, "{:?} > {p99:?}", elsewhere.quantile(990));
+    assert!(dark <= EXACT_AGAIN, "{dark:?}");
+    let mut admitted: BTreeMap<u32, u64> = BTreeMap::new();
+    for sample in samples.0.iter().filter(|sample| sample.verdict.status == 200) {
+        *admitted.entry(sample.number % KEYS).or_default() += 1;
+    }
+    println!("  at most {:?} passed of one key", admitted.values().max());
+    let over: Vec<_> = admitted.iter().filter(|(_, count)| **count > 2 * LIMIT).collect();
+    assert!(over.is_empty(), "{over:?}");
+    servers.iter_mut().for_each(Tidegate::is_sound);
+}

@@ -1,0 +1,60 @@
+//! One reply of the store gets lost on a wire that stays: from then on every caller would be told what was said to the next.
+//! Nobody may be told somebody else's decision.
+
+use crate::support::load::{Http, Load};
+use crate::support::proxy::Proxy;
+use crate::support::redis::Redis;
+use crate::support::tidegate::{By, Deployment};
+use crate::support::{PATIENCE, pause, within};
+use std::time::Duration;
+
+const RULE: &str = "{ name: all, key: [user], limits: [{ rate: 1/day, algorithm: fixed_window }], on_store_error: deny }";
+/// Longer than a refusal is remembered, so that the store is asked.
+const REMEMBERED: Duration = Duration::from_millis(1_500);
+
+/// Every other request is of somebody who has nothing left, each of them another one.
+fn spent(number: u32) -> String {
+    format!("\"user\":\"spent-{number}\"")
+}
+
+#[test]
+fn a_reply_that_is_lost_tells_nobody_what_another_was_told() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.address);
+    let deployment = Deployment::new(RULE);
+    let mut server = deployment.server(&proxy.url(), &[]);
+    server.until_ready();
+    let mut http = Http::connect(server.http);
+    let mut asked = (0..3_000).step_by(2).map(|number| http.check(&spent(number)));
+    assert!(asked.all(|verdict| verdict.is_admitted_by_store()));
+    pause(REMEMBERED);
+    let load = Load {
+        servers: vec![server.http],
+        per_second: 1_000,
+        connections: 64,
+        length: Duration::from_secs(3),
+    };
+    // The others are of somebody new, who may pass.
+    let load = load.start(|number| match number % 2 {
+        0 => spent(number),
+        _ => format!("\"user\":\"new-{number}\""),
+    });
+    let lost = load.reaches(Duration::from_secs(1));
+    proxy.drop_replies(1);
+    within(PATIENCE, "a reply is lost", || proxy.is_done());
+    let samples = load.finish();
+    let wrong =
+        samples.filter(|sample| sample.number % 2 == 0 && sample.verdict.is_admitted_by_store());
+    let before = wrong.filter(|sample| sample.answered() < lost).len();
+    let late = wrong.filter(|sample| sample.due > lost + Duration::from_millis(1_900)).len();
+    let admitted = wrong.len();
+    println!(
+        "shifted: {}; {admitted} passed who may not, {late} of them in the last tenth of a second",
+        samples.told()
+    );
+    samples.are_all_answers();
+    assert_eq!(before, 0, "before anything was lost");
+    assert!(samples.by(By::Store) > 900, "{}", samples.told());
+    assert_eq!(admitted, 0, "were told what others were told");
+    server.is_sound();
+}

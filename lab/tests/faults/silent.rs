@@ -1,0 +1,61 @@
+//! The wire to the store falls silent for some seconds, without a word to anybody, and then delivers all that was sent:
+//! nobody waits longer than the timeout, and what arrives late counts for nothing.
+
+use crate::support::load::Load;
+use crate::support::proxy::{Proxy, Way};
+use crate::support::redis::Redis;
+use crate::support::tidegate::{By, Deployment};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+const RULE: &str =
+    "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }";
+const TIMEOUT: Duration = Duration::from_millis(50);
+const OURS: Duration = Duration::from_millis(5);
+const BEFORE: Duration = Duration::from_secs(3);
+const SILENT: Duration = Duration::from_secs(5);
+
+#[test]
+fn what_arrives_after_a_silence_counts_for_nothing() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.address);
+    let deployment = Deployment::new(RULE);
+    let mut server = deployment.server(&proxy.url(), &[]);
+    server.until_ready();
+    let phase = Arc::new(AtomicU8::new(1));
+    let of = Arc::clone(&phase);
+    let load = Load {
+        servers: vec![server.http],
+        per_second: 1_000,
+        connections: 96,
+        length: BEFORE + SILENT + BEFORE,
+    };
+    let name = |phase: u8| format!("\"ip\":\"203.0.113.{phase}\"");
+    let load = load.start(move |_| name(of.load(Ordering::SeqCst)));
+    load.reaches(BEFORE);
+    proxy.both_ways(Way { frozen: true, ..Way::default() });
+    let silent = Instant::now();
+    phase.store(2, Ordering::SeqCst);
+    load.reaches(BEFORE + SILENT);
+    let tries = proxy.accepted(silent, Instant::now());
+    phase.store(3, Ordering::SeqCst);
+    proxy.both_ways(Way::default());
+    let healed = Instant::now();
+    let back = server.until_the_store_decides(healed, &name(3));
+    let samples = load.finish();
+    let before = samples.between(samples.0[0].due, silent - TIMEOUT);
+    let fault = samples.between(silent - TIMEOUT, healed);
+    println!("silent\n  before: {}\n  while:  {}", before.told(), fault.told());
+    println!("  {tries} attempts to connect; the store decides again after {back:?}");
+    samples.are_all_answers();
+    let most = TIMEOUT + OURS + before.slowest();
+    assert!(fault.slowest() <= most, "{:?} > {most:?}", fault.slowest());
+    assert!(fault.by(By::Fallback) > 0);
+    assert!(tries <= 25, "more than five a second: {tries}");
+    assert!(back <= Duration::from_secs(2), "{back:?}");
+    // Each phase is a key of its own.
+    let counts: Vec<u64> = redis.counts().into_values().collect();
+    assert_eq!(counts.len(), 2, "a key was counted that was only asked for in vain: {counts:?}");
+    server.is_sound();
+}

@@ -1,0 +1,138 @@
+//! The store stands still for ten seconds: nobody waits longer than the timeout, after a moment nobody waits at all, what was
+//! sent in vain counts for nothing, and health says what is so.
+
+use crate::support::load::{Http, Load};
+use crate::support::redis::Redis;
+use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::{pause, within};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+const RULE: &str =
+    "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }";
+/// Before the fault, for comparison.
+const BASELINE: Duration = Duration::from_secs(4);
+const STOPPED: Duration = Duration::from_secs(10);
+const AFTER: Duration = Duration::from_secs(4);
+/// What the server may take besides waiting for the store.
+const OURS: Duration = Duration::from_millis(5);
+/// How long after the stop some may still have to find out.
+const FINDING_OUT: Duration = Duration::from_millis(200);
+const NOTICED: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_store_that_stands_still_under_a_thousand_a_second_with_20_ms() {
+    play(1_000, 64, Duration::from_millis(20));
+}
+
+#[test]
+fn a_store_that_stands_still_under_two_thousand_a_second_with_8_ms() {
+    play(2_000, 64, Duration::from_millis(8));
+}
+
+/// Before, while, after: each phase counts under a name of its own.
+fn name(phase: u8) -> String {
+    format!("\"ip\":\"203.0.113.{phase}\"")
+}
+
+fn play(per_second: u32, connections: u32, timeout: Duration) {
+    let redis = Redis::start();
+    let deployment = Deployment::new(RULE);
+    let flag = format!("{}ms", timeout.as_millis());
+    let mut server = deployment.server(&redis.url(), &["--redis-timeout", &flag]);
+    server.until_ready();
+    let watch = Watch::start(server.http);
+    let phase = Arc::new(AtomicU8::new(1));
+    let load = Load {
+        servers: vec![server.http],
+        per_second,
+        connections,
+        length: BASELINE + STOPPED + AFTER,
+    };
+    let of = Arc::clone(&phase);
+    let load = load.start(move |_| name(of.load(Ordering::SeqCst)));
+
+    load.reaches(BASELINE);
+    let errors = server.metric("tidegate_store_errors_total");
+    redis.process().stop();
+    // It stands: whatever is sent from here on was sent in vain.
+    let stopped = Instant::now();
+    phase.store(2, Ordering::SeqCst);
+    within(NOTICED, "health says so", || server.readiness() == "degraded");
+    let degraded = stopped.elapsed();
+    load.reaches(BASELINE + STOPPED);
+    phase.store(3, Ordering::SeqCst);
+    redis.process().go_on();
+    let went_on = Instant::now();
+    let back = until_the_store_decides(&server, went_on);
+    within(NOTICED, "health says so", || server.readiness() == "ready");
+    let ready = went_on.elapsed();
+    let samples = load.finish();
+
+    let baseline = samples.between(samples.0[0].due, stopped - timeout);
+    let fault = samples.between(stopped - timeout, went_on);
+    let settled = samples.between(stopped + FINDING_OUT, went_on);
+    let errors = server.metric("tidegate_store_errors_total") - errors;
+    println!("stopped, {per_second}/s, {timeout:?}\n  before:  {}", baseline.told());
+    println!("  while:   {}\n  settled: {}", fault.told(), settled.told());
+    println!(
+        "  degraded after {degraded:?}, decided by the store after {back:?}, ready after {ready:?}, {errors} decided without"
+    );
+    let paid = fault.filter(|sample| sample.latency >= timeout).len();
+    println!("  {paid} waited for the timeout; /live at most {:?}", watch.finish());
+
+    samples.are_all_answers();
+    // Some find the machine busy; that is what the comparison is for.
+    assert!(baseline.by(By::Fallback) * 100 <= baseline.len(), "before");
+    let most = timeout + OURS + baseline.slowest();
+    assert!(fault.slowest() <= most, "{:?} > {most:?}", fault.slowest());
+    let p99 = baseline.quantile(990) + Duration::from_millis(1);
+    assert!(settled.quantile(990) <= p99, "p99 {:?} > {p99:?}", settled.quantile(990));
+    assert_eq!(settled.by(By::Store), 0);
+    assert!(back <= Duration::from_secs(1), "the store decides again after {back:?}");
+    // Ghosts: what was sent while it stood still must not count. Each phase is a key of its own.
+    let counts: Vec<u64> = redis.counts().into_values().collect();
+    let sent_while = fault.filter(|sample| sample.due > stopped);
+    assert_eq!(sent_while.admitted_by_store(), 0);
+    assert_eq!(counts.len(), 2, "a key was counted that was only asked for in vain: {counts:?}");
+    server.is_sound();
+}
+
+fn until_the_store_decides(server: &Tidegate, since: Instant) -> Duration {
+    server.until_the_store_decides(since, &name(3))
+}
+
+/// Looks at `/live` twenty times a second.
+struct Watch {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Watch {
+    fn start(server: SocketAddr) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            let (mut http, mut slowest) = (Http::connect(server), Duration::ZERO);
+            while !ends.load(Ordering::Relaxed) {
+                let asked = Instant::now();
+                assert_eq!(http.get("/live", "").0, 200);
+                slowest = slowest.max(asked.elapsed());
+                pause(Duration::from_millis(50));
+            }
+            slowest
+        });
+        Self { over, thread }
+    }
+
+    /// The longest that it took.
+    fn finish(self) -> Duration {
+        self.over.store(true, Ordering::Relaxed);
+        let slowest = self.thread.join().unwrap();
+        assert!(slowest <= Duration::from_millis(50), "/live took {slowest:?}");
+        slowest
+    }
+}

@@ -1,0 +1,123 @@
+//! A Redis that behaves, or answers every command with what it is told to.
+//!
+//! While it behaves it asks a real one. How a connection begins (`HELLO`, `AUTH`, `CLIENT`, `SELECT`) is answered well in any
+//! case, so that whatever goes wrong goes wrong where decisions are asked for.
+
+use super::{free_address, resp};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+pub(crate) struct Fake {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Manner {
+    Behaves,
+    Says(Vec<u8>),
+    /// And hangs up.
+    SaysAndLeaves(Vec<u8>),
+}
+
+struct Shared {
+    real: SocketAddr,
+    manner: Mutex<Manner>,
+    /// How many commands it has answered badly.
+    said: AtomicU64,
+    over: AtomicBool,
+}
+
+const GREETINGS: [&str; 4] = ["HELLO", "AUTH", "CLIENT", "SELECT"];
+
+impl Fake {
+    pub(crate) fn start(real: SocketAddr) -> Self {
+        let address = free_address();
+        let listener = TcpListener::bind(address).unwrap();
+        let shared = Arc::new(Shared {
+            real,
+            manner: Mutex::new(Manner::Behaves),
+            said: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        });
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                if serving.over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (Ok(client), shared) = (client, Arc::clone(&serving)) else { continue };
+                thread::spawn(move || shared.serve(client));
+            }
+        });
+        Self { address, shared }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}/", self.address)
+    }
+
+    /// From here on.
+    pub(crate) fn set(&self, manner: Manner) {
+        *self.shared.manner.lock().unwrap() = manner;
+    }
+
+    pub(crate) fn said(&self) -> u64 {
+        self.shared.said.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    /// Answers one command after another, until the client has gone.
+    fn serve(&self, mut client: TcpStream) -> Option<()> {
+        client.set_nodelay(true).ok()?;
+        let mut real = TcpStream::connect(self.real).ok()?;
+        real.set_nodelay(true).ok()?;
+        let (mut asked, mut answered) = (Vec::new(), Vec::new());
+        loop {
+            let command = message(&mut client, &mut asked)?;
+            let greets = GREETINGS.contains(&resp::name(&command).as_str());
+            let manner = self.manner.lock().unwrap().clone();
+            match manner {
+                Manner::Says(words) if !greets => self.say(&mut client, &words)?,
+                Manner::SaysAndLeaves(words) if !greets => {
+                    self.say(&mut client, &words)?;
+                    return None;
+                }
+                Manner::Behaves | Manner::Says(_) | Manner::SaysAndLeaves(_) => {
+                    real.write_all(&command).ok()?;
+                    client.write_all(&message(&mut real, &mut answered)?).ok()?;
+                }
+            }
+        }
+    }
+
+    fn say(&self, client: &mut TcpStream, words: &[u8]) -> Option<()> {
+        self.said.fetch_add(1, Ordering::Relaxed);
+        client.write_all(words).ok()
+    }
+}
+
+/// The next whole message of a stream.
+fn message(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some(length) = resp::length(read) {
+            return Some(read.drain(..length).collect());
+        }
+        match stream.read(&mut buffer).ok()? {
+            0 => return None,
+            count => read.extend_from_slice(&buffer[..count]),
+        }
+    }
+}

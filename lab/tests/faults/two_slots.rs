@@ -1,0 +1,69 @@
+//! One rule counts a user and an address together: whoever is refused by one leaves nothing at the other, also where the two
+//! lie on different nodes of a cluster.
+
+use crate::support::cluster::Cluster;
+use crate::support::load::Load;
+use crate::support::redis::Redis;
+use crate::support::tidegate::{Deployment, Tidegate};
+use std::time::{Duration, Instant};
+
+const LIMIT: u64 = 10;
+/// By user few, by address many.
+const RULES: &str = "
+    { name: by-user, key: [user], limits: [{ rate: 10/day, algorithm: fixed_window }] },
+    { name: by-address, key: [ip], limits: [{ rate: 1000000/day, algorithm: fixed_window }] }";
+const NODES: usize = 4;
+
+/// Sends what four nodes are asked at once, of one user at one address; how many passed.
+fn passed(servers: &[Tidegate], user: u32) -> u64 {
+    let load = Load {
+        servers: servers.iter().map(|server| server.http).collect(),
+        per_second: 1_000,
+        connections: 32,
+        length: Duration::from_secs(2),
+    };
+    let who = move |_| format!("\"user\":\"u{user}\",\"ip\":\"203.0.113.{user}\"");
+    let samples = load.start(who).finish();
+    println!("two slots, user {user}: {}", samples.told());
+    samples.are_all_answers();
+    samples.are_all_by_store();
+    samples.admitted_by_store()
+}
+
+fn servers(deployment: &Deployment, url: &str) -> Vec<Tidegate> {
+    let flags = ["--redis-timeout", "1s"];
+    let servers: Vec<_> = (0..NODES).map(|_| deployment.server(url, &flags)).collect();
+    servers.iter().for_each(Tidegate::until_ready);
+    servers
+}
+
+#[test]
+fn on_one_store_all_or_none_is_exact() {
+    let redis = Redis::start();
+    let deployment = Deployment::new(RULES);
+    let servers = servers(&deployment, &redis.url());
+    assert_eq!(passed(&servers, 1), LIMIT);
+    let counts: Vec<u64> = redis.counts().into_values().collect();
+    assert_eq!(counts, [LIMIT, LIMIT]);
+}
+
+/// Several users, so that their two keys lie on one node for some and on two for others.
+#[test]
+fn on_a_cluster_nothing_is_left_behind_a_second_later() {
+    const USERS: u32 = 4;
+    let cluster = Cluster::start();
+    let deployment = Deployment::new(RULES);
+    let servers = servers(&deployment, &cluster.url());
+    for user in 1..=USERS {
+        assert_eq!(passed(&servers, user), LIMIT, "user {user}");
+    }
+    let expected = vec![LIMIT; usize::try_from(2 * USERS).unwrap()];
+    let given_back = Instant::now() + Duration::from_secs(1);
+    let mut counts: Vec<u64> = Vec::new();
+    while counts != expected && Instant::now() < given_back {
+        counts = cluster.counts().into_values().collect();
+    }
+    assert_eq!(counts, expected, "a second later");
+    // The keys did lie apart, or nothing was shown.
+    assert!(cluster.homes() > 1);
+}
