@@ -194,7 +194,7 @@ fn draining(
     };
     let (plain, stretched) = (ticks(size)?, ticks(size.saturating_add(more))?);
     let measure = Measure { unit: drain.unit(), plain, stretched };
-    Ok((measure, Some(drain.bounded(measure.most()))))
+    Ok((measure, Some(drain.bounded(stretched, measure.most()))))
 }
 
 // === impl Measure ===

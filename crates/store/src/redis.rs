@@ -60,6 +60,8 @@ const VERIFIER_KEY: &str = "{tidegate}secret";
 /// Three years, from the last time that a node met a shape: longer than nearly every state matters. A shape that
 /// is lost all the same is read as the limit that asks.
 const KEPT_SECONDS: u64 = 3 * 366 * 86_400;
+/// Plans of one call that are asked for at the same time.
+const AT_ONCE: usize = 128;
 /// How often a call is made: once, once more for each shape that a script was not told of, and once more
 /// for a calendar whose window has just ended.
 const MOST_TRIES: usize = 18;
@@ -293,7 +295,18 @@ impl Redis {
         limits: impl Iterator<Item = &'l Limit>,
         found: &[Vec<u8>],
     ) -> Result<Vec<Found<'l>>, StoreError> {
-        limits.zip(found).map(|(limit, value)| Found::read(limit, value, &self.registry)).collect()
+        let mut values = found.iter();
+        let mut states = Vec::with_capacity(found.len());
+        for limit in limits {
+            let value = values.next().ok_or_else(garbled);
+            let state = value.and_then(|value| Found::read(limit, value, &self.registry));
+            states.push(state.inspect_err(|_| self.fleet.count_wrong())?);
+        }
+        if values.next().is_some() {
+            self.fleet.count_wrong();
+            return Err(garbled());
+        }
+        Ok(states)
     }
 
     /// Things by where their states are, in the order in which they come.
@@ -321,7 +334,11 @@ impl Store for Redis {
 
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         // They are sent in order, and a server decides them in order.
-        join_all(plans.iter().map(|plan| self.take_one(plan))).await
+        let mut answers = Vec::with_capacity(plans.len());
+        for plans in plans.chunks(AT_ONCE) {
+            answers.extend(join_all(plans.iter().map(|plan| self.take_one(plan))).await);
+        }
+        answers
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {

@@ -42,9 +42,9 @@ pub(crate) struct Drain {
     /// `k`.
     unit_bits: u32,
     refill: Refill,
-    /// The highest level that takes and charges can reach, in ticks.
-    most: u64,
-    /// The same and the disorder of clocks that we tolerate on top.
+    /// The highest level that takes can reach, in ticks.
+    full: u64,
+    /// The highest that charges can reach, and the disorder of clocks that we tolerate on top.
     highest: u64,
 }
 
@@ -57,18 +57,18 @@ impl Drain {
             unit_bits = u32::saturating_add(unit_bits, 1);
         }
         let ticks = Ratio::new(amount.checked_mul(1 << unit_bits)?, window)?;
-        Some(Self { ticks, unit_bits, refill, most: 0, highest: 0 })
+        Some(Self { ticks, unit_bits, refill, full: 0, highest: 0 })
     }
 
-    /// The same drain with levels up to so many ticks.
-    pub(crate) fn bounded(self, most: u64) -> Self {
+    /// The same drain with levels that takes raise up to `full`, and charges up to `most` ticks.
+    pub(crate) fn bounded(self, full: u64, most: u64) -> Self {
         let disorder = self.ticks.floor(TOLERANCE.as_nanos()).saturating_add(1);
         let tolerance = match self.refill {
             Refill::Continuous => disorder,
             // A clock just behind an edge is a whole period behind.
             Refill::Interval => disorder.next_multiple_of(self.ticks.num()),
         };
-        Self { most, highest: most.saturating_add(tolerance), ..self }
+        Self { full, highest: most.saturating_add(tolerance), ..self }
     }
 
     /// The ticks of one token or turn.
@@ -230,8 +230,9 @@ impl Drain {
         self.used(state, now) > self.highest
     }
 
-    /// Counts as much as can be used as used now.
+    /// Counts as much as can be taken as taken now; what was owed beyond that is forgotten, so that nobody waits longer than
+    /// it takes to fill.
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
-        *state = State::of_word(self.at(now).saturating_add(self.most));
+        *state = State::of_word(self.at(now).saturating_add(self.full));
     }
 }

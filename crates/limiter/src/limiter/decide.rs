@@ -60,18 +60,18 @@ impl<S: Store> Limiter<S> {
     /// What [`Limiter::check`] would answer. Nothing is counted.
     pub async fn peek(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
         let live = self.live();
-        let entries = {
+        let (entries, by) = {
             let attributes = self.concealed(&live, check.attributes);
             let asked = self.asked(&live, &attributes, check);
             let max_wait = check.max_wait.min(max_wait(&asked));
             let plan = Plan::new(takes(&asked), max_wait)?;
-            let decisions = match self.inner.store.peek(&plan).await {
-                Ok(decisions) => decisions,
-                Err(_) => self.inner.local.memory().peek_now(&plan),
+            let (decisions, by) = match self.inner.store.peek(&plan).await {
+                Ok(decisions) => (decisions, DecidedBy::Store),
+                Err(_) => (self.inner.local.memory().peek_now(&plan), DecidedBy::Fallback),
             };
-            entries(&asked, decisions)
+            (entries(&asked, decisions), by)
         };
-        let by = if entries.is_empty() { DecidedBy::Policy } else { DecidedBy::Store };
+        let by = if entries.is_empty() { DecidedBy::Policy } else { by };
         Ok(Verdict::fold(live, entries, by, self.inner.clock.now().steady))
     }
 

@@ -259,6 +259,11 @@ impl Fleet {
         until.since(self.now())
     }
 
+    /// Counts an answer that made no sense.
+    pub(super) fn count_wrong(&self) {
+        self.atlas.common.counts.count(Class::Wrong);
+    }
+
     /// Why a part of the store is not asked at the moment.
     pub(super) fn complaint(&self) -> Option<String> {
         self.atlas.complaint()

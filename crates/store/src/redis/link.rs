@@ -68,6 +68,8 @@ struct Shared {
     sending: tokio::sync::Mutex<()>,
     /// How often it was sent. Relaxed: who misses a change sends it once more.
     sent: AtomicU64,
+    /// Tells one call from another. Relaxed: only different numbers are wanted.
+    echo: AtomicU64,
 }
 
 struct State {
@@ -86,6 +88,8 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 /// How soon it tries again, at first and at most; a server that comes back is not stormed.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+/// How often a canary may be late before the server is given up.
+const MOST_CANARIES: usize = 4;
 /// How often a script is sent for one call that misses it: somebody may be throwing scripts away.
 const MOST_SENDINGS: usize = 3;
 /// `tidegate canary`. States are named by hashes, so nobody else counts there.
@@ -121,6 +125,7 @@ impl Link {
             trouble: Notify::new(),
             sending: tokio::sync::Mutex::new(()),
             sent: AtomicU64::new(0),
+            echo: AtomicU64::new(0),
         });
         let first = shared.mend().await;
         let keeper = tokio::spawn(supervised(Arc::clone(common), {
@@ -163,9 +168,11 @@ impl Link {
     ) -> Result<Reply, Trouble> {
         let sent = self.shared.now();
         let times = self.shared.times(sent, until, told);
-        let command = script::command(call, told, times);
+        let echo = self.shared.echo.fetch_add(1, Ordering::Relaxed);
+        let command = script::command(call, told, times, echo);
         let reply = self.call_known(until, &command, asking).await?;
-        let reply = script::parse(reply).map_err(Trouble::wrong)?;
+        let reply = script::parse(reply, echo).map_err(Trouble::wrong)?;
+        let reply = reply.ok_or_else(|| self.shared.mixed_up())?;
         if times.test.is_none() {
             self.shared.learn_time(sent, &reply);
         }
@@ -317,6 +324,14 @@ impl Shared {
         self.timed_out()
     }
 
+    /// Somebody was given the reply to another question: from here on nobody knows whose reply is whose.
+    fn mixed_up(&self) -> Trouble {
+        let why = StoreError::Broken("it answered another question".to_owned());
+        lock(&self.state).lose(&why);
+        self.trouble.notify_one();
+        Trouble::wrong(why)
+    }
+
     fn timed_out(&self) -> Trouble {
         Trouble::timed_out(self.common.settings.timeout)
     }
@@ -325,9 +340,7 @@ impl Shared {
 
     /// Makes sure that the server does what it is there for, and says so; connects first if need be.
     async fn mend(&self) -> Result<(), StoreError> {
-        let patience = self.common.settings.patience();
-        let mended = tokio::time::timeout(patience.into(), self.try_to_mend()).await;
-        let mended = mended.unwrap_or(Err(StoreError::TimedOut(patience)));
+        let mended = self.try_to_mend().await;
         let mut state = lock(&self.state);
         match &mended {
             Ok(connection) => {
@@ -356,22 +369,22 @@ impl Shared {
             Some(connection) => connection,
             None => {
                 let mut connection = connect(&self.client, &self.common.settings).await?;
-                self.elsewhere_is_fine(self.compare_secrets(&mut connection).await)?;
+                let patience = self.common.settings.patience();
+                let compared = self.compare_secrets(&mut connection);
+                let compared = tokio::time::timeout(patience.into(), compared).await;
+                self.elsewhere_is_fine(compared.unwrap_or(Err(Trouble::timed_out(patience))))?;
                 connection
             }
         };
-        match canary {
-            Some(canary) => {
-                self.elsewhere_is_fine(self.try_canary(&mut connection, canary).await)?;
-            }
-            None => {
-                let _: Value = self
-                    .tell(&mut connection, &::redis::cmd("PING"))
-                    .await
-                    .map_err(Trouble::into_error)?;
+        // It must be as quick as it has to be for decisions; once it may be late, or twice.
+        let timeout = self.common.settings.timeout;
+        for _ in 1..MOST_CANARIES {
+            let tried = self.try_canary(&mut connection, canary);
+            if let Ok(tried) = tokio::time::timeout(timeout.into(), tried).await {
+                return self.elsewhere_is_fine(tried).map(|()| connection);
             }
         }
-        Ok(connection)
+        Err(StoreError::TimedOut(timeout))
     }
 
     /// A server of a cluster that sends us elsewhere does its work; only we do not know the cluster as it is.
@@ -416,8 +429,11 @@ impl Shared {
     async fn try_canary(
         &self,
         connection: &mut MultiplexedConnection,
-        state: StateId,
+        state: Option<StateId>,
     ) -> Result<(), Trouble> {
+        let Some(state) = state else {
+            return self.tell(connection, &::redis::cmd("PING")).await.map(|_: Value| ());
+        };
         let limit = Limit::new(1_000_000, Span::from_secs(1), Algorithm::FIXED_WINDOW)
             .map_err(|error| Trouble::wrong(StoreError::Broken(error.to_string())))?;
         let call = Call {
@@ -433,13 +449,15 @@ impl Shared {
         let sent = self.now();
         let told = Told { tags: &[Tag::Registered(0)], ..Told::default() };
         let times = Times { deadline: 0, ..self.times(sent, sent, &told) };
-        let command = script::command(&call, &told, times);
+        let echo = self.echo.fetch_add(1, Ordering::Relaxed);
+        let command = script::command(&call, &told, times, echo);
         let mut reply = self.tell(connection, &command).await;
         if matches!(reply, Err(Trouble::NoScript)) {
             let _: Value = self.tell(connection, &script::load()).await?;
             reply = self.tell(connection, &command).await;
         }
-        let reply = script::parse(reply?).map_err(Trouble::wrong)?;
+        let reply = script::parse(reply?, echo).map_err(Trouble::wrong)?;
+        let reply = reply.ok_or_else(|| self.mixed_up())?;
         if times.test.is_none() {
             self.learn_time(sent, &reply);
         }

@@ -94,8 +94,8 @@ pub(super) struct Times {
     pub(super) guess: Timestamp,
 }
 
-/// A call as the server takes it.
-pub(super) fn command(call: &Call<'_>, told: &Told<'_>, clock: Times) -> Cmd {
+/// A call as the server takes it; its reply must show `echo`.
+pub(super) fn command(call: &Call<'_>, told: &Told<'_>, clock: Times, echo: u64) -> Cmd {
     let states =
         call.takes.iter().map(|take| take.state).chain(call.parts.iter().map(|part| part.state));
     let lowest = call.parts.iter().map(|part| part.state).min();
@@ -120,7 +120,7 @@ pub(super) fn command(call: &Call<'_>, told: &Told<'_>, clock: Times) -> Cmd {
     command.arg(call.max_wait.as_nanos() / 1_000);
     command
         .arg(call.receipt.map_or(0, |(_, until)| (until.as_nanos() / 1_000).clamp(1, wire::MOST)));
-    command.arg(told.tags.len());
+    command.arg(told.tags.len()).arg(echo);
     for (take, tag) in call.takes.iter().zip(told.tags) {
         command.arg(wire::take(call.verb, take, *tag, clock.guess));
     }
@@ -140,15 +140,20 @@ pub(super) fn load() -> Cmd {
     command
 }
 
-pub(super) fn parse(reply: Value) -> Result<Reply, StoreError> {
+/// The reply to a call that had this echo; `None` if it is the reply to another.
+pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<Reply>, StoreError> {
     let Value::Array(words) = reply else {
         return Err(StoreError::Broken("a script answered no list".to_owned()));
     };
     let mut words = words.into_iter();
     let mut word = || words.next().map_or_else(|| Ok(Vec::new()), bytes);
     let kind = String::from_utf8_lossy(&word()?).into_owned();
+    let (kind, shown) = kind.split_once('#').unwrap_or((&kind, ""));
+    if shown.parse() != Ok(echo) {
+        return Ok(None);
+    }
     let now = Timestamp::from_nanos(wire::number::<u64>(&word()?)?.saturating_mul(1_000));
-    match kind.as_str() {
+    let reply = match kind {
         "late" => Ok(Reply::Late(now)),
         "over" => Ok(Reply::Over),
         "already" => Ok(Reply::Already),
@@ -160,7 +165,8 @@ pub(super) fn parse(reply: Value) -> Result<Reply, StoreError> {
             Ok(Reply::Found { now, passes, values })
         }
         other => Err(StoreError::Broken(format!("a script answered `{other}`"))),
-    }
+    };
+    reply.map(Some)
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the client's replies are an open set")]

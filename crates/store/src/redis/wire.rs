@@ -162,12 +162,13 @@ fn numbers(limit: &Limit, tag: Tag, now: Timestamp) -> String {
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
             let Some(ticks) = limit.ticks() else { return String::new() };
             let interval = u8::from(refill(limit) == Refill::Interval);
-            let (per_period, token, most) = (ticks.per_period, ticks.token, limit.deepest());
+            let (per_period, token) = (ticks.per_period, ticks.token);
+            let full = limit.room(Bound::Headroom);
             let tag = match tag {
                 Tag::Registered(tag) => tag.to_string(),
                 Tag::Whole => shape_text(limit),
             };
-            format!("{per_period} {micros} {token} {most} {} {interval} {tag}", ticks.believed)
+            format!("{per_period} {micros} {token} {full} {} {interval} {tag}", ticks.believed)
         }
     }
 }

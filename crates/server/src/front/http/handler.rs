@@ -8,6 +8,7 @@ use crate::front::contained;
 use crate::health::Health;
 use crate::metrics::{Metrics, Tally};
 use crate::net::Most;
+use futures_util::stream::{self, StreamExt as _};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,6 +43,8 @@ enum Route {
     OpenApi,
 }
 
+/// Entries of a list that are asked for at the same time.
+const AT_ONCE: usize = 64;
 const OPENAPI: &str = include_str!("openapi.json");
 
 impl<S: Store + 'static> Handler<S> {
@@ -160,13 +163,18 @@ impl<S: Store + 'static> Handler<S> {
             Ok(attributes) => attributes,
             Err(error) => return error.answer(),
         };
-        let mut verdicts = Vec::with_capacity(asked.len());
-        for (asked, attributes) in asked.iter().zip(&attributes) {
-            match self.decide(&asked.check(attributes)).await {
-                Ok(verdict) => verdicts.push(verdict),
-                Err(error) => return undecided(&error).answer(),
-            }
-        }
+        let checks: Vec<Check<'_>> = asked
+            .iter()
+            .zip(&attributes)
+            .map(|(asked, attributes)| asked.check(attributes))
+            .collect();
+        // Each asks in its turn, and none waits for the answer of the one before.
+        let decided = stream::iter(checks.iter().map(|check| self.decide(check)));
+        let decided: Vec<_> = decided.buffered(AT_ONCE).collect().await;
+        let verdicts = match decided.into_iter().collect::<Result<Vec<Verdict>, _>>() {
+            Ok(verdicts) => verdicts,
+            Err(error) => return undecided(&error).answer(),
+        };
         verdicts.iter().for_each(|verdict| self.tally.count(verdict));
         self.batch(&verdicts)
     }

@@ -1,7 +1,7 @@
 -- token_bucket and leaky_bucket: a level that falls by itself, kept as the tick at which it is zero.
 -- See drain.rs, token_bucket.rs and leaky_bucket.rs.
 --
---   numbers  ticks per period, period, ticks of a token, most, highest, interval (0 or 1), tag
+--   numbers  ticks per period, period, ticks of a token, full, highest, interval (0 or 1), tag
 --   value    the tick of zero and the tag of its shape in three digits: one whole number, which Redis keeps
 --            without a string; or, where tags have run out, zero:numbers with the whole shape as its tag
 
@@ -12,7 +12,7 @@ local shapes, equal = {}, {}
 local function shape_of(list, from)
   local shape = {
     per_period = list[from], period = list[from + 1], token = list[from + 2],
-    most = list[from + 3], highest = list[from + 4], interval = list[from + 5] == 1,
+    full = list[from + 3], highest = list[from + 4], interval = list[from + 5] == 1,
     tag = list[from + 6],
   }
   local same = {}
@@ -79,7 +79,7 @@ function drain.write(self, state)
   if type(shape.tag) == 'number' then
     return text(state.zero) .. string.format('%03d', shape.tag), lasts + shape.period
   end
-  local list = { shape.per_period, shape.period, shape.token, shape.most, shape.highest, shape.interval and 1 or 0 }
+  local list = { shape.per_period, shape.period, shape.token, shape.full, shape.highest, shape.interval and 1 or 0 }
   for i, number in ipairs(list) do
     list[i] = text(number)
   end
@@ -89,7 +89,7 @@ end
 function drain.mend(self, state)
   local shape = state.shape
   if level(shape, state.zero) > shape.highest then
-    return { zero = tick(shape, now) + shape.most, shape = shape }
+    return { zero = tick(shape, now) + shape.full, shape = shape }
   end
 end
 

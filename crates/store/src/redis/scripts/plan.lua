@@ -26,20 +26,20 @@ end
 local count = tonumber(ARGV[6])
 local takes = {}
 for i = 1, count do
-  takes[i] = asked(numbers(ARGV[6 + i]))
+  takes[i] = asked(numbers(ARGV[7 + i]))
 end
-for i = 7 + count, #ARGV do
+for i = 8 + count, #ARGV do
   shape_of(numbers(ARGV[i]), 1)
 end
 
 -- A calendar's window was looked up by the caller; another one may run by now.
 for _, take in ipairs(takes) do
   if take.kind == 2 and (now < take.start or now >= take.finish) then
-    return { 'moved', text(now) }
+    return { says('moved'), text(now) }
   end
 end
 
-local reply = { verb, text(now), 0 }
+local reply = { says(verb), text(now), 0 }
 
 -- Read everything first: a shape that nobody told us of sends the caller to look it up.
 for i, take in ipairs(takes) do
@@ -49,7 +49,7 @@ for i, take in ipairs(takes) do
   if value then
     take.state = take.algorithm.read(take, value)
     if take.state.tag and not take.state.shape then
-      return { 'shape', text(now), text(take.state.tag), text(i - 1) }
+      return { says('shape'), text(now), text(take.state.tag), text(i - 1) }
     end
     local mended = take.algorithm.mend(take, take.state)
     if mended then
@@ -67,11 +67,11 @@ if verb == 'give_back' then
   local over = tonumber(ARGV[5])
   if over > 0 then
     if over <= now then
-      return { 'over', text(now) }
+      return { says('over'), text(now) }
     end
     local lasts = math.min(div_up(over - now, 1000) + 1000, 4000000000000)
     if not redis.call('SET', KEYS[count + 1], '1', 'NX', 'PX', text(lasts)) then
-      return { 'already', text(now) }
+      return { says('already'), text(now) }
     end
   end
 end

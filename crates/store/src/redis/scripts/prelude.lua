@@ -11,7 +11,8 @@
 --   ARGV[4]  how long the caller can wait, in microseconds
 --   ARGV[5]  verb-specific: for give_back when the receipt's time is over, in microseconds, or 0
 --   ARGV[6]  how many states there are
---   ARGV[7…] for each state its numbers, separated by spaces; the first is the algorithm's letter
+--   ARGV[7]  a number that the reply must show, so that no caller takes another's reply for its own
+--   ARGV[8…] for each state its numbers, separated by spaces; the first is the algorithm's letter
 --   behind   for each tag of a shape that the caller knows besides its own, its numbers
 --
 -- Nothing is decided twice: the reply holds the time and the states as they were, and the caller computes
@@ -76,6 +77,11 @@ end
 
 local SECOND = 1000000
 
+-- The first word of a reply.
+local function says(word)
+  return word .. '#' .. ARGV[7]
+end
+
 local now
 if ARGV[2] ~= '' then
   now = tonumber(ARGV[2])
@@ -86,7 +92,7 @@ end
 
 local deadline = tonumber(ARGV[3])
 if deadline > 0 and now > deadline then
-  return { 'late', text(now) }
+  return { says('late'), text(now) }
 end
 local max_wait = tonumber(ARGV[4])
 
