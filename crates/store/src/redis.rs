@@ -18,7 +18,7 @@
 //!   slot of a cluster, and 80 bits of the state's name. A million states share one with odds of 1 in 10¹².
 //! - **Several servers.** Takes that share a slot of a cluster are one call. Takes on several slots are sent together; if
 //!   one refuses, what the others took is given back: never more than a limit passes, and briefly less may.
-//! - **Refusals** are remembered for up to a second ([`seen`]): who is refused anyway need not be asked for.
+//! - **Refusals** are remembered for half a second ([`seen`]): who is refused anyway need not be asked for.
 //! - **Shapes.** A bucket's state carries a tag of three digits that a registry in the same Redis translates. A
 //!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. A
 //!   shape whose tag is taken by another writes itself out instead, and takes more memory.
@@ -93,7 +93,7 @@ pub struct RedisSettings {
     pub clock: RedisClock,
     /// How many nodes count in the store; otherwise they find out by themselves.
     pub nodes: Option<u32>,
-    /// Whether a refusal is remembered, for up to a second, instead of asking again.
+    /// Whether a refusal is remembered, for half a second, instead of asking again.
     pub remember_refusals: bool,
 }
 

@@ -78,7 +78,7 @@ pub(crate) const TABLE: &[Setting] = &[
         "redis.denial_cache",
         "on|off",
         "on",
-        "Whether a refusal is remembered, for up to a second, instead of asking the store again",
+        "Whether a refusal is remembered, for half a second, instead of asking the store again",
     ),
     setting(
         "cluster.nodes",

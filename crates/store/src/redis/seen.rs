@@ -1,4 +1,4 @@
-//! What was seen of states that refuse, for up to a second.
+//! What was seen of states that refuse, for half a second.
 //!
 //! Whoever is far over a limit asks again and again, and each time the store would say what it said before. A state that
 //! refuses goes on refusing until its time: others can only add to it. So the state itself is remembered, and the core
@@ -6,7 +6,7 @@
 //! edited limit.
 //!
 //! What makes a state refuse less at once, a reset or something given back, is seen here at once and on other nodes within
-//! the second. A take that counts refusals must be counted, so its plan is always asked, unless it is a fixed window, which
+//! that time. A take that counts refusals must be counted, so its plan is always asked, unless it is a fixed window, which
 //! ends when it ends.
 
 use crate::sync::{Mutex, lock};
@@ -37,8 +37,8 @@ pub(super) struct Sight {
 const SHARDS: usize = 16;
 /// States in a shard; more than this are not remembered.
 const MOST: usize = 1_024;
-/// No longer than this: somebody may have given back elsewhere.
-const KEPT: Span = Span::from_secs(1);
+/// No longer than this: somebody may have given back elsewhere, or put the store's clock back.
+const KEPT: Span = Span::from_millis(500);
 
 impl Sight {
     pub(super) fn written(&self) -> Written<'_> {
