@@ -33,7 +33,9 @@ const PEERS: [Raw; 3] = [
 ];
 
 const TAKE: &str = "redis-take-64t";
-const REFUSED: &str = "redis-refused-10000";
+/// Asked for as it is, and with refusals that are not remembered.
+const REFUSED: [(&str, bool); 2] =
+    [("redis-refused-10000", true), ("redis-refused-10000-always-asked", false)];
 /// How often the refused key is asked for, and for how long.
 const REFUSED_APART: Duration = Duration::from_micros(100);
 const REFUSED_FOR: Duration = Duration::from_secs(5);
@@ -45,7 +47,7 @@ One `redis-server` without files, one thread that asks, a million keys in random
 script call: 64 connections with one command each (`64c`), 8 with 8 (`8c-8p`), one with 64 (`1c-64p`).
 
 `redis-refused-10000`: one key that has used up what it may, asked for 10,000 times a second; left how many calls of the script Redis
-counts, one of which is the store's own look whether the server is well, and right how many asked.";
+counts, one of which is the store's own look whether the server is well, and right how many asked; with refusals that are remembered, and without.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     install::provide("redis-server", "redis-server")?;
@@ -71,10 +73,9 @@ async fn measured(options: &Options) -> Result<Vec<String>, String> {
             rows.push(line.print(options.json));
         }
     }
-    if REFUSED.contains(&options.only) {
-        let (calls, asked) = refused().await?;
-        let (ours, peer, peer_name) = (calls, asked, "asked");
-        let line = Line { bench: "redis", case: REFUSED, ours, peer, peer_name, unit: "1/s" };
+    for (case, remember) in REFUSED.into_iter().filter(|(case, _)| case.contains(&options.only)) {
+        let (ours, peer) = refused(remember).await?;
+        let line = Line { bench: "redis", case, ours, peer, peer_name: "asked", unit: "1/s" };
         rows.push(line.print(options.json));
     }
     Ok(rows)
@@ -125,9 +126,10 @@ async fn rates(options: &Options) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
 // === refusals ===
 
 /// How many calls a second Redis sees, and how many of us asked for.
-async fn refused() -> Result<(f64, f64), String> {
+async fn refused(remember_refusals: bool) -> Result<(f64, f64), String> {
     let server = Server::start().await?;
-    let store = connected(RedisSettings::new(&server.url())).await?;
+    let settings = RedisSettings { remember_refusals, ..RedisSettings::new(&server.url()) };
+    let store = connected(settings).await?;
     let limit = Arc::new(limit(1)?);
     tasks::used_up(&store, &limit).await?;
     let before = server.counts().await?;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 const KEYS: u32 = 100;
 /// So many that keys still count when the primary is killed, and so few that two allowances are less than what is asked for.
-const LIMIT: u64 = 80;
-const RULE: &str = "{ name: all, key: [ip], limits: [{ rate: 80/day, algorithm: fixed_window }], on_store_error: deny }";
+const LIMIT: u64 = 160;
+const RULE: &str = "{ name: all, key: [ip], limits: [{ rate: 160/day, algorithm: fixed_window }], on_store_error: deny }";
 const SECOND: Duration = Duration::from_secs(1);
 /// As promised: twice the time a node is missed, and a little.
 const EXACT_AGAIN: Duration = Duration::from_millis(2 * NODE_TIMEOUT_MS + 3_000);
@@ -35,11 +35,12 @@ enum Replica {
 fn play(replica: Replica) {
     let mut cluster = Cluster::start();
     let deployment = Deployment::new(RULE);
-    let mut servers: Vec<_> = (0..3).map(|_| deployment.server(&cluster.url(), &[])).collect();
+    let mut servers: Vec<_> =
+        (0..3).map(|_| deployment.server(&cluster.url(), &["--redis-timeout", "200ms"])).collect();
     servers.iter().for_each(Tidegate::until_ready);
     let load = Load {
         servers: servers.iter().map(|server| server.http).collect(),
-        per_second: 1_000,
+        per_second: 2_000,
         connections: 96,
         length: 20 * SECOND,
     };
