@@ -32,13 +32,17 @@ pub(super) struct Sight {
     shape: Limit,
     state: State,
     at: Timestamp,
+    /// Somebody is asking again.
+    renewing: bool,
 }
 
 const SHARDS: usize = 16;
 /// States in a shard; more than this are not remembered.
 const MOST: usize = 1_024;
-/// No longer than this: somebody may have given back elsewhere, or put the store's clock back.
-const KEPT: Span = Span::from_millis(500);
+/// No longer than this: somebody may have given back elsewhere, or put the store's clock back. Then one asks again; the others
+/// go by what was seen for a moment longer, so that not all of them ask at once.
+const KEPT: Span = Span::from_millis(400);
+const KEPT_WHILE_RENEWED: Span = Span::from_millis(500);
 
 impl Sight {
     pub(super) fn written(&self) -> Written<'_> {
@@ -57,8 +61,12 @@ impl Seen {
             return None;
         }
         let sight = |take: &Take<'_>| {
-            let shard = lock(self.shard(take.state)?);
-            shard.get(&take.state).filter(|sight| now.since(sight.at) < KEPT).cloned()
+            let mut shard = lock(self.shard(take.state)?);
+            let sight = shard.get_mut(&take.state)?;
+            let age = now.since(sight.at);
+            let good = age < KEPT || (age < KEPT_WHILE_RENEWED && sight.renewing);
+            sight.renewing |= !good;
+            good.then(|| sight.clone())
         };
         takes.iter().map(sight).collect()
     }
@@ -79,8 +87,8 @@ impl Seen {
             return;
         }
         for (take, written) in plan.takes().iter().zip(states) {
-            let sight =
-                Sight { shape: written.shape.clone(), state: written.state.clone(), at: now };
+            let (shape, state) = (written.shape.clone(), written.state.clone());
+            let sight = Sight { shape, state, at: now, renewing: false };
             self.remember(take.state, sight);
         }
     }
@@ -90,7 +98,7 @@ impl Seen {
         let mut shard = lock(shard);
         if shard.len() >= MOST && !shard.contains_key(&state) {
             let (now, before) = (sight.at, shard.len());
-            shard.retain(|_, sight| now.since(sight.at) < KEPT);
+            shard.retain(|_, sight| now.since(sight.at) < KEPT_WHILE_RENEWED);
             self.count.fetch_sub(before.saturating_sub(shard.len()), Ordering::Relaxed);
             if shard.len() >= MOST {
                 return;
@@ -122,4 +130,74 @@ impl Seen {
 fn must_be_counted(take: &Take<'_>) -> bool {
     take.refused == Refused::Charged
         && !matches!(take.limit.algorithm(), Algorithm::FixedWindow { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::Now;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_nanos(1_000_000_000_000 + millis * 1_000_000)
+    }
+
+    fn limit(algorithm: Algorithm) -> Limit {
+        Limit::new(1, Span::from_secs(3_600), algorithm).unwrap()
+    }
+
+    /// Takes the last of a state and notes that.
+    fn noted<'l>(seen: &Seen, take: Take<'l>, now: Timestamp) -> Plan<'l> {
+        let plan = Plan::new(take, Span::ZERO).unwrap();
+        let mut states = [Written::empty(take.limit)];
+        let done = plan.take(Now::at(now), &mut states);
+        seen.note(&plan, &done, &states, now);
+        plan
+    }
+
+    #[test]
+    fn one_asks_again_and_the_others_wait_for_a_moment() {
+        let (seen, limit) = (Seen::new(true), limit(Algorithm::TOKEN_BUCKET));
+        let plan = noted(&seen, Take::new(StateId(1), &limit, Cost::ONE), at(0));
+        let looks = |millis| seen.look(plan.takes(), at(millis)).is_some();
+        assert!(looks(0) && looks(399));
+        assert!(!looks(400), "the first asks again");
+        assert!(looks(400) && looks(499), "others go by what was seen");
+        assert!(!looks(500) && !looks(501), "but not for ever");
+    }
+
+    #[test]
+    fn what_may_refuse_less_is_forgotten_and_what_counts_refusals_is_not_remembered() {
+        let (seen, bucket) = (Seen::new(true), limit(Algorithm::TOKEN_BUCKET));
+        let take = Take::new(StateId(1), &bucket, Cost::ONE);
+        let plan = noted(&seen, take, at(0));
+        seen.forget([StateId(1)].into_iter());
+        assert!(seen.look(plan.takes(), at(1)).is_none());
+        let charged = noted(&seen, Take { refused: Refused::Charged, ..take }, at(0));
+        assert!(seen.look(charged.takes(), at(1)).is_none());
+        let window = limit(Algorithm::FIXED_WINDOW);
+        let fixed = Take { refused: Refused::Charged, ..Take::new(StateId(2), &window, Cost::ONE) };
+        assert!(seen.look(noted(&seen, fixed, at(0)).takes(), at(1)).is_some());
+    }
+
+    #[test]
+    fn room_is_bounded_and_made_of_what_is_over() {
+        let (seen, limit) = (Seen::new(true), limit(Algorithm::TOKEN_BUCKET));
+        for id in 0..100_000 {
+            noted(&seen, Take::new(StateId(id), &limit, Cost::ONE), at(0));
+        }
+        assert_eq!(seen.count.load(Ordering::Relaxed), SHARDS * MOST);
+        let late = noted(&seen, Take::new(StateId(200_000), &limit, Cost::ONE), at(1_000));
+        assert!(seen.look(late.takes(), at(1_001)).is_some());
+    }
+
+    #[test]
+    fn who_still_has_something_left_is_asked_for() {
+        let (seen, limit) =
+            (Seen::new(true), Limit::new(5, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap());
+        let plan = noted(&seen, Take::new(StateId(1), &limit, Cost::ONE), at(0));
+        assert!(seen.look(plan.takes(), at(1)).is_none());
+        let off = Seen::new(false);
+        let last = noted(&off, Take::new(StateId(1), &limit, Cost::new(5)), at(0));
+        assert!(off.look(last.takes(), at(1)).is_none());
+    }
 }
