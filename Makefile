@@ -29,7 +29,7 @@ simulate: ## See the six algorithms at work on one trace of requests
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
 
 test: deps ## Everything that must hold: unit tests, laws, timelines, examples, real servers, mutants
-	$(CARGO) test --workspace --features tidegate-store/testing,tidegate-store/redis,tidegate/tower --quiet
+	TIDEGATE="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/tidegate" $(CARGO) test --workspace --features tidegate-store/testing,tidegate-store/redis,tidegate/tower --quiet
 	$(CARGO) test -p tidegate-store --features shuttle --test shuttle --quiet
 	$(MAKE) --no-print-directory mutants
 
