@@ -22,6 +22,7 @@ mod metrics;
 mod net;
 mod rulebook;
 mod settings;
+mod supervise;
 mod tls;
 mod watch;
 

@@ -27,6 +27,7 @@ pub(crate) struct Metrics {
     refused: [AtomicU64; Refused::ALL.len()],
     reloads: [AtomicU64; Reload::ALL.len()],
     panics: AtomicU64,
+    restarts: AtomicU64,
     store_errors: AtomicU64,
     lines_left_out: AtomicU64,
 }
@@ -92,6 +93,15 @@ impl Metrics {
 
     pub(crate) fn panicked(&self) {
         add(Some(&self.panics));
+    }
+
+    /// A task had to begin anew.
+    pub(crate) fn restarted(&self) {
+        add(Some(&self.restarts));
+    }
+
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
     }
 
     pub(crate) fn lines_left_out(&self, count: u64) {

@@ -52,6 +52,7 @@ use seen::Seen;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Ask, Cost, Decision, Limit, Now, Plan, Span, StateId, Take, Timestamp};
+use tokio::sync::Semaphore;
 
 /// The registry and the verifier of the secret; both on one slot.
 const OURS: &[u8] = b"tidegate";
@@ -138,8 +139,10 @@ pub struct Redis {
     seen: Arc<Seen>,
     nodes: Arc<Nodes>,
     timeout: Span,
-    /// Names what we give back ourselves; drawn at random. Relaxed: only different numbers are wanted.
+    /// Names what we give back ourselves. Relaxed: only different numbers are wanted.
     debts: Arc<AtomicU64>,
+    /// Room for tasks that try again to give back.
+    debtors: Arc<Semaphore>,
     /// Drawn at random: tells our debts from those of others.
     ours: u64,
     /// The time that scripts are told instead of reading it, in microseconds; the largest number is none. For
@@ -222,6 +225,7 @@ impl Redis {
             seen: Arc::new(Seen::new(settings.remember_refusals)),
             timeout: settings.timeout,
             debts: Arc::new(AtomicU64::new(0)),
+            debtors: Arc::new(Semaphore::new(settings.in_flight)),
             ours,
             test_time: Arc::new(AtomicU64::new(u64::MAX)),
         };
@@ -237,6 +241,7 @@ impl Redis {
             nodes: Arc::clone(&self.nodes),
             timeout: self.timeout,
             debts: Arc::clone(&self.debts),
+            debtors: Arc::clone(&self.debtors),
             ours: self.ours,
             test_time: Arc::clone(&self.test_time),
         }

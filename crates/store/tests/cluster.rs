@@ -91,8 +91,21 @@ async fn plans_over_several_slots_pass_neither_limit_and_leave_nothing() {
 /// A slot moves with its keys while it is counted in: nothing is an error, and not one more passes.
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_that_move_lose_no_count_and_cause_no_error() {
-    const KEYS: u128 = 64;
     let cluster = Cluster::start("redis").await;
+    move_under_load(&cluster, 1).await;
+}
+
+/// The same to a server that was just added, of which no map tells before it has its first slot.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_move_to_a_new_server_lose_no_count_and_cause_no_error() {
+    let mut cluster = Cluster::start("redis").await;
+    cluster.grow("redis").await;
+    move_under_load(&cluster, 3).await;
+}
+
+/// Moves what lies on the first server while four stores count in it.
+async fn move_under_load(cluster: &Cluster, to: usize) {
+    const KEYS: u128 = 64;
     let limits: &'static [Limit; 2] = Box::leak(Box::new([hourly(50), hourly(70)]));
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
@@ -118,10 +131,10 @@ async fn slots_that_move_lose_no_count_and_cause_no_error() {
         }));
     }
     // All keys are there when it begins.
-    while keys(&cluster).await < 2 * u64::try_from(KEYS).unwrap() {
+    while keys(cluster).await < 2 * u64::try_from(KEYS).unwrap() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let moved = cluster.move_slots(0, 1).await;
+    let moved = cluster.move_slots(0, to).await;
     println!("{moved} slots moved");
     assert!(moved >= 5, "{moved} slots moved");
     stop.store(true, Ordering::Relaxed);

@@ -6,9 +6,11 @@ use crate::metrics::Metrics;
 use crate::net::{Door, Drain, Fronts, Place, Versions, Workers, serve};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
 use crate::settings::{Flags, Listen, RedisOptions, Settings, StoreUrl};
+use crate::supervise::supervised;
 use crate::tls::Certificate;
 use crate::{files, log, watch};
 use clap::Args;
+use std::cell::RefCell;
 use std::error::Error;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -120,6 +122,33 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
             let store = Redis::open(&redis, &before.secret).await;
             before.serve(store.map_err(|error| format!("store: {error}"))?, out).await
         }
+    }
+}
+
+/// Looks for changes that were made on other nodes, for ever.
+async fn follow<S: Store + 'static>(
+    limiter: Limiter<S>,
+    rulebook: Arc<Rulebook<S>>,
+    health: Arc<Health>,
+) {
+    let mut ticks = tokio::time::interval(CHANGES_LOOKED_FOR_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Ok(Some((version, text))) = limiter.store().document(rulebook.version()).await else {
+            continue;
+        };
+        let rulebook = Arc::clone(&rulebook);
+        let followed = tokio::task::spawn_blocking(move || rulebook.follow(version, &text)).await;
+        let complaint = match followed {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("a mistake of ours".to_owned()),
+        };
+        if let Some(why) = &complaint {
+            tracing::error!("what other nodes have changed is not in force here: {why}");
+        }
+        health.complain("control", complaint);
     }
 }
 
@@ -245,13 +274,17 @@ impl<S: Store + 'static> Shared<S> {
         if let Some(path) = self.rulebook.file() {
             let (paths, rulebook) = (vec![path.to_owned()], Arc::clone(&self.rulebook));
             let read = move || rulebook.reload(Sure::Careful);
-            tokio::task::spawn_local(watch::on_change("policy", paths, read));
+            supervised("watching the policy", Arc::clone(&self.metrics), move || {
+                watch::on_change("policy", paths.clone(), read.clone())
+            });
         }
         if let Some(certificate) = &self.certificate {
             let paths = certificate.files().map(Path::to_owned).to_vec();
             let (certificate, health) = (Arc::clone(certificate), Arc::clone(&self.health));
             let read = move || renew(&certificate, &health);
-            tokio::task::spawn_local(watch::on_change("certificate", paths, read));
+            supervised("watching the certificate", Arc::clone(&self.metrics), move || {
+                watch::on_change("certificate", paths.clone(), read.clone())
+            });
         }
     }
 
@@ -261,24 +294,26 @@ impl<S: Store + 'static> Shared<S> {
             return;
         }
         let (limiter, health) = (self.limiter.clone(), Arc::clone(&self.health));
-        let mut known = None;
-        let mut look = move || {
+        let known = RefCell::new(None);
+        let look = Rc::new(move || {
             let complaint = limiter.store().complaint();
-            match (&known, &complaint) {
+            match (known.replace(complaint.clone()), &complaint) {
                 (None, Some(why)) => tracing::error!("the store is not asked: {why}"),
                 (Some(_), None) => tracing::info!("the store is asked again"),
-                _ => {}
+                (None, None) | (Some(_), Some(_)) => {}
             }
-            health.complain("store", complaint.clone());
-            known = complaint;
-        };
+            health.complain("store", complaint);
+        });
         // Once before anybody is told that we are ready.
         look();
-        tokio::task::spawn_local(async move {
-            let mut ticks = tokio::time::interval(STORE_LOOKED_AT_EVERY);
-            loop {
-                ticks.tick().await;
-                look();
+        supervised("watching the store", Arc::clone(&self.metrics), move || {
+            let look = Rc::clone(&look);
+            async move {
+                let mut ticks = tokio::time::interval(STORE_LOOKED_AT_EVERY);
+                loop {
+                    ticks.tick().await;
+                    look();
+                }
             }
         });
     }
@@ -290,28 +325,8 @@ impl<S: Store + 'static> Shared<S> {
         }
         let (limiter, rulebook) = (self.limiter.clone(), Arc::clone(&self.rulebook));
         let health = Arc::clone(&self.health);
-        tokio::task::spawn_local(async move {
-            let mut ticks = tokio::time::interval(CHANGES_LOOKED_FOR_EVERY);
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                ticks.tick().await;
-                let Ok(Some((version, text))) = limiter.store().document(rulebook.version()).await
-                else {
-                    continue;
-                };
-                let rulebook = Arc::clone(&rulebook);
-                let followed =
-                    tokio::task::spawn_blocking(move || rulebook.follow(version, &text)).await;
-                let complaint = match followed {
-                    Ok(Ok(())) => None,
-                    Ok(Err(error)) => Some(error.to_string()),
-                    Err(_) => Some("a mistake of ours".to_owned()),
-                };
-                if let Some(why) = &complaint {
-                    tracing::error!("what other nodes have changed is not in force here: {why}");
-                }
-                health.complain("control", complaint);
-            }
+        supervised("following other nodes", Arc::clone(&self.metrics), move || {
+            follow(limiter.clone(), Arc::clone(&rulebook), Arc::clone(&health))
         });
     }
 

@@ -110,9 +110,14 @@ fn counters(metrics: &Metrics, moment: &Moment) -> Vec<Family> {
         },
         Family {
             name: "tidegate_task_restarts",
-            help: "Tasks that look after the store and had to be started again",
+            help: "Tasks in the background that met a mistake of ours and began anew",
             label: "",
-            values: moment.store.iter().flat_map(|store| alone(store.restarts)).collect(),
+            values: alone(
+                moment
+                    .store
+                    .iter()
+                    .fold(metrics.restarts(), |all, store| all.saturating_add(store.restarts)),
+            ),
         },
     ]
 }

@@ -40,6 +40,9 @@ struct Atlas {
     common: Arc<Common>,
     manners: Manners,
     source: Source,
+    /// Servers that others sent us to and that have no slot yet, as a server has that was just added. Locked to look or to
+    /// add; a few, the oldest is forgotten.
+    strangers: Mutex<Vec<Address>>,
     /// Replaced whole; locked to look, never across an await.
     map: Mutex<Arc<Map>>,
     /// How often it was drawn.
@@ -66,6 +69,8 @@ struct Map {
 
 /// A question is sent on at most so often.
 const MOST_HOPS: u32 = 8;
+/// Servers without slots that are remembered.
+const MOST_STRANGERS: usize = 16;
 /// How often the map is drawn when nothing is wrong, and when something is.
 const DRAWN_EVERY: Duration = Duration::from_secs(2);
 const DRAWN_IN_TROUBLE: Duration = Duration::from_millis(200);
@@ -101,6 +106,7 @@ impl Fleet {
             common,
             manners,
             source,
+            strangers: Mutex::default(),
             map: Mutex::new(Arc::new(nobody)),
             drawn: watch::channel(0).0,
         });
@@ -250,6 +256,9 @@ impl Fleet {
         if let Some(link) = to.as_ref().and_then(known) {
             return Ok(link);
         }
+        if let Some(to) = &to {
+            atlas.meet(to);
+        }
         atlas.common.stale.notify_one();
         let _ = tokio::time::timeout(self.left(until).into(), drawn.changed()).await;
         to.as_ref().and_then(known).map_or_else(|| atlas.map().link(slot), Ok)
@@ -396,8 +405,11 @@ impl Atlas {
             Source::Known => Ok(()),
             Source::Cluster(seeds) => {
                 let slots = self.survey(seeds).await?;
-                let canaries = canaries(&slots);
-                let (links, opened) = self.links(&slots.servers, &canaries).await?;
+                let mut canaries = canaries(&slots);
+                let mut servers = slots.servers.clone();
+                servers.extend(self.newcomers(&slots).await);
+                canaries.resize(servers.len(), None);
+                let (links, opened) = self.links(&servers, &canaries).await?;
                 self.publish(Map { links, slots: Some(slots), why: String::new() });
                 opened
             }
@@ -483,6 +495,41 @@ impl Atlas {
         Err(last)
     }
 
+    /// Remembers a server that we were sent to and do not know.
+    fn meet(&self, stranger: &Address) {
+        let mut strangers = lock(&self.strangers);
+        if strangers.contains(stranger) {
+            return;
+        }
+        if strangers.len() >= MOST_STRANGERS {
+            strangers.remove(0);
+        }
+        strangers.push(stranger.clone());
+    }
+
+    /// Of the servers that we were sent to those that belong to the cluster, by the word of a server that we know, and have no
+    /// slot yet.
+    async fn newcomers(&self, slots: &Slots) -> Vec<Address> {
+        let mut strangers = lock(&self.strangers).clone();
+        strangers.retain(|stranger| !slots.servers.contains(stranger));
+        lock(&self.strangers).clone_from(&strangers);
+        if strangers.is_empty() {
+            return strangers;
+        }
+        let mut nodes = ::redis::cmd("CLUSTER");
+        nodes.arg("NODES");
+        let map = self.map();
+        for link in map.links.iter().filter(|link| link.complaint().is_none()) {
+            let until = self.common.clock.now().steady.after(self.common.settings.patience());
+            let answer = link.query(until.unwrap_or(Timestamp::END), &nodes, false).await;
+            if let Ok(members) = answer.map(members) {
+                strangers.retain(|stranger| members.contains(stranger));
+                return strangers;
+            }
+        }
+        vec![]
+    }
+
     /// Asks a sentinel who is the primary: the one that answered last, or else all of them in turn.
     async fn primary(
         &self,
@@ -531,6 +578,21 @@ impl Atlas {
     }
 }
 
+/// Who belongs to a cluster, as CLUSTER NODES tells it: a line each, with `host:port@bus[,name]` as its second word.
+fn members(answer: Value) -> Vec<Address> {
+    let text: String = ::redis::from_redis_value(answer).unwrap_or_default();
+    let mut members = Vec::new();
+    for line in text.lines() {
+        let place = line.split(' ').nth(1).unwrap_or_default();
+        let (address, rest) = place.split_once('@').unwrap_or((place, ""));
+        let Some(address) = Address::parse(address) else { continue };
+        let name = rest.split(',').nth(1).filter(|name| !name.is_empty());
+        members.extend(name.map(|name| Address { host: name.to_owned(), port: address.port }));
+        members.push(address);
+    }
+    members
+}
+
 /// A server that does not know such a question is no server of a cluster, or no sentinel.
 fn not_one_of_them(error: StoreError) -> StoreError {
     match error {
@@ -557,4 +619,21 @@ fn canaries(slots: &Slots) -> Vec<Option<StateId>> {
         }
     }
     canaries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_known_by_address_and_by_name() {
+        let text = "07c3 127.0.0.1:30004@31004,hostname4 slave e7d1 0 1426238317239 4 connected\n\
+                    67ed 127.0.0.1:30002@31002 master - 0 1426238316232 2 connected 5461-10922\n\
+                    292f :0@0 master,noaddr - 1 1 1 disconnected\n\
+                    nonsense\n";
+        let members = members(Value::BulkString(text.as_bytes().to_vec()));
+        let shown: Vec<String> = members.iter().map(Address::to_string).collect();
+        assert_eq!(shown, ["hostname4:30004", "127.0.0.1:30004", "127.0.0.1:30002"]);
+        assert!(super::members(Value::Nil).is_empty());
+    }
 }

@@ -197,8 +197,11 @@ impl Redis {
         if self.pay(&debt).await.is_ok() {
             return;
         }
+        // Where too many try already it is left: it counts until its period is over, too much and never too little.
+        let Ok(room) = Arc::clone(&self.debtors).try_acquire_owned() else { return };
         let store = self.another();
         tokio::spawn(async move {
+            let _room = room;
             for _ in 0..TRIES {
                 tokio::time::sleep(PAUSE).await;
                 if store.pay(&debt).await.is_ok() {

@@ -80,12 +80,22 @@ impl Cluster {
         format!("redis+cluster://127.0.0.1:{}", self.servers[0].0)
     }
 
+    /// A fourth server, which has no slots.
+    pub(crate) async fn grow(&mut self, engine: &str) {
+        let (first, bus) = (self.servers[0].0.to_string(), self.buses[0].to_string());
+        self.add(engine);
+        let port = self.servers[self.servers.len() - 1].0;
+        self.tell(port, &["CLUSTER", "MEET", "127.0.0.1", &first, &bus]).await;
+        self.until_ok().await;
+    }
+
     /// Waits until every server knows of all slots.
     pub(crate) async fn until_ok(&self) {
+        let known = format!("cluster_known_nodes:{}\r", self.servers.len());
         let ok = async |port| {
             let info = self.tell(port, &["CLUSTER", "INFO"]).await;
             let info = redis::from_redis_value::<String>(info).unwrap();
-            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+            info.contains("cluster_state:ok") && info.contains(&known)
         };
         for port in self.ports() {
             let waiting = async {
