@@ -178,3 +178,35 @@ fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
         other => Err(StoreError::Broken(format!("a script answered {other:?}"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(words: &[&str]) -> Value {
+        Value::Array(words.iter().map(|word| Value::BulkString(word.as_bytes().to_vec())).collect())
+    }
+
+    #[test]
+    fn a_reply_that_shows_another_number_is_another_callers() {
+        let found = parse(reply(&["take#7", "1000", "1", "5"]), 7).unwrap();
+        assert!(matches!(found, Some(Reply::Found { passes: true, .. })));
+        for words in [&["take#8", "1000", "1", "5"][..], &["take", "1000", "1", "5"], &[""], &[]] {
+            assert!(parse(reply(words), 7).unwrap().is_none(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_reply_is_said_to_be_none() {
+        for wrong in [
+            Value::Nil,
+            Value::Int(3),
+            Value::Array(vec![Value::Array(vec![])]),
+            reply(&["take#7", "x", "1"]),
+            reply(&["take#7", "1000", "300"]),
+            reply(&["whatever#7", "1000"]),
+        ] {
+            assert!(parse(wrong.clone(), 7).is_err(), "{wrong:?}");
+        }
+    }
+}
