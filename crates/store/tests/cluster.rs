@@ -103,6 +103,19 @@ async fn slots_that_move_to_a_new_server_lose_no_count_and_cause_no_error() {
     move_under_load(&cluster, 3).await;
 }
 
+/// A slot that is on its way to a server without slots: whoever is new is counted there.
+#[tokio::test]
+async fn a_server_without_slots_is_found_when_we_are_sent_there() {
+    let mut cluster = Cluster::start("redis").await;
+    cluster.grow("redis").await;
+    let (store, limit) = (cluster.store().await, hourly(3));
+    let key = cluster.key_on(0).await;
+    cluster.begin_to_move(key, 0, 3).await;
+    for passed in [true, true, true, false] {
+        assert_eq!(passes(&store, &[(key, &limit)]).await, passed);
+    }
+}
+
 /// Moves what lies on the first server while four stores count in it.
 async fn move_under_load(cluster: &Cluster, to: usize) {
     const KEYS: u128 = 64;

@@ -139,14 +139,32 @@ impl Cluster {
         child.wait().unwrap();
     }
 
+    /// Begins to move the slot of a key, and leaves it at that.
+    pub(crate) async fn begin_to_move(&self, key: u128, from: usize, to: usize) {
+        let (source, target) = (self.servers[from].0, self.servers[to].0);
+        let id = async |port| {
+            redis::from_redis_value::<String>(self.tell(port, &["CLUSTER", "MYID"]).await).unwrap()
+        };
+        let slot = self.slot_of(key).await.to_string();
+        let importing = ["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(source).await];
+        self.tell(target, &importing).await;
+        let migrating = ["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(target).await];
+        self.tell(source, &migrating).await;
+    }
+
+    /// The slot of a key's states, as the engine says it.
+    async fn slot_of(&self, key: u128) -> usize {
+        let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let letter = |byte: u128| char::from(letters[usize::try_from(byte & 63).unwrap()]);
+        let tag = format!("{{{}{}}}", letter(key >> 8), letter(key));
+        let slot = self.tell(self.servers[0].0, &["CLUSTER", "KEYSLOT", &tag]).await;
+        redis::from_redis_value(slot).unwrap()
+    }
+
     /// A key whose states lie on a server, below 1,000.
     pub(crate) async fn key_on(&self, server: usize) -> u128 {
-        let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         for key in 1..1_000_u128 {
-            let letter = |byte: u128| char::from(letters[usize::try_from(byte & 63).unwrap()]);
-            let tag = format!("{{{}{}}}", letter(key >> 8), letter(key));
-            let slot = self.tell(self.servers[0].0, &["CLUSTER", "KEYSLOT", &tag]).await;
-            let slot = redis::from_redis_value::<usize>(slot).unwrap();
+            let slot = self.slot_of(key).await;
             if (server * SLOTS / 3..(server + 1) * SLOTS / 3).contains(&slot) {
                 return key;
             }
