@@ -88,8 +88,8 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 /// How soon it tries again, at first and at most; a server that comes back is not stormed.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
-/// How often a canary may be late before the server is given up.
-const MOST_CANARIES: usize = 4;
+/// So many canaries that are late, one after another, and the server is given up.
+const MOST_CANARIES: usize = 3;
 /// How often a script is sent for one call that misses it: somebody may be throwing scripts away.
 const MOST_SENDINGS: usize = 3;
 /// `tidegate canary`. States are named by hashes, so nobody else counts there.
@@ -378,7 +378,7 @@ impl Shared {
         };
         // It must be as quick as it has to be for decisions; once it may be late, or twice.
         let timeout = self.common.settings.timeout;
-        for _ in 1..MOST_CANARIES {
+        for _ in 0..MOST_CANARIES {
             let tried = self.try_canary(&mut connection, canary);
             if let Ok(tried) = tokio::time::timeout(timeout.into(), tried).await {
                 return self.elsewhere_is_fine(tried).map(|()| connection);
