@@ -54,7 +54,7 @@ pub struct Take<'l> {
     pub need: Need,
     /// Which bound of the limit decides.
     pub bound: Bound,
-    /// What a refusal of the plan does to this state.
+    /// What a refusal, of the plan or of this take, does to its state.
     pub refused: Refused,
     /// How recent the state must be.
     pub freshness: Freshness,
@@ -81,11 +81,12 @@ pub enum Need {
     /// Its refusal refuses the plan.
     #[default]
     Required,
-    /// Counted if it fits and the plan passes; refuses nothing. For shadow rules and marks.
+    /// Counted if it fits and the plan passes, or if it is charged anyway; refuses nothing. For shadow rules and
+    /// marks.
     Optional,
 }
 
-/// What a refused plan does to the state of a take.
+/// What a refusal does to the state of a take.
 ///
 /// ```
 /// assert_eq!(tidegate_core::Refused::default(), tidegate_core::Refused::Free);
@@ -247,8 +248,8 @@ impl<'l> Plan<'l> {
     }
 
     /// Decides all takes at one instant and counts all of them or none; `states` belong to them one by
-    /// one. When the plan is refused, only takes that are [`Refused::Charged`] count, and their answers
-    /// are as of after that.
+    /// one. What is refused, by the whole plan or by an optional take for itself, counts only where the take is
+    /// [`Refused::Charged`]; its answer is as of after that.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written};
@@ -308,7 +309,7 @@ impl<'l> Plan<'l> {
             let taken = take.limit.take(written, &ask);
             return (taken.decision, taken.receipt);
         }
-        if !passes && take.refused == Refused::Charged && take.fits_ever() {
+        if take.refused == Refused::Charged && take.fits_ever() {
             let receipt = take.limit.charge(written, &ask);
             let after = take.limit.decide(written, &ask);
             // What was judged stays judged; only when to come back is as of after the charge.
@@ -437,6 +438,24 @@ mod tests {
         }
         assert_eq!(large.peek(&states[1], Timestamp::EPOCH).remaining, 995);
         // One passed, one is owed: the debt is one capacity deep and no deeper.
+        assert!(!small.peek(&states[0], Timestamp::EPOCH).passes());
+    }
+
+    /// A rule in shadow must count as it would if it were not: what it refuses is owed there, too.
+    #[test]
+    fn an_optional_take_that_is_charged_goes_into_debt() {
+        let small = per_minute(1);
+        let shadow = Take {
+            need: Need::Optional,
+            refused: Refused::Charged,
+            ..Take::new(StateId(1), &small, Cost::ONE)
+        };
+        let mut states = [Written::empty(&small)];
+        let plan = plan(&[shadow]);
+        plan.take(Now::at(Timestamp::EPOCH), &mut states);
+        assert!(small.peek(&states[0], Timestamp::EPOCH).passes()); // full, and nothing owed
+        let second = plan.take(Now::at(Timestamp::EPOCH), &mut states);
+        assert!(second.passes && !second.decisions[0].passes());
         assert!(!small.peek(&states[0], Timestamp::EPOCH).passes());
     }
 

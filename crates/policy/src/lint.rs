@@ -379,14 +379,6 @@ fn pointless(rule: &Rule) -> Option<Problem> {
         );
         return Some(problem(rule.place, text));
     }
-    let refuses = rule.on_limit == OnLimit::Reject;
-    if rule.denied == Refused::Charged && !refuses {
-        let text = format!(
-            "rule `{}`: `denied: charged` has no effect, because it refuses nothing",
-            rule.name
-        );
-        return Some(problem(rule.place, text));
-    }
     None
 }
 
@@ -554,10 +546,6 @@ mod tests {
             (
                 "rules: [{ name: a, key: [ip], limits: [2/s] }, { name: b, key: [ip], limits: [9/min] }]",
                 "rule `b` is about the same requests and keys as `a` at 2:9",
-            ),
-            (
-                "rules: [{ name: a, key: [ip], limits: [2/s], denied: charged, on_limit: { flag: x } }]",
-                "`denied: charged` has no effect",
             ),
             (
                 "rules: [{ name: a, key: [ip], limits: [2/s], denied: charged, on_limit: { delay: { max_wait: 1s } } }]",

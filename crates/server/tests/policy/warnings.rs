@@ -17,10 +17,6 @@ const WARNED: [(&str, &str); 14] = [
         "2:48: warning: rule `b` is about the same requests and keys as `a` at 2:9",
     ),
     (
-        "rules: [{ name: a, key: [ip], limits: [1/s], denied: charged, on_limit: { flag: x } }]",
-        "2:9: warning: rule `a`: `denied: charged` has no effect",
-    ),
-    (
         "rules: [{ name: a, match: { pth: /a }, key: [ip], limits: [1/s] }]",
         "2:9: warning: rule `a`: `pth` is no attribute of `identity`; did you mean `path`?",
     ),

@@ -26,6 +26,7 @@ pub(super) async fn all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
         an_optional_take_refuses_nothing,
         a_refused_take_may_be_charged,
         a_cost_above_capacity_is_never_charged,
+        an_optional_take_may_be_charged,
         plans_of_one_call_are_decided_in_order,
         states_do_not_mix,
         a_peek_changes_nothing,
@@ -174,6 +175,16 @@ async fn a_refused_take_may_be_charged<S: Store>(rig: Rig<S>) {
     assert!(!refused.done.passes);
     assert_eq!(remaining(&rig, one(2, &large)).await, 7); // counted twice
     assert_eq!(remaining(&rig, one(3, &large)).await, 8); // once
+    assert!(!peek(&rig, cost(1, &small, 0)).await.passes()); // in debt
+}
+
+async fn an_optional_take_may_be_charged<S: Store>(rig: Rig<S>) {
+    rig.at(NOW);
+    let small = limit(1, 60, Algorithm::FIXED_WINDOW);
+    let shadow = Take { need: Need::Optional, refused: Refused::Charged, ..one(1, &small) };
+    assert!(take(&rig, &[shadow]).await.done.passes);
+    assert!(peek(&rig, cost(1, &small, 0)).await.passes()); // full, and nothing owed
+    assert!(take(&rig, &[shadow]).await.done.passes);
     assert!(!peek(&rig, cost(1, &small, 0)).await.passes()); // in debt
 }
 

@@ -101,7 +101,7 @@ for _, take in ipairs(takes) do
     add(take, math.min(take.weight, less(take.deepest, take.used)))
   elseif passes and take.fits then
     add(take, take.weight)
-  elseif not passes and take.charged and take.weight >= 0 then
+  elseif take.charged and take.weight >= 0 then
     add(take, math.min(take.weight, less(take.deepest, take.used)))
   end
 end
