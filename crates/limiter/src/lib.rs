@@ -51,7 +51,10 @@ mod verdict;
 
 pub use check::Check;
 pub use error::{CheckError, LimiterError, ReportError};
-pub use limiter::{Limiter, NamedLimit, NamedTake};
+pub use limiter::{
+    DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
+    DescriptorVerdict, Limiter, NamedLimit, NamedTake,
+};
 pub use receipt::{Receipt, Report};
 pub use stats::{RuleStats, Stats};
 pub use verdict::{DecidedBy, LimitReport, Priority, Verdict};

@@ -5,12 +5,17 @@
 //! ```
 
 mod decide;
+mod descriptors;
 mod local;
 mod named;
 mod operate;
 mod settle;
 
 pub(crate) use decide::Want;
+pub use descriptors::{
+    DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
+    DescriptorVerdict,
+};
 pub use named::{NamedLimit, NamedTake};
 
 use crate::check::Check;
@@ -26,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use tidegate_core::{Need, Span};
-use tidegate_policy::{Attributes, Policy};
+use tidegate_policy::{Attributes, Policy, Rule};
 use tidegate_store::{Clock, Memory, Secret, Store};
 
 /// How long a receipt can be settled, unless said otherwise.
@@ -64,6 +69,8 @@ pub(crate) struct Inner<S> {
     changing: Mutex<()>,
     /// Apart from `live`, because it changes every few moments.
     signals: ArcSwap<Signals>,
+    /// Stands where no rule has a say: for limits that callers name.
+    callers: Rule,
     /// Counts while the store is gone, for rules that say so.
     local: local::Local,
     pub(crate) queues: Queues,
@@ -132,6 +139,7 @@ impl<S: Store> Limiter<S> {
         let node = getrandom::u64().map_err(std::io::Error::other)?.max(1);
         let inner = Inner {
             store,
+            callers: Rule::of_callers(),
             local: local::Local::new(clock.clone()),
             clock,
             secret,

@@ -237,7 +237,7 @@ impl Verdict {
 }
 
 /// The worse of two outcomes; of two alike, the longer.
-fn worse(a: Outcome, b: Outcome) -> Outcome {
+pub(crate) fn worse(a: Outcome, b: Outcome) -> Outcome {
     match (a, b) {
         (Outcome::Deny(Retry::Never), _) | (_, Outcome::Deny(Retry::Never)) => {
             Outcome::Deny(Retry::Never)

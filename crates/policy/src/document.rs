@@ -101,6 +101,24 @@ pub struct Entry {
     pub node: Document,
 }
 
+/// How much of YAML is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// What people see at once.
+    Policy,
+    /// What files that were written for others may lean on: anchors, aliases and merge keys. A key that stands twice
+    /// (the last counts) and documents after the first (nobody reads them) are warned of.
+    Foreign,
+}
+
+/// A file as far as it can be read.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) document: Option<Document>,
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) warnings: Vec<Problem>,
+}
+
 /// A policy of twenty thousand rules fits; a file of gigabytes is not even read to its end.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 /// The parser takes a hundred bytes and more for each piece that it has read and not yet said.
@@ -109,6 +127,8 @@ const MOST_UNSAID: usize = 128 * 1024;
 pub(crate) const MOST_PROBLEMS: usize = 100;
 /// No part of the language is nested deeper than 8; twice that is a mistake or an attack.
 const DEEPEST: usize = 16;
+/// Files of others are trees, two levels of YAML for each of theirs.
+const DEEPEST_FOREIGN: usize = 128;
 /// Some twenty for each of twenty thousand rules; more would take more memory than a policy is worth.
 const MOST_NODES: usize = 400_000;
 
@@ -132,22 +152,44 @@ impl Document {
 
     /// Reads a file as far as it can be read, and says what is wrong with it.
     pub(crate) fn read(bytes: &[u8]) -> (Option<Self>, Vec<Problem>) {
+        let Read { document, problems, .. } = Self::read_as(bytes, Dialect::Policy);
+        (document, problems)
+    }
+
+    /// The same in another dialect.
+    pub(crate) fn read_as(bytes: &[u8], dialect: Dialect) -> Read {
+        let mut warnings = Vec::new();
         let text = match text(bytes) {
             Ok(text) => text,
-            Err(problem) => return (None, vec![problem]),
+            Err(problem) => return Read { document: None, problems: vec![problem], warnings },
         };
         let pace = Rc::new(Pace::default());
         pace.go_on();
         let parser = Parser::new_from_iter(Fed { chars: text.chars(), pace: Rc::clone(&pace) });
         let (problems, names) = (Vec::new(), HashMap::new());
-        let mut builder = Builder { parser, pace, problems, names, nodes: 0 };
-        match builder.file() {
-            Ok(document) => (Some(document), builder.problems),
-            Err(last) => {
-                builder.note(last);
-                (None, builder.problems)
-            }
-        }
+        let anchors = HashMap::new();
+        let mut builder =
+            Builder { parser, pace, dialect, problems, names, anchors, warnings: vec![], nodes: 0 };
+        let document = builder.file().map_err(|last| builder.note(last)).ok();
+        warnings.append(&mut builder.warnings);
+        Read { document, problems: builder.problems, warnings }
+    }
+}
+
+impl Document {
+    /// How many nodes it has, counted no further than `most`.
+    fn nodes(&self, most: usize) -> usize {
+        let below: &mut dyn Iterator<Item = &Self> = match &self.value {
+            Value::Nothing | Value::Text(..) => &mut std::iter::empty(),
+            Value::List(list) => &mut list.iter(),
+            Value::Map(map) => &mut map.iter().map(|entry| &entry.node),
+        };
+        below.fold(
+            1,
+            |count, node| {
+                if count > most { count } else { node.nodes(most).saturating_add(count) }
+            },
+        )
     }
 }
 
@@ -220,8 +262,12 @@ fn end_of(text: &str) -> Place {
 struct Builder<'t> {
     parser: Parser<'t, BufferedInput<Fed<'t>>>,
     pace: Rc<Pace>,
+    dialect: Dialect,
     /// What is wrong but can be read on past.
     problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+    /// What aliases stand for.
+    anchors: HashMap<usize, Document>,
     /// Every name that stands before a colon, once.
     names: HashMap<String, Rc<str>>,
     nodes: usize,
@@ -232,6 +278,12 @@ impl<'t> Builder<'t> {
     fn note(&mut self, problem: Problem) {
         if self.problems.len() <= MOST_PROBLEMS {
             self.problems.push(problem);
+        }
+    }
+
+    fn warn(&mut self, place: Place, text: impl AsRef<str>) {
+        if self.warnings.len() <= MOST_PROBLEMS {
+            self.warnings.push(problem(place, text));
         }
     }
 
@@ -248,6 +300,9 @@ impl<'t> Builder<'t> {
         loop {
             match self.next()? {
                 (Event::StreamStart | Event::DocumentStart(_), _) => {}
+                (Event::StreamEnd, place) if self.dialect == Dialect::Foreign => {
+                    return Ok(Document { place, value: Value::Nothing });
+                }
                 (Event::StreamEnd, place) => {
                     return Err(problem(
                         place,
@@ -268,6 +323,10 @@ impl<'t> Builder<'t> {
             match self.next()? {
                 (Event::DocumentEnd, _) => {}
                 (Event::StreamEnd, _) => return Ok(document),
+                (_, place) if self.dialect == Dialect::Foreign => {
+                    self.warn(place, "a second document; only the first of a file is read");
+                    return Ok(document);
+                }
                 (_, place) => {
                     return Err(problem(place, "a second document; a policy is one document"));
                 }
@@ -293,7 +352,7 @@ impl<'t> Builder<'t> {
             Some(Ok((event, span))) => Ok((event, place_of(&span.start))),
             // Brackets are counted ahead of their events, so the parser's own bound may speak first.
             Some(Err(error)) if error.info().contains("recursion limit") => {
-                Err(too_deep(place_of(error.marker())))
+                Err(too_deep(place_of(error.marker()), DEEPEST))
             }
             Some(Err(error)) if error.info().contains("unknown anchor") => {
                 let text = "a star begins an alias here; put quotes around the text";
@@ -309,21 +368,31 @@ impl<'t> Builder<'t> {
         if self.nodes > MOST_NODES {
             return Err(problem(place, format!("more than {MOST_NODES} values; split the policy")));
         }
-        if depth > DEEPEST {
-            return Err(too_deep(place));
+        let deepest = match self.dialect {
+            Dialect::Policy => DEEPEST,
+            Dialect::Foreign => DEEPEST_FOREIGN,
+        };
+        if depth > deepest {
+            return Err(too_deep(place, deepest));
         }
-        let value = match event {
+        let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.plain(place, anchor, tag.is_some());
-                scalar(&text, style)
+                // A tag that says that it is text is as good as quotes.
+                let says_text = tag.is_some_and(|tag| tag.suffix == "str");
+                let style = if says_text { ScalarStyle::DoubleQuoted } else { style };
+                (scalar(&text, style), anchor)
             }
             Event::SequenceStart(anchor, tag) => {
                 self.plain(place, anchor, tag.is_some());
-                Value::List(self.list(depth)?)
+                (Value::List(self.list(depth)?), anchor)
             }
             Event::MappingStart(anchor, tag) => {
                 self.plain(place, anchor, tag.is_some());
-                Value::Map(self.map(depth)?)
+                (Value::Map(self.map(depth)?), anchor)
+            }
+            Event::Alias(anchor) if self.dialect == Dialect::Foreign => {
+                return self.anchored(anchor, place);
             }
             Event::Alias(_) => {
                 return Err(problem(place, "an alias (`*name`); write out what it stands for"));
@@ -336,19 +405,38 @@ impl<'t> Builder<'t> {
             | Event::SequenceEnd
             | Event::MappingEnd => return Err(problem(place, "something is missing here")),
         };
-        Ok(Document { place, value })
+        let document = Document { place, value };
+        if anchor > 0 && self.dialect == Dialect::Foreign {
+            self.anchors.insert(anchor, document.clone());
+        }
+        Ok(document)
+    }
+
+    /// What an alias stands for. A file of aliases of aliases is as large as what it stands for.
+    fn anchored(&mut self, anchor: usize, place: Place) -> Result<Document, Problem> {
+        let found = self.anchors.get(&anchor);
+        let found = found.ok_or_else(|| problem(place, "an alias of what is not there yet"))?;
+        self.nodes = self.nodes.saturating_add(found.nodes(MOST_NODES));
+        if self.nodes > MOST_NODES {
+            let text = format!("its aliases stand for more than {MOST_NODES} values");
+            return Err(problem(place, text));
+        }
+        Ok(found.clone())
     }
 
     /// Complains of anchors and tags; what they stand on can still be read.
     fn plain(&mut self, place: Place, anchor: usize, tagged: bool) {
-        if anchor > 0 {
+        if anchor > 0 && self.dialect == Dialect::Policy {
             self.note(problem(
                 place,
                 "an anchor (`&name`); aliases are not read, so it is of no use",
             ));
         }
-        if tagged {
-            self.note(problem(place, "a tag (`!name`); tags are not read, remove it"));
+        let text = "a tag (`!name`); tags are not read, remove it";
+        match self.dialect {
+            Dialect::Policy if tagged => self.note(problem(place, text)),
+            Dialect::Foreign if tagged => self.warn(place, text),
+            Dialect::Policy | Dialect::Foreign => {}
         }
     }
 
@@ -372,20 +460,98 @@ impl<'t> Builder<'t> {
                 return Ok(entries);
             }
             let key = self.node(event, place, depth.saturating_add(1))?;
-            let Value::Text(name, _) = key.value else {
-                return Err(problem(place, "a key that is no word; write `name: value`"));
+            let name = match key.value {
+                Value::Text(name, _) => name,
+                Value::Nothing if self.dialect == Dialect::Foreign => "<nil>".to_owned(),
+                Value::Nothing | Value::List(_) | Value::Map(_) => {
+                    return Err(problem(place, "a key that is no word; write `name: value`"));
+                }
             };
             let (event, at) = self.next()?;
             let node = self.node(event, at, depth.saturating_add(1))?;
             let name = self.name(name);
-            if let Some(before) = seen.insert(Rc::clone(&name), place) {
-                let text =
-                    format!("`{}` stands here twice; it stood at {before} before", shown(&name));
-                self.note(problem(place, text));
+            if &*name == "<<" && self.dialect == Dialect::Foreign {
+                merge(&mut entries, node)?;
+                continue;
             }
-            entries.push(Entry { place, name, node });
+            let before = seen.insert(Rc::clone(&name), place);
+            let twice = before.map(|before| {
+                format!("`{}` stands here twice; it stood at {before} before", shown(&name))
+            });
+            let entry = Entry { place, name, node };
+            match (self.dialect, twice) {
+                (Dialect::Policy, twice) => {
+                    twice.into_iter().for_each(|text| self.note(problem(place, text)));
+                    entries.push(entry);
+                }
+                (Dialect::Foreign, twice) => {
+                    let found = lay_over(&mut entries, entry);
+                    if let (Some(text), Some(other)) = (twice, found) {
+                        match other {
+                            Kinds::Alike => self.warn(place, format!("{text}; the last counts")),
+                            Kinds::Different => self.note(problem(place, text)),
+                        }
+                    }
+                }
+            }
         }
     }
+}
+
+/// Whether two values of one key could be of the same kind.
+enum Kinds {
+    Alike,
+    Different,
+}
+
+/// Puts an entry into a map as later ones count in foreign files: maps are laid over one another, everything else takes the
+/// place of what was there. Answers whether there was something.
+fn lay_over(entries: &mut Vec<Entry>, entry: Entry) -> Option<Kinds> {
+    let Some(found) = entries.iter_mut().find(|found| found.name == entry.name) else {
+        entries.push(entry);
+        return None;
+    };
+    let kinds = match (&mut found.node.value, entry.node.value) {
+        (Value::Map(before), Value::Map(later)) => {
+            for entry in later {
+                lay_over(before, entry);
+            }
+            return Some(Kinds::Alike);
+        }
+        (before, later) => {
+            let alike = std::mem::discriminant(before) == std::mem::discriminant(&later)
+                || matches!(before, Value::Nothing)
+                || matches!(later, Value::Nothing);
+            *before = later;
+            if alike { Kinds::Alike } else { Kinds::Different }
+        }
+    };
+    found.place = entry.place;
+    Some(kinds)
+}
+
+/// Adds what a map takes over from others by `<<`, as if it stood there: what was said before gives way, and of several the
+/// first counts.
+fn merge(entries: &mut Vec<Entry>, from: Document) -> Result<(), Problem> {
+    let maps = match from.value {
+        Value::Map(map) => vec![map],
+        Value::List(list) => {
+            let map = |one: Document| match one.value {
+                Value::Map(map) => Ok(map),
+                Value::Nothing | Value::Text(..) | Value::List(_) => Err(no_map(one.place)),
+            };
+            list.into_iter().map(map).collect::<Result<_, _>>()?
+        }
+        Value::Nothing | Value::Text(..) => return Err(no_map(from.place)),
+    };
+    for entry in maps.into_iter().rev().flatten() {
+        lay_over(entries, entry);
+    }
+    Ok(())
+}
+
+fn no_map(place: Place) -> Problem {
+    problem(place, "`<<` takes over a map, or a list of them")
 }
 
 fn scalar(text: &str, style: ScalarStyle) -> Value {
@@ -406,8 +572,8 @@ fn narrow(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-fn too_deep(place: Place) -> Problem {
-    problem(place, format!("nested deeper than {DEEPEST}; no part of a policy is"))
+fn too_deep(place: Place, deepest: usize) -> Problem {
+    problem(place, format!("nested deeper than {deepest}; no part of a policy is"))
 }
 
 fn problem(place: Place, text: impl AsRef<str>) -> Problem {

@@ -22,7 +22,7 @@ use std::fmt;
 /// assert_eq!(values.pairs(), [("ip", "2001:db8::/64".into())]);
 /// # Ok::<(), tidegate_policy::AttributeError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Key {
     parts: Vec<Part>,
 }

@@ -13,11 +13,13 @@
 use crate::allowance::Allowance;
 use crate::attributes::Attributes;
 use crate::document::Problem;
+use crate::envoy::Descriptors;
 use crate::identity::Identity;
 use crate::index::Index;
 use crate::key::KeyValues;
 use crate::rule::Rule;
 use std::fmt;
+use std::sync::Arc;
 use tidegate_core::Timestamp;
 
 /// All rules of a file.
@@ -41,6 +43,8 @@ pub struct Policy {
     pub(crate) tiers: Tiers,
     pub(crate) rules: Vec<Rule>,
     pub(crate) index: Index,
+    /// For rules that descriptors find, and nothing else.
+    pub(crate) descriptors: Option<Arc<Descriptors>>,
 }
 
 /// The plans that customers are on.
@@ -92,7 +96,7 @@ pub struct PolicyError {
 impl Policy {
     pub(crate) fn new(identity: Identity, tiers: Tiers, rules: Vec<Rule>) -> Self {
         let index = Index::new(&rules);
-        Self { identity, tiers, rules, index }
+        Self { identity, tiers, rules, index, descriptors: None }
     }
 
     /// Reads a policy, or says everything that is wrong with it.

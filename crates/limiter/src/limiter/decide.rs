@@ -27,11 +27,11 @@ pub(super) const BY_CALLER: &str = "/take";
 
 /// One take of a plan, and where it comes from.
 pub(super) struct Asked<'l> {
-    number: usize,
+    pub(super) number: usize,
     pub(super) rule: &'l Rule,
-    limit: &'l RuleLimit,
+    pub(super) limit: &'l RuleLimit,
     pub(super) take: Take<'l>,
-    shadow: bool,
+    pub(super) shadow: bool,
 }
 
 /// The answers to the takes of a plan.
@@ -194,12 +194,10 @@ impl<S: Store> Limiter<S> {
             if want == Want::AtOnce && check.max_wait > Span::ZERO && asked.iter().any(may_wait) {
                 return None;
             }
-            let plan = match plan(&asked, check) {
-                Ok(plan) => plan,
+            let decided = match self.decided_at_once(&asked, check) {
+                Ok(decided) => decided,
                 Err(error) => return Some(Err(error)),
             };
-            let answer = plan.as_ref().and_then(|plan| self.inner.store.take_at_once(plan));
-            let decided = answer.map_or_else(Decided::by_policy, Decided::by_store);
             let receipt = self.receipt(&asked, &decided, check, want);
             (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
         };
@@ -211,29 +209,45 @@ impl<S: Store> Limiter<S> {
         let (entries, at, by, receipt) = {
             let attributes = self.concealed(&live, check.attributes);
             let asked = self.asked(&live, &attributes, check);
-            let decided = match plan(&asked, check)? {
-                None => Decided::by_policy(),
-                Some(plan) => {
-                    match self.inner.store.take(std::slice::from_ref(&plan)).await.pop() {
-                        Some(Ok(answer)) => {
-                            self.heard_from_store();
-                            Decided::by_store(answer)
-                        }
-                        Some(Err(StoreError::Partly(missing))) => {
-                            self.without_a_part(&asked, &missing, plan.max_wait()).await?
-                        }
-                        Some(Err(_)) | None => self.without_store(&asked, plan.max_wait())?,
-                    }
-                }
-            };
+            let decided = self.decided_later(&asked, check).await?;
             let receipt = self.receipt(&asked, &decided, check, want);
             (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
         };
         Ok(verdict(live, entries, by, at, receipt))
     }
 
+    /// Decides takes that a store in this process counts.
+    pub(super) fn decided_at_once(
+        &self,
+        asked: &[Asked<'_>],
+        check: &Check<'_>,
+    ) -> Result<Decided, CheckError> {
+        let plan = plan(asked, check)?;
+        let answer = plan.as_ref().and_then(|plan| self.inner.store.take_at_once(plan));
+        Ok(answer.map_or_else(Decided::by_policy, Decided::by_store))
+    }
+
+    /// Decides takes by a store that may be away, or a part of it.
+    pub(super) async fn decided_later(
+        &self,
+        asked: &[Asked<'_>],
+        check: &Check<'_>,
+    ) -> Result<Decided, CheckError> {
+        let Some(plan) = plan(asked, check)? else { return Ok(Decided::by_policy()) };
+        match self.inner.store.take(std::slice::from_ref(&plan)).await.pop() {
+            Some(Ok(answer)) => {
+                self.heard_from_store();
+                Ok(Decided::by_store(answer))
+            }
+            Some(Err(StoreError::Partly(missing))) => {
+                self.without_a_part(asked, &missing, plan.max_wait()).await
+            }
+            Some(Err(_)) | None => self.without_store(asked, plan.max_wait()),
+        }
+    }
+
     /// The takes that a request's rules ask for.
-    fn asked<'l>(
+    pub(super) fn asked<'l>(
         &self,
         live: &'l Live,
         attributes: &'l Attributes<'_>,
@@ -376,7 +390,7 @@ fn plan<'l>(asked: &[Asked<'l>], check: &Check<'_>) -> Result<Option<Plan<'l>>, 
     }))
 }
 
-fn takes<'l>(asked: &[Asked<'l>]) -> Few<Take<'l>> {
+pub(super) fn takes<'l>(asked: &[Asked<'l>]) -> Few<Take<'l>> {
     asked.iter().map(|asked| asked.take).collect()
 }
 
@@ -402,7 +416,7 @@ fn max_wait(asked: &[Asked<'_>]) -> Span {
     waits.min().unwrap_or(Span::from_nanos(u64::MAX))
 }
 
-fn entries(
+pub(super) fn entries(
     asked: &[Asked<'_>],
     decisions: impl IntoIterator<Item = Decision>,
 ) -> SmallVec<[Entry; 2]> {

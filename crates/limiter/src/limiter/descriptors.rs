@@ -1,0 +1,581 @@
+//! Several questions of one call, decided together: what Envoy asks.
+//!
+//! ```text
+//!   call ─┬─ (user, alice)             ──► 2/s, 500/h ─┐
+//!         ├─ (tenant, acme)            ──► 1000/min    ├─► one plan: all or none ──► a status for each, in order
+//!         └─ (path, /x) hits_addend 0  ──► 50/s        ┘
+//! ```
+//!
+//! By a policy, a descriptor is a request of its own: its entries are attributes, and every rule that applies has a say. By
+//! rule files of Envoy's reference service it meets one limit or none, as its tree says; there a name may stand twice,
+//! descriptors can replace each other, and those of `quota_mode` refuse only when all of them do. Either way a descriptor
+//! may bring a limit of its own, and give back instead of taking.
+
+use super::Limiter;
+use super::decide::{Asked, Decided, entries, takes};
+use crate::check::Check;
+use crate::error::CheckError;
+use crate::live::Live;
+use crate::verdict::{DecidedBy, Verdict, worse};
+use serde_json::{Map, Value};
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use tidegate_core::{Ask, Cost, Need, Outcome, Period, Plan, Refused, Retry, Span, Take, Written};
+use tidegate_policy::{AttributeError, Attributes, DescriptorRule, Met, RuleLimit, Unit};
+use tidegate_store::{LimitName, Part, ReceiptId, Settlement, Store};
+
+/// What is asked about one call: a domain, descriptors, and how much.
+#[derive(Clone, Copy, Debug)]
+pub struct DescriptorCall<'d> {
+    /// Whose rules; by a policy, the attribute `domain`.
+    pub domain: &'d str,
+    /// The questions.
+    pub descriptors: &'d [Descriptor<'d>],
+    /// What each costs that does not say so itself; 0 means 1.
+    pub hits: u32,
+    /// How long the caller waits for the answer, if it matters.
+    pub timeout: Option<Span>,
+    /// How long the caller can wait for its turn.
+    pub max_wait: Span,
+}
+
+/// One question of a call.
+#[derive(Clone, Debug, Default)]
+pub struct Descriptor<'d> {
+    /// Names and values, in order.
+    pub entries: SmallVec<[(&'d str, &'d str); 4]>,
+    /// A limit instead of those of the rules: so many a unit.
+    pub limit: Option<(u32, Unit)>,
+    /// What it costs. 0 charges nothing, and is refused only where more was charged than fits.
+    pub hits: Option<u64>,
+    /// What it costs is given back, as far as it was taken.
+    pub gives_back: bool,
+}
+
+/// The answer to a call.
+#[derive(Debug)]
+pub struct DescriptorVerdict {
+    /// What all limits said together.
+    pub verdict: Verdict,
+    /// What the rules that let it pass tell Envoy; empty when they tell nothing.
+    pub metadata: Map<String, Value>,
+    statuses: SmallVec<[Status; 2]>,
+}
+
+/// The answer to one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescriptorStatus<'v> {
+    /// Its limits refuse it.
+    pub over: bool,
+    /// The limit that says most; `None` when none applies.
+    pub limit: Option<DescribedLimit<'v>>,
+    /// How much remains of that; everything where it is `unlimited`.
+    pub remaining: u64,
+    /// When all is free again, or for a refusal when to come back.
+    pub reset: Option<Span>,
+}
+
+/// A limit in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescribedLimit<'v> {
+    /// How much.
+    pub amount: u64,
+    /// Per which unit of the protocol; `None` when it has no name there, such as 30 s.
+    pub unit: Option<Unit>,
+    /// What it is called: the rule of a policy, the `name` in a rule file.
+    pub name: &'v str,
+}
+
+/// Why a call cannot be decided.
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptorError {
+    /// A policy counts by names, and this one stands for two values.
+    #[error(
+        "descriptor {0}: the entry `{1}` is there twice; give its action another `descriptor_key`"
+    )]
+    Twice(usize, String),
+    /// The name of the call's domain.
+    #[error(
+        "descriptor {0}: an entry is called `domain`, as is the domain of the call; give its action another `descriptor_key`"
+    )]
+    Domain(usize),
+    /// An entry that a policy cannot take as an attribute.
+    #[error("descriptor {0}: {1}")]
+    Attribute(usize, AttributeError),
+    /// It cannot be decided.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+}
+
+/// Which answers belong to a descriptor.
+#[derive(Debug, Default)]
+struct Status {
+    over: bool,
+    /// The entry of the verdict that says most.
+    says: Option<usize>,
+    unlimited: bool,
+}
+
+/// What a descriptor meets.
+enum Meets<'l> {
+    Nothing,
+    Unlimited,
+    Rule(Met<'l>),
+    Own(&'l RuleLimit),
+    Rules(&'l Attributes<'l>),
+}
+
+/// The takes of a call, each once, and which of them are whose.
+#[derive(Default)]
+struct Together<'l> {
+    asked: SmallVec<[Asked<'l>; 2]>,
+    /// The number of a descriptor, and of a take.
+    whose: SmallVec<[(usize, usize); 4]>,
+}
+
+/// What states of rule files belong to; no rule of a policy is called so.
+const BY_DESCRIPTOR: &str = "/envoy/";
+
+impl<S: Store> Limiter<S> {
+    /// Decides the descriptors of a call: all of them pass, or none is counted (but where rules say that refusals count).
+    ///
+    /// ```
+    /// use tidegate::{Descriptor, DescriptorCall, Limiter, Policy, Span};
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules:
+    ///   - { name: per-user, key: [user], limits: [2/h] }
+    ///   - { name: per-tenant, key: [tenant], limits: [100/h] }")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let of = |entry| Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
+    /// let descriptors = [of(("user", "alice")), of(("tenant", "acme"))];
+    /// let call = DescriptorCall {
+    ///     domain: "web", descriptors: &descriptors, hits: 0, timeout: None, max_wait: Span::ZERO,
+    /// };
+    /// for passes in [true, true, false] {
+    ///     assert_eq!(limiter.check_descriptors(&call).await?.verdict.allowed(), passes);
+    /// }
+    /// let answer = limiter.check_descriptors(&call).await?;
+    /// let statuses: Vec<_> = answer.statuses().collect();
+    /// assert!(statuses[0].over && !statuses[1].over);
+    /// assert_eq!(statuses[1].remaining, 98); // a refused call burns nothing
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn check_descriptors(
+        &self,
+        call: &DescriptorCall<'_>,
+    ) -> Result<DescriptorVerdict, DescriptorError> {
+        let live = self.live();
+        let (entries, by, at, statuses, quota, metadata) = {
+            let limits = own_limits(call);
+            let attributes = attributes(&live, call)?;
+            let attributes: Vec<Cow<'_, Attributes<'_>>> =
+                attributes.iter().map(|one| self.concealed(&live, one)).collect();
+            let meets = meets(&live, call, &limits, &attributes);
+            let together = self.together(&live, call, &meets);
+            let nothing = Attributes::new();
+            let check = Check::new(&nothing).waiting(call.max_wait);
+            let check = Check { timeout: call.timeout, ..check };
+            let mut decided = match S::AT_ONCE {
+                true => self.decided_at_once(&together.asked, &check)?,
+                false => self.decided_later(&together.asked, &check).await?,
+            };
+            self.give_back(call, &together, &mut decided).await;
+            let entries = entries(&together.asked, decided.decisions);
+            let statuses = statuses(&meets, &together, &entries);
+            let quota = all_of_quota(&meets, &statuses);
+            let metadata = metadata(&meets, &statuses);
+            (entries, decided.by, decided.at, statuses, quota, metadata)
+        };
+        let by = if entries.is_empty() { DecidedBy::Policy } else { by };
+        let mut verdict = Verdict::fold(live, entries, by, at);
+        if quota {
+            let retry = retry_of_marked(&verdict);
+            verdict.outcome = worse(verdict.outcome, Outcome::Deny(retry));
+        }
+        self.count(&verdict);
+        Ok(DescriptorVerdict { verdict, metadata, statuses })
+    }
+
+    /// All takes of a call. Descriptors that draw from the same state are one take of what they cost together.
+    fn together<'l>(
+        &'l self,
+        live: &'l Live,
+        call: &DescriptorCall<'_>,
+        meets: &[Meets<'l>],
+    ) -> Together<'l> {
+        let mut together = Together::default();
+        for (number, (descriptor, meets)) in call.descriptors.iter().zip(meets).enumerate() {
+            let cost = descriptor.cost(call.hits);
+            match meets {
+                Meets::Nothing | Meets::Unlimited => {}
+                Meets::Rules(attributes) => {
+                    let check = Check::new(attributes).cost(cost);
+                    for asked in self.asked(live, attributes, &check) {
+                        together.push(number, asked);
+                    }
+                }
+                Meets::Own(limit) => {
+                    let asked = self.ask_own(call, descriptor, limit);
+                    together.push(number, asked);
+                }
+                Meets::Rule(met) => {
+                    if let Some(asked) = self.ask_rule_of_file(live, call, descriptor, met) {
+                        together.push(number, asked);
+                    }
+                }
+            }
+        }
+        together
+    }
+
+    fn ask_rule_of_file<'l>(
+        &self,
+        live: &'l Live,
+        call: &DescriptorCall<'_>,
+        descriptor: &Descriptor<'_>,
+        met: &Met<'l>,
+    ) -> Option<Asked<'l>> {
+        let DescriptorRule { number, limit, shadow, quota, .. } = met.rule;
+        let (limit, rule) = (limit.as_ref()?, live.policy.rules().get(*number)?);
+        let mut key: SmallVec<[(&str, &str); 4]> = descriptor.entries.iter().copied().collect();
+        for (at, pattern) in &met.shared {
+            if let Some((_, value)) = key.get_mut(*at) {
+                *value = pattern;
+            }
+        }
+        let optional = *shadow || *quota;
+        let take = Take {
+            need: if optional { Need::Optional } else { Need::Required },
+            refused: rule.denied(),
+            ..self.take_of(call, &key, limit, descriptor.cost(call.hits))
+        };
+        Some(Asked { number: *number, rule, limit, take, shadow: *shadow })
+    }
+
+    fn ask_own<'l>(
+        &'l self,
+        call: &DescriptorCall<'_>,
+        descriptor: &Descriptor<'_>,
+        limit: &'l RuleLimit,
+    ) -> Asked<'l> {
+        let take = self.take_of(call, &descriptor.entries, limit, descriptor.cost(call.hits));
+        let take = Take { refused: Refused::Charged, ..take };
+        Asked { number: usize::MAX, rule: &self.inner.callers, limit, take, shadow: false }
+    }
+
+    /// A take of what belongs to a domain, entries and a unit, whichever rule it was that spoke of them.
+    fn take_of<'l>(
+        &self,
+        call: &DescriptorCall<'_>,
+        key: &[(&str, &str)],
+        limit: &'l RuleLimit,
+        cost: Cost,
+    ) -> Take<'l> {
+        let name = limit.tag(|| {
+            let domain = format!("{BY_DESCRIPTOR}{}", call.domain);
+            LimitName::new(&domain, limit.id(), limit.limit()).0
+        });
+        let state = self.inner.secret.subject(key).state(LimitName(name));
+        Take::new(state, limit.limit(), cost)
+    }
+
+    /// Gives back what descriptors say, and looks how things stand then.
+    async fn give_back(
+        &self,
+        call: &DescriptorCall<'_>,
+        together: &Together<'_>,
+        decided: &mut Decided,
+    ) {
+        let giving = |(part, take): &(usize, usize)| {
+            let descriptor = call.descriptors.get(*part).filter(|one| one.gives_back)?;
+            let asked = together.asked.get(*take)?;
+            // As if it were taken now: so it is found where it would be counted now.
+            let ask = Ask::new(decided.at, Cost::new(descriptor.amount(call.hits)));
+            let receipt = asked.take.limit.charge(&mut Written::empty(asked.take.limit), &ask);
+            Some(Part { state: asked.take.state, limit: asked.take.limit, receipt })
+        };
+        let parts: SmallVec<[Part<'_>; 2]> = together.whose.iter().filter_map(giving).collect();
+        if parts.is_empty() {
+            return;
+        }
+        let id = ReceiptId(self.next_receipt());
+        let until = decided.at.after(Span::from_secs(1)).unwrap_or(decided.at);
+        let settlement = Settlement { id, until, parts: &parts };
+        // A store that is gone gets nothing back: it counts too much, never too little.
+        if self.inner.store.give_back(&settlement).await.is_err() {
+            return;
+        }
+        let Ok(plan) = Plan::new(takes(&together.asked), Span::ZERO) else { return };
+        let Ok(now) = self.inner.store.peek(&plan).await else { return };
+        for ((asked, decision), now) in
+            together.asked.iter().zip(decided.decisions.iter_mut()).zip(now)
+        {
+            if parts.iter().any(|part| part.state == asked.take.state) {
+                *decision = now;
+            }
+        }
+    }
+}
+
+// === what descriptors meet ===
+
+/// The limits that descriptors bring.
+fn own_limits(call: &DescriptorCall<'_>) -> Vec<Option<RuleLimit>> {
+    let limit = |descriptor: &Descriptor<'_>| {
+        let (amount, unit) = descriptor.limit?;
+        unit.limit(amount)
+    };
+    match call.descriptors.iter().any(|descriptor| descriptor.limit.is_some()) {
+        true => call.descriptors.iter().map(limit).collect(),
+        false => vec![],
+    }
+}
+
+/// Descriptors as attributes, where a policy decides.
+fn attributes<'d>(
+    live: &Live,
+    call: &DescriptorCall<'d>,
+) -> Result<Vec<Attributes<'d>>, DescriptorError> {
+    if live.policy.descriptors().is_some() {
+        return Ok(vec![]);
+    }
+    let numbered = call.descriptors.iter().enumerate();
+    numbered.map(|(number, descriptor)| of_entries(number, call.domain, descriptor)).collect()
+}
+
+fn of_entries<'d>(
+    number: usize,
+    domain: &'d str,
+    descriptor: &Descriptor<'d>,
+) -> Result<Attributes<'d>, DescriptorError> {
+    let mut attributes = Attributes::new();
+    let wrong = |error| DescriptorError::Attribute(number, error);
+    attributes.set("domain", domain).map_err(wrong)?;
+    for (at, (name, value)) in descriptor.entries.iter().enumerate() {
+        if *name == "domain" {
+            return Err(DescriptorError::Domain(number));
+        }
+        let earlier = descriptor.entries.get(..at).unwrap_or_default();
+        let (name, value) = attribute(name, value);
+        if earlier.iter().any(|(known, value)| attribute(known, value).0 == name) {
+            return Err(DescriptorError::Twice(number, name.to_owned()));
+        }
+        attributes.set(name, value).map_err(wrong)?;
+    }
+    Ok(attributes)
+}
+
+/// What Envoy calls an address, we call one too; a masked one is the first of its network.
+fn attribute<'d>(name: &'d str, value: &'d str) -> (&'d str, &'d str) {
+    match name {
+        "remote_address" => ("ip", value),
+        "masked_remote_address" => ("ip", value.split('/').next().unwrap_or(value)),
+        _ => (name, value),
+    }
+}
+
+/// What each descriptor meets.
+fn meets<'l>(
+    live: &'l Live,
+    call: &DescriptorCall<'_>,
+    limits: &'l [Option<RuleLimit>],
+    attributes: &'l [Cow<'l, Attributes<'l>>],
+) -> SmallVec<[Meets<'l>; 2]> {
+    let numbered = call.descriptors.iter().enumerate();
+    let Some(rules) = live.policy.descriptors() else {
+        let meets = |(number, _): (usize, &Descriptor<'_>)| match limits.get(number) {
+            Some(Some(limit)) => Meets::Own(limit),
+            Some(None) | None => {
+                attributes.get(number).map_or(Meets::Nothing, |found| Meets::Rules(found))
+            }
+        };
+        return numbered.map(meets).collect();
+    };
+    let known = rules.has(call.domain);
+    let mut meets: SmallVec<[Meets<'l>; 2]> = numbered
+        .map(|(number, descriptor)| match limits.get(number) {
+            Some(Some(limit)) if known => Meets::Own(limit),
+            Some(_) | None => {
+                rules.find(call.domain, &descriptor.entries).map_or(Meets::Nothing, Meets::Rule)
+            }
+        })
+        .collect();
+    step_back(&mut meets);
+    meets
+}
+
+/// Rules that others replace have no say, whichever comes first; and what is unlimited is not counted.
+fn step_back(meets: &mut [Meets<'_>]) {
+    let rule =
+        |meets: &Meets<'_>| matches!(meets, Meets::Rule(met) if !met.rule.replaces.is_empty());
+    if meets.iter().any(rule) {
+        let gone: SmallVec<[bool; 4]> = meets.iter().map(|one| is_replaced(one, meets)).collect();
+        for (meets, gone) in meets.iter_mut().zip(gone) {
+            // What is unlimited stays so: it never refused anything.
+            let limited = matches!(meets, Meets::Rule(met) if met.rule.limit.is_some());
+            if gone && limited {
+                *meets = Meets::Nothing;
+            }
+        }
+    }
+    for one in meets {
+        if matches!(one, Meets::Rule(met) if met.rule.limit.is_none()) {
+            *one = Meets::Unlimited;
+        }
+    }
+}
+
+fn is_replaced(one: &Meets<'_>, all: &[Meets<'_>]) -> bool {
+    let Meets::Rule(met) = one else { return false };
+    let name = &met.rule.name;
+    let replaces =
+        |other: &Meets<'_>| matches!(other, Meets::Rule(met) if met.rule.replaces.contains(name));
+    !name.is_empty() && all.iter().any(replaces)
+}
+
+// === what is answered ===
+
+/// What each descriptor is told: it is over where one of its limits refuses, and no mark or shadow does.
+fn statuses(
+    meets: &[Meets<'_>],
+    together: &Together<'_>,
+    entries: &[crate::verdict::Entry],
+) -> SmallVec<[Status; 2]> {
+    let status = |(number, meets): (usize, &Meets<'_>)| {
+        let own = together.whose.iter().filter(|(part, _)| *part == number);
+        let own = own.filter_map(|(_, take)| Some((*take, entries.get(*take)?)));
+        let quota = matches!(meets, Meets::Rule(met) if met.rule.quota && !met.rule.shadow);
+        let refuses = |entry: &crate::verdict::Entry| {
+            !entry.decision.passes() && (entry.need == Need::Required || quota)
+        };
+        let wait = |entry: &crate::verdict::Entry| match entry.decision.outcome {
+            Outcome::Deny(Retry::Never) => Span::from_nanos(u64::MAX),
+            Outcome::Deny(Retry::After(span)) => span,
+            Outcome::Allow | Outcome::Delay(_) => Span::ZERO,
+        };
+        let mut status =
+            Status { unlimited: matches!(meets, Meets::Unlimited), ..Status::default() };
+        let mut most = None;
+        for (take, entry) in own {
+            status.over |= refuses(entry);
+            // One that refuses says more than one that does not; then the longest wait, then the least left.
+            let says = (refuses(entry), wait(entry), std::cmp::Reverse(entry.decision.remaining));
+            if most.is_none_or(|most| says > most) {
+                (most, status.says) = (Some(says), Some(take));
+            }
+        }
+        status
+    };
+    meets.iter().enumerate().map(status).collect()
+}
+
+/// Whether there are descriptors of `quota_mode`, and all of them are over.
+fn all_of_quota(meets: &[Meets<'_>], statuses: &[Status]) -> bool {
+    let quota = |meets: &Meets<'_>| matches!(meets, Meets::Rule(met) if met.rule.quota);
+    let mut of_quota = meets.iter().zip(statuses).filter(|(meets, _)| quota(meets)).peekable();
+    of_quota.peek().is_some() && of_quota.all(|(_, status)| status.over)
+}
+
+/// What the rules that let a call pass tell; of two that say the same, the first.
+fn metadata(meets: &[Meets<'_>], statuses: &[Status]) -> Map<String, Value> {
+    let mut merged = Map::new();
+    for (meets, status) in meets.iter().zip(statuses) {
+        if let Meets::Rule(Met { rule: DescriptorRule { metadata: Some(metadata), .. }, .. }) =
+            meets
+            && !status.over
+        {
+            merge(&mut merged, metadata);
+        }
+    }
+    merged
+}
+
+fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
+    for (name, value) in from {
+        match (into.get_mut(name), value) {
+            (None, value) => _ = into.insert(name.clone(), value.clone()),
+            (Some(Value::Object(into)), Value::Object(from)) => merge(into, from),
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// When the first of those that refuse together lets go.
+fn retry_of_marked(verdict: &Verdict) -> Retry {
+    let waits = verdict.limits().filter(|limit| limit.need == Need::Optional && !limit.shadow);
+    let waits = waits.filter_map(|limit| match limit.decision.outcome {
+        Outcome::Deny(Retry::After(span)) => Some(span),
+        Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => None,
+    });
+    waits.min().map_or(Retry::Never, Retry::After)
+}
+
+// === impl Together ===
+
+impl<'l> Together<'l> {
+    fn push(&mut self, part: usize, asked: Asked<'l>) {
+        let known = self.asked.iter_mut().enumerate();
+        for (at, other) in known {
+            if other.take.state == asked.take.state {
+                let cost = other.take.cost.get().saturating_add(asked.take.cost.get());
+                other.take.cost = Cost::new(cost);
+                if asked.take.need == Need::Required {
+                    other.take.need = Need::Required;
+                }
+                return self.whose.push((part, at));
+            }
+        }
+        self.whose.push((part, self.asked.len()));
+        self.asked.push(asked);
+    }
+}
+
+// === impl Descriptor ===
+
+impl Descriptor<'_> {
+    /// What it asks for; nothing, where it gives back.
+    fn cost(&self, of_call: u32) -> Cost {
+        Cost::new(if self.gives_back { 0 } else { self.amount(of_call) })
+    }
+
+    fn amount(&self, of_call: u32) -> u64 {
+        self.hits.unwrap_or_else(|| u64::from(of_call).max(1))
+    }
+}
+
+// === impl DescriptorVerdict ===
+
+impl DescriptorVerdict {
+    /// A status for each descriptor, in order.
+    pub fn statuses(&self) -> impl ExactSizeIterator<Item = DescriptorStatus<'_>> {
+        self.statuses.iter().map(|status| self.status(status))
+    }
+
+    fn status(&self, status: &Status) -> DescriptorStatus<'_> {
+        let Some(entry) = status.says.and_then(|at| self.verdict.entries.get(at)) else {
+            let remaining = if status.unlimited { u64::MAX } else { 0 };
+            return DescriptorStatus { over: false, limit: None, remaining, reset: None };
+        };
+        let (policy, limit) = (&self.verdict.live.policy, entry.limit.limit());
+        let name = match policy.descriptors() {
+            Some(rules) => rules.name(entry.rule),
+            None => policy.rules().get(entry.rule).map(tidegate_policy::Rule::name),
+        };
+        let unit = match limit.period() {
+            Period::Every(span) => Unit::of(*span),
+            Period::Calendar(_) => None,
+        };
+        let limit = DescribedLimit { amount: limit.amount(), unit, name: name.unwrap_or_default() };
+        let reset = match entry.decision.outcome {
+            Outcome::Deny(Retry::After(span)) => Some(span),
+            Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => {
+                entry.decision.reset
+            }
+        };
+        let remaining = entry.decision.remaining;
+        DescriptorStatus { over: status.over, limit: Some(limit), remaining, reset }
+    }
+}

@@ -1,0 +1,158 @@
+//! Rule files of Envoy's reference rate limit service: what it accepts, refuses and finds, seen there and held to here.
+//!
+//! The few places where we mean to differ are named below, each with its reason.
+
+use std::fmt::Write;
+use tidegate_policy::{EnvoyFile, Met, Policy};
+
+const VERDICTS: &str = include_str!("envoy/verdicts.txt");
+const MATCHES: &str = include_str!("envoy/matches.txt");
+
+/// Files that the service accepts or refuses and we do not: title, and why.
+const OTHER_VERDICTS: [(&str, &str); 7] = [
+    ("requests_per_unit with an explicit int tag", TAGS),
+    ("requests_per_unit with a float tag", TAGS),
+    ("a binary value that is not base64", TAGS),
+    ("metadata with binary bytes that are not UTF-8", TAGS),
+    ("metadata that is wrong on a descriptor without a limit", TAGS),
+    ("a word with another tag", TAGS),
+    (
+        "a value of the wrong type before a good one",
+        "only the last of a key is looked at; it is warned of",
+    ),
+];
+const TAGS: &str = "tags, such as `!!int`, are not read; each is warned of";
+
+/// Requests that it finds another limit for: title, request, and why.
+const OTHER_MATCHES: [(&str, &str, &str); 15] = [
+    (PATTERN, "d a_b=c", JOINED),
+    (PATTERN, "d a_bc=", JOINED),
+    (PATTERN, "d a_b=", JOINED),
+    (EXACT, "d a_b=c", JOINED),
+    (EXACT, "d a_b_c=", JOINED),
+    (EXACT, "d x=y", JOINED),
+    ("a shared threshold found by another split of key and value", "d a_b=c", JOINED),
+    (LOST, "d under=", JOINED),
+    (LOST, "d detailed=1", NOT_LOST),
+    (LOST, "d tometric=1", NOT_LOST),
+    (LOST, "d outer=1,inner=2", NOT_LOST),
+    (LOST, "d wild=a1", NOT_LOST),
+    ("metadata", "d deep=1", "names in metadata stay as they are spelled"),
+    ("metadata", "d big=1", "the number is rounded only when it is sent"),
+    ("values that YAML reads as something else keep their spelling", "d k=hello", TAGS),
+];
+const PATTERN: &str = "the pattern is matched against key, underscore and value in one";
+const EXACT: &str = "an exact rule is found by another split of key and value";
+const LOST: &str = "metadata is lost where the name of the statistics changes";
+const JOINED: &str = "`a_b` with `c` is not `a` with `b_c`: nobody draws from another's counter";
+const NOT_LOST: &str = "what somebody wrote is told";
+
+/// Cases: what stands behind `=== `, and the lines below it.
+fn cases(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let first = text.find("\n=== ").map_or("", |at| &text[at + 1..]);
+    first.split("\n=== ").map(|case| {
+        let case = case.strip_prefix("=== ").unwrap_or(case);
+        case.split_once('\n').unwrap_or((case, ""))
+    })
+}
+
+/// The files of a case: one, or those behind `--- file NAME`.
+fn files(text: &str) -> Vec<(String, String)> {
+    if !text.contains("--- file ") {
+        return vec![("case.yaml".to_owned(), text.to_owned())];
+    }
+    let parts = text.split("--- file ").skip(1);
+    parts
+        .map(|part| {
+            let (name, text) = part.split_once('\n').unwrap_or((part, ""));
+            (name.trim().to_owned(), text.to_owned())
+        })
+        .collect()
+}
+
+fn read(files: &[(String, String)]) -> Result<Policy, String> {
+    let files: Vec<EnvoyFile<'_>> =
+        files.iter().map(|(name, text)| EnvoyFile { name, text: text.as_bytes() }).collect();
+    Policy::from_envoy(&files, false).map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_it_accepts_we_accept_and_what_it_refuses_we_refuse() {
+    let (mut wrong, mut count) = (String::new(), 0);
+    for (title, text) in cases(VERDICTS) {
+        let (verdict, name) = title.split_once(": ").unwrap();
+        let ours = read(&files(text));
+        let other = OTHER_VERDICTS.iter().any(|(known, _)| *known == name);
+        count += 1;
+        if ours.is_ok() != ((verdict == "accept") != other) {
+            let said = ours.err().unwrap_or_else(|| "accepted".to_owned());
+            writeln!(wrong, "{title}\n    {said}").unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count > 300, "{count} cases");
+}
+
+#[test]
+fn requests_find_what_they_find_there() {
+    let (mut wrong, mut count) = (String::new(), 0);
+    for (title, text) in cases(MATCHES) {
+        let requests = text.lines().filter(|line| line.starts_with("--- ") && line.contains("->"));
+        let file: Vec<&str> = text
+            .lines()
+            .take_while(|line| !(line.starts_with("--- ") && line.contains("->")))
+            .collect();
+        let policy = match read(&[("case.yaml".to_owned(), file.join("\n"))]) {
+            Ok(policy) => policy,
+            Err(error) => {
+                writeln!(wrong, "{title}: {error}").unwrap();
+                continue;
+            }
+        };
+        for request in requests {
+            let (asked, theirs) = request[4..].split_once(" ->").unwrap();
+            let (domain, entries) = asked.split_once(' ').unwrap_or((asked, ""));
+            let entries: Vec<(&str, &str)> = entries
+                .split(',')
+                .filter(|entry| !entry.is_empty())
+                .map(|entry| entry.split_once('=').unwrap())
+                .collect();
+            let ours = shown(policy.descriptors().unwrap().find(domain, &entries), &entries);
+            let other =
+                OTHER_MATCHES.iter().any(|(of, request, _)| (*of, *request) == (title, asked));
+            count += 1;
+            if (ours == theirs.trim()) == other {
+                writeln!(wrong, "{title}\n    {request}\n    ours {ours}").unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count > 200, "{count} requests");
+}
+
+/// A rule as the cases write it.
+fn shown(met: Option<Met<'_>>, entries: &[(&str, &str)]) -> String {
+    let Some(Met { rule, shared }) = met else { return "none".to_owned() };
+    let mut text = match &rule.limit {
+        None => "unlimited".to_owned(),
+        Some(limit) => format!("{}/{}", limit.limit().amount(), limit.id()),
+    };
+    for (is, word) in [(rule.shadow, " shadow"), (rule.quota, " quota")] {
+        text.push_str(if is { word } else { "" });
+    }
+    if !rule.name.is_empty() {
+        write!(text, " name={}", rule.name).unwrap();
+    }
+    if let Some(metadata) = &rule.metadata {
+        write!(text, " metadata={}", serde_json::Value::Object((**metadata).clone())).unwrap();
+    }
+    if !shared.is_empty() {
+        let value = |(at, (key, value)): (usize, &(&str, &str))| {
+            let pattern = shared.iter().find(|(number, _)| *number == at);
+            format!("{key}={}", pattern.map_or(*value, |(_, pattern)| pattern))
+        };
+        let entries: Vec<String> = entries.iter().enumerate().map(value).collect();
+        write!(text, " counter={}", entries.join(",")).unwrap();
+    }
+    text
+}
