@@ -11,7 +11,7 @@ mod wire;
 
 use crate::rig::{
     self, Options,
-    install::Programs,
+    install::{self, Programs},
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
     template::Keys,
@@ -80,7 +80,8 @@ Ours is `POST /v1/check` and `throttlecrab-server` is `POST /throttle`, both wit
 an empty 204: it parses no body and answers neither what remains nor when to come back.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let programs = Programs::found(options, "nginx", "nginx-light")?;
+    let programs = Programs::found(options)?;
+    install::provide("nginx", "nginx-light")?;
     let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }

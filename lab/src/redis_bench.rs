@@ -15,8 +15,7 @@ mod server;
 mod tasks;
 
 use crate::rig::{self, Options, install};
-use crate::rounds::{Line, median, write_section};
-use crate::say;
+use crate::rounds::{Line, median, tell_range, write_section};
 use raw::{Raw, Recorded};
 use server::{Counts, Server};
 use std::sync::Arc;
@@ -64,7 +63,7 @@ async fn measured(options: &Options) -> Result<Vec<String>, String> {
             let names = ["ours"].into_iter().chain(PEERS.iter().map(|peer| peer.name));
             names
                 .zip([&ours].into_iter().chain(&peers))
-                .for_each(|(name, rates)| tell_range(name, rates));
+                .for_each(|(name, rates)| tell_range(name, rates, "1/s"));
         }
         for (peer, rates) in PEERS.iter().zip(peers) {
             let (ours, peer_name) = (median(ours.clone()), peer.name);
@@ -79,13 +78,6 @@ async fn measured(options: &Options) -> Result<Vec<String>, String> {
         rows.push(line.print(options.json));
     }
     Ok(rows)
-}
-
-/// How far the rounds lie apart: where ranges overlap, a ratio of medians says little.
-fn tell_range(name: &str, rates: &[f64]) {
-    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = rates.iter().copied().fold(0.0, f64::max);
-    say(&format!("{name:28} rounds from {least:.0} to {most:.0} 1/s"));
 }
 
 // === takes ===

@@ -12,7 +12,7 @@ mod wire;
 
 use crate::rig::{
     self, Options,
-    install::Programs,
+    install::{self, Programs},
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
     template::Keys,
@@ -78,7 +78,8 @@ a token bucket by `EVALSHA`, the same limit. `redis-incr` and `redis-get` limit 
 command that writes, or reads, one key; it runs without files.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let programs = Programs::found(options, "redis-server", "redis-server")?;
+    let programs = Programs::found(options)?;
+    install::provide("redis-server", "redis-server")?;
     let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }

@@ -67,6 +67,18 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
+/// The least and the most of them.
+pub(crate) fn range(values: &[f64]) -> (f64, f64) {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    (least, values.iter().copied().fold(0.0, f64::max))
+}
+
+/// How far the rounds lie apart: where ranges overlap, a ratio of medians says little.
+pub(crate) fn tell_range(name: &str, values: &[f64], unit: &str) {
+    let (least, most) = range(values);
+    say(&format!("{name:28} rounds from {least:.0} to {most:.0} {unit}"));
+}
+
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people")]
 pub(crate) fn float(n: u64) -> f64 {
     n as f64

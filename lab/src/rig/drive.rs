@@ -23,8 +23,14 @@ pub(crate) trait Talk {
     /// What is sent next.
     fn ask(&mut self) -> &[u8];
 
-    /// Takes what has arrived; when the answer is whole, how many passed and how many were refused.
+    /// Takes what has arrived; when the answer is whole, how many passed and how many were refused. Whoever has several requests
+    /// in flight tells of each answer, and is asked for the next request while others are still to come.
     fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String>;
+
+    /// Whether, after an answer, others are still to come, which are waited for even when nothing is sent any more.
+    fn is_owed(&self) -> bool {
+        false
+    }
 }
 
 /// A connection, and where it stands.
@@ -161,7 +167,9 @@ impl<T: Talk> Driver<T> {
         self.heard = now;
         connection.asked = false;
         self.tally.note(passed, refused, connection.turns.answered(now));
-        connection.send(now)
+        connection.send(now)?;
+        connection.asked |= connection.talk.is_owed();
+        Ok(())
     }
 }
 
@@ -195,6 +203,7 @@ mod tests {
     use crate::rig::schedule::Pace;
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::sync::mpsc;
     use std::thread;
 
     /// Says one byte, and hears one that passed or was refused.
@@ -252,6 +261,55 @@ mod tests {
         // Each connection sends at least once, and how often besides is up to the machine.
         assert!(tally.refused >= 3 && tally.passed == 0);
         assert_eq!(tally.latency.len(), tally.refused);
+    }
+
+    /// Has five bytes in flight, and lets the server know when it has heard one.
+    struct Five {
+        in_flight: usize,
+        heard: mpsc::Sender<()>,
+    }
+
+    impl Talk for Five {
+        fn ask(&mut self) -> &[u8] {
+            let missing = 5usize.checked_sub(self.in_flight).unwrap();
+            self.in_flight = 5;
+            &b"?????"[..missing]
+        }
+
+        fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
+            assert_eq!(bytes, b"y");
+            self.in_flight = self.in_flight.checked_sub(1).unwrap();
+            self.heard.send(()).unwrap();
+            Ok(Some((1, 0)))
+        }
+
+        fn is_owed(&self) -> bool {
+            self.in_flight > 0
+        }
+    }
+
+    /// The end comes with the first answer; the others are sent one by one, each when the one before was heard.
+    #[test]
+    fn whoever_has_several_in_flight_hears_the_answers_to_all() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (heard, was_heard) = mpsc::channel();
+        let serving = thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            stream.read_exact(&mut [0; 5]).unwrap();
+            for _ in 0..5 {
+                stream.write_all(b"y").unwrap();
+                // Nobody is there any more if it did not wait.
+                let _ = was_heard.recv();
+            }
+        });
+        let length = Duration::from_nanos(1);
+        let schedule = Schedule { connections: 1, pace: Pace::Closed, length };
+        let five = |_| Five { in_flight: 0, heard: heard.clone() };
+        let tally = drive(address, &schedule, five).unwrap();
+        drop(heard);
+        assert_eq!(tally.passed, 5);
+        serving.join().unwrap();
     }
 
     #[test]

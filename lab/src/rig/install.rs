@@ -13,12 +13,9 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Finds all, and installs those of others that are missing, among them a program of a package of Debian.
-    pub(crate) fn found(options: &Options, program: &str, package: &str) -> Result<Self, String> {
-        let tidegate = tidegate(options.tidegate.as_deref())?;
-        let throttlecrab = throttlecrab()?;
-        provide(program, package)?;
-        Ok(Self { tidegate, throttlecrab })
+    /// Finds both, and installs what is not ours if it is missing.
+    pub(crate) fn found(options: &Options) -> Result<Self, String> {
+        Ok(Self { tidegate: tidegate(options.tidegate.as_deref())?, throttlecrab: throttlecrab()? })
     }
 }
 

@@ -32,15 +32,20 @@ impl Template {
     /// The requests of the keys that are drawn, in place of those before.
     pub(crate) fn of(&mut self, mut draw: impl FnMut() -> u32) -> &[u8] {
         for request in self.bytes.chunks_exact_mut(self.width) {
-            let mut rest = draw();
-            for place in &self.digits {
-                if let Some(byte) = request.get_mut(*place) {
-                    *byte = u8::try_from(rest % 10).unwrap_or(0) | b'0';
-                }
-                rest /= 10;
-            }
+            write_digits(request, &self.digits, draw());
         }
         &self.bytes
+    }
+}
+
+/// Writes the digits of a key's number to their places, of which the last one is first.
+pub(crate) fn write_digits(request: &mut [u8], places: &[usize], key: u32) {
+    let mut rest = key;
+    for place in places {
+        if let Some(byte) = request.get_mut(*place) {
+            *byte = u8::try_from(rest % 10).unwrap_or(0) | b'0';
+        }
+        rest /= 10;
     }
 }
 
