@@ -107,6 +107,7 @@ bench: ## Measure decisions, the table and a full check and the server against t
 	$(CARGO) build --quiet --release -p tidegate-server
 	$(CARGO) run --quiet --release -p tidegate-lab -- http --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- resp --write
+	$(CARGO) run --quiet --release -p tidegate-lab -- grpc --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- redis --write
 
 fmt: ## Format the source

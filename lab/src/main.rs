@@ -3,6 +3,7 @@
 mod core_bench;
 mod embedded;
 mod flood;
+mod grpc_bench;
 mod http_bench;
 mod mutants;
 mod policy_bench;
@@ -32,6 +33,8 @@ enum Experiment {
     Embedded(embedded::Options),
     /// A hundred million strangers through a budget of 256 MiB.
     Flood(flood::Options),
+    /// A check over gRPC, against `throttlecrab-server`, which it installs; or any rate limit service at an address.
+    Grpc(grpc_bench::Options),
     /// A check over HTTP, against `throttlecrab-server` and nginx; installs both.
     Http(rig::Options),
     /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Experiment::Core(options) => core_bench::run(&options),
         Experiment::Embedded(options) => embedded::run(&options),
         Experiment::Flood(options) => flood::run(&options),
+        Experiment::Grpc(options) => grpc_bench::run(&options),
         Experiment::Http(options) => http_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
         Experiment::Redis(options) => redis_bench::run(&options),

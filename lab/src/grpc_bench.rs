@@ -1,0 +1,197 @@
+//! A check over gRPC: what Envoy asks of a rate limit service, against what `throttlecrab-server` is asked over the same protocol.
+//!
+//! ```text
+//! 50 connections × 10 calls in flight: for each answer another call, at once
+//! ```
+//!
+//! Both run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured stands still,
+//! for even an idle server does something ten times a second that others feel. The generator takes its share of the processors
+//! from whoever is measured, about as much for each call; so a ratio is nearer to 1 than the servers alone would make it. That is
+//! why it writes and reads the frames of HTTP/2 itself; it was seen to take a seventh of the time that `throttlecrab-server` takes.
+//!
+//! With `--address` it asks any other server that Envoy could ask.
+
+mod elsewhere;
+mod faults;
+mod frames;
+mod hpack;
+mod load;
+mod message;
+mod servers;
+mod session;
+
+use crate::rig::{
+    self,
+    install::Programs,
+    schedule::{Pace, Schedule},
+    tally::{Figure, Tally},
+    template::Keys,
+};
+use crate::rounds::{Line, median, tell_range, write_section};
+use clap::Args;
+use faults::Faults;
+use load::Asker;
+use servers::{Limits, Running, Server};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// What this experiment takes from the command line.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    rig: rig::Options,
+    /// Asks the rate limit service at this HOST:PORT, and nobody else; prints its rate.
+    #[arg(long, conflicts_with = "write")]
+    address: Option<String>,
+    /// The domain that it is asked in.
+    #[arg(long, requires = "address", default_value = servers::DOMAIN)]
+    domain: String,
+    /// An entry of the descriptor, as key=value; each # is a digit of a random number.
+    #[arg(long, requires = "address", default_values_t = [format!("{}={}", servers::ENTRY, servers::KEY)])]
+    descriptor: Vec<String>,
+}
+
+const CONNECTIONS: u32 = 50;
+
+/// What is measured.
+struct Case {
+    name: &'static str,
+    limits: Limits,
+    keys: NonZeroU32,
+    /// How many calls each connection has in flight.
+    depth: usize,
+    pace: Pace,
+    figures: &'static [Figure],
+}
+
+impl Case {
+    /// Whether it can be measured where limits are somebody else's.
+    fn is_everywhere(&self) -> bool {
+        self.limits == Limits::Generous
+    }
+}
+
+/// As many as `throttlecrab-server` has room for unless told otherwise.
+const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
+/// So few that each is refused soon.
+const FEW: NonZeroU32 = NonZeroU32::new(1_000).unwrap();
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "grpc-check-50x10",
+        limits: Limits::Generous,
+        keys: MANY,
+        depth: 10,
+        pace: Pace::Closed,
+        figures: &RATE,
+    },
+    Case {
+        name: "grpc-refused-50x10",
+        limits: Limits::Strict,
+        keys: FEW,
+        depth: 10,
+        pace: Pace::Closed,
+        figures: &RATE,
+    },
+    Case {
+        name: "grpc-open-5000-50c",
+        limits: Limits::Generous,
+        keys: MANY,
+        // Latency counts from when a call was due, so each waits for the one before.
+        depth: 1,
+        pace: Pace::Open { apart: Duration::from_micros(200) },
+        figures: &LATENCIES,
+    },
+];
+
+const RATE: [Figure; 1] = [Figure { suffix: "", unit: "1/s", of: Tally::rate }];
+const LATENCIES: [Figure; 2] = [
+    Figure { suffix: "-p50", unit: "µs", of: |tally| tally.micros(0.5) },
+    Figure { suffix: "-p99", unit: "µs", of: |tally| tally.micros(0.99) },
+];
+
+const TITLE: &str = "A check over gRPC";
+const TEXT: &str = "\
+Unary calls, 50 connections, server and generator on one machine; medians of alternating rounds.
+`grpc-check`: 100,000 addresses in random order, a million a second each, so that nothing is refused; each connection has 10 calls in
+flight, and for each answer makes another. `grpc-refused`: 1,000 addresses that have used up what they may. `grpc-open-5000`: 5,000 calls
+a second at fixed instants, latency from when a call was due (a ratio below 1 is ours being quicker).
+
+Ours is `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`, one descriptor with `remote_address`, and the policy has one rule by
+that address; `throttlecrab-server` is `throttlecrab.RateLimiter/Throttle`, whose calls carry the limit.";
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    if let Some(address) = &options.address {
+        return rig::run(elsewhere::measured(options, address));
+    }
+    let options = &options.rig;
+    let programs = Programs::found(options)?;
+    let rows = rig::run(measured(options, &programs))?;
+    if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
+}
+
+async fn measured(options: &rig::Options, programs: &Programs) -> Result<Vec<String>, String> {
+    let mut rows = Vec::new();
+    for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
+        let [ours, (server, theirs)] = tallies(case, options, programs).await?;
+        for figure in case.figures {
+            let values = |tallies: &[Tally]| tallies.iter().map(figure.of).collect::<Vec<f64>>();
+            let (ours, theirs) = (values(&ours.1), values(&theirs));
+            if !options.json {
+                tell_range("ours", &ours, figure.unit);
+                tell_range(server.name(), &theirs, figure.unit);
+            }
+            let line = Line {
+                bench: "grpc",
+                case: &format!("{}{}", case.name, figure.suffix),
+                ours: median(ours),
+                peer: median(theirs),
+                peer_name: server.name(),
+                unit: figure.unit,
+            };
+            rows.push(line.print(options.json));
+        }
+    }
+    Ok(rows)
+}
+
+/// The rounds of each server, of which the first, in which it warms up, is left out.
+async fn tallies(
+    case: &Case,
+    options: &rig::Options,
+    programs: &Programs,
+) -> Result<[(Server, Vec<Tally>); 2], String> {
+    let mut running = Vec::new();
+    for server in Server::ALL {
+        running.push(Running::start(server, case.limits, programs).await?);
+    }
+    let mut tallies = Server::ALL.map(|server| (server, Vec::new()));
+    for round in 0..=options.rounds {
+        for (running, (_, tallies)) in running.iter().zip(&mut tallies) {
+            let told = |error| format!("{}: {error}", running.server.name());
+            let tally = measure(case, running, options.seconds).await.map_err(told)?;
+            if round > 0 {
+                tallies.push(tally);
+            }
+        }
+    }
+    Ok(tallies)
+}
+
+/// One server in one round, in which no call may fail.
+async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
+    let _awake = running.process.awake();
+    let address = running.process.address;
+    let (question, faults) = (running.server.question(address, case.limits), Faults::default());
+    let (depth, keys, noted) = (case.depth, case.keys, faults.clone());
+    let asker = move |number| Asker::new(&question, Keys::new(keys, number), depth, noted.clone());
+    let tally = rig::load(address, schedule(case, seconds), asker).await?;
+    faults.told().map_or(Ok(()), Err)?;
+    case.limits.kept(&tally)?;
+    Ok(tally)
+}
+
+fn schedule(case: &Case, seconds: u64) -> Schedule {
+    let length = Duration::from_secs(seconds);
+    Schedule { connections: CONNECTIONS, pace: case.pace, length }
+}

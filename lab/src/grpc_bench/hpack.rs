@@ -1,0 +1,421 @@
+//! As much of HPACK as a generator needs: fields that are written once, and of those that come, two numbers.
+//!
+//! A block of fields is a row of these, told apart by their first bits:
+//!
+//! ```text
+//! 1 index                  a field that both sides know
+//! 01 name, value           a field that both put into their table, so that next time it is an index
+//! 0000 or 0001 name, value a field for once
+//! 001 size                 the table is to have this size from now on
+//! ```
+//!
+//! Of an answer `:status` and `grpc-status` matter, but what an index means depends on all that was in the blocks before; so the
+//! table is kept, of every field with its size and, where it is one of the two, its number. After the first answer nearly every
+//! field is an index, which costs a look into the table; texts are decoded when they come, which is rare.
+
+use std::collections::VecDeque;
+
+// === writing ===
+
+/// Fields that the server knows by themselves: `:method POST` and `:scheme http`.
+const POST_HTTP: [u8; 2] = [0x83, 0x86];
+/// Fields that the server is told to remember.
+const REMEMBERED: u8 = 4;
+
+/// The head of the first call of a connection, whose fields the server remembers.
+pub(crate) fn first_head(path: &str, authority: &str) -> Vec<u8> {
+    let mut block = POST_HTTP.to_vec();
+    // The names of the first three have numbers: 1, 4 and 31.
+    for (name, value) in
+        [([0x41].as_slice(), authority), (&[0x44], path), (&[0x5f], "application/grpc")]
+    {
+        block.extend_from_slice(name);
+        text(&mut block, value);
+    }
+    block.push(0x40);
+    text(&mut block, "te");
+    text(&mut block, "trailers");
+    block
+}
+
+/// The head of every other call: the same fields by their places in the table, which begins behind 61 that all know. What was
+/// told last stands first there, and is said last here: fields with a colon go before others.
+pub(crate) fn next_head() -> Vec<u8> {
+    let places = (0..REMEMBERED).rev().map(|place| 0x80 | 62u8.saturating_add(place));
+    POST_HTTP.into_iter().chain(places).collect()
+}
+
+fn text(block: &mut Vec<u8>, text: &str) {
+    integer(block, 0x7f, text.len());
+    block.extend_from_slice(text.as_bytes());
+}
+
+/// A number that begins in the low bits of a byte and goes on in others where it is too large for them.
+fn integer(block: &mut Vec<u8>, low: u8, value: usize) {
+    match u8::try_from(value) {
+        Ok(small) if small < low => block.push(small),
+        _ => {
+            block.push(low);
+            varint(block, value.saturating_sub(low.into()));
+        }
+    }
+}
+
+/// Seven bits in each byte, the lowest first.
+pub(crate) fn varint(bytes: &mut Vec<u8>, mut value: usize) {
+    while value > 0x7f {
+        bytes.push(u8::try_from(value & 0x7f).unwrap_or(0) | 0x80);
+        value >>= 7;
+    }
+    bytes.push(u8::try_from(value).unwrap_or(0));
+}
+
+// === reading ===
+
+/// What the fields of a block say, as far as it matters.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Statuses {
+    pub(crate) http: Option<u16>,
+    pub(crate) grpc: Option<u16>,
+}
+
+/// Reads one block after another, as they come over a connection.
+pub(crate) struct Fields {
+    /// What the server told us to remember, the newest first.
+    table: VecDeque<Field>,
+    /// What the fields in it count, and what they may.
+    size: usize,
+    limit: usize,
+    huffman: Huffman,
+}
+
+/// The size of the table unless somebody asks for another, which we do not.
+const TABLE: usize = 4096;
+
+/// What is kept of a field.
+#[derive(Debug, Clone, Copy)]
+struct Field {
+    name: Name,
+    /// The number that its value is, if it is one and matters.
+    value: Option<u16>,
+    /// What it counts in the table.
+    size: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Name {
+    of: Of,
+    length: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    HttpStatus,
+    GrpcStatus,
+    Other,
+}
+
+impl Fields {
+    pub(crate) fn new() -> Self {
+        Self { table: VecDeque::new(), size: 0, limit: TABLE, huffman: Huffman::new() }
+    }
+
+    /// Reads a block; `None` when it is none, after which no other can be read either.
+    pub(crate) fn read(&mut self, block: &[u8]) -> Option<Statuses> {
+        let (mut statuses, mut rest) = (Statuses::default(), Bytes(block));
+        while let Some(first) = rest.0.first().copied() {
+            let field = if first & 0x80 != 0 {
+                self.known(rest.integer(0x7f)?)?
+            } else if first & 0x40 != 0 {
+                let field = self.literal(&mut rest, 0x3f)?;
+                self.remember(field);
+                field
+            } else if first & 0x20 != 0 {
+                self.limit = rest.integer(0x1f)?.min(TABLE);
+                self.shrink(0);
+                continue;
+            } else {
+                self.literal(&mut rest, 0x0f)?
+            };
+            match field.name.of {
+                Of::HttpStatus => statuses.http = field.value,
+                Of::GrpcStatus => statuses.grpc = field.value,
+                Of::Other => {}
+            }
+        }
+        Some(statuses)
+    }
+
+    /// The field of such an index: those that everybody knows, then the table.
+    fn known(&self, index: usize) -> Option<Field> {
+        match index.checked_sub(KNOWN.len().saturating_add(1)) {
+            Some(place) => self.table.get(place).copied(),
+            None => {
+                let name = known_name(index)?;
+                let place = index.saturating_sub(STATUSES.0);
+                let value = STATUSES.1.get(place).copied().filter(|_| name.of == Of::HttpStatus);
+                Some(Field { name, value, size: 0 })
+            }
+        }
+    }
+
+    /// A field in words, whose name may be that of a field that is known.
+    fn literal(&self, rest: &mut Bytes<'_>, low: u8) -> Option<Field> {
+        let name = match rest.integer(low)? {
+            0 => {
+                let text = self.text(rest)?;
+                let of = match &*text {
+                    b":status" => Of::HttpStatus,
+                    b"grpc-status" => Of::GrpcStatus,
+                    _ => Of::Other,
+                };
+                Name { of, length: text.len() }
+            }
+            index => self.known(index)?.name,
+        };
+        let text = self.text(rest)?;
+        let number = || str::from_utf8(&text).ok()?.parse().ok();
+        let value = if name.of == Of::Other { None } else { number() };
+        // What a field counts beyond its letters is in the standard.
+        let size = name.length.saturating_add(text.len()).saturating_add(32);
+        Some(Field { name, value, size })
+    }
+
+    fn text(&self, rest: &mut Bytes<'_>) -> Option<Vec<u8>> {
+        let packed = rest.0.first()? & 0x80 != 0;
+        let length = rest.integer(0x7f)?;
+        let bytes = rest.take(length)?;
+        if packed { self.huffman.unpacked(bytes) } else { Some(bytes.to_vec()) }
+    }
+
+    fn remember(&mut self, field: Field) {
+        self.shrink(field.size);
+        // One that is larger than the table only empties it.
+        if field.size <= self.limit {
+            self.table.push_front(field);
+            self.size = self.size.saturating_add(field.size);
+        }
+    }
+
+    /// Forgets the oldest until there is room.
+    fn shrink(&mut self, room: usize) {
+        while self.size.saturating_add(room) > self.limit {
+            let Some(oldest) = self.table.pop_back() else { return };
+            self.size = self.size.saturating_sub(oldest.size);
+        }
+    }
+}
+
+/// What is left of a block.
+struct Bytes<'b>(&'b [u8]);
+
+impl<'b> Bytes<'b> {
+    fn take(&mut self, length: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// A number that begins in the low bits of the next byte.
+    fn integer(&mut self, low: u8) -> Option<usize> {
+        let first = self.take(1)?.first()? & low;
+        if first < low {
+            return Some(first.into());
+        }
+        let mut value = 0usize;
+        // Nothing here has more than 28 bits.
+        for shift in [0, 7, 14, 21] {
+            let byte = self.take(1)?.first().copied()?;
+            value |= usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return value.checked_add(low.into());
+            }
+        }
+        None
+    }
+}
+
+/// The statuses that everybody knows, and the index of the first.
+const STATUSES: (usize, [u16; 7]) = (8, [200, 204, 206, 304, 400, 404, 500]);
+
+/// How long the names of the fields that everybody knows are, by index from 1: it is all that counts of them, but for `:status`.
+const KNOWN: [u8; 61] = [
+    10, 7, 7, 5, 5, 7, 7, 7, 7, 7, 7, 7, 7, 7, 14, 15, 15, 13, 6, 27, 3, 5, 13, 13, 19, 16, 16, 14,
+    16, 13, 12, 6, 4, 4, 6, 7, 4, 4, 8, 17, 13, 8, 19, 13, 4, 8, 12, 18, 19, 5, 7, 7, 11, 6, 10,
+    25, 17, 10, 4, 3, 16,
+];
+
+fn known_name(index: usize) -> Option<Name> {
+    let length = KNOWN.get(index.checked_sub(1)?)?;
+    let statuses = STATUSES.0..STATUSES.0.saturating_add(STATUSES.1.len());
+    let of = if statuses.contains(&index) { Of::HttpStatus } else { Of::Other };
+    Some(Name { of, length: (*length).into() })
+}
+
+// === packed texts ===
+
+/// HPACK's Huffman code. It is a canonical one: codes of one length follow each other as their symbols do, so that the lengths
+/// tell all of it.
+struct Huffman {
+    /// For each length its first code, how many have it, and where their symbols begin.
+    lengths: Vec<Codes>,
+    /// All symbols, those of the shortest codes first.
+    symbols: Vec<usize>,
+}
+
+struct Codes {
+    first: u32,
+    many: u32,
+    place: usize,
+}
+
+impl Huffman {
+    fn new() -> Self {
+        let (mut lengths, mut symbols) = (Vec::new(), Vec::new());
+        let mut next = 0u32;
+        for length in 0..=LONGEST_CODE {
+            let place = symbols.len();
+            let these = LENGTHS.iter().enumerate().filter(|(_, its)| **its == length);
+            symbols.extend(these.map(|(symbol, _)| symbol));
+            let many = u32::try_from(symbols.len().saturating_sub(place)).unwrap_or(0);
+            lengths.push(Codes { first: next, many, place });
+            next = next.wrapping_add(many) << 1;
+        }
+        Self { lengths, symbols }
+    }
+
+    fn unpacked(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let (mut text, mut code, mut codes) = (Vec::new(), 0u32, self.lengths.iter().skip(1));
+        for byte in bytes {
+            for bit in (0..8).rev() {
+                code = (code << 1) | u32::from((byte >> bit) & 1);
+                let these = codes.next()?;
+                let Some(place) = code.checked_sub(these.first).filter(|at| *at < these.many)
+                else {
+                    continue;
+                };
+                let place = these.place.checked_add(usize::try_from(place).ok()?)?;
+                // The last symbol of all is the end, which never stands in a text.
+                text.push(u8::try_from(*self.symbols.get(place)?).ok()?);
+                (code, codes) = (0, self.lengths.iter().skip(1));
+            }
+        }
+        Some(text)
+    }
+}
+
+const LONGEST_CODE: u8 = 30;
+
+/// How many bits the code of each byte has, and last the end's.
+const LENGTHS: [u8; 257] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
+    28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
+    5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10, 13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, 15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6,
+    6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, 20, 22, 20, 20, 22, 22, 22, 23, 22,
+    23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24, 22,
+    21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20,
+    22, 22, 22, 23, 22, 22, 23, 26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19,
+    21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22,
+    22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+        let pairs = digits.chunks(2).map(|pair| str::from_utf8(pair).unwrap());
+        pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    }
+
+    /// RFC 7541, C.6: three answers under a table of 256 bytes, from which each of the later two drives fields out.
+    #[test]
+    fn the_answers_of_the_standard_are_read_and_the_table_is_as_large_as_it_says() {
+        let mut fields = Fields { limit: 256, ..Fields::new() };
+        for (block, status, size) in [
+            (
+                "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6
+                 2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3",
+                302,
+                222,
+            ),
+            ("4883 640e ffc1 c0bf", 307, 222),
+            (
+                "88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab
+                 77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f
+                 9587 3160 65c0 03ed 4ee5 b106 3d50 07",
+                200,
+                215,
+            ),
+        ] {
+            let read = fields.read(&bytes(block));
+            assert_eq!(read, Some(Statuses { http: Some(status), grpc: None }));
+            assert_eq!(fields.size, size);
+        }
+    }
+
+    #[test]
+    fn a_packed_text_is_what_it_was() {
+        let huffman = Huffman::new();
+        for (packed, text) in [
+            ("f1e3 c2e5 f23a 6ba0 ab90 f4ff", "www.example.com"),
+            (
+                "d07a be94 1054 d444 a820 0595 040b 8166 e082 a62d 1bff",
+                "Mon, 21 Oct 2013 20:13:21 GMT",
+            ),
+            (
+                "94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f 9587
+                 3160 65c0 03ed 4ee5 b106 3d50 07",
+                "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1",
+            ),
+        ] {
+            assert_eq!(huffman.unpacked(&bytes(packed)).as_deref(), Some(text.as_bytes()));
+        }
+        // Thirty ones are the end, and no text.
+        assert_eq!(huffman.unpacked(&[0xff; 4]), None);
+    }
+
+    #[test]
+    fn a_status_is_found_in_words_by_its_index_and_by_its_name_alone() {
+        let mut fields = Fields::new();
+        let grpc = |number| Some(Statuses { http: None, grpc: Some(number) });
+        assert_eq!(fields.read(b"\x40\x0bgrpc-status\x010"), grpc(0));
+        assert_eq!(fields.read(b"\xbe"), grpc(0));
+        assert_eq!(fields.read(b"\x7e\x0214"), grpc(14));
+        assert_eq!(fields.read(b"\xbe"), grpc(14));
+        assert_eq!(fields.read(b"\xbf"), grpc(0));
+        // For once: nothing is remembered of it.
+        assert_eq!(fields.read(b"\x0f\x2f\x015"), grpc(5));
+        assert_eq!(fields.read(b"\xbe"), grpc(14));
+        // A table of no size remembers nothing.
+        assert_eq!(fields.read(b"\x20\x88"), Some(Statuses { http: Some(200), grpc: None }));
+        assert_eq!(fields.read(b"\xbe"), None);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_block() {
+        let block = b"\x40\x0bgrpc-status\x010";
+        for cut in 1..block.len() {
+            assert_eq!(Fields::new().read(&block[..cut]), None, "{cut}");
+        }
+        assert_eq!(Fields::new().read(&[0xff; 9]), None);
+    }
+
+    /// Reads what is written for servers: the sizes show that all four fields were put into the table, and once.
+    #[test]
+    fn what_is_written_can_be_read() {
+        let mut fields = Fields::new();
+        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        fields.read(&first_head(path, "localhost")).unwrap();
+        let size = 10 + 9 + 5 + path.len() + 12 + 16 + 2 + 8 + 4 * 32;
+        assert_eq!((fields.table.len(), fields.size), (4, size));
+        fields.read(&next_head()).unwrap();
+        assert_eq!((fields.table.len(), fields.size), (4, size));
+        let mut long = vec![];
+        text(&mut long, &"x".repeat(1337));
+        let (length, texts) = long.split_at(3);
+        assert_eq!((length, texts.len()), (&[0x7f, 0xba, 0x09][..], 1337));
+    }
+}

@@ -1,0 +1,516 @@
+//! One connection of HTTP/2 as its client sees it, without the connection: bytes to be sent, bytes that came, and what they mean.
+//!
+//! ```text
+//! we       preface, SETTINGS, WINDOW_UPDATE, then for each call   HEADERS, DATA (end)
+//! server   SETTINGS, now and then PING and WINDOW_UPDATE          HEADERS, DATA, HEADERS (end)
+//! ```
+//!
+//! A call is bytes that were rendered once, into which the number of its stream and a key are written. This is *not* a client: it
+//! knows no field blocks in pieces and no tables smaller than usual, and says so when a server wants them.
+
+use super::faults::Fault;
+use super::frames::{self, Frame, Kind};
+use super::hpack::{Fields, Statuses, first_head, next_head};
+use super::message::{Question, unwrapped, wrapped};
+use crate::rig::template;
+
+/// A connection, and the calls that are in flight over it.
+pub(crate) struct Session {
+    first: Call,
+    next: Call,
+    allows: fn(&[u8]) -> Option<bool>,
+    /// What goes out before the next call: how the connection begins, and what is due to the server.
+    due: Vec<u8>,
+    /// What has arrived of a frame that is not whole yet.
+    begun: Vec<u8>,
+    in_flight: Vec<InFlight>,
+    next_stream: u32,
+    fields: Fields,
+    /// How much more may be sent before the server says so.
+    window: i64,
+    /// How much has come since the server was last told that it may send more.
+    taken: usize,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Allowed,
+    Refused,
+    Failed(Fault),
+}
+
+/// A call whose answer is not whole yet.
+#[derive(Debug)]
+struct InFlight {
+    stream: u32,
+    statuses: Statuses,
+    said: Said,
+}
+
+/// What has come of the message of an answer.
+#[derive(Debug)]
+enum Said {
+    Nothing,
+    /// Not enough, or nothing that is known.
+    Begun(Vec<u8>),
+    Verdict(bool),
+}
+
+/// What both windows are unless somebody says otherwise.
+const WINDOW: u32 = 0xffff;
+/// What the server may send before it has to wait for us: plenty, but so little that we have to let it go on now and then.
+const OUR_WINDOW: u32 = 1 << 20;
+/// After how many bytes the server is told that it may send more.
+const GIVE_BACK: usize = 32 << 10;
+/// The table that our heads need; it is what every server has unless it says otherwise.
+const TABLE: u32 = 4096;
+
+impl Session {
+    pub(crate) fn new(question: &Question) -> Self {
+        let mut due = frames::PREFACE.to_vec();
+        let settings = [(frames::ENABLE_PUSH, 0), (frames::INITIAL_WINDOW_SIZE, OUR_WINDOW)];
+        frames::write(&mut due, Kind::Settings, 0, 0, &frames::settings(settings));
+        let more = OUR_WINDOW.saturating_sub(WINDOW).to_be_bytes();
+        frames::write(&mut due, Kind::WindowUpdate, 0, 0, &more);
+        Self {
+            first: Call::new(&first_head(question.path, &question.authority), question),
+            next: Call::new(&next_head(), question),
+            allows: question.allows,
+            due,
+            begun: Vec::new(),
+            in_flight: Vec::new(),
+            next_stream: 1,
+            fields: Fields::new(),
+            window: WINDOW.into(),
+            taken: 0,
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Writes what is due to the server, which stands before further calls.
+    pub(crate) fn write_due(&mut self, bytes: &mut Vec<u8>) {
+        bytes.append(&mut self.due);
+    }
+
+    /// Writes a call for a key.
+    pub(crate) fn write_call(&mut self, bytes: &mut Vec<u8>, key: u32) {
+        let stream = self.next_stream;
+        let call = if stream == 1 { &self.first } else { &self.next };
+        call.write(bytes, stream, key);
+        self.window = self.window.saturating_sub(call.counts);
+        // A thousand million calls are more than any connection here lives to see.
+        self.next_stream = stream.saturating_add(2);
+        let statuses = Statuses::default();
+        self.in_flight.push(InFlight { stream, statuses, said: Said::Nothing });
+    }
+
+    /// Takes what has arrived, and tells of each call that is over.
+    pub(crate) fn read(
+        &mut self,
+        bytes: &[u8],
+        mut over: impl FnMut(Outcome),
+    ) -> Result<(), String> {
+        if self.begun.is_empty() {
+            let rest = self.frames(bytes, &mut over)?;
+            self.begun.extend_from_slice(rest);
+        } else {
+            let mut begun = std::mem::take(&mut self.begun);
+            begun.extend_from_slice(bytes);
+            let rest = self.frames(&begun, &mut over)?.len();
+            begun.drain(..begun.len().saturating_sub(rest));
+            self.begun = begun;
+        }
+        let many = i64::try_from(self.in_flight.len().max(1)).unwrap_or(i64::MAX);
+        // A server that reads lets us go on long before that.
+        if self.window < self.next.counts.saturating_mul(many) {
+            return Err("the server's window is used up".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Takes the frames that are whole, and answers what stands behind them.
+    fn frames<'b>(
+        &mut self,
+        mut bytes: &'b [u8],
+        over: &mut impl FnMut(Outcome),
+    ) -> Result<&'b [u8], String> {
+        while let Some((frame, rest)) = frames::first(bytes)? {
+            if frame.kind == Kind::GoAway {
+                let (code, told) = gone_away(&frame);
+                over(Outcome::Failed(Fault::GoAway(code)));
+                return Err(told);
+            }
+            if let Some(outcome) = self.frame(&frame)? {
+                over(outcome);
+            }
+            bytes = rest;
+        }
+        Ok(bytes)
+    }
+
+    /// Takes a frame; what became of a call, if it is the last of one.
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<Option<Outcome>, String> {
+        match frame.kind {
+            Kind::Headers => return self.headers(frame),
+            Kind::Data => return self.data(frame),
+            Kind::ResetStream => return Ok(self.reset(frame)),
+            Kind::Settings if !frame.has(frames::ACK) => self.settings(frame)?,
+            Kind::Ping if !frame.has(frames::ACK) => {
+                frames::write(&mut self.due, Kind::Ping, frames::ACK, 0, frame.payload);
+            }
+            Kind::WindowUpdate if frame.stream == 0 => {
+                self.window = self.window.saturating_add(frame.number().into());
+            }
+            Kind::Continuation => return Err("fields in several frames".to_owned()),
+            Kind::Settings | Kind::Ping | Kind::WindowUpdate | Kind::GoAway | Kind::Other => {}
+        }
+        Ok(None)
+    }
+
+    fn settings(&mut self, frame: &Frame<'_>) -> Result<(), String> {
+        frames::write(&mut self.due, Kind::Settings, frames::ACK, 0, &[]);
+        let mut tables = frame.settings().filter(|(id, _)| *id == frames::HEADER_TABLE_SIZE);
+        match tables.find(|(_, size)| *size < TABLE) {
+            Some((_, size)) => Err(format!("the server remembers fields of {size} bytes only")),
+            None => Ok(()),
+        }
+    }
+
+    fn headers(&mut self, frame: &Frame<'_>) -> Result<Option<Outcome>, String> {
+        let block = frame.content().filter(|_| frame.has(frames::END_HEADERS));
+        let block = block.ok_or("fields in several frames")?;
+        // Those of any stream count for the table.
+        let read = self.fields.read(block).ok_or("fields that cannot be read")?;
+        let call = self.call(frame.stream)?;
+        call.statuses.http = call.statuses.http.or(read.http);
+        call.statuses.grpc = call.statuses.grpc.or(read.grpc);
+        Ok(self.ended(frame))
+    }
+
+    fn data(&mut self, frame: &Frame<'_>) -> Result<Option<Outcome>, String> {
+        self.give_back(frame.payload.len());
+        let allows = self.allows;
+        let content = frame.content().ok_or("a padding longer than its frame")?;
+        self.call(frame.stream)?.said.add(content, allows);
+        Ok(self.ended(frame))
+    }
+
+    fn reset(&mut self, frame: &Frame<'_>) -> Option<Outcome> {
+        // What was answered may be reset, which says that the rest of the question is not needed.
+        self.remove(frame.stream)?;
+        Some(Outcome::Failed(Fault::Reset(frame.number())))
+    }
+
+    /// What became of the call whose last frame this is.
+    fn ended(&mut self, frame: &Frame<'_>) -> Option<Outcome> {
+        if !frame.has(frames::END_STREAM) {
+            return None;
+        }
+        self.remove(frame.stream).map(InFlight::outcome)
+    }
+
+    fn call(&mut self, stream: u32) -> Result<&mut InFlight, String> {
+        let call = self.in_flight.iter_mut().find(|call| call.stream == stream);
+        call.ok_or_else(|| format!("an answer over stream {stream}, where nothing was asked"))
+    }
+
+    fn remove(&mut self, stream: u32) -> Option<InFlight> {
+        let place = self.in_flight.iter().position(|call| call.stream == stream)?;
+        Some(self.in_flight.swap_remove(place))
+    }
+
+    /// Lets the server send more, now and then.
+    fn give_back(&mut self, taken: usize) {
+        self.taken = self.taken.saturating_add(taken);
+        if self.taken >= GIVE_BACK {
+            let more = u32::try_from(self.taken).unwrap_or(0).to_be_bytes();
+            frames::write(&mut self.due, Kind::WindowUpdate, 0, 0, &more);
+            self.taken = 0;
+        }
+    }
+}
+
+/// Why the server wants no more of us, as a code and in words.
+fn gone_away(frame: &Frame<'_>) -> (u32, String) {
+    let (number, text) = frame.payload.split_at_checked(8).unwrap_or_default();
+    let code = number.last_chunk().map_or(0, |code| u32::from_be_bytes(*code));
+    let told = format!("{} {}", Fault::GoAway(code), String::from_utf8_lossy(text));
+    (code, told.trim_end().to_owned())
+}
+
+// === impl InFlight ===
+
+impl InFlight {
+    /// What became of it, now that its stream has ended.
+    fn outcome(self) -> Outcome {
+        match (self.statuses, self.said) {
+            (Statuses { grpc: Some(0), .. }, Said::Verdict(true)) => Outcome::Allowed,
+            (Statuses { grpc: Some(0), .. }, Said::Verdict(false)) => Outcome::Refused,
+            (Statuses { grpc: Some(0), .. }, Said::Nothing) => Outcome::Failed(Fault::NoMessage),
+            (Statuses { grpc: Some(0), .. }, Said::Begun(_)) => Outcome::Failed(Fault::NoVerdict),
+            (Statuses { grpc: Some(status), .. }, _) => Outcome::Failed(Fault::Grpc(status)),
+            (Statuses { http: Some(200) | None, .. }, _) => Outcome::Failed(Fault::NoStatus),
+            (Statuses { http: Some(status), .. }, _) => Outcome::Failed(Fault::Http(status)),
+        }
+    }
+}
+
+impl Said {
+    /// Adds what has come. Nearly always it is all there will be.
+    fn add(&mut self, content: &[u8], allows: fn(&[u8]) -> Option<bool>) {
+        let mut begun = match std::mem::replace(self, Self::Nothing) {
+            Self::Nothing => Vec::new(),
+            Self::Begun(begun) => begun,
+            // More than one message is no answer to one question, but nothing at all is nothing more.
+            Self::Verdict(verdict) if content.is_empty() => return *self = Self::Verdict(verdict),
+            Self::Verdict(_) => return *self = Self::Begun(Vec::new()),
+        };
+        let verdict = |bytes: &[u8]| unwrapped(bytes).and_then(allows);
+        if begun.is_empty()
+            && let Some(verdict) = verdict(content)
+        {
+            return *self = Self::Verdict(verdict);
+        }
+        begun.extend_from_slice(content);
+        *self = verdict(&begun).map_or(Self::Begun(begun), Self::Verdict);
+    }
+}
+
+// === impl Call ===
+
+/// The bytes of a call.
+struct Call {
+    bytes: Vec<u8>,
+    /// Where the number of its stream stands, in both its frames.
+    streams: [usize; 2],
+    /// Where the digits of its key stand, the last one first.
+    digits: Vec<usize>,
+    /// What it counts in the server's window.
+    counts: i64,
+}
+
+impl Call {
+    fn new(head: &[u8], question: &Question) -> Self {
+        let mut bytes = Vec::new();
+        let body = wrapped(&question.message.bytes);
+        let asks = frames::write(&mut bytes, Kind::Headers, frames::END_HEADERS, 0, head);
+        let says = frames::write(&mut bytes, Kind::Data, frames::END_STREAM, 0, &body);
+        let message = bytes.len().saturating_sub(question.message.bytes.len());
+        let digits = question.message.digits.iter().rev().map(|at| at.saturating_add(message));
+        let digits = digits.collect();
+        let counts = i64::try_from(body.len()).unwrap_or(i64::MAX);
+        Self { bytes, streams: [asks, says], digits, counts }
+    }
+
+    fn write(&self, out: &mut Vec<u8>, stream: u32, key: u32) {
+        let start = out.len();
+        out.extend_from_slice(&self.bytes);
+        let Some(call) = out.get_mut(start..) else { return };
+        for place in self.streams {
+            let number = call.get_mut(place..).and_then(|rest| rest.first_chunk_mut());
+            if let Some(number) = number {
+                *number = stream.to_be_bytes();
+            }
+        }
+        template::write_digits(call, &self.digits, key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grpc_bench::message::should_rate_limit;
+
+    /// A block with `:status 200`, and one with `grpc-status 0`.
+    const OK: &[u8] = b"\x88";
+    const END: &[u8] = b"\x00\x0bgrpc-status\x010";
+    const ALLOWED: &[u8] = b"\0\0\0\0\x02\x08\x01";
+    const REFUSED: &[u8] = b"\0\0\0\0\x02\x08\x02";
+    const LAST: u8 = frames::END_HEADERS | frames::END_STREAM;
+
+    fn question() -> Question {
+        should_rate_limit("localhost".to_owned(), "bench", [("remote_address", "10.1##")])
+    }
+
+    /// A connection with so many calls in flight, and what it sent.
+    fn begun(calls: u32) -> (Session, Vec<u8>) {
+        let (mut session, mut sent) = (Session::new(&question()), Vec::new());
+        session.write_due(&mut sent);
+        (0..calls).for_each(|key| session.write_call(&mut sent, key));
+        (session, sent)
+    }
+
+    fn frames_of(mut bytes: &[u8]) -> Vec<Frame<'_>> {
+        let mut found = Vec::new();
+        while let Some((frame, rest)) = frames::first(bytes).unwrap() {
+            found.push(frame);
+            bytes = rest;
+        }
+        assert_eq!(bytes, b"");
+        found
+    }
+
+    fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        frames::write(&mut bytes, kind, flags, stream, payload);
+        bytes
+    }
+
+    /// An answer as servers send it.
+    fn answer(stream: u32, message: &[u8]) -> Vec<u8> {
+        [
+            frame(Kind::Headers, frames::END_HEADERS, stream, OK),
+            frame(Kind::Data, 0, stream, message),
+            frame(Kind::Headers, LAST, stream, END),
+        ]
+        .concat()
+    }
+
+    fn read(session: &mut Session, bytes: &[u8]) -> Result<Vec<Outcome>, String> {
+        let mut outcomes = Vec::new();
+        session.read(bytes, |outcome| outcomes.push(outcome))?;
+        Ok(outcomes)
+    }
+
+    #[test]
+    fn calls_have_streams_and_keys_of_their_own_and_say_their_fields_once() {
+        let (_, sent) = begun(3);
+        let sent = frames_of(sent.strip_prefix(frames::PREFACE).unwrap());
+        let kinds: Vec<(Kind, u32)> = sent.iter().map(|frame| (frame.kind, frame.stream)).collect();
+        let begin = [(Kind::Settings, 0), (Kind::WindowUpdate, 0)];
+        let calls = [1, 3, 5].map(|stream| [(Kind::Headers, stream), (Kind::Data, stream)]);
+        assert_eq!(kinds, [&begin[..], calls.as_flattened()].concat());
+        assert!(sent[2].payload.ends_with(b"\x02te\x08trailers"));
+        assert_eq!(sent[4].payload, [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe]);
+        assert_eq!(sent[6].payload, sent[4].payload);
+        for (place, address) in [(3, b"10.100"), (5, b"10.101"), (7, b"10.102")] {
+            assert!(sent[place].payload.ends_with(address), "{place}");
+            assert!(sent[place].has(frames::END_STREAM));
+            assert!(unwrapped(sent[place].payload).is_some());
+        }
+    }
+
+    #[test]
+    fn answers_count_in_any_order_and_wherever_they_are_cut() {
+        let bytes = [answer(5, REFUSED), answer(1, ALLOWED), answer(3, ALLOWED)].concat();
+        for cut in 0..=bytes.len() {
+            let mut session = begun(3).0;
+            let mut outcomes = read(&mut session, &bytes[..cut]).unwrap();
+            assert_eq!(session.in_flight() + outcomes.len(), 3);
+            outcomes.extend(read(&mut session, &bytes[cut..]).unwrap());
+            assert_eq!(outcomes, [Outcome::Refused, Outcome::Allowed, Outcome::Allowed], "{cut}");
+            assert_eq!(session.in_flight(), 0);
+        }
+    }
+
+    #[test]
+    fn a_message_may_come_in_pieces() {
+        let pieces = [&ALLOWED[..2], &ALLOWED[2..], &[]];
+        let data = pieces.map(|piece| frame(Kind::Data, 0, 1, piece)).concat();
+        let end = frame(Kind::Headers, LAST, 1, END);
+        let outcomes = read(&mut begun(1).0, &[data, end].concat()).unwrap();
+        assert_eq!(outcomes, [Outcome::Allowed]);
+    }
+
+    /// Everything that may come instead of an answer, each over a connection with one call in flight.
+    #[test]
+    fn what_is_no_answer_is_told_by_its_kind() {
+        let head = frame(Kind::Headers, frames::END_HEADERS, 1, OK);
+        let data = |bytes: &[u8]| frame(Kind::Data, 0, 1, bytes);
+        let end = |block: &[u8]| frame(Kind::Headers, LAST, 1, block);
+        let unavailable = b"\x00\x0bgrpc-status\x0214".as_slice();
+        for (bytes, fault) in [
+            (end(&[OK, unavailable].concat()), Fault::Grpc(14)),
+            // A message does not make up for a bad status.
+            ([head.clone(), data(ALLOWED), end(unavailable)].concat(), Fault::Grpc(14)),
+            ([head.clone(), end(END)].concat(), Fault::NoMessage),
+            ([head.clone(), data(b"\0\0\0\0\x02\x08\x00"), end(END)].concat(), Fault::NoVerdict),
+            ([head.clone(), data(&ALLOWED[..6]), end(END)].concat(), Fault::NoVerdict),
+            ([head.clone(), data(ALLOWED), data(ALLOWED), end(END)].concat(), Fault::NoVerdict),
+            ([head, frame(Kind::Data, frames::END_STREAM, 1, ALLOWED)].concat(), Fault::NoStatus),
+            (end(b"\x8d"), Fault::Http(404)),
+            (frame(Kind::ResetStream, 0, 1, &7u32.to_be_bytes()), Fault::Reset(7)),
+        ] {
+            let mut session = begun(1).0;
+            assert_eq!(read(&mut session, &bytes), Ok(vec![Outcome::Failed(fault)]));
+            assert_eq!(session.in_flight(), 0);
+        }
+    }
+
+    #[test]
+    fn what_ends_a_connection_ends_it() {
+        for (bytes, told) in [
+            (
+                frame(Kind::GoAway, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_pings"),
+                "GOAWAY ENHANCE_YOUR_CALM too_many_pings",
+            ),
+            (answer(3, ALLOWED), "an answer over stream 3, where nothing was asked"),
+            (frame(Kind::Headers, 0, 1, OK), "fields in several frames"),
+            (frame(Kind::Headers, LAST, 1, b"\xbe"), "fields that cannot be read"),
+            (
+                frame(Kind::Settings, 0, 0, &frames::settings([(frames::HEADER_TABLE_SIZE, 0)])),
+                "the server remembers fields of 0 bytes only",
+            ),
+        ] {
+            assert_eq!(read(&mut begun(1).0, &bytes), Err(told.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_was_answered_may_be_reset() {
+        let bytes = [answer(1, ALLOWED), frame(Kind::ResetStream, 0, 1, &[0; 4])].concat();
+        assert_eq!(read(&mut begun(1).0, &bytes), Ok(vec![Outcome::Allowed]));
+    }
+
+    #[test]
+    fn settings_and_pings_are_answered_once_and_answers_to_ours_are_not() {
+        let mut session = begun(1).0;
+        let asked = [frame(Kind::Settings, 0, 0, &[]), frame(Kind::Ping, 0, 0, b"12345678")];
+        let answers = [
+            frame(Kind::Settings, frames::ACK, 0, &[]),
+            frame(Kind::Ping, frames::ACK, 0, b"12345678"),
+        ];
+        read(&mut session, &[asked.concat(), answers.concat()].concat()).unwrap();
+        let mut due = Vec::new();
+        session.write_due(&mut due);
+        assert_eq!(due, answers.concat());
+        due.clear();
+        session.write_due(&mut due);
+        assert_eq!(due, b"");
+    }
+
+    #[test]
+    fn the_server_may_send_as_much_as_it_was_let() {
+        let (mut session, mut due) = (begun(1).0, Vec::new());
+        let piece = frame(Kind::Data, 0, 1, &[0; 16 << 10]);
+        read(&mut session, &piece).unwrap();
+        session.write_due(&mut due);
+        assert_eq!(due, b"");
+        read(&mut session, &piece).unwrap();
+        session.write_due(&mut due);
+        assert_eq!(due, frame(Kind::WindowUpdate, 0, 0, &(32u32 << 10).to_be_bytes()));
+    }
+
+    #[test]
+    fn we_send_no_more_than_the_server_lets_us() {
+        let (mut session, mut sent) = (begun(0).0, Vec::new());
+        let counts = u32::try_from(session.next.counts).unwrap();
+        for stream in (1..).step_by(2).take(usize::try_from(WINDOW / counts - 1).unwrap()) {
+            session.write_call(&mut sent, 0);
+            read(&mut session, &answer(stream, ALLOWED)).unwrap();
+        }
+        let more = frame(Kind::WindowUpdate, 0, 0, &counts.to_be_bytes());
+        let of_a_stream = frame(Kind::WindowUpdate, 0, 1, &counts.to_be_bytes());
+        session.write_call(&mut sent, 0);
+        assert!(read(&mut session, &more).is_ok());
+        session.write_call(&mut sent, 0);
+        assert_eq!(
+            read(&mut session, &of_a_stream),
+            Err("the server's window is used up".to_owned())
+        );
+    }
+}
