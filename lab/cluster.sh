@@ -118,7 +118,7 @@ start_tidegate() {
   for port in "${http_ports[@]}"; do
     start "tidegate-$port" "$tidegate" serve --store "$store" --policy "$folder/policy.yaml" \
       --secret-file "$folder/secret" --data-dir "$folder/tidegate-$port" \
-      --http-listen "127.0.0.1:$port" --resp-listen off --admin-listen off
+      --http-listen "127.0.0.1:$port" --resp-listen off --grpc-listen off --admin-listen off
     # One after another: the first makes the secret that the others read.
     await "tidegate on $port" is_ready "$port"
   done

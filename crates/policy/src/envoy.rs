@@ -12,7 +12,10 @@
 //! [`import`](Descriptors::import) makes of them.
 
 mod file;
+mod import;
 mod scalar;
+
+pub use import::Imported;
 
 use crate::allowance::{Allowance, RuleLimit};
 use crate::document::{Place, Problem};

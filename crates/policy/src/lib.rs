@@ -67,7 +67,9 @@ pub use allowance::{Allowance, RuleLimit, RuleLimitError};
 pub use attributes::{AttributeError, Attributes};
 pub use changes::{ChangeError, Changes, Resolved, ResolvedRule};
 pub use document::{Document, Entry, Place, Problem, Value, printable};
-pub use envoy::{DescriptorRule, Descriptors, EnvoyError, EnvoyFile, EnvoyProblem, Met, Unit};
+pub use envoy::{
+    DescriptorRule, Descriptors, EnvoyError, EnvoyFile, EnvoyProblem, Imported, Met, Unit,
+};
 pub use explain::{AppliedRule, Explanation, RuleExplanation};
 pub use expression::{Expression, ExpressionError, Fact};
 pub use identity::{Identity, Request};

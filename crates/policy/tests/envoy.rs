@@ -2,6 +2,14 @@
 //!
 //! The few places where we mean to differ are named below, each with its reason.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests may fail loudly"
+)]
+
 use std::fmt::Write;
 use tidegate_policy::{EnvoyFile, Met, Policy};
 
@@ -155,4 +163,87 @@ fn shown(met: Option<Met<'_>>, entries: &[(&str, &str)]) -> String {
         write!(text, " counter={}", entries.join(",")).unwrap();
     }
     text
+}
+
+/// Whatever files are read, the policy that is made of them is one.
+#[test]
+fn what_is_imported_is_a_policy() {
+    let (mut wrong, mut rules) = (String::new(), 0);
+    let accepted = cases(VERDICTS).filter(|(title, _)| title.starts_with("accept"));
+    let matched = cases(MATCHES).map(|(title, text)| {
+        let end =
+            text.lines().take_while(|line| !(line.starts_with("--- ") && line.contains("->")));
+        (title, end.collect::<Vec<_>>().join("\n"))
+    });
+    let all = accepted.map(|(title, text)| (title, text.to_owned())).chain(matched);
+    for (title, text) in all {
+        let Ok(policy) = read(&files(&text)) else { continue };
+        let imported = policy.descriptors().unwrap().import();
+        match Policy::parse(&imported.text) {
+            Ok(policy) => rules += policy.rules().len(),
+            Err(error) if imported.text.contains("rules: []") => drop(error), // nothing to import
+            Err(error) => writeln!(wrong, "{title}\n{error}\n{}", imported.text).unwrap(),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(rules > 200, "{rules} rules");
+}
+
+/// A request of one descriptor is limited by the imported policy as it was by the files, where the import left nothing out.
+#[test]
+fn what_is_imported_means_the_same() {
+    let text = "
+domain: rl
+descriptors:
+  - key: foo
+    rate_limit: { unit: minute, requests_per_unit: 2 }
+    descriptors:
+      - key: bar
+        rate_limit: { unit: minute, requests_per_unit: 3 }
+      - key: bar
+        value: banned
+        rate_limit: { unit: minute, requests_per_unit: 0 }
+      - key: bar
+        value: free
+        rate_limit: { unlimited: true }
+      - key: baz
+        value: shady
+        shadow_mode: true
+        rate_limit: { unit: day, requests_per_unit: 5 }
+  - key: remote_address
+    rate_limit: { unit: second, requests_per_unit: 15 }
+  - key: file
+    value: /a/*
+    share_threshold: true
+    rate_limit: { unit: month, requests_per_unit: 9 }
+  - key: file
+    rate_limit: { unit: year, requests_per_unit: 7 }
+";
+    let policy = read(&[("rl.yaml".to_owned(), text.to_owned())]).unwrap();
+    let imported = policy.descriptors().unwrap().import();
+    assert_eq!(imported.left_out, Vec::<String>::new());
+    let imported = Policy::parse(&imported.text).unwrap();
+    for (entries, rate, key) in [
+        (vec![("foo", "x")], "2/min", "foo=x"),
+        (vec![("foo", "x"), ("bar", "y")], "3/min", "foo=x bar=y"),
+        (vec![("foo", "x"), ("bar", "banned")], "0/min", "foo=x bar=banned"),
+        (vec![("foo", "x"), ("bar", "free")], "unlimited", "foo=x bar=free"),
+        (vec![("foo", "x"), ("baz", "shady")], "5/day", "foo=x"),
+        (vec![("ip", "10.0.0.1")], "15/s", "ip=10.0.0.1"),
+        (vec![("file", "/a/1")], "9/30day", "(one for all)"),
+        (vec![("file", "/b/1")], "7/365day", "file=/b/1"),
+    ] {
+        let mut request = tidegate_policy::Attributes::new().with("domain", "rl").unwrap();
+        for (name, value) in &entries {
+            request.set(*name, *value).unwrap();
+        }
+        let found: Vec<_> = imported.applying(&request, 1).collect();
+        let [(rule, values)] = found.as_slice() else { panic!("{entries:?}: {found:?}") };
+        let (allowance, _) = rule.allowance_of(values, None);
+        let said =
+            allowance.limits().first().map_or("unlimited".to_owned(), |l| l.rate().to_string());
+        assert_eq!((said.as_str(), values.to_string().as_str()), (rate, key), "{entries:?}");
+    }
+    let elsewhere = tidegate_policy::Attributes::new().with("foo", "x").unwrap();
+    assert_eq!(imported.applying(&elsewhere, 1).count(), 0); // another domain
 }

@@ -39,6 +39,21 @@ pub(crate) const LINGER_MILLIS: u64 = 1_000;
 pub(crate) const STREAMS: u32 = 100;
 /// Streams that a client resets before they were looked at (CVE-2023-44487).
 pub(crate) const PENDING_RESETS: usize = 20;
+/// Calls of a gRPC connection at once: a proxy has one connection for each of its threads, and waits with the rest.
+pub(crate) const GRPC_STREAMS: u32 = 1_000;
+/// Calls that a proxy gives up before they were looked at. After a stall of ours there are as many as it asked meanwhile, all
+/// given up after its 20 ms; cutting the connection would let pass what comes next, unasked.
+pub(crate) const GRPC_PENDING_RESETS: usize = 8_192;
+/// A message of a gRPC call.
+pub(crate) const GRPC_MESSAGE: usize = 64 * 1024;
+/// The domain of a gRPC call.
+pub(crate) const DOMAIN: usize = 128;
+/// Descriptors of a gRPC call.
+pub(crate) const DESCRIPTORS: usize = 32;
+/// Entries of a descriptor.
+pub(crate) const ENTRIES: usize = 16;
+/// A quiet gRPC connection is asked whether it is still there.
+pub(crate) const PING_SECONDS: u64 = 60;
 /// Streams that a client makes us reset (CVE-2025-8671).
 pub(crate) const PROVOKED_RESETS: usize = 20;
 /// HTTP/2 frames that ask for nothing (`PING`, `SETTINGS`, `WINDOW_UPDATE`, …): so many at once,

@@ -4,6 +4,7 @@
 //! the answer ([`Web::answer`]). Fronts are a closed set, so they are an enum.
 
 pub(crate) mod admin;
+pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod resp;
 
@@ -21,6 +22,7 @@ use tidegate::Store;
 pub(crate) enum Front<S> {
     Web(Web<S>),
     Resp(resp::Handler<S>),
+    Grpc(grpc::Handler<S>),
 }
 
 /// Who answers in HTTP.
@@ -34,7 +36,7 @@ impl<S> Front<S> {
     pub(crate) const fn web(&self) -> Option<&Web<S>> {
         match self {
             Self::Web(web) => Some(web),
-            Self::Resp(_) => None,
+            Self::Resp(_) | Self::Grpc(_) => None,
         }
     }
 }

@@ -20,6 +20,7 @@ mod health;
 mod log;
 mod metrics;
 mod net;
+mod rule_files;
 mod rulebook;
 mod settings;
 mod supervise;

@@ -20,10 +20,12 @@ mod worker;
 
 pub(crate) use door::{Caps, Door};
 pub(crate) use http1::Most;
+pub(crate) use http2::{Untaken, Work, read_over};
 pub(crate) use line::{Line, Woken};
 pub(crate) use stream::Stream;
 pub(crate) use worker::{Fronts, Workers};
 
+use crate::bounds;
 use crate::front::{Front, resp};
 use crate::metrics::{Metrics, Refused};
 use http1::{Connection, First};
@@ -58,10 +60,20 @@ pub(crate) enum Versions {
     OneAndTwo,
 }
 
+/// How much a connection of HTTP/2 may have going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Streams {
+    /// At once.
+    pub(crate) most: u32,
+    /// Given up by the client before they were looked at.
+    pub(crate) pending_resets: usize,
+}
+
 /// What the connections of one listener on one thread share.
 pub(crate) struct Place {
     pub(crate) timeouts: Timeouts,
     pub(crate) versions: Versions,
+    pub(crate) streams: Streams,
     pub(crate) metrics: Arc<Metrics>,
     tls: Option<TlsAcceptor>,
     date: Cell<[u8; DATE]>,
@@ -97,6 +109,7 @@ pub(crate) async fn serve<S: Store + 'static>(
         let web = match &*front {
             Front::Web(web) => web,
             Front::Resp(handler) => return resp::serve(stream, handler, &place, &drain).await,
+            Front::Grpc(_) => return http2::serve_grpc(stream, &front, &place, &drain).await,
         };
         let mut connection = Connection::new(stream, peer, web, &place, &drain);
         match connection.first().await? {
@@ -135,16 +148,31 @@ async fn opened(stream: TcpStream, place: &Place, drain: &Drain) -> Option<Strea
 }
 
 /// So much later than now.
-fn after(time: Duration) -> Instant {
+pub(crate) fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or(now)
+}
+
+// === impl Streams ===
+
+impl Streams {
+    const OF_STRANGERS: Self =
+        Self { most: bounds::STREAMS, pending_resets: bounds::PENDING_RESETS };
+    const OF_PROXIES: Self =
+        Self { most: bounds::GRPC_STREAMS, pending_resets: bounds::GRPC_PENDING_RESETS };
 }
 
 // === impl Place ===
 
 impl Place {
     pub(crate) fn new(timeouts: Timeouts, versions: Versions, metrics: Arc<Metrics>) -> Self {
-        Self { timeouts, versions, metrics, tls: None, date: Cell::new([b' '; DATE]) }
+        let date = Cell::new([b' '; DATE]);
+        Self { timeouts, versions, streams: Streams::OF_STRANGERS, metrics, tls: None, date }
+    }
+
+    /// Connections are those of a proxy that asks for many.
+    pub(crate) fn for_proxies(self) -> Self {
+        Self { streams: Streams::OF_PROXIES, ..self }
     }
 
     /// Connections are under TLS, if they are to be.

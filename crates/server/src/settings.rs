@@ -14,6 +14,7 @@ mod value;
 
 pub(crate) use table::{Flags, Setting};
 
+use crate::front::grpc::Manners;
 use crate::net::{Caps, Timeouts};
 use crate::tls::TlsFiles;
 use std::collections::BTreeMap;
@@ -41,6 +42,10 @@ pub(crate) struct Settings {
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) http: Listen,
     pub(crate) legacy_headers: Option<LegacyReset>,
+    pub(crate) grpc: Listen,
+    pub(crate) grpc_manners: Manners,
+    pub(crate) envoy_config: Option<PathBuf>,
+    pub(crate) merge_domains: bool,
     pub(crate) resp: Listen,
     pub(crate) users_file: Option<PathBuf>,
     pub(crate) admin: Listen,
@@ -172,6 +177,7 @@ impl Settings {
         let store = reader.hidden("store", value::store).unwrap_or(StoreUrl::Memory);
         let of_http = ["header_timeout", "body_timeout"];
         let http = reader.listen("http", of_http);
+        let grpc = reader.listen("grpc", of_http);
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
         let admin = reader.listen("admin", of_http);
         let settings = Self {
@@ -186,6 +192,10 @@ impl Settings {
             tls: reader.tls(),
             http,
             legacy_headers: reader.check("http.legacy_headers", value::legacy).flatten(),
+            grpc,
+            grpc_manners: reader.grpc_manners(),
+            envoy_config: path(reader.text("envoy.config")),
+            merge_domains: reader.check("envoy.merge_domains", value::switch).unwrap_or(false),
             resp,
             users_file: path(reader.text("resp.users_file")),
             admin,
@@ -280,6 +290,12 @@ impl<'g> Reader<'g> {
         }
     }
 
+    fn grpc_manners(&mut self) -> Manners {
+        let headers = self.check("grpc.response_headers", value::response_headers);
+        let metadata = self.check("grpc.dynamic_metadata", value::switch);
+        Manners { headers: headers.unwrap_or_default(), metadata: metadata.unwrap_or(true) }
+    }
+
     fn redis(&mut self) -> RedisOptions {
         let file = |name: &str| {
             Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
@@ -304,6 +320,7 @@ impl<'g> Reader<'g> {
     fn agree(&mut self, settings: &Settings) {
         let listeners = [
             ("http.listen", settings.http.address),
+            ("grpc.listen", settings.grpc.address),
             ("resp.listen", settings.resp.address),
             ("admin.listen", settings.admin.address),
         ];
@@ -501,7 +518,9 @@ mod tests {
     fn listeners_must_agree() {
         let both = ["--http-listen", "127.0.0.1:9", "--admin-listen", "127.0.0.1:9"];
         assert!(load("", &[], &both).unwrap_err().contains("another port"));
-        let off = ["--http-listen", "off", "--admin-listen", "off", "--resp-listen", "off"];
+        let off =
+            "--http-listen off --grpc-listen off --resp-listen off --admin-listen off".split(' ');
+        let off: Vec<&str> = off.collect();
         assert!(load("", &[], &off).unwrap_err().contains("nothing to serve"));
         let open = ["--admin-listen", "0.0.0.0:9"];
         assert!(load("", &[], &open).unwrap_err().contains("admin.operator_token_file"));

@@ -21,10 +21,10 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// Calls `read`, on a thread where it may take its time, whenever one of the files has changed, for ever.
+/// Calls `read`, on a thread where it may take its time, whenever one of the files has changed, or which there are, for ever.
 pub(crate) async fn on_change(
     name: &'static str,
-    paths: Vec<PathBuf>,
+    paths: impl Fn() -> Vec<PathBuf>,
     read: impl Fn() + Clone + Send + 'static,
 ) {
     // They were read when the server started, and may have changed since: the first look is at new files.
@@ -32,7 +32,7 @@ pub(crate) async fn on_change(
     let mut ticks = tokio::time::interval(LOOKED_AT_EVERY);
     loop {
         ticks.tick().await;
-        let now: Option<Vec<Stamp>> = paths.iter().map(|path| Stamp::of(path)).collect();
+        let now: Option<Vec<Stamp>> = paths().iter().map(|path| Stamp::of(path)).collect();
         // A file that is being written changes from look to look; it is read when it rests.
         if now.is_some() && now != known && now == last {
             known.clone_from(&now);

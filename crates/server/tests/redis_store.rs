@@ -293,7 +293,15 @@ fn a_server_with_another_secret_does_not_start() {
     until_asked(&server);
     let data = redis.folder.join("other");
     let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["serve", "--http-listen", "127.0.0.1:0", "--resp-listen", "off"])
+        .args([
+            "serve",
+            "--http-listen",
+            "127.0.0.1:0",
+            "--resp-listen",
+            "off",
+            "--grpc-listen",
+            "off",
+        ])
         .args(PATIENT)
         .args(["--admin-listen", "off", "--store", &redis.url(), "--data-dir"])
         .arg(&data)

@@ -2,6 +2,7 @@
 
 use crate::error::StoreError;
 use crate::memory::Gauges;
+use std::sync::Arc;
 use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Timestamp};
 
 /// Where states live.
@@ -102,6 +103,75 @@ pub trait Store: Send + Sync {
     /// How full it is, for stores that can fill up.
     fn gauges(&self) -> Option<Gauges> {
         None
+    }
+}
+
+/// A store that several limiters count in.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate_store::{Clock, Memory, Store};
+/// fn is_store(_: &impl Store) {}
+/// is_store(&Arc::new(Memory::new(Clock::system())));
+/// ```
+impl<S: Store> Store for Arc<S> {
+    const AT_ONCE: bool = S::AT_ONCE;
+    const SHARED: bool = S::SHARED;
+
+    fn take_at_once(&self, plan: &Plan<'_>) -> Option<Answer> {
+        S::take_at_once(self, plan)
+    }
+
+    async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
+        S::take(self, plans).await
+    }
+
+    async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
+        S::charge(self, takes).await
+    }
+
+    async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
+        S::give_back(self, settlement).await
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
+        S::peek(self, plan).await
+    }
+
+    async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
+        S::reset(self, states).await
+    }
+
+    fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
+        S::supports(self, limit)
+    }
+
+    fn complaint(&self) -> Option<String> {
+        S::complaint(self)
+    }
+
+    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+        S::document(self, known).await
+    }
+
+    async fn replace_document(
+        &self,
+        versions: (u64, u64),
+        text: &[u8],
+    ) -> Result<bool, StoreError> {
+        S::replace_document(self, versions, text).await
+    }
+
+    fn nodes(&self) -> u32 {
+        S::nodes(self)
+    }
+
+    fn report(&self) -> Option<StoreReport> {
+        S::report(self)
+    }
+
+    fn gauges(&self) -> Option<Gauges> {
+        S::gauges(self)
     }
 }
 

@@ -128,6 +128,8 @@ fn tidegate(program: &Path, place: &Place<'_>) -> io::Result<Command> {
         "off",
         "--resp-listen",
         "off",
+        "--grpc-listen",
+        "off",
     ]);
     Ok(command)
 }

@@ -94,7 +94,10 @@ fn tidegate(program: &Path, address: SocketAddr, folder: &Path) -> io::Result<Co
     fs::create_dir(&data)?;
     let mut command = Command::new(program);
     command.args(["serve", "--resp-listen", &address.to_string()]);
-    command.args(["--http-listen", "off", "--admin-listen", "off"]).arg("--data-dir").arg(data);
+    command
+        .args(["--http-listen", "off", "--admin-listen", "off", "--grpc-listen", "off"])
+        .arg("--data-dir")
+        .arg(data);
     Ok(command)
 }
 

@@ -11,8 +11,8 @@
 //! descriptors can replace each other, and those of `quota_mode` refuse only when all of them do. Either way a descriptor
 //! may bring a limit of its own, and give back instead of taking.
 
-use super::Limiter;
 use super::decide::{Asked, Decided, entries, takes};
+use super::{Limiter, now};
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::Live;
@@ -26,11 +26,11 @@ use tidegate_store::{LimitName, Part, ReceiptId, Settlement, Store};
 
 /// What is asked about one call: a domain, descriptors, and how much.
 #[derive(Clone, Copy, Debug)]
-pub struct DescriptorCall<'d> {
+pub struct DescriptorCall<'c, 'd> {
     /// Whose rules; by a policy, the attribute `domain`.
     pub domain: &'d str,
     /// The questions.
-    pub descriptors: &'d [Descriptor<'d>],
+    pub descriptors: &'c [Descriptor<'d>],
     /// What each costs that does not say so itself; 0 means 1.
     pub hits: u32,
     /// How long the caller waits for the answer, if it matters.
@@ -165,7 +165,7 @@ impl<S: Store> Limiter<S> {
     /// ```
     pub async fn check_descriptors(
         &self,
-        call: &DescriptorCall<'_>,
+        call: &DescriptorCall<'_, '_>,
     ) -> Result<DescriptorVerdict, DescriptorError> {
         let live = self.live();
         let (entries, by, at, statuses, quota, metadata) = {
@@ -199,11 +199,20 @@ impl<S: Store> Limiter<S> {
         Ok(DescriptorVerdict { verdict, metadata, statuses })
     }
 
+    /// [`Limiter::check_descriptors`] without waiting, for a store in this process; `None` for all others.
+    pub fn check_descriptors_at_once(
+        &self,
+        call: &DescriptorCall<'_, '_>,
+    ) -> Option<Result<DescriptorVerdict, DescriptorError>> {
+        // Where everything is ready at once, nothing of it has to outlive the call.
+        S::AT_ONCE.then(|| now(self.check_descriptors(call)))
+    }
+
     /// All takes of a call. Descriptors that draw from the same state are one take of what they cost together.
     fn together<'l>(
         &'l self,
         live: &'l Live,
-        call: &DescriptorCall<'_>,
+        call: &DescriptorCall<'_, '_>,
         meets: &[Meets<'l>],
     ) -> Together<'l> {
         let mut together = Together::default();
@@ -234,7 +243,7 @@ impl<S: Store> Limiter<S> {
     fn ask_rule_of_file<'l>(
         &self,
         live: &'l Live,
-        call: &DescriptorCall<'_>,
+        call: &DescriptorCall<'_, '_>,
         descriptor: &Descriptor<'_>,
         met: &Met<'l>,
     ) -> Option<Asked<'l>> {
@@ -257,7 +266,7 @@ impl<S: Store> Limiter<S> {
 
     fn ask_own<'l>(
         &'l self,
-        call: &DescriptorCall<'_>,
+        call: &DescriptorCall<'_, '_>,
         descriptor: &Descriptor<'_>,
         limit: &'l RuleLimit,
     ) -> Asked<'l> {
@@ -269,7 +278,7 @@ impl<S: Store> Limiter<S> {
     /// A take of what belongs to a domain, entries and a unit, whichever rule it was that spoke of them.
     fn take_of<'l>(
         &self,
-        call: &DescriptorCall<'_>,
+        call: &DescriptorCall<'_, '_>,
         key: &[(&str, &str)],
         limit: &'l RuleLimit,
         cost: Cost,
@@ -285,7 +294,7 @@ impl<S: Store> Limiter<S> {
     /// Gives back what descriptors say, and looks how things stand then.
     async fn give_back(
         &self,
-        call: &DescriptorCall<'_>,
+        call: &DescriptorCall<'_, '_>,
         together: &Together<'_>,
         decided: &mut Decided,
     ) {
@@ -309,12 +318,12 @@ impl<S: Store> Limiter<S> {
             return;
         }
         let Ok(plan) = Plan::new(takes(&together.asked), Span::ZERO) else { return };
-        let Ok(now) = self.inner.store.peek(&plan).await else { return };
-        for ((asked, decision), now) in
-            together.asked.iter().zip(decided.decisions.iter_mut()).zip(now)
+        let Ok(after) = self.inner.store.peek(&plan).await else { return };
+        for ((asked, decision), after) in
+            together.asked.iter().zip(decided.decisions.iter_mut()).zip(after)
         {
             if parts.iter().any(|part| part.state == asked.take.state) {
-                *decision = now;
+                *decision = after;
             }
         }
     }
@@ -323,7 +332,7 @@ impl<S: Store> Limiter<S> {
 // === what descriptors meet ===
 
 /// The limits that descriptors bring.
-fn own_limits(call: &DescriptorCall<'_>) -> Vec<Option<RuleLimit>> {
+fn own_limits(call: &DescriptorCall<'_, '_>) -> Vec<Option<RuleLimit>> {
     let limit = |descriptor: &Descriptor<'_>| {
         let (amount, unit) = descriptor.limit?;
         unit.limit(amount)
@@ -337,7 +346,7 @@ fn own_limits(call: &DescriptorCall<'_>) -> Vec<Option<RuleLimit>> {
 /// Descriptors as attributes, where a policy decides.
 fn attributes<'d>(
     live: &Live,
-    call: &DescriptorCall<'d>,
+    call: &DescriptorCall<'_, 'd>,
 ) -> Result<Vec<Attributes<'d>>, DescriptorError> {
     if live.policy.descriptors().is_some() {
         return Ok(vec![]);
@@ -380,7 +389,7 @@ fn attribute<'d>(name: &'d str, value: &'d str) -> (&'d str, &'d str) {
 /// What each descriptor meets.
 fn meets<'l>(
     live: &'l Live,
-    call: &DescriptorCall<'_>,
+    call: &DescriptorCall<'_, '_>,
     limits: &'l [Option<RuleLimit>],
     attributes: &'l [Cow<'l, Attributes<'l>>],
 ) -> SmallVec<[Meets<'l>; 2]> {

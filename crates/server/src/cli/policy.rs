@@ -2,6 +2,7 @@
 
 pub(crate) mod source;
 
+use crate::rule_files::RuleFolder;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use source::Source;
@@ -26,6 +27,25 @@ enum Command {
     Explain(Explain),
     /// Prints the JSON Schema of policy files, for editors that complete by it.
     Schema,
+    /// Prints rules that were written for something else as a policy.
+    #[command(subcommand)]
+    Import(Import),
+}
+
+#[derive(Subcommand)]
+enum Import {
+    /// Rule files of envoyproxy/ratelimit. What a policy cannot say is told, and is a remark in it; files with mistakes
+    /// are refused as the server would, with exit code 2.
+    Envoy(ImportEnvoy),
+}
+
+#[derive(Args)]
+struct ImportEnvoy {
+    /// The folder of the files; those that end in .yaml or .yml are read.
+    folder: PathBuf,
+    /// Several files may be about one domain.
+    #[arg(long)]
+    merge_domains: bool,
 }
 
 #[derive(Args)]
@@ -69,7 +89,34 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCod
             write!(out, "{}", tidegate_policy::schema())?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Import(Import::Envoy(options)) => import(options, out),
     }
+}
+
+// === import ===
+
+fn import(options: &ImportEnvoy, out: &mut impl Write) -> io::Result<ExitCode> {
+    let (path, merge_domains) = (options.folder.clone(), options.merge_domains);
+    let folder = RuleFolder { path, merge_domains };
+    let policy = match folder.texts().and_then(|texts| folder.policy(&texts)) {
+        Ok(policy) => policy,
+        Err(error) => {
+            for line in error.to_string().lines() {
+                writeln!(io::stderr(), "tidegate: {}", printable(line))?;
+            }
+            return Ok(ExitCode::from(REFUSED));
+        }
+    };
+    if let Some(rules) = policy.descriptors() {
+        let imported = rules.import();
+        let warnings = rules.warnings().iter().map(|warning| format!("warning: {warning}"));
+        let left_out = imported.left_out.iter().map(|line| format!("left out: {line}"));
+        for line in warnings.chain(left_out) {
+            writeln!(io::stderr(), "tidegate: {}", printable(&line))?;
+        }
+        write!(out, "{}", imported.text)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 // === lint ===

@@ -1,14 +1,15 @@
 //! `tidegate serve`: the server.
 
-use crate::front::{Front, Web, admin, http, resp};
+use crate::front::{Front, Web, admin, grpc, http, resp};
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Door, Drain, Fronts, Place, Versions, Workers, serve};
+use crate::rule_files::{RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
 use crate::settings::{Flags, Listen, RedisOptions, Settings, StoreUrl};
 use crate::supervise::supervised;
 use crate::tls::Certificate;
-use crate::{files, log, watch};
+use crate::{files, log, rule_files, watch};
 use clap::Args;
 use std::cell::RefCell;
 use std::error::Error;
@@ -26,6 +27,8 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, HealthService};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -48,6 +51,9 @@ struct Shared<S> {
     health: Arc<Health>,
     limiter: Limiter<S>,
     rulebook: Arc<Rulebook<S>>,
+    /// Rules for gRPC alone, if there are some.
+    rule_files: Option<Arc<RuleFiles<S>>>,
+    grpc_health: HealthReporter,
     certificate: Option<Arc<Certificate>>,
     drain: Drain,
 }
@@ -55,6 +61,7 @@ struct Shared<S> {
 /// The listeners, open before anything is served; those of the workers have numbers.
 struct Doors {
     http: Option<Door>,
+    grpc: Option<Door>,
     resp: Option<Door>,
     admin: Option<Door>,
 }
@@ -62,6 +69,7 @@ struct Doors {
 /// Where they are.
 struct Addresses {
     http: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
     resp: Option<SocketAddr>,
     admin: Option<SocketAddr>,
 }
@@ -69,7 +77,8 @@ struct Addresses {
 const STORE_LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
 const CHANGES_LOOKED_FOR_EVERY: Duration = Duration::from_millis(400);
 const HTTP: usize = 0;
-const RESP: usize = 1;
+const GRPC: usize = 1;
+const RESP: usize = 2;
 
 type Failure = Box<dyn Error>;
 
@@ -110,7 +119,8 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
     let certificate = settings.tls.clone().map(Certificate::read).transpose()?;
     let text = policy_text(settings.policy.as_deref())?;
     let policy = read_policy(settings.policy.as_deref(), &text)?;
-    let before = Before { settings, clock, secret, certificate, text, policy, bounded };
+    let rules = read_rules(&settings)?;
+    let before = Before { settings, clock, secret, certificate, text, policy, rules, bounded };
     match before.settings.store.clone() {
         StoreUrl::Memory => {
             let budget = before.settings.memory_budget;
@@ -178,6 +188,7 @@ struct Before {
     certificate: Option<Arc<Certificate>>,
     text: Vec<u8>,
     policy: Policy,
+    rules: Option<(RuleFolder, Texts, Policy)>,
     bounded: Arc<log::Bounded>,
 }
 
@@ -187,8 +198,9 @@ impl Before {
         store: S,
         out: &mut impl Write,
     ) -> Result<(), Failure> {
-        let Self { settings, clock, secret, certificate, text, policy, bounded } = self;
-        let limiter = Limiter::new(policy, store, secret.clone(), clock.clone())?
+        let Self { settings, clock, secret, certificate, text, policy, rules, bounded } = self;
+        let store = Arc::new(store);
+        let limiter = Limiter::new(policy, Arc::clone(&store), secret.clone(), clock.clone())?
             .settling_within(settings.settle_within.into());
         let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
         let ground = Ground {
@@ -200,6 +212,14 @@ impl Before {
             file: settings.policy.clone(),
         };
         let rulebook = Arc::new(Rulebook::open(limiter.clone(), ground, text)?);
+        let rule_files = match rules {
+            None => None,
+            Some((folder, texts, policy)) => {
+                let limiter = Limiter::new(policy, store, secret.clone(), clock.clone())?;
+                let told = (Arc::clone(&metrics), Arc::clone(&health));
+                Some(Arc::new(RuleFiles::new(limiter, folder, texts, told)))
+            }
+        };
         tokio::task::spawn_local(log::tell_left_out(bounded, Arc::clone(&metrics)));
         let drain = Drain::default();
         let shared = Shared {
@@ -210,6 +230,8 @@ impl Before {
             health,
             limiter,
             rulebook,
+            rule_files,
+            grpc_health: HealthReporter::new(),
             certificate,
             drain,
         };
@@ -235,9 +257,11 @@ impl<S: Store + 'static> Shared<S> {
         self.look_after_the_store();
         self.follow_other_nodes();
         self.health.enter(Stage::Serving);
+        self.tell_grpc(ServingStatus::Serving).await;
         self.watch();
         let (admitting, operators) = (TaskTracker::new(), TaskTracker::new());
         self.admit(doors.http, HTTP, &workers, &admitting);
+        self.admit(doors.grpc, GRPC, &workers, &admitting);
         self.admit(doors.resp, RESP, &workers, &admitting);
         self.admit_operators(doors.admin, admin_front, &admitting, &operators)?;
         admitting.close();
@@ -256,7 +280,7 @@ impl<S: Store + 'static> Shared<S> {
     }
 
     async fn open(&self) -> Result<Doors, Failure> {
-        let Settings { http, resp, admin, .. } = &self.settings;
+        let Settings { http, grpc, resp, admin, .. } = &self.settings;
         let open = async |listen: &Listen, name: &str| -> Result<Option<Door>, Failure> {
             let Some(address) = listen.address else { return Ok(None) };
             let door = Door::open(address, listen.caps, Arc::clone(&self.metrics)).await;
@@ -264,6 +288,7 @@ impl<S: Store + 'static> Shared<S> {
         };
         Ok(Doors {
             http: open(http, "http.listen").await?,
+            grpc: open(grpc, "grpc.listen").await?,
             resp: open(resp, "resp.listen").await?,
             admin: open(admin, "admin.listen").await?,
         })
@@ -275,7 +300,16 @@ impl<S: Store + 'static> Shared<S> {
             let (paths, rulebook) = (vec![path.to_owned()], Arc::clone(&self.rulebook));
             let read = move || rulebook.reload(Sure::Careful);
             supervised("watching the policy", Arc::clone(&self.metrics), move || {
-                watch::on_change("policy", paths.clone(), read.clone())
+                let paths = paths.clone();
+                watch::on_change("policy", move || paths.clone(), read.clone())
+            });
+        }
+        if let Some(rules) = &self.rule_files {
+            let (rules, read) = (Arc::clone(rules), Arc::clone(rules));
+            let read = move || read.reload();
+            supervised("watching the rule files", Arc::clone(&self.metrics), move || {
+                let rules = Arc::clone(&rules);
+                watch::on_change("rule files", move || rules.paths(), read.clone())
             });
         }
         if let Some(certificate) = &self.certificate {
@@ -283,7 +317,8 @@ impl<S: Store + 'static> Shared<S> {
             let (certificate, health) = (Arc::clone(certificate), Arc::clone(&self.health));
             let read = move || renew(&certificate, &health);
             supervised("watching the certificate", Arc::clone(&self.metrics), move || {
-                watch::on_change("certificate", paths.clone(), read.clone())
+                let paths = paths.clone();
+                watch::on_change("certificate", move || paths.clone(), read.clone())
             });
         }
     }
@@ -348,8 +383,13 @@ impl<S: Store + 'static> Shared<S> {
         let settings = &self.settings;
         let style = HeaderStyle { legacy: settings.legacy_headers, ..HeaderStyle::default() };
         let (limiter, users) = (self.limiter.clone(), Arc::new(users));
-        let (of_http, of_resp) = (settings.http.timeouts, settings.resp.timeouts);
+        let (of_http, of_grpc) = (settings.http.timeouts, settings.grpc.timeouts);
+        let of_resp = settings.resp.timeouts;
         let tls_of_http = self.tls(&settings.http, &[b"h2", b"http/1.1"])?;
+        let tls_of_grpc = self.tls(&settings.grpc, &[b"h2"])?;
+        let by_files = self.rule_files.as_ref().map(|rules| rules.limiter().clone());
+        let of_descriptors = by_files.unwrap_or_else(|| limiter.clone());
+        let (manners, grpc_health) = (settings.grpc_manners, self.grpc_health.clone());
         let tls_of_resp = self.tls(&settings.resp, &[])?;
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let make = move || -> Fronts<S> {
@@ -359,9 +399,12 @@ impl<S: Store + 'static> Shared<S> {
             };
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
             let http = http::Handler::new(limiter.clone(), style, metrics(), health);
+            let watched = HealthService::from_health_reporter(grpc_health.clone());
+            let grpc = grpc::Handler::new(of_descriptors.clone(), manners, metrics(), watched);
             let resp = resp::Handler::new(limiter.clone(), metrics(), Arc::clone(&users));
             vec![
                 (Front::Web(Web::Http(http)), place(of_http, &tls_of_http)),
+                (Front::Grpc(grpc), place(of_grpc, &tls_of_grpc).for_proxies()),
                 (Front::Resp(resp), place(of_resp, &tls_of_resp)),
             ]
         };
@@ -450,8 +493,10 @@ impl<S: Store + 'static> Shared<S> {
                 _ = signals.hangup.recv() => {
                     let rulebook = Arc::clone(&self.rulebook);
                     let (certificate, health) = (self.certificate.clone(), Arc::clone(&self.health));
+                    let rules = self.rule_files.clone();
                     let read = tokio::task::spawn_blocking(move || {
                         rulebook.reload(Sure::Forced);
+                        rules.iter().for_each(|rules| rules.reload());
                         certificate.iter().for_each(|certificate| renew(certificate, &health));
                     });
                     if read.await.is_err() {
@@ -471,6 +516,7 @@ impl<S: Store + 'static> Shared<S> {
 
     async fn stop(&self, all_done: impl Future<Output = ()>) {
         self.health.enter(Stage::Draining);
+        self.tell_grpc(ServingStatus::NotServing).await;
         tracing::info!("stopping; requests that were received are answered");
         match self.drain.end(self.settings.drain_timeout, all_done).await {
             Ok(()) => tracing::info!("stopped; every request was answered"),
@@ -478,9 +524,16 @@ impl<S: Store + 'static> Shared<S> {
         }
     }
 
+    /// Tells those who watch over gRPC how we are.
+    async fn tell_grpc(&self, status: ServingStatus) {
+        for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+            self.grpc_health.set_service_status(service, status).await;
+        }
+    }
+
     /// Says where everything is, and what to try.
     fn greet(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
-        let Addresses { http, resp, admin } = addresses;
+        let Addresses { http, grpc, resp, admin } = addresses;
         let settings = &self.settings;
         let absolute = |path: &Path| {
             std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
@@ -500,6 +553,13 @@ impl<S: Store + 'static> Shared<S> {
                 let made = settings.data_dir.join("operator-token");
                 absolute(settings.operator_token_file.as_deref().unwrap_or(&made))
             })?;
+        }
+        if let Some(grpc) = grpc {
+            let rules = match &settings.envoy_config {
+                Some(folder) => format!("rules in {}", absolute(folder)),
+                None => "for Envoy, by the policy".to_owned(),
+            };
+            writeln!(out, "  grpc    {grpc}  ({rules})")?;
         }
         if let Some(resp) = resp {
             let scheme = if settings.resp.tls { "rediss" } else { "redis" };
@@ -524,7 +584,8 @@ impl<S: Store + 'static> Shared<S> {
 impl Doors {
     fn addresses(&self) -> io::Result<Addresses> {
         let of = |door: &Option<Door>| door.as_ref().map(Door::address).transpose();
-        Ok(Addresses { http: of(&self.http)?, resp: of(&self.resp)?, admin: of(&self.admin)? })
+        let Self { http, grpc, resp, admin } = self;
+        Ok(Addresses { http: of(http)?, grpc: of(grpc)?, resp: of(resp)?, admin: of(admin)? })
     }
 }
 
@@ -552,6 +613,16 @@ fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {
             files::read_regular(path, crate::rulebook::MOST_BYTES).map_err(named("policy", path))
         }
     }
+}
+
+/// The rule files, if there are some, or everything that is wrong with them.
+fn read_rules(settings: &Settings) -> Result<Option<(RuleFolder, Texts, Policy)>, Failure> {
+    let Some(path) = settings.envoy_config.clone() else { return Ok(None) };
+    let folder = RuleFolder { path, merge_domains: settings.merge_domains };
+    let texts = folder.texts().map_err(|error| format!("envoy.config: {error}"))?;
+    let policy = folder.policy(&texts)?;
+    rule_files::warn(&policy);
+    Ok(Some((folder, texts, policy)))
 }
 
 /// The policy, or everything that is wrong with it, as `tidegate policy lint` says it.

@@ -10,25 +10,29 @@ use super::stream::Stream;
 use super::{Drain, Place, after};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
-use crate::front::{Front, Web};
+use crate::front::{Front, Web, grpc};
 use crate::metrics::Refused;
-use busy::{Busy, Untaken};
+use busy::Busy;
+pub(crate) use busy::{Untaken, Work};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::rt::Executor;
+use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::server::conn::http2::Builder;
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use tidegate::Store;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Runs the streams of a connection where the connection runs.
@@ -63,6 +67,71 @@ pub(crate) async fn serve<S: Store + 'static>(
             Ok::<_, Infallible>(response(answer, head_only, &busy, &place))
         }
     });
+    run(stream, read, place, drain, &busy, service).await
+}
+
+/// Serves a connection on which gRPC is spoken, and nothing else.
+pub(crate) async fn serve_grpc<S: Store + 'static>(
+    mut stream: Stream,
+    front: &Rc<Front<S>>,
+    place: &Rc<Place>,
+    drain: &Drain,
+) -> io::Result<()> {
+    let Some(read) = preface(&mut stream, place, drain).await? else { return Ok(()) };
+    let busy = Busy::new();
+    let service = service_fn(|request: Request<Incoming>| {
+        let (front, place) = (Rc::clone(front), Rc::clone(place));
+        let (work, drain) = (busy.begin(), drain.clone());
+        async move {
+            let Front::Grpc(handler) = &*front else { return Err("nobody speaks gRPC here") };
+            Ok(grpc::serve_call(request, work, handler, &place, &drain).await)
+        }
+    });
+    run(stream, read, place, drain, &busy, service).await
+}
+
+/// The first bytes of a connection. Whoever says something else than HTTP/2 is told so, in words that they may understand.
+async fn preface(stream: &mut Stream, place: &Place, drain: &Drain) -> io::Result<Option<Vec<u8>>> {
+    let mut read = Vec::with_capacity(512);
+    let first = timeout_at(after(place.timeouts.head), stream.read_buf(&mut read));
+    tokio::select! {
+        first = first => if first.unwrap_or(Ok(0))? == 0 {
+            return Ok(None);
+        },
+        () = drain.begun.cancelled() => return Ok(None),
+    }
+    let length = read.len().min(PREFACE.len());
+    if read.get(..length) == PREFACE.get(..length) {
+        return Ok(Some(read));
+    }
+    place.metrics.refused(Refused::NoHttp);
+    stream.write_all(NO_GRPC).await?;
+    stream.shutdown().await?;
+    Ok(None)
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const NO_GRPC: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\n\
+    content-type: text/plain\r\ncontent-length: 57\r\nconnection: close\r\n\r\n\
+    this listener speaks gRPC; for HTTP use another listener\n";
+
+/// Serves requests as they come, and ends a connection that does nothing or takes nothing.
+async fn run<V, B>(
+    stream: Stream,
+    read: Vec<u8>,
+    place: &Place,
+    drain: &Drain,
+    busy: &Busy,
+    service: V,
+) -> io::Result<()>
+where
+    V: HttpService<Incoming, ResBody = B>,
+    V::Error: Into<Box<dyn Error + Send + Sync>>,
+    V::Future: 'static,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    Here: Http2ServerConnExec<V::Future, B>,
+{
     let io = TokioIo::new(Guarded::new(stream, read));
     let mut connection = pin!(builder(place).serve_connection(io, service));
     let often = place.timeouts.idle.min(place.timeouts.body).min(Duration::from_secs(1));
@@ -101,13 +170,13 @@ fn builder(place: &Place) -> Builder<Here> {
     let mut builder = Builder::new(Here);
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(bounds::STREAMS)
-        .max_pending_accept_reset_streams(bounds::PENDING_RESETS)
+        .max_concurrent_streams(place.streams.most)
+        .max_pending_accept_reset_streams(place.streams.pending_resets)
         .max_local_error_reset_streams(bounds::PROVOKED_RESETS)
         .max_header_list_size(u32::try_from(bounds::HEADER_BLOCK).unwrap_or(u32::MAX))
         .max_send_buf_size(bounds::UNWRITTEN)
         // A peer that is gone without a word is noticed.
-        .keep_alive_interval(place.timeouts.idle)
+        .keep_alive_interval(place.timeouts.idle.min(Duration::from_secs(bounds::PING_SECONDS)))
         .keep_alive_timeout(place.timeouts.body);
     builder
 }
@@ -188,7 +257,7 @@ async fn bytes(body: &mut Incoming, most: super::Most) -> Result<Vec<u8>, HeadEr
 /// Reads over the rest of a body that has been answered already, for a moment. To end a stream while its
 /// client still sends is an offence of the client's in the eyes of the library, and a few of them end the
 /// connection, with every other request on it.
-fn read_over(mut body: Incoming) {
+pub(crate) fn read_over(mut body: Incoming) {
     let rest = async move {
         let mut left = bounds::LINGER_BYTES;
         while let (Some(Ok(frame)), 1..) = (body.frame().await, left) {

@@ -1,6 +1,7 @@
 //! What a value of a setting may look like.
 
 use super::{LogFormat, StoreUrl};
+use crate::front::grpc::HeaderChoice;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -62,6 +63,16 @@ pub(super) fn legacy(text: &str) -> Result<Option<LegacyReset>, String> {
         "delta" => Ok(Some(LegacyReset::Delta)),
         "epoch" => Ok(Some(LegacyReset::Epoch)),
         _ => Err("`off`, `delta` or `epoch`".to_owned()),
+    }
+}
+
+pub(super) fn response_headers(text: &str) -> Result<HeaderChoice, String> {
+    match text {
+        "off" => Ok(HeaderChoice::Off),
+        "ratelimit" => Ok(HeaderChoice::Current),
+        "legacy" => Ok(HeaderChoice::Legacy),
+        "reference" => Ok(HeaderChoice::Reference),
+        _ => Err("`off`, `ratelimit`, `legacy` or `reference`".to_owned()),
     }
 }
 
@@ -141,9 +152,12 @@ pub(super) fn without_password(text: &str) -> Cow<'_, str> {
 
 /// Names of listeners.
 pub(super) fn listeners(text: &str) -> Result<(), String> {
-    match words(text).iter().find(|name| !["http", "resp", "admin"].contains(&name.as_str())) {
+    match words(text)
+        .iter()
+        .find(|name| !["http", "grpc", "resp", "admin"].contains(&name.as_str()))
+    {
         None => Ok(()),
-        Some(_) => Err("listeners are `http`, `resp` and `admin`".to_owned()),
+        Some(_) => Err("listeners are `http`, `grpc`, `resp` and `admin`".to_owned()),
     }
 }
 

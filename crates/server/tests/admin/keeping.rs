@@ -91,7 +91,15 @@ fn a_document_that_cannot_be_read_is_not_read_over() {
     for text in ["", "{", "{\"version\": 1, \"surprise\": true}", "[]"] {
         std::fs::write(server.data("control.json"), text).unwrap();
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["serve", "--http-listen", "127.0.0.1:0", "--resp-listen", "off"])
+            .args([
+                "serve",
+                "--http-listen",
+                "127.0.0.1:0",
+                "--resp-listen",
+                "off",
+                "--grpc-listen",
+                "off",
+            ])
             .args(["--admin-listen", "127.0.0.1:0", "--data-dir"])
             .arg(server.folder.join("data"))
             .output()

@@ -13,6 +13,7 @@ fn serve(folder: &Path, flags: &[&str]) -> Output {
         ["--http-listen", "127.0.0.1:0"],
         ["--admin-listen", "127.0.0.1:0"],
         ["--resp-listen", "127.0.0.1:0"],
+        ["--grpc-listen", "127.0.0.1:0"],
         ["--data-dir", data.to_str().unwrap()],
     ];
     let usual = usual.iter().filter(|[flag, _]| !flags.contains(flag)).flatten();
@@ -58,7 +59,16 @@ fn settings_that_make_no_sense() {
             &["http.listen and admin.listen"],
         ),
         (
-            &["--admin-listen", "off", "--http-listen", "off", "--resp-listen", "off"],
+            &[
+                "--admin-listen",
+                "off",
+                "--http-listen",
+                "off",
+                "--resp-listen",
+                "off",
+                "--grpc-listen",
+                "off",
+            ],
             &["every listener is off"],
         ),
         (&["--http-listen", "localhost"], &["--http-listen: `localhost`"]),

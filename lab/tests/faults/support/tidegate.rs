@@ -80,7 +80,7 @@ impl Deployment {
             .args(["--policy", &self.folder.text("policy.yaml")])
             .args(["--data-dir", &folder.text("data")])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
-            .args(["--resp-listen", "off"])
+            .args(["--resp-listen", "off", "--grpc-listen", "off"])
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

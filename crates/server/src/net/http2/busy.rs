@@ -9,7 +9,7 @@
 
 use bytes::{Buf, Bytes};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,16 +19,17 @@ pub(super) struct Busy {
     streams: Cell<usize>,
     /// When the last request was answered.
     since: Cell<Instant>,
-    /// When answers were given that have not been taken, by their numbers: the oldest is the first.
-    untaken: RefCell<BTreeMap<u64, Instant>>,
-    answers: Cell<u64>,
+    /// When answers were given that have not been taken: the oldest is the first. Those behind it may have been taken.
+    untaken: RefCell<VecDeque<Option<Instant>>>,
+    /// The number of the first of them.
+    first: Cell<u64>,
 }
 
 /// A request that is worked on, until it is answered or its client takes it back.
-pub(super) struct Work(Rc<Busy>);
+pub(crate) struct Work(Rc<Busy>);
 
 /// The body of an answer, until the last of its bytes is on its way.
-pub(super) struct Untaken {
+pub(crate) struct Untaken {
     bytes: Bytes,
     busy: Rc<Busy>,
     number: u64,
@@ -40,7 +41,7 @@ impl Busy {
             streams: Cell::new(0),
             since: Cell::new(Instant::now()),
             untaken: RefCell::default(),
-            answers: Cell::new(0),
+            first: Cell::new(0),
         })
     }
 
@@ -50,10 +51,23 @@ impl Busy {
     }
 
     pub(super) fn answered(self: &Rc<Self>, bytes: Bytes) -> Untaken {
-        let number = self.answers.get();
-        self.answers.set(number.wrapping_add(1));
-        self.untaken.borrow_mut().insert(number, Instant::now());
+        let mut untaken = self.untaken.borrow_mut();
+        let behind = u64::try_from(untaken.len()).unwrap_or(u64::MAX);
+        let (number, now) = (self.first.get().wrapping_add(behind), Instant::now());
+        untaken.push_back(Some(now));
         Untaken { bytes, busy: Rc::clone(self), number }
+    }
+
+    fn taken(&self, number: u64) {
+        let mut untaken = self.untaken.borrow_mut();
+        let place = usize::try_from(number.wrapping_sub(self.first.get())).ok();
+        if let Some(since) = place.and_then(|place| untaken.get_mut(place)) {
+            *since = None;
+        }
+        while let Some(None) = untaken.front() {
+            untaken.pop_front();
+            self.first.set(self.first.get().wrapping_add(1));
+        }
     }
 
     /// How long nobody has asked for anything.
@@ -64,7 +78,15 @@ impl Busy {
     /// How long the oldest answer waits to be taken.
     pub(super) fn untaken_for(&self) -> Duration {
         let untaken = self.untaken.borrow();
-        untaken.first_key_value().map_or(Duration::ZERO, |(_, since)| since.elapsed())
+        let oldest = untaken.front().copied().flatten();
+        oldest.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+impl Work {
+    /// A part of its answer, which counts until it is on its way.
+    pub(crate) fn answered(&self, bytes: Bytes) -> Untaken {
+        self.0.answered(bytes)
     }
 }
 
@@ -78,7 +100,7 @@ impl Drop for Work {
 
 impl Drop for Untaken {
     fn drop(&mut self) {
-        self.busy.untaken.borrow_mut().remove(&self.number);
+        self.busy.taken(self.number);
     }
 }
 
@@ -93,5 +115,33 @@ impl Buf for Untaken {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_answer_that_waits_is_the_one_that_counts() {
+        let busy = Busy::new();
+        let answer = || busy.answered(Bytes::from_static(b"x"));
+        let second = Duration::from_secs(1);
+        let first = answer();
+        tokio::time::advance(second).await;
+        let (second_one, third) = (answer(), answer());
+        tokio::time::advance(second).await;
+        assert_eq!(busy.untaken_for(), second * 2);
+        drop(second_one);
+        assert_eq!(busy.untaken_for(), second * 2);
+        drop(first);
+        assert_eq!(busy.untaken_for(), second);
+        drop(third);
+        assert_eq!(busy.untaken_for(), Duration::ZERO);
+        let again = answer();
+        tokio::time::advance(second).await;
+        assert_eq!(busy.untaken_for(), second);
+        drop(again);
+        assert!(busy.untaken.borrow().is_empty());
     }
 }

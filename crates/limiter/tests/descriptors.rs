@@ -1,0 +1,403 @@
+//! Calls of several descriptors, as Envoy asks them: by rule files of its reference service, and by a policy.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests may fail loudly"
+)]
+
+use tidegate::{
+    Clock, Descriptor, DescriptorCall, DescriptorError, DescriptorVerdict, Limiter, Memory, Policy,
+    Secret, Span, Timestamp,
+};
+use tidegate_policy::{EnvoyFile, Unit};
+
+const RULES: &str = "
+domain: rl
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+  - key: user
+    value: vip
+    rate_limit: { unit: minute, requests_per_unit: 5, replaces: [{ name: per-tenant }] }
+  - key: tenant
+    rate_limit: { unit: minute, requests_per_unit: 2, name: per-tenant }
+  - key: banned
+    rate_limit: { unit: minute, requests_per_unit: 0 }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: shady
+    shadow_mode: true
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+  - key: file
+    value: /a/*
+    share_threshold: true
+    rate_limit: { unit: hour, requests_per_unit: 2 }
+  - key: service
+    value: one
+    quota_mode: true
+    metadata: { with_quota: { name: one, both: 1 } }
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+  - key: service
+    value: two
+    quota_mode: true
+    metadata: { with_quota: { name: two, also: 2 } }
+    rate_limit: { unit: minute, requests_per_unit: 2 }
+";
+
+struct Rig {
+    limiter: Limiter<Memory>,
+    clock: Clock,
+}
+
+impl Rig {
+    fn new(policy: Policy) -> Self {
+        let clock = Clock::manual(Timestamp::from_nanos(600_000_000_000));
+        let memory = Memory::new(clock.clone());
+        let limiter = Limiter::new(policy, memory, Secret::new([7; 32]), clock.clone()).unwrap();
+        Self { limiter, clock }
+    }
+
+    fn of_files() -> Self {
+        let file = EnvoyFile { name: "rl.yaml", text: RULES.as_bytes() };
+        Self::new(Policy::from_envoy(&[file], false).unwrap())
+    }
+
+    fn try_ask(&self, parts: &[Descriptor<'_>]) -> Result<DescriptorVerdict, DescriptorError> {
+        let call = DescriptorCall {
+            domain: "rl",
+            descriptors: parts,
+            hits: 0,
+            timeout: None,
+            max_wait: Span::ZERO,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(self.limiter.check_descriptors(&call))
+    }
+
+    fn ask(&self, parts: &[Descriptor<'_>]) -> DescriptorVerdict {
+        self.try_ask(parts).unwrap()
+    }
+
+    fn later(&self, seconds: u64) {
+        let now = self.clock.now().steady.as_nanos() + seconds * 1_000_000_000;
+        self.clock.set(Timestamp::from_nanos(now));
+    }
+
+    fn passes(&self, parts: &[Descriptor<'_>]) -> bool {
+        self.ask(parts).verdict.allowed()
+    }
+}
+
+fn of<'d>(entries: &[(&'d str, &'d str)]) -> Descriptor<'d> {
+    Descriptor { entries: entries.iter().copied().collect(), ..Descriptor::default() }
+}
+
+fn one<'d>(key: &'d str, value: &'d str) -> Descriptor<'d> {
+    of(&[(key, value)])
+}
+
+fn hits(descriptor: Descriptor<'_>, hits: u64) -> Descriptor<'_> {
+    Descriptor { hits: Some(hits), ..descriptor }
+}
+
+/// Code and what remains, for each descriptor.
+fn statuses(answer: &DescriptorVerdict) -> Vec<(bool, u64)> {
+    answer.statuses().map(|status| (status.over, status.remaining)).collect()
+}
+
+// === by rule files ===
+
+#[test]
+fn every_descriptor_has_its_status_in_order() {
+    let rig = Rig::of_files();
+    let call = [one("user", "a"), one("nobody", "x"), one("free", "f"), one("tenant", "t")];
+    let answer = rig.ask(&call);
+    assert!(answer.verdict.allowed());
+    let all = u64::MAX;
+    assert_eq!(statuses(&answer), [(false, 2), (false, 0), (false, all), (false, 1)]);
+    let limits: Vec<_> = answer.statuses().map(|status| status.limit).collect();
+    let user = limits[0].unwrap();
+    assert_eq!((user.amount, user.unit, user.name), (3, Some(Unit::Minute), ""));
+    assert!(limits[1].is_none() && limits[2].is_none());
+    assert_eq!(limits[3].unwrap().name, "per-tenant");
+    // Ten minutes into the epoch a window begins.
+    assert_eq!(answer.statuses().next().unwrap().reset, Some(Span::from_secs(60)));
+}
+
+#[test]
+fn refused_calls_count_as_they_do_there() {
+    let rig = Rig::of_files();
+    let call = [one("user", "a"), one("tenant", "t")];
+    assert!(rig.passes(&call) && rig.passes(&call));
+    let refused = rig.ask(&call); // the tenant refuses; the user is charged all the same
+    assert_eq!(statuses(&refused), [(false, 0), (true, 0)]);
+    assert!(!rig.passes(&[one("user", "a")]));
+    rig.later(60);
+    assert!(rig.passes(&call));
+}
+
+#[test]
+fn what_is_banned_never_passes_and_a_look_does() {
+    let rig = Rig::of_files();
+    assert!(!rig.passes(&[one("banned", "x")]));
+    assert!(rig.passes(&[hits(one("banned", "x"), 0)]));
+}
+
+#[test]
+fn replaced_rules_have_no_say_and_count_nothing() {
+    let rig = Rig::of_files();
+    for _ in 0..5 {
+        let answer = rig.ask(&[one("tenant", "t"), one("user", "vip")]);
+        assert!(answer.verdict.allowed());
+        assert!(answer.statuses().next().unwrap().limit.is_none());
+    }
+    assert!(!rig.passes(&[one("tenant", "t"), one("user", "vip")]));
+    assert!(rig.passes(&[one("tenant", "t")]));
+}
+
+#[test]
+fn shadows_refuse_nothing_and_go_on_counting() {
+    let rig = Rig::of_files();
+    for remaining in [0, 0, 0] {
+        let answer = rig.ask(&[one("shady", "x")]);
+        assert_eq!(statuses(&answer), [(false, remaining)]);
+        assert!(answer.verdict.allowed());
+    }
+}
+
+#[test]
+fn values_share_a_counter_where_the_rule_says_so() {
+    let rig = Rig::of_files();
+    assert!(rig.passes(&[one("file", "/a/1")]) && rig.passes(&[one("file", "/a/2")]));
+    assert!(!rig.passes(&[one("file", "/a/3")]));
+}
+
+#[test]
+fn quotas_refuse_only_together_and_tell_who_has_some_left() {
+    let rig = Rig::of_files();
+    let call = [one("service", "one"), one("service", "two")];
+    let first = rig.ask(&call);
+    assert!(first.verdict.allowed());
+    let told = serde_json::Value::Object(first.metadata.clone());
+    // Of two that say the same the first counts; what only one says is there.
+    assert_eq!(told, serde_json::json!({ "with_quota": { "name": "one", "both": 1, "also": 2 } }));
+    let second = rig.ask(&call);
+    assert!(second.verdict.allowed());
+    assert_eq!(statuses(&second), [(true, 0), (false, 0)]);
+    assert_eq!(second.metadata["with_quota"]["name"], "two");
+    let third = rig.ask(&call);
+    assert!(!third.verdict.allowed() && third.metadata.is_empty());
+    assert_eq!(third.verdict.retry_after(), Some(Span::from_secs(60)));
+    assert!(!rig.passes(&[one("service", "one")])); // alone it is a limit like any other
+}
+
+/// Tokens are looked at before a request and charged after it: one request too many passes, and then none.
+#[test]
+fn a_look_is_refused_only_in_debt() {
+    let rig = Rig::of_files();
+    let look = [hits(one("service", "two"), 0)];
+    let charge = [hits(one("service", "two"), 1)];
+    for passes in [true, true, true, false, false] {
+        assert_eq!(rig.passes(&look), passes);
+        if passes {
+            rig.passes(&charge);
+        }
+    }
+}
+
+#[test]
+fn hits_are_those_of_the_descriptor_else_of_the_call() {
+    let rig = Rig::of_files();
+    let answer = rig.ask(&[hits(one("user", "a"), 2), one("tenant", "t")]);
+    assert_eq!(statuses(&answer), [(false, 1), (false, 1)]);
+    for too_many in [4, u64::MAX] {
+        let answer = rig.ask(&[hits(one("user", "b"), too_many)]);
+        assert!(!answer.verdict.allowed());
+    }
+    assert_eq!(statuses(&rig.ask(&[one("user", "b")])), [(false, 2)]); // nothing was consumed
+}
+
+#[test]
+fn what_is_given_back_can_be_taken_again_and_no_more() {
+    let rig = Rig::of_files();
+    let give = |amount| Descriptor { gives_back: true, ..hits(one("user", "a"), amount) };
+    (0..3).for_each(|_| assert!(rig.passes(&[one("user", "a")])));
+    assert_eq!(statuses(&rig.ask(&[give(2)])), [(false, 2)]);
+    assert!(rig.passes(&[one("user", "a")]) && rig.passes(&[one("user", "a")]));
+    assert!(!rig.passes(&[one("user", "a")]));
+    assert_eq!(statuses(&rig.ask(&[give(1_000)])), [(false, 3)]); // never more than all
+}
+
+#[test]
+fn a_descriptor_may_bring_its_limit() {
+    let rig = Rig::of_files();
+    let own = |amount| Descriptor { limit: Some((amount, Unit::Hour)), ..one("user", "a") };
+    assert_eq!(statuses(&rig.ask(&[own(7)])), [(false, 6)]);
+    assert_eq!(statuses(&rig.ask(&[own(9)])), [(false, 7)]); // the same count under another amount
+    assert_eq!(statuses(&rig.ask(&[one("user", "a")])), [(false, 2)]); // rules count apart
+    assert_eq!(statuses(&rig.ask(&[own(0)])), [(true, 0)]);
+}
+
+#[test]
+fn the_same_descriptor_twice_costs_twice() {
+    let rig = Rig::of_files();
+    let answer = rig.ask(&[one("user", "a"), one("user", "a")]);
+    assert_eq!(statuses(&answer), [(false, 1), (false, 1)]);
+    assert!(!rig.passes(&[one("user", "a"), one("user", "a")]));
+}
+
+#[test]
+fn names_may_stand_twice_and_order_counts() {
+    let file = "
+domain: rl
+descriptors:
+  - key: generic_key
+    descriptors:
+      - { key: generic_key, rate_limit: { unit: hour, requests_per_unit: 1 } }";
+    let file = EnvoyFile { name: "rl.yaml", text: file.as_bytes() };
+    let rig = Rig::new(Policy::from_envoy(&[file], false).unwrap());
+    let call = |a, b| of(&[("generic_key", a), ("generic_key", b)]);
+    assert!(rig.passes(&[call("x", "y")]) && rig.passes(&[call("y", "x")]));
+    assert!(!rig.passes(&[call("x", "y")]));
+    assert!(rig.passes(&[one("generic_key", "x")])); // another depth
+}
+
+#[test]
+fn editing_a_rule_keeps_what_was_counted() {
+    let rig = Rig::of_files();
+    (0..3).for_each(|_| assert!(rig.passes(&[one("user", "a")])));
+    let edited = RULES.replacen("requests_per_unit: 3", "requests_per_unit: 4", 1)
+        + "  - { key: user, value: 'a*', rate_limit: { unit: minute, requests_per_unit: 4 } }\n";
+    let file = EnvoyFile { name: "rl.yaml", text: edited.as_bytes() };
+    rig.limiter.reload(Policy::from_envoy(&[file], false).unwrap()).unwrap();
+    assert!(rig.passes(&[one("user", "a")])); // by another rule, the same count
+    assert!(!rig.passes(&[one("user", "a")]));
+}
+
+#[test]
+fn an_unknown_domain_has_no_rules() {
+    let rig = Rig::of_files();
+    let own = Descriptor { limit: Some((1, Unit::Hour)), ..one("user", "a") };
+    let descriptors = [one("banned", "x"), own];
+    let call = DescriptorCall {
+        domain: "other",
+        descriptors: &descriptors,
+        hits: 9,
+        timeout: None,
+        max_wait: Span::ZERO,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let answer = runtime.block_on(rig.limiter.check_descriptors(&call)).unwrap();
+    assert!(answer.verdict.allowed());
+    assert_eq!(statuses(&answer), [(false, 0), (false, 0)]);
+}
+
+// === by a policy ===
+
+fn by_policy(text: &str) -> Rig {
+    Rig::new(Policy::parse(text).unwrap())
+}
+
+const POLICY: &str = "
+version: 1
+rules:
+  - { name: per-user, match: { domain: rl }, key: [user], limits: [3/s, { rate: 5/30s, algorithm: sliding_log }] }
+  - { name: per-client, key: [ip], limits: [{ rate: 2/min, algorithm: fixed_window }] }
+  - { name: all, match: { scope: all }, key: [], limits: [{ rate: 3/h, algorithm: fixed_window }] }
+  - { name: odd, match: { user: mallory }, key: [user], limits: [1/h], on_limit: { flag: challenge } }
+";
+
+#[test]
+fn a_refused_call_burns_nothing() {
+    let rig = by_policy(POLICY);
+    let call = [one("user", "a"), one("remote_address", "10.0.0.1")];
+    assert!(rig.passes(&call) && rig.passes(&call));
+    let refused = rig.ask(&call);
+    assert_eq!(statuses(&refused), [(false, 1), (true, 0)]);
+    let status = refused.statuses().nth(1).unwrap();
+    assert_eq!(
+        (status.limit.unwrap().name, status.reset),
+        ("per-client", Some(Span::from_secs(60)))
+    );
+    assert!(rig.passes(&[one("user", "a")])); // the third of three
+}
+
+#[test]
+fn several_limits_are_one_status() {
+    let rig = by_policy(POLICY);
+    (0..3).for_each(|_| assert!(rig.passes(&[one("user", "a")])));
+    rig.later(1);
+    let answer = rig.ask(&[one("user", "a")]);
+    assert_eq!(statuses(&answer), [(false, 1)]); // the least that is left: one of five in 30 s
+    assert_eq!(answer.statuses().next().unwrap().limit.unwrap().unit, None);
+    assert!(rig.passes(&[one("user", "a")]));
+    let refused = rig.ask(&[one("user", "a")]);
+    assert_eq!(statuses(&refused), [(true, 0)]);
+    assert_eq!(refused.statuses().next().unwrap().reset, Some(Span::from_secs(29)));
+}
+
+#[test]
+fn addresses_are_addresses() {
+    let rig = by_policy(POLICY);
+    assert!(rig.passes(&[one("remote_address", "10.0.0.1")]));
+    assert!(rig.passes(&[one("remote_address", "::ffff:10.0.0.1")]));
+    assert!(!rig.passes(&[one("masked_remote_address", "10.0.0.1/32")]));
+    let wrong = rig.try_ask(&[one("user", "a"), one("remote_address", "somewhere")]).unwrap_err();
+    assert!(wrong.to_string().starts_with("descriptor 1: `somewhere` is no address"), "{wrong}");
+}
+
+#[test]
+fn descriptors_of_one_bucket_pay_together() {
+    let rig = by_policy(POLICY);
+    let all = |other| of(&[("scope", "all"), ("x", other)]);
+    assert_eq!(statuses(&rig.ask(&[all("1"), all("2")])), [(false, 1), (false, 1)]);
+    assert!(!rig.passes(&[all("1"), all("2")]));
+    assert!(rig.passes(&[all("1")]));
+}
+
+#[test]
+fn names_that_stand_twice_are_refused() {
+    let rig = by_policy(POLICY);
+    for (entries, says) in [
+        (vec![("user", "a"), ("user", "b")], "the entry `user` is there twice"),
+        (vec![("remote_address", "::1"), ("ip", "::1")], "the entry `ip` is there twice"),
+        (vec![("domain", "rl")], "an entry is called `domain`"),
+    ] {
+        let error = rig.try_ask(&[one("user", "a"), of(&entries)]).unwrap_err().to_string();
+        assert!(error.starts_with("descriptor 1: ") && error.contains(says), "{error}");
+    }
+    assert!(rig.passes(&[one("user", "a")]));
+}
+
+#[test]
+fn marks_refuse_nothing() {
+    let rig = by_policy(POLICY);
+    for _ in 0..2 {
+        assert!(rig.passes(&[one("user", "mallory")]));
+    }
+    let answer = rig.ask(&[one("user", "mallory")]);
+    assert_eq!(statuses(&answer), [(false, 0)]);
+    assert_eq!(answer.verdict.flags().collect::<Vec<_>>(), ["challenge"]);
+}
+
+#[test]
+fn no_rule_is_no_limit() {
+    let rig = by_policy(POLICY);
+    let answer = rig.ask(&[one("tenant", "x")]);
+    assert!(answer.verdict.allowed());
+    assert!(answer.statuses().next().unwrap().limit.is_none());
+    assert!(rig.ask(&[]).verdict.allowed());
+}
+
+#[test]
+fn more_limits_than_are_decided_together_are_refused() {
+    let rig = by_policy(POLICY);
+    let users: Vec<String> = (0..9).map(|n| n.to_string()).collect();
+    let call: Vec<Descriptor<'_>> = users.iter().map(|user| one("user", user)).collect();
+    let error = rig.try_ask(&call).unwrap_err();
+    assert!(error.to_string().contains("more limits apply"), "{error}");
+    assert!(rig.passes(&call[..8]));
+}

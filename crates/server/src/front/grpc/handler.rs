@@ -1,0 +1,225 @@
+//! From a call to its answer.
+
+use super::call::CallError;
+use super::reflection::{Reflection, RequestOf};
+use super::wire::{Answer, Asked, seconds};
+use crate::metrics::{Metrics, Refused, Tally};
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use hyper::body::Incoming;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use tidegate::http::{HeaderStyle, LegacyReset};
+use tidegate::{DescriptorCall, DescriptorStatus, DescriptorVerdict, Limiter, Span, Store};
+use tokio::time::Instant;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::HealthService;
+
+/// Answers what is asked over gRPC.
+pub(crate) struct Handler<S> {
+    limiter: Limiter<S>,
+    manners: Manners,
+    tally: Arc<Tally>,
+    metrics: Arc<Metrics>,
+    health: HealthServer<HealthService>,
+    reflection: Reflection,
+}
+
+/// What is said besides the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Manners {
+    pub(crate) headers: HeaderChoice,
+    /// What rules say in `metadata` is told.
+    pub(crate) metadata: bool,
+}
+
+/// Which header fields Envoy is told to add to what the client gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum HeaderChoice {
+    #[default]
+    Off,
+    /// `RateLimit` and `RateLimit-Policy`.
+    Current,
+    /// `X-RateLimit-*`.
+    Legacy,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the reference service has them.
+    Reference,
+}
+
+/// An answer and how long it is to wait: where rules let a call wait for its turn, the answer is what waits.
+pub(super) type Answered = Result<(Bytes, Span), CallError>;
+
+/// The bytes before a message: it is not packed, and so long.
+const PREFIX: [u8; 5] = [0; 5];
+
+impl<S: Store + 'static> Handler<S> {
+    pub(crate) fn new(
+        limiter: Limiter<S>,
+        manners: Manners,
+        metrics: Arc<Metrics>,
+        health: HealthService,
+    ) -> Self {
+        let tally = metrics.tally("grpc");
+        let (health, reflection) = (HealthServer::new(health), Reflection::new());
+        Self { limiter, manners, tally, metrics, health, reflection }
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The services that are not ours; the request again, if it is for none of them.
+    pub(super) async fn others(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<tonic::body::Body>, Request<Incoming>> {
+        match RequestOf::path(request.uri().path()) {
+            Some(RequestOf::Health) => {
+                use tonic::codegen::Service as _;
+                let Ok(response) = self.health.clone().call(request).await;
+                Ok(response)
+            }
+            Some(RequestOf::Reflection(version)) => {
+                Ok(self.reflection.answer(version, request).await)
+            }
+            None => Err(request),
+        }
+    }
+
+    /// The answer to a call, as it goes out, and how long it is to wait until then; from a store in this process. Nothing is
+    /// counted before all of the call was understood.
+    pub(super) fn answer_at_once(&self, message: &[u8], timeout: Option<Span>) -> Option<Answered> {
+        let began = Instant::now();
+        let asked = match self.read(message) {
+            Ok(asked) => asked,
+            Err(error) => return Some(Err(error)),
+        };
+        match self.limiter.check_descriptors_at_once(&asked.call(timeout))? {
+            Ok(answer) => Some(Ok(self.answered(&asked, &answer, began))),
+            Err(error) => Some(Err(error.into())),
+        }
+    }
+
+    /// The same from any store. Whoever gives up while it waits for the store leaves nothing half done there.
+    pub(super) async fn answer(&self, message: &[u8], timeout: Option<Span>) -> Answered {
+        let began = Instant::now();
+        let asked = self.read(message)?;
+        let answer = self.limiter.check_descriptors(&asked.call(timeout)).await?;
+        Ok(self.answered(&asked, &answer, began))
+    }
+
+    fn read<'b>(&self, message: &'b [u8]) -> Result<Asked<'b>, CallError> {
+        Ok(Asked::read(message).inspect_err(|_| self.metrics.refused(Refused::Malformed))?)
+    }
+
+    fn answered(
+        &self,
+        asked: &Asked<'_>,
+        answer: &DescriptorVerdict,
+        began: Instant,
+    ) -> (Bytes, Span) {
+        self.tally.count(&answer.verdict);
+        let written = self.written(asked, answer);
+        self.tally.took(began.elapsed());
+        (written, answer.verdict.delay())
+    }
+
+    fn written(&self, asked: &Asked<'_>, answer: &DescriptorVerdict) -> Bytes {
+        let mut out = Vec::with_capacity(128);
+        out.extend_from_slice(&PREFIX);
+        let mut wire = Answer(&mut out);
+        wire.overall(!answer.verdict.allowed());
+        for status in answer.statuses() {
+            wire.status(&status);
+        }
+        self.headers(answer, &mut wire);
+        if self.manners.metadata && !answer.metadata.is_empty() {
+            wire.metadata(&metadata(asked, answer));
+        }
+        let length = u32::try_from(out.len().saturating_sub(PREFIX.len())).unwrap_or(0);
+        if let Some(place) = out.get_mut(1..PREFIX.len()) {
+            place.copy_from_slice(&length.to_be_bytes());
+        }
+        out.into()
+    }
+
+    fn headers(&self, answer: &DescriptorVerdict, wire: &mut Answer<'_>) {
+        let verdict = &answer.verdict;
+        let style = match self.manners.headers {
+            HeaderChoice::Off => None,
+            HeaderChoice::Current => Some(HeaderStyle::default()),
+            HeaderChoice::Legacy => Some(HeaderStyle {
+                fields: false,
+                legacy: Some(LegacyReset::Delta),
+                ..HeaderStyle::default()
+            }),
+            HeaderChoice::Reference => {
+                reference(answer, wire);
+                None
+            }
+        };
+        if let Some(style) = style {
+            let mut fields = HeaderMap::new();
+            style.write(verdict, &mut fields);
+            for (name, value) in &fields {
+                if let Ok(value) = value.to_str() {
+                    wire.response_header(name.as_str(), value);
+                }
+            }
+        }
+        let flags: Vec<&str> = verdict.flags().collect();
+        if !flags.is_empty() {
+            wire.request_header("tidegate-flags", &flags.join(", "));
+        }
+        if verdict.priority == tidegate::Priority::Low {
+            wire.request_header("tidegate-priority", "low");
+        }
+    }
+}
+
+impl<'b> Asked<'b> {
+    fn call(&self, timeout: Option<Span>) -> DescriptorCall<'_, 'b> {
+        DescriptorCall {
+            domain: self.domain,
+            descriptors: &self.descriptors,
+            hits: self.hits,
+            timeout,
+            // The other half is for the way back.
+            max_wait: timeout
+                .map_or(Span::ZERO, |timeout| Span::from_nanos(timeout.as_nanos() / 2)),
+        }
+    }
+}
+
+/// The fields of the reference service: about the descriptor that is nearest to its limit, or over it.
+fn reference(answer: &DescriptorVerdict, wire: &mut Answer<'_>) {
+    let limited = answer.statuses().filter(|status| status.limit.is_some());
+    let nearest = |status: &DescriptorStatus<'_>| (!status.over, status.remaining);
+    let Some(status) = limited.min_by_key(nearest) else { return };
+    let Some(limit) = &status.limit else { return };
+    wire.response_header("RateLimit-Limit", &limit.amount.to_string());
+    wire.response_header("RateLimit-Remaining", &status.remaining.to_string());
+    wire.response_header("RateLimit-Reset", &status.reset.map_or(0, seconds).to_string());
+}
+
+/// What the reference service tells: the call, and what the rules that let it pass say.
+fn metadata(asked: &Asked<'_>, answer: &DescriptorVerdict) -> Map<String, Value> {
+    let descriptors = asked.descriptors.iter().map(|descriptor| {
+        let entries = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}").into());
+        let mut object = Map::new();
+        object.insert("entries".to_owned(), Value::Array(entries.collect()));
+        if let Some(hits) = descriptor.hits {
+            object.insert("hitsAddend".to_owned(), hits.into());
+        }
+        Value::Object(object)
+    });
+    let descriptors: Vec<Value> = descriptors.collect();
+    let mut told = Map::new();
+    told.insert("domain".to_owned(), asked.domain.into());
+    told.insert("descriptors".to_owned(), json!(descriptors));
+    if asked.hits != 0 {
+        told.insert("hitsAddend".to_owned(), asked.hits.into());
+    }
+    told.insert("metadata".to_owned(), Value::Object(answer.metadata.clone()));
+    told
+}

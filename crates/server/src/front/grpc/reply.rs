@@ -1,0 +1,165 @@
+//! An answer on its way: a message and how it went, or only how it went.
+//!
+//! ```text
+//!   HEADERS 200, application/grpc     DATA 0 length message     HEADERS grpc-status: 0
+//!   HEADERS 200, application/grpc, grpc-status: 3, grpc-message: …
+//! ```
+
+use crate::net::{Untaken, Work};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http_body::{Body, Frame};
+use std::error::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+/// The body of an answer.
+pub(crate) enum Reply {
+    /// Nothing: all is said in the head.
+    Nothing,
+    /// One message, and that all went well.
+    Message(Option<Untaken>),
+    /// It went well, and that was said.
+    Done,
+    /// What tonic answers, which may go on for as long as the server does.
+    Others(Box<Others>),
+}
+
+pub(crate) struct Others {
+    pub(super) body: tonic::body::Body,
+    pub(super) work: Work,
+    pub(super) ends: Pin<Box<WaitForCancellationFutureOwned>>,
+    pub(super) over: bool,
+}
+
+/// How a call went, for calls that went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    InvalidArgument,
+    DeadlineExceeded,
+    ResourceExhausted,
+    Unimplemented,
+    Internal,
+    Unavailable,
+}
+
+pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const TEXT: HeaderName = HeaderName::from_static("grpc-message");
+
+impl Reply {
+    /// A message: five bytes are before it, of which one says that it is not packed.
+    pub(super) fn message(data: Untaken) -> Response<Self> {
+        let mut response = Response::new(Self::Message(Some(data)));
+        response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+        response
+    }
+
+    /// A call that went wrong.
+    pub(super) fn wrong(code: Code, text: &str) -> Response<Self> {
+        let mut response = Response::new(Self::Nothing);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, GRPC);
+        headers.insert(STATUS, code.number());
+        if let Ok(text) = HeaderValue::try_from(percent(text)) {
+            headers.insert(TEXT, text);
+        }
+        response
+    }
+
+    /// What is no call of gRPC.
+    pub(super) fn plain(status: StatusCode) -> Response<Self> {
+        let mut response = Response::new(Self::Nothing);
+        *response.status_mut() = status;
+        response
+    }
+}
+
+/// As text is written there: printable ASCII stays, the rest is in percent.
+fn percent(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().take(1_000).map(byte).collect()
+}
+
+impl Code {
+    const fn number(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::InvalidArgument => "3",
+            Self::DeadlineExceeded => "4",
+            Self::ResourceExhausted => "8",
+            Self::Unimplemented => "12",
+            Self::Internal => "13",
+            Self::Unavailable => "14",
+        })
+    }
+}
+
+impl Body for Reply {
+    type Data = Untaken;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Untaken>, Self::Error>>> {
+        match &mut *self {
+            Self::Nothing | Self::Done => Poll::Ready(None),
+            Self::Message(data) => {
+                if let Some(data) = data.take() {
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                *self = Self::Done;
+                Poll::Ready(Some(Ok(Frame::trailers(ended(HeaderValue::from_static("0"))))))
+            }
+            Self::Others(others) => others.poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Nothing | Self::Done)
+    }
+}
+
+fn ended(status: HeaderValue) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(STATUS, status);
+    trailers
+}
+
+type Polled = Poll<Option<Result<Frame<Untaken>, Box<dyn Error + Send + Sync>>>>;
+
+impl Others {
+    /// What they say next; that it is over, when the server stops and they have nothing to say.
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Polled {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            let frame = frame.map(|frame| {
+                frame.map(|frame| frame.map_data(|data| self.taken(data))).map_err(Into::into)
+            });
+            return Poll::Ready(frame);
+        }
+        ready!(self.ends.as_mut().poll(context));
+        self.over = true;
+        Poll::Ready(Some(Ok(Frame::trailers(ended(Code::Unavailable.number())))))
+    }
+
+    fn taken(&self, data: Bytes) -> Untaken {
+        self.work.answered(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_written_as_the_protocol_wants() {
+        assert_eq!(percent("50% of `ä`\n"), "50%25 of `%C3%A4`%0A");
+    }
+}

@@ -1,0 +1,464 @@
+//! The messages of `envoy.service.ratelimit.v3`, read where they lie and written in one go.
+//!
+//! ```text
+//!   0a 02 "rl"   12 0e ( 0a 0c ( 0a 03 "foo" 12 05 "alice" ) )   18 01
+//!   domain       a descriptor: an entry: a key, a value          hits_addend
+//! ```
+//!
+//! Fields that are not known are read over, as the format wants. What is no message is refused whole: wrong kinds of fields,
+//! groups, numbers that never end, text that is no UTF-8, more of anything than a call has.
+
+use crate::bounds;
+use serde_json::{Map, Value};
+use smallvec::SmallVec;
+use tidegate::{Descriptor, DescriptorStatus, Span};
+use tidegate_policy::Unit;
+
+/// `RateLimitRequest`.
+#[derive(Debug)]
+pub(super) struct Asked<'b> {
+    pub(super) domain: &'b str,
+    pub(super) descriptors: SmallVec<[Descriptor<'b>; 2]>,
+    pub(super) hits: u32,
+}
+
+/// Why bytes are no such message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WireError {
+    #[error("the message is cut short")]
+    CutShort,
+    #[error("a number has more than ten bytes")]
+    Endless,
+    #[error("a field has the number 0")]
+    Zero,
+    #[error("a field is a group, which is not read")]
+    Group,
+    #[error("a field is of another kind than its number says")]
+    Kind,
+    #[error("a text is no UTF-8")]
+    Utf8,
+    #[error("`domain` is empty")]
+    NoDomain,
+    #[error("`domain` has more than {} bytes", bounds::DOMAIN)]
+    Domain,
+    #[error("more than {} descriptors", bounds::DESCRIPTORS)]
+    Descriptors,
+    #[error("a descriptor has more than {} entries", bounds::ENTRIES)]
+    Entries,
+    #[error("an entry has an empty key")]
+    NoKey,
+    #[error("the limit of a descriptor has the unit {0}, which is none")]
+    Unit(u64),
+}
+
+/// One field: its number and what it holds.
+enum Field<'b> {
+    Number(u64),
+    Bytes(&'b [u8]),
+    /// Four or eight bytes; nothing that we know has them.
+    Fixed,
+}
+
+/// Bytes that are left of a message.
+struct Message<'b>(&'b [u8]);
+
+impl<'b> Asked<'b> {
+    pub(super) fn read(bytes: &'b [u8]) -> Result<Self, WireError> {
+        let mut asked = Self { domain: "", descriptors: SmallVec::new(), hits: 0 };
+        let mut message = Message(bytes);
+        while let Some((number, field)) = message.next()? {
+            match number {
+                1 => asked.domain = field.text()?,
+                2 => {
+                    if asked.descriptors.len() >= bounds::DESCRIPTORS {
+                        return Err(WireError::Descriptors);
+                    }
+                    asked.descriptors.push(descriptor(field.bytes()?)?);
+                }
+                3 => asked.hits = field.narrow()?,
+                _ => {}
+            }
+        }
+        match asked.domain.len() {
+            0 => Err(WireError::NoDomain),
+            length if length > bounds::DOMAIN => Err(WireError::Domain),
+            _ => Ok(asked),
+        }
+    }
+}
+
+fn descriptor(bytes: &[u8]) -> Result<Descriptor<'_>, WireError> {
+    let mut descriptor = Descriptor::default();
+    let mut limit = None;
+    let mut message = Message(bytes);
+    while let Some((number, field)) = message.next()? {
+        match number {
+            1 => {
+                if descriptor.entries.len() >= bounds::ENTRIES {
+                    return Err(WireError::Entries);
+                }
+                descriptor.entries.push(entry(field.bytes()?)?);
+            }
+            2 => limit = Some(own_limit(field.bytes()?, limit.unwrap_or_default())?),
+            3 => descriptor.hits = Some(wrapped(field.bytes()?)?),
+            4 => descriptor.gives_back = field.number()? != 0,
+            _ => {}
+        }
+    }
+    if let Some((amount, unit)) = limit {
+        let unit = Unit::numbered(unit).ok_or(WireError::Unit(unit))?;
+        descriptor.limit = Some((amount, unit));
+    }
+    Ok(descriptor)
+}
+
+fn entry(bytes: &[u8]) -> Result<(&str, &str), WireError> {
+    let (mut key, mut value) = ("", "");
+    let mut message = Message(bytes);
+    while let Some((number, field)) = message.next()? {
+        match number {
+            1 => key = field.text()?,
+            2 => value = field.text()?,
+            _ => {}
+        }
+    }
+    if key.is_empty() { Err(WireError::NoKey) } else { Ok((key, value)) }
+}
+
+/// `RateLimitOverride`: so much, per the unit of this number.
+fn own_limit(bytes: &[u8], before: (u32, u64)) -> Result<(u32, u64), WireError> {
+    let (mut amount, mut unit) = before;
+    let mut message = Message(bytes);
+    while let Some((number, field)) = message.next()? {
+        match number {
+            1 => amount = field.narrow()?,
+            2 => unit = field.number()?,
+            _ => {}
+        }
+    }
+    Ok((amount, unit))
+}
+
+/// `UInt64Value`.
+fn wrapped(bytes: &[u8]) -> Result<u64, WireError> {
+    let (mut value, mut message) = (0, Message(bytes));
+    while let Some((number, field)) = message.next()? {
+        if number == 1 {
+            value = field.number()?;
+        }
+    }
+    Ok(value)
+}
+
+// === impl Message ===
+
+impl<'b> Message<'b> {
+    fn next(&mut self) -> Result<Option<(u64, Field<'b>)>, WireError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.number()?;
+        let number = tag >> 3;
+        if number == 0 {
+            return Err(WireError::Zero);
+        }
+        let field = match tag & 7 {
+            0 => Field::Number(self.number()?),
+            1 => {
+                self.take(8)?;
+                Field::Fixed
+            }
+            2 => {
+                let length = usize::try_from(self.number()?).map_err(|_| WireError::CutShort)?;
+                Field::Bytes(self.take(length)?)
+            }
+            5 => {
+                self.take(4)?;
+                Field::Fixed
+            }
+            _ => return Err(WireError::Group),
+        };
+        Ok(Some((number, field)))
+    }
+
+    /// Seven bits a byte, the lowest first.
+    fn number(&mut self) -> Result<u64, WireError> {
+        let mut number = 0_u64;
+        for shift in (0..70).step_by(7) {
+            let (byte, rest) = self.0.split_first().ok_or(WireError::CutShort)?;
+            self.0 = rest;
+            // Of the tenth byte only one bit counts; the others are over the edge, as every reader has it.
+            number |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            if *byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(WireError::Endless)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'b [u8], WireError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(WireError::CutShort)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+}
+
+// === impl Field ===
+
+impl<'b> Field<'b> {
+    fn number(&self) -> Result<u64, WireError> {
+        if let Self::Number(number) = self { Ok(*number) } else { Err(WireError::Kind) }
+    }
+
+    /// A number of 32 bits; what is above them is cut off, as every reader has it.
+    fn narrow(&self) -> Result<u32, WireError> {
+        let [a, b, c, d, ..] = self.number()?.to_le_bytes();
+        Ok(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    fn bytes(&self) -> Result<&'b [u8], WireError> {
+        if let Self::Bytes(bytes) = self { Ok(bytes) } else { Err(WireError::Kind) }
+    }
+
+    fn text(&self) -> Result<&'b str, WireError> {
+        str::from_utf8(self.bytes()?).map_err(|_| WireError::Utf8)
+    }
+}
+
+// === what is answered ===
+
+/// A `RateLimitResponse` while it is written.
+pub(super) struct Answer<'o>(pub(super) &'o mut Vec<u8>);
+
+const OK: u64 = 1;
+const OVER_LIMIT: u64 = 2;
+const NANOS_PER_SEC: u64 = 1_000_000_000;
+
+impl Answer<'_> {
+    pub(super) fn overall(&mut self, over: bool) {
+        self.number(1, code(over));
+    }
+
+    /// `DescriptorStatus`.
+    pub(super) fn status(&mut self, status: &DescriptorStatus<'_>) {
+        self.message(2, |answer| {
+            answer.number(1, code(status.over));
+            if let Some(limit) = &status.limit {
+                answer.message(2, |answer| {
+                    answer.number(1, limit.amount.min(u32::MAX.into()));
+                    answer.number(2, limit.unit.map_or(0, |unit| unit.number().into()));
+                    answer.text(3, limit.name);
+                });
+            }
+            answer.number(3, status.remaining.min(u32::MAX.into()));
+            if let Some(reset) = status.reset {
+                answer.message(4, |answer| answer.number(1, seconds(reset)));
+            }
+        });
+    }
+
+    /// A header field for the answer that the client gets.
+    pub(super) fn response_header(&mut self, name: &str, value: &str) {
+        self.header(3, name, value);
+    }
+
+    /// A header field for whoever serves the call.
+    pub(super) fn request_header(&mut self, name: &str, value: &str) {
+        self.header(4, name, value);
+    }
+
+    pub(super) fn metadata(&mut self, metadata: &Map<String, Value>) {
+        self.message(6, |answer| answer.object(metadata));
+    }
+
+    fn header(&mut self, field: u64, name: &str, value: &str) {
+        self.message(field, |answer| {
+            answer.text(1, name);
+            answer.text(2, value);
+        });
+    }
+
+    /// `google.protobuf.Struct`.
+    fn object(&mut self, object: &Map<String, Value>) {
+        for (name, value) in object {
+            self.message(1, |answer| {
+                answer.text(1, name);
+                answer.message(2, |answer| answer.value(value));
+            });
+        }
+    }
+
+    /// `google.protobuf.Value`: unlike elsewhere, what is 0 or empty is written, because it is a choice.
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.tagged(1, 0, 0),
+            Value::Bool(is) => self.tagged(4, 0, u64::from(*is)),
+            Value::Number(number) => {
+                self.varint((2 << 3) | 1);
+                self.0.extend_from_slice(&number.as_f64().unwrap_or_default().to_le_bytes());
+            }
+            Value::String(text) => {
+                self.tagged(3, 2, u64::try_from(text.len()).unwrap_or(0));
+                self.0.extend_from_slice(text.as_bytes());
+            }
+            Value::Object(object) => self.message(5, |answer| answer.object(object)),
+            Value::Array(list) => self.message(6, |answer| {
+                list.iter().for_each(|item| answer.message(1, |answer| answer.value(item)));
+            }),
+        }
+    }
+
+    /// A number; 0 is what is there without it.
+    fn number(&mut self, field: u64, number: u64) {
+        if number != 0 {
+            self.tagged(field, 0, number);
+        }
+    }
+
+    fn text(&mut self, field: u64, text: &str) {
+        if !text.is_empty() {
+            self.tagged(field, 2, u64::try_from(text.len()).unwrap_or(0));
+            self.0.extend_from_slice(text.as_bytes());
+        }
+    }
+
+    /// A message within: its length stands before it, and is known behind it. Most fit into one byte.
+    fn message(&mut self, field: u64, write: impl FnOnce(&mut Answer<'_>)) {
+        self.varint((field << 3) | 2);
+        let at = self.0.len();
+        self.0.push(0);
+        write(&mut Answer(self.0));
+        let length = self.0.len().saturating_sub(at).saturating_sub(1);
+        let mut bytes = SmallVec::<[u8; 10]>::new();
+        varint(u64::try_from(length).unwrap_or(0), |byte| bytes.push(byte));
+        match bytes.as_slice() {
+            [byte] => {
+                if let Some(place) = self.0.get_mut(at) {
+                    *place = *byte;
+                }
+            }
+            _ => _ = self.0.splice(at..=at, bytes),
+        }
+    }
+
+    fn tagged(&mut self, field: u64, kind: u64, number: u64) {
+        self.varint((field << 3) | kind);
+        self.varint(number);
+    }
+
+    fn varint(&mut self, number: u64) {
+        varint(number, |byte| self.0.push(byte));
+    }
+}
+
+const fn code(over: bool) -> u64 {
+    if over { OVER_LIMIT } else { OK }
+}
+
+/// Whole seconds, rounded up: whoever comes back then is not too early.
+pub(super) fn seconds(span: Span) -> u64 {
+    span.as_nanos().div_ceil(NANOS_PER_SEC)
+}
+
+fn varint(mut number: u64, mut push: impl FnMut(u8)) {
+    loop {
+        let [low, ..] = number.to_le_bytes();
+        number >>= 7;
+        if number == 0 {
+            return push(low & 0x7f);
+        }
+        push(low | 0x80);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut out = vec![];
+        varint((number << 3) | 2, |byte| out.push(byte));
+        varint(u64::try_from(bytes.len()).unwrap(), |byte| out.push(byte));
+        out.extend_from_slice(bytes);
+        out
+    }
+
+    fn entry(key: &str, value: &str) -> Vec<u8> {
+        field(1, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
+    }
+
+    fn call(descriptors: &[Vec<u8>]) -> Vec<u8> {
+        let descriptors = descriptors.iter().map(|bytes| field(2, bytes));
+        [field(1, b"rl")].into_iter().chain(descriptors).flatten().collect()
+    }
+
+    #[test]
+    fn a_call_is_read() {
+        let descriptor = [
+            entry("foo", "alice"),
+            entry("bar", ""),
+            field(2, &[8, 7, 16, 2]),
+            field(3, &[8, 0]),
+            vec![32, 1],
+        ];
+        let bytes = [call(&[descriptor.concat(), entry("a", "b")]), vec![24, 200, 1]].concat();
+        let asked = Asked::read(&bytes).unwrap();
+        assert_eq!((asked.domain, asked.hits, asked.descriptors.len()), ("rl", 200, 2));
+        let first = &asked.descriptors[0];
+        assert_eq!(first.entries.as_slice(), [("foo", "alice"), ("bar", "")]);
+        assert_eq!(first.limit, Some((7, Unit::Minute)));
+        assert_eq!((first.hits, first.gives_back), (Some(0), true));
+        let second = &asked.descriptors[1];
+        assert_eq!((second.limit, second.hits, second.gives_back), (None, None, false));
+    }
+
+    #[test]
+    fn what_is_unknown_is_read_over() {
+        let unknown = [field(99, b"x"), vec![0x88, 6, 1], vec![0x8d, 6, 1, 2, 3, 4]].concat();
+        let fixed = [vec![0x89, 6], vec![0; 8]].concat();
+        let bytes = [unknown.repeat(1_000), call(&[entry("a", "b")]), fixed].concat();
+        assert_eq!(Asked::read(&bytes).unwrap().descriptors.len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_call_is_refused() {
+        let whole = call(&[entry("a", "b")]);
+        for (bytes, error) in [
+            (vec![], WireError::NoDomain),
+            (field(1, &[b'd'; 129]), WireError::Domain),
+            (field(1, b"\xff"), WireError::Utf8),
+            (call(&vec![entry("a", "b"); 33]), WireError::Descriptors),
+            (call(&[entry("a", "b").repeat(17)]), WireError::Entries),
+            (call(&[entry("", "b")]), WireError::NoKey),
+            (call(&[field(2, &[8, 7, 16, 99])]), WireError::Unit(99)),
+            (call(&[field(2, &[8, 7])]), WireError::Unit(0)),
+            (vec![0], WireError::Zero),
+            (vec![0x0b], WireError::Group),
+            (vec![0x08, 1], WireError::Kind), // the domain as a number
+            (vec![0xff; 11], WireError::Endless),
+            (vec![0x0a, 5, b'r'], WireError::CutShort),
+            (field(1, b"rl").repeat(2)[..6].to_vec(), WireError::CutShort),
+        ] {
+            assert_eq!(Asked::read(&bytes).unwrap_err(), error, "{bytes:x?}");
+        }
+        for length in 0..whole.len() {
+            let cut = Asked::read(&whole[..length]);
+            assert!(cut.is_err() || length == 4, "{length}"); // a domain alone is a call about nothing
+        }
+    }
+
+    #[test]
+    fn long_messages_have_long_lengths() {
+        let mut out = vec![];
+        Answer(&mut out).response_header("name", &"x".repeat(300));
+        let value = field(2, "x".repeat(300).as_bytes());
+        assert_eq!(out, field(3, &[field(1, b"name"), value].concat()));
+    }
+
+    #[test]
+    fn waits_are_rounded_up() {
+        assert_eq!(seconds(Span::from_nanos(1)), 1);
+        assert_eq!(seconds(Span::from_secs(60)), 60);
+        assert_eq!(seconds(Span::ZERO), 0);
+    }
+}
