@@ -70,22 +70,20 @@ pub(super) fn read(
     let mut domains: HashMap<String, (String, Seen)> = HashMap::new();
     for file in files {
         file.name.clone_into(&mut reader.file);
-        let Some((place, domain, list)) = reader.file(file.text) else { continue };
+        let Some((document, domain)) = reader.file(file.text) else { continue };
         let first = !domains.contains_key(&domain);
         let (other, seen) =
             domains.entry(domain.clone()).or_insert_with(|| (reader.file.clone(), Seen::new()));
         if !first && !merge_domains {
             let text = format!("the domain `{}` is in {other} already", shown(&domain));
-            reader.wrong(place, text);
+            reader.wrong(document.place, text);
             continue;
         }
         let node = descriptors.domains.entry(domain.as_str().into()).or_default();
-        reader.descriptors(list.as_deref().unwrap_or_default(), node, (&domain, 1), seen);
+        let list = reader.list(map_of(&document), "descriptors").unwrap_or_default();
+        reader.descriptors(list, node, (&domain, 1), seen);
     }
     reader.nameless_replaces();
-    if reader.rules.len() > MOST_RULES {
-        reader.wrong(START, format!("more than {MOST_RULES} limits; split the files"));
-    }
     if !reader.problems.is_empty() {
         return Err(EnvoyError { problems: reader.problems });
     }
@@ -97,11 +95,11 @@ pub(super) fn read(
 /// Keys and values of one level, joined, and where they stand.
 type Seen = HashMap<String, Place>;
 
-const START: Place = Place { line: 1, column: 1 };
-
 #[derive(Default)]
 struct Reader {
     file: String,
+    /// There are more limits than are read.
+    is_full: bool,
     problems: Vec<EnvoyProblem>,
     warnings: Vec<EnvoyProblem>,
     rules: Vec<Rule>,
@@ -127,8 +125,8 @@ impl Reader {
         }
     }
 
-    /// Its domain and what is below it.
-    fn file(&mut self, text: &[u8]) -> Option<(Place, String, Option<Vec<Document>>)> {
+    /// A file that has a domain, and that.
+    fn file(&mut self, text: &[u8]) -> Option<(Document, String)> {
         let read = Document::read_as(text, Dialect::Foreign);
         let file = || self.file.clone();
         let named = |problem: Problem| EnvoyProblem { file: file(), problem };
@@ -140,22 +138,19 @@ impl Reader {
         self.problems.extend(problems);
         self.warnings.extend(warnings);
         let document = read.document.filter(|_| !broken)?;
-        let map = match &document.value {
-            Value::Map(map) => map.as_slice(),
-            Value::Nothing => &[],
-            Value::Text(..) | Value::List(_) => {
-                self.wrong(document.place, "a rule file is a map with `domain` and `descriptors`");
-                return None;
-            }
-        };
+        if matches!(document.value, Value::Text(..) | Value::List(_)) {
+            self.wrong(document.place, "a rule file is a map with `domain` and `descriptors`");
+            return None;
+        }
         let before = self.problems.len();
+        let map = map_of(&document);
         self.known_keys(map, &OF_FILE, "a file");
         let domain = self.text(map, "domain");
-        let list = self.list(map, "descriptors").map(<[Document]>::to_vec);
+        self.list(map, "descriptors");
         if domain.is_empty() && self.problems.len() == before {
             self.wrong(document.place, "a rule file needs a `domain` that is not empty");
         }
-        Some((document.place, domain, list)).filter(|_| self.problems.len() == before)
+        Some((document, domain)).filter(|_| self.problems.len() == before)
     }
 
     fn descriptors(
@@ -233,18 +228,25 @@ impl Reader {
                 }
                 return None;
             }
-            Some((Value::Map(limits), _)) => limits.clone(),
+            Some((Value::Map(limits), _)) => limits.as_slice(),
             Some((Value::Text(..) | Value::List(_), at)) => {
                 self.wrong(at, "`rate_limit` is a map with `unit` and `requests_per_unit`");
                 return None;
             }
         };
-        self.known_keys(&limits, &OF_LIMIT, "`rate_limit`");
-        let own = self.text(&limits, "name");
-        let limit = self.limit(&limits, place);
-        let replaces = self.replaces(&limits, &own);
+        self.known_keys(limits, &OF_LIMIT, "`rate_limit`");
+        let own = self.text(limits, "name");
+        let limit = self.limit(limits, place);
+        let replaces = self.replaces(limits, &own);
         let limit = limit?;
         let number = self.rules.len();
+        if number >= MOST_RULES {
+            if !self.is_full {
+                self.is_full = true;
+                self.wrong(place, format!("more than {MOST_RULES} limits in all"));
+            }
+            return None;
+        }
         self.rules.push(super::rule(name.to_owned(), place, limit.clone(), shadow));
         self.names.insert(own.as_str().into());
         self.named.push(own.as_str().into());
@@ -316,9 +318,8 @@ impl Reader {
     }
 
     fn replaces(&mut self, map: &[Entry], own: &str) -> Vec<Box<str>> {
-        let list = self.list(map, "replaces").map(<[Document]>::to_vec);
         let mut names = Vec::new();
-        for item in list.unwrap_or_default() {
+        for item in self.list(map, "replaces").unwrap_or_default() {
             let Value::Map(entry) = &item.value else {
                 self.wrong(item.place, "`replaces` is a list of `name: …`");
                 continue;
@@ -484,6 +485,11 @@ enum Amount {
 /// Whether text without quotes is something that rules cannot hold.
 fn is_odd(text: &str) -> bool {
     matches!(Scalar::of(text), Scalar::Fraction(_))
+}
+
+/// The entries of a map; none of anything else.
+fn map_of(document: &Document) -> &[Entry] {
+    if let Value::Map(map) = &document.value { map } else { &[] }
 }
 
 fn get<'m>(map: &'m [Entry], name: &str) -> Option<&'m Document> {

@@ -16,6 +16,7 @@ mod amounts;
 mod explain;
 mod files;
 mod giants;
+mod import;
 mod keys;
 mod run;
 mod together;
