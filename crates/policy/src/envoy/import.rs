@@ -16,7 +16,7 @@
 use super::{DescriptorRule, Descriptors, Node, Pattern};
 use crate::key::Key;
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// A policy, and what it could not take over.
@@ -90,8 +90,9 @@ impl Descriptors {
         let (importable, others): (Vec<_>, Vec<_>) =
             leaves.into_iter().partition(|leaf| writer.can_say(leaf));
         drop(others);
-        for leaf in &importable {
-            writer.leaf(leaf, &importable);
+        let kin = Kin::new(&importable);
+        for (number, leaf) in importable.iter().enumerate() {
+            writer.leaf(number, leaf, &importable, &kin);
         }
         if writer.text.is_empty() {
             writer.text.push_str("rules: []\n");
@@ -147,7 +148,7 @@ impl Writer {
         false
     }
 
-    fn leaf(&mut self, leaf: &Leaf<'_>, all: &[Leaf<'_>]) {
+    fn leaf(&mut self, number: usize, leaf: &Leaf<'_>, all: &[Leaf<'_>], kin: &Kin<'_>) {
         let rule = leaf.rule;
         for (is, what) in [
             (rule.quota, "`quota_mode`: it refuses by itself now"),
@@ -159,13 +160,12 @@ impl Writer {
             }
         }
         // An exception to a rule about any value stands with that rule.
-        if all.iter().any(|other| other.has_exception(leaf, all)) {
+        if kin.is_exception(number) {
             return;
         }
         let Some(limits) = limits(rule) else {
             // Unlimited: what no rule is about passes; only a rule about less would be in its way.
-            let wider = all.iter().any(|other| other.is_wider_than(leaf));
-            if wider {
+            if kin.is_narrow(number, leaf) {
                 let text = format!("{}: `unlimited`, which a wider rule now limits", leaf.path());
                 self.left_out.push(text);
             }
@@ -193,12 +193,11 @@ impl Writer {
             let _ = writeln!(text, "    when: {}", quoted(&conditions.join(" and ")));
         }
         let _ = writeln!(text, "    key: [{}]\n    limits: [{limits}]", key.join(", "));
-        let exceptions: Vec<_> =
-            all.iter().filter(|other| leaf.has_exception(other, all)).collect();
+        let exceptions = kin.exceptions.get(&number).map_or(&[][..], Vec::as_slice);
         if !exceptions.is_empty() {
             text.push_str("    overrides:\n");
         }
-        for other in exceptions {
+        for other in exceptions.iter().filter_map(|number| all.get(*number)) {
             let Some(Step { key, value: Wanted::Exact(value) }) = other.steps.last() else {
                 continue;
             };
@@ -210,7 +209,7 @@ impl Writer {
         if rule.shadow {
             text.push_str("    shadow: true\n");
         }
-        if all.iter().any(|other| other.is_wider_than(leaf)) {
+        if kin.is_narrow(number, leaf) {
             text.push_str("    stop: true\n");
         }
     }
@@ -260,52 +259,76 @@ impl Leaf<'_> {
         (Reverse(self.steps.len()), ranks, self.rule.number)
     }
 
-    /// Whether another limit is this one for a certain value, and nothing else is different.
-    fn has_exception(&self, other: &Self, all: &[Self]) -> bool {
-        let ([own @ .., last], [others @ .., exact]) = (&*self.steps, &*other.steps) else {
-            return false;
-        };
-        let alike = self.domain == other.domain && own.len() == others.len();
-        // Between a value and any value come patterns; then each is a rule of its own.
-        let patterns = all.iter().any(|leaf| {
-            leaf.domain == self.domain
-                && matches!(leaf.steps.last(), Some(Step { key, value: Wanted::Like(_) }) if *key == last.key)
-        });
-        alike
-            && !patterns
-            && self.rule.limit.is_some()
-            && !other.rule.shadow
-            && last.key == exact.key
-            && matches!((last.value, exact.value), (Wanted::Any, Wanted::Exact(_)))
-            && own.iter().zip(others).all(|(a, b)| a.same(b))
+    /// The names of its attributes, in order of the alphabet.
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.steps.iter().map(|step| attribute(step.key)).collect();
+        names.sort_unstable();
+        names
     }
 
-    /// Whether this comes later and would speak of requests that the other is about.
-    fn is_wider_than(&self, other: &Self) -> bool {
-        let later = self.order() > other.order();
-        let covers = |own: &Step<'_>| {
-            other.steps.iter().any(|step| {
-                attribute(step.key) == attribute(own.key)
-                    && match (own.value, step.value) {
-                        (Wanted::Any | Wanted::Like(_), _) => true,
-                        (Wanted::Exact(a), Wanted::Exact(b)) => a == b,
-                        (Wanted::Exact(_), Wanted::Any | Wanted::Like(_)) => true,
-                    }
-            })
-        };
-        later && self.domain == other.domain && self.steps.iter().all(covers)
+    /// What limits have in common that differ in the value of their last entry only; and that value.
+    fn family(&self) -> Option<(String, Wanted<'_>)> {
+        let (last, before) = self.steps.split_last()?;
+        let before = Leaf { steps: before.to_vec(), ..*self };
+        Some((format!("{}\0{}", before.path(), last.key), last.value))
     }
 }
 
-impl Step<'_> {
-    fn same(&self, other: &Self) -> bool {
-        self.key == other.key
-            && match (self.value, other.value) {
-                (Wanted::Any, Wanted::Any) => true,
-                (Wanted::Exact(a), Wanted::Exact(b)) => a == b,
-                (Wanted::Like(a), Wanted::Like(b)) => a.value == b.value,
-                _ => false,
+/// How limits are related: in numbers, because there may be twenty thousand.
+#[derive(Default)]
+struct Kin<'l> {
+    /// By the number of a limit for any value, those for certain values.
+    exceptions: HashMap<usize, Vec<usize>>,
+    /// All of the latter.
+    exceptional: HashSet<usize>,
+    /// By domain and attributes, the last limit that is about more than one value.
+    attributes: HashMap<(&'l str, Vec<&'l str>), Option<usize>>,
+}
+
+impl<'l> Kin<'l> {
+    fn new(leaves: &'l [Leaf<'l>]) -> Self {
+        let mut kin = Self::default();
+        let (mut homes, mut patterns) = (HashMap::new(), HashSet::new());
+        for (number, leaf) in leaves.iter().enumerate() {
+            let exact = leaf.steps.iter().all(|step| matches!(step.value, Wanted::Exact(_)));
+            let last = kin.attributes.entry((leaf.domain, leaf.names())).or_default();
+            *last = if exact { *last } else { Some(number) };
+            match leaf.family() {
+                Some((family, Wanted::Any)) if leaf.rule.limit.is_some() => {
+                    homes.insert(family, number);
+                }
+                // Between a value and any value come patterns; then each is a rule of its own.
+                Some((family, Wanted::Like(_))) => _ = patterns.insert(family),
+                Some((_, Wanted::Any | Wanted::Exact(_))) | None => {}
             }
+        }
+        for (number, leaf) in leaves.iter().enumerate() {
+            if let Some((family, Wanted::Exact(_))) = leaf.family()
+                && !leaf.rule.shadow
+                && !patterns.contains(&family)
+                && let Some(home) = homes.get(&family)
+            {
+                kin.exceptions.entry(*home).or_default().push(number);
+                kin.exceptional.insert(number);
+            }
+        }
+        kin
+    }
+
+    fn is_exception(&self, number: usize) -> bool {
+        self.exceptional.contains(&number)
+    }
+
+    /// Whether a later rule may be about requests that this one is about: one that wants fewer attributes, or the same of any
+    /// value.
+    fn is_narrow(&self, number: usize, leaf: &Leaf<'_>) -> bool {
+        let names = leaf.names();
+        self.attributes.iter().any(|((domain, others), last)| {
+            let fewer =
+                others.len() < names.len() && others.iter().all(|name| names.contains(name));
+            let same = *others == names && last.is_some_and(|last| last > number);
+            *domain == leaf.domain && (fewer || same)
+        })
     }
 }
 
