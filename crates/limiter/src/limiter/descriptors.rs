@@ -71,7 +71,7 @@ pub struct DescriptorStatus<'v> {
     pub limit: Option<DescribedLimit<'v>>,
     /// How much remains of that; everything where it is `unlimited`.
     pub remaining: u64,
-    /// When all is free again, or for a refusal when to come back.
+    /// When all is free again, or for a refusal when to come back; the whole period, where no waiting helps.
     pub reset: Option<Span>,
 }
 
@@ -573,16 +573,17 @@ impl DescriptorVerdict {
             Some(rules) => rules.name(entry.rule),
             None => policy.rules().get(entry.rule).map(tidegate_policy::Rule::name),
         };
-        let unit = match limit.period() {
-            Period::Every(span) => Unit::of(*span),
+        let period = match limit.period() {
+            Period::Every(span) => Some(*span),
             Period::Calendar(_) => None,
         };
+        let unit = period.and_then(Unit::of);
         let limit = DescribedLimit { amount: limit.amount(), unit, name: name.unwrap_or_default() };
         let reset = match entry.decision.outcome {
             Outcome::Deny(Retry::After(span)) => Some(span),
-            Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => {
-                entry.decision.reset
-            }
+            // No waiting helps. Envoy makes a second of nothing, so it is told the longest time that there is.
+            Outcome::Deny(Retry::Never) => period.max(entry.decision.reset),
+            Outcome::Allow | Outcome::Delay(_) => entry.decision.reset,
         };
         let remaining = entry.decision.remaining;
         DescriptorStatus { over: status.over, limit: Some(limit), remaining, reset }

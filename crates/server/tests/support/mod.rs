@@ -10,9 +10,11 @@
     reason = "tests may fail loudly"
 )]
 
+pub(crate) mod authority;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod process;
+pub(crate) mod upstream;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -26,6 +28,7 @@ pub(crate) struct Server {
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) resp: SocketAddr,
+    pub(crate) grpc: SocketAddr,
     /// Its data directory, and whatever else a test wants to put there.
     pub(crate) folder: PathBuf,
     child: Child,
@@ -79,20 +82,24 @@ impl Server {
             .args(["--data-dir", folder.join("data").to_str().unwrap()])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
             .args(["--resp-listen", "127.0.0.1:0"])
+            // Not as a flag, so that a test can name a place itself.
+            .env("TIDEGATE_GRPC_LISTEN", "127.0.0.1:0")
             .args(flags)
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .unwrap();
         let mut greeting = BufReader::new(child.stdout.take().unwrap());
-        let (mut http, mut admin, mut resp) = (None, None, None);
+        let (mut http, mut admin, mut resp, mut grpc) = (None, None, None, None);
         let mut line = String::new();
         while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
             let address = line.split("://").nth(1).and_then(|rest| rest.split('/').next());
-            match line.split_whitespace().next() {
+            let mut words = line.split_whitespace();
+            match words.next() {
                 Some("http") => http = address.and_then(|address| address.parse().ok()),
                 Some("admin") => admin = address.and_then(|address| address.parse().ok()),
                 Some("resp") => resp = address.and_then(|address| address.parse().ok()),
+                Some("grpc") => grpc = words.next().and_then(|address| address.parse().ok()),
                 _ => {}
             }
             line.clear();
@@ -102,7 +109,8 @@ impl Server {
             panic!("no server: {}", std::fs::read_to_string(folder.join("log")).unwrap());
         };
         let (admin, resp) = (admin.unwrap_or(http), resp.unwrap_or(http));
-        Self { http, admin, resp, folder, child, _greeting: greeting }
+        let grpc = grpc.unwrap_or(http);
+        Self { http, admin, resp, grpc, folder, child, _greeting: greeting }
     }
 
     /// Its process number.

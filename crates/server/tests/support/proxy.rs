@@ -13,13 +13,14 @@
     reason = "tests may fail loudly"
 )]
 
+use crate::support::upstream::{Upstream, free_address, listen};
 use crate::support::{self, PATIENCE, Reply, Server};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ impl Site {
         through: impl FnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
         let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
-        let (upstream, tidegate) = (Upstream::start(), Server::with_policy(&policy, &[]));
+        let (upstream, tidegate) = (Upstream::start("the site"), Server::with_policy(&policy, &[]));
         let places = Places {
             proxy: free_address(),
             site: upstream.address,
@@ -210,20 +211,6 @@ fn command(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// An address that nobody else listens at: on a loopback address of this process's own, so that neither a
-/// server that takes any free port nor a connection that goes out can come in between.
-fn free_address() -> SocketAddr {
-    static PORT: AtomicU16 = AtomicU16::new(20_000);
-    let [_, a, b, c] = std::process::id().to_be_bytes();
-    loop {
-        let port = PORT.fetch_add(1, Ordering::Relaxed);
-        let address = SocketAddr::from(([127, a | 64, b, c], port));
-        if TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
-}
-
 // === a page of the documentation ===
 
 pub(crate) struct Page {
@@ -319,82 +306,6 @@ fn read_answer(stream: &mut TcpStream) -> Reply {
             count => bytes.extend_from_slice(buffer.get(..count).unwrap()),
         }
     }
-}
-
-// === the site ===
-
-/// The site itself. It says what it saw, and forbids `/forbidden`.
-pub(crate) struct Upstream {
-    address: SocketAddr,
-    seen: Arc<Mutex<Vec<String>>>,
-}
-
-impl Upstream {
-    fn start() -> Self {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let remembered = Arc::clone(&seen);
-        let address = listen(move |stream| serve(stream, &remembered));
-        Self { address, seen }
-    }
-
-    /// What it saw since it was last asked: request lines without their version, each with its body.
-    pub(crate) fn saw(&self) -> Vec<String> {
-        std::mem::take(&mut self.seen.lock().unwrap())
-    }
-}
-
-/// Answers one request.
-fn serve(mut stream: TcpStream, seen: &Mutex<Vec<String>>) {
-    let Some(request) = read_request(&mut stream) else { return };
-    let (head, body) = request.split_once("\r\n\r\n").unwrap();
-    let line = head.split(" HTTP/").next().unwrap();
-    let saw = format!("{line} {body}").trim_end().to_owned();
-    let status = if line == "GET /forbidden" { "403 Forbidden" } else { "200 OK" };
-    let body = format!("the site saw {saw}");
-    seen.lock().unwrap().push(saw);
-    let length = body.len();
-    let _ = write!(
-        stream,
-        "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-    );
-}
-
-/// A request, until its body is here; `None` when there is none.
-fn read_request(stream: &mut TcpStream) -> Option<String> {
-    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
-    loop {
-        let text = String::from_utf8_lossy(&bytes);
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let reply = Reply::parse(head);
-            let length = reply.field("content-length").map_or(0, |length| length.parse().unwrap());
-            let whole = match reply.field("transfer-encoding") {
-                Some(_) => body.ends_with("0\r\n\r\n"),
-                None => body.len() >= length,
-            };
-            if whole {
-                return Some(text.into_owned());
-            }
-        }
-        match stream.read(&mut buffer).ok()? {
-            0 => return None,
-            count => bytes.extend_from_slice(buffer.get(..count)?),
-        }
-    }
-}
-
-/// Serves connections, each on a thread of its own, until the process ends.
-fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let serve = Arc::new(serve);
-    thread::spawn(move || {
-        for stream in listener.incoming().map(Result::unwrap) {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let serve = Arc::clone(&serve);
-            thread::spawn(move || serve(stream));
-        }
-    });
-    address
 }
 
 // === a wire that counts ===

@@ -1,0 +1,90 @@
+//! What Envoy does without us, and when we are back.
+
+use crate::mesh::{Mesh, Setup};
+use crate::stories::does;
+use crate::support::upstream::free_address;
+use std::thread;
+
+/// Long enough for a busy machine, and short enough to wait for.
+const TIMEOUT: (&str, &str) = ("timeout: 10s", "timeout: 2s");
+const CONNECTIONS: &str = "cluster.tidegate.upstream_cx_total";
+
+fn closed() -> Setup {
+    Setup::by_rules().with(TIMEOUT.0, TIMEOUT.1)
+}
+
+fn open() -> Setup {
+    closed().with("failure_mode_deny: true", "failure_mode_deny: false")
+}
+
+/// Stops us for one request, and wakes us again: limits hold as before, on the connection that there was.
+fn stalls(mesh: &Mesh, meanwhile: u16) {
+    let order = does("alice", "order");
+    assert_eq!(mesh.statuses(4, "/shop", &order), [200, 200, 200, 429]);
+    let connections = mesh.envoy.stat(CONNECTIONS);
+    mesh.tidegate.signal("STOP");
+    assert_eq!(mesh.get("/shop", &order).status, meanwhile);
+    mesh.tidegate.signal("CONT");
+    assert_eq!(mesh.get("/shop", &order).status, 429);
+    assert_eq!(mesh.statuses(4, "/shop", &does("bob", "order")), [200, 200, 200, 429]);
+    assert_eq!(mesh.envoy.stat(CONNECTIONS), connections);
+    assert_eq!(mesh.envoy.stat("cluster.shop.ratelimit.error"), 1);
+}
+
+#[test]
+fn an_open_envoy_lets_pass_what_we_do_not_answer() {
+    let mesh = open().start();
+    stalls(&mesh, 200);
+    assert_eq!(mesh.envoy.stat("cluster.shop.ratelimit.failure_mode_allowed"), 1);
+}
+
+#[test]
+fn a_closed_envoy_refuses_what_we_do_not_answer() {
+    stalls(&closed().start(), 500);
+}
+
+/// Envoy finds us again by itself. What was counted in memory is gone, and counting goes on.
+#[test]
+fn envoy_finds_a_tidegate_that_was_started_again() {
+    for (setup, meanwhile, signal) in [(open(), 200, "KILL"), (closed(), 500, "TERM")] {
+        let address = free_address();
+        let first = setup.tidegate(address);
+        let mut mesh = Mesh::of(first, setup.envoy.clone());
+        let order = does("alice", "order");
+        assert_eq!(mesh.statuses(4, "/shop", &order), [200, 200, 200, 429]);
+        mesh.tidegate.signal(signal);
+        mesh.tidegate.wait();
+        assert_eq!(mesh.statuses(3, "/shop", &order), [meanwhile; 3], "{signal}");
+        mesh.tidegate = setup.tidegate(address);
+        let look = does("alice", "look");
+        mesh.until("/shop", &look, |reply| reply.field("x-ratelimit-limit").is_some());
+        assert_eq!(mesh.statuses(4, "/shop", &order), [200, 200, 200, 429], "{signal}");
+    }
+}
+
+/// An end that was announced: everything that Envoy has asked is answered, though questions come without a pause.
+#[test]
+fn a_stop_answers_everything_that_was_asked() {
+    let mut mesh = closed().start();
+    let vip = || mesh.get("/each", &[("user", "vip")]).status;
+    let ask = || (0..).map(|_| vip()).take_while(|status| *status != 500).collect::<Vec<_>>();
+    thread::scope(|scope| {
+        let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+        let mut served = 0;
+        mesh.tidegate.until("some have passed", |_| {
+            served += mesh.shop.saw().len();
+            served > 40
+        });
+        mesh.tidegate.signal("TERM");
+        for asked in asking {
+            assert!(asked.join().unwrap().iter().all(|status| *status == 200));
+        }
+    });
+    assert!(mesh.tidegate.wait().success(), "{}", mesh.tidegate.log());
+    assert!(mesh.tidegate.log().contains("every request was answered"), "{}", mesh.tidegate.log());
+    for lost in
+        ["upstream_cx_destroy_remote_with_active_rq", "upstream_rq_rx_reset", "upstream_rq_timeout"]
+    {
+        assert_eq!(mesh.envoy.stat(&format!("cluster.tidegate.{lost}")), 0, "{lost}");
+    }
+}

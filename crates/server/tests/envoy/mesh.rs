@@ -1,0 +1,232 @@
+//! A shop behind Envoy and a tidegate. All are gone when it is dropped.
+
+use crate::support::upstream::{Upstream, free_address};
+use crate::support::{self, PATIENCE, Reply, Server, pause, project, request};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+pub(crate) struct Mesh {
+    pub(crate) shop: Upstream,
+    pub(crate) tidegate: Server,
+    pub(crate) envoy: Envoy,
+    _pools: [Upstream; 2],
+}
+
+/// What a mesh is made of.
+pub(crate) struct Setup {
+    /// Envoy's configuration.
+    pub(crate) envoy: Config,
+    /// How tidegate is started, besides its address.
+    pub(crate) flags: Vec<String>,
+    /// What tidegate's folder holds before it starts: names and texts.
+    pub(crate) files: Vec<(&'static str, String)>,
+}
+
+/// Envoy's configuration as text.
+#[derive(Clone)]
+pub(crate) struct Config(pub(crate) String);
+
+/// A running Envoy.
+pub(crate) struct Envoy {
+    http: SocketAddr,
+    admin: SocketAddr,
+    folder: PathBuf,
+    child: Child,
+}
+
+pub(crate) const RULES: &str = include_str!("rules.yaml");
+const ENVOY: &str = include_str!("envoy.yaml");
+
+// === impl Setup ===
+
+impl Setup {
+    /// By the rule files of this folder, `rules.yaml`.
+    pub(crate) fn by_rules() -> Self {
+        let files = vec![("rules/shop.yaml", RULES.to_owned())];
+        Self { envoy: Config(ENVOY.to_owned()), flags: vec![], files }
+            .flags(&["--envoy-config", "rules"])
+    }
+
+    /// By a policy of these rules.
+    pub(crate) fn by_policy(rules: &str) -> Self {
+        let files = vec![("policy.yaml", format!("version: 1\nrules:\n{rules}\n"))];
+        Self { envoy: Config(ENVOY.to_owned()), flags: vec![], files }
+            .flags(&["--policy", "policy.yaml"])
+    }
+
+    pub(crate) fn flags(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self
+    }
+
+    /// With other words in Envoy's configuration.
+    pub(crate) fn with(self, from: &str, to: &str) -> Self {
+        Self { envoy: self.envoy.with(from, to), ..self }
+    }
+
+    pub(crate) fn start(self) -> Mesh {
+        Mesh::of(self.tidegate(free_address()), self.envoy)
+    }
+
+    /// A tidegate with a folder of its own.
+    pub(crate) fn tidegate(&self, address: SocketAddr) -> Server {
+        let folder = support::folder("mesh");
+        for (name, text) in &self.files {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let listen = address.to_string();
+        let inside = |flag: &String| {
+            let path = folder.join(flag);
+            if path.exists() { path.display().to_string() } else { flag.clone() }
+        };
+        let flags: Vec<String> = self.flags.iter().map(inside).collect();
+        let mut all = vec!["--grpc-listen", &listen];
+        all.extend(flags.iter().map(String::as_str));
+        Server::start_in(folder.clone(), &all)
+    }
+}
+
+// === impl Config ===
+
+impl Config {
+    pub(crate) fn with(self, from: &str, to: &str) -> Self {
+        assert!(self.0.contains(from), "`{from}` is not in the configuration");
+        Self(self.0.replace(from, to))
+    }
+
+    /// With another address instead of one that is written there.
+    pub(crate) fn at(self, port: u16, address: SocketAddr) -> Self {
+        let (ip, real) = (address.ip(), address.port());
+        let written = |ip: &str, port| format!("address: {ip}, port_value: {port} }}");
+        self.with(&written("127.0.0.1", port), &written(&ip.to_string(), real))
+    }
+}
+
+// === impl Mesh ===
+
+impl Mesh {
+    /// An Envoy that asks this tidegate.
+    pub(crate) fn of(tidegate: Server, config: Config) -> Self {
+        let shop = Upstream::start("the shop");
+        let pools = [Upstream::start("north"), Upstream::start("south")];
+        let [north, south] = &pools;
+        let config = config
+            .at(3000, shop.address)
+            .at(3001, north.address)
+            .at(3002, south.address)
+            .at(8081, tidegate.grpc);
+        Self { shop, tidegate, envoy: Envoy::start(&config), _pools: pools }
+    }
+
+    /// Asks for a path with these fields.
+    pub(crate) fn get(&self, path: &str, fields: &[(&str, &str)]) -> Reply {
+        self.envoy.get(path, fields)
+    }
+
+    /// What so many requests are answered, one after the other.
+    pub(crate) fn statuses(&self, count: usize, path: &str, fields: &[(&str, &str)]) -> Vec<u16> {
+        (0..count).map(|_| self.get(path, fields).status).collect()
+    }
+
+    /// Asks until an answer is as it should be.
+    pub(crate) fn until(&self, path: &str, fields: &[(&str, &str)], is: impl Fn(&Reply) -> bool) {
+        self.tidegate.until(path, |_| is(&self.get(path, fields)));
+    }
+
+    /// How often a rule decided so.
+    pub(crate) fn decisions(&self, rule: &str, outcome: &str) -> u64 {
+        let labels =
+            format!(r#"front="grpc",rule="{rule}",outcome="{outcome}",decided_by="store""#);
+        let series = format!("tidegate_decisions_total{{{labels}}} ");
+        let metrics = self.tidegate.admin("GET", "/metrics", "", "").body;
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        line.map_or(0, |number| number.parse().unwrap())
+    }
+}
+
+// === impl Envoy ===
+
+impl Envoy {
+    pub(crate) fn start(config: &Config) -> Self {
+        let binary = project("target/envoy/envoy");
+        assert!(binary.exists(), "there is no {}: run make deps", binary.display());
+        let folder = support::folder("envoy");
+        std::fs::write(folder.join("envoy.yaml"), &config.0).unwrap();
+        let log = std::fs::File::create(folder.join("log")).unwrap();
+        // Whatever ends the test ends Envoy, too.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(binary)
+            .args(["--config-path", "envoy.yaml", "--admin-address-path", "admin"])
+            .args(["--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warn"])
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut envoy = Self { http: nowhere, admin: nowhere, folder, child };
+        envoy.admin = envoy.until("it has no admin address", Self::admin_address);
+        envoy.http = envoy.until("it is not ready", Self::listener);
+        envoy
+    }
+
+    pub(crate) fn get(&self, path: &str, fields: &[(&str, &str)]) -> Reply {
+        request(self.http, "GET", path, fields, "")
+    }
+
+    /// One of its own figures.
+    pub(crate) fn stat(&self, name: &str) -> u64 {
+        let stats = request(self.admin, "GET", &format!("/stats?filter=^{name}$"), &[], "").body;
+        let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.unwrap_or_else(|| panic!("no {name} in\n{stats}")).parse().unwrap()
+    }
+
+    fn admin_address(&self) -> Option<SocketAddr> {
+        std::fs::read_to_string(self.folder.join("admin")).ok()?.trim().parse().ok()
+    }
+
+    /// Where it listens, once it does.
+    fn listener(&self) -> Option<SocketAddr> {
+        if request(self.admin, "GET", "/ready", &[], "").status != 200 {
+            return None;
+        }
+        let listeners = request(self.admin, "GET", "/listeners?format=text", &[], "").body;
+        listeners.lines().find_map(|line| line.split_once("::"))?.1.parse().ok()
+    }
+
+    /// Looks until there is something, or Envoy has ended.
+    fn until<T>(&mut self, complaint: &str, look: impl Fn(&Self) -> Option<T>) -> T {
+        let tries = PATIENCE.as_millis() / 10;
+        for _ in 0..tries {
+            if let Some(found) = look(self) {
+                return found;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("Envoy has ended: {status}\n{}", self.log());
+            }
+            pause(Duration::from_millis(10));
+        }
+        panic!("{complaint}\n{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("Envoy's log:\n{}", self.log());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}

@@ -1,0 +1,48 @@
+//! Certificates for tests, and who signs them.
+
+use super::folder;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::path::PathBuf;
+
+/// Somebody who signs certificates, and a folder to keep them in.
+pub(crate) struct Authority {
+    folder: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let folder = folder("authority");
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let own = params.self_signed(&key).unwrap();
+        std::fs::write(folder.join("authority.pem"), own.pem()).unwrap();
+        Self { folder, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate and its key, in files of this name.
+    pub(crate) fn sign(&self, name: &str) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]);
+        let signed = params.unwrap().signed_by(&key, &self.issuer).unwrap();
+        // The key first: whoever looks between the two finds a pair that does not fit, and keeps the old one.
+        std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        std::fs::write(self.path(&format!("{name}.pem")), signed.pem()).unwrap();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
