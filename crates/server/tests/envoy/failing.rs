@@ -2,7 +2,9 @@
 
 use crate::mesh::{Mesh, Setup};
 use crate::stories::does;
+use crate::support;
 use crate::support::upstream::free_address;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 /// Long enough for a busy machine, and short enough to wait for.
@@ -87,4 +89,79 @@ fn a_stop_answers_everything_that_was_asked() {
     {
         assert_eq!(mesh.envoy.stat(&format!("cluster.tidegate.{lost}")), 0, "{lost}");
     }
+}
+
+#[test]
+fn envoy_looks_after_us() {
+    let checked = "- name: tidegate
+      health_checks:
+        - timeout: 10s
+          interval: 0.1s
+          no_traffic_interval: 0.1s
+          unhealthy_threshold: 1
+          healthy_threshold: 1
+          grpc_health_check: {}
+";
+    let mesh = open().with("- name: tidegate\n", checked).start();
+    mesh.tidegate
+        .until("we are well", |_| mesh.envoy.stat("cluster.tidegate.health_check.healthy") == 1);
+    assert_eq!(mesh.envoy.stat("cluster.tidegate.health_check.failure"), 0);
+    assert_eq!(mesh.statuses(4, "/shop", &does("alice", "order")), [200, 200, 200, 429]);
+    mesh.tidegate.signal("TERM");
+    let unwell = |name: &str| mesh.envoy.stat(&format!("cluster.tidegate.health_check.{name}"));
+    mesh.tidegate.until("we are not", |_| unwell("healthy") == 0 && unwell("failure") > 0);
+}
+
+// === without the store ===
+
+struct Redis(Child);
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Asks until the store has decided.
+fn asks_the_store(mesh: &Mesh) {
+    let before = mesh.decided_by("store");
+    mesh.tidegate.until("the store decides", |_| {
+        mesh.get("/shop", &does("somebody", "look"));
+        mesh.decided_by("store") > before
+    });
+}
+
+/// Whether the store hangs or is gone: we count ourselves, and Envoy gets an answer while it waits for one.
+#[test]
+fn without_the_store_limits_hold() {
+    let folder = support::folder("redis");
+    let socket = folder.join("socket");
+    let redis = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "redis-server", "--port", "0", "--save", "", "--unixsocket"])
+        .arg(&socket)
+        .stdout(Stdio::null())
+        .spawn();
+    let redis = Redis(redis.unwrap());
+    let store = format!("redis+unix://{}", socket.display());
+    // With one node its share is all. We would wait for the store longer than Envoy waits for us.
+    let flags = ["--store", &store, "--cluster-nodes", "1", "--redis-timeout", "30s"];
+    let mesh = closed().flags(&flags).start();
+    asks_the_store(&mesh);
+    let limited = [200, 200, 200, 429];
+    assert_eq!(mesh.statuses(4, "/shop", &does("alice", "order")), limited);
+
+    let signal = |name: &str| {
+        let pid = redis.0.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    signal("-STOP");
+    assert_eq!(mesh.statuses(4, "/shop", &does("bob", "order")), limited);
+    assert!(mesh.decided_by("fallback") >= 4);
+    signal("-CONT");
+    asks_the_store(&mesh);
+    assert_eq!(mesh.get("/shop", &does("alice", "order")).status, 429);
+    signal("-KILL");
+    assert_eq!(mesh.statuses(4, "/shop", &does("carol", "order")), limited);
+    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -22,6 +22,7 @@ mod support;
 mod answers;
 mod failing;
 mod mesh;
+mod page;
 mod policy;
 mod reload;
 mod stories;

@@ -139,12 +139,22 @@ impl Mesh {
 
     /// How often a rule decided so.
     pub(crate) fn decisions(&self, rule: &str, outcome: &str) -> u64 {
-        let labels =
-            format!(r#"front="grpc",rule="{rule}",outcome="{outcome}",decided_by="store""#);
-        let series = format!("tidegate_decisions_total{{{labels}}} ");
+        self.counted(&[&format!("rule=\"{rule}\""), &format!("outcome=\"{outcome}\"")])
+    }
+
+    /// How often it was decided so: by the store, by ourselves without it.
+    pub(crate) fn decided_by(&self, by: &str) -> u64 {
+        self.counted(&[&format!("decided_by=\"{by}\"")])
+    }
+
+    /// Decisions that have these labels.
+    fn counted(&self, labels: &[&str]) -> u64 {
         let metrics = self.tidegate.admin("GET", "/metrics", "", "").body;
-        let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
-        line.map_or(0, |number| number.parse().unwrap())
+        let lines = metrics.lines().filter(|line| {
+            line.starts_with("tidegate_decisions_total{front=\"grpc\"")
+                && labels.iter().all(|label| line.contains(label))
+        });
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     }
 }
 

@@ -118,6 +118,17 @@ fn a_request_can_wait_for_its_turn() {
     assert_eq!(mesh.decisions("smooth", "deny"), 0);
 }
 
+#[test]
+fn operators_forget_what_was_counted() {
+    let mesh = Setup::by_policy("  - { name: per-user, key: [user], limits: [1/day] }").start();
+    let alice = [("user", "alice")];
+    assert_eq!(mesh.statuses(2, "/each", &alice), [200, 429]);
+    let who = r#"{"rule":"per-user","attributes":{"user":"alice"}}"#;
+    let reset = mesh.tidegate.admin("POST", "/admin/v1/reset", "application/json", who);
+    assert_eq!(reset.status, 200, "{reset:?}");
+    assert_eq!(mesh.statuses(2, "/each", &alice), [200, 429]);
+}
+
 /// A rule can speak of the domain, and a mistake of a configuration is told to whoever made it.
 #[test]
 fn what_cannot_be_asked_is_an_error_and_not_a_refusal() {

@@ -140,3 +140,15 @@ fn what_was_refused_passes_in_the_next_window() {
         mesh.until(path, fields, |reply| reply.status == 200);
     }
 }
+
+/// As there: a refused request counts in all its rules, and in none it asks for more than there is.
+#[test]
+fn a_refused_request_counts() {
+    let mesh = mesh();
+    let [customer, order] = does("alice", "order");
+    let banked = [customer, order, ("partner", "bank")];
+    assert_eq!(mesh.statuses(3, "/shop", &banked), [200, 200, 429]);
+    assert_eq!(mesh.get("/shop", &[customer, order]).status, 429);
+    let weighs = |weight| mesh.get("/weight", &[("user", "alice"), ("weight", weight)]).status;
+    assert_eq!([weighs("11"), weighs("7"), weighs("7"), weighs("3")], [429, 200, 429, 429]);
+}
