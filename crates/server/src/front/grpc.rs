@@ -11,6 +11,7 @@
 
 mod call;
 mod handler;
+mod others;
 mod reflection;
 mod reply;
 mod wire;

@@ -7,7 +7,8 @@
 //!
 //! The library bounds streams, resets and headers, but answers every PING, SETTINGS and empty DATA frame for
 //! as long as they come: work for nothing. So there is a budget of such frames that fills by a little every
-//! second and by every request; whoever spends it is disconnected.
+//! second and by every request; whoever spends it is disconnected. To take a request back is free, once for each: a proxy
+//! may do so with all that it has asked in one moment, and those who do nothing else are the library's to bound.
 
 use super::stream::Stream;
 use crate::bounds;
@@ -33,12 +34,15 @@ struct Frames {
     head: [u8; 9],
     have: usize,
     budget: u32,
+    /// Requests that may have been taken back by nobody yet.
+    requests: u32,
     filled: Instant,
 }
 
 const PREFACE: usize = 24;
 const HEADERS: u8 = 1;
 const DATA: u8 = 0;
+const RST_STREAM: u8 = 3;
 
 impl Guarded {
     pub(crate) fn new(stream: Stream, read: Vec<u8>) -> Self {
@@ -50,7 +54,8 @@ impl Guarded {
 
 impl Frames {
     fn new(now: Instant) -> Self {
-        Self { skip: PREFACE, head: [0; 9], have: 0, budget: bounds::IDLE_FRAMES, filled: now }
+        let budget = bounds::IDLE_FRAMES;
+        Self { skip: PREFACE, head: [0; 9], have: 0, budget, requests: 0, filled: now }
     }
 
     /// Counts the frames in some bytes; false when there were too many of the idle kind.
@@ -85,6 +90,11 @@ impl Frames {
             HEADERS => {
                 let more = self.budget.saturating_add(bounds::IDLE_FRAMES_PER_REQUEST);
                 self.budget = more.min(bounds::IDLE_FRAMES);
+                self.requests = self.requests.saturating_add(1).min(bounds::GRPC_STREAMS);
+                true
+            }
+            RST_STREAM if self.requests > 0 => {
+                self.requests = self.requests.saturating_sub(1);
                 true
             }
             DATA if length > 0 => true,
@@ -209,6 +219,20 @@ mod tests {
             let now = start + Duration::from_secs(second);
             assert!((0..5).all(|_| frames.count(&frame(6, 8), now)));
         }
+    }
+
+    /// A proxy has a thousand calls under way, and its timers ring all at once.
+    #[test]
+    fn every_request_may_be_taken_back_once() {
+        let now = Instant::now();
+        let mut frames = after_preface(now);
+        for _ in 0..3 {
+            assert!((0..bounds::GRPC_STREAMS).all(|_| frames.count(&frame(1, 40), now)));
+            assert!((0..bounds::GRPC_STREAMS).all(|_| frames.count(&frame(3, 4), now)));
+            assert!(frames.count(&frame(6, 8), now));
+        }
+        let idle = (0..10_000).take_while(|_| frames.count(&frame(3, 4), now)).count();
+        assert!(idle <= usize::try_from(bounds::IDLE_FRAMES).unwrap(), "{idle}");
     }
 
     #[test]

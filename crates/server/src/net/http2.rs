@@ -6,6 +6,7 @@ mod busy;
 
 use super::guard::Guarded;
 use super::http1::HeadError;
+use super::line::LINGER;
 use super::stream::Stream;
 use super::{Drain, Place, after};
 use crate::bounds;
@@ -33,7 +34,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tidegate::Store;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Runs the streams of a connection where the connection runs.
 #[derive(Clone, Copy)]
@@ -94,11 +95,16 @@ pub(crate) async fn serve_grpc<S: Store + 'static>(
 async fn preface(stream: &mut Stream, place: &Place, drain: &Drain) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::with_capacity(512);
     let first = timeout_at(after(place.timeouts.head), stream.read_buf(&mut read));
+    // Who came before the end may have said something that has not been read.
+    let stopped = async {
+        drain.begun.cancelled().await;
+        sleep(LINGER).await;
+    };
     tokio::select! {
         first = first => if first.unwrap_or(Ok(0))? == 0 {
             return Ok(None);
         },
-        () = drain.begun.cancelled() => return Ok(None),
+        () = stopped => return Ok(None),
     }
     let length = read.len().min(PREFACE.len());
     if read.get(..length) == PREFACE.get(..length) {

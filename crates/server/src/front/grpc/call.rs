@@ -8,7 +8,9 @@
 //! eight kilobytes and several boxes for a call of a hundred bytes.
 
 use super::handler::Handler;
-use super::reply::{Code, Others, Reply};
+use super::others::{Others, Question};
+use super::reflection::RequestOf;
+use super::reply::{Code, Reply};
 use super::wire::WireError;
 use crate::bounds;
 use crate::front::{Panicked, contained};
@@ -51,19 +53,13 @@ pub(crate) async fn serve_call<S: Store + 'static>(
     place: &Place,
     drain: &Drain,
 ) -> Response<Reply> {
-    if request.method() != Method::POST {
-        return Reply::plain(StatusCode::METHOD_NOT_ALLOWED);
-    }
-    if !is_grpc(request.headers()) {
+    if let Some(status) = no_call(&request) {
         read_over(request.into_body());
-        return Reply::plain(StatusCode::UNSUPPORTED_MEDIA_TYPE);
-    }
-    if request.headers().len() > bounds::HEADERS {
-        return Reply::plain(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        return Reply::plain(status);
     }
     if request.uri().path() != SHOULD_RATE_LIMIT {
         // Apart, because it is large and seldom: all that a call may become takes room in every call.
-        return Box::pin(others(request, work, front, drain)).await;
+        return Box::pin(others(request, work, front, place, drain)).await;
     }
     let timeout = match timeout(request.headers()) {
         Ok(timeout) => timeout,
@@ -118,22 +114,41 @@ async fn whole(body: &mut Incoming, place: &Place) -> Result<Bytes, NoMessage> {
     Box::pin(late).await.unwrap_or(Err(NoMessage::Late))
 }
 
+/// Why a request is no call at all, if it is none.
+fn no_call(request: &Request<Incoming>) -> Option<StatusCode> {
+    if request.method() != Method::POST {
+        return Some(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    if !is_grpc(request.headers()) {
+        return Some(StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    }
+    let too_many = request.headers().len() > bounds::HEADERS;
+    too_many.then_some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
+}
+
 /// Services that others wrote.
 async fn others<S: Store + 'static>(
     request: Request<Incoming>,
     work: Work,
     front: &Handler<S>,
+    place: &Place,
     drain: &Drain,
 ) -> Response<Reply> {
-    match front.others(request).await {
-        Ok(response) => response.map(|body| {
-            let ends = Box::pin(drain.begun.clone().cancelled_owned());
-            Reply::Others(Box::new(Others { body, work, ends, over: false }))
-        }),
-        Err(request) => {
-            let path = request.uri().path().chars().take(100).collect::<String>();
-            read_over(request.into_body());
-            Reply::wrong(Code::Unimplemented, &format!("there is no method {path}"))
+    let Some(whose) = RequestOf::path(request.uri().path()) else {
+        let path = request.uri().path().chars().take(100).collect::<String>();
+        read_over(request.into_body());
+        return Reply::wrong(Code::Unimplemented, &format!("there is no method {path}"));
+    };
+    let (head, body) = request.into_parts();
+    let (question, answering) = Question::new(body);
+    let asked = front.others(whose, Request::from_parts(head, question));
+    match timeout_at(after(place.timeouts.body), asked).await {
+        Ok(response) => {
+            response.map(|body| Reply::Others(Box::new(Others::new(body, work, answering, drain))))
+        }
+        Err(_) => {
+            place.metrics.refused(NoMessage::Late.kind());
+            NoMessage::Late.answer()
         }
     }
 }

@@ -1,12 +1,13 @@
 //! From a call to its answer.
 
 use super::call::CallError;
+use super::others::Question;
 use super::reflection::{Reflection, RequestOf};
 use super::wire::{Answer, Asked, seconds};
+use crate::bounds;
 use crate::metrics::{Metrics, Refused, Tally};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, LegacyReset};
@@ -60,7 +61,8 @@ impl<S: Store + 'static> Handler<S> {
         health: HealthService,
     ) -> Self {
         let tally = metrics.tally("grpc");
-        let (health, reflection) = (HealthServer::new(health), Reflection::new());
+        let health = HealthServer::new(health).max_decoding_message_size(bounds::GRPC_MESSAGE);
+        let reflection = Reflection::new();
         Self { limiter, manners, tally, metrics, health, reflection }
     }
 
@@ -68,21 +70,19 @@ impl<S: Store + 'static> Handler<S> {
         &self.metrics
     }
 
-    /// The services that are not ours; the request again, if it is for none of them.
+    /// The services that are not ours.
     pub(super) async fn others(
         &self,
-        request: Request<Incoming>,
-    ) -> Result<Response<tonic::body::Body>, Request<Incoming>> {
-        match RequestOf::path(request.uri().path()) {
-            Some(RequestOf::Health) => {
+        whose: RequestOf,
+        request: Request<Question>,
+    ) -> Response<tonic::body::Body> {
+        match whose {
+            RequestOf::Health => {
                 use tonic::codegen::Service as _;
                 let Ok(response) = self.health.clone().call(request).await;
-                Ok(response)
+                response
             }
-            Some(RequestOf::Reflection(version)) => {
-                Ok(self.reflection.answer(version, request).await)
-            }
-            None => Err(request),
+            RequestOf::Reflection(version) => self.reflection.answer(version, request).await,
         }
     }
 

@@ -3,8 +3,9 @@
 //! The descriptions are written here as a table, because what is described is what [`super::wire`] reads and writes by hand:
 //! a test holds the two together.
 
+use super::others::Question;
+use crate::bounds;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
@@ -50,18 +51,22 @@ impl Reflection {
     pub(super) async fn answer(
         &self,
         version: Version,
-        request: Request<Incoming>,
+        request: Request<Question>,
     ) -> Response<tonic::body::Body> {
         let builder = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_file_descriptor_set(descriptors());
         let answered = match version {
             Version::One => match builder.build_v1() {
-                Ok(mut service) => service.call(request).await,
+                Ok(service) => {
+                    service.max_decoding_message_size(bounds::GRPC_MESSAGE).call(request).await
+                }
                 Err(_) => return broken(),
             },
             Version::OneAlpha => match builder.build_v1alpha() {
-                Ok(mut service) => service.call(request).await,
+                Ok(service) => {
+                    service.max_decoding_message_size(bounds::GRPC_MESSAGE).call(request).await
+                }
                 Err(_) => return broken(),
             },
         };

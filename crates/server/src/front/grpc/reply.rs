@@ -5,14 +5,13 @@
 //!   HEADERS 200, application/grpc, grpc-status: 3, grpc-message: …
 //! ```
 
-use crate::net::{Untaken, Work};
-use bytes::Bytes;
+use super::others::Others;
+use crate::net::Untaken;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame};
 use std::error::Error;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use std::task::{Context, Poll};
 
 /// The body of an answer.
 pub(crate) enum Reply {
@@ -24,13 +23,6 @@ pub(crate) enum Reply {
     Done,
     /// What tonic answers, which may go on for as long as the server does.
     Others(Box<Others>),
-}
-
-pub(crate) struct Others {
-    pub(super) body: tonic::body::Body,
-    pub(super) work: Work,
-    pub(super) ends: Pin<Box<WaitForCancellationFutureOwned>>,
-    pub(super) over: bool,
 }
 
 /// How a call went, for calls that went wrong.
@@ -86,7 +78,7 @@ fn percent(text: &str) -> String {
 }
 
 impl Code {
-    const fn number(self) -> HeaderValue {
+    pub(super) const fn number(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::InvalidArgument => "3",
             Self::DeadlineExceeded => "4",
@@ -124,34 +116,10 @@ impl Body for Reply {
     }
 }
 
-fn ended(status: HeaderValue) -> HeaderMap {
+pub(super) fn ended(status: HeaderValue) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(STATUS, status);
     trailers
-}
-
-type Polled = Poll<Option<Result<Frame<Untaken>, Box<dyn Error + Send + Sync>>>>;
-
-impl Others {
-    /// What they say next; that it is over, when the server stops and they have nothing to say.
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Polled {
-        if self.over {
-            return Poll::Ready(None);
-        }
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            let frame = frame.map(|frame| {
-                frame.map(|frame| frame.map_data(|data| self.taken(data))).map_err(Into::into)
-            });
-            return Poll::Ready(frame);
-        }
-        ready!(self.ends.as_mut().poll(context));
-        self.over = true;
-        Poll::Ready(Some(Ok(Frame::trailers(ended(Code::Unavailable.number())))))
-    }
-
-    fn taken(&self, data: Bytes) -> Untaken {
-        self.work.answered(data)
-    }
 }
 
 #[cfg(test)]
