@@ -415,26 +415,12 @@ impl Server {
 /// What is sent for the next stream.
 type Make<'m> = &'m dyn Fn(u32) -> Vec<u8>;
 
-/// Sends so many times what `make` makes for the next stream, a hundred at a time, and waits after each
-/// hundred until the server has looked at them. Says how many it took before it had enough.
-fn flood(times: usize, mut make: impl FnMut(u32) -> Vec<u8>) -> usize {
+/// Sends so many times what `make` makes for the next stream, while others ask. Says how many were taken before the server
+/// had enough.
+fn flood(times: usize, make: impl FnMut(u32) -> Vec<u8>) -> usize {
     let server = Server::start(&[]);
     let before = server.resident_kib();
-    let taken = while_others_ask(&server, || {
-        let mut two = Two::to(server.http);
-        for taken in (0..times).step_by(100) {
-            let bytes: Vec<u8> = (0..100)
-                .flat_map(|_| {
-                    let stream = two.next();
-                    make(stream)
-                })
-                .collect();
-            if !two.send(&bytes) || !two.in_step() {
-                return taken;
-            }
-        }
-        times
-    });
+    let taken = while_others_ask(&server, || Two::to(server.http).flood(times, make));
     server.has_not_grown(before);
     taken
 }

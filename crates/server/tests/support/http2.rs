@@ -1,7 +1,7 @@
 //! HTTP/2 by hand: any frames out, frames in.
 //!
-//! Header fields are written as they are, without indexing. Of those that come back only the status is read,
-//! which is the first: the server is told to keep no table, so it stands there in full.
+//! Header fields are written as they are, without indexing. The server is told to keep no table, so those that come back
+//! stand there in full, or are among the few that everybody knows.
 
 use super::connect;
 use super::http1::is_late;
@@ -138,6 +138,23 @@ impl Two {
         false
     }
 
+    /// Sends so many times what `make` makes for the next stream, a hundred at a time, and waits after each hundred until
+    /// the other side has looked at them. Says how many it took before it had enough.
+    pub(crate) fn flood(&mut self, times: usize, mut make: impl FnMut(u32) -> Vec<u8>) -> usize {
+        for taken in (0..times).step_by(100) {
+            let bytes: Vec<u8> = (0..100)
+                .flat_map(|_| {
+                    let stream = self.next();
+                    make(stream)
+                })
+                .collect();
+            if !self.send(&bytes) || !self.in_step() {
+                return taken;
+            }
+        }
+        times
+    }
+
     /// Waits for the end of the connection, and answers what the protocol wants answered.
     pub(crate) fn until_end(&mut self) -> Vec<Frame> {
         std::iter::from_fn(|| self.frame()).collect()
@@ -235,39 +252,117 @@ pub(crate) fn number(bytes: &[u8]) -> u32 {
 
 /// The status, which is the first field of an answer.
 fn status_of(block: &[u8]) -> u16 {
-    // A change of the size of the table may stand before.
-    let mut rest = block;
-    while let [0x20..0x40, others @ ..] = rest {
-        rest = others;
-    }
-    match rest {
-        [indexed @ 0x88..=0x8e, ..] => {
-            [200, 204, 206, 304, 400, 404, 500][usize::from(indexed - 0x88)]
-        }
-        // `:status` is the eighth name; the value is written out, or in the code of Huffman.
-        [0x48 | 0x18 | 0x08, 3, digits @ ..] => {
-            str::from_utf8(&digits[..3]).unwrap().parse().unwrap()
-        }
-        [0x48 | 0x18 | 0x08, length, code @ ..] if length & 0x80 != 0 => {
-            digits(&code[..usize::from(length & 0x7f)])
-        }
-        _ => panic!("no status is at the beginning of {block:?}"),
+    match read_fields(block).as_slice() {
+        [(name, status), ..] if name == ":status" => status.parse().unwrap(),
+        // Fields behind a body have none.
+        _ => 0,
     }
 }
 
-/// Three digits in the code of Huffman: five bits for 0, 1 and 2, six for the others.
-fn digits(code: &[u8]) -> u16 {
-    let bits = code.iter().fold(0_u64, |bits, byte| (bits << 8) | u64::from(*byte));
-    let mut left = 8 * code.len();
-    let mut take = |count: usize| {
-        left -= count;
-        (bits >> left) & ((1 << count) - 1)
-    };
-    let mut value = 0;
-    for _ in 0..3 {
-        let five = take(5);
-        let digit = if five < 3 { five } else { ((five << 1) | take(1)) - 0b01_1001 + 3 };
-        value = 10 * value + digit;
+/// The header fields of a block, in order.
+pub(crate) fn read_fields(block: &[u8]) -> Vec<(String, String)> {
+    let (mut rest, mut list) = (block, Vec::new());
+    while let [first, ..] = rest {
+        match first {
+            0x80.. => {
+                let known = length(&mut rest, 7);
+                list.push((name(known), value(known)));
+            }
+            // A change of the size of the table.
+            0x20..0x40 => _ = length(&mut rest, 5),
+            // To be kept in the table, which has no room; or not to be kept.
+            _ => {
+                let known = length(&mut rest, if *first >= 0x40 { 6 } else { 4 });
+                let name = if known == 0 { read_text(&mut rest) } else { name(known) };
+                list.push((name, read_text(&mut rest)));
+            }
+        }
     }
-    u16::try_from(value).unwrap()
+    list
+}
+
+/// A number of HPACK: as much as fits into the low bits of a byte, the rest behind it.
+fn length(rest: &mut &[u8], bits: u32) -> usize {
+    let most = (1_usize << bits) - 1;
+    let mut number = usize::from(rest[0]) & most;
+    *rest = &rest[1..];
+    if number < most {
+        return number;
+    }
+    for shift in (0..).step_by(7) {
+        let byte = usize::from(rest[0]);
+        *rest = &rest[1..];
+        number += (byte & 127) << shift;
+        if byte < 128 {
+            break;
+        }
+    }
+    number
+}
+
+fn read_text(rest: &mut &[u8]) -> String {
+    let is_code = rest[0] >= 0x80;
+    let length = length(rest, 7);
+    let (text, behind) = rest.split_at(length);
+    *rest = behind;
+    if is_code { decoded(text) } else { String::from_utf8(text.to_vec()).unwrap() }
+}
+
+/// Text in the code of Huffman, which is canonical: who knows how long the code of each sign is, knows the codes. Those that
+/// are longer stand for what is never in a field of ours.
+const SIGNS: [(u32, &str); 11] = [
+    (5, "012aceiost"),
+    (6, " %-./3456789=A_bdfghlmnpru"),
+    (7, ":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz"),
+    (8, "&*,;XZ"),
+    (10, "!\"()?"),
+    (11, "'+|"),
+    (12, "#>"),
+    (13, "\0$@[]~"),
+    (14, "^}"),
+    (15, "<`{"),
+    (19, "\\"),
+];
+
+fn decoded(code: &[u8]) -> String {
+    let bits = code.iter().flat_map(|byte| (0..8).rev().map(move |bit| u32::from(byte >> bit & 1)));
+    let (mut text, mut read, mut length) = (String::new(), 0, 0);
+    for bit in bits {
+        (read, length) = (read << 1 | bit, length + 1);
+        if let Some(sign) = sign(read, length) {
+            text.push(sign);
+            (read, length) = (0, 0);
+        }
+    }
+    // The rest of the last byte is filled up with ones.
+    assert!(length < 8 && read == (1 << length) - 1, "no end of {text}");
+    text
+}
+
+fn sign(read: u32, length: u32) -> Option<char> {
+    let (mut first, mut before) = (0, 0);
+    for (bits, signs) in SIGNS {
+        first <<= bits - before;
+        if bits == length {
+            return signs.chars().nth(usize::try_from(read.checked_sub(first)?).unwrap());
+        }
+        (first, before) = (first + u32::try_from(signs.len()).unwrap(), bits);
+    }
+    None
+}
+
+/// The names that everybody knows, by their numbers.
+fn name(number: usize) -> String {
+    match number {
+        8..=14 => ":status".to_owned(),
+        28 => "content-length".to_owned(),
+        31 => "content-type".to_owned(),
+        33 => "date".to_owned(),
+        _ => format!("the field {number}"),
+    }
+}
+
+fn value(number: usize) -> String {
+    let statuses = ["200", "204", "206", "304", "400", "404", "500"];
+    number.checked_sub(8).and_then(|at| statuses.get(at)).unwrap_or(&"").to_string()
 }

@@ -11,9 +11,12 @@
 )]
 
 pub(crate) mod authority;
+pub(crate) mod grpc;
 pub(crate) mod http1;
 pub(crate) mod http2;
+pub(crate) mod messages;
 pub(crate) mod process;
+pub(crate) mod redis;
 pub(crate) mod upstream;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,9 +29,9 @@ use std::time::Duration;
 /// A running server. It is killed when it is dropped.
 pub(crate) struct Server {
     pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) resp: SocketAddr,
-    pub(crate) grpc: SocketAddr,
     /// Its data directory, and whatever else a test wants to put there.
     pub(crate) folder: PathBuf,
     child: Child,
@@ -98,6 +101,7 @@ impl Server {
             match words.next() {
                 Some("http") => http = address.and_then(|address| address.parse().ok()),
                 Some("admin") => admin = address.and_then(|address| address.parse().ok()),
+                // It has no scheme of its own.
                 Some("resp") => resp = address.and_then(|address| address.parse().ok()),
                 Some("grpc") => grpc = words.next().and_then(|address| address.parse().ok()),
                 _ => {}

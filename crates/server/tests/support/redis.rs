@@ -1,0 +1,93 @@
+//! A real Redis beside the server, and servers that count in it.
+
+use super::{PATIENCE, Server, folder, pause};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A real Redis on a socket in a folder of its own, gone with the test.
+pub(crate) struct Redis {
+    pub(crate) folder: PathBuf,
+    pub(crate) child: Option<Child>,
+}
+
+impl Redis {
+    pub(crate) fn new() -> Self {
+        Self { folder: folder("redis"), child: None }
+    }
+
+    pub(crate) fn started() -> Self {
+        let mut redis = Self::new();
+        redis.start();
+        redis
+    }
+
+    pub(crate) fn start(&mut self) {
+        let child = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--dir"])
+            .arg(&self.folder)
+            .arg("--unixsocket")
+            .arg(self.folder.join("socket"))
+            .stdout(Stdio::null())
+            .spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    /// Ends it without a word, and all that it knew.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        // What is left of its socket would look as if it were there.
+        let _ = std::fs::remove_file(self.folder.join("socket"));
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis+unix://{}", self.folder.join("socket").display())
+    }
+
+    /// Says something to it, as soon as it is there.
+    pub(crate) fn tell(&self, words: &[&str]) {
+        let cli = || {
+            let socket = self.folder.join("socket");
+            Command::new("redis-cli").arg("-s").arg(socket).args(words).output().unwrap()
+        };
+        let tries = PATIENCE.as_millis() / 10;
+        let told = (0..tries).any(|_| {
+            let told = cli().stdout == b"OK\n";
+            if !told {
+                pause(Duration::from_millis(10));
+            }
+            told
+        });
+        assert!(told, "{words:?}");
+    }
+
+    /// A server that counts in it, under the secret of all.
+    pub(crate) fn server(&self, rules: &str, flags: &[&str]) -> Server {
+        self.server_at(&self.url(), rules, flags)
+    }
+
+    pub(crate) fn server_at(&self, url: &str, rules: &str, flags: &[&str]) -> Server {
+        let secret = self.folder.join("secret");
+        let policy = self.folder.join("policy.yaml");
+        std::fs::write(&policy, format!("version: 1\nrules: [{rules}]\n")).unwrap();
+        let [secret, policy] = [secret, policy].map(|path| path.to_str().unwrap().to_owned());
+        let mut all = vec!["--store", url, "--secret-file", &secret, "--policy", &policy];
+        all.extend(flags);
+        Server::start(&all)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
