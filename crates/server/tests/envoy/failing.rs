@@ -3,20 +3,26 @@
 use crate::mesh::{Mesh, Setup};
 use crate::stories::does;
 use crate::support;
+use crate::support::process::is_stopped;
 use crate::support::upstream::free_address;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
 /// Long enough for a busy machine, and short enough to wait for.
-const TIMEOUT: (&str, &str) = ("timeout: 10s", "timeout: 2s");
+const TIMEOUT: (&str, &str) = ("timeout: 10s", "timeout: 3s");
 const CONNECTIONS: &str = "cluster.tidegate.upstream_cx_total";
 
 fn closed() -> Setup {
-    Setup::by_rules().with(TIMEOUT.0, TIMEOUT.1)
+    Setup::by_rules()
 }
 
 fn open() -> Setup {
     closed().with("failure_mode_deny: true", "failure_mode_deny: false")
+}
+
+/// With an Envoy that does not wait long.
+fn hasty(setup: Setup) -> Setup {
+    setup.with(TIMEOUT.0, TIMEOUT.1)
 }
 
 /// Stops us for one request, and wakes us again: limits hold as before, on the connection that there was.
@@ -24,7 +30,7 @@ fn stalls(mesh: &Mesh, meanwhile: u16) {
     let order = does("alice", "order");
     assert_eq!(mesh.statuses(4, "/shop", &order), [200, 200, 200, 429]);
     let connections = mesh.envoy.stat(CONNECTIONS);
-    mesh.tidegate.signal("STOP");
+    mesh.tidegate.stall();
     assert_eq!(mesh.get("/shop", &order).status, meanwhile);
     mesh.tidegate.signal("CONT");
     assert_eq!(mesh.get("/shop", &order).status, 429);
@@ -35,14 +41,14 @@ fn stalls(mesh: &Mesh, meanwhile: u16) {
 
 #[test]
 fn an_open_envoy_lets_pass_what_we_do_not_answer() {
-    let mesh = open().start();
+    let mesh = hasty(open()).start();
     stalls(&mesh, 200);
     assert_eq!(mesh.envoy.stat("cluster.shop.ratelimit.failure_mode_allowed"), 1);
 }
 
 #[test]
 fn a_closed_envoy_refuses_what_we_do_not_answer() {
-    stalls(&closed().start(), 500);
+    stalls(&hasty(closed()).start(), 500);
 }
 
 /// Envoy finds us again by itself. What was counted in memory is gone, and counting goes on.
@@ -64,30 +70,25 @@ fn envoy_finds_a_tidegate_that_was_started_again() {
     }
 }
 
-/// An end that was announced: everything that Envoy has asked is answered, though questions come without a pause.
+/// What Envoy had asked when we were told to stop is answered: on a connection that we know, and on one that we have not
+/// looked at yet. The second was closed unread, and Envoy's request failed.
 #[test]
-fn a_stop_answers_everything_that_was_asked() {
-    let mut mesh = closed().start();
-    let vip = || mesh.get("/each", &[("user", "vip")]).status;
-    let ask = || (0..).map(|_| vip()).take_while(|status| *status != 500).collect::<Vec<_>>();
-    thread::scope(|scope| {
-        let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
-        let mut served = 0;
-        mesh.tidegate.until("some have passed", |_| {
-            served += mesh.shop.saw().len();
-            served > 40
+fn a_stop_answers_what_was_asked() {
+    for first in [Some(200), None] {
+        let mut mesh = closed().start();
+        let ask = || mesh.get("/shop", &does("alice", "order")).status;
+        assert_eq!(first.map(|_| ask()), first);
+        mesh.tidegate.stall();
+        thread::scope(|scope| {
+            let asked = scope.spawn(ask);
+            let waiting = || mesh.envoy.stat("cluster.tidegate.upstream_rq_active") == 1;
+            mesh.tidegate.until("Envoy has asked", |_| waiting());
+            mesh.tidegate.signal("TERM");
+            mesh.tidegate.signal("CONT");
+            assert_eq!(asked.join().unwrap(), 200, "{first:?}");
         });
-        mesh.tidegate.signal("TERM");
-        for asked in asking {
-            assert!(asked.join().unwrap().iter().all(|status| *status == 200));
-        }
-    });
-    assert!(mesh.tidegate.wait().success(), "{}", mesh.tidegate.log());
-    assert!(mesh.tidegate.log().contains("every request was answered"), "{}", mesh.tidegate.log());
-    for lost in
-        ["upstream_cx_destroy_remote_with_active_rq", "upstream_rq_rx_reset", "upstream_rq_timeout"]
-    {
-        assert_eq!(mesh.envoy.stat(&format!("cluster.tidegate.{lost}")), 0, "{lost}");
+        assert!(mesh.tidegate.wait().success(), "{}", mesh.tidegate.log());
+        assert!(mesh.tidegate.log().contains("every request was answered"));
     }
 }
 
@@ -146,7 +147,7 @@ fn without_the_store_limits_hold() {
     let store = format!("redis+unix://{}", socket.display());
     // With one node its share is all. We would wait for the store longer than Envoy waits for us.
     let flags = ["--store", &store, "--cluster-nodes", "1", "--redis-timeout", "30s"];
-    let mesh = closed().flags(&flags).start();
+    let mesh = hasty(closed()).flags(&flags).start();
     asks_the_store(&mesh);
     let limited = [200, 200, 200, 429];
     assert_eq!(mesh.statuses(4, "/shop", &does("alice", "order")), limited);
@@ -156,6 +157,7 @@ fn without_the_store_limits_hold() {
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     };
     signal("-STOP");
+    mesh.tidegate.until("Redis stands still", |_| is_stopped(redis.0.id()));
     assert_eq!(mesh.statuses(4, "/shop", &does("bob", "order")), limited);
     assert!(mesh.decided_by("fallback") >= 4);
     signal("-CONT");

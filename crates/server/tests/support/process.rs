@@ -1,8 +1,14 @@
-//! What the system says of a server: its memory and its files.
+//! What the system says of a server: its memory, its files, whether it stands still.
 
 use super::Server;
 
 impl Server {
+    /// Stops the process as it is, and comes back when it stands still: the signal alone may find a thread at work.
+    pub(crate) fn stall(&self) {
+        self.signal("STOP");
+        self.until("it stands still", |server| is_stopped(server.pid()));
+    }
+
     /// Its memory that is in use, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
@@ -37,4 +43,13 @@ impl Server {
         assert!(!log.contains("panicked"), "{log}");
         assert_eq!(self.get("/live").status, 200);
     }
+}
+
+/// Whether all threads of a process have been stopped.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.map(Result::unwrap).all(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.contains("\nState:\tT")
+    })
 }

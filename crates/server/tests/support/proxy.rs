@@ -128,7 +128,7 @@ impl Site {
 
     /// Leaves tidegate as a process that takes connections and does nothing.
     pub(crate) fn stop_tidegate(&self) {
-        self.tidegate.signal("STOP");
+        self.tidegate.stall();
     }
 
     /// Ends tidegate without a word.
