@@ -19,6 +19,7 @@
 mod classes;
 mod clock;
 mod cut;
+mod deadlines;
 mod exact;
 mod flush;
 mod herd;

@@ -11,6 +11,11 @@
 
 mod call;
 mod handler;
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+#[path = "../../tests/support/messages.rs"]
+mod messages;
 mod others;
 mod reflection;
 mod reply;

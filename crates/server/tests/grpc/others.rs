@@ -3,7 +3,8 @@
 use crate::bytes::{ALICE, POLICY};
 use crate::support::Server;
 use crate::support::grpc::{
-    End, Grpc, HEAD, INVALID_ARGUMENT, NOT_FOUND, OUT_OF_RANGE, message, prefixed,
+    DEADLINE_EXCEEDED, End, Grpc, HEAD, INVALID_ARGUMENT, NOT_FOUND, OUT_OF_RANGE, message,
+    prefixed,
 };
 use crate::support::http2::{DATA, END_STREAM, NONE, frame};
 use crate::support::messages::{Descriptor, HOUR, MINUTE, Request, Response};
@@ -67,7 +68,7 @@ fn health_of_what_is_served() {
 /// What is no question about health ends its stream, and the connection goes on, however often.
 #[test]
 fn what_is_no_question_about_health() {
-    let server = Server::with_policy(POLICY, &["--grpc-body-timeout", "200ms"]);
+    let server = Server::with_policy(POLICY, &["--grpc-body-timeout", "1s"]);
     let mut grpc = Grpc::to(server.grpc);
     let long = vec![b'x'; 64 * 1024 + 1];
     for _ in 0..10 {
@@ -92,10 +93,22 @@ fn what_is_no_question_about_health() {
         }
     }
     // Who never says what it is about is not waited for.
-    for head in [CHECK, WATCH] {
-        let stream = grpc.open(&head);
+    for stream in [CHECK, WATCH].map(|head| grpc.open(&head)) {
         let told = grpc.told(stream);
-        assert_eq!((told.code, told.end), (Some(4), Some(End::Whole)), "{told:?}");
+        assert_eq!(
+            told.code,
+            Some(DEADLINE_EXCEEDED),
+            "{told:?} {:?} {}",
+            grpc.goodbyes,
+            server
+                .admin("GET", "/metrics", "", "")
+                .body
+                .lines()
+                .filter(|l| l.contains("refused"))
+                .collect::<Vec<_>>()
+                .join("\n")
+        );
+        assert_eq!(told.end, Some(End::Whole), "{told:?}");
     }
     assert!(grpc.asked(&Request::about(&ALICE)).passed());
     assert!(grpc.goodbyes.is_empty());

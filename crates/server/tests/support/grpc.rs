@@ -46,6 +46,7 @@ pub(crate) const CALL: &str = "/envoy.service.ratelimit.v3.RateLimitService/Shou
 pub(crate) const CANCEL: u32 = 8;
 
 pub(crate) const INVALID_ARGUMENT: u32 = 3;
+pub(crate) const DEADLINE_EXCEEDED: u32 = 4;
 pub(crate) const NOT_FOUND: u32 = 5;
 pub(crate) const RESOURCE_EXHAUSTED: u32 = 8;
 pub(crate) const OUT_OF_RANGE: u32 = 11;

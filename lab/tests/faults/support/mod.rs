@@ -11,6 +11,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod fake;
+pub(crate) mod grpc;
 pub(crate) mod load;
 pub(crate) mod process;
 pub(crate) mod proxy;

@@ -22,6 +22,7 @@ pub(crate) struct Deployment {
 /// A running server. It is killed when it is dropped.
 pub(crate) struct Tidegate {
     pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
     admin: SocketAddr,
     folder: Folder,
     pub(crate) process: Process,
@@ -80,7 +81,7 @@ impl Deployment {
             .args(["--policy", &self.folder.text("policy.yaml")])
             .args(["--data-dir", &folder.text("data")])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
-            .args(["--resp-listen", "off", "--grpc-listen", "off"])
+            .args(["--grpc-listen", "127.0.0.1:0", "--resp-listen", "off"])
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -90,21 +91,27 @@ impl Deployment {
         }
         let mut process = Process::spawn(&mut command);
         let mut greeting = BufReader::new(process.child().stdout.take().unwrap());
-        let (mut http, mut admin) = (None, None);
+        let (mut http, mut grpc, mut admin) = (None, None, None);
         let mut line = String::new();
         while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
             let address = line.split("://").nth(1).and_then(|rest| rest.split('/').next());
             let address = address.and_then(|address| address.trim().parse().ok());
             match line.split_whitespace().next() {
                 Some("http") => http = address,
+                // It has no scheme of its own.
+                Some("grpc") => {
+                    grpc = line.split_whitespace().nth(1).and_then(|at| at.parse().ok());
+                }
                 Some("admin") => admin = address,
                 _ => {}
             }
             line.clear();
         }
         let log = || std::fs::read_to_string(folder.join("log")).unwrap();
-        let (Some(http), Some(admin)) = (http, admin) else { panic!("no server: {}", log()) };
-        Tidegate { http, admin, folder, process, _greeting: greeting }
+        let (Some(http), Some(grpc), Some(admin)) = (http, grpc, admin) else {
+            panic!("no server: {}", log())
+        };
+        Tidegate { http, grpc, admin, folder, process, _greeting: greeting }
     }
 }
 

@@ -100,7 +100,10 @@ fn descriptor(bytes: &[u8]) -> Result<Descriptor<'_>, WireError> {
                 descriptor.entries.push(entry(field.bytes()?)?);
             }
             2 => limit = Some(own_limit(field.bytes()?, limit.unwrap_or_default())?),
-            3 => descriptor.hits = Some(wrapped(field.bytes()?)?),
+            3 => {
+                let before = descriptor.hits.unwrap_or_default();
+                descriptor.hits = Some(wrapped(field.bytes()?, before)?);
+            }
             4 => descriptor.gives_back = field.number()? != 0,
             _ => {}
         }
@@ -140,8 +143,8 @@ fn own_limit(bytes: &[u8], before: (u32, u64)) -> Result<(u32, u64), WireError> 
 }
 
 /// `UInt64Value`.
-fn wrapped(bytes: &[u8]) -> Result<u64, WireError> {
-    let (mut value, mut message) = (0, Message(bytes));
+fn wrapped(bytes: &[u8], before: u64) -> Result<u64, WireError> {
+    let (mut value, mut message) = (before, Message(bytes));
     while let Some((number, field)) = message.next()? {
         if number == 1 {
             value = field.number()?;

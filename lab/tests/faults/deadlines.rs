@@ -1,0 +1,118 @@
+//! The store stands still, and callers say how long they wait: they are answered before, by rules that do without the store.
+//!
+//! Who is in a hurry proves nothing about the store, so it is asked on until its keeper has looked, which it does every
+//! second: so long, each caller waits for most of its time. After that nobody waits at all.
+
+use crate::support::grpc::{Called, Grpc};
+use crate::support::redis::Redis;
+use crate::support::tidegate::Deployment;
+use crate::support::{PATIENCE, pause_until, within};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const RULE: &str =
+    "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }";
+const CONNECTIONS: u32 = 16;
+const PER_SECOND: u32 = 500;
+const BASELINE: Duration = Duration::from_secs(4);
+const STOPPED: Duration = Duration::from_secs(10);
+/// A second until the keeper looks, its timeout, and a little.
+const FINDING_OUT: Duration = Duration::from_millis(1_200);
+/// What a busy machine may take of a caller's time besides.
+const OURS: Duration = Duration::from_millis(5);
+
+/// One call: when it was sent, how long it took, and what came of it.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    sent: Instant,
+    took: Duration,
+    called: Called,
+}
+
+#[test]
+fn callers_who_wait_20_ms_are_answered_in_time() {
+    let [before, finding_out, settled] = play("20m", Duration::from_millis(20));
+    let late = finding_out.late + settled.late;
+    let calls = finding_out.calls + settled.calls;
+    assert!(late <= calls / 1_000 + before.late * calls / before.calls, "{late} of {calls}");
+}
+
+/// Of these, the timer that says so takes a whole one, so a busy machine makes some late until it is known.
+#[test]
+fn callers_who_wait_5_ms_are_answered_in_time() {
+    play("5m", Duration::from_millis(5));
+}
+
+/// Before, while it is not known, and after that.
+fn play(timeout: &'static str, deadline: Duration) -> [Told; 3] {
+    let redis = Redis::start();
+    let deployment = Deployment::new(RULE);
+    let mut server = deployment.server(&redis.url(), &[]);
+    server.until_ready();
+    let start = Instant::now() + Duration::from_millis(100);
+    let end = start + BASELINE + STOPPED;
+    let apart = Duration::from_secs(1) / PER_SECOND;
+    let callers: Vec<_> = (0..CONNECTIONS)
+        .map(|first| {
+            let mut grpc = Grpc::connect(server.grpc);
+            thread::spawn(move || {
+                let turns = (first..).step_by(usize::try_from(CONNECTIONS).unwrap());
+                let due = turns.map(|turn| start + apart * turn).take_while(|due| *due < end);
+                due.map(|due| {
+                    pause_until(due);
+                    let sent = Instant::now();
+                    let called = grpc.call("203.0.113.7", timeout);
+                    Sample { sent, took: sent.elapsed(), called }
+                })
+                .collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    pause_until(start + BASELINE);
+    redis.process().stop();
+    let stopped = Instant::now();
+    let samples: Vec<Sample> =
+        callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect();
+    redis.process().go_on();
+
+    let known = stopped + FINDING_OUT;
+    let phases = [start..stopped, stopped..known, known..end + PATIENCE];
+    let told = phases.map(|phase| {
+        let own = samples.iter().filter(|sample| phase.contains(&sample.sent));
+        Told::of(&own.copied().collect::<Vec<_>>(), deadline)
+    });
+    let [before, finding_out, settled] = &told;
+    println!("deadlines of {deadline:?}\n  before:  {before:?}");
+    println!("  finding: {finding_out:?}\n  settled: {settled:?}");
+    assert!(told.iter().all(|told| told.failed == 0));
+    // One of a thousand, and as many as are late without a fault.
+    let allowed = settled.calls / 1_000 + before.late * settled.calls / before.calls;
+    assert!(settled.late <= allowed, "{allowed} may be late");
+    let most = deadline + OURS + before.slowest;
+    assert!(finding_out.slowest <= most, "{:?} > {most:?}", finding_out.slowest);
+    within(PATIENCE, "the store is asked again", || server.readiness() == "ready");
+    server.is_sound();
+    told
+}
+
+/// What is to be said about some calls.
+#[derive(Debug)]
+#[allow(dead_code, reason = "printed")]
+struct Told {
+    calls: usize,
+    failed: usize,
+    late: usize,
+    slowest: Duration,
+    p999: Duration,
+}
+
+impl Told {
+    fn of(samples: &[Sample], deadline: Duration) -> Self {
+        let mut took: Vec<Duration> = samples.iter().map(|sample| sample.took).collect();
+        took.sort();
+        let failed = samples.iter().filter(|sample| sample.called == Called::Failed).count();
+        let late = took.iter().filter(|took| **took > deadline).count();
+        let p999 = took[(took.len() * 999).div_ceil(1_000) - 1];
+        Self { calls: took.len(), failed, late, slowest: took[took.len() - 1], p999 }
+    }
+}
