@@ -91,6 +91,8 @@ impl Wire {
                 true
             }
             Err(error) if is_late(&error) => panic!("neither an answer nor the end came"),
+            // A machine that was put to sleep for a moment.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
             Err(_) => false,
         }
     }

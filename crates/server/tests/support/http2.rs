@@ -5,7 +5,7 @@
 
 use super::connect;
 use super::http1::is_late;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 /// A connection of HTTP/2.
@@ -171,6 +171,8 @@ impl Two {
                 Ok(0) => return None,
                 Ok(count) => self.read.extend_from_slice(&buffer[..count]),
                 Err(error) if is_late(&error) => panic!("neither a frame nor the end came"),
+                // A machine that was put to sleep for a moment.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return None,
             }
         };
