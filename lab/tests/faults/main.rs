@@ -29,6 +29,7 @@ mod shifted;
 mod silent;
 mod skew;
 mod slow;
+mod stall;
 mod stopped;
 mod support;
 mod two_slots;

@@ -94,21 +94,32 @@ pub(crate) async fn serve_grpc<S: Store + 'static>(
 /// The first bytes of a connection. Whoever says something else than HTTP/2 is told so, in words that they may understand.
 async fn preface(stream: &mut Stream, place: &Place, drain: &Drain) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::with_capacity(512);
-    let first = timeout_at(after(place.timeouts.head), stream.read_buf(&mut read));
+    let late = after(place.timeouts.head);
     // Who came before the end may have said something that has not been read.
-    let stopped = async {
+    let mut stopped = pin!(async {
         drain.begun.cancelled().await;
         sleep(LINGER).await;
-    };
-    tokio::select! {
-        first = first => if first.unwrap_or(Ok(0))? == 0 {
-            return Ok(None);
-        },
-        () = stopped => return Ok(None),
-    }
-    let length = read.len().min(PREFACE.len());
-    if read.get(..length) == PREFACE.get(..length) {
-        return Ok(Some(read));
+    });
+    loop {
+        tokio::select! {
+            more = timeout_at(late, stream.read_buf(&mut read)) => {
+                let Ok(more) = more else {
+                    place.metrics.refused(Refused::Late);
+                    return Ok(None);
+                };
+                if more? == 0 {
+                    return Ok(None);
+                }
+            }
+            () = stopped.as_mut() => return Ok(None),
+        }
+        let length = read.len().min(PREFACE.len());
+        if read.get(..length) != PREFACE.get(..length) {
+            break;
+        }
+        if length == PREFACE.len() {
+            return Ok(Some(read));
+        }
     }
     place.metrics.refused(Refused::NoHttp);
     stream.write_all(NO_GRPC).await?;

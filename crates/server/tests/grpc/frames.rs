@@ -1,7 +1,6 @@
 //! Frames: more than allowed, in an order that makes no sense, and far too many.
 
 use crate::bytes::{ALICE, Make, POLICY};
-use crate::support::Server;
 use crate::support::grpc::{End, Grpc, HEAD, begin, call, cancel, message};
 use crate::support::http1::while_others_ask;
 use crate::support::http2::{
@@ -9,8 +8,9 @@ use crate::support::http2::{
     RST_STREAM, SETTINGS, Two, WINDOW_UPDATE, fields, frame,
 };
 use crate::support::messages::Request;
+use crate::support::{Server, connect};
 use prost::Message;
-use std::io::Write;
+use std::io::{Read, Write};
 
 fn alice() -> Vec<u8> {
     message(&Request::about(&ALICE).encode_to_vec())
@@ -236,5 +236,25 @@ fn a_head_without_an_end_is_cut_off() {
     });
     let grown = server.resident_kib().saturating_sub(before);
     assert!(grown <= 32 * 1024, "{grown} KiB more");
+    server.is_sound();
+}
+
+/// Who begins to say that it speaks HTTP/2, and stops, is let go; who says it slowly is heard.
+#[test]
+fn a_beginning_has_its_time() {
+    let server = Server::with_policy(POLICY, &["--grpc-header-timeout", "300ms"]);
+    let mut half = connect(server.grpc);
+    half.write_all(b"PRI * HTTP/2.0\r\n").unwrap();
+    let mut rest = Vec::new();
+    half.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "{rest:?}");
+    let mut slow = connect(server.grpc);
+    for piece in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".chunks(5) {
+        slow.write_all(piece).unwrap();
+    }
+    let mut settings = [0; 9];
+    slow.read_exact(&mut settings).unwrap();
+    assert_eq!(settings[3], SETTINGS);
+    assert_eq!(server.metric("tidegate_refused_total{reason=\"late\"}"), 1);
     server.is_sound();
 }

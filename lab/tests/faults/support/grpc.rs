@@ -19,8 +19,21 @@ pub(crate) enum Called {
     Failed,
 }
 
+/// What happens on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// The call on this stream is answered.
+    Answered(u32),
+    /// The server wants the connection to end.
+    Goodbye,
+    End,
+}
+
+const CANCEL: u32 = 8;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
@@ -43,6 +56,22 @@ impl Grpc {
 
     /// Asks whether one with this name may pass, and says how long it waits for the answer.
     pub(crate) fn call(&mut self, ip: &str, timeout: &str) -> Called {
+        let stream = self.ask(ip, timeout);
+        self.answer(stream)
+    }
+
+    /// The same connection, for somebody who reads while another writes.
+    pub(crate) fn reader(&self) -> Self {
+        Self { stream: self.stream.try_clone().unwrap(), read: Vec::new(), next: 0 }
+    }
+
+    /// Gives up a call, as Envoy does when its time is over.
+    pub(crate) fn give_up(&mut self, stream: u32) {
+        self.send(&frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes()));
+    }
+
+    /// Asks, and waits for nothing.
+    pub(crate) fn ask(&mut self, ip: &str, timeout: &str) -> u32 {
         let stream = self.next;
         self.next += 2;
         let head = [
@@ -60,7 +89,19 @@ impl Grpc {
         let body = [&[0], &length[..], &message].concat();
         let head = frame(HEADERS, END_HEADERS, stream, &head.map(literal).concat());
         self.send(&[head, frame(DATA, END_STREAM, stream, &body)].concat());
-        self.answer(stream)
+        stream
+    }
+
+    /// What happens next on the connection.
+    pub(crate) fn heard(&mut self) -> Heard {
+        loop {
+            let Some((kind, flags, stream, _)) = self.frame() else { return Heard::End };
+            match kind {
+                GOAWAY => return Heard::Goodbye,
+                DATA | HEADERS if flags & END_STREAM != 0 => return Heard::Answered(stream),
+                _ => {}
+            }
+        }
     }
 
     fn send(&mut self, bytes: &[u8]) {
