@@ -20,7 +20,8 @@ pub struct Check<'c> {
     pub cost: Cost,
     /// How long the caller can wait; not at all unless said otherwise.
     pub max_wait: Span,
-    /// How long the caller waits for the answer, if it matters: then the store has four fifths of it, and the rules
+    /// How long the caller waits for the answer, if it matters: then the store has four fifths of it, all but
+    /// two milliseconds at most, and the rules
     /// answer without it in time.
     pub timeout: Option<Span>,
     /// Whether a receipt is wanted, also when no rule counts outcomes.

@@ -158,10 +158,11 @@ impl Document {
 
     /// The same in another dialect.
     pub(crate) fn read_as(bytes: &[u8], dialect: Dialect) -> Read {
-        let mut warnings = Vec::new();
         let text = match text(bytes) {
             Ok(text) => text,
-            Err(problem) => return Read { document: None, problems: vec![problem], warnings },
+            Err(problem) => {
+                return Read { document: None, problems: vec![problem], warnings: vec![] };
+            }
         };
         let pace = Rc::new(Pace::default());
         pace.go_on();
@@ -171,8 +172,7 @@ impl Document {
         let mut builder =
             Builder { parser, pace, dialect, problems, names, anchors, warnings: vec![], nodes: 0 };
         let document = builder.file().map_err(|last| builder.note(last)).ok();
-        warnings.append(&mut builder.warnings);
-        Read { document, problems: builder.problems, warnings }
+        Read { document, problems: builder.problems, warnings: builder.warnings }
     }
 }
 

@@ -18,6 +18,10 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use tidegate::Store;
 
+/// What whoever serves a request is told of it: that others come first, and words that rules marked it with.
+pub(crate) const PRIORITY: &str = "tidegate-priority";
+pub(crate) const FLAGS: &str = "tidegate-flags";
+
 /// Who answers on a listener.
 pub(crate) enum Front<S> {
     Web(Web<S>),

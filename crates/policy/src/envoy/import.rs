@@ -87,12 +87,10 @@ impl Descriptors {
         }
         leaves.sort_by_key(Leaf::order);
         let mut writer = Writer::default();
-        let (importable, others): (Vec<_>, Vec<_>) =
-            leaves.into_iter().partition(|leaf| writer.can_say(leaf));
-        drop(others);
-        let kin = Kin::new(&importable);
-        for (number, leaf) in importable.iter().enumerate() {
-            writer.leaf(number, leaf, &importable, &kin);
+        leaves.retain(|leaf| writer.can_say(leaf));
+        let kin = Kin::new(&leaves);
+        for (number, leaf) in leaves.iter().enumerate() {
+            writer.leaf(number, leaf, &leaves, &kin);
         }
         if writer.text.is_empty() {
             writer.text.push_str("rules: []\n");

@@ -2,9 +2,10 @@
 
 use super::call::CallError;
 use super::others::Question;
-use super::reflection::{Reflection, RequestOf};
+use super::reflection::{RequestOf, reflect};
 use super::wire::{Answer, Asked, seconds};
 use crate::bounds;
+use crate::front::{FLAGS, PRIORITY};
 use crate::metrics::{Metrics, Refused, Tally};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -23,7 +24,6 @@ pub(crate) struct Handler<S> {
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
     health: HealthServer<HealthService>,
-    reflection: Reflection,
 }
 
 /// What is said besides the answer.
@@ -62,8 +62,7 @@ impl<S: Store + 'static> Handler<S> {
     ) -> Self {
         let tally = metrics.tally("grpc");
         let health = HealthServer::new(health).max_decoding_message_size(bounds::GRPC_MESSAGE);
-        let reflection = Reflection::new();
-        Self { limiter, manners, tally, metrics, health, reflection }
+        Self { limiter, manners, tally, metrics, health }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -82,7 +81,7 @@ impl<S: Store + 'static> Handler<S> {
                 let Ok(response) = self.health.clone().call(request).await;
                 response
             }
-            RequestOf::Reflection(version) => self.reflection.answer(version, request).await,
+            RequestOf::Reflection(version) => reflect(version, request).await,
         }
     }
 
@@ -169,10 +168,10 @@ impl<S: Store + 'static> Handler<S> {
         }
         let flags: Vec<&str> = verdict.flags().collect();
         if !flags.is_empty() {
-            wire.request_header("tidegate-flags", &flags.join(", "));
+            wire.request_header(FLAGS, &flags.join(", "));
         }
         if verdict.priority == tidegate::Priority::Low {
-            wire.request_header("tidegate-priority", "low");
+            wire.request_header(PRIORITY, "low");
         }
     }
 }

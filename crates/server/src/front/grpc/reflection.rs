@@ -14,9 +14,6 @@ use prost_types::{
 };
 use tonic::codegen::Service as _;
 
-/// Answers what there is.
-pub(super) struct Reflection;
-
 /// Services that are not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestOf {
@@ -42,40 +39,33 @@ impl RequestOf {
     }
 }
 
-impl Reflection {
-    pub(super) const fn new() -> Self {
-        Self
-    }
-
-    /// It is asked by people, now and then: made anew for each.
-    pub(super) async fn answer(
-        &self,
-        version: Version,
-        request: Request<Question>,
-    ) -> Response<tonic::body::Body> {
-        let builder = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            .register_file_descriptor_set(descriptors());
-        let answered = match version {
-            Version::One => match builder.build_v1() {
-                Ok(service) => {
-                    service.max_decoding_message_size(bounds::GRPC_MESSAGE).call(request).await
-                }
-                Err(_) => return broken(),
-            },
-            Version::OneAlpha => match builder.build_v1alpha() {
-                Ok(service) => {
-                    service.max_decoding_message_size(bounds::GRPC_MESSAGE).call(request).await
-                }
-                Err(_) => return broken(),
-            },
-        };
-        let Ok(response) = answered;
-        response
-    }
+/// It is asked by people, now and then: made anew for each.
+pub(super) async fn reflect(
+    version: Version,
+    request: Request<Question>,
+) -> Response<tonic::body::Body> {
+    let builder = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .register_file_descriptor_set(descriptors());
+    let answered = match version {
+        Version::One => match builder.build_v1() {
+            Ok(service) => {
+                service.max_decoding_message_size(bounds::GRPC_MESSAGE).call(request).await
+            }
+            Err(_) => return broken(),
+        },
+        Version::OneAlpha => match builder.build_v1alpha() {
+            Ok(service) => {
+                service.max_decoding_message_size(bounds::GRPC_MESSAGE).call(request).await
+            }
+            Err(_) => return broken(),
+        },
+    };
+    let Ok(response) = answered;
+    response
 }
 
-/// Our table contradicts itself, which the test below excludes.
+/// Our table contradicts itself, which the tests of the listener exclude.
 fn broken() -> Response<tonic::body::Body> {
     tonic::Status::internal("a mistake of ours").into_http()
 }

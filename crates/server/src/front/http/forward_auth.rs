@@ -11,6 +11,7 @@
 
 use super::handler::Handler;
 use crate::call::{Answer, Call};
+use crate::front;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::http::{HeaderStyle, refusal};
 use tidegate::{Check, Limiter, Priority, Request, Store, Verdict};
@@ -26,8 +27,8 @@ pub(super) enum Profile {
 }
 
 const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
-const PRIORITY: HeaderName = HeaderName::from_static("tidegate-priority");
-const FLAGS: HeaderName = HeaderName::from_static("tidegate-flags");
+const PRIORITY: HeaderName = HeaderName::from_static(front::PRIORITY);
+const FLAGS: HeaderName = HeaderName::from_static(front::FLAGS);
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
 pub(super) async fn answer<S: Store + 'static>(
