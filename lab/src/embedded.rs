@@ -1,7 +1,7 @@
 //! The table in this process against the crates that people embed today, on the same keys, in one run.
 //!
 //! All of them limit each of a million keys to 15 a second. Ours hashes the key under the store's secret, names the
-//! state, makes a plan, and gets a whole answer: what remains, when to come back, a receipt. `governor` runs on its
+//! state, and gets a whole answer: what remains, when to come back, a receipt. `governor` runs on its
 //! default clock and store; `throttlecrab` is made for one thread and stands behind a lock.
 
 #![expect(clippy::float_arithmetic, reason = "rates and bytes, for people")]
@@ -16,7 +16,7 @@ use std::num::NonZeroU32;
 use std::sync::Mutex;
 use std::thread;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take};
-use tidegate_store::{Clock, LimitName, Memory, Secret};
+use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
@@ -75,10 +75,11 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 const TITLE: &str = "The table in memory";
 const TEXT: &str = "\
 A million keys, 15 a second each, against the crates that people embed; medians of alternating rounds. `u64`, `str25`: what a
-key is; `uniform`, `zipf`, `hot`: how often which comes; `1t`, `2t`: threads. Ours hashes the key under a secret, names the state, decides a
-plan and answers what remains, when to come back and a receipt; the peers answer yes or no and when.
+key is; `uniform`, `zipf`, `hot`: how often which comes; `1t`, `2t`: threads. Ours hashes the key under a secret, names the state, and
+answers what remains, when to come back and a receipt; the peers answer yes or no and when. Keys that are strings lie in memory in the order
+in which they come, as those of a request that has just been read.
 
-**What a batch ratio measures:** `batch16` and `batch64` hand over so many plans in one call, which reads the clock once and
+**What a batch ratio measures:** `batch16` and `batch64` hand over so many takes in one call, which reads the clock once and
 fetches ahead what it will need. The peers have no such call, so the ratio compares a batch of ours with as many single calls of theirs:
 what a server gains that has many requests at hand, not how much faster one request is. `single` is that.
 
@@ -106,14 +107,12 @@ fn cases() -> Vec<Case> {
 fn measure(case: &Case, options: &Options, rows: &mut Vec<String>) -> Result<(), String> {
     let turns: Vec<Vec<u32>> =
         (1..).take(case.threads).map(|seed| turns(case.spread, seed)).collect();
-    let keys = if case.text { KEYS } else { 0 };
-    let texts: Vec<String> =
-        (0..keys).map(|turn| format!("customer-{:016x}", number(turn))).collect();
     let limit = Limit::new(u64::from(A_SECOND), Span::from_secs(1), Algorithm::TOKEN_BUCKET)
         .map_err(|error| error.to_string())?;
     let ours = Ours {
         store: Memory::new(Clock::system()),
         secret: Secret::random().map_err(|error| error.to_string())?,
+        key: KeyName::new(["user"]),
         name: LimitName::new("per-user", "s", &limit),
         limit,
     };
@@ -122,33 +121,43 @@ fn measure(case: &Case, options: &Options, rows: &mut Vec<String>) -> Result<(),
     let operations = f64::from(u32::try_from(TAKES.saturating_mul(case.threads)).unwrap_or(0));
     let [our_rates, governor_rates, crab_rates] = &mut rates;
     if case.text {
+        // In the order in which they come: whoever asks has just read its key from somewhere.
+        let text = |turn: &u32| format!("customer-{:016x}", number(*turn));
+        let keys: Vec<Vec<String>> =
+            turns.iter().map(|turns| turns.iter().map(text).collect()).collect();
         let governor: DefaultKeyedRateLimiter<String> = RateLimiter::keyed(quota);
         let crab = Mutex::new(crab());
-        let text = |turn: u32| texts.get(usize::try_from(turn).unwrap_or(0)).unwrap_or(&NOBODY);
         for _ in 0..=options.rounds {
-            let take = |turn| ours.plan(text(turn).as_bytes());
             our_rates.push(rate(operations, || {
-                each(&turns, |turns| ours.take_all(turns, case.batch, take));
-            }));
-            governor_rates.push(rate(operations, || {
-                each(&turns, |turns| governed(&governor, turns, text));
-            }));
-            crab_rates.push(rate(operations, || {
-                each(&turns, |turns| crabbed(&crab, turns, text));
-            }));
-        }
-    } else {
-        let governor: DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
-        for _ in 0..=options.rounds {
-            let take = |turn| ours.plan(&number(turn).to_le_bytes());
-            our_rates.push(rate(operations, || {
-                each(&turns, |turns| ours.take_all(turns, case.batch, take));
+                each(&keys, |keys| {
+                    ours.take_all(keys, case.batch, |key| ours.take(key.as_bytes()));
+                });
             }));
             if options.alone {
                 continue;
             }
             governor_rates.push(rate(operations, || {
-                each(&turns, |turns| governed(&governor, turns, number));
+                each(&keys, |keys| governed(&governor, keys.iter()));
+            }));
+            crab_rates.push(rate(operations, || {
+                each(&keys, |keys| crabbed(&crab, keys));
+            }));
+        }
+    } else {
+        let governor: DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
+        for _ in 0..=options.rounds {
+            our_rates.push(rate(operations, || {
+                each(&turns, |turns| {
+                    ours.take_all(turns, case.batch, |turn| {
+                        ours.take(&number(*turn).to_le_bytes())
+                    });
+                });
+            }));
+            if options.alone {
+                continue;
+            }
+            governor_rates.push(rate(operations, || {
+                each(&turns, |turns| governed(&governor, turns.iter().map(|turn| number(*turn))));
             }));
         }
     }
@@ -182,12 +191,12 @@ fn turns(spread: Spread, seed: u64) -> Vec<u32> {
     (0..TAKES).map(|_| turn()).collect()
 }
 
-/// Runs each list of turns on a thread of its own.
-fn each(turns: &[Vec<u32>], work: impl Fn(&[u32]) + Sync) {
+/// Runs each list of keys on a thread of its own.
+fn each<K: Sync>(keys: &[Vec<K>], work: impl Fn(&[K]) + Sync) {
     thread::scope(|scope| {
-        for turns in turns {
+        for keys in keys {
             let work = &work;
-            scope.spawn(move || work(turns));
+            scope.spawn(move || work(keys));
         }
     });
 }
@@ -197,28 +206,29 @@ fn each(turns: &[Vec<u32>], work: impl Fn(&[u32]) + Sync) {
 struct Ours {
     store: Memory,
     secret: Secret,
+    key: KeyName,
     name: LimitName,
     limit: Limit,
 }
 
 impl Ours {
-    fn plan(&self, key: &[u8]) -> Option<Plan<'_>> {
-        let state = self.secret.subject_by_bytes("user", key).state(self.name);
-        Plan::new(Take::new(state, &self.limit, Cost::ONE), Span::ZERO).ok()
+    fn take(&self, key: &[u8]) -> Take<'_> {
+        let state = self.secret.subject_by(self.key, key).state(self.name);
+        Take::new(state, &self.limit, Cost::ONE)
     }
 
-    fn take_all<'l>(&self, turns: &[u32], batch: usize, plan: impl Fn(u32) -> Option<Plan<'l>>) {
+    fn take_all<'l, K>(&self, keys: &[K], batch: usize, take: impl Fn(&K) -> Take<'l>) {
         if batch == 1 {
-            for plan in turns.iter().filter_map(|turn| plan(*turn)) {
-                black_box(self.store.take_now(&plan));
+            for key in keys {
+                black_box(self.store.take_one_now(&take(key)));
             }
             return;
         }
-        let mut plans = Vec::with_capacity(batch);
-        for turns in turns.chunks(batch) {
-            plans.extend(turns.iter().filter_map(|turn| plan(*turn)));
-            black_box(self.store.take_batch_now(&plans));
-            plans.clear();
+        let mut takes = Vec::with_capacity(batch);
+        for keys in keys.chunks(batch) {
+            takes.extend(keys.iter().map(&take));
+            black_box(self.store.take_each_now(&takes));
+            takes.clear();
         }
     }
 }
@@ -228,15 +238,12 @@ fn number(turn: u32) -> u64 {
     u64::from(turn).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-static NOBODY: String = String::new();
-
 fn governed<K: Hash + Eq + Clone, B: Borrow<K>>(
     governor: &DefaultKeyedRateLimiter<K>,
-    turns: &[u32],
-    key: impl Fn(u32) -> B,
+    keys: impl Iterator<Item = B>,
 ) {
-    for turn in turns {
-        let _ = black_box(governor.check_key(key(*turn).borrow()));
+    for key in keys {
+        let _ = black_box(governor.check_key(key.borrow()));
     }
 }
 
@@ -249,8 +256,8 @@ fn crab() -> Crab {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the peer wants the time of day")]
-fn crabbed<'k>(crab: &Mutex<Crab>, turns: &[u32], key: impl Fn(u32) -> &'k String) {
-    for key in turns.iter().map(|turn| key(*turn)) {
+fn crabbed(crab: &Mutex<Crab>, keys: &[String]) {
+    for key in keys {
         let Ok(mut crab) = crab.lock() else { return };
         let per_second = i64::from(A_SECOND);
         let now = std::time::SystemTime::now();
@@ -307,10 +314,9 @@ fn holds(limit: &Limit, keys: u64, takes: u64, budget: u64) -> bool {
     let start = tidegate_core::Timestamp::from_nanos(1_700_000_000_000_000_000);
     let store = Memory::with_budget(Clock::manual(start), usize::try_from(budget).unwrap_or(0));
     let secret = Secret::new([7; 32]);
-    let name = LimitName::new("bytes", "h", limit);
-    let states: Vec<_> = (0..keys)
-        .map(|key| secret.subject_by_bytes("user", &key.to_le_bytes()).state(name))
-        .collect();
+    let (by_user, name) = (KeyName::new(["user"]), LimitName::new("bytes", "h", limit));
+    let states: Vec<_> =
+        (0..keys).map(|key| secret.subject_by(by_user, &key.to_le_bytes()).state(name)).collect();
     let apart = 3_590_000_000_000u64.checked_div(takes).unwrap_or(0);
     for take in 0..takes {
         let now = start.after(Span::from_nanos(take.saturating_mul(apart))).unwrap_or(start);

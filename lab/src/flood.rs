@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take, Timestamp};
-use tidegate_store::{Clock, LimitName, Memory, Secret};
+use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
@@ -43,6 +43,7 @@ struct Gate {
     store: Memory,
     secret: Secret,
     limit: Limit,
+    key: KeyName,
     name: LimitName,
 }
 
@@ -151,12 +152,13 @@ impl Gate {
             store,
             secret: Secret::random().map_err(|error| error.to_string())?,
             limit,
+            key: KeyName::new(["ip"]),
             name,
         })
     }
 
     fn take(&self, key: &[u8; 16]) -> bool {
-        let state = self.secret.subject_by_bytes("ip", key).state(self.name);
+        let state = self.secret.subject_by(self.key, key).state(self.name);
         let plan = Plan::new(Take::new(state, &self.limit, Cost::ONE), Span::ZERO);
         plan.is_ok_and(|plan| black_box(self.store.take_now(&plan)).done.passes)
     }

@@ -194,6 +194,14 @@ impl Ask {
 // === impl Decision ===
 
 impl Decision {
+    /// A refusal for good.
+    ///
+    /// ```
+    /// assert!(!tidegate_core::Decision::NEVER.passes());
+    /// ```
+    pub const NEVER: Self =
+        Self { outcome: Outcome::Deny(Retry::Never), over: false, remaining: 0, reset: None };
+
     /// Whether the request passes, now or later.
     ///
     /// ```

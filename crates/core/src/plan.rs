@@ -169,6 +169,26 @@ pub enum PlanError {
     SameStateTwice,
 }
 
+// === impl Done ===
+
+impl Done {
+    /// What the first take of a plan did: the only one, of a plan that has only one.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written};
+    /// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let plan = Plan::from(Take::new(StateId(7), &limit, Cost::ONE));
+    /// let done = plan.take(Now::at(Timestamp::EPOCH), &mut [Written::empty(&limit)]);
+    /// assert!(done.only().unwrap().decision.passes());
+    /// ```
+    #[must_use]
+    pub fn only(&self) -> Option<Taken> {
+        let (decision, receipt) =
+            self.decisions.first().copied().zip(self.receipts.first().copied())?;
+        Some(Taken { decision, receipt })
+    }
+}
+
 // === impl Plan ===
 
 impl<'l> Plan<'l> {
@@ -332,7 +352,14 @@ impl<'l> Plan<'l> {
     #[must_use]
     #[inline]
     pub const fn ask(&self, take: &Take<'_>, now: Now) -> Ask {
-        Ask::new(now.of(take.limit), take.cost).bounded(take.bound).waiting(self.max_wait)
+        take.ask(now).waiting(self.max_wait)
+    }
+}
+
+/// A plan of one take, for a caller that cannot wait.
+impl<'l> From<Take<'l>> for Plan<'l> {
+    fn from(take: Take<'l>) -> Self {
+        Self { takes: take.into(), max_wait: Span::ZERO, patience: None }
     }
 }
 
@@ -359,6 +386,20 @@ impl<'l> Take<'l> {
             freshness: Freshness::Exact,
             overflow: Overflow::Shared,
         }
+    }
+
+    /// The question that it asks by itself, for a caller that cannot wait.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Now, Span, StateId, Take, Timestamp};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let ask = Take::new(StateId(7), &limit, Cost::ONE).ask(Now::at(Timestamp::EPOCH));
+    /// assert_eq!((ask.cost, ask.max_wait), (Cost::ONE, Span::ZERO));
+    /// ```
+    #[must_use]
+    #[inline]
+    pub const fn ask(&self, now: Now) -> Ask {
+        Ask::new(now.of(self.limit), self.cost).bounded(self.bound)
     }
 
     /// Whether an empty state would let the cost pass.

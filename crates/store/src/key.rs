@@ -1,19 +1,20 @@
 //! Names of states: everything that a state belongs to, written down injectively and hashed.
 //!
 //! ```text
-//!   rule "create-url", limit "h", sliding_buckets(3600 s, 60)         key user=alice
-//!        │                                                                 │
-//!        ▼  every part with its length before it, so that no two lists of parts read the same
-//!   10:create-url 1:h 15:sliding_buckets …                            4:user 5:alice
-//!        │                                                                 │
-//!        ▼  SipHash-1-3, 128 bits                                          ▼  the same, under the secret
-//!   LimitName, kept with the policy ───────────► both, xor ◄──────────────────────── Subject
-//!                                                     │
-//!                                                  StateId
+//!   rule "create-url", limit "h", sliding_buckets(3600 s, 60)         key user             = alice
+//!        │                                                                 │                  │
+//!        ▼  every part with its length before it, so that no two lists of parts read the same │
+//!   10:create-url 1:h 15:sliding_buckets …                            4:user                alice
+//!        │                                                                 │                  │
+//!        ▼  SipHash-1-3, 128 bits                                          ▼                  ▼  under the secret
+//!   LimitName, kept with the policy ──────► xor ◄────── Subject ◄───── KeyName, kept ─► xor ◄─┘
+//!                                            │
+//!                                         StateId
 //! ```
 //!
-//! To anybody without the secret a subject is 128 random bits. So the xor of a subject and a limit's name collides with
-//! another only where two random numbers differ by a given one: as seldom as if both had been hashed together.
+//! To anybody without the secret the hash of a value is 128 random bits. So its xor with the names of a key and of a limit
+//! collides with another only where two random numbers differ by a given one: as seldom as if all had been hashed
+//! together. And only the value is hashed for every request.
 //!
 //! Keys are chosen by whoever sends requests, so the hash is keyed: without the secret nobody can find
 //! two keys that share a state. By accident a million states share one with odds of about 1 in 10²².
@@ -85,6 +86,17 @@ pub struct Name<'n> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitName(pub u128);
+
+/// By what somebody is counted: the names of attributes, in the order of a rule's key. It is the same for every request,
+/// so whoever asks often may keep it.
+///
+/// ```
+/// use tidegate_store::KeyName;
+/// assert_eq!(KeyName::new(["user", "ip"]), KeyName::new(["user", "ip"]));
+/// assert_ne!(KeyName::new(["user", "ip"]), KeyName::new(["ip", "user"]));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyName(u128);
 
 /// Who is counted, by a hash under the deployment's secret.
 ///
@@ -243,30 +255,24 @@ impl Secret {
     /// ```
     #[must_use]
     pub fn subject<V: AsRef<str>>(&self, key: &[(&str, V)]) -> Subject {
-        // Together first, then hashed in one go: that is much faster than part by part.
-        let mut parts = Parts::default();
-        write_key(key, &mut |part| parts.push(part));
-        self.subject_of(&parts)
+        let by = KeyName::new(key.iter().map(|(attribute, _)| *attribute));
+        hashed(key, |values| self.subject_by(by, values))
     }
 
-    /// Who is counted, by one attribute whose value is bytes and not text, such as a number.
+    /// Who is counted, by one attribute. Its value is any bytes, such as those of a number.
     ///
     /// ```
-    /// let secret = tidegate_store::Secret::new([7; 32]);
-    /// let [a, b] = [1u64, 2].map(|user| secret.subject_by_bytes("user", &user.to_le_bytes()));
+    /// use tidegate_store::{KeyName, Secret};
+    /// let (secret, by_user) = (Secret::new([7; 32]), KeyName::new(["user"]));
+    /// let [a, b] = [1u64, 2].map(|user| secret.subject_by(by_user, &user.to_le_bytes()));
     /// assert_ne!(a, b);
-    /// assert_eq!(secret.subject_by_bytes("user", b"alice"), secret.subject(&[("user", "alice")]));
+    /// assert_eq!(secret.subject_by(by_user, b"alice"), secret.subject(&[("user", "alice")]));
     /// ```
     #[must_use]
-    pub fn subject_by_bytes(&self, attribute: &str, value: &[u8]) -> Subject {
-        let mut parts = Parts::default();
-        part(attribute.as_bytes(), &mut |part| parts.push(part));
-        part(value, &mut |part| parts.push(part));
-        self.subject_of(&parts)
-    }
-
-    fn subject_of(&self, parts: &Parts) -> Subject {
-        Subject(SipHasher13::new_with_key(self.first_half()).hash(parts.bytes()).as_u128())
+    #[inline]
+    pub fn subject_by(&self, by: KeyName, value: &[u8]) -> Subject {
+        let hash = SipHasher13::new_with_key(self.first_half()).hash(value).as_u128();
+        Subject(hash ^ by.0)
     }
 
     /// The half of the secret that hashes keys.
@@ -330,6 +336,21 @@ impl Name<'_> {
     }
 }
 
+// === impl KeyName ===
+
+impl KeyName {
+    /// The name of a key of these attributes.
+    ///
+    /// ```
+    /// use tidegate_store::KeyName;
+    /// assert_ne!(KeyName::new(["ab", "c"]), KeyName::new(["a", "bc"]));
+    /// ```
+    #[must_use]
+    pub fn new<'n>(attributes: impl IntoIterator<Item = &'n str>) -> Self {
+        Self(SipHasher13::new().hash(Parts::of(attributes).bytes()).as_u128())
+    }
+}
+
 // === impl LimitName ===
 
 impl LimitName {
@@ -360,11 +381,11 @@ fn write_limit(rule: &str, id: &str, limit: &Limit, out: &mut impl FnMut(&[u8]))
     }
 }
 
-/// Who is counted, injectively.
-fn write_key<V: AsRef<str>>(key: &[(&str, V)], out: &mut impl FnMut(&[u8])) {
-    for (attribute, value) in key {
-        part(attribute.as_bytes(), out);
-        part(value.as_ref().as_bytes(), out);
+/// What is hashed of a key's values: injective among keys of the same attributes. One value stands for itself.
+fn hashed<V: AsRef<str>, H>(key: &[(&str, V)], hash: impl FnOnce(&[u8]) -> H) -> H {
+    match key {
+        [(_, value)] => hash(value.as_ref().as_bytes()),
+        _ => hash(Parts::of(key.iter().map(|(_, value)| value.as_ref())).bytes()),
     }
 }
 
@@ -394,6 +415,13 @@ impl Default for Parts {
 }
 
 impl Parts {
+    /// Injectively.
+    fn of<'p>(parts: impl IntoIterator<Item = &'p str>) -> Self {
+        let mut all = Self::default();
+        parts.into_iter().for_each(|bytes| part(bytes.as_bytes(), &mut |part| all.push(part)));
+        all
+    }
+
     fn push(&mut self, part: &[u8]) {
         let end = self.length.saturating_add(part.len());
         match self.few.get_mut(self.length..end).filter(|_| self.many.is_empty()) {
@@ -441,12 +469,14 @@ mod tests {
     use std::collections::HashMap;
     use tidegate_core::Span;
 
-    fn encoded(rule: &str, limit: &str, key: &[(&str, &str)]) -> Vec<u8> {
+    /// The three things that are hashed: of the limit, of the key, and of its values.
+    fn encoded(rule: &str, limit: &str, key: &[(&str, &str)]) -> [Vec<u8>; 3] {
         let bucket = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-        let mut bytes = Vec::new();
-        write_limit(rule, limit, &bucket, &mut |part| bytes.extend_from_slice(part));
-        write_key(key, &mut |part| bytes.extend_from_slice(part));
-        bytes
+        let mut name = Vec::new();
+        write_limit(rule, limit, &bucket, &mut |part| name.extend_from_slice(part));
+        let attributes = Parts::of(key.iter().map(|(attribute, _)| *attribute));
+        let values = hashed(key, <[u8]>::to_vec);
+        [name, attributes.bytes().to_vec(), values]
     }
 
     /// Every list of up to four values over three letters, and the ways to cut it into pairs.
@@ -461,7 +491,7 @@ mod tests {
                 .collect();
             words.extend(longer);
         }
-        let mut seen: HashMap<Vec<u8>, (String, String, String)> = HashMap::new();
+        let mut seen: HashMap<[Vec<u8>; 3], (String, String, String)> = HashMap::new();
         for a in &words {
             for b in &words {
                 for c in &words {

@@ -46,7 +46,7 @@ pub mod testing;
 
 pub use clock::Clock;
 pub use error::StoreError;
-pub use key::{LimitName, Name, Secret, Subject};
+pub use key::{KeyName, LimitName, Name, Secret, Subject};
 pub use memory::{Gauges, Memory};
 pub use plain::Plain;
 #[cfg(feature = "redis")]

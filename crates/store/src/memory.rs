@@ -15,14 +15,18 @@
 //! | `blocks` | states that are larger than a word |
 //! | `shapes` | limits by numbers of 16 bits |
 //! | `sketch` | what is remembered of states for which there is no room |
+//! | `known` | the short way: one state that is there |
+//! | `bring` | the long way, for every plan |
 //! | `room` | making room: what has expired goes, what can move moves, what is used least is demoted |
 //!
 //! Keys are never stored: a state is known by 64 bits of its name. It decides as [`Plain`](crate::Plain) does, which
 //! is its reference.
 
 mod blocks;
+mod bring;
 mod bucket;
 mod budget;
+mod known;
 mod region;
 mod room;
 mod shapes;
@@ -35,25 +39,17 @@ use crate::settled::SettledReceipts;
 use crate::store::{Answer, Charged, Settled, Settlement, Store};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
-use bucket::{Entry, Read};
+use bring::Asked;
 use budget::Budget;
-use shapes::{Number, Shapes};
+use known::answer;
+use shapes::Shapes;
 use sketch::Sketch;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use table::{At, Few, Held, Table, Tag};
-use tidegate_core::{
-    Ask, Cost, Decision, Done, InUse, Limit, Need, Now, Overflow, Plan, Refused, State, StateId,
-    Take, Taken, Timestamp, Written,
-};
+use table::{Table, Tag};
+use tidegate_core::{Ask, Cost, Decision, Limit, Overflow, Plan, StateId, Take, Taken};
 
 /// What [`Memory::new`] may use: eleven million keys of one word.
 const DEFAULT_BUDGET: usize = 256 << 20;
-/// Buckets that are added when a state has no room.
-const GROWN_AT_ONCE: usize = 8;
-/// With every so many states that are added, a bucket is looked at for what has expired. Buckets have seven slots, so
-/// that is faster than they are filled.
-const LOOK_EVERY: u64 = 4;
 /// Plans of a batch that are fetched ahead of being decided.
 const AHEAD: usize = 16;
 
@@ -105,31 +101,6 @@ pub struct Gauges {
     pub overcount_thousandths: u64,
 }
 
-/// A state that somebody asks for.
-struct Asked<'l> {
-    id: StateId,
-    limit: &'l Limit,
-    overflow: Overflow,
-}
-
-/// Where a state was found, and under which limit it was written if not under the one that asks.
-struct Found {
-    at: At,
-    entry: Entry,
-    other: Option<Arc<Limit>>,
-}
-
-/// States that are locked, and the instant at which they are looked at.
-struct Brought<'m> {
-    held: Held<'m>,
-    now: Now,
-    tags: Few<Tag>,
-    /// Of the limits that ask.
-    numbers: Few<Option<Number>>,
-    /// Whether what becomes of a new state is not kept: there is no room, and nobody is demoted for it.
-    left_out: Few<bool>,
-}
-
 impl Memory {
     /// An empty store that goes by this clock, with a budget of 256 MiB. What it does not need it does not use.
     ///
@@ -174,7 +145,56 @@ impl Memory {
     /// assert!(Memory::new(Clock::system()).take_now(&nothing).done.passes);
     /// ```
     pub fn take_now(&self, plan: &Plan<'_>) -> Answer {
-        self.take_at(plan, || self.clock.now())
+        if let [take] = plan.takes() {
+            let now = self.now_while_fetching(take);
+            if let Some(taken) = self.take_known(take, &plan.ask(take, now), now) {
+                return answer(now, taken);
+            }
+        }
+        self.take_any(plan, || self.clock.now())
+    }
+
+    /// Decides one take, without async and without a plan.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
+    /// use tidegate_store::{Clock, Memory};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let taken = Memory::new(Clock::system()).take_one_now(&Take::new(StateId(7), &limit, Cost::ONE));
+    /// assert_eq!(taken.decision.remaining, 14);
+    /// ```
+    pub fn take_one_now(&self, take: &Take<'_>) -> Taken {
+        let now = self.now_while_fetching(take);
+        match self.take_known(take, &take.ask(now), now) {
+            Some(taken) => taken,
+            None => self.take_alone(take, || self.clock.now()),
+        }
+    }
+
+    /// Decides takes in order, each by itself, without async: what [`take_batch_now`](Self::take_batch_now) does for plans
+    /// of one take, for less.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
+    /// use tidegate_store::{Clock, Memory};
+    /// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let take = Take::new(StateId(7), &limit, Cost::ONE);
+    /// let taken = Memory::new(Clock::system()).take_each_now(&[take, take]);
+    /// assert_eq!([taken[0].decision.passes(), taken[1].decision.passes()], [true, false]);
+    /// ```
+    pub fn take_each_now(&self, takes: &[Take<'_>]) -> Vec<Taken> {
+        let now = self.clock.now();
+        let fetch = |take: &Take<'_>| self.table.prefetch(Tag::of(take.state));
+        takes.iter().take(AHEAD).for_each(fetch);
+        let mut ahead = takes.iter().skip(AHEAD);
+        let decide = |take: &Take<'_>| {
+            ahead.next().into_iter().for_each(fetch);
+            match self.take_known(take, &take.ask(now), now) {
+                Some(taken) => taken,
+                None => self.take_alone(take, || now),
+            }
+        };
+        takes.iter().map(decide).collect()
     }
 
     /// Decides plans in order, without async. They are decided as of one reading of the clock, and what they need is
@@ -193,9 +213,14 @@ impl Memory {
         };
         plans.iter().take(AHEAD).for_each(fetch);
         let mut ahead = plans.iter().skip(AHEAD);
-        let take = |plan| {
+        let take = |plan: &Plan<'_>| {
             ahead.next().into_iter().for_each(fetch);
-            self.take_at(plan, || now)
+            if let [take] = plan.takes()
+                && let Some(taken) = self.take_known(take, &plan.ask(take, now), now)
+            {
+                return answer(now, taken);
+            }
+            self.take_any(plan, || now)
         };
         plans.iter().map(take).collect()
     }
@@ -344,271 +369,6 @@ impl Memory {
     }
 }
 
-// === taking ===
-
-impl Memory {
-    /// Decides a plan as of when the clock is read, which is after its states are looked at.
-    fn take_at(&self, plan: &Plan<'_>, clock: impl Fn() -> Now) -> Answer {
-        if let [take] = plan.takes()
-            && let Some(answer) = self.take_known(plan, take, &clock)
-        {
-            return answer;
-        }
-        let asked: Few<Asked<'_>> = plan.takes().iter().map(Asked::of).collect();
-        let (mut brought, found) = self.bring(&asked, clock);
-        let mut written = self.states(&mut brought, &asked, &found);
-        let now = brought.now;
-        let done = plan.take(now, &mut written);
-        self.keep(brought, &asked, &found, &written);
-        Answer { at: now.steady, done, remembered: false }
-    }
-
-    /// The common case: one state, of one word, that is there and was written under the limit that asks.
-    ///
-    /// It is read without a lock and decided. A refusal leaves it as it is, so there is nothing to write, and those who
-    /// are refused do not get into each other's way. Otherwise its bucket is locked; and if the state still is what was
-    /// read, what became of it is written. `None` when anything is unusual, and nothing was done.
-    fn take_known(
-        &self,
-        plan: &Plan<'_>,
-        take: &Take<'_>,
-        clock: impl Fn() -> Now,
-    ) -> Option<Answer> {
-        if (take.need, take.refused) != (Need::Required, Refused::Free) {
-            return None;
-        }
-        let tag = Tag::of(take.state);
-        let shape = self.shapes.number(take.limit)?;
-        let usual = |entry: &Entry| {
-            entry.shape == shape.number && !entry.elsewhere && self.shapes.is_current(shape.epoch)
-        };
-        for candidate in 0..2 {
-            let bucket = self.table.candidate(tag, candidate);
-            let entry = match bucket.read_patiently(tag.0) {
-                Read::Found(entry) if usual(&entry) => entry,
-                Read::Missing => continue,
-                Read::Found(_) | Read::Busy => return None,
-            };
-            // The clock is read after the state: nobody sees a state from its own future.
-            let now = clock();
-            let (word, Taken { decision, receipt }) =
-                take.limit.take_word(entry.word, &plan.ask(take, now))?;
-            let passes = decision.passes();
-            let done = Done { passes, decisions: decision.into(), receipts: receipt.into() };
-            let answer = Answer { at: now.steady, done, remembered: false };
-            if word == entry.word {
-                return Some(answer);
-            }
-            let locked = bucket.lock();
-            let slot = locked.find(tag.0)?;
-            if locked.get(slot) != entry || !usual(&entry) {
-                return None;
-            }
-            locked.set_word(slot, word);
-            let due = locked.is_due();
-            drop(locked);
-            if due {
-                self.look_at_next(now);
-            }
-            if candidate == 1 {
-                self.table.bring_home(tag);
-            }
-            return Some(answer);
-        }
-        None
-    }
-
-    /// Finds states, which stay locked, at one instant.
-    fn bring(
-        &self,
-        asked: &[Asked<'_>],
-        clock: impl Fn() -> Now,
-    ) -> (Brought<'_>, Few<Option<Found>>) {
-        let tags: Few<Tag> = asked.iter().map(|asked| Tag::of(asked.id)).collect();
-        loop {
-            let (numbers, mut held) = self.lock(asked, &tags);
-            let now = clock();
-            let found: Few<Option<Found>> = (tags.iter().zip(&numbers))
-                .map(|(tag, number)| self.find(&held, *tag, *number))
-                .collect();
-            // Nobody is demoted while the table can grow.
-            let crowded = !self.table.is_full_grown(&self.budget) && {
-                let mut missing = tags.iter().zip(&found).filter(|(_, found)| found.is_none());
-                missing.any(|(tag, _)| !self.has_room(&mut held, *tag, now, &tags))
-            };
-            if !crowded {
-                return (Brought { held, now, tags, numbers, left_out: Few::new() }, found);
-            }
-            drop(held);
-            self.table.grow_on(GROWN_AT_ONCE, &self.budget);
-        }
-    }
-
-    /// The states as they stand, each under the limit it was written under.
-    fn states<'s>(
-        &self,
-        brought: &mut Brought<'_>,
-        asked: &[Asked<'s>],
-        found: &'s [Option<Found>],
-    ) -> Few<Written<'s>> {
-        let Brought { held, now, tags, left_out, .. } = brought;
-        let state = |((asked, found), tag): ((&Asked<'s>, &'s Option<Found>), &Tag)| {
-            let mut written = self.written(found.as_ref(), asked, *now);
-            // Where there is no room and nobody is demoted for it, that decides.
-            let no_room = found.is_none()
-                && asked.overflow != Overflow::Shared
-                && !(self.has_blocks(asked.limit, *now) && self.has_room(held, *tag, *now, tags));
-            if no_room && asked.overflow == Overflow::Deny {
-                let all = InUse { units: u64::MAX, until: Timestamp::END };
-                written = asked.limit.with_in_use(now.of(asked.limit), all);
-            }
-            let nothing_known = written.state == State::Empty;
-            left_out.push(no_room && (asked.overflow == Overflow::Deny || nothing_known));
-            written
-        };
-        asked.iter().zip(found).zip(&*tags).map(state).collect()
-    }
-
-    /// Keeps states as somebody's work left them, and unlocks them.
-    fn keep(
-        &self,
-        brought: Brought<'_>,
-        asked: &[Asked<'_>],
-        found: &[Option<Found>],
-        written: &[Written<'_>],
-    ) {
-        let Brought { mut held, now, tags, numbers, left_out } = brought;
-        let (mut added, due) = (false, held.is_due());
-        // First those that are there: making room for the others may move them.
-        for (((asked, tag), (found, number)), written) in
-            asked.iter().zip(&tags).zip(found.iter().zip(&numbers)).zip(written)
-        {
-            let Some(found) = found else { continue };
-            let rewritten = std::ptr::eq(written.shape, asked.limit);
-            match (rewritten, number) {
-                (true, Some(Number { number, .. })) => {
-                    self.replace(&mut held, *tag, found, *number, written, now);
-                }
-                (false, _) => {
-                    self.replace(&mut held, *tag, found, found.entry.shape, written, now);
-                }
-                // Nothing in the table could say what it was written under.
-                (true, None) => {
-                    self.demote(*tag, written, now);
-                    self.remove(&mut held, found.at, found.entry);
-                }
-            }
-        }
-        for (((tag, number), (found, left_out)), written) in
-            tags.iter().zip(&numbers).zip(found.iter().zip(left_out)).zip(written)
-        {
-            match number {
-                _ if found.is_some() || left_out || written.state == State::Empty => {}
-                Some(Number { number, .. }) => {
-                    self.insert(&mut held, *tag, *number, written, now);
-                    added = true;
-                }
-                None => self.demote(*tag, written, now),
-            }
-        }
-        drop(held);
-        if added && self.table.is_dense() {
-            self.table.grow(&self.budget);
-        }
-        if due || (added && self.table.entries().is_multiple_of(LOOK_EVERY)) {
-            self.look_at_next(now);
-        }
-    }
-
-    /// Locks the buckets of states, and looks up the numbers of their limits in one epoch. A limit for which there is
-    /// no number has none: its states are only ever remembered by the sketch.
-    fn lock(&self, asked: &[Asked<'_>], tags: &[Tag]) -> (Few<Option<Number>>, Held<'_>) {
-        loop {
-            let mut numbers: Few<Option<Number>> = Few::new();
-            for asked in asked {
-                let number = self.shapes.number(asked.limit).or_else(|| {
-                    self.free_shapes();
-                    self.shapes.number(asked.limit)
-                });
-                numbers.push(number);
-            }
-            let held = self.table.lock_all(tags);
-            if numbers.iter().flatten().all(|number| self.shapes.is_current(number.epoch)) {
-                return (numbers, held);
-            }
-        }
-    }
-
-    fn find(&self, held: &Held<'_>, tag: Tag, number: Option<Number>) -> Option<Found> {
-        let at = held.find(tag)?;
-        let entry = held.get(at)?;
-        let same = number.is_some_and(|number| number.number == entry.shape);
-        let other = if same { None } else { self.shapes.known().limit(entry.shape).cloned() };
-        Some(Found { at, entry, other })
-    }
-
-    /// A state that was found, or what the sketch knows of one that was not.
-    fn written<'s>(&self, found: Option<&'s Found>, asked: &Asked<'s>, now: Now) -> Written<'s> {
-        let Some(Found { entry, other, .. }) = found else {
-            let known = self.known_to_sketch(Tag::of(asked.id), asked.limit, now);
-            return known.map_or(Written::empty(asked.limit), |in_use| {
-                asked.limit.with_in_use(now.of(asked.limit), in_use)
-            });
-        };
-        Written { shape: other.as_deref().unwrap_or(asked.limit), state: self.state(entry) }
-    }
-
-    fn state(&self, entry: &Entry) -> State {
-        match (entry.elsewhere, entry.word) {
-            (true, word) => State::read(&self.blocks.read(word)),
-            (false, 0) => State::Empty,
-            (false, word) => State::Word(word),
-        }
-    }
-
-    fn known_to_sketch(&self, tag: Tag, limit: &Limit, now: Now) -> Option<InUse> {
-        if self.demotions.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        self.sketch.get(tag, limit, now.of(limit))
-    }
-
-    /// Forgets a state; where the sketch may know of it too, an empty one stands for it.
-    fn reset_one(&self, tag: Tag) -> bool {
-        let mut held = self.table.lock_all(&[tag]);
-        let found = held.find(tag).and_then(|at| Some((at, held.get(at)?)));
-        let shielded = self.demotions.load(Ordering::Relaxed) > 0;
-        let empty = Entry { tag: tag.0, shape: 0, elsewhere: false, word: 0 };
-        match found {
-            Some((at, entry)) => {
-                if entry.elsewhere {
-                    self.blocks.free(entry.word);
-                }
-                if shielded {
-                    held.put(at, Entry { shape: entry.shape, ..empty });
-                } else {
-                    self.table.removed();
-                    held.clear(at);
-                }
-                entry.word != 0
-            }
-            None => {
-                if let Some(at) = held.free(tag).filter(|_| shielded) {
-                    self.table.added();
-                    held.put(at, empty);
-                }
-                false
-            }
-        }
-    }
-}
-
-impl<'l> Asked<'l> {
-    const fn of(take: &Take<'l>) -> Self {
-        Self { id: take.state, limit: take.limit, overflow: take.overflow }
-    }
-}
-
 // === the contract ===
 
 /// Nothing waits here: every future is ready when it is first polled, does nothing before, and none is boxed.
@@ -617,6 +377,10 @@ impl Store for Memory {
 
     fn take_at_once(&self, plan: &Plan<'_>) -> Option<Answer> {
         Some(self.take_now(plan))
+    }
+
+    fn take_each_at_once(&self, takes: &[Take<'_>]) -> Option<Vec<Taken>> {
+        Some(self.take_each_now(takes))
     }
 
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {

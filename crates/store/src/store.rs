@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 use crate::memory::Gauges;
 use std::sync::Arc;
-use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Timestamp};
+use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Taken, Timestamp};
 
 /// Where states live.
 ///
@@ -34,6 +34,12 @@ pub trait Store: Send + Sync {
     /// [`Store::take`] of one plan without waiting, for stores in this process; `None` for all others.
     fn take_at_once(&self, _plan: &Plan<'_>) -> Option<Answer> {
         None
+    }
+
+    /// Takes in order, each by itself, without waiting, for stores in this process; `None` for all others.
+    fn take_each_at_once(&self, takes: &[Take<'_>]) -> Option<Vec<Taken>> {
+        let alone = |take: &Take<'_>| self.take_at_once(&Plan::from(*take))?.done.only();
+        takes.iter().map(alone).collect()
     }
 
     /// Decides plans: an answer or an error for each, in order.
@@ -120,6 +126,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn take_at_once(&self, plan: &Plan<'_>) -> Option<Answer> {
         S::take_at_once(self, plan)
+    }
+
+    fn take_each_at_once(&self, takes: &[Take<'_>]) -> Option<Vec<Taken>> {
+        S::take_each_at_once(self, takes)
     }
 
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {

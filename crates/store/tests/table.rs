@@ -270,6 +270,19 @@ impl<'l> History<'l> {
                     self.file(plan, &ours.done);
                 }
             }
+            7 => {
+                let takes: Vec<Take<'l>> = (0..=self.dice.roll(24)).map(|_| self.take()).collect();
+                let one = self.take();
+                let taken = store.take_each_now(&takes).into_iter();
+                let taken = taken.chain([store.take_one_now(&one)]);
+                for (take, ours) in takes.iter().chain([&one]).zip(taken) {
+                    let plan = Plan::from(*take);
+                    let theirs = twin.take(&plan, now);
+                    let alone = (ours.decision, ours.receipt);
+                    assert_eq!(alone, (theirs.decisions[0], theirs.receipts[0]), "{take:?}");
+                    self.file(&plan, &theirs);
+                }
+            }
             _ => {
                 let ours = store.take_now(&plan);
                 assert_eq!(ours.at, now.steady);

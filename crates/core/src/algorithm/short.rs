@@ -40,7 +40,7 @@ impl Limit {
     /// assert_eq!(written.state, State::Word(word));
     /// ```
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn take_word(&self, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
         let Shape::TokenBucket(token_bucket::Shape(drain)) = &self.shape else { return None };
         if ask.bound != Bound::Plain || ask.now.as_nanos() >= EARLY {

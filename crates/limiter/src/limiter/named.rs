@@ -1,11 +1,12 @@
 //! Limits that callers name, whatever the policy says: many of them at once, and nothing but the answers.
 
+use super::Limiter;
 use super::decide::BY_CALLER;
-use super::{Limiter, now};
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
-use tidegate_core::{Cost, Decision, Few, Limit, Plan, Span, Take};
-use tidegate_store::{Answer, LimitName, Store};
+use smallvec::SmallVec;
+use tidegate_core::{Cost, Decision, Few, Limit, Plan, Take};
+use tidegate_store::{KeyName, LimitName, Store};
 
 /// A limit that a caller names. Made once, used often.
 ///
@@ -19,6 +20,7 @@ use tidegate_store::{Answer, LimitName, Store};
 pub struct NamedLimit {
     limit: Limit,
     name: LimitName,
+    key: KeyName,
 }
 
 /// A take of one key under such a limit.
@@ -37,7 +39,7 @@ impl NamedLimit {
     #[must_use]
     pub fn new(limit: Limit) -> Self {
         let name = LimitName::new(BY_CALLER, "", &limit);
-        Self { limit, name }
+        Self { limit, name, key: KeyName::new([BY_CALLER]) }
     }
 
     /// The limit itself.
@@ -66,7 +68,7 @@ impl<S: Store> Limiter<S> {
         &self,
         takes: &[NamedTake<'_>],
     ) -> Result<impl Iterator<Item = (Decision, DecidedBy)> + use<S>, CheckError> {
-        let plans = self.plans(takes)?;
+        let plans: Vec<Plan<'_>> = takes.iter().map(|take| self.named(take).into()).collect();
         let answers = self.inner.store.take(&plans).await;
         let mut decided = Vec::with_capacity(plans.len());
         for (plan, answer) in plans.iter().zip(answers) {
@@ -75,7 +77,7 @@ impl<S: Store> Limiter<S> {
                 Ok(answer) => (answer, DecidedBy::Store),
                 Err(_) => (self.take_locally(plan)?, DecidedBy::Fallback),
             };
-            decided.extend(only(answer).map(|decision| (decision, by)));
+            decided.extend(answer.done.only().map(|taken| (taken.decision, by)));
         }
         Ok(decided.into_iter())
     }
@@ -97,27 +99,17 @@ impl<S: Store> Limiter<S> {
         if !S::AT_ONCE {
             return None;
         }
-        if let [take] = takes {
-            let plan = self.plan(take).ok()?;
-            return only(self.inner.store.take_at_once(&plan)?).map(Few::One);
+        let takes: SmallVec<[Take<'_>; 1]> = takes.iter().map(|take| self.named(take)).collect();
+        if let [take] = &*takes {
+            let answer = self.inner.store.take_at_once(&Plan::from(*take))?;
+            return Some(Few::One(answer.done.only()?.decision));
         }
-        let plans = self.plans(takes).ok()?;
-        let answers = now(self.inner.store.take(&plans));
-        Some(answers.into_iter().filter_map(|answer| only(answer.ok()?)).collect())
+        let taken = self.inner.store.take_each_at_once(&takes)?;
+        Some(taken.into_iter().map(|taken| taken.decision).collect())
     }
 
-    fn plans<'t>(&self, takes: &[NamedTake<'t>]) -> Result<Vec<Plan<'t>>, CheckError> {
-        takes.iter().map(|take| self.plan(take)).collect()
+    fn named<'t>(&self, take: &NamedTake<'t>) -> Take<'t> {
+        let subject = self.inner.secret.subject_by(take.limit.key, take.key);
+        Take::new(subject.state(take.limit.name), &take.limit.limit, take.cost)
     }
-
-    fn plan<'t>(&self, take: &NamedTake<'t>) -> Result<Plan<'t>, CheckError> {
-        let subject = self.inner.secret.subject_by_bytes(BY_CALLER, take.key);
-        let state = subject.state(take.limit.name);
-        Ok(Plan::new(Take::new(state, &take.limit.limit, take.cost), Span::ZERO)?)
-    }
-}
-
-/// The answer to the only take of a plan.
-fn only(answer: Answer) -> Option<Decision> {
-    answer.done.decisions.into_iter().next()
 }

@@ -87,19 +87,21 @@ impl Bucket {
 
     pub(super) fn try_lock(&self) -> Option<Locked<'_>> {
         let head = self.head.load(Relaxed);
-        let free = head & LOCK == 0;
+        if head & LOCK == 0 { self.lock_with(head) } else { None }
+    }
+
+    /// Locks it if its head is this one, which is not locked.
+    #[inline]
+    fn lock_with(&self, head: u64) -> Option<Locked<'_>> {
         // Acquire: what the last holder wrote is seen. Nobody changes a locked head but its holder.
-        let locked =
-            free && self.head.compare_exchange(head, head | LOCK, Acquire, Relaxed).is_ok();
-        if !locked {
-            return None;
-        }
+        self.head.compare_exchange(head, head | LOCK, Acquire, Relaxed).ok()?;
         // Readers that see what is written from here on see the lock, too.
         fence(Release);
         Some(Locked { bucket: self, head })
     }
 
     /// Reads what is there of a state, without the lock.
+    #[inline]
     pub(super) fn read(&self, tag: u64) -> Read {
         let head = self.head.load(Acquire);
         if head & LOCK != 0 {
@@ -108,11 +110,15 @@ impl Bucket {
         // Before the tags: the second line is then on its way while they are compared.
         let tail = self.tail.load(Relaxed);
         let read = match self.find(tag) {
-            Some(slot) => Read::Found(Entry {
-                tag,
-                shape: slot.shape_in(head, tail),
-                elsewhere: head >> slot.elsewhere() & 1 == 1,
-                word: slot.of(&self.words).load(Relaxed),
+            Some(slot) => Read::Found(Seen {
+                head,
+                slot,
+                entry: Entry {
+                    tag,
+                    shape: slot.shape_in(head, tail),
+                    elsewhere: head >> slot.elsewhere() & 1 == 1,
+                    word: slot.of(&self.words).load(Relaxed),
+                },
             }),
             None => Read::Missing,
         };
@@ -129,15 +135,12 @@ impl Bucket {
         (same != 0).then_some(Slot(slot))
     }
 
-    /// The same; waits a little for whoever has it locked.
-    pub(super) fn read_patiently(&self, tag: u64) -> Read {
-        for _ in 0..SPINS {
-            match self.read(tag) {
-                Read::Busy => spin_loop(),
-                read @ (Read::Found(_) | Read::Missing) => return read,
-            }
-        }
-        Read::Busy
+    /// Locks it, if it is as it was seen. `None` when somebody has it, or had it since.
+    #[inline]
+    pub(super) fn lock_as(&self, seen: &Seen) -> Option<Locked<'_>> {
+        let locked = self.lock_with(seen.head)?;
+        // Heads come round, so it is not enough that they are equal.
+        (locked.get(seen.slot) == seen.entry).then_some(locked)
     }
 
     /// Whether there seems to be a free slot.
@@ -146,10 +149,19 @@ impl Bucket {
     }
 }
 
+/// A state as it was read, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Of the bucket.
+    head: u64,
+    slot: Slot,
+    pub(super) entry: Entry,
+}
+
 /// What a bucket was read to hold of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    Found(Entry),
+    Found(Seen),
     Missing,
     /// Somebody had it locked, or changed it meanwhile.
     Busy,
@@ -201,8 +213,8 @@ impl Locked<'_> {
     }
 
     /// Replaces the word of a slot, and nothing else.
-    pub(super) fn set_word(&self, slot: Slot, word: u64) {
-        slot.of(&self.bucket.words).store(word, Relaxed);
+    pub(super) fn set_word(&self, seen: &Seen, word: u64) {
+        seen.slot.of(&self.bucket.words).store(word, Relaxed);
     }
 
     pub(super) fn clear(&mut self, slot: Slot) {
@@ -287,8 +299,49 @@ mod tests {
             for (slot, entry) in expected.iter().enumerate().filter(|(slot, _)| *slot != at) {
                 let first = expected.iter().position(|other| other.tag == entry.tag);
                 let gone = first == Some(at);
-                prop_assert!(gone || first != Some(slot) || bucket.read(entry.tag) == Read::Found(*entry));
+                let read = |tag| match bucket.read(tag) {
+                    Read::Found(seen) => Some(seen),
+                    Read::Missing | Read::Busy => None,
+                };
+                let found = read(entry.tag).map(|seen| seen.entry);
+                prop_assert!(gone || first != Some(slot) || found == Some(*entry));
             }
+        }
+    }
+
+    /// A bucket with a state in it, as it is seen.
+    fn seen(bucket: &Bucket, entry: Entry) -> Seen {
+        bucket.lock().put(Slot(3), entry);
+        let Read::Found(seen) = bucket.read(entry.tag) else { panic!("it was put there") };
+        seen
+    }
+
+    #[test]
+    fn what_somebody_else_used_since_is_not_locked_as_seen() {
+        let entry = Entry { tag: 7, shape: 5, elsewhere: false, word: 9 };
+        let bucket = Bucket::default();
+        let seen = seen(&bucket, entry);
+        assert!(bucket.lock_as(&seen).is_some_and(|locked| locked.get(Slot(3)) == entry));
+        assert!(bucket.lock_as(&seen).is_none(), "it was used");
+    }
+
+    /// After 256 uses a head is as it was, and what is in the bucket is not.
+    #[test]
+    fn a_head_that_came_round_is_not_believed() {
+        let entry = Entry { tag: 7, shape: 5, elsewhere: false, word: 9 };
+        let others = [
+            Entry { tag: 8, ..entry },
+            Entry { shape: 6, ..entry },
+            Entry { elsewhere: true, ..entry },
+            Entry { word: 10, ..entry },
+        ];
+        for other in others {
+            let bucket = Bucket::default();
+            let seen = seen(&bucket, entry);
+            bucket.lock().put(Slot(3), other);
+            (1..256).for_each(|_| drop(bucket.lock()));
+            assert!(bucket.lock_as(&seen).is_none(), "{other:?}");
+            assert!(bucket.try_lock().is_some(), "it is left unlocked");
         }
     }
 

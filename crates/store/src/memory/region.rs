@@ -28,6 +28,8 @@ mod mapped {
     use super::{Deref, Zeroed};
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::alloc::{Layout, handle_alloc_error};
+    #[cfg(target_arch = "x86_64")]
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     use std::ptr::{NonNull, null_mut};
 
     /// So many values, zero until they are written.
@@ -67,14 +69,10 @@ mod mapped {
         pub(in super::super) fn prefetch(&self, index: usize) {
             #[cfg(target_arch = "x86_64")]
             if let Some(value) = self.get(index) {
-                let start = std::ptr::from_ref(value).cast::<u8>();
+                let start = std::ptr::from_ref(value).cast::<i8>();
                 for line in (0..size_of::<T>()).step_by(64) {
-                    // To be written: a line that another core has written last is then ours, and not only shared.
-                    // SAFETY: a prefetch reads nothing and faults on no address, and every 64-bit x86 has this one, if
-                    // only to do nothing.
-                    unsafe {
-                        std::arch::asm!("prefetchw [{}]", in(reg) start.wrapping_add(line), options(nostack, preserves_flags, readonly));
-                    }
+                    // SAFETY: a prefetch reads nothing and faults on no address.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line)) };
                 }
             }
             #[cfg(not(target_arch = "x86_64"))]

@@ -11,10 +11,11 @@
 //! Least used is the smallest part of its own limit: who is near a limit stays, so that a flood of new keys forgets
 //! other new keys, and nobody is let off.
 
+use super::Memory;
+use super::bring::Found;
 use super::bucket::{Entry, Locked};
 use super::shapes::Known;
 use super::table::{At, Held, Tag};
-use super::{Found, Memory};
 use std::sync::atomic::Ordering::Relaxed;
 use tidegate_core::{Algorithm, Limit, Now, Span, State, Timestamp, Written};
 

@@ -14,7 +14,7 @@
 //! wants one more out of order may only try. A split holds both of its buckets while it publishes the new count,
 //! so whoever has locked a candidate asks again whether it still is one.
 
-use super::bucket::{Bucket, Entry, Locked, SLOTS, Slot};
+use super::bucket::{Bucket, Entry, Locked, Read, SLOTS, Slot};
 use super::budget::Budget;
 use super::region::Region;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, lock, try_lock};
@@ -59,6 +59,13 @@ pub(super) struct Table {
 pub(super) struct Held<'t> {
     table: &'t Table,
     buckets: Few<(usize, Locked<'t>)>,
+}
+
+/// Which of the two buckets in which a state may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Candidate {
+    First,
+    Second,
 }
 
 /// Where a state is among locked buckets.
@@ -145,16 +152,27 @@ impl Table {
         self.buckets.prefetch(place(first, self.count()));
     }
 
-    /// The first or the second candidate of a state, as of now.
-    pub(super) fn candidate(&self, tag: Tag, which: usize) -> &Bucket {
-        let hash = tag.hashes().get(which).copied().unwrap_or(0);
-        self.bucket(place(hash, self.count()))
+    /// Asks the processor to fetch everywhere that a state can be: for one that is needed next, when waiting twice is worse
+    /// than fetching too much.
+    pub(super) fn prefetch_both(&self, tag: Tag) {
+        tag.candidates(self.count()).into_iter().for_each(|place| self.buckets.prefetch(place));
+    }
+
+    /// Reads what is there of a state, without a lock; and where it looked last.
+    #[inline]
+    pub(super) fn read(&self, tag: Tag) -> (Candidate, &Bucket, Read) {
+        let [first, second] = tag.candidates(self.count()).map(|place| self.bucket(place));
+        match first.read(tag.0) {
+            Read::Missing => (Candidate::Second, second, second.read(tag.0)),
+            read @ (Read::Found(_) | Read::Busy) => (Candidate::First, first, read),
+        }
     }
 
     /// Brings a state from its second candidate to its first, if there is a free slot: as the table grows, states come
     /// to be where they are looked for first.
     pub(super) fn bring_home(&self, tag: Tag) {
-        if !self.candidate(tag, 0).seems_free() {
+        let [first, _] = tag.candidates(self.count());
+        if !self.bucket(first).seems_free() {
             return;
         }
         let mut held = self.lock_all(&[tag]);

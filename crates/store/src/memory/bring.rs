@@ -1,0 +1,250 @@
+//! The long way, open to every plan: its states are locked together, read at one instant, and kept as they are then.
+
+use super::Memory;
+use super::bucket::Entry;
+use super::shapes::Number;
+use super::table::{At, Few, Held, Tag};
+use crate::store::Answer;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tidegate_core::{InUse, Limit, Now, Overflow, Plan, State, StateId, Take, Timestamp, Written};
+
+/// Buckets that are added when a state has no room.
+const GROWN_AT_ONCE: usize = 8;
+/// With every so many states that are added, a bucket is looked at for what has expired. Buckets have seven slots, so
+/// that is faster than they are filled.
+const LOOK_EVERY: u64 = 4;
+
+/// A state that somebody asks for.
+pub(super) struct Asked<'l> {
+    pub(super) id: StateId,
+    pub(super) limit: &'l Limit,
+    pub(super) overflow: Overflow,
+}
+
+/// Where a state was found, and under which limit it was written if not under the one that asks.
+pub(super) struct Found {
+    pub(super) at: At,
+    pub(super) entry: Entry,
+    other: Option<Arc<Limit>>,
+}
+
+/// States that are locked, and the instant at which they are looked at.
+pub(super) struct Brought<'m> {
+    held: Held<'m>,
+    pub(super) now: Now,
+    tags: Few<Tag>,
+    /// Of the limits that ask.
+    numbers: Few<Option<Number>>,
+    /// Whether what becomes of a new state is not kept: there is no room, and nobody is demoted for it.
+    left_out: Few<bool>,
+}
+
+impl Memory {
+    /// Decides a plan as of when the clock is read, which is after its states are looked at: nobody sees a state from
+    /// its own future.
+    pub(super) fn take_any(&self, plan: &Plan<'_>, clock: impl Fn() -> Now) -> Answer {
+        let asked: Few<Asked<'_>> = plan.takes().iter().map(Asked::of).collect();
+        let (mut brought, found) = self.bring(&asked, clock);
+        let mut written = self.states(&mut brought, &asked, &found);
+        let now = brought.now;
+        let done = plan.take(now, &mut written);
+        self.keep(brought, &asked, &found, &written);
+        Answer { at: now.steady, done, remembered: false }
+    }
+
+    /// Finds states, which stay locked, at one instant.
+    pub(super) fn bring(
+        &self,
+        asked: &[Asked<'_>],
+        clock: impl Fn() -> Now,
+    ) -> (Brought<'_>, Few<Option<Found>>) {
+        let tags: Few<Tag> = asked.iter().map(|asked| Tag::of(asked.id)).collect();
+        loop {
+            let (numbers, mut held) = self.lock(asked, &tags);
+            let now = clock();
+            let found: Few<Option<Found>> = (tags.iter().zip(&numbers))
+                .map(|(tag, number)| self.find(&held, *tag, *number))
+                .collect();
+            // Nobody is demoted while the table can grow.
+            let crowded = !self.table.is_full_grown(&self.budget) && {
+                let mut missing = tags.iter().zip(&found).filter(|(_, found)| found.is_none());
+                missing.any(|(tag, _)| !self.has_room(&mut held, *tag, now, &tags))
+            };
+            if !crowded {
+                return (Brought { held, now, tags, numbers, left_out: Few::new() }, found);
+            }
+            drop(held);
+            self.table.grow_on(GROWN_AT_ONCE, &self.budget);
+        }
+    }
+
+    /// The states as they stand, each under the limit it was written under.
+    pub(super) fn states<'s>(
+        &self,
+        brought: &mut Brought<'_>,
+        asked: &[Asked<'s>],
+        found: &'s [Option<Found>],
+    ) -> Few<Written<'s>> {
+        let Brought { held, now, tags, left_out, .. } = brought;
+        let state = |((asked, found), tag): ((&Asked<'s>, &'s Option<Found>), &Tag)| {
+            let mut written = self.written(found.as_ref(), asked, *now);
+            // Where there is no room and nobody is demoted for it, that decides.
+            let no_room = found.is_none()
+                && asked.overflow != Overflow::Shared
+                && !(self.has_blocks(asked.limit, *now) && self.has_room(held, *tag, *now, tags));
+            if no_room && asked.overflow == Overflow::Deny {
+                let all = InUse { units: u64::MAX, until: Timestamp::END };
+                written = asked.limit.with_in_use(now.of(asked.limit), all);
+            }
+            let nothing_known = written.state == State::Empty;
+            left_out.push(no_room && (asked.overflow == Overflow::Deny || nothing_known));
+            written
+        };
+        asked.iter().zip(found).zip(&*tags).map(state).collect()
+    }
+
+    /// Keeps states as somebody's work left them, and unlocks them.
+    pub(super) fn keep(
+        &self,
+        brought: Brought<'_>,
+        asked: &[Asked<'_>],
+        found: &[Option<Found>],
+        written: &[Written<'_>],
+    ) {
+        let Brought { mut held, now, tags, numbers, left_out } = brought;
+        let (mut added, due) = (false, held.is_due());
+        // First those that are there: making room for the others may move them.
+        for (((asked, tag), (found, number)), written) in
+            asked.iter().zip(&tags).zip(found.iter().zip(&numbers)).zip(written)
+        {
+            let Some(found) = found else { continue };
+            let rewritten = std::ptr::eq(written.shape, asked.limit);
+            match (rewritten, number) {
+                (true, Some(Number { number, .. })) => {
+                    self.replace(&mut held, *tag, found, *number, written, now);
+                }
+                (false, _) => {
+                    self.replace(&mut held, *tag, found, found.entry.shape, written, now);
+                }
+                // Nothing in the table could say what it was written under.
+                (true, None) => {
+                    self.demote(*tag, written, now);
+                    self.remove(&mut held, found.at, found.entry);
+                }
+            }
+        }
+        for (((tag, number), (found, left_out)), written) in
+            tags.iter().zip(&numbers).zip(found.iter().zip(left_out)).zip(written)
+        {
+            match number {
+                _ if found.is_some() || left_out || written.state == State::Empty => {}
+                Some(Number { number, .. }) => {
+                    self.insert(&mut held, *tag, *number, written, now);
+                    added = true;
+                }
+                None => self.demote(*tag, written, now),
+            }
+        }
+        drop(held);
+        if added && self.table.is_dense() {
+            self.table.grow(&self.budget);
+        }
+        if due || (added && self.table.entries().is_multiple_of(LOOK_EVERY)) {
+            self.look_at_next(now);
+        }
+    }
+
+    /// Locks the buckets of states, and looks up the numbers of their limits in one epoch. A limit for which there is
+    /// no number has none: its states are only ever remembered by the sketch.
+    fn lock(&self, asked: &[Asked<'_>], tags: &[Tag]) -> (Few<Option<Number>>, Held<'_>) {
+        loop {
+            let mut numbers: Few<Option<Number>> = Few::new();
+            for asked in asked {
+                let number = self.shapes.number(asked.limit).or_else(|| {
+                    self.free_shapes();
+                    self.shapes.number(asked.limit)
+                });
+                numbers.push(number);
+            }
+            let held = self.table.lock_all(tags);
+            if numbers.iter().flatten().all(|number| self.shapes.is_current(number.epoch)) {
+                return (numbers, held);
+            }
+        }
+    }
+
+    pub(super) fn find(&self, held: &Held<'_>, tag: Tag, number: Option<Number>) -> Option<Found> {
+        let at = held.find(tag)?;
+        let entry = held.get(at)?;
+        let same = number.is_some_and(|number| number.number == entry.shape);
+        let other = if same { None } else { self.shapes.known().limit(entry.shape).cloned() };
+        Some(Found { at, entry, other })
+    }
+
+    /// A state that was found, or what the sketch knows of one that was not.
+    pub(super) fn written<'s>(
+        &self,
+        found: Option<&'s Found>,
+        asked: &Asked<'s>,
+        now: Now,
+    ) -> Written<'s> {
+        let Some(Found { entry, other, .. }) = found else {
+            let known = self.known_to_sketch(Tag::of(asked.id), asked.limit, now);
+            return known.map_or(Written::empty(asked.limit), |in_use| {
+                asked.limit.with_in_use(now.of(asked.limit), in_use)
+            });
+        };
+        Written { shape: other.as_deref().unwrap_or(asked.limit), state: self.state(entry) }
+    }
+
+    pub(super) fn state(&self, entry: &Entry) -> State {
+        match (entry.elsewhere, entry.word) {
+            (true, word) => State::read(&self.blocks.read(word)),
+            (false, 0) => State::Empty,
+            (false, word) => State::Word(word),
+        }
+    }
+
+    pub(super) fn known_to_sketch(&self, tag: Tag, limit: &Limit, now: Now) -> Option<InUse> {
+        if self.demotions.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.sketch.get(tag, limit, now.of(limit))
+    }
+
+    /// Forgets a state; where the sketch may know of it too, an empty one stands for it.
+    pub(super) fn reset_one(&self, tag: Tag) -> bool {
+        let mut held = self.table.lock_all(&[tag]);
+        let found = held.find(tag).and_then(|at| Some((at, held.get(at)?)));
+        let shielded = self.demotions.load(Ordering::Relaxed) > 0;
+        let empty = Entry { tag: tag.0, shape: 0, elsewhere: false, word: 0 };
+        match found {
+            Some((at, entry)) => {
+                if entry.elsewhere {
+                    self.blocks.free(entry.word);
+                }
+                if shielded {
+                    held.put(at, Entry { shape: entry.shape, ..empty });
+                } else {
+                    self.table.removed();
+                    held.clear(at);
+                }
+                entry.word != 0
+            }
+            None => {
+                if let Some(at) = held.free(tag).filter(|_| shielded) {
+                    self.table.added();
+                    held.put(at, empty);
+                }
+                false
+            }
+        }
+    }
+}
+
+impl<'l> Asked<'l> {
+    pub(super) const fn of(take: &Take<'l>) -> Self {
+        Self { id: take.state, limit: take.limit, overflow: take.overflow }
+    }
+}
