@@ -65,6 +65,7 @@ impl Default for Shapes {
 
 impl Shapes {
     /// The number of a limit; `None` when all are given out.
+    #[inline]
     pub(super) fn number(&self, limit: &Limit) -> Option<Number> {
         let epoch = Epoch(self.epoch.load(Acquire));
         let stamp = limit.stamp();
@@ -75,6 +76,13 @@ impl Shapes {
             let number = u16::try_from(word & 0xffff).unwrap_or(0);
             return Some(Number { number, epoch });
         }
+        self.look_up(limit, epoch, cached)
+    }
+
+    /// The number of a limit that is not cached, or not there.
+    #[cold]
+    fn look_up(&self, limit: &Limit, epoch: Epoch, cached: &AtomicU64) -> Option<Number> {
+        let stamp = limit.stamp();
         // Cached under the lock, so that a walk that begins forgets it or has not begun. A stamp that does not fit
         // beside its number, after 2⁴⁸ limits, is not cached.
         let remember = |number: u16| {

@@ -98,7 +98,7 @@ impl Tag {
 
 /// The bucket of a hash, among so many.
 fn place(hash: usize, count: usize) -> usize {
-    let mask = count.next_power_of_two().saturating_sub(1);
+    let mask = usize::MAX.checked_shr(count.saturating_sub(1).leading_zeros()).unwrap_or(0);
     let place = hash & mask;
     if place < count { place } else { place & (mask >> 1) }
 }
@@ -159,7 +159,7 @@ impl Table {
     }
 
     /// Reads what is there of a state, without a lock; and where it looked last.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(&self, tag: Tag) -> (Candidate, &Bucket, Read) {
         let [first, second] = tag.candidates(self.count()).map(|place| self.bucket(place));
         match first.read(tag.0) {
