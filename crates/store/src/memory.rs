@@ -41,7 +41,6 @@ use crate::sync::{Mutex, lock};
 use blocks::Blocks;
 use bring::Asked;
 use budget::Budget;
-use known::answer;
 use shapes::Shapes;
 use sketch::Sketch;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -145,13 +144,11 @@ impl Memory {
     /// assert!(Memory::new(Clock::system()).take_now(&nothing).done.passes);
     /// ```
     pub fn take_now(&self, plan: &Plan<'_>) -> Answer {
-        if let [take] = plan.takes() {
-            let now = self.now_while_fetching(take);
-            if let Some(taken) = self.take_known(take, &plan.ask(take, now), now) {
-                return answer(now, taken);
-            }
+        let now = self.now_while_fetching(plan.takes());
+        match self.take_shortly(plan, now, || Some(self.clock.now())) {
+            Some(answer) => answer,
+            None => self.take_any(plan, || self.clock.now()),
         }
-        self.take_any(plan, || self.clock.now())
     }
 
     /// Decides one take, without async and without a plan.
@@ -164,9 +161,9 @@ impl Memory {
     /// assert_eq!(taken.decision.remaining, 14);
     /// ```
     pub fn take_one_now(&self, take: &Take<'_>) -> Taken {
-        let now = self.now_while_fetching(take);
-        match self.take_known(take, &take.ask(now), now) {
-            Some(taken) => taken,
+        let now = self.now_while_fetching(std::slice::from_ref(take));
+        match self.take_known(take, |now| take.ask(now), now, || Some(self.clock.now())) {
+            Some((_, taken)) => taken,
             None => self.take_alone(take, || self.clock.now()),
         }
     }
@@ -189,8 +186,8 @@ impl Memory {
         let mut ahead = takes.iter().skip(AHEAD);
         let decide = |take: &Take<'_>| {
             ahead.next().into_iter().for_each(fetch);
-            match self.take_known(take, &take.ask(now), now) {
-                Some(taken) => taken,
+            match self.take_known(take, |now| take.ask(now), now, || None) {
+                Some((_, taken)) => taken,
                 None => self.take_alone(take, || now),
             }
         };
@@ -215,12 +212,7 @@ impl Memory {
         let mut ahead = plans.iter().skip(AHEAD);
         let take = |plan: &Plan<'_>| {
             ahead.next().into_iter().for_each(fetch);
-            if let [take] = plan.takes()
-                && let Some(taken) = self.take_known(take, &plan.ask(take, now), now)
-            {
-                return answer(now, taken);
-            }
-            self.take_any(plan, || now)
+            self.take_shortly(plan, now, || None).unwrap_or_else(|| self.take_any(plan, || now))
         };
         plans.iter().map(take).collect()
     }

@@ -13,10 +13,11 @@
 mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use support::concurrency::{Racy, hammer, plan};
 use support::{concurrency, timelines};
-use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
+use tidegate_core::{Algorithm, Cost, Limit, Now, Outcome, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::{Faulty, Rig, conformance};
 use tidegate_store::{Clock, Memory, Plain};
 
@@ -114,6 +115,64 @@ fn ten_thousand_keys_under_a_moving_clock_are_as_one_after_another() {
             println!("{} by {threads} threads: {takes} takes", limit.algorithm().name());
         }
     }
+}
+
+/// Two words that are there and let everything pass: the short way of plans.
+#[test]
+fn plans_of_four_threads_lose_nothing() {
+    let limits = [Algorithm::TOKEN_BUCKET, Algorithm::FIXED_WINDOW]
+        .map(|algorithm| Limit::new(10_000, Span::from_secs(86_400), algorithm).unwrap());
+    let store = at_the_minute();
+    // Each thread shares one of its two states with each of its neighbours.
+    let plan = |thread: u128| {
+        let states = [thread, (thread + 1) % 4];
+        let take =
+            |id: u128| Take::new(StateId(id), &limits[usize::try_from(id % 2).unwrap()], Cost::ONE);
+        Plan::new(states.map(take).to_vec(), Span::ZERO).unwrap()
+    };
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (store, plan) = (&store, plan(number));
+            scope.spawn(move || {
+                assert!((0..4_000).all(|_| store.take_now(&plan).done.passes));
+            });
+        }
+    });
+    for number in 0..4 {
+        let left =
+            store.peek_now(&plan(number)).iter().map(|decision| decision.remaining).sum::<u64>();
+        assert_eq!(left, 2 * (10_000 - 8_000));
+    }
+}
+
+/// The clock is read while a state is on its way, and somebody else may write the state meanwhile.
+#[test]
+fn nobody_is_refused_for_what_was_taken_after_the_clock_was_read() {
+    let limit = Limit::new(10, Span::from_secs(10), Algorithm::TOKEN_BUCKET).unwrap();
+    let at =
+        |seconds: u64| Now::at(Timestamp::from_nanos(concurrency::NOW + seconds * 1_000_000_000));
+    let shared: Arc<OnceLock<Memory>> = Arc::default();
+    let (store, readings) = (Arc::clone(&shared), AtomicU64::new(0));
+    let take = |cost| Take::new(StateId(7), &limit, Cost::new(cost));
+    let other = limit.clone();
+    let clock = Clock::borrowed(move || match readings.fetch_add(1, Ordering::Relaxed) {
+        // The first take, which makes the state: the short way finds nothing, the long way reads again.
+        0 | 1 => at(0),
+        // The second reads the clock; and before it reads the state, somebody else takes, five seconds later.
+        2 => {
+            let others = Take::new(StateId(7), &other, Cost::new(3));
+            let passes =
+                store.get().is_some_and(|store| store.take_one_now(&others).decision.passes());
+            assert!(passes);
+            at(0)
+        }
+        _ => at(5),
+    });
+    let store = shared.get_or_init(|| Memory::new(clock));
+    assert!(store.take_one_now(&take(1)).decision.passes());
+    // As of the first reading eight are in use, and five more do not fit; as of the second, three are.
+    let taken = store.take_one_now(&take(5));
+    assert_eq!((taken.decision.outcome, taken.decision.remaining), (Outcome::Allow, 2));
 }
 
 #[test]

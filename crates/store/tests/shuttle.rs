@@ -66,6 +66,30 @@ fn plans_that_cross_are_all_or_none() {
     });
 }
 
+/// The same for states that are there already, which are read without a lock first.
+#[test]
+fn plans_that_cross_known_states_are_all_or_none() {
+    let limit = limit(3);
+    check(move || {
+        let store = store();
+        assert!(store.take_now(&plan(&[1, 2, 3], limit)).done.passes);
+        let takers: Vec<_> = [[1, 2], [2, 3], [3, 1]]
+            .into_iter()
+            .map(|ids| {
+                let store = Arc::clone(&store);
+                thread::spawn(move || {
+                    (0..2).filter(|_| store.take_now(&plan(&ids, limit)).done.passes).count()
+                })
+            })
+            .collect();
+        let passed: usize = takers.into_iter().map(|taker| taker.join().unwrap()).sum();
+        let decisions = store.peek_now(&plan(&[1, 2, 3], limit));
+        let left: u64 = decisions.iter().map(|decision| decision.remaining).sum();
+        assert_eq!(u64::try_from(passed).unwrap() * 2 + left, 6, "a take was lost or doubled");
+        assert!(left <= 2, "a plan was refused for which there was room: {decisions:?}");
+    });
+}
+
 /// A receipt that several present at once is settled once, and while others take.
 #[test]
 fn a_receipt_is_settled_once_whoever_asks() {

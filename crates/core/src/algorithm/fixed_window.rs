@@ -65,6 +65,14 @@ pub(crate) struct Shape {
     packed: Packed,
 }
 
+/// The window of an instant, what is used in it, and how long it lasts yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Glance {
+    pub(crate) number: u64,
+    pub(crate) used: u64,
+    pub(crate) left: Span,
+}
+
 /// How time is cut.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Windows {
@@ -113,6 +121,27 @@ impl Shape {
             }
             Some(_) | None => Some(Span::ZERO),
         }
+    }
+
+    /// What a word of this very shape says at an instant; `None` unless windows follow each other from the epoch, and
+    /// where the word is of a window to come.
+    #[inline]
+    pub(crate) fn glance(&self, word: u64, now: Timestamp) -> Option<Glance> {
+        let Windows::Epoch(ratio) = &self.windows else { return None };
+        let (number, passed) = ratio.floor_and_rest(now.as_nanos());
+        let left = Span::from_nanos(ratio.den().saturating_sub(passed));
+        let mut used = self.packed.count(word);
+        if used > 0 {
+            let written = self.packed.number(word, number).filter(|written| *written <= number)?;
+            used = if written == number { used } else { 0 };
+        }
+        Some(Glance { number, used, left })
+    }
+
+    /// The word for a window in which so much is used.
+    #[inline]
+    pub(crate) fn word(&self, number: u64, used: u64) -> u64 {
+        self.packed.pack(number, used)
     }
 
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, hits: u64) -> u64 {

@@ -1,15 +1,17 @@
-//! The short way of the most common take: a token bucket that is refilled evenly, asked under its plain bound, on a
-//! state that it wrote itself.
+//! The short way of the most common takes: a token bucket that is refilled evenly or a window since the epoch, asked
+//! under its plain bound, on a state that it wrote itself.
 //!
 //! It computes what the long way computes, but reads the clock's tick once, divides once, and asks no question of which
 //! the answer is known. Whatever is unusual about a take sends it the long way; and the
 //! tests below send a million takes both ways.
 
-use super::Taken;
-use super::{Shape, token_bucket};
+use super::drain::Drain;
+use super::fixed_window::{self, Glance};
+use super::{Shape, Taken, token_bucket};
 use crate::decision::{Ask, Bound, Decision, Outcome, Retry};
 use crate::limit::Limit;
 use crate::state::{Receipt, State, Written};
+use crate::time::Span;
 
 /// Before this instant, in the year 2116, no sum in here comes near 64 bits.
 const EARLY: u64 = 1 << 62;
@@ -40,12 +42,25 @@ impl Limit {
     /// assert_eq!(written.state, State::Word(word));
     /// ```
     #[must_use]
-    #[inline(always)]
+    #[inline]
     pub fn take_word(&self, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
-        let Shape::TokenBucket(token_bucket::Shape(drain)) = &self.shape else { return None };
         if ask.bound != Bound::Plain || ask.now.as_nanos() >= EARLY {
             return None;
         }
+        match &self.shape {
+            Shape::TokenBucket(token_bucket::Shape(drain)) => self.take_tokens(drain, word, ask),
+            Shape::FixedWindow(shape) => self.take_hits(shape, word, ask),
+            Shape::Unlimited
+            | Shape::Blocked
+            | Shape::SlidingLog(_)
+            | Shape::SlidingBuckets(_)
+            | Shape::SlidingWeighted(_)
+            | Shape::LeakyBucket(_) => None,
+        }
+    }
+
+    #[inline(always)] // its answer is large, and most of it is known where it is asked for
+    fn take_tokens(&self, drain: &Drain, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
         let (tick, rest) = drain.tick_and_rest(ask.now)?;
         let mut used = word.saturating_sub(tick);
         let weight = drain.ticks_of(ask.cost.get())?;
@@ -72,14 +87,37 @@ impl Limit {
         let decision = Decision { outcome, over: false, remaining, reset };
         Some((word, Taken { decision, receipt }))
     }
+
+    #[inline]
+    fn take_hits(&self, shape: &fixed_window::Shape, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
+        let Glance { number, mut used, left } = shape.glance(word, ask.now)?;
+        let (weight, plain) = (ask.cost.get(), self.room(Bound::Plain));
+        let at_most = plain.checked_sub(weight)?;
+        let (mut word, mut receipt) = (word, None);
+        let outcome = if used <= at_most {
+            let mut mark = 0;
+            used = used.saturating_add(weight);
+            if weight > 0 {
+                (word, mark) = (shape.word(number, used), number);
+            }
+            receipt = Some(Receipt { mark, weight });
+            Outcome::Allow
+        } else {
+            Outcome::Deny(Retry::After(left))
+        };
+        let remaining = plain.saturating_sub(used);
+        let reset = Some(if used == 0 { Span::ZERO } else { left });
+        let decision = Decision { outcome, over: false, remaining, reset };
+        Some((word, Taken { decision, receipt }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decision::Cost;
-    use crate::limit::{Algorithm, Headroom, Refill};
-    use crate::time::{Span, Timestamp};
+    use crate::limit::{Algorithm, Align, Headroom, Refill};
+    use crate::time::Timestamp;
     use proptest::prelude::*;
 
     fn limits() -> impl Strategy<Value = Limit> {
@@ -91,11 +129,14 @@ mod tests {
             1_000_000u64..1 << 54
         ];
         let refill = prop_oneof![4 => Just(Refill::Continuous), 1 => Just(Refill::Interval)];
-        (amount, nanos, prop::option::of(1u64..1_000), refill).prop_filter_map(
+        let bucket = (prop::option::of(1u64..1_000), refill)
+            .prop_map(|(burst, refill)| Algorithm::TokenBucket { burst, refill });
+        let align = prop_oneof![4 => Just(Align::Epoch), 1 => Just(Align::First)];
+        let window = align.prop_map(|align| Algorithm::FixedWindow { align });
+        (amount, nanos, prop_oneof![bucket, window]).prop_filter_map(
             "a rate that cannot be counted",
-            |(amount, nanos, burst, refill)| {
-                let bucket = Algorithm::TokenBucket { burst, refill };
-                let limit = Limit::new(amount, Span::from_nanos(nanos), bucket).ok()?;
+            |(amount, nanos, algorithm)| {
+                let limit = Limit::new(amount, Span::from_nanos(nanos), algorithm).ok()?;
                 limit.with_headroom(Headroom::Soft(10)).ok()
             },
         )
@@ -125,9 +166,11 @@ mod tests {
 
     #[test]
     fn the_usual_take_goes_the_short_way() {
-        let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-        let mut written = Written::empty(&limit);
-        let ask = Ask::new(Timestamp::from_nanos(1_800_000_000_000_000_000), Cost::ONE);
-        assert!((0..20).all(|_| limit.take_short(&mut written, &ask).is_some()));
+        for algorithm in [Algorithm::TOKEN_BUCKET, Algorithm::FIXED_WINDOW] {
+            let limit = Limit::new(15, Span::from_secs(1), algorithm).unwrap();
+            let mut written = Written::empty(&limit);
+            let ask = Ask::new(Timestamp::from_nanos(1_800_000_000_000_000_000), Cost::ONE);
+            assert!((0..20).all(|_| limit.take_short(&mut written, &ask).is_some()));
+        }
     }
 }
