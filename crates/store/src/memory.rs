@@ -45,12 +45,15 @@ use shapes::Shapes;
 use sketch::Sketch;
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::{Table, Tag};
-use tidegate_core::{Ask, Cost, Decision, Limit, Overflow, Plan, StateId, Take, Taken};
+use tidegate_core::{Ask, Cost, Decision, Limit, Now, Overflow, Plan, StateId, Take, Taken};
 
 /// What [`Memory::new`] may use: eleven million keys of one word.
 const DEFAULT_BUDGET: usize = 256 << 20;
 /// Plans of a batch that are fetched ahead of being decided.
 const AHEAD: usize = 16;
+
+/// Plans of a batch are decided as of one reading of the clock.
+const NO_LATER: Option<&fn() -> Now> = None;
 
 /// States in this process's memory.
 ///
@@ -145,7 +148,7 @@ impl Memory {
     /// ```
     pub fn take_now(&self, plan: &Plan<'_>) -> Answer {
         let now = self.now_while_fetching(plan.takes());
-        match self.take_shortly(plan, now, || Some(self.clock.now())) {
+        match self.take_shortly(plan, now, Some(&|| self.clock.now())) {
             Some(answer) => answer,
             None => self.take_any(plan, || self.clock.now()),
         }
@@ -162,9 +165,9 @@ impl Memory {
     /// ```
     pub fn take_one_now(&self, take: &Take<'_>) -> Taken {
         let now = self.now_while_fetching(std::slice::from_ref(take));
-        match self.take_known(take, |now| take.ask(now), now, || Some(self.clock.now())) {
+        match self.take_known(take, |now| take.ask(now), now, Some(&|| self.clock.now())) {
             Some((_, taken)) => taken,
-            None => self.take_alone(take, || self.clock.now()),
+            None => *self.take_alone(take, || self.clock.now()),
         }
     }
 
@@ -186,9 +189,9 @@ impl Memory {
         let mut ahead = takes.iter().skip(AHEAD);
         let decide = |take: &Take<'_>| {
             ahead.next().into_iter().for_each(fetch);
-            match self.take_known(take, |now| take.ask(now), now, || None) {
+            match self.take_known(take, |now| take.ask(now), now, NO_LATER) {
                 Some((_, taken)) => taken,
-                None => self.take_alone(take, || now),
+                None => *self.take_alone(take, || now),
             }
         };
         takes.iter().map(decide).collect()
@@ -212,7 +215,7 @@ impl Memory {
         let mut ahead = plans.iter().skip(AHEAD);
         let take = |plan: &Plan<'_>| {
             ahead.next().into_iter().for_each(fetch);
-            self.take_shortly(plan, now, || None).unwrap_or_else(|| self.take_any(plan, || now))
+            self.take_shortly(plan, now, NO_LATER).unwrap_or_else(|| self.take_any(plan, || now))
         };
         plans.iter().map(take).collect()
     }

@@ -42,14 +42,69 @@ impl Limit {
     /// assert_eq!(written.state, State::Word(word));
     /// ```
     #[must_use]
-    #[inline]
+    #[inline(always)] // its answer is large, and most of it is known where it is asked for
     pub fn take_word(&self, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
+        let Count { counter, mark, used, weight } = self.count(word, ask)?;
+        let plain = self.room(Bound::Plain);
+        let at_most = plain.checked_sub(weight)?;
+        let passes = used <= at_most;
+        let outcome = if passes {
+            Outcome::Allow
+        } else {
+            Outcome::Deny(Retry::After(counter.until(used, at_most)))
+        };
+        let used = if passes { used.saturating_add(weight) } else { used };
+        let counted = passes && weight > 0;
+        let word = if counted { counter.word(mark, used) } else { word };
+        let mark = if counted { mark } else { 0 };
+        let decision = Decision {
+            outcome,
+            over: false,
+            remaining: counter.units(plain.saturating_sub(used)),
+            reset: Some(counter.until(used, 0)),
+        };
+        Some((word, Taken { decision, receipt: passes.then_some(Receipt { mark, weight }) }))
+    }
+
+    /// Whether a take would pass on such a word, for less than [`take_word`](Self::take_word) costs; `None` where that
+    /// would be.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let ask = Ask::new(Timestamp::from_nanos(7), Cost::new(15));
+    /// assert_eq!(limit.word_passes(0, &ask), Some(true));
+    /// let (word, _) = limit.take_word(0, &ask).unwrap();
+    /// assert_eq!(limit.word_passes(word, &ask), Some(false));
+    /// ```
+    #[must_use]
+    #[inline]
+    pub fn word_passes(&self, word: u64, ask: &Ask) -> Option<bool> {
+        let Count { used, weight, .. } = self.count(word, ask)?;
+        Some(used <= self.room(Bound::Plain).checked_sub(weight)?)
+    }
+
+    /// What a word says at an instant, and what is asked for, in the measure of the limit.
+    #[inline(always)] // as above
+    fn count(&self, word: u64, ask: &Ask) -> Option<Count<'_>> {
         if ask.bound != Bound::Plain || ask.now.as_nanos() >= EARLY {
             return None;
         }
         match &self.shape {
-            Shape::TokenBucket(token_bucket::Shape(drain)) => self.take_tokens(drain, word, ask),
-            Shape::FixedWindow(shape) => self.take_hits(shape, word, ask),
+            Shape::TokenBucket(token_bucket::Shape(drain)) => {
+                let (tick, rest) = drain.tick_and_rest(ask.now)?;
+                let used = word.saturating_sub(tick);
+                if used > drain.highest() {
+                    return None; // a clock was put back
+                }
+                let weight = drain.ticks_of(ask.cost.get())?;
+                Some(Count { counter: Counter::Tokens { drain, rest }, mark: tick, used, weight })
+            }
+            Shape::FixedWindow(shape) => {
+                let Glance { number, used, left } = shape.glance(word, ask.now)?;
+                let weight = ask.cost.get();
+                Some(Count { counter: Counter::Hits { shape, left }, mark: number, used, weight })
+            }
             Shape::Unlimited
             | Shape::Blocked
             | Shape::SlidingLog(_)
@@ -58,57 +113,63 @@ impl Limit {
             | Shape::LeakyBucket(_) => None,
         }
     }
+}
 
-    #[inline(always)] // its answer is large, and most of it is known where it is asked for
-    fn take_tokens(&self, drain: &Drain, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
-        let (tick, rest) = drain.tick_and_rest(ask.now)?;
-        let mut used = word.saturating_sub(tick);
-        let weight = drain.ticks_of(ask.cost.get())?;
-        let plain = self.room(Bound::Plain);
-        let at_most = plain.checked_sub(weight)?;
-        if used > drain.highest() {
-            return None; // a clock was put back
-        }
-        let (mut word, mut receipt) = (word, None);
-        let outcome = if used <= at_most {
-            let mut mark = 0;
-            used = used.saturating_add(weight);
-            if weight > 0 {
-                (word, mark) = (tick.saturating_add(used), tick);
+/// What is used of a limit, and what is asked for.
+struct Count<'l> {
+    counter: Counter<'l>,
+    /// Where a take is counted: the tick of now, or the window's number.
+    mark: u64,
+    used: u64,
+    weight: u64,
+}
+
+/// What counts it, and at which instant.
+enum Counter<'l> {
+    Tokens {
+        drain: &'l Drain,
+        /// What the tick leaves of the instant.
+        rest: u64,
+    },
+    Hits {
+        shape: &'l fixed_window::Shape,
+        /// How long the window lasts yet.
+        left: Span,
+    },
+}
+
+impl Counter<'_> {
+    /// How long until no more than `at_most` of what is used is.
+    #[inline(always)] // as above
+    fn until(&self, used: u64, at_most: u64) -> Span {
+        match self {
+            Self::Tokens { drain, rest } => drain.span_until(used.saturating_sub(at_most), *rest),
+            Self::Hits { left, .. } => {
+                if used > at_most {
+                    *left
+                } else {
+                    Span::ZERO
+                }
             }
-            receipt = Some(Receipt { mark, weight });
-            Outcome::Allow
-        } else {
-            let too_many = used.saturating_sub(at_most);
-            Outcome::Deny(Retry::After(drain.span_until(too_many, rest)))
-        };
-        let remaining = drain.whole_units(plain.saturating_sub(used));
-        let reset = Some(drain.span_until(used, rest));
-        let decision = Decision { outcome, over: false, remaining, reset };
-        Some((word, Taken { decision, receipt }))
+        }
     }
 
-    #[inline]
-    fn take_hits(&self, shape: &fixed_window::Shape, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
-        let Glance { number, mut used, left } = shape.glance(word, ask.now)?;
-        let (weight, plain) = (ask.cost.get(), self.room(Bound::Plain));
-        let at_most = plain.checked_sub(weight)?;
-        let (mut word, mut receipt) = (word, None);
-        let outcome = if used <= at_most {
-            let mut mark = 0;
-            used = used.saturating_add(weight);
-            if weight > 0 {
-                (word, mark) = (shape.word(number, used), number);
-            }
-            receipt = Some(Receipt { mark, weight });
-            Outcome::Allow
-        } else {
-            Outcome::Deny(Retry::After(left))
-        };
-        let remaining = plain.saturating_sub(used);
-        let reset = Some(if used == 0 { Span::ZERO } else { left });
-        let decision = Decision { outcome, over: false, remaining, reset };
-        Some((word, Taken { decision, receipt }))
+    /// The word that says how much is used.
+    #[inline(always)] // as above
+    fn word(&self, mark: u64, used: u64) -> u64 {
+        match self {
+            Self::Tokens { .. } => mark.saturating_add(used),
+            Self::Hits { shape, .. } => shape.word(mark, used),
+        }
+    }
+
+    /// How many whole costs of 1 so much measure is.
+    #[inline(always)] // as above
+    fn units(&self, measure: u64) -> u64 {
+        match self {
+            Self::Tokens { drain, .. } => drain.whole_units(measure),
+            Self::Hits { .. } => measure,
+        }
     }
 }
 
@@ -158,7 +219,10 @@ mod tests {
                 now = if back && shift > 40 { now.saturating_sub(gap) } else { now.saturating_add(gap) };
                 let ask = Ask::new(Timestamp::from_nanos(now), Cost::new(cost));
                 let ask = if headroom && cost % 8 == 0 { ask.bounded(Bound::Headroom) } else { ask };
-                prop_assert_eq!(limit.take(&mut short, &ask), limit.take_long(&mut long, &ask));
+                let passes = limit.word_passes(short.state.word(), &ask);
+                let taken = limit.take(&mut short, &ask);
+                prop_assert_eq!(taken, limit.take_long(&mut long, &ask));
+                prop_assert!(passes.is_none_or(|passes| passes == taken.decision.passes()));
                 prop_assert_eq!(&short, &long);
             }
         }

@@ -18,16 +18,12 @@ use tidegate_core::{Ask, Decision, Done, Need, Now, Plan, Refused, Take, Taken};
 /// So often a state is read again that somebody else changes, before it is locked first and read then.
 const TRIES: u32 = 128;
 
-/// A take that was decided by what was read, and not yet written.
-struct Sight<'m> {
-    tag: Tag,
+/// A state as it was read without a lock, and where.
+struct Known<'m> {
     candidate: Candidate,
     bucket: &'m Bucket,
     seen: Seen,
     epoch: Epoch,
-    /// What the state becomes.
-    word: u64,
-    taken: Taken,
 }
 
 /// Why there is nothing to decide by.
@@ -52,7 +48,7 @@ impl Memory {
         &self,
         plan: &Plan<'_>,
         now: Now,
-        later: impl Fn() -> Option<Now>,
+        later: Option<&impl Fn() -> Now>,
     ) -> Option<Answer> {
         let (now, done) = if let [take] = plan.takes() {
             let (now, taken) = self.take_known(take, |now| plan.ask(take, now), now, later)?;
@@ -73,39 +69,41 @@ impl Memory {
         &self,
         take: &Take<'_>,
         ask: impl Fn(Now) -> Ask,
-        mut now: Now,
-        later: impl Fn() -> Option<Now>,
+        now: Now,
+        later: Option<&impl Fn() -> Now>,
     ) -> Option<(Now, Taken)> {
+        let mut now = now;
         for _ in 0..TRIES {
-            let mut sight = match self.sight(take, &ask(now)) {
-                Ok(sight) => sight,
+            let known = match self.known(take) {
+                Ok(known) => known,
                 Err(Unseen::Unusual) => return None,
                 Err(Unseen::Busy) => {
                     spin_loop();
                     continue;
                 }
             };
-            if !sight.taken.decision.passes()
-                && let Some(later) = later()
+            let word = known.seen.entry.word;
+            if let Some(later) = later
+                && take.limit.word_passes(word, &ask(now)) == Some(false)
             {
-                now = later;
-                (sight.word, sight.taken) =
-                    take.limit.take_word(sight.seen.entry.word, &ask(now))?;
+                now = later();
             }
-            if sight.is_unchanged() {
-                return Some((now, sight.taken));
+            let (next, taken) = take.limit.take_word(word, &ask(now))?;
+            if next == word {
+                return Some((now, taken));
             }
-            let Some(locked) = sight.bucket.lock_as(&sight.seen) else {
+            let Some(locked) = known.bucket.lock_as(&known.seen) else {
                 spin_loop();
                 continue;
             };
-            if !self.shapes.is_current(sight.epoch) {
+            if !self.shapes.is_current(known.epoch) {
                 return None;
             }
-            let due = sight.write(&locked);
+            locked.set_word(&known.seen, next);
+            let due = locked.is_due();
             drop(locked);
-            self.tidy(&sight, due, now);
-            return Some((now, sight.taken));
+            self.tidy(take, known.candidate, due, now);
+            return Some((now, taken));
         }
         None
     }
@@ -114,44 +112,47 @@ impl Memory {
     /// of them still are what was read: so they were, at one instant. Nobody waits for a lock here, so their order does not
     /// matter. `None` when anything is unusual, or one is refused, and nothing was done.
     pub(super) fn take_known_together(&self, plan: &Plan<'_>, now: Now) -> Option<Done> {
-        let mut sights: Few<Sight<'_>> = Few::new();
+        let mut sights: Few<(Known<'_>, u64, Taken)> = Few::new();
         for take in plan.takes() {
-            let sight = self.sight(take, &plan.ask(take, now)).ok()?;
+            let known = self.known(take).ok()?;
+            let (next, taken) =
+                take.limit.take_word(known.seen.entry.word, &plan.ask(take, now))?;
             // How the others stand then is for the long way to say.
-            if !sight.taken.decision.passes() {
+            if !taken.decision.passes() {
                 return None;
             }
-            sights.push(sight);
+            sights.push((known, next, taken));
         }
         let mut held: Few<Locked<'_>> = Few::new();
-        for sight in &sights {
-            held.push(sight.bucket.lock_as(&sight.seen)?);
+        for (known, ..) in &sights {
+            held.push(known.bucket.lock_as(&known.seen)?);
         }
-        if !sights.iter().all(|sight| self.shapes.is_current(sight.epoch)) {
+        if !sights.iter().all(|(known, ..)| self.shapes.is_current(known.epoch)) {
             return None;
         }
-        let due =
-            held.iter().zip(&sights).fold(false, |due, (locked, sight)| sight.write(locked) || due);
+        for (locked, (known, next, _)) in held.iter().zip(&sights) {
+            locked.set_word(&known.seen, *next);
+        }
+        let due = held.iter().any(Locked::is_due);
         drop(held);
-        for (number, sight) in sights.iter().enumerate() {
-            self.tidy(sight, due && number == 0, now);
+        for (number, (take, (known, ..))) in plan.takes().iter().zip(&sights).enumerate() {
+            self.tidy(take, known.candidate, due && number == 0, now);
         }
         Some(Done {
             passes: true,
-            decisions: sights.iter().map(|sight| sight.taken.decision).collect(),
-            receipts: sights.iter().map(|sight| sight.taken.receipt).collect(),
+            decisions: sights.iter().map(|(_, _, taken)| taken.decision).collect(),
+            receipts: sights.iter().map(|(_, _, taken)| taken.receipt).collect(),
         })
     }
 
-    /// Reads a state without a lock, and decides by it.
+    /// Reads a state without a lock.
     #[inline(always)] // as above
-    fn sight(&self, take: &Take<'_>, ask: &Ask) -> Result<Sight<'_>, Unseen> {
+    fn known(&self, take: &Take<'_>) -> Result<Known<'_>, Unseen> {
         if (take.need, take.refused) != (Need::Required, Refused::Free) {
             return Err(Unseen::Unusual);
         }
-        let tag = Tag::of(take.state);
         let shape = self.shapes.number(take.limit).ok_or(Unseen::Unusual)?;
-        let (candidate, bucket, read) = self.table.read(tag);
+        let (candidate, bucket, read) = self.table.read(Tag::of(take.state));
         let seen = match read {
             Read::Found(seen) => seen,
             Read::Missing => return Err(Unseen::Unusual),
@@ -161,41 +162,26 @@ impl Memory {
         if !usual || !self.shapes.is_current(shape.epoch) {
             return Err(Unseen::Unusual);
         }
-        let decided = take.limit.take_word(seen.entry.word, ask);
-        let (word, taken) = decided.ok_or(Unseen::Unusual)?;
-        Ok(Sight { tag, candidate, bucket, seen, epoch: shape.epoch, word, taken })
+        Ok(Known { candidate, bucket, seen, epoch: shape.epoch })
     }
 
     /// What is done now and then after a take, with nothing locked.
     #[inline]
-    fn tidy(&self, sight: &Sight<'_>, due: bool, now: Now) {
+    fn tidy(&self, take: &Take<'_>, candidate: Candidate, due: bool, now: Now) {
         if due {
             self.look_at_next(now);
         }
-        if sight.candidate == Candidate::Second {
-            self.table.bring_home(sight.tag);
+        if candidate == Candidate::Second {
+            self.table.bring_home(Tag::of(take.state));
         }
     }
 
-    /// Decides one take of which something is unusual.
+    /// Decides one take of which something is unusual. Boxed, so that the usual answer need not lie in memory only because
+    /// this one would.
     #[cold]
-    pub(super) fn take_alone(&self, take: &Take<'_>, clock: impl Fn() -> Now) -> Taken {
+    pub(super) fn take_alone(&self, take: &Take<'_>, clock: impl Fn() -> Now) -> Box<Taken> {
         let done = self.take_any(&Plan::from(*take), clock).done;
         // A plan without an answer would be a mistake of ours, and no reason to let anything pass.
-        done.only().unwrap_or(Taken { decision: Decision::NEVER, receipt: None })
-    }
-}
-
-impl Sight<'_> {
-    #[inline]
-    fn is_unchanged(&self) -> bool {
-        self.word == self.seen.entry.word
-    }
-
-    /// Writes what became of the state; answers whether another bucket should be looked at.
-    #[inline]
-    fn write(&self, locked: &Locked<'_>) -> bool {
-        locked.set_word(&self.seen, self.word);
-        locked.is_due()
+        Box::new(done.only().unwrap_or(Taken { decision: Decision::NEVER, receipt: None }))
     }
 }
