@@ -14,7 +14,7 @@
 //!
 //! To anybody without the secret the hash of a value is 128 random bits. So its xor with the names of a key and of a limit
 //! collides with another only where two random numbers differ by a given one: as seldom as if all had been hashed
-//! together. And only the value is hashed for every request.
+//! together. Whoever keeps both names hashes only the value for each request.
 //!
 //! Keys are chosen by whoever sends requests, so the hash is keyed: without the secret nobody can find
 //! two keys that share a state. By accident a million states share one with odds of about 1 in 10²².
