@@ -15,7 +15,7 @@
 //! | `blocks` | states that are larger than a word |
 //! | `shapes` | limits by numbers of 16 bits |
 //! | `sketch` | what is remembered of states for which there is no room |
-//! | `known` | the short way: one state that is there |
+//! | `known` | the short way: states of a word that are there |
 //! | `bring` | the long way, for every plan |
 //! | `room` | making room: what has expired goes, what can move moves, what is used least is demoted |
 //!

@@ -42,7 +42,7 @@ impl Memory {
         self.clock.now()
     }
 
-    /// A plan, if the short way leads there. It is decided as of `now`, or of `later` if there is one.
+    /// A plan, if the short way leads there. It is decided as of `now`; what that refuses, as of `later`, if there is one.
     #[inline]
     pub(super) fn take_shortly(
         &self,
@@ -69,10 +69,9 @@ impl Memory {
         &self,
         take: &Take<'_>,
         ask: impl Fn(Now) -> Ask,
-        now: Now,
+        mut now: Now,
         later: Option<&impl Fn() -> Now>,
     ) -> Option<(Now, Taken)> {
-        let mut now = now;
         for _ in 0..TRIES {
             let known = match self.known(take) {
                 Ok(known) => known,
@@ -102,7 +101,10 @@ impl Memory {
             locked.set_word(&known.seen, next);
             let due = locked.is_due();
             drop(locked);
-            self.tidy(take, known.candidate, due, now);
+            if due {
+                self.look_at_next(now);
+            }
+            self.bring_home(take, &known);
             return Some((now, taken));
         }
         None
@@ -112,7 +114,7 @@ impl Memory {
     /// of them still are what was read: so they were, at one instant. Nobody waits for a lock here, so their order does not
     /// matter. `None` when anything is unusual, or one is refused, and nothing was done.
     pub(super) fn take_known_together(&self, plan: &Plan<'_>, now: Now) -> Option<Done> {
-        let mut sights: Few<(Known<'_>, u64, Taken)> = Few::new();
+        let mut decided: Few<(Known<'_>, u64, Taken)> = Few::new();
         for take in plan.takes() {
             let known = self.known(take).ok()?;
             let (next, taken) =
@@ -121,27 +123,30 @@ impl Memory {
             if !taken.decision.passes() {
                 return None;
             }
-            sights.push((known, next, taken));
+            decided.push((known, next, taken));
         }
         let mut held: Few<Locked<'_>> = Few::new();
-        for (known, ..) in &sights {
+        for (known, ..) in &decided {
             held.push(known.bucket.lock_as(&known.seen)?);
         }
-        if !sights.iter().all(|(known, ..)| self.shapes.is_current(known.epoch)) {
+        if !decided.iter().all(|(known, ..)| self.shapes.is_current(known.epoch)) {
             return None;
         }
-        for (locked, (known, next, _)) in held.iter().zip(&sights) {
+        for (locked, (known, next, _)) in held.iter().zip(&decided) {
             locked.set_word(&known.seen, *next);
         }
         let due = held.iter().any(Locked::is_due);
         drop(held);
-        for (number, (take, (known, ..))) in plan.takes().iter().zip(&sights).enumerate() {
-            self.tidy(take, known.candidate, due && number == 0, now);
+        if due {
+            self.look_at_next(now);
+        }
+        for (take, (known, ..)) in plan.takes().iter().zip(&decided) {
+            self.bring_home(take, known);
         }
         Some(Done {
             passes: true,
-            decisions: sights.iter().map(|(_, _, taken)| taken.decision).collect(),
-            receipts: sights.iter().map(|(_, _, taken)| taken.receipt).collect(),
+            decisions: decided.iter().map(|(_, _, taken)| taken.decision).collect(),
+            receipts: decided.iter().map(|(_, _, taken)| taken.receipt).collect(),
         })
     }
 
@@ -165,13 +170,10 @@ impl Memory {
         Ok(Known { candidate, bucket, seen, epoch: shape.epoch })
     }
 
-    /// What is done now and then after a take, with nothing locked.
+    /// Brings a state to where it is looked for first, if it was not there. The caller holds no bucket.
     #[inline]
-    fn tidy(&self, take: &Take<'_>, candidate: Candidate, due: bool, now: Now) {
-        if due {
-            self.look_at_next(now);
-        }
-        if candidate == Candidate::Second {
+    fn bring_home(&self, take: &Take<'_>, known: &Known<'_>) {
+        if known.candidate == Candidate::Second {
             self.table.bring_home(Tag::of(take.state));
         }
     }

@@ -98,7 +98,7 @@ impl Tag {
 
 /// The bucket of a hash, among so many.
 fn place(hash: usize, count: usize) -> usize {
-    let mask = usize::MAX.checked_shr(count.saturating_sub(1).leading_zeros()).unwrap_or(0);
+    let mask = count.next_power_of_two().saturating_sub(1);
     let place = hash & mask;
     if place < count { place } else { place & (mask >> 1) }
 }
