@@ -14,8 +14,9 @@
 //! An IPv4 address in IPv6 clothes is the IPv4 address. A host of IPv6 has at least 2⁶⁴ addresses, so IPv6
 //! is counted by prefix.
 
+use arrayvec::ArrayString;
 use ipnet::{IpNet, Ipv6Net};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 
 /// The peers whose header is believed, and which header that is.
@@ -196,6 +197,9 @@ pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
     Ok(network)
 }
 
+/// An address or a network as text; the longest is eight groups and a prefix.
+pub(crate) type AddressText = ArrayString<43>;
+
 // === impl AddressKey ===
 
 impl AddressKey {
@@ -221,19 +225,21 @@ impl AddressKey {
 
 impl AddressKey {
     /// As text. IPv4 is what most requests have, so it takes the short way.
-    pub(crate) fn text(&self) -> String {
-        let Counted::Whole(IpAddr::V4(address)) = self.0 else { return self.to_string() };
-        let mut text = String::with_capacity(15);
+    pub(crate) fn text(&self) -> AddressText {
+        let mut text = AddressText::new();
+        let Counted::Whole(IpAddr::V4(address)) = self.0 else {
+            // There is room for the longest.
+            let _ = write!(text, "{self}");
+            return text;
+        };
         for (at, octet) in address.octets().into_iter().enumerate() {
-            if at > 0 {
-                text.push('.');
+            let digit = |digit: u8| char::from(b'0'.saturating_add(digit));
+            let dot = (at > 0).then_some('.');
+            let hundreds = (octet >= 100).then(|| digit(octet / 100));
+            let tens = (octet >= 10).then(|| digit(octet / 10 % 10));
+            for shown in [dot, hundreds, tens, Some(digit(octet % 10))].into_iter().flatten() {
+                let _ = text.try_push(shown);
             }
-            for (digit, shown) in [(octet / 100, octet >= 100), (octet / 10 % 10, octet >= 10)] {
-                if shown {
-                    text.push(char::from(b'0'.saturating_add(digit)));
-                }
-            }
-            text.push(char::from(b'0'.saturating_add(octet % 10)));
         }
         text
     }
@@ -358,7 +364,9 @@ mod tests {
         assert_ne!(of("::ffff:192.0.2.1", 64), of("::ffff:192.0.2.2", 64));
         for octet in 0..=255u8 {
             let key = AddressKey::new([octet, 0, 99, octet].into(), 64);
-            assert_eq!(key.text(), key.to_string());
+            assert_eq!(&*key.text(), key.to_string());
         }
+        let longest = ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
+        assert_eq!(&*AddressKey::new(longest, 128).text(), format!("{longest}/128"));
     }
 }

@@ -46,6 +46,8 @@ struct Written {
     limit: Limit,
     /// See [`RuleLimit::tag`].
     tag: OnceLock<u128>,
+    /// See [`RuleLimit::note`].
+    note: OnceLock<Box<str>>,
 }
 
 /// What was derived from them makes no difference.
@@ -179,7 +181,7 @@ impl RuleLimit {
         };
         let limit = Limit::new(rate.amount, period, algorithm)?.with_headroom(headroom)?;
         let id = name.unwrap_or_else(|| rate.period_text()).into();
-        Ok(Self(Arc::new(Written { id, rate, limit, tag: OnceLock::new() })))
+        Ok(Self(Arc::new(Written { id, rate, limit, tag: OnceLock::new(), note: OnceLock::new() })))
     }
 
     /// How a rate is counted when nothing else is said.
@@ -221,6 +223,19 @@ impl RuleLimit {
     #[must_use]
     pub fn tag(&self, derive: impl FnOnce() -> u128) -> u128 {
         *self.0.tag.get_or_init(derive)
+    }
+
+    /// A text that whoever tells of this limit derives from it once. A limit belongs to one rule and one allowance, so the same
+    /// is told of it every time.
+    ///
+    /// ```
+    /// let limit = tidegate_policy::RuleLimit::from_rate("3/s").unwrap();
+    /// assert_eq!(limit.note(|| "three".to_owned()), "three");
+    /// assert_eq!(limit.note(|| "four".to_owned()), "three");
+    /// ```
+    #[must_use]
+    pub fn note(&self, derive: impl FnOnce() -> String) -> &str {
+        self.0.note.get_or_init(|| derive().into())
     }
 
     /// Its rate, as written; scaled ones as they would be written.

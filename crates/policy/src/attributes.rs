@@ -10,7 +10,7 @@
 
 use crate::address::parse_address;
 use crate::document::is_obeyed;
-use crate::path::{NormalPath, PathError};
+use crate::path::{NormalPath, PathError, without_query};
 use std::borrow::Cow;
 use std::net::IpAddr;
 
@@ -80,6 +80,18 @@ impl<'a> Attributes<'a> {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What a request line tells.
+    pub(crate) fn of(method_text: &'a str, target: &'a str) -> Result<Self, AttributeError> {
+        let path_text = without_query(target);
+        let method_text = Some(method_text).filter(|text| !text.is_empty());
+        let path_text = Some(path_text).filter(|text| !text.is_empty());
+        Ok(Self {
+            method: method_text.map(|text| method(text.into())).transpose()?,
+            path: path_text.map(NormalPath::new).transpose()?,
+            ..Self::default()
+        })
     }
 
     /// These, and one more; an earlier value of the same name gives way. An empty value is none.

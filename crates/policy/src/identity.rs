@@ -113,9 +113,7 @@ impl Identity {
         request: &Request<'r, '_>,
         digest: &dyn Fn(&str) -> String,
     ) -> Result<Attributes<'r>, AttributeError> {
-        let path = request.target.split(['?', '#']).next().unwrap_or_default();
-        let mut attributes =
-            Attributes::new().with("method", request.method)?.with("path", path)?;
+        let mut attributes = Attributes::of(request.method, request.target)?;
         let Some(peer) = request.peer else { return Ok(attributes) };
         if !self.trusts(peer) {
             return Ok(attributes.from_address(peer));

@@ -14,7 +14,11 @@ use crate::path::Pattern;
 use crate::rule::{Condition, Rule};
 use ipnet::IpNet;
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::HashMap as Counts;
+
+/// Of rules, whose names operators choose; whoever sends requests can look something up in it, and put nothing there. So its
+/// hash need not be one that nobody can foretell.
+type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::FixedState>;
 
 /// The files, by what they are about. Rules are known by their number.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +57,7 @@ enum File<'r> {
 
 impl Index {
     pub(crate) fn new(rules: &[Rule]) -> Self {
-        let mut company: HashMap<File<'_>, usize> = HashMap::new();
+        let mut company: Counts<File<'_>, usize> = Counts::new();
         for file in rules.iter().flat_map(|rule| choices(rule).into_iter().flatten()) {
             let count = company.entry(file).or_default();
             *count = count.saturating_add(1);
@@ -103,7 +107,7 @@ impl Index {
             File::Value(attribute, value) => {
                 let at = self.values.iter().position(|(known, _)| **known == *attribute);
                 let at = at.unwrap_or_else(|| {
-                    self.values.push((attribute.into(), HashMap::new()));
+                    self.values.push((attribute.into(), HashMap::default()));
                     self.values.len().saturating_sub(1)
                 });
                 if let Some((_, by_value)) = self.values.get_mut(at) {
@@ -118,7 +122,7 @@ impl Index {
                 let bits = network.prefix_len();
                 let at = self.networks.iter().position(|(known, _)| *known == bits);
                 let at = at.unwrap_or_else(|| {
-                    self.networks.push((bits, HashMap::new()));
+                    self.networks.push((bits, HashMap::default()));
                     self.networks.len().saturating_sub(1)
                 });
                 if let Some((_, networks)) = self.networks.get_mut(at) {

@@ -6,11 +6,12 @@
 //!   []           one bucket for all
 //! ```
 
-use crate::address::AddressKey;
+use crate::address::{AddressKey, AddressText};
 use crate::attributes::{Attributes, shown};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::OnceLock;
 
 /// Which attributes name the bucket.
 ///
@@ -22,10 +23,21 @@ use std::fmt;
 /// assert_eq!(values.pairs(), [("ip", "2001:db8::/64".into())]);
 /// # Ok::<(), tidegate_policy::AttributeError>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Key {
     parts: Vec<Part>,
+    /// See [`KeyValues::tag`]: one for each way to choose among alternatives, if those are few.
+    tags: Vec<OnceLock<u128>>,
 }
+
+/// What was derived from its parts makes no difference.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts == other.parts
+    }
+}
+
+impl Eq for Key {}
 
 /// The attributes of one request that a key names, each with its value.
 ///
@@ -36,9 +48,26 @@ pub struct Key {
 /// assert_eq!(values, "user=alice");
 /// # Ok::<(), tidegate_policy::AttributeError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct KeyValues<'k> {
-    pairs: SmallVec<[(&'k str, Cow<'k, str>); 2]>,
+    pairs: SmallVec<[(&'k str, KeyValue<'k>); 2]>,
+    tag: Option<&'k OnceLock<u128>>,
+}
+
+/// The value of an attribute, as text.
+///
+/// ```
+/// let value = tidegate_policy::KeyValue::from("alice");
+/// assert_eq!(&*value, "alice");
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyValue<'k>(Text<'k>);
+
+/// An address is written here, and needs no memory of its own.
+#[derive(Clone, Debug)]
+enum Text<'k> {
+    Given(Cow<'k, str>),
+    Address(AddressText),
 }
 
 /// Why a key was refused.
@@ -81,6 +110,8 @@ struct Choice {
 
 /// Nobody counts by more things at once; a key is a line, not a record.
 const MOST_PARTS: usize = 8;
+/// Ways to choose among alternatives of which each has a tag.
+const MOST_TAGS: usize = 16;
 
 // === impl Key ===
 
@@ -99,7 +130,9 @@ impl Key {
         if parts.len() > MOST_PARTS || parts.iter().any(|part| part.choices.len() > MOST_PARTS) {
             return Err(KeyError::TooLong);
         }
-        let key = Self { parts };
+        let ways = parts.iter().map(|part| part.choices.len()).try_fold(1, usize::checked_mul);
+        let ways = ways.filter(|ways| *ways <= MOST_TAGS).unwrap_or(0);
+        let key = Self { parts, tags: (0..ways).map(|_| OnceLock::new()).collect() };
         let mut names: Vec<&str> = key.names().collect();
         names.sort_unstable();
         let twice = names.iter().zip(names.iter().skip(1)).find(|(a, b)| a == b);
@@ -111,7 +144,7 @@ impl Key {
 
     /// `[]`: one bucket for all.
     pub(crate) const fn shared() -> Self {
-        Self { parts: Vec::new() }
+        Self { parts: Vec::new(), tags: Vec::new() }
     }
 
     /// Whose bucket a request draws from; `None` when it lacks an attribute that the key names.
@@ -123,12 +156,17 @@ impl Key {
     /// ```
     #[must_use]
     pub fn of<'k>(&'k self, request: &'k Attributes<'_>, ipv6_prefix: u8) -> Option<KeyValues<'k>> {
-        let pairs = self.parts.iter().map(|part| {
-            let value =
-                |choice: &'k Choice| Some((&*choice.name, choice.of(request, ipv6_prefix)?));
-            part.choices.iter().find_map(value)
-        });
-        Some(KeyValues { pairs: pairs.collect::<Option<_>>()? })
+        let mut pairs = SmallVec::new();
+        let mut way = 0usize;
+        for part in &self.parts {
+            let value = |(at, choice): (usize, &'k Choice)| {
+                Some((at, &*choice.name, choice.of(request, ipv6_prefix)?))
+            };
+            let (at, name, value) = part.choices.iter().enumerate().find_map(value)?;
+            way = way.saturating_mul(part.choices.len()).saturating_add(at);
+            pairs.push((name, value));
+        }
+        Some(KeyValues { pairs, tag: self.tags.get(way) })
     }
 
     /// Every attribute it names.
@@ -187,15 +225,15 @@ pub(crate) fn is_attribute(name: &str) -> bool {
 }
 
 impl Choice {
-    fn of<'k>(&'k self, request: &'k Attributes<'_>, ipv6_prefix: u8) -> Option<Cow<'k, str>> {
-        match &*self.name {
+    fn of<'k>(&'k self, request: &'k Attributes<'_>, ipv6_prefix: u8) -> Option<KeyValue<'k>> {
+        Some(KeyValue(match &*self.name {
             "ip" => {
                 let prefix = self.prefix.unwrap_or(ipv6_prefix);
                 let address = request.address()?;
-                Some(AddressKey::new(address, prefix).text().into())
+                Text::Address(AddressKey::new(address, prefix).text())
             }
-            name => request.get(name),
-        }
+            name => Text::Given(request.get(name)?),
+        }))
     }
 }
 
@@ -210,14 +248,72 @@ impl<'k> KeyValues<'k> {
     /// assert_eq!(key.of(&Attributes::new(), 64).unwrap().pairs(), []);
     /// ```
     #[must_use]
-    pub fn pairs(&self) -> &[(&'k str, Cow<'k, str>)] {
+    pub fn pairs(&self) -> &[(&'k str, KeyValue<'k>)] {
         &self.pairs
+    }
+
+    /// A number that whoever names states derives from the names alone; once, as long as a key does not have too many
+    /// alternatives.
+    ///
+    /// ```
+    /// use tidegate_policy::{Attributes, Key};
+    /// let (key, nobody) = (Key::parse([]).unwrap(), Attributes::new());
+    /// assert_eq!(key.of(&nobody, 64).unwrap().tag(|| 7), 7);
+    /// assert_eq!(key.of(&nobody, 64).unwrap().tag(|| 8), 7);
+    /// ```
+    #[must_use]
+    pub fn tag(&self, derive: impl FnOnce() -> u128) -> u128 {
+        match self.tag {
+            Some(tag) => *tag.get_or_init(derive),
+            None => derive(),
+        }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value)
     }
 }
+
+impl PartialEq for KeyValues<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.pairs == other.pairs
+    }
+}
+
+impl Eq for KeyValues<'_> {}
+
+// === impl KeyValue ===
+
+impl std::ops::Deref for KeyValue<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match &self.0 {
+            Text::Given(text) => text,
+            Text::Address(text) => text,
+        }
+    }
+}
+
+impl AsRef<str> for KeyValue<'_> {
+    fn as_ref(&self) -> &str {
+        self
+    }
+}
+
+impl<'k> From<&'k str> for KeyValue<'k> {
+    fn from(text: &'k str) -> Self {
+        Self(Text::Given(text.into()))
+    }
+}
+
+impl PartialEq for KeyValue<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for KeyValue<'_> {}
 
 // === as text ===
 
@@ -284,6 +380,33 @@ mod tests {
         assert_eq!(values(&["ip/48"], &both).unwrap(), "ip=2001:db8::/48");
         assert_eq!(values(&[], &both).unwrap(), "(one for all)");
         assert_eq!(values(&["user|device", "ip"], &address), None);
+    }
+
+    /// Requests that chose the same names share a tag, and no others.
+    #[test]
+    fn a_tag_belongs_to_the_names() {
+        let key = Key::parse(["user|device|ip", "tenant|shard"]).unwrap();
+        let many = Key::parse(["a|b|c", "d|e|f", "g|h"]).unwrap();
+        assert!(many.tags.is_empty());
+        let mut tags = std::collections::HashMap::new();
+        for (first, second) in [
+            ("user", "tenant"),
+            ("user", "shard"),
+            ("device", "tenant"),
+            ("device", "shard"),
+            ("ip", "tenant"),
+            ("ip", "shard"),
+        ] {
+            for value in ["1.1.1.1", "1.1.1.2"] {
+                let request =
+                    Attributes::new().with(first, value).unwrap().with(second, value).unwrap();
+                let next = tags.len();
+                let tag = key.of(&request, 64).unwrap().tag(|| u128::try_from(next).unwrap());
+                tags.insert((first, second), tag);
+                assert_eq!(tags.values().filter(|other| **other == tag).count(), 1);
+            }
+        }
+        assert_eq!(tags.len(), 6);
     }
 
     #[test]

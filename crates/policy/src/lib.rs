@@ -73,7 +73,7 @@ pub use envoy::{
 pub use explain::{AppliedRule, Explanation, RuleExplanation};
 pub use expression::{Expression, ExpressionError, Fact};
 pub use identity::{Identity, Request};
-pub use key::{Key, KeyError, KeyValues};
+pub use key::{Key, KeyError, KeyValue, KeyValues};
 pub use number::{Number, NumberError};
 pub use overrides::{OverrideError, Overrides};
 pub use path::{NormalPath, PathError, Pattern, PatternError};

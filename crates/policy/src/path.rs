@@ -105,7 +105,7 @@ impl<'p> NormalPath<'p> {
     /// assert_eq!(NormalPath::new("/").unwrap().as_str(), "/");
     /// ```
     pub fn new(target: &'p str) -> Result<Self, PathError> {
-        let path = target.split(['?', '#']).next().unwrap_or_default();
+        let path = without_query(target);
         if path.len() > MOST_BYTES {
             return Err(PathError::TooLong);
         }
@@ -143,9 +143,45 @@ impl<'p> NormalPath<'p> {
         NormalPath(Cow::Owned(self.0.into_owned()))
     }
 
-    pub(crate) fn segments(&self) -> impl DoubleEndedIterator<Item = &str> + Clone {
-        self.0.split('/').filter(|segment| !segment.is_empty())
+    pub(crate) fn segments(&self) -> Segments<'_> {
+        Segments { left: &self.0 }
     }
+}
+
+/// What stands between slashes. By hand, because segments are short, and to search them for a slash as one searches a book
+/// takes longer than to read them.
+#[derive(Clone)]
+pub(crate) struct Segments<'p> {
+    left: &'p str,
+}
+
+impl<'p> Iterator for Segments<'p> {
+    type Item = &'p str;
+
+    fn next(&mut self) -> Option<&'p str> {
+        let left = self.left.trim_start_matches('/');
+        let end = left.bytes().position(|byte| byte == b'/').unwrap_or(left.len());
+        let (segment, left) = left.split_at_checked(end)?;
+        self.left = left;
+        (!segment.is_empty()).then_some(segment)
+    }
+}
+
+impl DoubleEndedIterator for Segments<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let left = self.left.trim_end_matches('/');
+        let slash = left.bytes().rposition(|byte| byte == b'/');
+        let (left, segment) =
+            left.split_at_checked(slash.map_or(0, |slash| slash.saturating_add(1)))?;
+        self.left = left;
+        (!segment.is_empty()).then_some(segment)
+    }
+}
+
+/// A target up to its query or fragment.
+pub(crate) fn without_query(target: &str) -> &str {
+    let end = target.bytes().position(|byte| matches!(byte, b'?' | b'#'));
+    end.and_then(|end| target.get(..end)).unwrap_or(target)
 }
 
 /// Whether a path is in its one form already, as most are: plain characters, no empty segment, no dots

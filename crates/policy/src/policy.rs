@@ -164,7 +164,7 @@ impl Policy {
         candidates.filter_map(move |number| {
             let number = usize::try_from(number).ok()?;
             let rule = self.rules.get(number).filter(|_| !stopped && enabled(number))?;
-            let values = rule.applies(request, cost, self.identity.ipv6_prefix).ok()?;
+            let values = rule.values(request, cost, self.identity.ipv6_prefix)?;
             stopped = rule.stop;
             Some((number, rule, values))
         })

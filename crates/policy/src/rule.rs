@@ -330,6 +330,18 @@ impl Rule {
         values.ok_or_else(|| Skipped::NoKey(self.key.missing(request).unwrap_or_default()))
     }
 
+    /// The same for whoever does not ask why.
+    pub(crate) fn values<'k>(
+        &'k self,
+        request: &'k Attributes<'_>,
+        cost: u64,
+        ipv6_prefix: u8,
+    ) -> Option<KeyValues<'k>> {
+        let applies = self.matches(request)
+            && self.when.as_ref().is_none_or(|when| holds(when, request, cost));
+        if applies { self.key.of(request, ipv6_prefix) } else { None }
+    }
+
     /// Whether its `match` holds, whatever its `when` and key say.
     pub(crate) fn matches(&self, request: &Attributes<'_>) -> bool {
         self.conditions.iter().all(|condition| condition.holds(request))

@@ -6,7 +6,7 @@
 //!        ▼  every part with its length before it, so that no two lists of parts read the same │
 //!   10:create-url 1:h 15:sliding_buckets …                            4:user                alice
 //!        │                                                                 │                  │
-//!        ▼  SipHash-1-3, 128 bits                                          ▼                  ▼  under the secret
+//!        ▼  SipHash, 128 bits                                              ▼                  ▼  under the secret
 //!   LimitName, kept with the policy ──────► xor ◄────── Subject ◄───── KeyName, kept ─► xor ◄─┘
 //!                                            │
 //!                                         StateId
@@ -24,6 +24,7 @@
 //! token bucket that is refilled at intervals its interval: nodes that alternated between two would be
 //! refilled by both.
 
+use crate::keyed_hash::KeyedHash;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -47,8 +48,12 @@ const STATE_BITS: u32 = 112;
 /// let secret = Secret::new([7; 32]);
 /// assert_eq!(format!("{secret:?}"), "Secret(…)"); // it shows in no log
 /// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret([u8; 32]);
+#[derive(Clone)]
+pub struct Secret {
+    bytes: [u8; 32],
+    /// Under keys that are made of them.
+    hash: KeyedHash,
+}
 
 /// What a state belongs to, besides the limit's algorithm and windows.
 ///
@@ -96,7 +101,7 @@ pub struct LimitName(pub u128);
 /// assert_ne!(KeyName::new(["user", "ip"]), KeyName::new(["ip", "user"]));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyName(u128);
+pub struct KeyName(pub u128);
 
 /// Who is counted, by a hash under the deployment's secret.
 ///
@@ -116,8 +121,14 @@ impl Secret {
     /// assert!(tidegate_store::Secret::new([1; 32]) != tidegate_store::Secret::new([2; 32]));
     /// ```
     #[must_use]
-    pub const fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+    pub fn new(bytes: [u8; 32]) -> Self {
+        let mut number = 0u8;
+        let hash = KeyedHash::new(|| {
+            number = number.wrapping_add(1);
+            let mac = signature_under(&bytes, b"tidegate keys 1", &[number]).finalize();
+            mac.into_bytes().first_chunk().copied().unwrap_or_default()
+        });
+        Self { bytes, hash }
     }
 
     /// A random secret, for a store that nobody else shares and that keeps nothing.
@@ -129,7 +140,7 @@ impl Secret {
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        Ok(Self(bytes))
+        Ok(Self::new(bytes))
     }
 
     /// The secret in a file; created with a random one, readable by its owner only, when there is none.
@@ -153,7 +164,7 @@ impl Secret {
         draft.push(format!(".{:032x}", Self::random()?.verifier()));
         let draft = Path::new(&draft);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
-        file.write_all(&secret.0)?;
+        file.write_all(&secret.bytes)?;
         file.sync_all()?;
         let linked = fs::hard_link(draft, path);
         fs::remove_file(draft)?;
@@ -174,7 +185,7 @@ impl Secret {
         // One byte more than a secret has, so that a longer file is noticed and none is read whole.
         fs::File::open(path)?.take(33).read_to_end(&mut bytes)?;
         let bytes = <[u8; 32]>::try_from(bytes);
-        bytes.map(Self).map_err(|_| {
+        bytes.map(Self::new).map_err(|_| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{}: a secret is exactly 32 bytes", path.display()),
@@ -235,16 +246,9 @@ impl Secret {
         self.signature_of(b"tidegate receipt 1", message).verify_slice(signature).is_ok()
     }
 
-    /// HMAC-SHA-256 under this secret; every purpose has its own name.
+    /// HMAC-SHA-256 under this secret.
     fn signature_of(&self, purpose: &[u8], message: &[u8]) -> Hmac<Sha256> {
-        let mut key = [0; 64];
-        for (to, byte) in key.iter_mut().zip(self.0) {
-            *to = byte;
-        }
-        let mut mac = Hmac::<Sha256>::new(&key.into());
-        mac.update(purpose);
-        mac.update(message);
-        mac
+        signature_under(&self.bytes, purpose, message)
     }
 
     /// Who is counted: attributes and their values, in the order of a rule's key.
@@ -255,7 +259,18 @@ impl Secret {
     /// ```
     #[must_use]
     pub fn subject<V: AsRef<str>>(&self, key: &[(&str, V)]) -> Subject {
-        let by = KeyName::new(key.iter().map(|(attribute, _)| *attribute));
+        self.subject_of(KeyName::new(key.iter().map(|(attribute, _)| *attribute)), key)
+    }
+
+    /// The same for whoever keeps the name of the key, which is that of its attributes.
+    ///
+    /// ```
+    /// use tidegate_store::{KeyName, Secret};
+    /// let (secret, key) = (Secret::new([7; 32]), [("user", "alice"), ("ip", "::1")]);
+    /// assert_eq!(secret.subject_of(KeyName::new(["user", "ip"]), &key), secret.subject(&key));
+    /// ```
+    #[must_use]
+    pub fn subject_of<V: AsRef<str>>(&self, by: KeyName, key: &[(&str, V)]) -> Subject {
         hashed(key, |values| self.subject_by(by, values))
     }
 
@@ -271,22 +286,41 @@ impl Secret {
     #[must_use]
     #[inline]
     pub fn subject_by(&self, by: KeyName, value: &[u8]) -> Subject {
-        let hash = SipHasher13::new_with_key(self.first_half()).hash(value).as_u128();
-        Subject(hash ^ by.0)
+        Subject(self.hash.hash(value) ^ by.0)
     }
 
-    /// The half of the secret that hashes keys.
+    /// The half that is proved.
     fn first_half(&self) -> &[u8; 16] {
-        let Self([half @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _]) = self;
+        let [half @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = &self.bytes;
         half
     }
 
     /// The half that proves the first.
     fn second_half(&self) -> &[u8; 16] {
-        let Self([_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, half @ ..]) = self;
+        let [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, half @ ..] = &self.bytes;
         half
     }
 }
+
+/// HMAC-SHA-256 under a secret; every purpose has its own name.
+fn signature_under(secret: &[u8; 32], purpose: &[u8], message: &[u8]) -> Hmac<Sha256> {
+    let mut key = [0; 64];
+    for (to, byte) in key.iter_mut().zip(secret) {
+        *to = *byte;
+    }
+    let mut mac = Hmac::<Sha256>::new(&key.into());
+    mac.update(purpose);
+    mac.update(message);
+    mac
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Secret {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

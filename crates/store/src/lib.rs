@@ -34,6 +34,7 @@
 mod clock;
 mod error;
 mod key;
+mod keyed_hash;
 mod memory;
 mod plain;
 #[cfg(feature = "redis")]

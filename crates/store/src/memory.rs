@@ -41,6 +41,7 @@ use crate::sync::{Mutex, lock};
 use blocks::Blocks;
 use bring::Asked;
 use budget::Budget;
+use known::Reading;
 use shapes::Shapes;
 use sketch::Sketch;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,9 +52,6 @@ use tidegate_core::{Ask, Cost, Decision, Limit, Now, Overflow, Plan, StateId, Ta
 const DEFAULT_BUDGET: usize = 256 << 20;
 /// Plans of a batch that are fetched ahead of being decided.
 const AHEAD: usize = 16;
-
-/// Plans of a batch are decided as of one reading of the clock.
-const NO_LATER: Option<&fn() -> Now> = None;
 
 /// States in this process's memory.
 ///
@@ -147,11 +145,13 @@ impl Memory {
     /// assert!(Memory::new(Clock::system()).take_now(&nothing).done.passes);
     /// ```
     pub fn take_now(&self, plan: &Plan<'_>) -> Answer {
-        let now = self.now_while_fetching(plan.takes());
-        match self.take_shortly(plan, now, Some(&|| self.clock.now())) {
+        let reading = self.fetch(plan.takes());
+        let answer = match self.take_shortly(plan, &reading) {
             Some(answer) => answer,
             None => self.take_any(plan, || self.clock.now()),
-        }
+        };
+        Self::remember(answer.done.passes);
+        answer
     }
 
     /// Decides one take, without async and without a plan.
@@ -164,11 +164,13 @@ impl Memory {
     /// assert_eq!(taken.decision.remaining, 14);
     /// ```
     pub fn take_one_now(&self, take: &Take<'_>) -> Taken {
-        let now = self.now_while_fetching(std::slice::from_ref(take));
-        match self.take_known(take, |now| take.ask(now), now, Some(&|| self.clock.now())) {
+        let reading = self.fetch(std::slice::from_ref(take));
+        let taken = match self.take_known(take, |now| take.ask(now), &reading) {
             Some((_, taken)) => taken,
             None => *self.take_alone(take, || self.clock.now()),
-        }
+        };
+        Self::remember(taken.decision.passes());
+        taken
     }
 
     /// Decides takes in order, each by itself, without async: what [`take_batch_now`](Self::take_batch_now) does for plans
@@ -184,12 +186,13 @@ impl Memory {
     /// ```
     pub fn take_each_now(&self, takes: &[Take<'_>]) -> Vec<Taken> {
         let now = self.clock.now();
+        let reading = Reading::<fn() -> Now>::Given(now);
         let fetch = |take: &Take<'_>| self.table.prefetch(Tag::of(take.state));
         takes.iter().take(AHEAD).for_each(fetch);
         let mut ahead = takes.iter().skip(AHEAD);
         let decide = |take: &Take<'_>| {
             ahead.next().into_iter().for_each(fetch);
-            match self.take_known(take, |now| take.ask(now), now, NO_LATER) {
+            match self.take_known(take, |now| take.ask(now), &reading) {
                 Some((_, taken)) => taken,
                 None => *self.take_alone(take, || now),
             }
@@ -208,6 +211,7 @@ impl Memory {
     /// ```
     pub fn take_batch_now(&self, plans: &[Plan<'_>]) -> Vec<Answer> {
         let now = self.clock.now();
+        let reading = Reading::<fn() -> Now>::Given(now);
         let fetch = |plan: &Plan<'_>| {
             plan.takes().iter().for_each(|take| self.table.prefetch(Tag::of(take.state)));
         };
@@ -215,7 +219,7 @@ impl Memory {
         let mut ahead = plans.iter().skip(AHEAD);
         let take = |plan: &Plan<'_>| {
             ahead.next().into_iter().for_each(fetch);
-            self.take_shortly(plan, now, NO_LATER).unwrap_or_else(|| self.take_any(plan, || now))
+            self.take_shortly(plan, &reading).unwrap_or_else(|| self.take_any(plan, || now))
         };
         plans.iter().map(take).collect()
     }

@@ -2,6 +2,7 @@
 
 use crate::verdict::{LimitReport, Verdict};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use std::cell::RefCell;
 use tidegate_core::{Algorithm, Need, Outcome, Period, Retry, Span, Timestamp};
 
 /// Which header fields are written, and how.
@@ -54,6 +55,11 @@ const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
+thread_local! {
+    /// Where fields are put together, so that no memory is asked for but that of the field itself.
+    static DRAFTS: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+}
+
 /// An integer of a structured field has at most fifteen digits.
 const MOST: u64 = 999_999_999_999_999;
 const NANOS_PER_SEC: u128 = 1_000_000_000;
@@ -86,24 +92,30 @@ impl HeaderStyle {
             Reduced::ToTightest => tightest(verdict).map(|(at, _)| at),
         };
         if self.fields {
-            let [mut policies, mut states] = [(); 2].map(|()| String::with_capacity(64));
             let told = told(verdict).filter(|(at, _)| only.is_none_or(|only| only == *at));
-            for (at, limit) in told {
-                for field in [&mut policies, &mut states] {
-                    field.push_str(if field.is_empty() { "\"" } else { ", \"" });
-                    push_name(field, verdict, at, &limit);
+            DRAFTS.with_borrow_mut(|[policies, states]| {
+                policies.clear();
+                states.clear();
+                for (at, limit) in told {
+                    push_items(policies, states, verdict, at, &limit);
                 }
-                push_policy(&mut policies, &limit);
-                push_state(&mut states, &limit);
-            }
-            append(headers, POLICY, policies);
-            append(headers, STATE, states);
+                append(headers, POLICY, policies);
+                append(headers, STATE, states);
+            });
         }
         let legacy = self.legacy.and_then(|reset| Some((reset, tightest(verdict)?.1)));
         if let Some((reset, limit)) = legacy {
-            append(headers, LEGACY_LIMIT, clamp(limit.limit.amount()).to_string());
-            append(headers, LEGACY_REMAINING, clamp(limit.decision.remaining).to_string());
-            append(headers, LEGACY_RESET, legacy_reset(&limit, reset, verdict.decided_at));
+            append(headers, LEGACY_LIMIT, clamp(limit.limit.amount()).to_string().as_bytes());
+            append(
+                headers,
+                LEGACY_REMAINING,
+                clamp(limit.decision.remaining).to_string().as_bytes(),
+            );
+            append(
+                headers,
+                LEGACY_RESET,
+                legacy_reset(&limit, reset, verdict.decided_at).as_bytes(),
+            );
         }
         if let Outcome::Deny(Retry::After(retry)) = verdict.outcome {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(retry)));
@@ -121,23 +133,18 @@ fn told(verdict: &Verdict) -> impl Iterator<Item = (usize, LimitReport<'_>)> {
 /// The name under which a client sees a limit: the rule's, and the limit's where a rule has several.
 #[must_use]
 pub fn policy_name(verdict: &Verdict, limit: &LimitReport<'_>) -> String {
-    let mut name = String::new();
     let same = |other: &LimitReport<'_>| (other.rule, other.id) == (limit.rule, limit.id);
     let at = verdict.limits().position(|other| same(&other)).unwrap_or(0);
-    push_name(&mut name, verdict, at, limit);
-    name
+    let several = is_one_of_several(verdict, at);
+    if several { format!("{}/{}", limit.rule, limit.id) } else { limit.rule.to_owned() }
 }
 
 /// Limits of one rule stand together, so a rule with several is known by its neighbours.
-fn push_name(text: &mut String, verdict: &Verdict, at: usize, limit: &LimitReport<'_>) {
+fn is_one_of_several(verdict: &Verdict, at: usize) -> bool {
     let rule =
         |at: Option<usize>| at.and_then(|at| verdict.entries.get(at)).map(|entry| entry.rule);
     let mine = rule(Some(at));
-    text.push_str(limit.rule);
-    if rule(at.checked_sub(1)) == mine || rule(at.checked_add(1)) == mine {
-        text.push('/');
-        text.push_str(limit.id);
-    }
+    rule(at.checked_sub(1)) == mine || rule(at.checked_add(1)) == mine
 }
 
 /// The limit that leaves least; of several, the one that refuses longest.
@@ -147,31 +154,45 @@ fn tightest(verdict: &Verdict) -> Option<(usize, LimitReport<'_>)> {
     })
 }
 
-/// `"burst";q=100;w=10`, behind the name: the promise.
-fn push_policy(text: &mut String, limit: &LimitReport<'_>) {
+/// `"burst";q=100;w=10`, the promise, and `"burst";r=57;t=4`: within the next t seconds no more than r.
+fn push_items(
+    policies: &mut Vec<u8>,
+    states: &mut Vec<u8>,
+    verdict: &Verdict,
+    at: usize,
+    limit: &LimitReport<'_>,
+) {
+    // The promise is always the same, so it is kept with the limit.
+    let promise = || format!("\"{}\"{}", policy_name(verdict, limit), quota(limit));
+    let kept = verdict.entries.get(at).map_or("", |entry| entry.limit.note(promise));
+    let between = if policies.is_empty() { "" } else { ", " };
+    for field in [&mut *policies, states] {
+        field.extend_from_slice(between.as_bytes());
+    }
+    policies.extend_from_slice(kept.as_bytes());
+    let name = kept.bytes().rposition(|byte| byte == b'"').and_then(|quote| kept.get(..=quote));
+    states.extend_from_slice(name.unwrap_or_default().as_bytes());
+    push_number(states, b";r=", limit.decision.remaining);
+    if let Some(span) = effective(limit) {
+        push_number(states, b";t=", seconds(span));
+    }
+}
+
+fn quota(limit: &LimitReport<'_>) -> String {
     let amount = limit.limit.amount();
     match limit.limit.period() {
         Period::Every(span) => {
             let (quota, window) = whole_seconds(amount, *span);
-            push_number(text, "\";q=", quota);
-            push_number(text, ";w=", window);
+            format!(";q={};w={}", clamp(quota), clamp(window))
         }
         // Days and months have no one length.
-        Period::Calendar(_) => push_number(text, "\";q=", amount),
+        Period::Calendar(_) => format!(";q={}", clamp(amount)),
     }
 }
 
-/// `"burst";r=57;t=4`, behind the name: within the next t seconds no more than r.
-fn push_state(text: &mut String, limit: &LimitReport<'_>) {
-    push_number(text, "\";r=", limit.decision.remaining);
-    if let Some(span) = effective(limit) {
-        push_number(text, ";t=", seconds(span));
-    }
-}
-
-fn push_number(text: &mut String, before: &str, number: u64) {
-    text.push_str(before);
-    text.push_str(itoa::Buffer::new().format(clamp(number)));
+fn push_number(text: &mut Vec<u8>, before: &[u8], number: u64) {
+    text.extend_from_slice(before);
+    text.extend_from_slice(itoa::Buffer::new().format(clamp(number)).as_bytes());
 }
 
 /// A rate per whole seconds: a window of 500 ms is told as one second of twice as much.
@@ -230,8 +251,8 @@ fn clamp(number: u64) -> u64 {
 
 /// Adds to what is there. Names were checked when the policy was read; were one not fit for a header, it
 /// would be left out rather than break the answer.
-fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    if let (false, Ok(value)) = (value.is_empty(), HeaderValue::try_from(value)) {
+fn append(headers: &mut HeaderMap, name: HeaderName, value: &[u8]) {
+    if let (false, Ok(value)) = (value.is_empty(), HeaderValue::from_bytes(value)) {
         headers.append(name, value);
     }
 }

@@ -20,7 +20,7 @@ use tidegate_core::{
     Timestamp,
 };
 use tidegate_policy::{Attributes, Count, Mode, OnLimit, ResolvedRule, Rule, RuleLimit};
-use tidegate_store::{Answer, LimitName, ReceiptId, Store, StoreError};
+use tidegate_store::{Answer, KeyName, LimitName, ReceiptId, Store, StoreError};
 
 /// What states of limits that callers name belong to. No rule is called so: a name has no slash.
 pub(super) const BY_CALLER: &str = "/take";
@@ -273,7 +273,9 @@ impl<S: Store> Limiter<S> {
         asked: &mut SmallVec<[Asked<'l>; 2]>,
     ) {
         let rule = resolved.rule;
-        let subject = self.inner.secret.subject(resolved.values.pairs());
+        let key = resolved.values.pairs();
+        let by = resolved.values.tag(|| KeyName::new(key.iter().map(|(name, _)| *name)).0);
+        let subject = self.inner.secret.subject_of(KeyName(by), key);
         let bound = self.bound(rule.mode());
         let optional =
             resolved.shadow || matches!(rule.on_limit(), OnLimit::Deprioritize | OnLimit::Flag(_));

@@ -2,7 +2,7 @@
 
 use super::Settings;
 use crate::check::Check;
-use crate::http::{grpc_refusal, refusal};
+use crate::http::{HeaderStyle, grpc_refusal, refusal};
 use crate::limiter::Limiter;
 use crate::receipt::Report;
 use crate::verdict::Verdict;
@@ -70,7 +70,7 @@ where
             return ResponseFuture::served(inner.call(request), None);
         }
         let (parts, body) = request.into_parts();
-        let gate = Gate { limiter: self.limiter.clone(), settings: Arc::clone(&self.settings) };
+        let gate = Gate { limiter: &self.limiter, settings: &self.settings };
         match gate.ask_at_once(&parts) {
             Some(Ok(verdict)) if verdict.allowed() => {
                 let (request, after) = gate.admitted(verdict, parts, body);
@@ -78,21 +78,27 @@ where
             }
             Some(Ok(verdict)) => ResponseFuture::ready(gate.refused(&verdict, &parts.headers)),
             Some(Err(refused)) => ResponseFuture::ready(refused),
-            None => ResponseFuture::waiting(gate.serve(inner, parts, body)),
+            None => {
+                let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
+                ResponseFuture::waiting(async move {
+                    let gate = Gate { limiter: &limiter, settings: &settings };
+                    gate.serve(inner, parts, body).await
+                })
+            }
         }
     }
 }
 
-/// What one request needs of the layer.
-pub(super) struct Gate<S> {
-    limiter: Limiter<S>,
-    settings: Arc<Settings>,
+/// What one request needs of the layer. Borrowed: who is served at once leaves no trace that others would have to see.
+pub(super) struct Gate<'l, S> {
+    limiter: &'l Limiter<S>,
+    settings: &'l Arc<Settings>,
 }
 
 /// What is left to do when the service has answered.
 pub(super) struct After {
     verdict: Arc<Verdict>,
-    settings: Arc<Settings>,
+    style: HeaderStyle,
     cross_origin: bool,
     /// Tells the limiter what became of a request that is counted by its outcome.
     report: Option<Tell>,
@@ -100,10 +106,10 @@ pub(super) struct After {
 
 type Tell = Box<dyn FnOnce(StatusCode) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
-impl<S: Store + 'static> Gate<S> {
+impl<S: Store + 'static> Gate<'_, S> {
     /// The long way: for requests that wait, and stores that do.
     async fn serve<T, B, C>(
-        self,
+        &self,
         mut inner: T,
         parts: Parts,
         body: B,
@@ -125,7 +131,7 @@ impl<S: Store + 'static> Gate<S> {
     }
 
     fn ask_at_once(&self, parts: &Parts) -> Option<Result<Verdict, Response<String>>> {
-        let attributes = match self.settings.attributes(&self.limiter, parts) {
+        let attributes = match self.settings.attributes(self.limiter, parts) {
             Ok(attributes) => attributes,
             Err(error) => return Some(Err(plain(StatusCode::BAD_REQUEST, &error.to_string()))),
         };
@@ -137,7 +143,7 @@ impl<S: Store + 'static> Gate<S> {
     async fn ask(&self, parts: &Parts) -> Result<Verdict, Response<String>> {
         let attributes = self
             .settings
-            .attributes(&self.limiter, parts)
+            .attributes(self.limiter, parts)
             .map_err(|error| plain(StatusCode::BAD_REQUEST, &error.to_string()))?;
         let verdict = self.limiter.admit(&self.check(&attributes, parts)).await;
         verdict.map_err(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
@@ -148,13 +154,13 @@ impl<S: Store + 'static> Gate<S> {
     }
 
     /// The request with its verdict, and what is to be done after it.
-    fn admitted<B>(self, verdict: Verdict, mut parts: Parts, body: B) -> (Request<B>, After) {
+    fn admitted<B>(&self, verdict: Verdict, mut parts: Parts, body: B) -> (Request<B>, After) {
         let verdict = Arc::new(verdict);
         let cross_origin = parts.headers.contains_key(header::ORIGIN);
         parts.extensions.insert(Arc::clone(&verdict));
-        let settings = Arc::clone(&self.settings);
+        let style = self.settings.style;
         let report = verdict.receipt().is_some().then(|| self.tell(&verdict));
-        (Request::from_parts(parts, body), After { verdict, settings, cross_origin, report })
+        (Request::from_parts(parts, body), After { verdict, style, cross_origin, report })
     }
 
     fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Response<String> {
@@ -171,15 +177,16 @@ impl<S: Store + 'static> Gate<S> {
     }
 
     /// Tells what became of the request.
-    fn tell(self, verdict: &Arc<Verdict>) -> Tell {
+    fn tell(&self, verdict: &Arc<Verdict>) -> Tell {
         let verdict = Arc::clone(verdict);
+        let (limiter, settings) = (self.limiter.clone(), Arc::clone(self.settings));
         Box::new(move |status| {
             Box::pin(async move {
                 let Some(receipt) = verdict.receipt() else { return };
-                let failed = (self.settings.failed)(status);
+                let failed = (settings.failed)(status);
                 let report = if failed { Report::Failure } else { Report::Success };
                 // A store that is gone counts it as it was taken: for the strict side.
-                let _ = self.limiter.report(receipt, report).await;
+                let _ = limiter.report(receipt, report).await;
             })
         })
     }
@@ -190,7 +197,7 @@ impl After {
     fn finish<C>(self, mut response: Response<C>) -> Response<Body<C>> {
         // A redirect is followed by another request, which will tell.
         if !response.status().is_redirection() {
-            self.settings.style.write(&self.verdict, response.headers_mut());
+            self.style.write(&self.verdict, response.headers_mut());
             expose(response.headers_mut(), self.cross_origin);
         }
         response.map(Either::Left)

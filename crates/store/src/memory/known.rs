@@ -5,7 +5,8 @@
 //!
 //! Somebody may write a state after the clock was read and before the state is. It then lies ahead by as much, which
 //! reads as more use of it, never as less: what passes would have passed anyway. What is refused is decided again, by the
-//! same state and a clock that was read after it.
+//! same state and a clock that was read after it. Whoever was refused is likely to be refused again: then the clock is
+//! read after the state in the first place.
 
 use super::Memory;
 use super::bucket::{Bucket, Locked, Read, Seen};
@@ -13,10 +14,38 @@ use super::shapes::Epoch;
 use super::table::{Candidate, Few, Tag};
 use crate::store::Answer;
 use crate::sync::spin_loop;
+use std::cell::Cell;
 use tidegate_core::{Ask, Decision, Done, Need, Now, Plan, Refused, Take, Taken};
 
 /// So often a state is read again that somebody else changes, before it is locked first and read then.
 const TRIES: u32 = 128;
+
+thread_local! {
+    /// Whether what this thread asked for last was refused.
+    static REFUSED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// As of when it is decided.
+pub(super) enum Reading<C> {
+    /// As of this, whatever comes of it: a batch has one time.
+    Given(Now),
+    /// As of this, which was read before the states were; what it refuses, as of the clock.
+    Early(Now, C),
+    /// As of the clock, when the states have been read.
+    Unread(C),
+}
+
+impl<C: Fn() -> Now> Reading<C> {
+    /// The time by which to decide about states that have been read.
+    #[inline]
+    fn now(&self, passes: impl Fn(Now) -> bool) -> Now {
+        match self {
+            Self::Given(now) => *now,
+            Self::Early(now, _) if passes(*now) => *now,
+            Self::Early(_, clock) | Self::Unread(clock) => clock(),
+        }
+    }
+}
 
 /// A state as it was read without a lock, and where.
 struct Known<'m> {
@@ -35,27 +64,35 @@ enum Unseen {
 }
 
 impl Memory {
-    /// What time it is. Meanwhile the states are on their way.
+    /// Asks for the states, and reads the clock while they are on their way, unless it is better read afterwards.
     #[inline]
-    pub(super) fn now_while_fetching(&self, takes: &[Take<'_>]) -> Now {
+    pub(super) fn fetch(&self, takes: &[Take<'_>]) -> Reading<impl Fn() -> Now> {
         takes.iter().for_each(|take| self.table.prefetch_both(Tag::of(take.state)));
-        self.clock.now()
+        let clock = || self.clock.now();
+        if REFUSED.get() { Reading::Unread(clock) } else { Reading::Early(clock(), clock) }
     }
 
-    /// A plan, if the short way leads there. It is decided as of `now`; what that refuses, as of `later`, if there is one.
+    /// Remembers how it went, for the next time.
+    #[inline]
+    pub(super) fn remember(passes: bool) {
+        REFUSED.set(!passes);
+    }
+
+    /// A plan, if the short way leads there.
     #[inline]
     pub(super) fn take_shortly(
         &self,
         plan: &Plan<'_>,
-        now: Now,
-        later: Option<&impl Fn() -> Now>,
+        reading: &Reading<impl Fn() -> Now>,
     ) -> Option<Answer> {
         let (now, done) = if let [take] = plan.takes() {
-            let (now, taken) = self.take_known(take, |now| plan.ask(take, now), now, later)?;
+            let (now, taken) = self.take_known(take, |now| plan.ask(take, now), reading)?;
             let Taken { decision, receipt } = taken;
             let passes = decision.passes();
             (now, Done { passes, decisions: decision.into(), receipts: receipt.into() })
         } else {
+            // What this refuses goes the long way.
+            let now = reading.now(|_| true);
             (now, self.take_known_together(plan, now)?)
         };
         Some(Answer { at: now.steady, done, remembered: false })
@@ -69,8 +106,7 @@ impl Memory {
         &self,
         take: &Take<'_>,
         ask: impl Fn(Now) -> Ask,
-        mut now: Now,
-        later: Option<&impl Fn() -> Now>,
+        reading: &Reading<impl Fn() -> Now>,
     ) -> Option<(Now, Taken)> {
         for _ in 0..TRIES {
             let known = match self.known(take) {
@@ -82,11 +118,7 @@ impl Memory {
                 }
             };
             let word = known.seen.entry.word;
-            if let Some(later) = later
-                && take.limit.word_passes(word, &ask(now)) == Some(false)
-            {
-                now = later();
-            }
+            let now = reading.now(|now| take.limit.word_passes(word, &ask(now)) != Some(false));
             let (next, taken) = take.limit.take_word(word, &ask(now))?;
             if next == word {
                 return Some((now, taken));

@@ -4,7 +4,7 @@
 //! So a table can have its final address from the beginning and still be as small as what is in it. The pages are
 //! advised to be huge, which spares most of the misses of the address cache that a table of a million keys has.
 //!
-//! This is the one file with `unsafe` in it. What it promises: a `Region<T>` is a slice of `T` that nobody else
+//! This is the one file that handles memory by itself. What it promises: a `Region<T>` is a slice of `T` that nobody else
 //! has, for as long as it lives.
 #![expect(unsafe_code, reason = "memory from the system, and a hint to the processor")]
 

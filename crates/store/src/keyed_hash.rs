@@ -1,0 +1,196 @@
+//! The hash of what is counted, under the secret: 128 bits that mean nothing to whoever does not have it.
+//!
+//! It is a MAC made of AES, as Pelican is (Daemen and Rijmen, 2005): four rounds between blocks, ten after the last.
+//!
+//! ```text
+//!   length ──⊕── 4 rounds ──⊕── 4 rounds ──⊕── … ──⊕── 10 rounds ──► 128 bits
+//!            │              │              │       │
+//!         whitening      block 0        block 1   last block
+//! ```
+//!
+//! The last block is the last sixteen bytes, whether or not some of them were in the block before; of a shorter value it
+//! is what can be read from both ends. With the length before it, that is injective, and no byte is copied.
+//!
+//! Processors have an instruction for a round, which makes it three times as fast as `SipHash` for a short key. It is asked
+//! for here and not by way of the crate, which takes its blocks from memory: to put a key there and to read it back at once
+//! takes longer than to hash it. Where there is no such instruction, the crate does the same.
+
+/// Sixteen bytes, as two numbers.
+type Block = [u64; 2];
+
+/// What the hash is keyed with: more than AES has, since no round key is derived from another.
+#[derive(Clone)]
+pub(crate) struct KeyedHash {
+    whitening: Block,
+    rounds: [Block; 10],
+}
+
+/// Rounds between two blocks.
+const BETWEEN: usize = 4;
+
+impl KeyedHash {
+    /// Keyed with bytes that look random.
+    pub(crate) fn new(mut key: impl FnMut() -> [u8; 16]) -> Self {
+        Self { whitening: two_words(&key()), rounds: std::array::from_fn(|_| two_words(&key())) }
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, value: &[u8]) -> u128 {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("aes") {
+            #[expect(unsafe_code, reason = "instructions that not every processor has")]
+            // SAFETY: this one has been asked whether it has them.
+            return unsafe { self.hash_by_instructions(value) };
+        }
+        self.hash_anywhere(value)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "aes,sse2")]
+    fn hash_by_instructions(&self, value: &[u8]) -> u128 {
+        use std::arch::x86_64::{
+            _mm_aesenc_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_unpackhi_epi64, _mm_xor_si128,
+        };
+        let hash = self.hash_with(
+            value,
+            |[low, high]| _mm_set_epi64x(high.cast_signed(), low.cast_signed()),
+            |state, block| _mm_xor_si128(state, block),
+            |state, key| _mm_aesenc_si128(state, key),
+        );
+        let [low, high] = [hash, _mm_unpackhi_epi64(hash, hash)]
+            .map(|half| u128::from(_mm_cvtsi128_si64(half).cast_unsigned()));
+        high << 64 | low
+    }
+
+    fn hash_anywhere(&self, value: &[u8]) -> u128 {
+        let bytes = |[low, high]: Block| u128::from(high) << 64 | u128::from(low);
+        self.hash_with(
+            value,
+            bytes,
+            |state, block| state ^ block,
+            |state, key| {
+                let mut state = state.to_le_bytes().into();
+                aes::hazmat::cipher_round(&mut state, &key.to_le_bytes().into());
+                u128::from_le_bytes(state.into())
+            },
+        )
+    }
+
+    /// The hash, by whatever knows what a round is.
+    #[inline(always)] // or its parts could not use the instructions that its caller may
+    fn hash_with<S: Copy>(
+        &self,
+        value: &[u8],
+        load: impl Fn(Block) -> S,
+        mix: impl Fn(S, S) -> S,
+        round: impl Fn(S, S) -> S,
+    ) -> S {
+        let rounds = |state: S, most| {
+            self.rounds.iter().take(most).fold(state, |s, key| round(s, load(*key)))
+        };
+        let length = [u64::try_from(value.len()).unwrap_or(u64::MAX), 0];
+        let first = rounds(mix(load(self.whitening), load(length)), BETWEEN);
+        let before_last = value.get(..value.len().saturating_sub(1)).unwrap_or_default();
+        let (blocks, _) = before_last.as_chunks::<16>();
+        let state = blocks
+            .iter()
+            .fold(first, |state, block| rounds(mix(state, load(two_words(block))), BETWEEN));
+        rounds(mix(state, load(last_block(value))), self.rounds.len())
+    }
+}
+
+fn two_words(bytes: &[u8; 16]) -> Block {
+    let word = |half: Option<&[u8; 8]>| half.map_or(0, |half| u64::from_le_bytes(*half));
+    [word(bytes.first_chunk()), word(bytes.last_chunk())]
+}
+
+/// The last sixteen bytes. Of fewer: from both ends, which says everything to whoever knows how many they are.
+#[inline(always)] // as above
+fn last_block(value: &[u8]) -> Block {
+    if let Some(last) = value.last_chunk::<16>() {
+        two_words(last)
+    } else if let (Some(first), Some(last)) = (value.first_chunk::<8>(), value.last_chunk::<8>()) {
+        [u64::from_le_bytes(*first), u64::from_le_bytes(*last)]
+    } else if let (Some(first), Some(last)) = (value.first_chunk::<4>(), value.last_chunk::<4>()) {
+        [u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into()]
+    } else {
+        [value.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)), 0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn keyed(seed: u64) -> KeyedHash {
+        let mut state = seed;
+        let mut next = move || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (u128::from(state) << 64 | u128::from(state ^ state >> 29)).to_le_bytes()
+        };
+        KeyedHash::new(&mut next)
+    }
+
+    /// The name of a state is the same on every processor, or nodes would not share it.
+    #[test]
+    fn processors_agree() {
+        let hash = keyed(7);
+        let bytes: Vec<u8> = (0u8..=255).collect();
+        for length in 0..bytes.len() {
+            let value = &bytes[..length];
+            assert_eq!(hash.hash(value), hash.hash_anywhere(value), "{length} bytes");
+        }
+    }
+
+    /// Of AES itself the crate is sure; that it is put together as the picture says, this is.
+    #[test]
+    fn it_is_what_the_picture_says() {
+        let hash = keyed(1);
+        let word = |[low, high]: Block| u128::from(high) << 64 | u128::from(low);
+        let rounds = |state: u128, most: usize| {
+            hash.rounds[..most].iter().fold(state, |state, key| {
+                let mut block = state.to_le_bytes().into();
+                aes::hazmat::cipher_round(&mut block, &word(*key).to_le_bytes().into());
+                u128::from_le_bytes(block.into())
+            })
+        };
+        let value = b"abcdefghijklmnopqrstuvwxyz";
+        let block = |from: usize| u128::from_le_bytes(value[from..from + 16].try_into().unwrap());
+        let state = rounds(word(hash.whitening) ^ 26, 4);
+        let state = rounds(state ^ block(0), 4);
+        assert_eq!(hash.hash(value), rounds(state ^ block(10), 10));
+        let short = rounds(word(hash.whitening) ^ 3, 4);
+        assert_eq!(hash.hash(b"abc"), rounds(short ^ 0x0061_6263, 10));
+    }
+
+    #[test]
+    fn values_that_look_alike_differ() {
+        let hash = keyed(3);
+        let mut values: Vec<Vec<u8>> = (0..70).map(|length| vec![0; length]).collect();
+        for length in 1..70 {
+            for at in 0..length {
+                let mut value = vec![0; length];
+                value[at] = 1;
+                values.push(value);
+            }
+        }
+        let hashes: HashSet<u128> = values.iter().map(|value| hash.hash(value)).collect();
+        assert_eq!(hashes.len(), values.len());
+    }
+
+    proptest! {
+        #[test]
+        fn every_bit_counts(seed: u64, value in prop::collection::vec(any::<u8>(), 1..80), at: usize, bit in 0u32..8) {
+            let mut other = value.clone();
+            let at = at % value.len();
+            other[at] ^= 1 << bit;
+            let hash = keyed(seed);
+            let differing = (hash.hash(&value) ^ hash.hash(&other)).count_ones();
+            // Half of 128 bits, by chance; less than 24 once in 10^13.
+            prop_assert!((24..=104).contains(&differing), "{differing} bits");
+            prop_assert_ne!(hash.hash(&value), keyed(seed ^ 1).hash(&value));
+        }
+    }
+}
