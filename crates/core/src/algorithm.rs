@@ -41,6 +41,8 @@ pub mod sliding_log;
 pub mod sliding_weighted;
 pub mod token_bucket;
 
+pub use short::Ready;
+
 use crate::decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
 use crate::limit::Limit;
 use crate::state::{Receipt, State, Written};

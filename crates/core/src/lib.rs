@@ -46,7 +46,7 @@ mod state;
 mod time;
 mod varint;
 
-pub use algorithm::Taken;
+pub use algorithm::{Ready, Taken};
 pub use calendar::{Calendar, CalendarError};
 pub use decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
 pub use few::Few;

@@ -388,6 +388,24 @@ impl<'l> Take<'l> {
         }
     }
 
+    /// Whether another take differs from this one by its state alone.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let [a, b] = [1, 2].map(|state| Take::new(StateId(state), &limit, Cost::ONE));
+    /// assert!(a.asks_the_same(&b));
+    /// assert!(!a.asks_the_same(&Take { cost: Cost::new(2), ..b }));
+    /// ```
+    #[must_use]
+    pub fn asks_the_same(&self, other: &Take<'_>) -> bool {
+        let Self { state: _, limit, cost, need, bound, refused, freshness, overflow } = *self;
+        core::ptr::eq(limit, other.limit)
+            && (cost, bound) == (other.cost, other.bound)
+            && (need, refused) == (other.need, other.refused)
+            && (freshness, overflow) == (other.freshness, other.overflow)
+    }
+
     /// The question that it asks by itself, for a caller that cannot wait.
     ///
     /// ```

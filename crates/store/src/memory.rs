@@ -165,7 +165,9 @@ impl Memory {
     /// ```
     pub fn take_one_now(&self, take: &Take<'_>) -> Taken {
         let reading = self.fetch(std::slice::from_ref(take));
-        let taken = match self.take_known(take, |now| take.ask(now), &reading) {
+        let ready = |now| take.limit.ready(&take.ask(now));
+        let known = self.shapes.number(take.limit);
+        let taken = match known.and_then(|shape| self.take_known(take, shape, ready, &reading)) {
             Some((_, taken)) => taken,
             None => *self.take_alone(take, || self.clock.now()),
         };
@@ -186,18 +188,26 @@ impl Memory {
     /// ```
     pub fn take_each_now(&self, takes: &[Take<'_>]) -> Vec<Taken> {
         let now = self.clock.now();
-        let reading = Reading::<fn() -> Now>::Given(now);
         let fetch = |take: &Take<'_>| self.table.prefetch(Tag::of(take.state));
         takes.iter().take(AHEAD).for_each(fetch);
         let mut ahead = takes.iter().skip(AHEAD);
-        let decide = |take: &Take<'_>| {
-            ahead.next().into_iter().for_each(fetch);
-            match self.take_known(take, |now| take.ask(now), &reading) {
-                Some((_, taken)) => taken,
-                None => *self.take_alone(take, || now),
+        let mut taken = Vec::with_capacity(takes.len());
+        // Takes that ask for the same have most of the arithmetic in common.
+        for run in takes.chunk_by(Take::asks_the_same) {
+            let ready = run.first().and_then(|take| take.limit.ready(&take.ask(now)));
+            let known = run.first().and_then(|take| self.shapes.number(take.limit));
+            for take in run {
+                ahead.next().into_iter().for_each(fetch);
+                let short = known.and_then(|shape| {
+                    self.take_known(take, shape, |_| ready, &Reading::<fn() -> Now>::Given(now))
+                });
+                taken.push(match short {
+                    Some((_, taken)) => taken,
+                    None => *self.take_alone(take, || now),
+                });
             }
-        };
-        takes.iter().map(decide).collect()
+        }
+        taken
     }
 
     /// Decides plans in order, without async. They are decided as of one reading of the clock, and what they need is

@@ -65,14 +65,6 @@ pub(crate) struct Shape {
     packed: Packed,
 }
 
-/// The window of an instant, what is used in it, and how long it lasts yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Glance {
-    pub(crate) number: u64,
-    pub(crate) used: u64,
-    pub(crate) left: Span,
-}
-
 /// How time is cut.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Windows {
@@ -123,19 +115,23 @@ impl Shape {
         }
     }
 
-    /// What a word of this very shape says at an instant; `None` unless windows follow each other from the epoch, and
-    /// where the word is of a window to come.
+    /// The window of an instant, and how long it lasts yet; `None` unless windows follow each other from the epoch.
     #[inline]
-    pub(crate) fn glance(&self, word: u64, now: Timestamp) -> Option<Glance> {
+    pub(crate) fn number_and_left(&self, now: Timestamp) -> Option<(u64, Span)> {
         let Windows::Epoch(ratio) = &self.windows else { return None };
         let (number, passed) = ratio.floor_and_rest(now.as_nanos());
-        let left = Span::from_nanos(ratio.den().saturating_sub(passed));
-        let mut used = self.packed.count(word);
-        if used > 0 {
-            let written = self.packed.number(word, number).filter(|written| *written <= number)?;
-            used = if written == number { used } else { 0 };
+        Some((number, Span::from_nanos(ratio.den().saturating_sub(passed))))
+    }
+
+    /// What is used in a window, by a word of this very shape; `None` where it is of a window to come.
+    #[inline]
+    pub(crate) fn used_by(&self, word: u64, number: u64) -> Option<u64> {
+        let used = self.packed.count(word);
+        if used == 0 {
+            return Some(0);
         }
-        Some(Glance { number, used, left })
+        let written = self.packed.number(word, number).filter(|written| *written <= number)?;
+        Some(if written == number { used } else { 0 })
     }
 
     /// The word for a window in which so much is used.

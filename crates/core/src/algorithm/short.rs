@@ -6,7 +6,7 @@
 //! tests below send a million takes both ways.
 
 use super::drain::Drain;
-use super::fixed_window::{self, Glance};
+use super::fixed_window;
 use super::{Shape, Taken, token_bucket};
 use crate::decision::{Ask, Bound, Decision, Outcome, Retry};
 use crate::limit::Limit;
@@ -44,9 +44,76 @@ impl Limit {
     #[must_use]
     #[inline(always)] // its answer is large, and most of it is known where it is asked for
     pub fn take_word(&self, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
-        let Count { counter, mark, used, weight } = self.count(word, ask)?;
-        let plain = self.room(Bound::Plain);
-        let at_most = plain.checked_sub(weight)?;
+        self.ready(ask)?.take(word)
+    }
+
+    /// What takes of one cost at one instant have in common, whatever their states. `None` where only
+    /// [`take`](Self::take) leads on.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let ask = Ask::new(Timestamp::from_nanos(7), Cost::new(15));
+    /// let ready = limit.ready(&ask).unwrap();
+    /// assert_eq!(ready.take(0), limit.take_word(0, &ask));
+    /// ```
+    #[must_use]
+    #[inline(always)] // as above
+    pub fn ready(&self, ask: &Ask) -> Option<Ready<'_>> {
+        if ask.bound != Bound::Plain || ask.now.as_nanos() >= EARLY {
+            return None;
+        }
+        let (counter, mark, weight) = match &self.shape {
+            Shape::TokenBucket(token_bucket::Shape(drain)) => {
+                let (tick, rest) = drain.tick_and_rest(ask.now)?;
+                (Counter::Tokens { drain, rest }, tick, drain.ticks_of(ask.cost.get())?)
+            }
+            Shape::FixedWindow(shape) => {
+                let (number, left) = shape.number_and_left(ask.now)?;
+                (Counter::Hits { shape, left }, number, ask.cost.get())
+            }
+            Shape::Unlimited
+            | Shape::Blocked
+            | Shape::SlidingLog(_)
+            | Shape::SlidingBuckets(_)
+            | Shape::SlidingWeighted(_)
+            | Shape::LeakyBucket(_) => return None,
+        };
+        let room = self.room(Bound::Plain);
+        let at_most = room.checked_sub(weight)?;
+        Some(Ready { counter, mark, weight, room, at_most })
+    }
+}
+
+/// What takes of one cost under one limit at one instant have in common. See [`Limit::ready`].
+#[derive(Clone, Copy, Debug)]
+pub struct Ready<'l> {
+    counter: Counter<'l>,
+    /// Where a take is counted: the tick of now, or the window's number.
+    mark: u64,
+    /// What is taken, in the measure of the limit.
+    weight: u64,
+    /// What there is.
+    room: u64,
+    /// What may be used before.
+    at_most: u64,
+}
+
+impl Ready<'_> {
+    /// Takes on a state of this word; see [`Limit::take_word`].
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let ready = limit.ready(&Ask::new(Timestamp::from_nanos(7), Cost::new(15))).unwrap();
+    /// let (word, taken) = ready.take(0).unwrap();
+    /// assert!(taken.decision.passes() && !ready.take(word).unwrap().1.decision.passes());
+    /// ```
+    #[must_use]
+    #[inline(always)] // as above
+    pub fn take(&self, word: u64) -> Option<(u64, Taken)> {
+        let Self { counter, mark, weight, room, at_most } = *self;
+        let used = counter.used(word, mark)?;
         let passes = used <= at_most;
         let outcome = if passes {
             Outcome::Allow
@@ -60,71 +127,28 @@ impl Limit {
         let decision = Decision {
             outcome,
             over: false,
-            remaining: counter.units(plain.saturating_sub(used)),
+            remaining: counter.units(room.saturating_sub(used)),
             reset: Some(counter.until(used, 0)),
         };
         Some((word, Taken { decision, receipt: passes.then_some(Receipt { mark, weight }) }))
     }
 
-    /// Whether a take would pass on such a word, for less than [`take_word`](Self::take_word) costs; `None` where that
-    /// would be.
+    /// Whether a take would pass, for less than [`take`](Self::take) costs. What cannot be told does not.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
     /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let ask = Ask::new(Timestamp::from_nanos(7), Cost::new(15));
-    /// assert_eq!(limit.word_passes(0, &ask), Some(true));
-    /// let (word, _) = limit.take_word(0, &ask).unwrap();
-    /// assert_eq!(limit.word_passes(word, &ask), Some(false));
+    /// assert!(limit.ready(&Ask::new(Timestamp::from_nanos(7), Cost::new(15))).unwrap().passes(0));
     /// ```
     #[must_use]
     #[inline]
-    pub fn word_passes(&self, word: u64, ask: &Ask) -> Option<bool> {
-        let Count { used, weight, .. } = self.count(word, ask)?;
-        Some(used <= self.room(Bound::Plain).checked_sub(weight)?)
-    }
-
-    /// What a word says at an instant, and what is asked for, in the measure of the limit.
-    #[inline(always)] // as above
-    fn count(&self, word: u64, ask: &Ask) -> Option<Count<'_>> {
-        if ask.bound != Bound::Plain || ask.now.as_nanos() >= EARLY {
-            return None;
-        }
-        match &self.shape {
-            Shape::TokenBucket(token_bucket::Shape(drain)) => {
-                let (tick, rest) = drain.tick_and_rest(ask.now)?;
-                let used = word.saturating_sub(tick);
-                if used > drain.highest() {
-                    return None; // a clock was put back
-                }
-                let weight = drain.ticks_of(ask.cost.get())?;
-                Some(Count { counter: Counter::Tokens { drain, rest }, mark: tick, used, weight })
-            }
-            Shape::FixedWindow(shape) => {
-                let Glance { number, used, left } = shape.glance(word, ask.now)?;
-                let weight = ask.cost.get();
-                Some(Count { counter: Counter::Hits { shape, left }, mark: number, used, weight })
-            }
-            Shape::Unlimited
-            | Shape::Blocked
-            | Shape::SlidingLog(_)
-            | Shape::SlidingBuckets(_)
-            | Shape::SlidingWeighted(_)
-            | Shape::LeakyBucket(_) => None,
-        }
+    pub fn passes(&self, word: u64) -> bool {
+        self.counter.used(word, self.mark).is_some_and(|used| used <= self.at_most)
     }
 }
 
-/// What is used of a limit, and what is asked for.
-struct Count<'l> {
-    counter: Counter<'l>,
-    /// Where a take is counted: the tick of now, or the window's number.
-    mark: u64,
-    used: u64,
-    weight: u64,
-}
-
-/// What counts it, and at which instant.
+/// What counts, and at which instant.
+#[derive(Clone, Copy, Debug)]
 enum Counter<'l> {
     Tokens {
         drain: &'l Drain,
@@ -139,6 +163,18 @@ enum Counter<'l> {
 }
 
 impl Counter<'_> {
+    /// How much of the limit is used, by this word; `None` where a clock was put back since it was written.
+    #[inline(always)] // as above
+    fn used(&self, word: u64, mark: u64) -> Option<u64> {
+        match self {
+            Self::Tokens { drain, .. } => {
+                let used = word.saturating_sub(mark);
+                (used <= drain.highest()).then_some(used)
+            }
+            Self::Hits { shape, .. } => shape.used_by(word, mark),
+        }
+    }
+
     /// How long until no more than `at_most` of what is used is.
     #[inline(always)] // as above
     fn until(&self, used: u64, at_most: u64) -> Span {
@@ -219,7 +255,8 @@ mod tests {
                 now = if back && shift > 40 { now.saturating_sub(gap) } else { now.saturating_add(gap) };
                 let ask = Ask::new(Timestamp::from_nanos(now), Cost::new(cost));
                 let ask = if headroom && cost % 8 == 0 { ask.bounded(Bound::Headroom) } else { ask };
-                let passes = limit.word_passes(short.state.word(), &ask);
+                let passes = limit.ready(&ask).filter(|ready| ready.take(short.state.word()).is_some())
+                    .map(|ready| ready.passes(short.state.word()));
                 let taken = limit.take(&mut short, &ask);
                 prop_assert_eq!(taken, limit.take_long(&mut long, &ask));
                 prop_assert!(passes.is_none_or(|passes| passes == taken.decision.passes()));

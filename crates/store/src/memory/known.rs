@@ -10,12 +10,12 @@
 
 use super::Memory;
 use super::bucket::{Bucket, Locked, Read, Seen};
-use super::shapes::Epoch;
+use super::shapes::{Epoch, Number};
 use super::table::{Candidate, Few, Tag};
 use crate::store::Answer;
 use crate::sync::spin_loop;
 use std::cell::Cell;
-use tidegate_core::{Ask, Decision, Done, Need, Now, Plan, Refused, Take, Taken};
+use tidegate_core::{Decision, Done, Need, Now, Plan, Ready, Refused, Take, Taken};
 
 /// So often a state is read again that somebody else changes, before it is locked first and read then.
 const TRIES: u32 = 128;
@@ -36,13 +36,29 @@ pub(super) enum Reading<C> {
 }
 
 impl<C: Fn() -> Now> Reading<C> {
-    /// The time by which to decide about states that have been read.
-    #[inline]
-    fn now(&self, passes: impl Fn(Now) -> bool) -> Now {
-        match self {
+    /// The time by which to decide about a state of this word, and what is ready for then.
+    #[inline(always)] // or what is ready is copied from place to place
+    fn now<'l>(
+        &self,
+        word: u64,
+        ready: impl Fn(Now) -> Option<Ready<'l>>,
+    ) -> Option<(Now, Ready<'l>)> {
+        let now = match self {
             Self::Given(now) => *now,
-            Self::Early(now, _) if passes(*now) => *now,
-            Self::Early(_, clock) | Self::Unread(clock) => clock(),
+            Self::Early(now, clock) => match ready(*now) {
+                Some(ready) if ready.passes(word) => return Some((*now, ready)),
+                Some(_) | None => clock(),
+            },
+            Self::Unread(clock) => clock(),
+        };
+        Some((now, ready(now)?))
+    }
+
+    /// The time by which to decide about several; what it refuses goes the long way.
+    fn first(&self) -> Now {
+        match self {
+            Self::Given(now) | Self::Early(now, _) => *now,
+            Self::Unread(clock) => clock(),
         }
     }
 }
@@ -86,13 +102,14 @@ impl Memory {
         reading: &Reading<impl Fn() -> Now>,
     ) -> Option<Answer> {
         let (now, done) = if let [take] = plan.takes() {
-            let (now, taken) = self.take_known(take, |now| plan.ask(take, now), reading)?;
+            let shape = self.shapes.number(take.limit)?;
+            let ready = |now| take.limit.ready(&plan.ask(take, now));
+            let (now, taken) = self.take_known(take, shape, ready, reading)?;
             let Taken { decision, receipt } = taken;
             let passes = decision.passes();
             (now, Done { passes, decisions: decision.into(), receipts: receipt.into() })
         } else {
-            // What this refuses goes the long way.
-            let now = reading.now(|_| true);
+            let now = reading.first();
             (now, self.take_known_together(plan, now)?)
         };
         Some(Answer { at: now.steady, done, remembered: false })
@@ -102,14 +119,15 @@ impl Memory {
     /// into each other's way. Otherwise its bucket is locked; and if the state still is what was read, what became of
     /// it is written. `None` when anything is unusual, and nothing was done.
     #[inline(always)] // or the answer is copied from place to place, which takes as long as the rest
-    pub(super) fn take_known(
+    pub(super) fn take_known<'l>(
         &self,
         take: &Take<'_>,
-        ask: impl Fn(Now) -> Ask,
+        shape: Number,
+        ready: impl Fn(Now) -> Option<Ready<'l>>,
         reading: &Reading<impl Fn() -> Now>,
     ) -> Option<(Now, Taken)> {
         for _ in 0..TRIES {
-            let known = match self.known(take) {
+            let known = match self.known(take, shape) {
                 Ok(known) => known,
                 Err(Unseen::Unusual) => return None,
                 Err(Unseen::Busy) => {
@@ -118,8 +136,8 @@ impl Memory {
                 }
             };
             let word = known.seen.entry.word;
-            let now = reading.now(|now| take.limit.word_passes(word, &ask(now)) != Some(false));
-            let (next, taken) = take.limit.take_word(word, &ask(now))?;
+            let (now, ready) = reading.now(word, &ready)?;
+            let (next, taken) = ready.take(word)?;
             if next == word {
                 return Some((now, taken));
             }
@@ -148,7 +166,7 @@ impl Memory {
     pub(super) fn take_known_together(&self, plan: &Plan<'_>, now: Now) -> Option<Done> {
         let mut decided: Few<(Known<'_>, u64, Taken)> = Few::new();
         for take in plan.takes() {
-            let known = self.known(take).ok()?;
+            let known = self.known(take, self.shapes.number(take.limit)?).ok()?;
             let (next, taken) =
                 take.limit.take_word(known.seen.entry.word, &plan.ask(take, now))?;
             // How the others stand then is for the long way to say.
@@ -184,11 +202,10 @@ impl Memory {
 
     /// Reads a state without a lock.
     #[inline(always)] // as above
-    fn known(&self, take: &Take<'_>) -> Result<Known<'_>, Unseen> {
+    fn known(&self, take: &Take<'_>, shape: Number) -> Result<Known<'_>, Unseen> {
         if (take.need, take.refused) != (Need::Required, Refused::Free) {
             return Err(Unseen::Unusual);
         }
-        let shape = self.shapes.number(take.limit).ok_or(Unseen::Unusual)?;
         let (candidate, bucket, read) = self.table.read(Tag::of(take.state));
         let seen = match read {
             Read::Found(seen) => seen,
