@@ -30,10 +30,14 @@ cluster: ## Start three servers on a Redis Cluster behind HAProxy, to play with 
 simulate: ## See the six algorithms at work on one trace of requests
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
 
+# What follows the tests uses what was built for them: asked for in another way, half of the libraries would be built again.
+BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug
+TESTED := --workspace --features tidegate-store/testing,tidegate-store/redis,tidegate/tower
+
 test: deps ## Everything that must hold: unit tests, laws, timelines, examples, real servers, mutants
-	TIDEGATE="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/tidegate" $(CARGO) test --workspace --features tidegate-store/testing,tidegate-store/redis,tidegate/tower --quiet
-	$(CARGO) test -p tidegate-store --features shuttle --test shuttle --quiet
-	$(MAKE) --no-print-directory mutants
+	TIDEGATE="$(BUILT)/tidegate" $(CARGO) test $(TESTED) --quiet
+	$(CARGO) test $(TESTED),tidegate-store/shuttle --test shuttle --quiet
+	"$(BUILT)/lab" mutants
 
 deps: $(VALKEY) $(ENVOY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, Envoy, Redis clients, jsonschema, schemathesis, curl, nginx, caddy, haproxy
 	@command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl; }
@@ -105,7 +109,7 @@ fuzz: ## Bytes that nobody would think of: RESP, policies, headers (10 minutes; 
 lint: ## Formatting, lints, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
-	$(CARGO) clippy -p tidegate-lab --test faults --quiet -- -D warnings
+	$(CARGO) clippy --workspace --all-features --test faults --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (30 minutes)

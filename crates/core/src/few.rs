@@ -1,8 +1,8 @@
-//! A list that mostly has one element: most requests meet one limit, and their answer needs no memory of its own.
+//! A list that mostly has an element or two: most requests meet as many limits, and their answer needs no memory of its own.
 
 use core::ops::{Deref, DerefMut};
 
-/// A list whose single element stands in the list itself.
+/// A list of which up to two elements stand in the list itself.
 ///
 /// ```
 /// use tidegate_core::Few;
@@ -14,6 +14,8 @@ use core::ops::{Deref, DerefMut};
 pub enum Few<T> {
     /// One element.
     One(T),
+    /// Two elements.
+    Two([T; 2]),
     /// Any number of elements.
     Many(Vec<T>),
 }
@@ -25,6 +27,7 @@ impl<T> Deref for Few<T> {
     fn deref(&self) -> &[T] {
         match self {
             Self::One(one) => core::slice::from_ref(one),
+            Self::Two(two) => two,
             Self::Many(many) => many,
         }
     }
@@ -35,6 +38,7 @@ impl<T> DerefMut for Few<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Self::One(one) => core::slice::from_mut(one),
+            Self::Two(two) => two,
             Self::Many(many) => many,
         }
     }
@@ -54,14 +58,13 @@ impl<T> From<Vec<T>> for Few<T> {
 }
 
 impl<T> FromIterator<T> for Few<T> {
+    #[inline]
     fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Self {
         let mut elements = elements.into_iter();
-        match (elements.next(), elements.next()) {
-            (Some(one), None) => Self::One(one),
-            (first, second) => {
-                Self::Many(first.into_iter().chain(second).chain(elements).collect())
-            }
-        }
+        let Some(first) = elements.next() else { return Self::Many(vec![]) };
+        let Some(second) = elements.next() else { return Self::One(first) };
+        let Some(third) = elements.next() else { return Self::Two([first, second]) };
+        Self::Many([first, second, third].into_iter().chain(elements).collect())
     }
 }
 
@@ -81,14 +84,18 @@ impl<T: PartialEq, const N: usize> PartialEq<[T; N]> for Few<T> {
 
 impl<T> IntoIterator for Few<T> {
     type Item = T;
-    type IntoIter = core::iter::Chain<core::option::IntoIter<T>, std::vec::IntoIter<T>>;
+    type IntoIter = core::iter::Chain<
+        core::iter::Flatten<core::array::IntoIter<Option<T>, 2>>,
+        std::vec::IntoIter<T>,
+    >;
 
     fn into_iter(self) -> Self::IntoIter {
-        let (one, many) = match self {
-            Self::One(one) => (Some(one), vec![]),
-            Self::Many(many) => (None, many),
+        let (few, many) = match self {
+            Self::One(one) => ([Some(one), None], vec![]),
+            Self::Two([one, two]) => ([Some(one), Some(two)], vec![]),
+            Self::Many(many) => ([None, None], many),
         };
-        one.into_iter().chain(many)
+        few.into_iter().flatten().chain(many)
     }
 }
 
@@ -107,9 +114,9 @@ mod tests {
 
     #[test]
     fn it_is_the_list_it_was_made_of() {
-        for length in 0..4 {
+        for length in 0..6 {
             let few: Few<usize> = (0..length).collect();
-            assert_eq!(matches!(few, Few::One(_)), length == 1);
+            assert_eq!(matches!(few, Few::Many(_)), !(1..=2).contains(&length));
             assert!(few.iter().copied().eq(0..length));
             assert!(few.clone().into_iter().eq(0..length));
             assert_eq!(few, Few::from((0..length).collect::<Vec<_>>()));

@@ -10,7 +10,7 @@
 
 use crate::address::parse_address;
 use crate::document::is_obeyed;
-use crate::path::{NormalPath, PathError, without_query};
+use crate::path::{NormalPath, PathError};
 use std::borrow::Cow;
 use std::net::IpAddr;
 
@@ -84,12 +84,12 @@ impl<'a> Attributes<'a> {
 
     /// What a request line tells.
     pub(crate) fn of(method_text: &'a str, target: &'a str) -> Result<Self, AttributeError> {
-        let path_text = without_query(target);
-        let method_text = Some(method_text).filter(|text| !text.is_empty());
-        let path_text = Some(path_text).filter(|text| !text.is_empty());
+        let [method_text, target] =
+            [method_text, target].map(|text| Some(text).filter(|text| !text.is_empty()));
+        let target = target.filter(|target| !target.starts_with(['?', '#']));
         Ok(Self {
             method: method_text.map(|text| method(text.into())).transpose()?,
-            path: path_text.map(NormalPath::new).transpose()?,
+            path: target.map(NormalPath::new).transpose()?,
             ..Self::default()
         })
     }

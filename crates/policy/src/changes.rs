@@ -15,7 +15,6 @@ use crate::key::KeyValues;
 use crate::overrides::{OverrideError, Overrides, spelled};
 use crate::policy::{Origin, Policy};
 use crate::rule::Rule;
-use smallvec::SmallVec;
 use std::collections::HashMap;
 use tidegate_core::Timestamp;
 
@@ -81,7 +80,7 @@ pub struct Resolved<'p> {
     /// The request named a tier that there is not.
     pub unknown_tier: bool,
     /// The rules, in the order of the file.
-    pub rules: SmallVec<[ResolvedRule<'p>; 2]>,
+    pub rules: Vec<ResolvedRule<'p>>,
 }
 
 /// A rule that applies to a request, and what it allows.
@@ -236,11 +235,26 @@ impl Policy {
         request: &'p Attributes<'_>,
         cost: u64,
     ) -> Resolved<'p> {
+        let mut rules = Vec::new();
+        let (tier, unknown_tier) =
+            self.resolve_each(changes, request, cost, |resolved| rules.push(resolved));
+        Resolved { tier, unknown_tier, rules }
+    }
+
+    /// The same, rule by rule, for whoever does not want to keep them: the tier, and whether the request named one that there
+    /// is not.
+    pub fn resolve_each<'p>(
+        &'p self,
+        changes: &'p Changes,
+        request: &'p Attributes<'_>,
+        cost: u64,
+        mut each: impl FnMut(ResolvedRule<'p>),
+    ) -> (Option<&'p str>, bool) {
         let (tier, unknown_tier) = self.tier_of(changes, request);
         let enabled = |number: usize| {
             self.rules.get(number).is_some_and(|rule| self.is_enabled(changes, rule))
         };
-        let resolved = |(number, rule, values): (usize, &'p Rule, KeyValues<'p>)| {
+        for (number, rule, values) in self.applying_if(request, cost, enabled) {
             let change = changes.of(rule);
             let (allowance, origin) = match change.and_then(|change| change.overrides.find(&values))
             {
@@ -248,10 +262,9 @@ impl Policy {
                 None => rule.allowance_of(&values, tier),
             };
             let shadow = self.is_shadow(changes, rule);
-            ResolvedRule { number, rule, values, allowance, origin, shadow }
-        };
-        let rules = self.applying_if(request, cost, enabled).map(resolved).collect();
-        Resolved { tier, unknown_tier, rules }
+            each(ResolvedRule { number, rule, values, allowance, origin, shadow });
+        }
+        (tier, unknown_tier)
     }
 
     /// Whether a rule is switched on, by hand or by its file.

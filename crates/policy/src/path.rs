@@ -179,7 +179,7 @@ impl DoubleEndedIterator for Segments<'_> {
 }
 
 /// A target up to its query or fragment.
-pub(crate) fn without_query(target: &str) -> &str {
+fn without_query(target: &str) -> &str {
     let end = target.bytes().position(|byte| matches!(byte, b'?' | b'#'));
     end.and_then(|end| target.get(..end)).unwrap_or(target)
 }

@@ -32,7 +32,7 @@ pub(crate) enum Front<S> {
 /// Who answers in HTTP.
 pub(crate) enum Web<S> {
     Http(http::Handler<S>),
-    Admin(admin::Handler<S>),
+    Admin(Box<admin::Handler<S>>),
 }
 
 impl<S> Front<S> {

@@ -170,7 +170,9 @@ fn push_items(
         field.extend_from_slice(between.as_bytes());
     }
     policies.extend_from_slice(kept.as_bytes());
-    let name = kept.bytes().rposition(|byte| byte == b'"').and_then(|quote| kept.get(..=quote));
+    // Up to the second quotation mark.
+    let name = kept.bytes().skip(1).position(|byte| byte == b'"');
+    let name = name.and_then(|length| kept.get(..length.saturating_add(2)));
     states.extend_from_slice(name.unwrap_or_default().as_bytes());
     push_number(states, b";r=", limit.decision.remaining);
     if let Some(span) = effective(limit) {

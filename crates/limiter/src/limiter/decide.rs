@@ -255,13 +255,13 @@ impl<S: Store> Limiter<S> {
         attributes: &'l Attributes<'_>,
         check: &Check<'_>,
     ) -> SmallVec<[Asked<'l>; 2]> {
-        let resolved = live.policy.resolve(&live.changes, attributes, check.cost.get());
-        if resolved.unknown_tier {
-            self.inner.unknown_tiers.fetch_add(1, Ordering::Relaxed);
-        }
         let mut asked = SmallVec::new();
-        for resolved in &resolved.rules {
-            self.ask_rule(resolved, check, &mut asked);
+        let (changes, cost) = (&live.changes, check.cost.get());
+        let (_, unknown_tier) = live.policy.resolve_each(changes, attributes, cost, |resolved| {
+            self.ask_rule(&resolved, check, &mut asked);
+        });
+        if unknown_tier {
+            self.inner.unknown_tiers.fetch_add(1, Ordering::Relaxed);
         }
         asked
     }

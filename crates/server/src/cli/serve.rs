@@ -437,7 +437,7 @@ impl<S: Store + 'static> Shared<S> {
             tokens,
             (address, &self.settings.admin_hosts),
         )?;
-        Ok(Front::Web(Web::Admin(handler)))
+        Ok(Front::Web(Web::Admin(Box::new(handler))))
     }
 
     /// Hands the connections of a listener to the workers.

@@ -11,11 +11,11 @@
 use super::Memory;
 use super::bucket::{Bucket, Locked, Read, Seen};
 use super::shapes::{Epoch, Number};
-use super::table::{Candidate, Few, Tag};
+use super::table::{Candidate, Tag};
 use crate::store::Answer;
 use crate::sync::spin_loop;
 use std::cell::Cell;
-use tidegate_core::{Decision, Done, Need, Now, Plan, Ready, Refused, Take, Taken};
+use tidegate_core::{Decision, Done, Few, Need, Now, Plan, Ready, Refused, Take, Taken};
 
 /// So often a state is read again that somebody else changes, before it is locked first and read then.
 const TRIES: u32 = 128;
@@ -164,21 +164,17 @@ impl Memory {
     /// of them still are what was read: so they were, at one instant. Nobody waits for a lock here, so their order does not
     /// matter. `None` when anything is unusual, or one is refused, and nothing was done.
     pub(super) fn take_known_together(&self, plan: &Plan<'_>, now: Now) -> Option<Done> {
-        let mut decided: Few<(Known<'_>, u64, Taken)> = Few::new();
-        for take in plan.takes() {
+        let decide = |take: &Take<'_>| {
             let known = self.known(take, self.shapes.number(take.limit)?).ok()?;
             let (next, taken) =
                 take.limit.take_word(known.seen.entry.word, &plan.ask(take, now))?;
-            // How the others stand then is for the long way to say.
-            if !taken.decision.passes() {
-                return None;
-            }
-            decided.push((known, next, taken));
-        }
-        let mut held: Few<Locked<'_>> = Few::new();
-        for (known, ..) in &decided {
-            held.push(known.bucket.lock_as(&known.seen)?);
-        }
+            // If it is refused, how the others stand is for the long way to say.
+            taken.decision.passes().then_some((known, next, taken))
+        };
+        let decided: Few<(Known<'_>, u64, Taken)> =
+            plan.takes().iter().map(decide).collect::<Option<_>>()?;
+        let held = decided.iter().map(|(known, ..)| known.bucket.lock_as(&known.seen));
+        let held: Few<Locked<'_>> = held.collect::<Option<_>>()?;
         if !decided.iter().all(|(known, ..)| self.shapes.is_current(known.epoch)) {
             return None;
         }
