@@ -20,7 +20,7 @@ pub use named::{NamedLimit, NamedTake};
 
 use crate::check::Check;
 use crate::error::{CheckError, LimiterError};
-use crate::live::Live;
+use crate::live::{Lent, Live};
 use crate::queue::Queues;
 use crate::signals::Signals;
 use crate::verdict::Verdict;
@@ -210,8 +210,8 @@ impl<S: Store> Limiter<S> {
     }
 
     /// What the limiter works by, with calendars that are fresh enough.
-    pub(crate) fn live(&self) -> Arc<Live> {
-        let live = self.inner.live.load_full();
+    pub(crate) fn live(&self) -> Lent {
+        let live = self.inner.live.load();
         match live.renewal {
             Some(renewal) if self.inner.clock.now().calendar >= renewal => self.renew(),
             Some(_) | None => live,

@@ -10,6 +10,9 @@ use tidegate_core::{Span, Timestamp};
 use tidegate_policy::{Allowance, Changes, Expression, Mode, Policy};
 use tidegate_store::Store;
 
+/// What a request works by, for as long as it does. Lent, so that requests do not write to one count of holders.
+pub(crate) type Lent = arc_swap::Guard<Arc<Live>>;
+
 /// Calendars reach two years ahead, so a day is soon enough.
 const RENEWED_EVERY: Span = Span::from_secs(86_400);
 

@@ -4,11 +4,10 @@
 //!   deny > delay > allow       the longest delay, the longest retry; never, if one of them says never
 //! ```
 
-use crate::live::Live;
+use crate::live::{Lent, Live};
 use crate::receipt::Receipt;
 use smallvec::SmallVec;
 use std::fmt;
-use std::sync::Arc;
 use tidegate_core::{Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
 use tidegate_policy::{OnLimit, Rule, RuleLimit};
 
@@ -42,7 +41,7 @@ pub struct Verdict {
     pub decided_by: DecidedBy,
     /// When, by the clock of the store.
     pub decided_at: Timestamp,
-    pub(crate) live: Arc<Live>,
+    pub(crate) live: Lent,
     pub(crate) entries: SmallVec<[Entry; 2]>,
     pub(crate) receipt: Option<Receipt>,
 }
@@ -105,10 +104,29 @@ pub struct LimitReport<'v> {
 pub(crate) struct Entry {
     /// The number of its rule.
     pub(crate) rule: usize,
-    pub(crate) limit: RuleLimit,
+    pub(crate) limit: LimitOf,
     pub(crate) need: Need,
     pub(crate) shadow: bool,
     pub(crate) decision: Decision,
+}
+
+/// Where a limit stands. A rule's own is known by its number: were it held, all requests would write to the count of its
+/// holders, and wait for each other.
+pub(crate) enum LimitOf {
+    /// Of the rule.
+    Own(usize),
+    /// Of a tier, an override, or whoever asks.
+    Given(RuleLimit),
+}
+
+impl Entry {
+    /// The limit, by what the verdict was decided by.
+    pub(crate) fn limit<'v>(&'v self, live: &'v Live) -> Option<&'v RuleLimit> {
+        match &self.limit {
+            LimitOf::Own(at) => live.policy.rules().get(self.rule)?.allowance().limits().get(*at),
+            LimitOf::Given(limit) => Some(limit),
+        }
+    }
 }
 
 // === impl Verdict ===
@@ -116,7 +134,7 @@ pub(crate) struct Entry {
 impl Verdict {
     /// Folds answers into one.
     pub(crate) fn fold(
-        live: Arc<Live>,
+        live: Lent,
         entries: SmallVec<[Entry; 2]>,
         decided_by: DecidedBy,
         decided_at: Timestamp,
@@ -176,15 +194,18 @@ impl Verdict {
     }
 
     /// Every limit of every rule that applies, in the order of the policy.
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitReport<'_>> {
-        self.entries.iter().map(|entry| LimitReport {
-            number: entry.rule,
-            rule: self.live.policy.rules().get(entry.rule).map_or("", Rule::name),
-            id: entry.limit.id(),
-            limit: entry.limit.limit(),
-            decision: entry.decision,
-            need: entry.need,
-            shadow: entry.shadow,
+    pub fn limits(&self) -> impl Iterator<Item = LimitReport<'_>> {
+        self.entries.iter().filter_map(|entry| {
+            let limit = entry.limit(&self.live)?;
+            Some(LimitReport {
+                number: entry.rule,
+                rule: self.live.policy.rules().get(entry.rule).map_or("", Rule::name),
+                id: limit.id(),
+                limit: limit.limit(),
+                decision: entry.decision,
+                need: entry.need,
+                shadow: entry.shadow,
+            })
         })
     }
 

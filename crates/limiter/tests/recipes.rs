@@ -603,7 +603,7 @@ fn a_flood_of_analytics_leaves_every_payment_untouched() {
                     let pays = |stage: &Stage| {
                         let verdict = stage.ask(&pay(payer));
                         let decision = verdict.limits().next().unwrap().decision;
-                        (verdict.outcome, verdict.priority, verdict.limits().len(), decision)
+                        (verdict.outcome, verdict.priority, verdict.limits().count(), decision)
                     };
                     assert_eq!(pays(&flooded), pays(&quiet), "{payer} in second {second}");
                 }

@@ -206,7 +206,7 @@ fn compare(answer: &Answer, verdict: &Verdict) -> Result<(), String> {
         equal("low priority", &low, Some(&answer.low_priority)),
         equal("flags", &flags, Some(&answer.flags.iter().map(String::as_str).collect())),
         equal("version", &verdict.policy_version(), answer.version.as_ref()),
-        equal("limits", &verdict.limits().len(), answer.limits.as_ref()),
+        equal("limits", &verdict.limits().count(), answer.limits.as_ref()),
     ];
     wrong.extend(all.into_iter().filter_map(Result::err));
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }

@@ -164,7 +164,8 @@ fn push_items(
 ) {
     // The promise is always the same, so it is kept with the limit.
     let promise = || format!("\"{}\"{}", policy_name(verdict, limit), quota(limit));
-    let kept = verdict.entries.get(at).map_or("", |entry| entry.limit.note(promise));
+    let kept = verdict.entries.get(at).and_then(|entry| entry.limit(&verdict.live));
+    let kept = kept.map_or("", |limit| limit.note(promise));
     let between = if policies.is_empty() { "" } else { ", " };
     for field in [&mut *policies, states] {
         field.extend_from_slice(between.as_bytes());

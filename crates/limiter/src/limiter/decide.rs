@@ -9,17 +9,16 @@ use super::{Limiter, STORE_RETRY};
 use crate::acquire::Turns;
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::live::Live;
+use crate::live::{Lent, Live};
 use crate::receipt::{Receipt, Taken};
-use crate::verdict::{DecidedBy, Entry, Verdict};
+use crate::verdict::{DecidedBy, Entry, LimitOf, Verdict};
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
     Algorithm, Bound, Cost, Decision, Done, Few, Limit, Need, Outcome, Plan, Retry, Span, Take,
     Timestamp,
 };
-use tidegate_policy::{Attributes, Count, Mode, OnLimit, ResolvedRule, Rule, RuleLimit};
+use tidegate_policy::{Attributes, Count, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
 use tidegate_store::{Answer, KeyName, LimitName, ReceiptId, Store, StoreError};
 
 /// What states of limits that callers name belong to. No rule is called so: a name has no slash.
@@ -30,6 +29,8 @@ pub(super) struct Asked<'l> {
     pub(super) number: usize,
     pub(super) rule: &'l Rule,
     pub(super) limit: &'l RuleLimit,
+    /// Which of the rule's own limits it is, if it is one.
+    pub(super) own: Option<usize>,
     pub(super) take: Take<'l>,
     pub(super) shadow: bool,
 }
@@ -147,7 +148,7 @@ impl<S: Store> Limiter<S> {
         };
         let entry = |decision| Entry {
             rule: usize::MAX,
-            limit: limit.clone(),
+            limit: LimitOf::Given(limit.clone()),
             need: Need::Required,
             shadow: false,
             decision,
@@ -279,7 +280,7 @@ impl<S: Store> Limiter<S> {
         let bound = self.bound(rule.mode());
         let optional =
             resolved.shadow || matches!(rule.on_limit(), OnLimit::Deprioritize | OnLimit::Flag(_));
-        for limit in resolved.allowance.limits() {
+        for (at, limit) in resolved.allowance.limits().iter().enumerate() {
             let name = limit.tag(|| LimitName::new(rule.name(), limit.id(), limit.limit()).0);
             let state = subject.state(LimitName(name));
             let take = Take {
@@ -293,6 +294,7 @@ impl<S: Store> Limiter<S> {
                 number: resolved.number,
                 rule,
                 limit,
+                own: (resolved.origin == Origin::Rule).then_some(at),
                 take,
                 shadow: resolved.shadow,
             });
@@ -403,7 +405,7 @@ pub(super) fn takes<'l>(asked: &[Asked<'l>]) -> Few<Take<'l>> {
 }
 
 fn verdict(
-    live: Arc<Live>,
+    live: Lent,
     entries: SmallVec<[Entry; 2]>,
     by: DecidedBy,
     at: Timestamp,
@@ -430,7 +432,10 @@ pub(super) fn entries(
 ) -> SmallVec<[Entry; 2]> {
     let entry = |(asked, decision): (&Asked<'_>, Decision)| Entry {
         rule: asked.number,
-        limit: asked.limit.clone(),
+        limit: match asked.own {
+            Some(at) => LimitOf::Own(at),
+            None => LimitOf::Given(asked.limit.clone()),
+        },
         need: asked.take.need,
         shadow: asked.shadow,
         decision,

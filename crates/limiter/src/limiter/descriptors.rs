@@ -261,7 +261,7 @@ impl<S: Store> Limiter<S> {
             refused: rule.denied(),
             ..self.take_of(call, &key, limit, descriptor.cost(call.hits))
         };
-        Some(Asked { number: *number, rule, limit, take, shadow: *shadow })
+        Some(Asked { number: *number, rule, limit, own: None, take, shadow: *shadow })
     }
 
     fn ask_own<'l>(
@@ -272,7 +272,14 @@ impl<S: Store> Limiter<S> {
     ) -> Asked<'l> {
         let take = self.take_of(call, &descriptor.entries, limit, descriptor.cost(call.hits));
         let take = Take { refused: Refused::Charged, ..take };
-        Asked { number: usize::MAX, rule: &self.inner.callers, limit, take, shadow: false }
+        Asked {
+            number: usize::MAX,
+            rule: &self.inner.callers,
+            limit,
+            own: None,
+            take,
+            shadow: false,
+        }
     }
 
     /// A take of what belongs to a domain, entries and a unit, whichever rule it was that spoke of them.
@@ -564,11 +571,13 @@ impl DescriptorVerdict {
     }
 
     fn status(&self, status: &Status) -> DescriptorStatus<'_> {
-        let Some(entry) = status.says.and_then(|at| self.verdict.entries.get(at)) else {
+        let live = &self.verdict.live;
+        let entry = status.says.and_then(|at| self.verdict.entries.get(at));
+        let Some((entry, limit)) = entry.and_then(|entry| Some((entry, entry.limit(live)?))) else {
             let remaining = if status.unlimited { u64::MAX } else { 0 };
             return DescriptorStatus { over: false, limit: None, remaining, reset: None };
         };
-        let (policy, limit) = (&self.verdict.live.policy, entry.limit.limit());
+        let (policy, limit) = (&live.policy, limit.limit());
         let name = match policy.descriptors() {
             Some(rules) => rules.name(entry.rule),
             None => policy.rules().get(entry.rule).map(tidegate_policy::Rule::name),

@@ -3,7 +3,7 @@
 use super::Limiter;
 use crate::check::Check;
 use crate::error::LimiterError;
-use crate::live::Live;
+use crate::live::{Lent, Live};
 use crate::stats::Stats;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -193,7 +193,7 @@ impl<S: Store> Limiter<S> {
         &self.inner.store
     }
 
-    pub(crate) fn renew(&self) -> Arc<Live> {
+    pub(crate) fn renew(&self) -> Lent {
         let now = self.inner.clock.now().calendar;
         // Nobody changed anything, so the version stays: only the calendars are longer.
         let renewed = self.replace(|live| {
@@ -202,7 +202,7 @@ impl<S: Store> Limiter<S> {
         });
         // Renewing asks nothing new of the store; and were it refused, the old calendars go on.
         let _ = renewed;
-        self.inner.live.load_full()
+        self.inner.live.load()
     }
 
     /// Makes the successor of what is live and puts it in its place, if the store can count by it.

@@ -76,7 +76,7 @@ impl Tally {
     /// Counts an answer, once for each rule, by the worst of its limits.
     pub(crate) fn count(&self, verdict: &Verdict) {
         let table = self.table_for(verdict);
-        if verdict.limits().len() == 0 {
+        if verdict.limits().next().is_none() {
             return table.none.count(verdict.outcome, Need::Required, verdict.decided_by);
         }
         let mut limits = verdict.limits().peekable();
