@@ -27,6 +27,8 @@ const KEPT_LONGER: Span = Span::from_secs(1);
 const FIRST_BYTES: usize = 24;
 /// Buckets that are looked at when there are no blocks.
 const LOOKED_AT_FOR_BLOCKS: usize = 64;
+/// Bits of what part of a limit is used.
+const PART_BITS: u32 = 16;
 /// Numbers that limits can have.
 const NUMBERS: usize = 1 << 16;
 
@@ -266,6 +268,30 @@ fn mark(bucket: &Locked<'_>, used: &mut [bool]) {
 fn part_used(written: &Written<'_>, now: Now) -> u64 {
     let limit: &Limit = written.shape;
     let units = written.units_in_use(now.of(limit));
-    let part = (u128::from(units) << 16).checked_div(u128::from(limit.capacity())).unwrap_or(0);
+    if units.leading_zeros() >= PART_BITS {
+        return (units << PART_BITS).checked_div(limit.capacity()).unwrap_or(0);
+    }
+    // So many that the processor cannot divide them by itself.
+    let wide = u128::from(units) << PART_BITS;
+    let part = wide.checked_div(u128::from(limit.capacity())).unwrap_or(0);
     u64::try_from(part).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::{Ask, Cost, Refill};
+
+    #[test]
+    fn parts_of_small_and_large_limits_compare() {
+        let now = Timestamp::from_nanos(1_800_000_000_000_000_000);
+        for burst in [4u64, 1 << 20, 1 << 47, 1 << 50, 1 << 52] {
+            let algorithm =
+                Algorithm::TokenBucket { burst: Some(burst), refill: Refill::Continuous };
+            let limit = Limit::new(1 << 29, Span::from_secs(1), algorithm).unwrap();
+            let mut written = Written::empty(&limit);
+            limit.take(&mut written, &Ask::new(now, Cost::new(burst / 4)));
+            assert_eq!(part_used(&written, Now::at(now)), 1 << (PART_BITS - 2), "{burst}");
+        }
+    }
 }
