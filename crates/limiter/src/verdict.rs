@@ -100,9 +100,12 @@ pub struct LimitReport<'v> {
     pub shadow: bool,
 }
 
+/// Instead of the number of a rule, where a caller names the limit.
+pub(crate) const OF_CALLER: usize = usize::MAX;
+
 /// A limit of the plan and its answer.
 pub(crate) struct Entry {
-    /// The number of its rule.
+    /// The number of its rule, or [`OF_CALLER`].
     pub(crate) rule: usize,
     pub(crate) limit: LimitOf,
     pub(crate) need: Need,

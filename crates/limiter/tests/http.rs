@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use sfv::{List, ListEntry, Parser};
 use tidegate::http::{HeaderStyle, Heard, LegacyReset, Reduced, grpc_refusal, problem, refusal};
 use tidegate::{
-    Attributes, Check, Clock, Limiter, Memory, Outcome, Policy, Retry, Secret, Span, Timestamp,
-    Verdict,
+    Attributes, Check, Clock, Cost, Limiter, Memory, Outcome, Policy, Retry, Secret, Span,
+    Timestamp, Verdict,
 };
 use tonic_types::StatusExt;
 
@@ -75,6 +75,22 @@ fn short_and_odd_periods_are_told_in_whole_seconds() {
         let (limiter, _) = limiter(&format!("  - {{ name: a, key: [], limits: [{rate}] }}"));
         let headers = headers(HeaderStyle::default(), &check(&limiter, 1));
         assert_eq!(headers["ratelimit-policy"], policy, "{rate}");
+    }
+}
+
+/// The promise of a rule is kept with its limit, which a caller may name as well.
+#[tokio::test]
+async fn a_limit_is_told_by_the_name_under_which_it_was_asked_for() {
+    let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [5/min] }] }");
+    let policy = policy.unwrap();
+    let limit = policy.rules()[0].allowance().limits()[0].clone();
+    let limiter = Limiter::in_memory(policy).unwrap();
+    for _ in 0..2 {
+        let taken = limiter.take("job", &limit, Cost::ONE, Span::ZERO).await.unwrap();
+        let told = headers(HeaderStyle::default(), &taken);
+        assert_eq!(told["ratelimit-policy"], "\"\";q=5;w=60");
+        let told = headers(HeaderStyle::default(), &check(&limiter, 1));
+        assert_eq!(told["ratelimit-policy"], "\"a\";q=5;w=60");
     }
 }
 

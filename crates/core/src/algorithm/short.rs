@@ -86,6 +86,14 @@ impl Limit {
 }
 
 /// What takes of one cost under one limit at one instant have in common. See [`Limit::ready`].
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
+/// let limit = Limit::new(2, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let one = limit.ready(&Ask::new(Timestamp::from_nanos(7), Cost::ONE)).unwrap();
+/// let (word, _) = one.take(0).unwrap();
+/// assert!(one.passes(0) && one.passes(word)); // somebody new, and who has taken one of two
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Ready<'l> {
     counter: Counter<'l>,

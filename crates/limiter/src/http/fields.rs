@@ -1,7 +1,8 @@
 //! Verdict to header fields.
 
-use crate::verdict::{LimitReport, Verdict};
+use crate::verdict::{LimitReport, OF_CALLER, Verdict};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use tidegate_core::{Algorithm, Need, Outcome, Period, Retry, Span, Timestamp};
 
@@ -162,18 +163,21 @@ fn push_items(
     at: usize,
     limit: &LimitReport<'_>,
 ) {
-    // The promise is always the same, so it is kept with the limit.
     let promise = || format!("\"{}\"{}", policy_name(verdict, limit), quota(limit));
-    let kept = verdict.entries.get(at).and_then(|entry| entry.limit(&verdict.live));
-    let kept = kept.map_or("", |limit| limit.note(promise));
+    // What a rule promises is always the same, so it is kept with its limit. A caller's limit may be a rule's as well.
+    let entry = verdict.entries.get(at).filter(|entry| entry.rule != OF_CALLER);
+    let promise: Cow<'_, str> = match entry.and_then(|entry| entry.limit(&verdict.live)) {
+        Some(kept) => kept.note(promise).into(),
+        None => promise().into(),
+    };
     let between = if policies.is_empty() { "" } else { ", " };
     for field in [&mut *policies, states] {
         field.extend_from_slice(between.as_bytes());
     }
-    policies.extend_from_slice(kept.as_bytes());
+    policies.extend_from_slice(promise.as_bytes());
     // Up to the second quotation mark.
-    let name = kept.bytes().skip(1).position(|byte| byte == b'"');
-    let name = name.and_then(|length| kept.get(..length.saturating_add(2)));
+    let name = promise.bytes().skip(1).position(|byte| byte == b'"');
+    let name = name.and_then(|length| promise.get(..length.saturating_add(2)));
     states.extend_from_slice(name.unwrap_or_default().as_bytes());
     push_number(states, b";r=", limit.decision.remaining);
     if let Some(span) = effective(limit) {

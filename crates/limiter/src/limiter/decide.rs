@@ -11,7 +11,7 @@ use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::{Lent, Live};
 use crate::receipt::{Receipt, Taken};
-use crate::verdict::{DecidedBy, Entry, LimitOf, Verdict};
+use crate::verdict::{DecidedBy, Entry, LimitOf, OF_CALLER, Verdict};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
@@ -147,7 +147,7 @@ impl<S: Store> Limiter<S> {
             }
         };
         let entry = |decision| Entry {
-            rule: usize::MAX,
+            rule: OF_CALLER,
             limit: LimitOf::Given(limit.clone()),
             need: Need::Required,
             shadow: false,

@@ -16,7 +16,7 @@ use super::{Limiter, now};
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::Live;
-use crate::verdict::{DecidedBy, Verdict, worse};
+use crate::verdict::{DecidedBy, OF_CALLER, Verdict, worse};
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -273,7 +273,7 @@ impl<S: Store> Limiter<S> {
         let take = self.take_of(call, &descriptor.entries, limit, descriptor.cost(call.hits));
         let take = Take { refused: Refused::Charged, ..take };
         Asked {
-            number: usize::MAX,
+            number: OF_CALLER,
             rule: &self.inner.callers,
             limit,
             own: None,
