@@ -30,7 +30,7 @@ cluster: ## Start three servers on a Redis Cluster behind HAProxy, to play with 
 simulate: ## See the six algorithms at work on one trace of requests
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
 
-# What follows the tests uses what was built for them: asked for in another way, half of the libraries would be built again.
+# What follows the tests uses what was built for them: asked for in another way, a quarter of the libraries would be built again.
 BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug
 TESTED := --workspace --features tidegate-store/testing,tidegate-store/redis,tidegate/tower
 

@@ -297,6 +297,16 @@ mod tests {
     }
 
     #[test]
+    fn a_request_line_says_what_its_parts_would() {
+        for (method, target) in [("get", "/a//b?x#y"), ("", ""), ("GET", "?x"), ("GET", "#y")] {
+            let path = target.split(['?', '#']).next().unwrap();
+            let parts = Attributes::new().with("method", method).unwrap().with("path", path);
+            assert_eq!(Attributes::of(method, target), parts, "{method} {target}");
+        }
+        assert!(Attributes::of("GET", "no-slash").is_err());
+    }
+
+    #[test]
     fn an_empty_value_is_an_absent_attribute() {
         let mut request = Attributes::new();
         for name in ["ip", "method", "path", "user"] {

@@ -14,11 +14,11 @@ use crate::path::Pattern;
 use crate::rule::{Condition, Rule};
 use ipnet::IpNet;
 use smallvec::SmallVec;
-use std::collections::HashMap as Counts;
+use std::collections::HashMap;
 
 /// Of rules, whose names operators choose; whoever sends requests can look something up in it, and put nothing there. So its
 /// hash need not be one that nobody can foretell.
-type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::FixedState>;
+type Lookup<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 
 /// The files, by what they are about. Rules are known by their number.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub(crate) struct Index {
     /// By attribute, then by value.
     values: Vec<(Box<str>, ByValue)>,
     /// By how many bits they have: an address is looked up once for each.
-    networks: Vec<(u8, HashMap<IpNet, Vec<u32>>)>,
+    networks: Vec<(u8, Lookup<IpNet, Vec<u32>>)>,
     paths: Paths,
     /// By the last segment, where a path may begin with anything.
     path_ends: ByValue,
@@ -35,13 +35,13 @@ pub(crate) struct Index {
 
 /// Numbers of rules; a handful, most of the time.
 pub(crate) type Found = SmallVec<[u32; 16]>;
-type ByValue = HashMap<Box<str>, Vec<u32>>;
+type ByValue = Lookup<Box<str>, Vec<u32>>;
 
 /// Where paths begin, segment by segment.
 #[derive(Clone, Debug, Default)]
 struct Paths {
     here: Vec<u32>,
-    below: HashMap<Box<str>, Paths>,
+    below: Lookup<Box<str>, Paths>,
     /// Below any one segment.
     below_any: Option<Box<Paths>>,
 }
@@ -57,7 +57,7 @@ enum File<'r> {
 
 impl Index {
     pub(crate) fn new(rules: &[Rule]) -> Self {
-        let mut company: Counts<File<'_>, usize> = Counts::new();
+        let mut company: HashMap<File<'_>, usize> = HashMap::new();
         for file in rules.iter().flat_map(|rule| choices(rule).into_iter().flatten()) {
             let count = company.entry(file).or_default();
             *count = count.saturating_add(1);
@@ -107,7 +107,7 @@ impl Index {
             File::Value(attribute, value) => {
                 let at = self.values.iter().position(|(known, _)| **known == *attribute);
                 let at = at.unwrap_or_else(|| {
-                    self.values.push((attribute.into(), HashMap::default()));
+                    self.values.push((attribute.into(), Lookup::default()));
                     self.values.len().saturating_sub(1)
                 });
                 if let Some((_, by_value)) = self.values.get_mut(at) {
@@ -122,7 +122,7 @@ impl Index {
                 let bits = network.prefix_len();
                 let at = self.networks.iter().position(|(known, _)| *known == bits);
                 let at = at.unwrap_or_else(|| {
-                    self.networks.push((bits, HashMap::default()));
+                    self.networks.push((bits, Lookup::default()));
                     self.networks.len().saturating_sub(1)
                 });
                 if let Some((_, networks)) = self.networks.get_mut(at) {

@@ -89,7 +89,7 @@ where
     }
 }
 
-/// What one request needs of the layer. Borrowed: who is served at once leaves no trace that others would have to see.
+/// What one request needs of the layer. Borrowed: to count its holders would be a write that all requests share.
 pub(super) struct Gate<'l, S> {
     limiter: &'l Limiter<S>,
     settings: &'l Arc<Settings>,
