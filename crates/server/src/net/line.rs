@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, timeout};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -106,10 +107,13 @@ impl<'p> Line<'p> {
 
     // === writing ===
 
+    /// Sends what is to be written, when everybody else whose requests are at hand has been answered, too. Answers
+    /// that go out together wake their readers once; each sent by itself, they wake a reader each time for one.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         if self.output.is_empty() {
             return Ok(());
         }
+        yield_now().await;
         // Nearly always the socket takes all at once, and no timer is touched.
         let written = match self.stream.try_write(&self.output) {
             Ok(written) => written,
@@ -245,5 +249,27 @@ impl Deadline {
             let at = self.at;
             self.timer.as_mut().reset(at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::{Timeouts, Versions};
+    use std::sync::Arc;
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[tokio::test]
+    async fn whoever_else_is_at_hand_is_answered_before_anything_is_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let server = Stream::Plain(listener.accept().await.unwrap().0);
+        let [head, body, idle] = [Duration::from_secs(9); 3];
+        let place = Place::new(Timeouts { head, body, idle }, Versions::One, Arc::default());
+        let mut line = Line::new(server, &place, &Drain::default(), 99);
+        line.output.extend_from_slice(b"yes");
+        let mut client = Stream::Plain(client);
+        let (flushed, came_early) = tokio::join!(line.flush(), async { client.has_more() });
+        assert!(flushed.is_ok() && !came_early && client.has_more());
     }
 }
