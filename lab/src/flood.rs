@@ -60,10 +60,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     for part in 0..10 {
         let times = flood(&gate, part, tenth);
         gained.fetch_add(gate.passes(&victim, A_DAY), Ordering::Relaxed);
-        let p99 = percentile(times, 99);
+        let [p50, p99] = percentiles(times, [50, 99]);
         let gauges = gate.store.gauges();
         say(&format!(
-            "{:>3} % of {} M strangers: p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, a newcomer begins with {:.3}",
+            "{:>3} % of {} M strangers: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, a newcomer begins with {:.3}",
             (part.saturating_add(1)).saturating_mul(10),
             options.millions,
             gauges.entries,
@@ -130,10 +130,10 @@ fn collisions(options: &Options) -> Result<(), String> {
         let mut ratios = Vec::new();
         for round in 7..ROUNDS.saturating_add(7) {
             let random = move |n: u64| key(n, round);
-            let [colliding, random] = [
-                percentile(Gate::new(options.budget << 20)?.time(0..KEYS, kind), 99),
-                percentile(Gate::new(options.budget << 20)?.time(0..KEYS, random), 99),
-            ];
+            let [colliding] =
+                percentiles(Gate::new(options.budget << 20)?.time(0..KEYS, kind), [99]);
+            let [random] =
+                percentiles(Gate::new(options.budget << 20)?.time(0..KEYS, random), [99]);
             ratios.push(colliding / random);
         }
         report(options.json, name, median(ratios), 2.0, true);
@@ -207,9 +207,10 @@ const fn inverse(odd: u64) -> u64 {
     inverse
 }
 
-fn percentile(mut times: Vec<f64>, percent: usize) -> f64 {
+fn percentiles<const N: usize>(mut times: Vec<f64>, percents: [usize; N]) -> [f64; N] {
     times.sort_by(f64::total_cmp);
-    times.get(times.len().saturating_mul(percent) / 100).copied().unwrap_or(0.0)
+    let at = |percent| times.len().saturating_mul(percent) / 100;
+    percents.map(|percent| times.get(at(percent)).copied().unwrap_or(0.0))
 }
 
 fn report(json: bool, case: &str, ours: f64, goal: f64, at_most: bool) {

@@ -11,8 +11,8 @@ use tidegate_core::{InUse, Limit, Now, Overflow, Plan, State, StateId, Take, Tim
 
 /// Buckets that are added when a state has no room.
 const GROWN_AT_ONCE: usize = 8;
-/// With every so many states that are added, a bucket is looked at for what has expired. Buckets have seven slots, so
-/// that is faster than they are filled.
+/// With one in so many states that are added, by its tag, a bucket is looked at for what has expired. Buckets have seven
+/// slots, so that is faster than they are filled.
 const LOOK_EVERY: u64 = 4;
 
 /// A state that somebody asks for.
@@ -113,7 +113,7 @@ impl Memory {
         written: &[Written<'_>],
     ) {
         let Brought { mut held, now, tags, numbers, left_out } = brought;
-        let (mut added, due) = (false, held.is_due());
+        let (mut added, mut due) = (false, held.is_due());
         // First those that are there: making room for the others may move them.
         for (((asked, tag), (found, number)), written) in
             asked.iter().zip(&tags).zip(found.iter().zip(&numbers)).zip(written)
@@ -142,6 +142,7 @@ impl Memory {
                 Some(Number { number, .. }) => {
                     self.insert(&mut held, *tag, *number, written, now);
                     added = true;
+                    due |= tag.0.is_multiple_of(LOOK_EVERY);
                 }
                 None => self.demote(*tag, written, now),
             }
@@ -150,7 +151,7 @@ impl Memory {
         if added && self.table.is_dense() {
             self.table.grow(&self.budget);
         }
-        if due || (added && self.table.entries().is_multiple_of(LOOK_EVERY)) {
+        if due {
             self.look_at_next(now);
         }
     }

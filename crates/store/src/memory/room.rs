@@ -13,9 +13,10 @@
 
 use super::Memory;
 use super::bring::Found;
-use super::bucket::{Entry, Locked};
+use super::bucket::{Entry, Locked, SLOTS};
 use super::shapes::Known;
 use super::table::{At, Held, Tag};
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
 use tidegate_core::{Algorithm, Limit, Now, Span, State, Timestamp, Written};
 
@@ -31,6 +32,18 @@ const LOOKED_AT_FOR_BLOCKS: usize = 64;
 const PART_BITS: u32 = 16;
 /// Numbers that limits can have.
 const NUMBERS: usize = 1 << 16;
+
+/// A state that stands where another would.
+struct Neighbour {
+    at: At,
+    entry: Entry,
+    /// What part of its limit.
+    used: u64,
+    expired: bool,
+}
+
+/// Those of one state, in its two buckets.
+type Neighbours = SmallVec<[Neighbour; 2 * SLOTS]>;
 
 impl Memory {
     /// Writes a state where it was found.
@@ -69,7 +82,10 @@ impl Memory {
         written: &Written<'_>,
         now: Now,
     ) {
-        let room = self.has_room(held, tag, now, &[]) || self.demote_least(held, tag, written, now);
+        let room = held.free(tag).is_some() || {
+            let neighbours = self.neighbours(held, tag, now, &[]);
+            self.make_room(held, &neighbours) || self.demote_least(held, &neighbours, written, now)
+        };
         let entry = || self.entry(tag, shape, &written.state, None);
         let entry = if room {
             entry().or_else(|| {
@@ -112,20 +128,32 @@ impl Memory {
     /// Whether there is a free slot for a state, or one can be had without demoting anybody. Those that `stay` are not
     /// touched.
     pub(super) fn has_room(&self, held: &mut Held<'_>, tag: Tag, now: Now, stay: &[Tag]) -> bool {
-        if held.free(tag).is_some() {
-            return true;
+        held.free(tag).is_some() || {
+            let neighbours = self.neighbours(held, tag, now, stay);
+            self.make_room(held, &neighbours)
         }
-        let mut neighbours = held.neighbours(tag);
-        neighbours.retain(|(_, entry)| !stay.contains(&Tag(entry.tag)));
-        {
-            let (known, gone_by) = (self.shapes.known(), self.gone_by(now));
-            for (at, entry) in &neighbours {
-                if self.has_expired(entry, &known, gone_by) {
-                    self.remove(held, *at, *entry);
-                }
-            }
-        }
-        if held.free(tag).is_some() {
+    }
+
+    /// Everything that stands where this state could stand, but for those that `stay`.
+    fn neighbours(&self, held: &Held<'_>, tag: Tag, now: Now, stay: &[Tag]) -> Neighbours {
+        let (known, gone_by) = (self.shapes.known(), self.gone_by(now));
+        let others = held.neighbours(tag).filter(|(_, entry)| !stay.contains(&Tag(entry.tag)));
+        let neighbour = |(at, entry): (At, Entry)| {
+            let used = known.limit(entry.shape).map_or(0, |limit| {
+                part_used(&Written { shape: limit, state: self.state(&entry) }, now)
+            });
+            // Of what has expired, nothing is used; it need not be asked of the others.
+            let expired = used == 0 && self.has_expired(&entry, &known, gone_by);
+            Neighbour { at, entry, used, expired }
+        };
+        others.map(neighbour).collect()
+    }
+
+    /// Makes room among neighbours, of which none is demoted; answers whether there is some now.
+    fn make_room(&self, held: &mut Held<'_>, neighbours: &[Neighbour]) -> bool {
+        let mut expired = neighbours.iter().filter(|neighbour| neighbour.expired).peekable();
+        if expired.peek().is_some() {
+            expired.for_each(|Neighbour { at, entry, .. }| self.remove(held, *at, *entry));
             return true;
         }
         // Where every bucket is full, looking at fourteen more costs more than all the rest.
@@ -135,8 +163,8 @@ impl Memory {
             self.packed.store(packed.saturating_sub(1), Relaxed);
             return false;
         }
-        let moved = neighbours.iter().any(|(at, entry)| held.move_away(*at, *entry))
-            || neighbours.iter().any(|(at, entry)| held.move_further(*at, *entry));
+        let moved = neighbours.iter().any(|one| held.move_away(one.at, one.entry))
+            || neighbours.iter().any(|one| held.move_further(one.at, one.entry));
         if !moved {
             self.packed.store(WITHOUT_MOVING, Relaxed);
         }
@@ -167,24 +195,23 @@ impl Memory {
 
     /// Demotes the least used of a state's neighbours, unless the state itself is used less than all of them; answers
     /// whether it did.
-    fn demote_least(&self, held: &mut Held<'_>, tag: Tag, written: &Written<'_>, now: Now) -> bool {
-        let known = self.shapes.known();
-        let neighbours = held.neighbours(tag);
-        let used = neighbours.iter().map(|(at, entry)| {
-            let Some(limit) = known.limit(entry.shape) else { return (0, *at, *entry) };
-            let resident = Written { shape: limit, state: self.state(entry) };
-            (part_used(&resident, now), *at, *entry)
-        });
-        let least = used.min_by_key(|(part, ..)| *part);
-        let Some((part, at, entry)) = least else { return false };
-        if part > part_used(written, now) {
+    fn demote_least(
+        &self,
+        held: &mut Held<'_>,
+        neighbours: &[Neighbour],
+        written: &Written<'_>,
+        now: Now,
+    ) -> bool {
+        let least = neighbours.iter().min_by_key(|neighbour| neighbour.used);
+        let Some(Neighbour { at, entry, used, .. }) = least else { return false };
+        if *used > part_used(written, now) {
             return false;
         }
-        if let Some(limit) = known.limit(entry.shape) {
-            let resident = Written { shape: limit, state: self.state(&entry) };
+        if let Some(limit) = self.shapes.known().limit(entry.shape) {
+            let resident = Written { shape: limit, state: self.state(entry) };
             self.demote(Tag(entry.tag), &resident, now);
         }
-        self.remove(held, at, entry);
+        self.remove(held, *at, *entry);
         true
     }
 
@@ -235,7 +262,7 @@ impl Memory {
         let Some(mut bucket) = self.table.lock_next() else { return };
         let (known, gone_by) = (self.shapes.known(), self.gone_by(now));
         let expired = |entry: &Entry| self.has_expired(entry, &known, gone_by);
-        let gone: smallvec::SmallVec<[_; 7]> =
+        let gone: SmallVec<[_; SLOTS]> =
             bucket.entries().filter(|(_, entry)| expired(entry)).collect();
         for (slot, entry) in gone {
             if entry.elsewhere {

@@ -311,14 +311,13 @@ impl<'t> Held<'t> {
     }
 
     /// Everything that stands where this state could stand.
-    pub(super) fn neighbours(&self, tag: Tag) -> SmallVec<[(At, Entry); 14]> {
+    pub(super) fn neighbours(&self, tag: Tag) -> impl Iterator<Item = (At, Entry)> {
         let [first, second] = self.candidates(tag);
         let places = [Some(first), Some(second).filter(|second| *second != first)];
-        let neighbours = places.into_iter().flatten().flat_map(|bucket| {
+        places.into_iter().flatten().flat_map(|bucket| {
             let entries = self.locked(bucket).into_iter().flat_map(Locked::entries);
             entries.map(move |(slot, entry)| (At { bucket, slot }, entry))
-        });
-        neighbours.collect()
+        })
     }
 
     /// Moves a state to its other candidate, if there is a free slot that can be had without waiting.
