@@ -5,6 +5,7 @@
 //! its share of the processors from whoever is measured, about as much for each request; so a ratio is nearer to 1 than the
 //! servers alone would make it.
 
+pub(crate) mod bare;
 mod load;
 mod servers;
 mod wire;
@@ -77,7 +78,8 @@ it has its answer. `http-refused`: 1,000 addresses that have used up what they m
 instants, latency from when a request was due (a ratio below 1 is ours being quicker).
 
 Ours is `POST /v1/check` and `throttlecrab-server` is `POST /throttle`, both with JSON in and out. nginx is `GET /?key=…` with `limit_req` and
-an empty 204: it parses no body and answers neither what remains nor when to come back.";
+an empty 204: it parses no body and answers neither what remains nor when to come back. `bare` answers whatever it reads with the same
+bytes, as many as ours, and does nothing else: nobody who takes requests from such sockets one by one is much quicker.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let programs = Programs::found(options)?;
@@ -114,7 +116,7 @@ async fn tallies(
     case: &Case,
     options: &Options,
     programs: &Programs,
-) -> Result<[(Server, Vec<Tally>); 3], String> {
+) -> Result<[(Server, Vec<Tally>); 4], String> {
     let mut running = Vec::new();
     for server in Server::ALL {
         running.push(Running::start(server, case.limits, programs).await?);

@@ -27,6 +27,9 @@ struct Cli {
 enum Experiment {
     /// Plants every mistake of lab/mutants in a copy of the core; each must be caught.
     Mutants(mutants::Options),
+    /// A server that only answers, for `lab http`.
+    #[command(hide = true)]
+    Bare(http_bench::bare::Options),
     /// Times one decision of each algorithm and counts its instructions; writes BENCHMARKS.md.
     Core(core_bench::Options),
     /// The table in this process against `governor` and `throttlecrab`.
@@ -48,6 +51,7 @@ enum Experiment {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Mutants(options) => mutants::run(&options),
+        Experiment::Bare(options) => http_bench::bare::run(&options),
         Experiment::Core(options) => core_bench::run(&options),
         Experiment::Embedded(options) => embedded::run(&options),
         Experiment::Flood(options) => flood::run(&options),

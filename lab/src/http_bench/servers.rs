@@ -7,6 +7,7 @@
 //! | tidegate | `POST /v1/check`, attributes as JSON | 200 | 429 |
 //! | throttlecrab | `POST /throttle`, key and limit as JSON | 200, `"allowed":true` | 200, `"allowed":false` |
 //! | nginx | `GET /?key=…` | 204 | 429 |
+//! | bare | as tidegate | 200 | 429 |
 //!
 //! Before anything is measured, each is asked three times for one key, and the third answer must be the one that its limits demand.
 
@@ -28,6 +29,8 @@ pub(crate) enum Server {
     Tidegate,
     Throttlecrab,
     Nginx,
+    /// Ours, which only answers.
+    Bare,
 }
 
 /// What each key may.
@@ -41,20 +44,23 @@ pub(crate) enum Limits {
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 3] = [Self::Tidegate, Self::Throttlecrab, Self::Nginx];
+    pub(crate) const ALL: [Self; 4] = [Self::Tidegate, Self::Throttlecrab, Self::Nginx, Self::Bare];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tidegate => "tidegate",
             Self::Throttlecrab => "throttlecrab",
             Self::Nginx => "nginx",
+            Self::Bare => "bare",
         }
     }
 
     /// What it is asked; the keys are addresses, which every one of them takes as text.
     pub(crate) fn request(self, limits: Limits) -> Template {
         match (self, limits) {
-            (Self::Tidegate, _) => post("/v1/check", r#"{"attributes":{"ip":"10.1##.1##.1##"}}"#),
+            (Self::Tidegate | Self::Bare, _) => {
+                post("/v1/check", r#"{"attributes":{"ip":"10.1##.1##.1##"}}"#)
+            }
             (Self::Throttlecrab, Limits::Generous) => post(
                 "/throttle",
                 r#"{"key":"10.1##.1##.1##","max_burst":1000000,"count_per_period":1000000,"period":1}"#,
@@ -71,11 +77,11 @@ impl Server {
     fn allows(self, status: u16, body: &[u8]) -> Option<bool> {
         let says = |word: &str| body.windows(word.len()).any(|part| part == word.as_bytes());
         match (self, status) {
-            (Self::Tidegate, 200) | (Self::Nginx, 204) => Some(true),
-            (Self::Tidegate | Self::Nginx, 429) => Some(false),
+            (Self::Tidegate | Self::Bare, 200) | (Self::Nginx, 204) => Some(true),
+            (Self::Tidegate | Self::Nginx | Self::Bare, 429) => Some(false),
             (Self::Throttlecrab, 200) if says("\"allowed\":true") => Some(true),
             (Self::Throttlecrab, 200) if says("\"allowed\":false") => Some(false),
-            (Self::Tidegate | Self::Throttlecrab | Self::Nginx, _) => None,
+            (Self::Tidegate | Self::Throttlecrab | Self::Nginx | Self::Bare, _) => None,
         }
     }
 
@@ -96,11 +102,12 @@ impl Server {
             Self::Tidegate => tidegate(&programs.tidegate, place),
             Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, place)),
             Self::Nginx => nginx(place),
+            Self::Bare => bare(place),
         }
     }
 }
 
-// === the three ===
+// === the four ===
 
 /// Where a server is started, and to which limits.
 struct Place<'p> {
@@ -190,6 +197,16 @@ http {{
 ",
         folder.display()
     )
+}
+
+/// This program, as a server.
+fn bare(place: &Place<'_>) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bare", "--listen", &place.address.to_string()]);
+    if place.limits == Limits::Strict {
+        command.arg("--refuse");
+    }
+    Ok(command)
 }
 
 // === running ===
