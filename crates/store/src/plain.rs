@@ -29,8 +29,8 @@ use std::sync::Arc;
 use tidegate_core::{Ask, Cost, Decision, Limit, Now, Plan, State, StateId, Take, Written};
 
 /// Most plans have a few takes; those need no memory of their own while they are decided.
-type Few<T> = SmallVec<[T; 4]>;
-type Shapes4 = Few<Option<Arc<Limit>>>;
+type Four<T> = SmallVec<[T; 4]>;
+type Shapes4 = Four<Option<Arc<Limit>>>;
 
 /// Enough that 64 threads seldom meet, few enough to lock sixteen of them for a plan.
 const SHARDS: usize = 64;
@@ -214,10 +214,10 @@ impl Plain {
     /// Copies states out of their shards, which stay locked, at one instant; and what they were written
     /// under, where there was something. They are replaced whole: whoever panics in between changes nothing.
     fn hold(&self, ids: impl Iterator<Item = StateId>) -> (Held<'_>, Shapes4) {
-        let ids: Few<StateId> = ids.collect();
+        let ids: Four<StateId> = ids.collect();
         let mut shards = self.lock_all(&ids);
         let now = self.clock.now();
-        let (mut shapes, mut states) = (Shapes4::new(), Few::new());
+        let (mut shapes, mut states) = (Shapes4::new(), Four::new());
         for id in &ids {
             let (shape, state) = shards.copy(*id);
             shapes.push(shape);
@@ -227,7 +227,7 @@ impl Plain {
     }
 
     /// Puts states back as the work left them, each under the one copy of its shape.
-    fn keep(&self, held: &mut Held<'_>, written: Few<Written<'_>>, shapes: &[Option<Arc<Limit>>]) {
+    fn keep(&self, held: &mut Held<'_>, written: Four<Written<'_>>, shapes: &[Option<Arc<Limit>>]) {
         for ((id, written), shape) in held.ids.iter().zip(written).zip(shapes) {
             let shape = match shape {
                 Some(shape) if **shape == *written.shape => Arc::clone(shape),
@@ -240,7 +240,7 @@ impl Plain {
 
     /// Locks the shards of these states, lowest first: two plans never wait for each other.
     fn lock_all(&self, ids: &[StateId]) -> Locked<'_> {
-        let mut places: Few<usize> = ids.iter().copied().map(place).collect();
+        let mut places: Four<usize> = ids.iter().copied().map(place).collect();
         places.sort_unstable();
         places.dedup();
         Locked(places.into_iter().map(|place| (place, self.shard(place))).collect())
@@ -259,10 +259,10 @@ fn place(id: StateId) -> usize {
 
 /// Copies of states, at one instant; nobody else sees or changes them until they are kept again.
 struct Held<'m> {
-    ids: Few<StateId>,
+    ids: Four<StateId>,
     shards: Locked<'m>,
     now: Now,
-    states: Few<State>,
+    states: Four<State>,
 }
 
 impl Held<'_> {
@@ -271,7 +271,7 @@ impl Held<'_> {
         &mut self,
         shapes: &'s [Option<Arc<Limit>>],
         limits: impl Iterator<Item = &'s Limit>,
-    ) -> Few<Written<'s>> {
+    ) -> Four<Written<'s>> {
         let states = std::mem::take(&mut self.states);
         (shapes.iter().zip(limits).zip(states))
             .map(|((shape, limit), state)| Written {
@@ -283,7 +283,7 @@ impl Held<'_> {
 }
 
 /// Shards that are locked together, by place.
-struct Locked<'s>(Few<(usize, MutexGuard<'s, Shard>)>);
+struct Locked<'s>(Four<(usize, MutexGuard<'s, Shard>)>);
 
 impl Locked<'_> {
     fn copy(&mut self, id: StateId) -> (Option<Arc<Limit>>, State) {

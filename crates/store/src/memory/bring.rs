@@ -3,7 +3,7 @@
 use super::Memory;
 use super::bucket::Entry;
 use super::shapes::Number;
-use super::table::{At, Few, Held, Tag};
+use super::table::{At, Four, Held, Tag};
 use crate::store::Answer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,18 +33,18 @@ pub(super) struct Found {
 pub(super) struct Brought<'m> {
     held: Held<'m>,
     pub(super) now: Now,
-    tags: Few<Tag>,
+    tags: Four<Tag>,
     /// Of the limits that ask.
-    numbers: Few<Option<Number>>,
+    numbers: Four<Option<Number>>,
     /// Whether what becomes of a new state is not kept: there is no room, and nobody is demoted for it.
-    left_out: Few<bool>,
+    left_out: Four<bool>,
 }
 
 impl Memory {
     /// Decides a plan as of when the clock is read, which is after its states are looked at: nobody sees a state from
     /// its own future.
     pub(super) fn take_any(&self, plan: &Plan<'_>, clock: impl Fn() -> Now) -> Answer {
-        let asked: Few<Asked<'_>> = plan.takes().iter().map(Asked::of).collect();
+        let asked: Four<Asked<'_>> = plan.takes().iter().map(Asked::of).collect();
         let (mut brought, found) = self.bring(&asked, clock);
         let mut written = self.states(&mut brought, &asked, &found);
         let now = brought.now;
@@ -58,12 +58,12 @@ impl Memory {
         &self,
         asked: &[Asked<'_>],
         clock: impl Fn() -> Now,
-    ) -> (Brought<'_>, Few<Option<Found>>) {
-        let tags: Few<Tag> = asked.iter().map(|asked| Tag::of(asked.id)).collect();
+    ) -> (Brought<'_>, Four<Option<Found>>) {
+        let tags: Four<Tag> = asked.iter().map(|asked| Tag::of(asked.id)).collect();
         loop {
             let (numbers, mut held) = self.lock(asked, &tags);
             let now = clock();
-            let found: Few<Option<Found>> = (tags.iter().zip(&numbers))
+            let found: Four<Option<Found>> = (tags.iter().zip(&numbers))
                 .map(|(tag, number)| self.find(&held, *tag, *number))
                 .collect();
             // Nobody is demoted while the table can grow.
@@ -72,7 +72,7 @@ impl Memory {
                 missing.any(|(tag, _)| !self.has_room(&mut held, *tag, now, &tags))
             };
             if !crowded {
-                return (Brought { held, now, tags, numbers, left_out: Few::new() }, found);
+                return (Brought { held, now, tags, numbers, left_out: Four::new() }, found);
             }
             drop(held);
             self.table.grow_on(GROWN_AT_ONCE, &self.budget);
@@ -85,7 +85,7 @@ impl Memory {
         brought: &mut Brought<'_>,
         asked: &[Asked<'s>],
         found: &'s [Option<Found>],
-    ) -> Few<Written<'s>> {
+    ) -> Four<Written<'s>> {
         let Brought { held, now, tags, left_out, .. } = brought;
         let state = |((asked, found), tag): ((&Asked<'s>, &'s Option<Found>), &Tag)| {
             let mut written = self.written(found.as_ref(), asked, *now);
@@ -158,9 +158,9 @@ impl Memory {
 
     /// Locks the buckets of states, and looks up the numbers of their limits in one epoch. A limit for which there is
     /// no number has none: its states are only ever remembered by the sketch.
-    fn lock(&self, asked: &[Asked<'_>], tags: &[Tag]) -> (Few<Option<Number>>, Held<'_>) {
+    fn lock(&self, asked: &[Asked<'_>], tags: &[Tag]) -> (Four<Option<Number>>, Held<'_>) {
         loop {
-            let mut numbers: Few<Option<Number>> = Few::new();
+            let mut numbers: Four<Option<Number>> = Four::new();
             for asked in asked {
                 let number = self.shapes.number(asked.limit).or_else(|| {
                     self.free_shapes();

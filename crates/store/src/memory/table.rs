@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use tidegate_core::StateId;
 
 /// Most plans have a few takes, with two buckets each.
-pub(super) type Few<T> = SmallVec<[T; 4]>;
+pub(super) type Four<T> = SmallVec<[T; 4]>;
 
 /// What a bucket takes of the budget: two cache lines.
 const BUCKET_BYTES: usize = 128;
@@ -58,7 +58,7 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) struct Held<'t> {
     table: &'t Table,
-    buckets: Few<(usize, Locked<'t>)>,
+    buckets: Four<(usize, Locked<'t>)>,
 }
 
 /// Which of the two buckets in which a state may be.
@@ -198,7 +198,7 @@ impl Table {
     pub(super) fn lock_all(&self, tags: &[Tag]) -> Held<'_> {
         let places = || {
             let count = self.count();
-            let mut places: Few<usize> =
+            let mut places: Four<usize> =
                 tags.iter().flat_map(|tag| tag.candidates(count)).collect();
             places.sort_unstable();
             places.dedup();
