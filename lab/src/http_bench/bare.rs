@@ -1,7 +1,7 @@
 //! A server that only answers: what it reads it does not look at, and what it sends is always the same.
 //!
-//! Nothing that takes requests one by one from the same sockets is quicker, so it tells how much of a figure belongs to
-//! the kernel and to the generator, and what is left to gain.
+//! With as many threads, nothing that takes requests one by one from the same sockets is much quicker: so it tells how much
+//! of a figure belongs to the kernel and to the generator, and what is left to gain.
 
 use clap::Args;
 use rustix::event::epoll;
