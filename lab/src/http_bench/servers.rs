@@ -1,6 +1,7 @@
 //! The servers under test: found or installed, started on a free port, proved to limit, and ended whatever happens.
 //!
-//! All of them limit each key by the same figures. What is asked differs, because each has an interface of its own:
+//! All of them limit each key by the same figures, but the bare one, which says the same to everybody. What is asked
+//! differs, because each has an interface of its own:
 //!
 //! | server | request | allowed | refused |
 //! |---|---|---|---|
