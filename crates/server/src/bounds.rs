@@ -6,8 +6,6 @@
 /// Connections that wait to be let in. When all clients come back at once, whoever finds no place to wait is
 /// left alone by the system for a second and more; it takes as many as it is set to, at most these.
 pub(crate) const WAITING: u32 = 4_096;
-/// A handshake of TLS, which is two messages from each side.
-pub(crate) const HANDSHAKE_SECONDS: u64 = 5;
 /// A request line; the longest URL that browsers and proxies agree on.
 pub(crate) const REQUEST_LINE: usize = 8 * 1024;
 /// The bytes of empty lines before a request: two lines.

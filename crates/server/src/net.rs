@@ -45,6 +45,8 @@ use tokio_util::sync::CancellationToken;
 /// How long somebody may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
+    /// For the TLS handshake.
+    pub(crate) handshake: Duration,
     /// For the head of a request, from its first byte.
     pub(crate) head: Duration,
     /// For the body of a request, and for taking an answer.
@@ -136,7 +138,7 @@ async fn opened(stream: TcpStream, place: &Place, drain: &Drain) -> Option<Strea
         sleep(line::LINGER).await;
     };
     tokio::select! {
-        opened = Stream::under_tls(stream, acceptor) => match opened {
+        opened = Stream::under_tls(stream, acceptor, place.timeouts.handshake) => match opened {
             Ok(stream) => Some(stream),
             Err(_) => {
                 place.metrics.refused(Refused::Handshake);

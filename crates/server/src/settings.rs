@@ -258,6 +258,7 @@ impl<'g> Reader<'g> {
         let named = |name: &str| format!("{group}.{name}");
         let address = self.check(&named("listen"), value::address).flatten();
         let timeouts = Timeouts {
+            handshake: self.time("tls.handshake_timeout"),
             head: self.time(&named(head)),
             body: self.time(&named(body)),
             idle: self.time(&named("idle_timeout")),

@@ -29,13 +29,13 @@ tiers: { default: free, known: [free, pro] }
 rules:
   - { name: refuse, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window }] }
   - { name: pass, match: { path: /pass/** }, key: [path, method], limits: [1000000/h] }
-  - { name: wait, match: { path: /wait }, key: [ip], limits: [{ rate: 1/s, algorithm: leaky_bucket, queue: 5 }], on_limit: { delay: { max_wait: 5s, max_queue: 5 } } }
+  - { name: wait, match: { path: /wait }, key: [ip], limits: [{ rate: 1/min, algorithm: leaky_bucket, queue: 5 }], on_limit: { delay: { max_wait: 5min, max_queue: 5 } } }
   - { name: mark, match: { path: /mark }, key: [ip], limits: [{ rate: 1/h, algorithm: fixed_window }], on_limit: { flag: challenge } }
 ";
 
 fn check(client: &mut Client, attributes: &Value) -> Value {
     client
-        .post("/v1/check", &json!({ "attributes": attributes, "max_wait_ms": 5_000 }).to_string())
+        .post("/v1/check", &json!({ "attributes": attributes, "max_wait_ms": 300_000 }).to_string())
         .json()
 }
 

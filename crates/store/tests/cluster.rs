@@ -15,6 +15,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use support::address::own_ip;
 use support::cluster::Cluster;
 use support::server::{ENGINES, Server};
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
@@ -173,10 +174,7 @@ async fn keys(cluster: &Cluster) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_away_takes_only_its_slots_along() {
     let mut cluster = Cluster::start("redis").await;
-    let settings =
-        RedisSettings { timeout: Span::from_millis(200), ..RedisSettings::new(&cluster.url()) };
-    let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
-    let limit = hourly(1_000_000);
+    let (store, limit) = (cluster.store().await, hourly(1_000_000));
     // Keys of each server, found by asking the servers themselves.
     let here = cluster.key_on(0).await;
     let there = cluster.key_on(1).await;
@@ -205,11 +203,11 @@ async fn addresses_that_cannot_work_are_said_at_once() {
     let cluster = Cluster::start("redis").await;
     let server = Server::start("redis");
     let alone = cluster.url().replace("redis+cluster", "redis");
-    let port = cluster.ports()[0];
+    let (ip, port) = (own_ip(), cluster.ports()[0]);
     for (url, said) in [
         (alone.as_str(), "redis+cluster://"),
         ("redis+cluster://nobody:x", "nobody:x"),
-        (&format!("redis+sentinel://127.0.0.1:{port}/primary"), "unknown command"),
+        (&format!("redis+sentinel://{ip}:{port}/primary"), "unknown command"),
     ] {
         let error = Redis::open(&RedisSettings::new(url), &Secret::new([7; 32])).await.unwrap_err();
         assert!(error.to_string().contains(said), "{url}: {error}");

@@ -7,14 +7,19 @@
     reason = "a test fails loudly"
 )]
 
-use std::net::TcpListener;
+#[path = "support/address.rs"]
+mod address;
+
+use address::{own_ip, own_port};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything may take on a machine that is busy; a sentinel that notices how slow it is does nothing for half a
+/// minute.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Processes that end with the test.
 struct Processes {
@@ -34,7 +39,7 @@ impl Processes {
         let mut command = Command::new("redis-server");
         let child = command
             .args(arguments)
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"])
+            .args(["--bind", &own_ip().to_string(), "--port", &port.to_string(), "--dir"])
             .arg(&folder)
             .stdout(Stdio::null())
             .spawn()
@@ -53,13 +58,9 @@ impl Drop for Processes {
     }
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// What a server says of itself, as soon as it does.
 async fn says(port: u16, command: &[&str], wanted: &str) {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+    let client = redis::Client::open(format!("redis://{}:{port}/", own_ip())).unwrap();
     let asking = async {
         loop {
             if let Ok(mut connection) = client.get_multiplexed_async_connection().await {
@@ -80,14 +81,15 @@ async fn says(port: u16, command: &[&str], wanted: &str) {
 #[tokio::test]
 async fn sentinels_name_another_primary_and_the_store_goes_on_with_it() {
     let mut processes = Processes::new();
-    let [primary, replica, sentinel] = [(); 3].map(|()| free_port());
+    let [primary, replica, sentinel] = [(); 3].map(|()| own_port());
     processes.start(primary, &["--save", ""]);
-    let of = ["--replicaof", "127.0.0.1", &primary.to_string(), "--save", ""];
+    let ip = own_ip().to_string();
+    let of = ["--replicaof", &ip, &primary.to_string(), "--replica-announce-ip", &ip, "--save", ""];
     processes.start(replica, &[&of[..], &["--repl-diskless-sync-delay", "0"]].concat());
     says(replica, &["INFO", "replication"], "master_link_status:up").await;
     let config = processes.folder.join("sentinel.conf");
     let told = format!(
-        "sentinel monitor ours 127.0.0.1 {primary} 1\nsentinel down-after-milliseconds ours 500\nsentinel failover-timeout ours 2000\n"
+        "sentinel monitor ours {ip} {primary} 1\nsentinel down-after-milliseconds ours 3000\nsentinel failover-timeout ours 2000\n"
     );
     std::fs::write(&config, told).unwrap();
     processes.start(sentinel, &[config.to_str().unwrap(), "--sentinel"]);
@@ -95,8 +97,9 @@ async fn sentinels_name_another_primary_and_the_store_goes_on_with_it() {
 
     let secret = Secret::new([7; 32]);
     let settings = |name: &str| RedisSettings {
-        timeout: Span::from_secs(1),
-        ..RedisSettings::new(&format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/{name}"))
+        timeout: Span::from_secs(10),
+        connect_timeout: Span::from_secs(30),
+        ..RedisSettings::new(&format!("redis+sentinel://{ip}:1,{ip}:{sentinel}/{name}"))
     };
     let unknown = Redis::open(&settings("theirs"), &secret).await.unwrap_err();
     assert!(unknown.to_string().contains("no primary called `theirs`"), "{unknown}");

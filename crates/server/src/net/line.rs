@@ -264,8 +264,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let server = Stream::Plain(listener.accept().await.unwrap().0);
-        let [head, body, idle] = [Duration::from_secs(9); 3];
-        let place = Place::new(Timeouts { head, body, idle }, Versions::One, Arc::default());
+        let [handshake, head, body, idle] = [Duration::from_secs(9); 4];
+        let timeouts = Timeouts { handshake, head, body, idle };
+        let place = Place::new(timeouts, Versions::One, Arc::default());
         let mut line = Line::new(server, &place, &Drain::default(), 99);
         line.output.extend_from_slice(b"yes");
         let mut client = Stream::Plain(client);

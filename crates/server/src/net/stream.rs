@@ -1,6 +1,5 @@
 //! A connection's bytes, as they are or under TLS.
 
-use crate::bounds;
 use rustix::net::RecvFlags;
 use std::io;
 use std::pin::Pin;
@@ -18,12 +17,14 @@ pub(crate) enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-const HANDSHAKE: Duration = Duration::from_secs(bounds::HANDSHAKE_SECONDS);
-
 impl Stream {
-    /// Agrees with the other side on keys. Whoever speaks no TLS, or takes too long over it, is let go.
-    pub(crate) async fn under_tls(stream: TcpStream, acceptor: &TlsAcceptor) -> io::Result<Self> {
-        let accepted = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+    /// Performs the TLS handshake. A client that does not speak TLS, or takes longer than `patience`, is an error.
+    pub(crate) async fn under_tls(
+        stream: TcpStream,
+        acceptor: &TlsAcceptor,
+        patience: Duration,
+    ) -> io::Result<Self> {
+        let accepted = timeout(patience, acceptor.accept(stream)).await;
         Ok(Self::Tls(Box::new(accepted.map_err(|_late| io::ErrorKind::TimedOut)??)))
     }
 

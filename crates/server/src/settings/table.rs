@@ -100,6 +100,7 @@ pub(crate) const TABLE: &[Setting] = &[
         "Certificates, in PEM, of whoever signs those that clients must show",
     ),
     setting("tls.listeners", "NAMES", "http,grpc,resp,admin", "Which listeners speak TLS"),
+    setting("tls.handshake_timeout", "TIME", "5s", "How long a TLS handshake may take"),
     setting(
         "http.listen",
         "ADDR",

@@ -136,9 +136,9 @@ fn answers_that_wait_for_their_turn() {
     let policy = "
 version: 1
 rules:
-  - { name: mail, key: [user], limits: [{ rate: 2/s, algorithm: leaky_bucket, queue: 5 }] }
-  - { name: page, key: [tenant], limits: [{ rate: 2/s, algorithm: leaky_bucket, queue: 5 }], on_limit: { delay: { max_wait: 2s } } }
-  - { name: soon, key: [queue], limits: [{ rate: 2/s, algorithm: leaky_bucket, queue: 5 }], on_limit: { delay: { max_wait: 100ms } } }
+  - { name: mail, key: [user], limits: [{ rate: 1/4s, algorithm: leaky_bucket, queue: 5 }] }
+  - { name: page, key: [tenant], limits: [{ rate: 1/4s, algorithm: leaky_bucket, queue: 5 }], on_limit: { delay: { max_wait: 9s } } }
+  - { name: soon, key: [queue], limits: [{ rate: 1/4s, algorithm: leaky_bucket, queue: 5 }], on_limit: { delay: { max_wait: 100ms } } }
 ";
     let server = Server::with_policy(policy, &[]);
     let mut grpc = Grpc::to(server.grpc);
@@ -146,7 +146,7 @@ rules:
         let head = [&HEAD[..], &[("grpc-timeout", timeout)]].concat();
         grpc.send(&head, &message(&Request::about(&[entry]).encode_to_vec()))
     };
-    // The turn of a second call comes after half a second.
+    // The turn of a second call comes after four seconds: longer than anything here takes, on a busy machine too.
     for name in ["user", "tenant", "queue"] {
         let hasty = Request::about(&[(name, "hasty")]);
         assert!(grpc.asked(&hasty).passed());

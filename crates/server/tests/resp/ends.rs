@@ -103,7 +103,7 @@ fn sixty_four_connections_share_one_key() {
 /// An idle connection is closed after `resp.idle_timeout`, without a word.
 #[test]
 fn whoever_says_nothing_is_sent_away() {
-    let server = Server::start(&["--resp-idle-timeout", "200ms"]);
+    let server = Server::start(&["--resp-idle-timeout", "2s"]);
     let mut talk = server.talk();
     assert_eq!(talk.ask("PING"), simple("PONG"));
     assert_eq!(talk.rest(), b"");

@@ -29,6 +29,16 @@ impl Server {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
+    /// Waits until so many were refused for a reason: a client may see its end a moment before it is counted.
+    pub(crate) fn until_refused(&self, reason: &str, count: u64) {
+        let name = format!("tidegate_refused_total{{reason=\"{reason}\"}}");
+        self.until(&format!("{count} are refused: {reason}"), |server| {
+            let refused = server.metric(&name);
+            assert!(refused <= count, "{reason}: {refused}, more than {count}");
+            refused == count
+        });
+    }
+
     /// How many connections and requests were refused unseen, for whatever reason.
     pub(crate) fn refused(&self) -> u64 {
         let text = self.admin("GET", "/metrics", "", "").body;

@@ -43,6 +43,15 @@ impl Redis {
         let _ = std::fs::remove_file(self.folder.join("socket"));
     }
 
+    /// Stops it, and returns when the kernel says that it stands still.
+    pub(crate) fn stop(&self) {
+        self.signal("STOP");
+        let stat = format!("/proc/{}/stat", self.child.as_ref().unwrap().id());
+        while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());

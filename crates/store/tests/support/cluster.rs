@@ -1,7 +1,7 @@
 //! A real cluster of three primaries for a test, on ports of its own, gone with the test.
 
+use super::address::{own_ip, own_port};
 use super::server::binary;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,8 @@ impl Cluster {
         let ports = cluster.ports();
         let (first, bus) = (ports[0].to_string(), cluster.buses[0].to_string());
         for port in &ports[1..] {
-            cluster.tell(*port, &["CLUSTER", "MEET", "127.0.0.1", &first, &bus]).await;
+            let ip = own_ip().to_string();
+            cluster.tell(*port, &["CLUSTER", "MEET", &ip, &first, &bus]).await;
         }
         for (third, port) in ports.iter().enumerate() {
             let slots = third * SLOTS / 3..(third + 1) * SLOTS / 3;
@@ -50,17 +51,14 @@ impl Cluster {
         cluster
     }
 
-    /// A server more, which knows nobody yet. Its ports, one for clients and one for the cluster, are free ones.
+    /// Adds a server that does not know the others yet. It has one port for clients and one for the cluster.
     fn add(&mut self, engine: &str) {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (clients, others) = (free(), free());
-        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-        let (port, bus) = (port(&clients), port(&others));
-        drop((clients, others));
+        let (ip, port, bus) = (own_ip().to_string(), own_port(), own_port());
         let folder = self.folder.join(port.to_string());
         std::fs::create_dir_all(&folder).unwrap();
         let child = Command::new(binary(engine))
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
+            .args(["--bind", &ip, "--port", &port.to_string(), "--save", ""])
+            .args(["--cluster-announce-ip", &ip])
             .args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()])
             .args(["--cluster-node-timeout", "60000", "--dir"])
             .arg(&folder)
@@ -77,7 +75,7 @@ impl Cluster {
 
     /// One server: the others are found through it.
     pub(crate) fn url(&self) -> String {
-        format!("redis+cluster://127.0.0.1:{}", self.servers[0].0)
+        format!("redis+cluster://{}:{}", own_ip(), self.servers[0].0)
     }
 
     /// A fourth server, which has no slots.
@@ -85,7 +83,8 @@ impl Cluster {
         let (first, bus) = (self.servers[0].0.to_string(), self.buses[0].to_string());
         self.add(engine);
         let port = self.servers[self.servers.len() - 1].0;
-        self.tell(port, &["CLUSTER", "MEET", "127.0.0.1", &first, &bus]).await;
+        let ip = own_ip().to_string();
+        self.tell(port, &["CLUSTER", "MEET", &ip, &first, &bus]).await;
         self.until_ok().await;
     }
 
@@ -108,7 +107,7 @@ impl Cluster {
     }
 
     pub(crate) async fn connection(&self, port: u16) -> redis::aio::MultiplexedConnection {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+        let client = redis::Client::open(format!("redis://{}:{port}/", own_ip())).unwrap();
         let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         // It may be starting just now.
         let connecting = async {
@@ -205,7 +204,7 @@ impl Cluster {
                     break;
                 }
                 let mut migrate = redis::cmd("MIGRATE");
-                migrate.arg("127.0.0.1").arg(target).arg("").arg(0).arg(60_000);
+                migrate.arg(own_ip().to_string()).arg(target).arg("").arg(0).arg(60_000);
                 let () = migrate.arg("KEYS").arg(keys).query_async(&mut at_source).await.unwrap();
             }
             for connection in [&mut at_target, &mut at_source] {
@@ -218,8 +217,12 @@ impl Cluster {
 
     /// A store on this cluster; generous with time, since the machine may be busy.
     pub(crate) async fn store(&self) -> Redis {
-        let settings =
-            RedisSettings { timeout: Span::from_secs(10), ..RedisSettings::new(&self.url()) };
+        let patience = Span::from_secs(30);
+        let settings = RedisSettings {
+            timeout: patience,
+            connect_timeout: patience,
+            ..RedisSettings::new(&self.url())
+        };
         Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
     }
 

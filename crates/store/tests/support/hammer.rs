@@ -40,8 +40,14 @@ pub(crate) fn children(server: &Server, name: &str, processes: usize) -> Report 
     let mut report = Report { one: Vec::new(), many: Vec::new() };
     report.one.resize_with(limits().len(), Vec::new);
     report.many.resize_with(limits().len(), Vec::new);
-    for child in children {
-        let output = child.wait_with_output().unwrap();
+    // All pipes are read at the same time. A child whose pipe is full stands still, its timers go on, and its next
+    // take would time out: when they were read one after another, a slow first child failed the others.
+    let readers: Vec<_> = children
+        .into_iter()
+        .map(|child| std::thread::spawn(|| child.wait_with_output().unwrap()))
+        .collect();
+    for reader in readers {
+        let output = reader.join().unwrap();
         assert!(output.status.success());
         for line in String::from_utf8(output.stdout).unwrap().lines() {
             read(line, &mut report);
@@ -68,7 +74,12 @@ pub(crate) async fn work() {
     let Ok(url) = std::env::var(URL) else { return };
     // A refusal that is remembered has no instant of the store's clock, so it cannot be played again in order.
     let (timeout, remember_refusals) = (Span::from_secs(30), false);
-    let settings = RedisSettings { timeout, remember_refusals, ..RedisSettings::new(&url) };
+    let settings = RedisSettings {
+        timeout,
+        connect_timeout: timeout,
+        remember_refusals,
+        ..RedisSettings::new(&url)
+    };
     let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
     let store: &'static Redis = Box::leak(Box::new(store));
     let limits: &'static [Limit; 6] = Box::leak(Box::new(limits()));

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 #[cfg(feature = "redis")]
+pub(crate) mod address;
+#[cfg(feature = "redis")]
 pub(crate) mod cluster;
 pub(crate) mod concurrency;
 pub(crate) mod dice;

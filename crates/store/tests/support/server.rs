@@ -1,5 +1,6 @@
 //! A real Redis or Valkey server for a test, on a socket of its own, gone with the test.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +19,8 @@ pub(crate) struct Server {
 pub(crate) const ENGINES: [&str; 2] = ["redis", "valkey"];
 
 impl Server {
-    /// Starts an engine and waits until its socket is there.
+    /// Starts an engine and waits until it accepts connections. Its socket file alone proves nothing: the file appears
+    /// with `bind`, and a connection is refused until `listen`.
     pub(crate) fn start(engine: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -32,7 +34,7 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{engine}: {error}; `make deps` installs it"));
-        while !folder.join("socket").exists() {
+        while UnixStream::connect(folder.join("socket")).is_err() {
             assert!(child.try_wait().unwrap().is_none(), "{engine} ended at once");
             std::thread::yield_now();
         }
@@ -50,10 +52,22 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
+    /// Stops the process, and returns when the kernel says that it stands still.
+    pub(crate) fn stop(&self) {
+        self.signal("STOP");
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        while !is_stopped() {
+            std::thread::yield_now();
+        }
+    }
+
     /// A store on this server; generous with time, since the machine may be busy.
     pub(crate) async fn store(&self) -> Redis {
+        let patience = tidegate_core::Span::from_secs(30);
         let settings = RedisSettings {
-            timeout: tidegate_core::Span::from_secs(10),
+            timeout: patience,
+            connect_timeout: patience,
             ..RedisSettings::new(&self.url())
         };
         Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
