@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 version: 1
 tiers: { default: free, known: [free, pro] }
 rules:
-  - { name: api, key: [user], limits: [5/s, 100/h], tiers: { pro: { scale: 10 } } }
+  - { name: api, key: [user], limits: [5/min, 100/h], tiers: { pro: { scale: 10 } } }
   - { name: logins, match: { path: /login }, key: [user], limits: [3/h], count: failures }
 ",
     )?;
