@@ -21,6 +21,24 @@
 //!
 //! Keys are never stored: a state is known by 64 bits of its name. It decides as [`Plain`](crate::Plain) does, which
 //! is its reference.
+//!
+//! **Why it is exact** (linearizable): every decision belongs to one instant, a reading of the clock, and whatever order
+//! threads run in, no window and no bucket passes more than its limit by these instants. The argument assumes that the clock
+//! does not go back by itself, and has three parts.
+//!
+//! 1. *The slow path* (`bring`) reads the clock while it holds the locks of all buckets in which the states of the plan may
+//!    be. Two takes of one state therefore read the clock in the order in which they write. A state that is missing was
+//!    removed by a thread that held one of these locks, because it had ended by a reading from before; so it has ended by
+//!    this one. What was demoted is in the sketch, whose lines another thread may clear under a later reading, without any
+//!    of these locks: so the sketch is read first and the clock afterwards, and what was cleared has ended by then, too.
+//! 2. *The fast path* (`known`) decides by a reading that is older than the decision, and writes only if the state still is
+//!    what it read. Such a reading may only find *more* in use than a new one would. That is so for a state that does not lie
+//!    ahead of the reading: the window that it counts is the window of the reading or one before; a bucket's word only ever
+//!    grows by what is taken and shrinks by what is given back. It is not so for a state that lies ahead, which would be *mended*, nor for one that is
+//!    missing or empty, which does not say when it became that. These three go the slow way.
+//! 3. *A plan* is decided by one reading, and its states are written while all of them are locked.
+//!
+//! What the fast path refuses by the reading of a batch is refused as of that reading; a single take is then decided again.
 
 mod blocks;
 mod bring;
@@ -148,7 +166,7 @@ impl Memory {
         let reading = self.fetch(plan.takes());
         let answer = match self.take_shortly(plan, &reading) {
             Some(answer) => answer,
-            None => self.take_any(plan, || self.clock.now()),
+            None => self.take_any(plan).1,
         };
         Self::remember(answer.done.passes);
         answer
@@ -169,7 +187,7 @@ impl Memory {
         let known = self.shapes.number(take.limit);
         let taken = match known.and_then(|shape| self.take_known(take, shape, ready, &reading)) {
             Some((_, taken)) => taken,
-            None => *self.take_alone(take, || self.clock.now()),
+            None => self.take_alone(take).1,
         };
         Self::remember(taken.decision.passes());
         taken
@@ -187,15 +205,16 @@ impl Memory {
     /// assert_eq!([taken[0].decision.passes(), taken[1].decision.passes()], [true, false]);
     /// ```
     pub fn take_each_now(&self, takes: &[Take<'_>]) -> Vec<Taken> {
-        let now = self.clock.now();
+        let mut now = self.clock.now();
         let fetch = |take: &Take<'_>| self.table.prefetch(Tag::of(take.state));
         takes.iter().take(AHEAD).for_each(fetch);
         let mut ahead = takes.iter().skip(AHEAD);
         let mut taken = Vec::with_capacity(takes.len());
         // Takes that ask for the same have most of the arithmetic in common.
         for run in takes.chunk_by(Take::asks_the_same) {
-            let ready = run.first().and_then(|take| take.limit.ready(&take.ask(now)));
-            let known = run.first().and_then(|take| self.shapes.number(take.limit));
+            let Some(first) = run.first() else { continue };
+            let mut ready = first.limit.ready(&first.ask(now));
+            let known = self.shapes.number(first.limit);
             for take in run {
                 ahead.next().into_iter().for_each(fetch);
                 let short = known.and_then(|shape| {
@@ -203,15 +222,23 @@ impl Memory {
                 });
                 taken.push(match short {
                     Some((_, taken)) => taken,
-                    None => *self.take_alone(take, || now),
+                    None => {
+                        let taken;
+                        (now, taken) = *self.take_alone(take);
+                        ready = first.limit.ready(&first.ask(now));
+                        taken
+                    }
                 });
             }
         }
         taken
     }
 
-    /// Decides plans in order, without async. They are decided as of one reading of the clock, and what they need is
-    /// fetched before it is used: many at a time cost far less than one at a time.
+    /// Decides plans in order, without async. The clock is read once for all of them, and what they need is fetched
+    /// before it is used: many at a time cost far less than one at a time.
+    ///
+    /// That one reading decides only takes whose states are in the table, in the usual form, and not written since.
+    /// Every other plan is decided as of a reading of its own, and so are those that follow it.
     ///
     /// ```
     /// use tidegate_core::{Plan, Span};
@@ -220,8 +247,7 @@ impl Memory {
     /// assert_eq!(Memory::new(Clock::system()).take_batch_now(&[nothing.clone(), nothing]).len(), 2);
     /// ```
     pub fn take_batch_now(&self, plans: &[Plan<'_>]) -> Vec<Answer> {
-        let now = self.clock.now();
-        let reading = Reading::<fn() -> Now>::Given(now);
+        let mut now = self.clock.now();
         let fetch = |plan: &Plan<'_>| {
             plan.takes().iter().for_each(|take| self.table.prefetch(Tag::of(take.state)));
         };
@@ -229,7 +255,12 @@ impl Memory {
         let mut ahead = plans.iter().skip(AHEAD);
         let take = |plan: &Plan<'_>| {
             ahead.next().into_iter().for_each(fetch);
-            self.take_shortly(plan, &reading).unwrap_or_else(|| self.take_any(plan, || now))
+            let reading = Reading::<fn() -> Now>::Given(now);
+            self.take_shortly(plan, &reading).unwrap_or_else(|| {
+                let answer;
+                (now, answer) = self.take_any(plan);
+                answer
+            })
         };
         plans.iter().map(take).collect()
     }
@@ -246,7 +277,7 @@ impl Memory {
         // One after another: charges are independent, and a take may stand here twice.
         for take in takes {
             let asked = [Asked::of(take)];
-            let (mut brought, found) = self.bring(&asked, || self.clock.now());
+            let (mut brought, found) = self.bring(&asked);
             let mut written = self.states(&mut brought, &asked, &found);
             charged.at = brought.now.steady;
             let ask = Ask::new(brought.now.of(take.limit), take.cost).bounded(take.bound);
@@ -278,7 +309,7 @@ impl Memory {
         }
         for part in settlement.parts {
             let asked = [Asked { id: part.state, limit: part.limit, overflow: Overflow::Shared }];
-            let (mut brought, found) = self.bring(&asked, || self.clock.now());
+            let (mut brought, found) = self.bring(&asked);
             let mut written = self.states(&mut brought, &asked, &found);
             for written in &mut written {
                 written.give_back(brought.now.of(part.limit), part.limit, &part.receipt);
@@ -298,10 +329,12 @@ impl Memory {
     /// ```
     pub fn peek_now(&self, plan: &Plan<'_>) -> Vec<Decision> {
         let peek = |take: &Take<'_>| {
-            let held = self.table.lock_all(&[Tag::of(take.state)]);
+            let (tag, asked) = (Tag::of(take.state), Asked::of(take));
+            let held = self.table.lock_all(&[tag]);
+            let found = self.find(&held, tag, None);
+            let recalled = self.recall(&asked, found.as_ref());
             let now = self.clock.now();
-            let found = self.find(&held, Tag::of(take.state), None);
-            let written = self.written(found.as_ref(), &Asked::of(take), now);
+            let written = self.written(found.as_ref(), recalled, &asked, now);
             take.limit.decide(&written, &plan.ask(take, now))
         };
         plan.takes().iter().map(peek).collect()

@@ -34,6 +34,8 @@ pub(super) struct Brought<'m> {
     held: Held<'m>,
     pub(super) now: Now,
     tags: Four<Tag>,
+    /// What the sketch remembers of those that were not found.
+    recalled: Four<Option<InUse>>,
     /// Of the limits that ask.
     numbers: Four<Option<Number>>,
     /// Whether what becomes of a new state is not kept: there is no room, and nobody is demoted for it.
@@ -41,38 +43,39 @@ pub(super) struct Brought<'m> {
 }
 
 impl Memory {
-    /// Decides a plan as of when the clock is read, which is after its states are looked at: nobody sees a state from
-    /// its own future.
-    pub(super) fn take_any(&self, plan: &Plan<'_>, clock: impl Fn() -> Now) -> Answer {
+    /// Decides a plan as of when the clock is read, which is while its states are locked: no state lies in the future of
+    /// that reading, unless the clock was put back. Answers the reading, too.
+    pub(super) fn take_any(&self, plan: &Plan<'_>) -> (Now, Answer) {
         let asked: Four<Asked<'_>> = plan.takes().iter().map(Asked::of).collect();
-        let (mut brought, found) = self.bring(&asked, clock);
+        let (mut brought, found) = self.bring(&asked);
         let mut written = self.states(&mut brought, &asked, &found);
         let now = brought.now;
         let done = plan.take(now, &mut written);
         self.keep(brought, &asked, &found, &written);
-        Answer { at: now.steady, done, remembered: false }
+        (now, Answer { at: now.steady, done, remembered: false })
     }
 
     /// Finds states, which stay locked, at one instant.
-    pub(super) fn bring(
-        &self,
-        asked: &[Asked<'_>],
-        clock: impl Fn() -> Now,
-    ) -> (Brought<'_>, Four<Option<Found>>) {
+    pub(super) fn bring(&self, asked: &[Asked<'_>]) -> (Brought<'_>, Four<Option<Found>>) {
         let tags: Four<Tag> = asked.iter().map(|asked| Tag::of(asked.id)).collect();
         loop {
             let (numbers, mut held) = self.lock(asked, &tags);
-            let now = clock();
             let found: Four<Option<Found>> = (tags.iter().zip(&numbers))
                 .map(|(tag, number)| self.find(&held, *tag, *number))
                 .collect();
+            let recalled = (asked.iter().zip(&found))
+                .map(|(asked, found)| self.recall(asked, found.as_ref()))
+                .collect();
+            // After the sketch was read: what another thread cleared there had ended by this reading, too.
+            let now = self.clock.now();
             // Nobody is demoted while the table can grow.
             let crowded = !self.table.is_full_grown(&self.budget) && {
                 let mut missing = tags.iter().zip(&found).filter(|(_, found)| found.is_none());
                 missing.any(|(tag, _)| !self.has_room(&mut held, *tag, now, &tags))
             };
             if !crowded {
-                return (Brought { held, now, tags, numbers, left_out: Four::new() }, found);
+                let left_out = Four::new();
+                return (Brought { held, now, tags, recalled, numbers, left_out }, found);
             }
             drop(held);
             self.table.grow_on(GROWN_AT_ONCE, &self.budget);
@@ -86,9 +89,10 @@ impl Memory {
         asked: &[Asked<'s>],
         found: &'s [Option<Found>],
     ) -> Four<Written<'s>> {
-        let Brought { held, now, tags, left_out, .. } = brought;
-        let state = |((asked, found), tag): ((&Asked<'s>, &'s Option<Found>), &Tag)| {
-            let mut written = self.written(found.as_ref(), asked, *now);
+        let Brought { held, now, tags, recalled, left_out, .. } = brought;
+        let state = |((asked, found), (tag, recalled)): (_, (&Tag, &Option<InUse>))| {
+            let (asked, found): (&Asked<'s>, &'s Option<Found>) = (asked, found);
+            let mut written = self.written(found.as_ref(), *recalled, asked, *now);
             // Where there is no room and nobody is demoted for it, that decides.
             let no_room = found.is_none()
                 && asked.overflow != Overflow::Shared
@@ -101,7 +105,7 @@ impl Memory {
             left_out.push(no_room && (asked.overflow == Overflow::Deny || nothing_known));
             written
         };
-        asked.iter().zip(found).zip(&*tags).map(state).collect()
+        asked.iter().zip(found).zip(tags.iter().zip(&*recalled)).map(state).collect()
     }
 
     /// Keeps states as somebody's work left them, and unlocks them.
@@ -112,7 +116,7 @@ impl Memory {
         found: &[Option<Found>],
         written: &[Written<'_>],
     ) {
-        let Brought { mut held, now, tags, numbers, left_out } = brought;
+        let Brought { mut held, now, tags, numbers, left_out, .. } = brought;
         let (mut added, mut due) = (false, held.is_due());
         // First those that are there: making room for the others may move them.
         for (((asked, tag), (found, number)), written) in
@@ -183,16 +187,16 @@ impl Memory {
         Some(Found { at, entry, other })
     }
 
-    /// A state that was found, or what the sketch knows of one that was not.
+    /// A state that was found, or one made of what the sketch remembers.
     pub(super) fn written<'s>(
         &self,
         found: Option<&'s Found>,
+        recalled: Option<InUse>,
         asked: &Asked<'s>,
         now: Now,
     ) -> Written<'s> {
         let Some(Found { entry, other, .. }) = found else {
-            let known = self.known_to_sketch(Tag::of(asked.id), asked.limit, now);
-            return known.map_or(Written::empty(asked.limit), |in_use| {
+            return recalled.map_or(Written::empty(asked.limit), |in_use| {
                 asked.limit.with_in_use(now.of(asked.limit), in_use)
             });
         };
@@ -207,11 +211,19 @@ impl Memory {
         }
     }
 
-    pub(super) fn known_to_sketch(&self, tag: Tag, limit: &Limit, now: Now) -> Option<InUse> {
+    /// What the sketch remembers of a state that was not found. To be asked before the clock is read.
+    pub(super) fn recall(&self, asked: &Asked<'_>, found: Option<&Found>) -> Option<InUse> {
+        match found {
+            Some(_) => None,
+            None => self.known_to_sketch(Tag::of(asked.id), asked.limit),
+        }
+    }
+
+    pub(super) fn known_to_sketch(&self, tag: Tag, limit: &Limit) -> Option<InUse> {
         if self.demotions.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.sketch.get(tag, limit, now.of(limit))
+        self.sketch.get(tag, limit)
     }
 
     /// Forgets a state; where the sketch may know of it too, an empty one stands for it.
@@ -247,5 +259,42 @@ impl Memory {
 impl<'l> Asked<'l> {
     pub(super) const fn of(take: &Take<'l>) -> Self {
         Self { id: take.state, limit: take.limit, overflow: take.overflow }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clock;
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicU64;
+    use tidegate_core::{Algorithm, Cost, Span};
+
+    /// A key was demoted when it had used its limit. A thread that came for it had read the clock just before the window
+    /// ended. Another thread, just after that, cleared the lines of the sketch, which had ended for it. The first found
+    /// nothing, and let the key pass in a window that was full.
+    #[test]
+    fn lines_that_others_clear_after_the_clock_was_read_let_nobody_pass() {
+        const SECOND: u64 = 1_000_000_000;
+        let at = Timestamp::from_nanos;
+        let limit = Limit::new(3, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+        let (shared, readings): (Arc<OnceLock<Memory>>, _) = (Arc::default(), AtomicU64::new(0));
+        let (others, theirs) = (Arc::clone(&shared), limit.clone());
+        let clock = Clock::borrowed(move || {
+            // The second reading is the one under the lock: the fast path has found no state.
+            if readings.fetch_add(1, Ordering::Relaxed) == 1
+                && let Some(store) = others.get()
+            {
+                let next = InUse { units: 1, until: at(2 * SECOND) };
+                (100..10_000).for_each(|tag| store.sketch.add(Tag(tag), &theirs, next, at(SECOND)));
+            }
+            Now::at(at(SECOND - 1))
+        });
+        let store = shared.get_or_init(|| Memory::with_budget(clock, 8 << 10));
+        let full = InUse { units: 3, until: at(SECOND) };
+        store.demotions.fetch_add(1, Ordering::Relaxed);
+        store.sketch.add(Tag(7), &limit, full, at(SECOND - 2));
+        let take = Take::new(StateId(7), &limit, Cost::ONE);
+        assert!(!store.take_one_now(&take).decision.passes());
     }
 }

@@ -1,12 +1,16 @@
-//! The short way: takes of states that are there, of one word each, written under the limits that ask.
+//! The fast path: takes of states that are in the table, of one word each, written under the limits that ask.
 //!
-//! Nearly all takes are that. What they cost is above all waiting for memory, so states are asked for before the clock
+//! Nearly all takes are that. What they cost is above all waiting for memory, so states are fetched before the clock
 //! is read; then they are read without a lock, decided, and locked only to be written.
 //!
-//! Somebody may write a state after the clock was read and before the state is. It then lies ahead by as much, which
+//! Another thread may write a state after the clock was read and before the state is. It then lies ahead by as much, which
 //! reads as more use of it, never as less: what passes would have passed anyway. What is refused is decided again, by the
-//! same state and a clock that was read after it. Whoever was refused is likely to be refused again: then the clock is
+//! same state and a clock that was read after it. A thread that was refused is likely to be refused again: then the clock is
 //! read after the state in the first place.
+//!
+//! The reading of a batch may be much older, when the batch was stalled. A state that lies too far ahead of a reading, that
+//! is empty or that is missing is not decided here: the slow path reads the clock under the lock. See the head of
+//! `memory.rs` for why that is exact.
 
 use super::Memory;
 use super::bucket::{Bucket, Locked, Read, Seen};
@@ -17,7 +21,7 @@ use crate::sync::spin_loop;
 use std::cell::Cell;
 use tidegate_core::{Decision, Done, Few, Need, Now, Plan, Ready, Refused, Take, Taken};
 
-/// So often a state is read again that somebody else changes, before it is locked first and read then.
+/// Optimistic retries on a state that other threads change, before falling back to the slow path.
 const TRIES: u32 = 128;
 
 thread_local! {
@@ -27,7 +31,7 @@ thread_local! {
 
 /// As of when it is decided.
 pub(super) enum Reading<C> {
-    /// As of this, whatever comes of it: a batch has one time.
+    /// As of this, which a batch read before; or not at all.
     Given(Now),
     /// As of this, which was read before the states were; what it refuses, as of the clock.
     Early(Now, C),
@@ -208,7 +212,9 @@ impl Memory {
             Read::Missing => return Err(Unseen::Unusual),
             Read::Busy => return Err(Unseen::Busy),
         };
-        let usual = seen.entry.shape == shape.number && !seen.entry.elsewhere;
+        // An empty word does not say when it was emptied, which may be after the caller read the clock.
+        let usual =
+            seen.entry.shape == shape.number && !seen.entry.elsewhere && seen.entry.word != 0;
         if !usual || !self.shapes.is_current(shape.epoch) {
             return Err(Unseen::Unusual);
         }
@@ -223,12 +229,13 @@ impl Memory {
         }
     }
 
-    /// Decides one take of which something is unusual. Boxed, so that the usual answer need not lie in memory only because
-    /// this one would.
+    /// Decides one take of which something is unusual; and as of when. Boxed, so that the usual answer need not lie in
+    /// memory only because this one would.
     #[cold]
-    pub(super) fn take_alone(&self, take: &Take<'_>, clock: impl Fn() -> Now) -> Box<Taken> {
-        let done = self.take_any(&Plan::from(*take), clock).done;
+    pub(super) fn take_alone(&self, take: &Take<'_>) -> Box<(Now, Taken)> {
+        let (now, answer) = self.take_any(&Plan::from(*take));
         // A plan without an answer would be a mistake of ours, and no reason to let anything pass.
-        Box::new(done.only().unwrap_or(Taken { decision: Decision::NEVER, receipt: None }))
+        let nothing = Taken { decision: Decision::NEVER, receipt: None };
+        Box::new((now, answer.done.only().unwrap_or(nothing)))
     }
 }

@@ -250,7 +250,8 @@ impl Memory {
         let Some(limit) = known.limit(entry.shape) else { return false };
         if entry.word == 0 {
             // It stands for what the sketch knows too much of.
-            return self.known_to_sketch(Tag(entry.tag), limit, now).is_none();
+            let known = self.known_to_sketch(Tag(entry.tag), limit);
+            return known.is_none_or(|in_use| in_use.until <= now.of(limit));
         }
         let mut written = Written { shape: limit, state: self.state(entry) };
         written.settle(now.of(limit));
