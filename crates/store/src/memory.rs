@@ -45,6 +45,8 @@ mod bring;
 mod bucket;
 mod budget;
 mod known;
+#[cfg(loom)]
+pub(crate) mod models;
 mod region;
 mod room;
 mod shapes;
@@ -60,7 +62,7 @@ use blocks::Blocks;
 use bring::Asked;
 use budget::Budget;
 use known::Reading;
-use shapes::Shapes;
+use shapes::{NUMBERS, Shapes};
 use sketch::Sketch;
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::{Table, Tag};
@@ -140,12 +142,17 @@ impl Memory {
     /// ```
     #[must_use]
     pub fn with_budget(clock: Clock, bytes: usize) -> Self {
+        Self::with_limit_numbers(clock, bytes, NUMBERS)
+    }
+
+    /// The same with so many numbers for limits. Tests and models ask for few, so that numbers are used again soon.
+    pub(crate) fn with_limit_numbers(clock: Clock, bytes: usize, numbers: usize) -> Self {
         let budget = Budget::new(bytes);
         Self {
             clock,
             table: Table::new(&budget),
             blocks: Blocks::new(&budget),
-            shapes: Shapes::default(),
+            shapes: Shapes::new(numbers),
             sketch: Sketch::new(&budget),
             settled: Mutex::new(SettledReceipts::default()),
             demotions: AtomicU64::new(0),

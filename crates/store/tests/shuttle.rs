@@ -1,5 +1,6 @@
-//! Models of the locks: the same code under a scheduler that tries many orders of its steps.
+//! Models of the whole store: the same code under a scheduler that tries many orders of its steps (`make models`).
 
+#![cfg(shuttle)]
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -7,6 +8,7 @@
     reason = "a test fails loudly"
 )]
 
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Arc;
 use shuttle::thread;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
@@ -14,6 +16,8 @@ use tidegate_store::{Clock, Memory, Part, ReceiptId, Settled, Settlement};
 
 /// Orders that are tried for each model.
 const ORDERS: usize = 2_000;
+/// Interruptions in each of them, where they are few.
+const INTERRUPTIONS: usize = 3;
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
     check_orders(ORDERS, model);
@@ -25,9 +29,19 @@ fn check_few(model: impl Fn() + Send + Sync + 'static) {
 }
 
 fn check_orders(orders: usize, model: impl Fn() + Send + Sync + 'static) {
+    shuttle::Runner::new(RandomScheduler::new(orders), config()).run(model);
+}
+
+/// For races in which one thread does much between two neighbouring steps of another: threads run on, but for a few
+/// interruptions at random steps (probabilistic concurrency testing).
+fn check_interrupted(model: impl Fn() + Send + Sync + 'static) {
+    shuttle::Runner::new(PctScheduler::new(INTERRUPTIONS, ORDERS), config()).run(model);
+}
+
+fn config() -> shuttle::Config {
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 20;
-    shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(orders), config).run(model);
+    config
 }
 
 fn limit(amount: u64) -> &'static Limit {
@@ -230,5 +244,37 @@ fn nobody_gains_while_others_are_demoted() {
         for id in (1_000..1_004).chain(2_000..2_004).chain([1]) {
             assert!(!store.take_now(&plan(&[id], limit)).done.passes);
         }
+    });
+}
+
+/// Two numbers for three limits: while one thread takes under a limit whose number it has in the cache, another needs that
+/// number for a limit of its own. A state that is written under a number which by then means the other limit is read as if it
+/// had ended long ago: a key that had used 2 of 2 got 2 more.
+#[test]
+fn a_state_is_never_read_under_the_next_limit_of_its_number() {
+    let mine = limit(2);
+    let [other, next] = [7, 9].map(|amount| {
+        let limit = Limit::new(amount, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+        &*Box::leak(Box::new(limit))
+    });
+    check_interrupted(move || {
+        let now = Timestamp::from_nanos(1_800_000_000_000_000_000);
+        let clock = Clock::manual(now);
+        let store = Arc::new(tidegate_store::models::with_limit_numbers(clock, 1 << 20, 2));
+        // The other limit has a state. Mine has none any more, and its number is in the cache.
+        assert!(store.take_now(&plan(&[10], other)).done.passes);
+        assert!(store.take_now(&plan(&[1], mine)).done.passes);
+        store.reset_now(&[StateId(1)]);
+        let taker = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                (0..3).filter(|_| store.take_now(&plan(&[1], mine)).done.passes).count()
+            })
+        };
+        let passed = store.take_now(&plan(&[11], next)).done.passes;
+        assert!(passed, "there is room in the table, or in the sketch");
+        let passed = taker.join().unwrap();
+        let more = (0..3).filter(|_| store.take_now(&plan(&[1], mine)).done.passes).count();
+        assert_eq!(passed + more, 2);
     });
 }

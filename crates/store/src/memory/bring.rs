@@ -5,6 +5,7 @@ use super::bucket::Entry;
 use super::shapes::Number;
 use super::table::{At, Four, Held, Tag};
 use crate::store::Answer;
+use crate::sync::yield_point;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidegate_core::{InUse, Limit, Now, Overflow, Plan, State, StateId, Take, Timestamp, Written};
@@ -172,6 +173,7 @@ impl Memory {
                 });
                 numbers.push(number);
             }
+            yield_point();
             let held = self.table.lock_all(tags);
             if numbers.iter().flatten().all(|number| self.shapes.is_current(number.epoch)) {
                 return (numbers, held);

@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_bucket_is_two_cache_lines() {
-        #[cfg(not(feature = "shuttle"))]
+        #[cfg(not(any(loom, shuttle)))]
         assert_eq!((size_of::<Bucket>(), align_of::<Bucket>()), (128, 128));
     }
 }

@@ -7,7 +7,7 @@ const SKETCH_PART: usize = 16;
 /// What buckets leave to blocks, and blocks to buckets: a thirty-second.
 const FLOOR_PART: usize = 32;
 /// With less, nothing could be kept. Models are full sooner.
-const LEAST: usize = if cfg!(feature = "shuttle") { 1_024 } else { 8 * 1_024 };
+const LEAST: usize = if cfg!(any(loom, shuttle)) { 1_024 } else { 8 * 1_024 };
 
 /// Bytes that may be used, and what uses them.
 #[derive(Debug)]

@@ -17,13 +17,13 @@ use std::ops::Deref;
 /// All-zero bytes must be a valid value, any thread may use it, and dropping it must do nothing.
 pub(super) unsafe trait Zeroed: Default + Sync {}
 
-#[cfg(not(any(miri, feature = "shuttle")))]
+#[cfg(not(any(miri, loom, shuttle)))]
 pub(super) use mapped::Region;
 
-#[cfg(any(miri, feature = "shuttle"))]
+#[cfg(any(miri, loom, shuttle))]
 pub(super) use boxed::Region;
 
-#[cfg(not(any(miri, feature = "shuttle")))]
+#[cfg(not(any(miri, loom, shuttle)))]
 mod mapped {
     use super::{Deref, Zeroed};
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -98,7 +98,7 @@ mod mapped {
     }
 }
 
-#[cfg(any(miri, feature = "shuttle"))]
+#[cfg(any(miri, loom, shuttle))]
 mod boxed {
     use super::{Deref, Zeroed};
 

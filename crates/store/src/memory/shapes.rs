@@ -5,23 +5,44 @@
 //! that asks: after an edit, or when it is looked at for having expired.
 //!
 //! **Numbers are used again.** When all are given out, those that no bucket mentions are free. Finding them takes a
-//! walk over all buckets, during which others go on; [`Epoch`] keeps that safe. Whoever wants to write a number
-//! into a bucket has locked the bucket, and then asks whether the epoch is still the one in which it looked the
-//! number up. If so, the walk has yet to come to this bucket, and will see the number; if not, it looks it up again.
-//! And what is looked up during a walk is not freed by it.
+//! walk over all buckets, during which other threads go on; [`Epoch`] keeps that safe. A thread that wants to write a
+//! number into a bucket has locked the bucket, and then asks whether the epoch is still the one in which it looked the
+//! number up. If so, the walk has yet to come to this bucket, and will see the number; if not, the thread looks the
+//! number up again. And what is looked up during a walk is not freed by it.
+//!
+//! **Which load sees which store.** A walk begins in this order, and the order is what the rest leans on:
+//!
+//! ```text
+//!   the thread that walks                        a thread that looks a number up
+//!   1  the cache is cleared         (relaxed)    a  epoch is loaded              (acquire)
+//!   2  the epoch is raised          (release)    b  the cache is loaded          (relaxed)
+//!   3  every bucket is locked in turn            c  a bucket is locked
+//!                                                d  epoch is loaded again        (acquire)
+//! ```
+//!
+//! - If `a` sees the new epoch it synchronises with 2, so `b` sees the cache as it was cleared or later, and not a number
+//!   from before the walk. What comes into the cache later was looked up under the lock of [`Known`], after the walk had
+//!   made itself known there, and is not freed by it. (With 2 before 1, `b` could find an old number under the new epoch: the
+//!   walk would free it, `d` would find nothing wrong, and the state would be written under another limit's number.)
+//! - If `a` sees the old epoch, any number may come out of `b`, and `d` decides. Either 3 had locked the bucket before `c`
+//!   did: then `c` synchronises with the unlock, `d` sees the new epoch, and the number is looked up again. Or `c` comes
+//!   first: then 3 sees what was written.
+//! - A thread that reads a bucket without its lock loads the bucket's head (acquire) between `a` and `d`. If its number
+//!   stands there under its new meaning, the thread that wrote it there had seen the walk, so `d` sees the new epoch.
 
-use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, lock, read, write};
+use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, lock, read, write, yield_point};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use tidegate_core::Limit;
 
-/// Stamps that are remembered; the next limit that falls into a place replaces the last one.
-const CACHED: usize = 256;
+/// Stamps that are remembered; the next limit that falls into a place replaces the last one. In models few, which are
+/// cleared in a few steps.
+const CACHED: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 /// Of a word of the cache, the number; the rest is the stamp.
 const NUMBER_BITS: u32 = 16;
 /// Numbers there are.
-const MOST: usize = 1 << NUMBER_BITS;
+pub(super) const NUMBERS: usize = 1 << NUMBER_BITS;
 
 /// All limits under which some state may be written.
 #[derive(Debug)]
@@ -30,17 +51,19 @@ pub(super) struct Shapes {
     cache: Vec<AtomicU64>,
     epoch: AtomicU64,
     known: RwLock<Known>,
-    /// Held by whoever walks.
+    /// Held by the thread that walks.
     walking: Mutex<()>,
 }
 
 /// Limits by number, and numbers by limit.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Known {
+    /// How many numbers there are: fewer in tests, so that they are used again sooner.
+    most: usize,
     limits: Vec<Option<Arc<Limit>>>,
     numbers: HashMap<Arc<Limit>, u16>,
     free: Vec<u16>,
-    /// While somebody walks: what was looked up since. Not free, whether or not the walk sees it.
+    /// During a walk: what was looked up since it began. Not free, whether or not the walk sees it.
     fresh: Option<Vec<u16>>,
 }
 
@@ -55,15 +78,15 @@ pub(super) struct Number {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epoch(u64);
 
-impl Default for Shapes {
-    fn default() -> Self {
+impl Shapes {
+    /// No limits yet, and so many numbers for them, [`NUMBERS`] at most.
+    pub(super) fn new(most: usize) -> Self {
         let cache = (0..CACHED).map(|_| AtomicU64::new(0)).collect();
-        let known = RwLock::new(Known::default());
+        let (limits, numbers, free, fresh) = (vec![], HashMap::new(), vec![], None);
+        let known = RwLock::new(Known { most: most.min(NUMBERS), limits, numbers, free, fresh });
         Self { cache, epoch: AtomicU64::new(0), known, walking: Mutex::new(()) }
     }
-}
 
-impl Shapes {
     /// The number of a limit; `None` when all are given out.
     #[inline]
     pub(super) fn number(&self, limit: &Limit) -> Option<Number> {
@@ -117,11 +140,13 @@ impl Shapes {
         {
             let mut known = write(&self.known);
             if !known.is_full() {
-                return; // somebody else has just done it
+                return; // another thread has just done it
             }
             known.fresh = Some(vec![]);
-            self.epoch.fetch_add(1, Release);
+            // In this order; see the head of this file.
             self.cache.iter().for_each(|word| word.store(0, Relaxed));
+            yield_point();
+            self.epoch.fetch_add(1, Release);
         }
         let mut used = walk();
         let mut known = write(&self.known);
@@ -144,13 +169,14 @@ impl Shapes {
 
 impl Known {
     fn is_full(&self) -> bool {
-        self.free.is_empty() && self.limits.len() >= MOST
+        self.free.is_empty() && self.limits.len() >= self.most
     }
 
     fn intern(&mut self, limit: &Limit) -> Option<u16> {
         let number = match (self.numbers.get(limit), self.free.last()) {
             (Some(number), _) => *number,
             (None, Some(number)) => *number,
+            (None, None) if self.is_full() => return None,
             (None, None) => u16::try_from(self.limits.len()).ok()?,
         };
         if !self.numbers.contains_key(limit) {

@@ -28,7 +28,7 @@ pub(super) type Four<T> = SmallVec<[T; 4]>;
 /// What a bucket takes of the budget: two cache lines.
 const BUCKET_BYTES: usize = 128;
 /// Buckets at the beginning: so many that no plan locks them all. In models few, so that they meet and grow.
-const FIRST_BUCKETS: usize = if cfg!(feature = "shuttle") { 4 } else { 64 };
+const FIRST_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 4 } else { 64 };
 /// So many slots of a bucket are taken, on average, before another bucket is added.
 const FULL_ENOUGH: u64 = 4;
 
