@@ -387,6 +387,45 @@ fn nothing_is_lost_or_doubled_as_the_table_grows() {
     assert!(store.is_empty());
 }
 
+/// Plans of many new keys. Each key found a free slot by itself, but several found the same one: all but the first were then
+/// kept at the expense of others, in a table that could have grown.
+#[test]
+fn nothing_is_demoted_for_large_plans_while_the_table_can_grow() {
+    let limit = Limit::new(5, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
+    for keys in [2, 8, 12, 16] {
+        let store = Memory::new(clock());
+        for first in (0..20_000).step_by(keys) {
+            let take =
+                |key: usize| Take::new(spread(u64::try_from(key).unwrap()), &limit, Cost::ONE);
+            let takes: Vec<Take<'_>> = (first..first + keys).map(take).collect();
+            let done = store.take_now(&Plan::new(takes, Span::ZERO).unwrap()).done;
+            assert!(done.passes && done.decisions.iter().all(|one| one.remaining == 4));
+        }
+        let gauges = store.gauges();
+        let kept = (gauges.demotions, gauges.entries, store.len());
+        let all = 20_000usize.next_multiple_of(keys);
+        assert_eq!(kept, (0, all, all), "plans of {keys} new keys");
+    }
+}
+
+/// The same in a full store, for rules that nothing may be demoted for: a plan that finds one free slot for two new keys
+/// demotes nothing for the second.
+#[test]
+fn nothing_is_demoted_for_plans_that_ask_not_to() {
+    let limit = Limit::new(5, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
+    for overflow in [Overflow::Deny, Overflow::Allow] {
+        let store = Memory::with_budget(clock(), 8 << 10);
+        for first in (0..20_000u64).step_by(16) {
+            let take = |key| Take { overflow, ..Take::new(spread(key), &limit, Cost::ONE) };
+            let takes: Vec<Take<'_>> = (first..first + 16).map(take).collect();
+            let _ = store.take_now(&Plan::new(takes, Span::ZERO).unwrap());
+        }
+        assert_eq!(store.gauges().demotions, 0, "{overflow:?}");
+        assert!(store.len() > 300, "{overflow:?}: {} are there", store.len());
+        assert_eq!(store.len(), store.gauges().entries, "{overflow:?}");
+    }
+}
+
 /// Threads add keys of their own and share some others, while the table grows under all of them.
 #[test]
 fn many_threads_pass_exactly_the_limit_while_the_table_grows() {

@@ -39,7 +39,9 @@ pub(super) struct Brought<'m> {
     recalled: Four<Option<InUse>>,
     /// Of the limits that ask.
     numbers: Four<Option<Number>>,
-    /// Whether what becomes of a new state is not kept: there is no room, and nobody is demoted for it.
+    /// Slots for those that were not found, where that takes no demotion.
+    reserved: Four<Option<At>>,
+    /// Whether what becomes of a new state is not kept: there is no room, and nothing is demoted for it.
     left_out: Four<bool>,
 }
 
@@ -69,18 +71,41 @@ impl Memory {
                 .collect();
             // After the sketch was read: what another thread cleared there had ended by this reading, too.
             let now = self.clock.now();
-            // Nobody is demoted while the table can grow.
-            let crowded = !self.table.is_full_grown(&self.budget) && {
-                let mut missing = tags.iter().zip(&found).filter(|(_, found)| found.is_none());
-                missing.any(|(tag, _)| !self.has_room(&mut held, *tag, now, &tags))
-            };
-            if !crowded {
+            if let Some(reserved) = self.reserve(&mut held, now, asked, &tags, &found) {
                 let left_out = Four::new();
-                return (Brought { held, now, tags, recalled, numbers, left_out }, found);
+                let brought = Brought { held, now, tags, recalled, numbers, reserved, left_out };
+                return (brought, found);
             }
             drop(held);
             self.table.grow_on(GROWN_AT_ONCE, &self.budget);
         }
+    }
+
+    /// A slot for each state that was not found. While the table can grow there must be one for all of them, so that no
+    /// state is demoted for want of slots; `None`, and nothing is reserved, until there is. In a table that cannot grow only
+    /// those get one that nothing may be demoted for, if there is room.
+    ///
+    /// A slot is taken at once, by an empty state: several states of a plan may be after the same one.
+    fn reserve(
+        &self,
+        held: &mut Held<'_>,
+        now: Now,
+        asked: &[Asked<'_>],
+        tags: &[Tag],
+        found: &[Option<Found>],
+    ) -> Option<Four<Option<At>>> {
+        let can_grow = !self.table.is_full_grown(&self.budget);
+        let mut reserved: Four<Option<At>> = Four::new();
+        for ((asked, tag), found) in asked.iter().zip(tags).zip(found) {
+            let wanted = found.is_none() && (can_grow || asked.overflow != Overflow::Shared);
+            let has_room = wanted && self.has_room(held, *tag, now, tags);
+            if wanted && can_grow && !has_room {
+                reserved.iter().flatten().for_each(|at| held.clear(*at));
+                return None;
+            }
+            reserved.push(if has_room { held.reserve(*tag) } else { None });
+        }
+        Some(reserved)
     }
 
     /// The states as they stand, each under the limit it was written under.
@@ -90,14 +115,14 @@ impl Memory {
         asked: &[Asked<'s>],
         found: &'s [Option<Found>],
     ) -> Four<Written<'s>> {
-        let Brought { held, now, tags, recalled, left_out, .. } = brought;
-        let state = |((asked, found), (tag, recalled)): (_, (&Tag, &Option<InUse>))| {
+        let Brought { now, recalled, reserved, left_out, .. } = brought;
+        let state = |((asked, found), (recalled, reserved)): (_, (&Option<InUse>, &Option<At>))| {
             let (asked, found): (&Asked<'s>, &'s Option<Found>) = (asked, found);
             let mut written = self.written(found.as_ref(), *recalled, asked, *now);
-            // Where there is no room and nobody is demoted for it, that decides.
+            // Where there is no room and nothing is demoted for it, that decides.
             let no_room = found.is_none()
                 && asked.overflow != Overflow::Shared
-                && !(self.has_blocks(asked.limit, *now) && self.has_room(held, *tag, *now, tags));
+                && !(reserved.is_some() && self.has_blocks(asked.limit, *now));
             if no_room && asked.overflow == Overflow::Deny {
                 let all = InUse { units: u64::MAX, until: Timestamp::END };
                 written = asked.limit.with_in_use(now.of(asked.limit), all);
@@ -106,7 +131,7 @@ impl Memory {
             left_out.push(no_room && (asked.overflow == Overflow::Deny || nothing_known));
             written
         };
-        asked.iter().zip(found).zip(tags.iter().zip(&*recalled)).map(state).collect()
+        asked.iter().zip(found).zip(recalled.iter().zip(&*reserved)).map(state).collect()
     }
 
     /// Keeps states as somebody's work left them, and unlocks them.
@@ -117,8 +142,8 @@ impl Memory {
         found: &[Option<Found>],
         written: &[Written<'_>],
     ) {
-        let Brought { mut held, now, tags, numbers, left_out, .. } = brought;
-        let (mut added, mut due) = (false, held.is_due());
+        let Brought { mut held, now, tags, numbers, reserved, left_out, .. } = brought;
+        let (mut added, mut due) = (0usize, held.is_due());
         // First those that are there: making room for the others may move them.
         for (((asked, tag), (found, number)), written) in
             asked.iter().zip(&tags).zip(found.iter().zip(&numbers)).zip(written)
@@ -139,23 +164,38 @@ impl Memory {
                 }
             }
         }
-        for (((tag, number), (found, left_out)), written) in
-            tags.iter().zip(&numbers).zip(found.iter().zip(left_out)).zip(written)
+        // Then those that have a slot, before anything is demoted for the others.
+        let mut others: Four<(Tag, Option<Number>, &Written<'_>)> = Four::new();
+        for (((tag, number), (found, left_out)), (reserved, written)) in tags
+            .iter()
+            .zip(&numbers)
+            .zip(found.iter().zip(left_out))
+            .zip(reserved.iter().zip(written))
         {
-            match number {
-                _ if found.is_some() || left_out || written.state == State::Empty => {}
-                Some(Number { number, .. }) => {
-                    self.insert(&mut held, *tag, *number, written, now);
-                    added = true;
-                    due |= tag.0.is_multiple_of(LOOK_EVERY);
+            let kept = found.is_none() && !left_out && written.state != State::Empty;
+            match (kept, reserved, number) {
+                (true, Some(at), Some(Number { number, .. })) => {
+                    self.fill(&mut held, *at, *tag, *number, written, now);
                 }
-                None => self.demote(*tag, written, now),
+                (false, Some(at), _) | (true, Some(at), None) => held.clear(*at),
+                (_, None, _) => {}
+            }
+            if kept {
+                added = added.saturating_add(1);
+                due |= tag.0.is_multiple_of(LOOK_EVERY);
+                if reserved.is_none() || number.is_none() {
+                    others.push((*tag, *number, written));
+                }
+            }
+        }
+        for (tag, number, written) in others {
+            match number {
+                Some(Number { number, .. }) => self.insert(&mut held, tag, number, written, now),
+                None => self.demote(tag, written, now),
             }
         }
         drop(held);
-        if added && self.table.is_dense() {
-            self.table.grow(&self.budget);
-        }
+        (0..added).filter(|_| self.table.is_dense()).for_each(|_| self.table.grow(&self.budget));
         if due {
             self.look_at_next(now);
         }

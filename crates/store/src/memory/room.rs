@@ -14,7 +14,7 @@
 use super::Memory;
 use super::bring::Found;
 use super::bucket::{Entry, Locked, SLOTS};
-use super::shapes::Known;
+use super::shapes::{Known, NUMBERS};
 use super::table::{At, Held, Tag};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,8 +30,6 @@ const FIRST_BYTES: usize = 24;
 const LOOKED_AT_FOR_BLOCKS: usize = 64;
 /// Bits of what part of a limit is used.
 const PART_BITS: u32 = 16;
-/// Numbers that limits can have.
-const NUMBERS: usize = 1 << 16;
 
 /// A state that stands where another would.
 struct Neighbour {
@@ -73,7 +71,29 @@ impl Memory {
         }
     }
 
-    /// Writes a new state.
+    /// Writes a new state into the slot that was reserved for it.
+    pub(super) fn fill(
+        &self,
+        held: &mut Held<'_>,
+        at: At,
+        tag: Tag,
+        shape: u16,
+        written: &Written<'_>,
+        now: Now,
+    ) {
+        match self.new_entry(tag, shape, &written.state, now) {
+            Some(entry) => {
+                self.table.added();
+                held.put(at, entry);
+            }
+            None => {
+                self.demote(tag, written, now);
+                held.clear(at);
+            }
+        }
+    }
+
+    /// Writes a new state, for which another may have to be demoted.
     pub(super) fn insert(
         &self,
         held: &mut Held<'_>,
@@ -86,15 +106,7 @@ impl Memory {
             let neighbours = self.neighbours(held, tag, now, &[]);
             self.make_room(held, &neighbours) || self.demote_least(held, &neighbours, written, now)
         };
-        let entry = || self.entry(tag, shape, &written.state, None);
-        let entry = if room {
-            entry().or_else(|| {
-                self.look_for_blocks(now);
-                entry()
-            })
-        } else {
-            None
-        };
+        let entry = if room { self.new_entry(tag, shape, &written.state, now) } else { None };
         match (entry, held.free(tag)) {
             (Some(entry), Some(at)) => {
                 self.table.added();
@@ -106,6 +118,14 @@ impl Memory {
                 blocks.into_iter().for_each(|entry| self.blocks.free(entry.word));
             }
         }
+    }
+
+    /// A slot's content for a new state; `None` when there are no blocks for it, also after looking for some.
+    fn new_entry(&self, tag: Tag, shape: u16, state: &State, now: Now) -> Option<Entry> {
+        self.entry(tag, shape, state, None).or_else(|| {
+            self.look_for_blocks(now);
+            self.entry(tag, shape, state, None)
+        })
     }
 
     /// A slot's content for a state: a word, or blocks, instead of the old ones if there were any. `None` when there

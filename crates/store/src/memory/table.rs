@@ -221,17 +221,30 @@ impl Table {
         self.bucket(place).try_lock()
     }
 
-    /// Visits every bucket, locked, one after another. Every state that is there all the while is seen once: a split
-    /// moves states behind the end only, and nothing else is moved meanwhile. (Who moves a state asks whether somebody
-    /// walks after locking where it goes: if the walk was there before, it began before.)
+    /// Visits every bucket, locked. Every state that is there all the while is seen exactly once, also while the table
+    /// grows.
+    ///
+    /// A split moves states from a bucket to one behind the end. So the buckets that there are at the beginning are visited
+    /// in turn, and with each of them, while it is locked, those that were split off it since: a state that moves stays
+    /// within that family, and what is split off afterwards was seen already. Nothing else moves a state meanwhile: a thread
+    /// that would asks whether there is a walk after it has locked where the state goes. If the walk was there before, the
+    /// thread sees it.
     pub(super) fn walk(&self, mut visit: impl FnMut(&Locked<'_>)) {
         self.walks.fetch_add(1, Relaxed);
-        let mut place = 0usize;
-        while place < self.count() {
-            visit(&self.bucket(place).lock());
-            place = place.saturating_add(1);
-        }
+        let first = self.count();
+        (0..first).for_each(|place| self.visit_family(place, first, &mut visit));
         self.walks.fetch_sub(1, Relaxed);
+    }
+
+    /// Visits a bucket and those from `first` on that were split off it. Locks in ascending order, as everybody does.
+    fn visit_family(&self, place: usize, first: usize, visit: &mut impl FnMut(&Locked<'_>)) {
+        let bucket = self.bucket(place).lock();
+        visit(&bucket);
+        // A split holds the lock of this bucket when it raises the count: under the lock, all of ours are below it.
+        let count = self.count();
+        let children = children(place).take_while(|child| *child < count);
+        let new = children.filter(|child| *child >= first);
+        new.for_each(|child| self.visit_family(child, first, visit));
     }
 
     /// Whether states may move; asked by whoever has locked the bucket to which one would.
@@ -286,6 +299,12 @@ fn parent(child: usize) -> usize {
     child.checked_ilog2().map_or(0, |power| child ^ (1 << power))
 }
 
+/// The buckets that are split off the bucket of this number, in ascending order.
+fn children(parent: usize) -> impl Iterator<Item = usize> {
+    let powers = (0..usize::BITS).map(|power| 1usize << power);
+    powers.filter(move |power| *power > parent).map(move |power| parent.saturating_add(power))
+}
+
 fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
@@ -299,6 +318,13 @@ impl<'t> Held<'t> {
             let slot = self.locked(bucket)?.find(tag.0)?;
             Some(At { bucket, slot })
         })
+    }
+
+    /// Puts an empty state into a free slot for this one, so that no other gets the slot.
+    pub(super) fn reserve(&mut self, tag: Tag) -> Option<At> {
+        let at = self.free(tag)?;
+        self.put(at, Entry { tag: tag.0, shape: 0, elsewhere: false, word: 0 });
+        Some(at)
     }
 
     /// A free slot for a state, in its first candidate if there is one.
@@ -436,5 +462,43 @@ mod tests {
         assert_eq!(seen, 1);
         table.bring_home(tag);
         assert!(table.bucket(first).lock().find(tag.0).is_some(), "it moves when nobody walks");
+    }
+
+    #[test]
+    fn parents_and_children_agree() {
+        for child in 1..10_000 {
+            assert!(children(parent(child)).any(|other| other == child), "{child}");
+            assert!(children(child).take(4).all(|grandchild| parent(grandchild) == child));
+        }
+    }
+
+    /// While a walk goes on, the table grows: bucket 64 is split off bucket 0, 65 off 1, and so on. Whether a bucket is split
+    /// before or after the walk comes to it, what was in it is seen once. (It was seen twice, in the bucket and in the one
+    /// that was split off it.)
+    #[test]
+    fn a_walk_sees_states_once_while_the_table_grows() {
+        const STATES: usize = 200;
+        for (grown_before, grown_at) in [(0, 40), (1, 0), (10, 5), (30, 20), (63, 70), (64, 40)] {
+            let budget = Budget::new(1 << 20);
+            let table = Table::new(&budget);
+            (0..grown_before).for_each(|_| table.grow(&budget));
+            for tag in 1..=STATES {
+                let mut held = table.lock_all(&[Tag(wide(tag))]);
+                assert!(held.reserve(Tag(wide(tag))).is_some());
+            }
+            let (mut seen, mut visited) = (vec![], 0);
+            table.walk(|bucket| {
+                seen.extend(bucket.entries().map(|(_, entry)| entry.tag));
+                if visited == grown_at {
+                    // The next to be split is not the one that is locked here.
+                    (0..30).for_each(|_| table.grow(&budget));
+                }
+                visited += 1;
+            });
+            assert_eq!(seen.len(), STATES, "{grown_before} before, 30 at {grown_at}");
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), STATES, "{grown_before} before, 30 at {grown_at}");
+        }
     }
 }
