@@ -13,14 +13,14 @@
 mod support;
 
 use std::collections::HashMap;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use support::concurrency::{self, NOW, zipf_key};
 use support::dice::Dice;
 use tidegate_core::{
-    Algorithm, Align, Ask, Bound, Cost, Decision, Done, Headroom, Limit, Need, Now, Overflow, Plan,
-    Receipt, Refill, Refused, Span, StateId, Take, Timestamp, Written,
+    Algorithm, Align, Ask, Bound, Calendar, Cost, Decision, Done, Headroom, Limit, Need, Now,
+    Overflow, Plan, Receipt, Refill, Refused, Span, StateId, Take, Timestamp, Written,
 };
 use tidegate_store::{Clock, Memory, Part, Plain, ReceiptId, Settled, Settlement};
 
@@ -612,6 +612,41 @@ fn an_edit_does_not_let_off_who_was_forgotten() {
         let right = (0..10).filter(|_| plain.take_now(&plan).done.passes).count();
         assert!(passed <= right, "key {key}: {passed} passed after the edit, and {right} may");
     }
+}
+
+/// Weekly windows end by the steady clock, calendar windows by the wall clock. In the sketch they shared lines. When the wall
+/// clock was put forward by eight days, states of a calendar limit that were demoted then cleared lines which had ended by
+/// the wall clock; what was in them of weekly windows, which go on, was forgotten, and their keys passed again.
+#[test]
+fn a_wall_clock_that_is_put_forward_lets_no_weekly_key_off() {
+    const DAY: u64 = 86_400 * SECOND;
+    let weekly = Limit::new(5, Span::from_secs(7 * 86_400), Algorithm::FIXED_WINDOW).unwrap();
+    let midnights = (0..30).map(|day| Timestamp::from_nanos(NOW / DAY * DAY + day * DAY));
+    let daily = Limit::new(5, Calendar::new(midnights).unwrap(), Algorithm::FIXED_WINDOW).unwrap();
+    let ahead = Arc::new(AtomicU64::new(0));
+    let step = Arc::clone(&ahead);
+    let clock = Clock::borrowed(move || Now {
+        steady: Timestamp::from_nanos(NOW),
+        calendar: Timestamp::from_nanos(NOW + step.load(Ordering::Relaxed)),
+    });
+    let store = Memory::with_budget(clock, 40 << 10);
+    let mut admitted: HashMap<u64, u64> = HashMap::new();
+    let mut take_all = |store: &Memory, times: u64| {
+        for key in 0..3_000 {
+            let plan = one(key, &weekly, Overflow::Shared);
+            let passed = (0..times).filter(|_| store.take_now(&plan).done.passes).count();
+            *admitted.entry(key).or_default() += u64::try_from(passed).unwrap();
+        }
+        admitted.values().copied().max().unwrap_or(0)
+    };
+    let _ = take_all(&store, 4);
+    ahead.store(8 * DAY, Ordering::Relaxed);
+    for key in 100_000..110_000 {
+        let _ = store.take_now(&one(key, &daily, Overflow::Shared));
+    }
+    assert!(store.gauges().demotions > 10_000, "there was room");
+    let most = take_all(&store, 10);
+    assert!(most <= 5, "a weekly key passed {most} times of 5");
 }
 
 // === a full store that forgets nobody ===

@@ -14,9 +14,16 @@
 //! somebody who was demoted, so what it inherits stays in its use, and when the newcomer is demoted its cells rise by
 //! what it took itself. A flood of `n` keys over `c` cells raises them to less than `n / c`: 87 million over 12 million, to 4.3.
 //!
-//! Sixty cells share a line and the time until which they count: the latest that any of them needs. Windows of very
-//! different periods do not share lines, or a flood on a daily limit would make a second's use last for a day.
-//! The first *class* of periods that needs room gets three quarters of it, the next three quarters of the rest.
+//! Sixty cells share a line and the time until which they count: the latest that any of them needs. A line whose time has
+//! come is cleared. So limits share lines only with those of their *class* ([`Class`]):
+//!
+//! - the same clock. The end of a calendar window is an instant of the wall clock, which an operator may set; every other
+//!   end is an instant of the steady clock. A line that mixed them would be cleared when the wall clock is put forward, and
+//!   with it what a weekly limit counts by the steady clock.
+//! - periods of about the same length, or a flood on a daily limit would make a second's use last for a day.
+//!
+//! The first class that needs room gets three quarters of it, the next three quarters of the rest; a line is left for each
+//! class that has none yet.
 
 use super::budget::Budget;
 use super::region::{Region, Zeroed};
@@ -31,8 +38,6 @@ const CELLS: u64 = 60;
 const WORDS: usize = 8;
 /// What a line takes of the budget: a cache line.
 const LINE_BYTES: usize = 64;
-/// The longest period of each class but the last.
-const CLASSES: [Span; 3] = [Span::from_secs(10), Span::from_secs(600), Span::from_secs(86_400)];
 /// Locks for lines.
 const LOCKS: usize = 64;
 /// How many strangers are asked what they would begin with.
@@ -54,8 +59,26 @@ pub(super) struct Sketch {
     lines: Region<Line>,
     locks: Vec<Mutex<()>>,
     /// The first line and the number of lines of each class; 0 when it has none.
-    classes: [Counter; 5],
+    classes: [Counter; Class::ALL.len()],
     claimed: Mutex<usize>,
+}
+
+/// Limits that may share lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// Windows of up to 10 s.
+    Seconds,
+    /// Windows of up to 10 min.
+    Minutes,
+    /// Windows of up to a day.
+    Hours,
+    /// Longer windows.
+    Days,
+    /// Windows of the calendar, whatever their length: they end by the wall clock.
+    Calendar,
+    /// Token and leaky buckets. One that is edited to another period is still the same state, and what it begins with
+    /// drains by itself.
+    Buckets,
 }
 
 /// One of the two cells of a tag.
@@ -77,7 +100,7 @@ impl Sketch {
     /// A line that has ended may be cleared at any moment, by a thread that knows a later time than the caller does. So
     /// callers compare `until` with a clock that they read *afterwards*: what was cleared has then ended for them, too.
     pub(super) fn get(&self, tag: Tag, limit: &Limit) -> Option<InUse> {
-        let lines = self.class(limit)?.load(Relaxed);
+        let lines = self.lines_of(Class::of(limit))?.load(Relaxed);
         if lines == 0 {
             return None;
         }
@@ -96,7 +119,7 @@ impl Sketch {
         if in_use.units == 0 || in_use.until <= now {
             return;
         }
-        let Some(class) = self.class(limit) else { return };
+        let Some(class) = self.lines_of(Class::of(limit)) else { return };
         let lines = match class.load(Relaxed) {
             0 => self.claim(class),
             lines => lines,
@@ -124,16 +147,10 @@ impl Sketch {
         sum.saturating_mul(1_000).checked_div(count).unwrap_or(0)
     }
 
-    fn class(&self, limit: &Limit) -> Option<&Counter> {
-        let class = match (limit.algorithm(), limit.period()) {
-            // A bucket that is edited to another period is still the same state; and what it begins with drains.
-            (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }, _) => 4,
-            (_, Period::Every(period)) => {
-                CLASSES.iter().filter(|longest| period > *longest).count()
-            }
-            (_, Period::Calendar(_)) => CLASSES.len(),
-        };
-        self.classes.get(class)
+    /// Where the lines of a class are told.
+    fn lines_of(&self, class: Class) -> Option<&Counter> {
+        let place = Class::ALL.iter().position(|other| *other == class)?;
+        self.classes.get(place)
     }
 
     /// Gives a class its lines.
@@ -144,7 +161,10 @@ impl Sketch {
             return there;
         }
         let rest = self.lines.len().saturating_sub(*claimed);
-        let lines = (rest / 4).saturating_mul(3).max(1);
+        let without = self.classes.iter().filter(|class| class.load(Relaxed) == 0).count();
+        // The smallest budget has lines for all; models, which have fewer, share the last one.
+        let most = rest.saturating_sub(without.saturating_sub(1));
+        let lines = (rest / 4).saturating_mul(3).min(most).max(1);
         let word = (wide(*claimed) << 32) | wide(lines);
         *claimed = claimed.saturating_add(lines).min(self.lines.len().saturating_sub(1));
         class.store(word, Release);
@@ -185,6 +205,34 @@ impl Sketch {
 
     fn lock_of(&self, line: usize) -> Option<&Mutex<()>> {
         self.locks.get(line & LOCKS.saturating_sub(1))
+    }
+}
+
+impl Class {
+    const ALL: [Self; 6] =
+        [Self::Seconds, Self::Minutes, Self::Hours, Self::Days, Self::Calendar, Self::Buckets];
+
+    fn of(limit: &Limit) -> Self {
+        match (limit.algorithm(), limit.period()) {
+            (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }, _) => Self::Buckets,
+            (
+                Algorithm::FixedWindow { .. }
+                | Algorithm::SlidingLog
+                | Algorithm::SlidingBuckets { .. }
+                | Algorithm::SlidingWeighted,
+                period,
+            ) => Self::of_window(period),
+        }
+    }
+
+    fn of_window(period: &Period) -> Self {
+        match period {
+            Period::Calendar(_) => Self::Calendar,
+            Period::Every(period) if *period <= Span::from_secs(10) => Self::Seconds,
+            Period::Every(period) if *period <= Span::from_secs(600) => Self::Minutes,
+            Period::Every(period) if *period <= Span::from_secs(86_400) => Self::Hours,
+            Period::Every(_) => Self::Days,
+        }
     }
 }
 
@@ -249,6 +297,7 @@ fn wide(count: usize) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tidegate_core::Calendar;
 
     proptest! {
         #[test]
@@ -312,5 +361,37 @@ mod tests {
             sketch.add(Tag(n), &daily(), InUse { units: 20, until }, Timestamp::EPOCH);
         }
         assert!((1..1_000u64).all(|n| sketch.get(Tag(n), &second).is_none()));
+    }
+
+    /// However small the sketch is, and whichever class comes first.
+    #[test]
+    fn every_class_has_lines_of_its_own() {
+        let seconds = |seconds| Period::Every(Span::from_secs(seconds));
+        let calendar = Calendar::new([Timestamp::EPOCH]).unwrap();
+        let mut limits: Vec<Limit> = [seconds(1), seconds(60), seconds(3_600), seconds(604_800)]
+            .into_iter()
+            .chain([Period::Calendar(calendar)])
+            .map(|period| Limit::new(20, period, Algorithm::FIXED_WINDOW).unwrap())
+            .collect();
+        limits.push(Limit::new(20, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap());
+        assert_eq!(limits.len(), Class::ALL.len());
+        for budget in [8 * 1_024, 10_000, 1 << 20] {
+            for first in 0..limits.len() {
+                limits.rotate_left(first);
+                let sketch = Sketch::new(&Budget::new(budget));
+                for (limit, until) in limits.iter().zip(1u64..) {
+                    let in_use = InUse { units: 1, until: Timestamp::from_nanos(until * NANOS) };
+                    (1..1_000).for_each(|n| sketch.add(Tag(n), limit, in_use, Timestamp::EPOCH));
+                }
+                for (limit, until) in limits.iter().zip(1u64..) {
+                    let found = sketch.get(Tag(7), limit).unwrap();
+                    assert_eq!(
+                        found.until.as_nanos(),
+                        until * NANOS,
+                        "{limit:?} in {budget} bytes"
+                    );
+                }
+            }
+        }
     }
 }
