@@ -32,10 +32,11 @@
 //!    this one. What was demoted is in the sketch, whose lines another thread may clear under a later reading, without any
 //!    of these locks: so the sketch is read first and the clock afterwards, and what was cleared has ended by then, too.
 //! 2. *The fast path* (`known`) decides by a reading that is older than the decision, and writes only if the state still is
-//!    what it read. Such a reading may only find *more* in use than a new one would. That is so for a state that does not lie
-//!    ahead of the reading: the window that it counts is the window of the reading or one before; a bucket's word only ever
-//!    grows by what is taken and shrinks by what is given back. It is not so for a state that lies ahead, which would be *mended*, nor for one that is
-//!    missing or empty, which does not say when it became that. These three go the slow way.
+//!    what it read. Such a reading may only find *more* in use than a new one would. That is so for a window that is the
+//!    window of the reading or an earlier one, and for a bucket, whose word only grows by what is taken and shrinks by what is
+//!    given back. It is not so for a state that lies ahead of the reading (a later window, or a word beyond all that can be
+//!    in use), which would be *mended*, nor for one that is missing or empty, which does not say when it became that. These
+//!    go the slow way.
 //! 3. *A plan* is decided by one reading, and its states are written while all of them are locked.
 //!
 //! What the fast path refuses by the reading of a batch is refused as of that reading; a single take is then decided again.
@@ -244,8 +245,8 @@ impl Memory {
     /// Decides plans in order, without async. The clock is read once for all of them, and what they need is fetched
     /// before it is used: many at a time cost far less than one at a time.
     ///
-    /// That one reading decides only takes whose states are in the table, in the usual form, and not written since.
-    /// Every other plan is decided as of a reading of its own, and so are those that follow it.
+    /// That one reading decides only plans whose states are in the table, in the usual form, and do not lie ahead of it.
+    /// Every other plan is decided as of a reading of its own, which those that follow use instead.
     ///
     /// ```
     /// use tidegate_core::{Plan, Span};
