@@ -168,7 +168,9 @@ impl Settings {
         parts: &'r Parts,
     ) -> Result<Attributes<'r>, AttributeError> {
         if let Some(attributes) = &self.attributes {
-            return attributes(parts);
+            let attributes = attributes(parts)?;
+            limiter.accepts(&attributes)?;
+            return Ok(attributes);
         }
         let values = |name: &str| -> Vec<&'r [u8]> {
             parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()

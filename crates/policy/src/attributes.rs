@@ -4,13 +4,15 @@
 //!   ip 203.0.113.7 · user alice · method POST · path /urls · tenant acme · …
 //! ```
 //!
-//! Three names have a meaning of their own: `ip` is an address, `path` is kept in its one spelling, and
-//! `method` in capitals. All others are text, and free: `user`, `api_key`, `device`, `shard`. An attribute
+//! Three names have a meaning of their own: `ip` is an address, `path` is kept in its usual spelling and in the others
+//! that servers may read it as, and `method` in capitals. All others are text, and free: `user`, `api_key`, `device`, `shard`. An attribute
 //! without text is an absent one: nobody shares a bucket with everybody whose header was empty.
 
 use crate::address::parse_address;
 use crate::document::is_obeyed;
 use crate::path::{NormalPath, PathError};
+use crate::pattern::Case;
+use crate::readings::Readings;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
@@ -31,9 +33,16 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     method: Option<Cow<'a, str>>,
-    path: Option<NormalPath<'a>>,
+    path: Option<Readings<'a>>,
     address: Option<IpAddr>,
     named: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+/// A request, its path in one of its readings.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'s> {
+    request: &'s Attributes<'s>,
+    path: Option<&'s NormalPath<'s>>,
 }
 
 /// Why an attribute was refused.
@@ -60,6 +69,11 @@ pub enum AttributeError {
     /// A value that is too long even to be hashed.
     #[error("the value of `{0}` has more than {LONGEST_VALUE} bytes")]
     Value(String),
+    /// Different values where a request should have one: the attribute, and where it is read.
+    #[error(
+        "{1} is there more than once, with different values; send it once, or let the policy say which counts for `{0}` (`duplicates: first` or `last`)"
+    )]
+    Duplicates(String, String),
     /// More than 32.
     #[error("a request has at most {MOST} attributes")]
     TooMany,
@@ -89,7 +103,7 @@ impl<'a> Attributes<'a> {
         let target = target.filter(|target| !target.starts_with(['?', '#']));
         Ok(Self {
             method: method_text.map(|text| method(text.into())).transpose()?,
-            path: target.map(NormalPath::new).transpose()?,
+            path: target.map(Readings::new).transpose()?,
             ..Self::default()
         })
     }
@@ -155,7 +169,7 @@ impl<'a> Attributes<'a> {
     /// ```
     #[must_use]
     pub fn at_path(self, path: NormalPath<'a>) -> Self {
-        Self { path: Some(path), ..self }
+        Self { path: Some(path.into()), ..self }
     }
 
     /// An attribute as text.
@@ -169,7 +183,7 @@ impl<'a> Attributes<'a> {
     pub fn get(&self, name: &str) -> Option<Cow<'_, str>> {
         match name {
             "ip" => self.address.map(|address| address.to_string().into()),
-            "path" => self.path.as_ref().map(|path| path.as_str().into()),
+            "path" => self.path.as_ref().map(|path| path.first().as_str().into()),
             "method" => self.method.as_deref().map(Cow::Borrowed),
             _ => self.named(name).map(Cow::Borrowed),
         }
@@ -213,8 +227,29 @@ impl<'a> Attributes<'a> {
         self.address
     }
 
-    pub(crate) fn path(&self) -> Option<&NormalPath<'a>> {
-        self.path.as_ref()
+    /// The request, its path in the usual reading.
+    pub(crate) fn seen(&self) -> Seen<'_> {
+        Seen { request: self, path: self.path.as_ref().map(Readings::first) }
+    }
+
+    /// The same for every other reading of its path; for nearly all requests there is none.
+    pub(crate) fn seen_otherwise(&self) -> impl Iterator<Item = Seen<'_>> {
+        let others = self.path.as_ref().map_or(&[][..], Readings::others);
+        others.iter().map(|path| Seen { request: self, path: Some(path) })
+    }
+
+    /// Whether servers read the path in several ways.
+    ///
+    /// ```
+    /// use tidegate_policy::Attributes;
+    /// let plain = Attributes::new().with("path", "/login")?;
+    /// let spelled = Attributes::new().with("path", "/x%2fy/../login")?; // Node: /login, nginx: /x/login
+    /// assert!(!plain.is_ambiguous() && spelled.is_ambiguous());
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        self.path.as_ref().is_some_and(|path| !path.others().is_empty())
     }
 
     pub(crate) fn method(&self) -> Option<&str> {
@@ -245,10 +280,30 @@ impl<'a> Attributes<'a> {
     }
 }
 
-fn path(text: Cow<'_, str>) -> Result<NormalPath<'_>, PathError> {
+// === impl Seen ===
+
+impl<'s> Seen<'s> {
+    pub(crate) const fn request(&self) -> &'s Attributes<'s> {
+        self.request
+    }
+
+    pub(crate) const fn path(&self) -> Option<&'s NormalPath<'s>> {
+        self.path
+    }
+
+    /// An attribute as text, the path as it is compared.
+    pub(crate) fn get(&self, name: &str, case: Case) -> Option<Cow<'s, str>> {
+        match name {
+            "path" => self.path.map(|path| case.fold(path.as_str())),
+            _ => self.request.get(name),
+        }
+    }
+}
+
+fn path(text: Cow<'_, str>) -> Result<Readings<'_>, PathError> {
     match text {
-        Cow::Borrowed(text) => NormalPath::new(text),
-        Cow::Owned(text) => NormalPath::new(&text).map(NormalPath::into_owned),
+        Cow::Borrowed(text) => Readings::new(text),
+        Cow::Owned(text) => Readings::new(&text).map(Readings::into_owned),
     }
 }
 

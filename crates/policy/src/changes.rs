@@ -204,9 +204,11 @@ impl Changes {
     }
 
     fn tier(&self, request: &Attributes<'_>) -> Option<&str> {
-        self.tiers.iter().find_map(|(attribute, customers)| {
-            customers.get(&*request.get(attribute)?).map(|tier| &**tier)
-        })
+        // A tier grants more, and it is not known which path a server makes of one with several readings.
+        let is_known = |name: &str| name != "path" || !request.is_ambiguous();
+        self.tiers.iter().filter(|(attribute, _)| is_known(attribute)).find_map(
+            |(attribute, customers)| customers.get(&*request.get(attribute)?).map(|tier| &**tier),
+        )
     }
 }
 
@@ -251,10 +253,8 @@ impl Policy {
         mut each: impl FnMut(ResolvedRule<'p>),
     ) -> (Option<&'p str>, bool) {
         let (tier, unknown_tier) = self.tier_of(changes, request);
-        let enabled = |number: usize| {
-            self.rules.get(number).is_some_and(|rule| self.is_enabled(changes, rule))
-        };
-        for (number, rule, values) in self.applying_if(request, cost, enabled) {
+        let enabled = |rule: &Rule| self.is_enabled(changes, rule);
+        self.each_applying(request, cost, enabled, |number, rule, values| {
             let change = changes.of(rule);
             let (allowance, origin) = match change.and_then(|change| change.overrides.find(&values))
             {
@@ -263,7 +263,7 @@ impl Policy {
             };
             let shadow = self.is_shadow(changes, rule);
             each(ResolvedRule { number, rule, values, allowance, origin, shadow });
-        }
+        });
         (tier, unknown_tier)
     }
 

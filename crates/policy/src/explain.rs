@@ -9,6 +9,7 @@
 use crate::allowance::{Allowance, RuleLimit};
 use crate::attributes::Attributes;
 use crate::changes::{Changes, ResolvedRule};
+use crate::pattern::Case;
 use crate::policy::Policy;
 use crate::rule::{Count, Mode, OnLimit, Rule, Skipped};
 use std::fmt;
@@ -32,6 +33,8 @@ pub struct Explanation {
     pub tier: Option<String>,
     /// The tier that the request named, if there is none such.
     pub unknown_tier: Option<String>,
+    /// What servers make of the path, if they read it in several ways.
+    pub readings: Vec<String>,
     /// The rules, in the order of the file.
     pub rules: Vec<RuleExplanation>,
 }
@@ -48,7 +51,7 @@ pub struct RuleExplanation {
 /// A rule that applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedRule {
-    /// Whose bucket.
+    /// Whose bucket; several where the key names the path and servers read it in several ways.
     pub key: String,
     /// The limits, each as it would be written; none when it is unlimited.
     pub limits: Vec<String>,
@@ -65,12 +68,13 @@ impl Policy {
         let resolved = self.resolve(changes, request, cost);
         let mut stopped = None;
         let rules = self.rules.iter().enumerate().map(|(number, rule)| {
-            let applied = resolved.rules.iter().find(|resolved| resolved.number == number);
-            let outcome = match applied {
-                Some(resolved) => Ok(applied_rule(resolved)),
-                None => Err(self.skipped(changes, rule, request, cost, stopped)),
+            let of_rule = |resolved: &&ResolvedRule<'_>| resolved.number == number;
+            let applied: Vec<_> = resolved.rules.iter().filter(of_rule).collect();
+            let outcome = match applied.as_slice() {
+                [] => Err(self.skipped(changes, rule, request, cost, stopped)),
+                [first, others @ ..] => Ok(applied_rule(first, others)),
             };
-            if applied.is_some() && rule.stop {
+            if !applied.is_empty() && rule.stop {
                 stopped = Some(rule);
             }
             RuleExplanation { rule: rule.name.to_string(), outcome }
@@ -78,7 +82,8 @@ impl Policy {
         let rules = rules.collect();
         let unknown_tier = request.named("tier").filter(|_| resolved.unknown_tier);
         let unknown_tier = unknown_tier.map(crate::attributes::shown);
-        Explanation { tier: resolved.tier.map(str::to_owned), unknown_tier, rules }
+        let tier = resolved.tier.map(str::to_owned);
+        Explanation { tier, unknown_tier, readings: readings(request), rules }
     }
 
     fn skipped(
@@ -98,9 +103,20 @@ impl Policy {
     }
 }
 
-fn applied_rule(resolved: &ResolvedRule<'_>) -> AppliedRule {
+/// Every reading of a path that has several.
+fn readings(request: &Attributes<'_>) -> Vec<String> {
+    if !request.is_ambiguous() {
+        return vec![];
+    }
+    let all = [request.seen()].into_iter().chain(request.seen_otherwise());
+    let paths = all.filter_map(|seen| seen.path());
+    paths.map(|path| crate::document::printable(path.as_str())).collect()
+}
+
+fn applied_rule(resolved: &ResolvedRule<'_>, others: &[&ResolvedRule<'_>]) -> AppliedRule {
+    let keys = others.iter().map(|other| format!(" and {}", other.values));
     AppliedRule {
-        key: resolved.values.to_string(),
+        key: format!("{}{}", resolved.values, keys.collect::<String>()),
         limits: match resolved.allowance {
             Allowance::Limits(limits) => limits.iter().map(written).collect(),
             Allowance::Unlimited => vec![],
@@ -148,9 +164,11 @@ fn manners(rule: &Rule, shadow: bool) -> Vec<String> {
         Count::Successes => Some("only successes count".to_owned()),
     };
     let denied = (rule.denied == Refused::Charged).then(|| "refused costs count too".to_owned());
+    let case = (rule.key.case() == Case::Insensitive)
+        .then(|| "capitals and small letters of paths are the same".to_owned());
     let shadow = shadow.then(|| "shadow: it only pretends".to_owned());
     let stop = rule.stop.then(|| "stop: later rules are not looked at".to_owned());
-    [mode, on_limit, count, denied, shadow, stop].into_iter().flatten().collect()
+    [mode, on_limit, count, denied, case, shadow, stop].into_iter().flatten().collect()
 }
 
 // === as text ===
@@ -163,6 +181,13 @@ impl fmt::Display for Explanation {
                 Some(unknown) => writeln!(f, "; there is no tier `{unknown}`")?,
                 None => writeln!(f)?,
             }
+        }
+        if !self.readings.is_empty() {
+            let all = self.readings.join(", ");
+            writeln!(
+                f,
+                "servers read this path in several ways, and a rule applies if it does in any: {all}"
+            )?;
         }
         let width = self.rules.iter().map(|rule| rule.rule.len()).max().unwrap_or(0);
         for RuleExplanation { rule, outcome } in &self.rules {

@@ -18,6 +18,7 @@
 mod parse;
 
 use crate::number::Number;
+use crate::pattern::Case;
 use ipnet::IpNet;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -123,6 +124,12 @@ impl Expression {
         Ok(Self { root: parse::parse(text)?, text: text.to_owned() })
     }
 
+    /// The same, with what it compares `path` with as paths are compared.
+    pub(crate) fn with_case(mut self, case: Case) -> Self {
+        self.root.fold(case);
+        self
+    }
+
     /// Whether it holds, given what names stand for.
     ///
     /// ```
@@ -186,6 +193,26 @@ impl Node {
                 facts(name).is_some_and(|fact| part.holds(&fact.text(), text))
             }
             Self::Known(name) => facts(name).is_some(),
+        }
+    }
+
+    fn fold(&mut self, case: Case) {
+        match self {
+            Self::Any(nodes) | Self::All(nodes) => {
+                nodes.iter_mut().for_each(|node| node.fold(case))
+            }
+            Self::Not(node) => node.fold(case),
+            Self::Text(name, texts) if &**name == "path" => {
+                texts.iter_mut().for_each(|text| *text = case.fold(text).into_owned());
+            }
+            Self::Part(name, _, text) if &**name == "path" => *text = case.fold(text).into_owned(),
+            Self::Always(_)
+            | Self::Size(..)
+            | Self::Text(..)
+            | Self::Within(..)
+            | Self::Same(..)
+            | Self::Part(..)
+            | Self::Known(_) => {}
         }
     }
 

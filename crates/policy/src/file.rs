@@ -19,9 +19,9 @@ use crate::grammar;
 use crate::identity::{Identity, is_digest};
 use crate::key::{Key, is_attribute};
 use crate::overrides::Overrides;
-use crate::path::Pattern;
-use crate::policy::{Policy, Tiers};
-use crate::reader::Reader;
+use crate::pattern::{Case, Pattern};
+use crate::policy::{Ambiguous, Policy, Tiers};
+use crate::reader::{Chosen, Fields, Reader};
 use crate::rule::{Condition, Rule};
 use std::collections::HashMap;
 use tidegate_core::{Headroom, Span};
@@ -73,6 +73,13 @@ pub(crate) fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
+/// What a policy says outside of its rules.
+struct Outside<'p> {
+    ipv6_prefix: u8,
+    tiers: Option<&'p Tiers>,
+    case: Case,
+}
+
 impl Reader {
     fn policy(&mut self, mut document: Document) -> Option<Policy> {
         let rules = take_rules(&mut document);
@@ -82,8 +89,31 @@ impl Reader {
         }
         let identity = fields.get("identity").map(|node| self.identity(node));
         let tiers = fields.get("tiers").and_then(|node| self.tiers(node));
-        let rules = self.rules(rules?, identity.as_ref(), tiers.as_ref())?;
-        Some(Policy::new(identity.unwrap_or_default(), tiers.unwrap_or_default(), rules))
+        let (ambiguous, case) =
+            fields.get("paths").map(|node| self.paths(node)).unwrap_or_default();
+        let outside = Outside {
+            ipv6_prefix: identity.as_ref().map_or(64, Identity::ipv6_prefix),
+            tiers: tiers.as_ref(),
+            case,
+        };
+        let rules = self.rules(rules?, &outside)?;
+        let policy = Policy::new(identity.unwrap_or_default(), tiers.unwrap_or_default(), rules);
+        Some(Policy { ambiguous, ..policy })
+    }
+
+    fn paths(&mut self, node: &Document) -> (Ambiguous, Case) {
+        let Some(fields) = self.record(node, &grammar::PATHS) else { return Default::default() };
+        let ambiguous = fields.get("ambiguous").and_then(|n| self.choice(n, &grammar::AMBIGUOUS));
+        let ambiguous = match ambiguous {
+            Some(Chosen::Word("reject")) => Ambiguous::Reject,
+            Some(Chosen::Word(_) | Chosen::Form(..)) | None => Ambiguous::MatchAny,
+        };
+        (ambiguous, self.case(&fields).unwrap_or_default())
+    }
+
+    fn case(&mut self, fields: &Fields<'_>) -> Option<Case> {
+        let insensitive = self.flag(fields.get("case_insensitive")?, "`case_insensitive`")?;
+        Some(if insensitive { Case::Insensitive } else { Case::Sensitive })
     }
 
     fn version(&mut self, node: &Document) {
@@ -117,12 +147,7 @@ impl Reader {
 
     // === rules ===
 
-    fn rules(
-        &mut self,
-        node: Document,
-        identity: Option<&Identity>,
-        tiers: Option<&Tiers>,
-    ) -> Option<Vec<Rule>> {
+    fn rules(&mut self, node: Document, outside: &Outside<'_>) -> Option<Vec<Rule>> {
         let list = self.list(&node, "`rules`")?;
         if list.is_empty() {
             return self.wrong(node.place, "`rules` is empty; a policy has at least one rule");
@@ -131,13 +156,12 @@ impl Reader {
             let text = format!("{} rules; a policy has at most {MOST_RULES}", list.len());
             return self.wrong(node.place, text);
         }
-        let prefix = identity.map_or(64, Identity::ipv6_prefix);
         self.names_are_unique(list);
         let Value::List(list) = node.value else { return None };
         // A node is dropped when its rule was read: never are both whole in memory.
         let read = |node: Document| match self.is_full() {
             true => None,
-            false => self.rule(&node, prefix, tiers),
+            false => self.rule(&node, outside),
         };
         Some(list.into_iter().filter_map(read).collect())
     }
@@ -159,23 +183,25 @@ impl Reader {
         }
     }
 
-    fn rule(&mut self, node: &Document, prefix: u8, tiers: Option<&Tiers>) -> Option<Rule> {
+    fn rule(&mut self, node: &Document, outside: &Outside<'_>) -> Option<Rule> {
         let fields = self.record(node, &grammar::RULE)?;
         // Everything is read before anything is missed, so that all mistakes of a rule are told at once.
         let name = fields.get("name").and_then(|node| self.name(node, "a rule"));
         let _ = fields.get("description").map(|node| self.text(node, "`description`"));
-        let conditions = fields.get("match").map_or(vec![], |node| self.conditions(node));
+        let case = self.case(&fields).unwrap_or(outside.case);
+        let conditions = fields.get("match").map_or(vec![], |node| self.conditions(node, case));
         let when = fields.get("when").and_then(|node| self.expression(node));
-        let key = fields.get("key").and_then(|node| self.key(node));
+        let when = when.map(|when| when.with_case(case));
+        let key = fields.get("key").and_then(|node| self.key(node)).map(|key| key.with_case(case));
         let mode = fields.get("mode").and_then(|node| self.mode(node)).unwrap_or_default();
         let headroom = mode.headroom();
         let limits = fields.get("limits").and_then(|node| self.limits(node, headroom));
         let base = limits.clone().unwrap_or_default();
         let tiers = fields
             .get("tiers")
-            .map_or(vec![], |node| self.rule_tiers(node, &base, tiers, headroom));
+            .map_or(vec![], |node| self.rule_tiers(node, &base, outside.tiers, headroom));
         let overrides = fields.get("overrides").map_or_else(Overrides::default, |node| {
-            self.overrides(node, key.as_ref(), prefix, headroom)
+            self.overrides(node, key.as_ref(), outside.ipv6_prefix, headroom)
         });
         let rest = self.manners(&fields);
         Some(Rule {
@@ -194,12 +220,12 @@ impl Reader {
 
     // === which requests ===
 
-    fn conditions(&mut self, node: &Document) -> Vec<Condition> {
+    fn conditions(&mut self, node: &Document, case: Case) -> Vec<Condition> {
         let Some(entries) = self.map(node, "`match`") else { return vec![] };
-        entries.iter().filter_map(|entry| self.condition(entry)).collect()
+        entries.iter().filter_map(|entry| self.condition(entry, case)).collect()
     }
 
-    fn condition(&mut self, entry: &Entry) -> Option<Condition> {
+    fn condition(&mut self, entry: &Entry, case: Case) -> Option<Condition> {
         let nodes = match &entry.node.value {
             Value::List(list) if list.is_empty() => {
                 let text = format!(
@@ -221,7 +247,10 @@ impl Reader {
             "method" => {
                 Condition::Method(sorted(nodes.iter().filter_map(|node| self.method(node))))
             }
-            "path" => Condition::Path(nodes.iter().filter_map(|node| self.pattern(node)).collect()),
+            "path" => {
+                let patterns = nodes.iter().filter_map(|node| self.pattern(node));
+                Condition::Path(patterns.map(|pattern| pattern.with_case(case)).collect())
+            }
             "ip" => Condition::Ip(nodes.iter().filter_map(|node| self.network(node)).collect()),
             "cost" => {
                 let text = "`cost` is compared in `when`: `when: 'cost <= 100'`";

@@ -80,10 +80,11 @@ const RATE: Shape = Shape::Text {
 };
 const NETWORK: Shape =
     Shape::Text { pattern: "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$", example: "10.0.0.0/8" };
-const SOURCE: Shape = Shape::Text {
+const SOURCE_TEXT: Shape = Shape::Text {
     pattern: "^(digest:)?(header|cookie|query):.+$|^digest:query$",
     example: "header:x-user-id",
 };
+const SOURCE: Shape = Shape::ShortOrLong(&SOURCE_TEXT, &Shape::Record(&SOURCE_RECORD));
 const KEY_PART: Shape = Shape::Text { pattern: "^[A-Za-z0-9._|/-]+$", example: "user|ip" };
 
 pub(crate) static POLICY: Record = Record {
@@ -95,6 +96,7 @@ pub(crate) static POLICY: Record = Record {
             "How fronts that speak HTTP turn a request into attributes.",
             Shape::Record(&IDENTITY),
         ),
+        optional("paths", "How paths are compared.", Shape::Record(&PATHS)),
         optional("tiers", "The plans that customers are on.", Shape::Record(&TIERS)),
         required(
             "rules",
@@ -120,6 +122,46 @@ pub(crate) static IDENTITY: Record = Record {
     ],
     others: Some(&SOURCE),
 };
+
+pub(crate) static SOURCE_RECORD: Record = Record {
+    title: "an attribute",
+    fields: &[
+        required("from", "Where it is read, as in the short form.", SOURCE_TEXT),
+        optional(
+            "duplicates",
+            "What counts where a request has several different values; such a request is refused by default.",
+            Shape::Choice(&DUPLICATES),
+        ),
+        optional(
+            "decode",
+            "What is decoded: `percent` is %41, `form` also turns + into a space. `form` for queries by default, else nothing.",
+            Shape::Choice(&DECODE),
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static DUPLICATES: Choice = words("`duplicates`", &["reject", "first", "last"]);
+pub(crate) static DECODE: Choice = words("`decode`", &["none", "percent", "form"]);
+
+pub(crate) static PATHS: Record = Record {
+    title: "`paths`",
+    fields: &[
+        optional(
+            "ambiguous",
+            "A path that servers read in several ways: every rule that matches one of them applies, or such requests over HTTP are refused.",
+            Shape::Choice(&AMBIGUOUS),
+        ),
+        optional(
+            "case_insensitive",
+            "Whether /LOGIN is /login, for rules that do not say so themselves.",
+            Shape::Flag,
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static AMBIGUOUS: Choice = words("`ambiguous`", &["match_any", "reject"]);
 
 pub(crate) static IP: Record = Record {
     title: "`ip`",
@@ -158,6 +200,11 @@ pub(crate) static RULE: Record = Record {
             "match",
             "Which requests it is about: all must hold, a list means any of. In paths `*` is one segment, `**` any number.",
             Shape::Map(&Shape::OneOrMore(&Shape::Plain)),
+        ),
+        optional(
+            "case_insensitive",
+            "Whether /LOGIN is /login, in this rule's match, condition and key.",
+            Shape::Flag,
         ),
         optional("when", "A further condition on attributes and `cost`.", EXPRESSION),
         required(

@@ -8,6 +8,10 @@
 //! Whatever a client can write, it can forge. So headers, cookies and queries name somebody only when a
 //! trusted peer passed them on; from anybody else the address counts, and nothing but the address. Secrets
 //! are known by their digests from here on: no counter, log or picture ever holds one.
+//!
+//! Of `Cookie: sid=REAL; sid=7` some frameworks take the first and some the last. A client must not be one customer here
+//! and another behind it, so a request with different values of what the policy reads is refused, unless the policy says
+//! which of them counts.
 
 use crate::address::{HopHeader, Trusted};
 use crate::attributes::{AttributeError, Attributes};
@@ -67,6 +71,28 @@ pub(crate) struct Source {
     pub(crate) place: SourcePlace,
     /// Whether only its digest is kept.
     pub(crate) secret: bool,
+    pub(crate) duplicates: Duplicates,
+    pub(crate) decode: Decode,
+}
+
+/// Which of several different values counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Duplicates {
+    /// None: the request is refused.
+    #[default]
+    Reject,
+    First,
+    Last,
+}
+
+/// What is decoded in a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decode {
+    Nothing,
+    /// `%41`.
+    Percent,
+    /// `%41`, and `+` is a space.
+    Form,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +148,10 @@ impl Identity {
         attributes =
             attributes.from_address(self.trusted.client(peer, hops.iter().map(|hop| &**hop)));
         for (name, source) in &self.sources {
-            if let Some(value) = source.place.read(request) {
+            let value = source.read(request).map_err(|Different| {
+                AttributeError::Duplicates(name.to_string(), source.place.to_string())
+            })?;
+            if let Some(value) = value {
                 let hidden = source.secret || value.len() > LONGEST_SHOWN;
                 let value = if hidden { digest(&value) } else { value };
                 attributes.set(name.to_string(), value)?;
@@ -182,11 +211,14 @@ impl<'r> Request<'r, '_> {
 
 // === impl Source ===
 
+/// A request has different values where it should have one.
+struct Different;
+
 impl Source {
     /// Reads `header:x-user-id`, `digest:cookie:session`, `digest:query`.
     pub(crate) fn parse(attribute: &str, text: &str) -> Option<Self> {
         let (secret, rest) = match text.strip_prefix("digest:") {
-            Some("query") => return Some(Self { place: SourcePlace::WholeQuery, secret: true }),
+            Some("query") => return Some(Self::new(SourcePlace::WholeQuery, true)),
             Some(rest) => (true, rest),
             None => (attribute == "api_key", text),
         };
@@ -202,59 +234,116 @@ impl Source {
             "query" => SourcePlace::Query(name.to_owned()),
             _ => return None,
         };
-        Some(Self { place, secret })
+        Some(Self::new(place, secret))
     }
-}
 
-impl SourcePlace {
-    /// The value; the last one where there are several: the nearest proxy wrote it.
-    fn read(&self, request: &Request<'_, '_>) -> Option<String> {
-        let query = || request.target.split_once('?').map(|(_, query)| query);
-        let value = match self {
-            Self::Header(name) => request.texts(name).pop().map(Cow::into_owned),
-            Self::Cookie(name) => {
-                let lines = request.texts("cookie");
-                let pairs = lines.iter().flat_map(|line| line.split(';'));
-                let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
-                let mut named = pairs.filter(|(found, _)| *found == name);
-                named.next_back().map(|(_, value)| value.trim_matches('"').to_owned())
+    fn new(place: SourcePlace, secret: bool) -> Self {
+        let decode = match place {
+            SourcePlace::Query(_) => Decode::Form,
+            SourcePlace::Header(_) | SourcePlace::Cookie(_) | SourcePlace::WholeQuery => {
+                Decode::Nothing
             }
-            Self::Query(name) => {
-                let pairs = query()?.split('&').filter_map(|pair| pair.split_once('='));
-                let mut named = pairs.filter(|(found, _)| decoded(found) == *name);
-                named.next_back().map(|(_, value)| decoded(value))
-            }
-            Self::WholeQuery => query().map(str::to_owned),
         };
-        value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+        Self { place, secret, duplicates: Duplicates::Reject, decode }
     }
-}
 
-/// A part of a query, with its escapes decoded; what cannot be decoded stays.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, others @ ..] = rest {
-        rest = others;
-        let escaped = match (first, others) {
-            (b'%', [high, low, ..]) => {
-                let digits = [*high, *low].map(|digit| char::from(digit).to_digit(16));
-                match digits {
-                    [Some(high), Some(low)] => u8::try_from((high << 4) | low).ok(),
-                    _ => None,
+    /// The value; `None` where there is none, or an empty one.
+    fn read(&self, request: &Request<'_, '_>) -> Result<Option<String>, Different> {
+        let mut values = Values { duplicates: self.duplicates, chosen: None, differ: false };
+        let query = || request.target.split_once('?').map(|(_, query)| query);
+        match &self.place {
+            SourcePlace::Header(name) => {
+                request.texts(name).iter().for_each(|text| values.add(self.decode.of(text.trim())));
+            }
+            SourcePlace::Cookie(name) => {
+                let lines = request.texts("cookie");
+                for (found, value) in lines.iter().flat_map(|line| pairs(line, ';')) {
+                    if self.decode.of(found.trim()) == *name {
+                        values.add(self.decode.of(value.trim().trim_matches('"')));
+                    }
                 }
             }
-            _ => None,
-        };
-        match escaped {
-            Some(byte) => {
-                rest = others.get(2..).unwrap_or_default();
-                bytes.push(byte);
+            // The name is decoded in any case: no framework compares it as it was sent.
+            SourcePlace::Query(name) => {
+                for (found, value) in pairs(query().unwrap_or_default(), '&') {
+                    if Decode::Form.of(found) == *name {
+                        values.add(self.decode.of(value));
+                    }
+                }
             }
-            None => bytes.push(if *first == b'+' { b' ' } else { *first }),
+            SourcePlace::WholeQuery => {
+                query().into_iter().for_each(|query| values.add(query.into()))
+            }
+        }
+        if values.differ {
+            return Err(Different);
+        }
+        Ok(values.chosen.filter(|value| !value.is_empty()))
+    }
+}
+
+/// Names and values. A name without `=` has an empty value.
+fn pairs(text: &str, separator: char) -> impl Iterator<Item = (&str, &str)> {
+    text.split(separator).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+/// The values that were found so far.
+struct Values {
+    duplicates: Duplicates,
+    chosen: Option<String>,
+    differ: bool,
+}
+
+impl Values {
+    fn add(&mut self, value: Cow<'_, str>) {
+        let value = value.trim();
+        match (&self.chosen, self.duplicates) {
+            (Some(chosen), Duplicates::Reject) => self.differ |= chosen != value,
+            (Some(_), Duplicates::First) => {}
+            (None, _) | (Some(_), Duplicates::Last) => self.chosen = Some(value.to_owned()),
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Decode {
+    /// A value, decoded once; what cannot be decoded stays.
+    fn of(self, text: &str) -> Cow<'_, str> {
+        let decoded = match self {
+            Self::Nothing => false,
+            Self::Percent => text.contains('%'),
+            Self::Form => text.contains(['%', '+']),
+        };
+        if decoded { self.decoded(text).into() } else { text.into() }
+    }
+
+    fn decoded(self, text: &str) -> String {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut rest = text.as_bytes();
+        while let [first, others @ ..] = rest {
+            let escaped = match (first, others) {
+                (b'%', [high, low, ..]) => crate::path::escaped(*high, *low),
+                _ => None,
+            };
+            rest = if escaped.is_some() { others.get(2..).unwrap_or_default() } else { others };
+            bytes.push(match (escaped, first, self) {
+                (Some(byte), _, _) => byte,
+                (None, b'+', Self::Form) => b' ',
+                (None, byte, _) => *byte,
+            });
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl std::fmt::Display for SourcePlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "the header field `{name}`"),
+            Self::Cookie(name) => write!(f, "the cookie `{name}`"),
+            Self::Query(name) => write!(f, "the query parameter `{name}`"),
+            Self::WholeQuery => f.write_str("the query"),
+        }
+    }
 }
 
 /// Whether a value is a digest already: `#` and 32 hexadecimal digits.
@@ -271,6 +360,7 @@ pub(crate) fn is_everybody(networks: &[IpNet]) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::{Attributes, Policy, Request};
+    use std::borrow::Cow;
 
     const POLICY: &str = "
 version: 1
@@ -335,15 +425,106 @@ rules: [{ name: a, key: [user], limits: [1/s] }]
     }
 
     #[test]
-    fn the_nearest_of_several_values_counts_and_an_empty_one_is_none() {
-        let twice = attributes("10.0.0.1", "/", &[("x-user-id", "forged"), ("x-user-id", "alice")]);
-        assert_eq!(twice.get("user").as_deref(), Some("alice"));
+    fn an_empty_value_is_none_and_a_long_one_is_known_by_its_digest() {
         let empty = attributes("10.0.0.1", "/", &[("x-user-id", "  ")]);
         assert_eq!(empty.get("user"), None);
         let long: &'static str = "x".repeat(2_000).leak();
         let long = attributes("10.0.0.1", "/", &[("x-user-id", long)]);
         assert_eq!(long.get("user").as_deref(), Some("#2000"));
     }
+
+    /// What a policy that reads `session` so makes of a request; `Err` when it is refused.
+    fn session(
+        source: &str,
+        target: &'static str,
+        headers: &[(&str, &'static str)],
+    ) -> Result<Option<String>, String> {
+        let values = |wanted: &str| -> Vec<&'static [u8]> {
+            let named = headers.iter().filter(|(name, _)| *name == wanted);
+            named.map(|(_, value)| value.as_bytes()).collect()
+        };
+        let peer = "10.0.0.1".parse().ok();
+        let request = Request { peer, method: "GET", target, headers: &values };
+        let policy = Policy::parse(format!(
+            "{{ version: 1, identity: {{ trusted: [10.0.0.0/8], session: {source} }}, rules: [{{ name: a, key: [ip], limits: [1/s] }}] }}"
+        ));
+        let known = policy.unwrap().attributes(&request, &|_| String::new());
+        let known = known.map_err(|error| error.to_string())?;
+        Ok(known.get("session").map(Cow::into_owned))
+    }
+
+    /// `Cookie: sid=REAL; sid=7` was once 7 here and REAL for frameworks that take the first: every number was a new
+    /// customer with limits of its own, and the same session behind.
+    #[test]
+    fn different_values_are_refused_unless_the_policy_says_which_counts() {
+        for lines in [
+            &["sid=REAL; sid=7"][..],
+            &["sid=REAL", "sid=7"],
+            &["a=b; sid=REAL; c=d", "sid=7; e"],
+            &["sid=; sid=7"],
+            &["sid=7; sid="],
+            &["sid; sid=7"],
+            &["sid=REAL; sid =7"],
+            &["sid=REAL;sid= 7"],
+            &["sid=\"REAL\"; sid=7"],
+            // A parser that knows quotes sees the second alone.
+            &["x=\"; sid=7; y=\"; sid=REAL"],
+        ] {
+            let headers: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();
+            let refused = session("'cookie:sid'", "/", &headers).unwrap_err();
+            assert!(refused.starts_with("the cookie `sid` is there more than once"), "{refused}");
+        }
+        let cookie = [("cookie", "sid=REAL; sid=7")];
+        for (duplicates, expected) in [("first", "REAL"), ("last", "7")] {
+            let source = format!("{{ from: 'cookie:sid', duplicates: {duplicates} }}");
+            assert_eq!(session(&source, "/", &cookie), Ok(Some(expected.to_owned())));
+        }
+        let headers = [("x-user", "alice"), ("x-user", "bob")];
+        assert!(session("'header:x-user'", "/", &headers).is_err());
+        assert!(session("'query:sid'", "/?sid=REAL&sid=7", &[]).is_err());
+        assert!(session("'query:sid'", "/?sid=REAL&s%69d=7", &[]).is_err());
+        assert!(session("'query:sid'", "/?sid&sid=7", &[]).is_err());
+        let last = "{ from: 'query:sid', duplicates: last }";
+        assert_eq!(session(last, "/?sid=REAL&sid=7", &[]), Ok(Some("7".to_owned())));
+    }
+
+    #[test]
+    fn equal_values_are_one_and_names_that_are_not_read_make_no_difference() {
+        for (source, target, headers) in [
+            ("'cookie:sid'", "/", &[("cookie", "sid=7; sid=7")][..]),
+            ("'cookie:sid'", "/", &[("cookie", "sid=7"), ("cookie", "a=1; a=2; sid=\"7\"")]),
+            ("'cookie:sid'", "/", &[("cookie", " sid = 7 ;")]),
+            ("'cookie:sid'", "/?sid=8&sid=9", &[("cookie", "sid=7; SID=8"), ("x-user", "a")]),
+            ("'header:x-user'", "/", &[("x-user", "7"), ("x-user", " 7 ")]),
+            ("'query:sid'", "/?sid=7&a=1&a=2&sid=%37", &[]),
+        ] {
+            assert_eq!(session(source, target, headers), Ok(Some("7".to_owned())), "{headers:?}");
+        }
+        // A comma is a letter of a value: many values have one.
+        let comma = [("x-user", "Doe, John")];
+        assert_eq!(session("'header:x-user'", "/", &comma), Ok(Some("Doe, John".to_owned())));
+    }
+
+    /// `sid=%52EAL` is REAL for frameworks that decode cookies, and another value for those that do not.
+    #[test]
+    fn values_are_decoded_where_the_policy_says_so() {
+        let cookie = [("cookie", "sid=%52EAL+1")];
+        for (decode, expected) in [("none", "%52EAL+1"), ("percent", "REAL+1"), ("form", "REAL 1")]
+        {
+            let source = format!("{{ from: 'cookie:sid', decode: {decode} }}");
+            assert_eq!(session(&source, "/", &cookie), Ok(Some(expected.to_owned())));
+            let source = format!("{{ from: 'query:sid', decode: {decode} }}");
+            assert_eq!(session(&source, "/?sid=%52EAL+1", &[]), Ok(Some(expected.to_owned())));
+        }
+        assert_eq!(session("'cookie:sid'", "/", &cookie), Ok(Some("%52EAL+1".to_owned())));
+        assert_eq!(session("'query:sid'", "/?sid=%52EAL+1", &[]), Ok(Some("REAL 1".to_owned())));
+        // Decoded, they are equal, and so is the name.
+        let twice = [("cookie", "sid=REAL; s%69d=%52EAL")];
+        let percent = "{ from: 'cookie:sid', decode: percent }";
+        assert_eq!(session(percent, "/", &twice), Ok(Some("REAL".to_owned())));
+        assert_eq!(session(percent, "/", &[("cookie", "sid=a%")]), Ok(Some("a%".to_owned())));
+    }
+
     /// A cookie with a byte that is no text once made its whole line unread, and its client nobody.
     #[test]
     fn bytes_that_are_no_text_hide_nothing_beside_them() {

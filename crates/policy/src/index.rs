@@ -10,7 +10,8 @@
 //! about as much as ten.
 
 use crate::attributes::Attributes;
-use crate::path::Pattern;
+use crate::path::{NormalPath, Segments};
+use crate::pattern::{Case, Pattern};
 use crate::rule::{Condition, Rule};
 use ipnet::IpNet;
 use smallvec::SmallVec;
@@ -28,9 +29,17 @@ pub(crate) struct Index {
     values: Vec<(Box<str>, ByValue)>,
     /// By how many bits they have: an address is looked up once for each.
     networks: Vec<(u8, Lookup<IpNet, Vec<u32>>)>,
-    paths: Paths,
+    paths: PathFiles,
+    /// For rules that make no difference between capitals and small letters; none, most of the time.
+    folded_paths: Option<Box<PathFiles>>,
+}
+
+/// Rules by their paths.
+#[derive(Clone, Debug, Default)]
+struct PathFiles {
+    starts: Paths,
     /// By the last segment, where a path may begin with anything.
-    path_ends: ByValue,
+    ends: ByValue,
 }
 
 /// Numbers of rules; a handful, most of the time.
@@ -51,8 +60,8 @@ struct Paths {
 enum File<'r> {
     Value(&'r str, &'r str),
     Network(IpNet),
-    Path(Vec<Option<&'r str>>),
-    PathEnd(&'r str),
+    Path(Case, Vec<Option<&'r str>>),
+    PathEnd(Case, &'r str),
 }
 
 impl Index {
@@ -92,14 +101,28 @@ impl Index {
                 network.and_then(|n| networks.get(&n.trunc())).into_iter().flatten().copied(),
             );
         }
-        if let Some(path) = request.path() {
-            self.paths.find(path.segments(), &mut found);
-            let last = path.segments().next_back();
-            found.extend(last.and_then(|l| self.path_ends.get(l)).into_iter().flatten().copied());
+        self.find_path(request.seen().path(), &mut found);
+        for seen in request.seen_otherwise() {
+            self.find_path(seen.path(), &mut found);
         }
         found.sort_unstable();
         found.dedup();
         found
+    }
+
+    fn find_path(&self, path: Option<&NormalPath<'_>>, found: &mut Found) {
+        let Some(path) = path else { return };
+        self.paths.find(path.segments(), found);
+        if let Some(files) = &self.folded_paths {
+            files.find(Segments::of(&Case::Insensitive.fold(path.as_str())), found);
+        }
+    }
+
+    fn path_files(&mut self, case: Case) -> &mut PathFiles {
+        match case {
+            Case::Sensitive => &mut self.paths,
+            Case::Insensitive => self.folded_paths.get_or_insert_default(),
+        }
     }
 
     fn file(&mut self, number: u32, file: File<'_>) {
@@ -114,9 +137,11 @@ impl Index {
                     by_value.entry(value.into()).or_default().push(number);
                 }
             }
-            File::PathEnd(last) => self.path_ends.entry(last.into()).or_default().push(number),
-            File::Path(segments) => {
-                self.paths.at(&segments).here.push(number);
+            File::PathEnd(case, last) => {
+                self.path_files(case).ends.entry(last.into()).or_default().push(number);
+            }
+            File::Path(case, segments) => {
+                self.path_files(case).starts.at(&segments).here.push(number);
             }
             File::Network(network) => {
                 let bits = network.prefix_len();
@@ -130,6 +155,14 @@ impl Index {
                 }
             }
         }
+    }
+}
+
+impl PathFiles {
+    fn find(&self, segments: Segments<'_>, found: &mut Found) {
+        let last = segments.clone().next_back();
+        self.starts.find(segments, found);
+        found.extend(last.and_then(|l| self.ends.get(l)).into_iter().flatten().copied());
     }
 }
 
@@ -158,8 +191,8 @@ impl Paths {
 
 fn path_file(pattern: &Pattern) -> File<'_> {
     match pattern.fixed_end() {
-        Some(last) => File::PathEnd(last),
-        None => File::Path(pattern.start().collect()),
+        Some(last) => File::PathEnd(pattern.case(), last),
+        None => File::Path(pattern.case(), pattern.start().collect()),
     }
 }
 

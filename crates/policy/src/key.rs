@@ -7,7 +7,8 @@
 //! ```
 
 use crate::address::{AddressKey, AddressText};
-use crate::attributes::{Attributes, shown};
+use crate::attributes::{Attributes, Seen, shown};
+use crate::pattern::Case;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
@@ -26,6 +27,8 @@ use std::sync::OnceLock;
 #[derive(Clone, Debug, Default)]
 pub struct Key {
     parts: Vec<Part>,
+    /// How a path counts.
+    case: Case,
     /// See [`KeyValues::tag`]: one for each way to choose among alternatives, if those are few.
     tags: Vec<OnceLock<u128>>,
 }
@@ -33,7 +36,7 @@ pub struct Key {
 /// What was derived from its parts makes no difference.
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.parts == other.parts
+        (&self.parts, self.case) == (&other.parts, other.case)
     }
 }
 
@@ -132,7 +135,8 @@ impl Key {
         }
         let ways = parts.iter().map(|part| part.choices.len()).try_fold(1, usize::checked_mul);
         let ways = ways.filter(|ways| *ways <= MOST_TAGS).unwrap_or(0);
-        let key = Self { parts, tags: (0..ways).map(|_| OnceLock::new()).collect() };
+        let tags = (0..ways).map(|_| OnceLock::new()).collect();
+        let key = Self { parts, case: Case::Sensitive, tags };
         let mut names: Vec<&str> = key.names().collect();
         names.sort_unstable();
         let twice = names.iter().zip(names.iter().skip(1)).find(|(a, b)| a == b);
@@ -144,10 +148,20 @@ impl Key {
 
     /// `[]`: one bucket for all.
     pub(crate) const fn shared() -> Self {
-        Self { parts: Vec::new(), tags: Vec::new() }
+        Self { parts: Vec::new(), case: Case::Sensitive, tags: Vec::new() }
     }
 
-    /// Whose bucket a request draws from; `None` when it lacks an attribute that the key names.
+    /// The same, with or without a difference between capitals and small letters of a path.
+    pub(crate) fn with_case(self, case: Case) -> Self {
+        Self { case, ..self }
+    }
+
+    pub(crate) const fn case(&self) -> Case {
+        self.case
+    }
+
+    /// Whose bucket a request draws from; `None` when it lacks an attribute that the key names. A path counts in its usual
+    /// reading.
     ///
     /// ```
     /// use tidegate_policy::{Attributes, Key};
@@ -156,11 +170,16 @@ impl Key {
     /// ```
     #[must_use]
     pub fn of<'k>(&'k self, request: &'k Attributes<'_>, ipv6_prefix: u8) -> Option<KeyValues<'k>> {
+        self.of_seen(request.seen(), ipv6_prefix)
+    }
+
+    /// The same for a request in one of its readings.
+    pub(crate) fn of_seen<'k>(&'k self, seen: Seen<'k>, ipv6_prefix: u8) -> Option<KeyValues<'k>> {
         let mut pairs = SmallVec::new();
         let mut way = 0usize;
         for part in &self.parts {
             let value = |(at, choice): (usize, &'k Choice)| {
-                Some((at, &*choice.name, choice.of(request, ipv6_prefix)?))
+                Some((at, &*choice.name, choice.of(seen, self.case, ipv6_prefix)?))
             };
             let (at, name, value) = part.choices.iter().enumerate().find_map(value)?;
             way = way.saturating_mul(part.choices.len()).saturating_add(at);
@@ -186,7 +205,7 @@ impl Key {
 
     /// The first attribute for which a request has no value: why it has no key.
     pub(crate) fn missing(&self, request: &Attributes<'_>) -> Option<String> {
-        let absent = |choice: &Choice| choice.of(request, 64).is_none();
+        let absent = |choice: &Choice| choice.of(request.seen(), self.case, 64).is_none();
         let part = self.parts.iter().find(|part| part.choices.iter().all(absent))?;
         Some(part.to_string())
     }
@@ -225,14 +244,14 @@ pub(crate) fn is_attribute(name: &str) -> bool {
 }
 
 impl Choice {
-    fn of<'k>(&'k self, request: &'k Attributes<'_>, ipv6_prefix: u8) -> Option<KeyValue<'k>> {
+    fn of<'k>(&'k self, seen: Seen<'k>, case: Case, ipv6_prefix: u8) -> Option<KeyValue<'k>> {
         Some(KeyValue(match &*self.name {
             "ip" => {
                 let prefix = self.prefix.unwrap_or(ipv6_prefix);
-                let address = request.address()?;
+                let address = seen.request().address()?;
                 Text::Address(AddressKey::new(address, prefix).text())
             }
-            name => Text::Given(request.get(name)?),
+            name => Text::Given(seen.get(name, case)?),
         }))
     }
 }

@@ -229,7 +229,10 @@ fn checked(
         }
     }
     let prefix = key.ipv6_prefix().unwrap_or(ipv6_prefix);
-    let value = |(name, value): &(&str, &str)| spelled(name, value, prefix);
+    let value = |(name, value): &(&str, &str)| {
+        let value = spelled(name, value, prefix)?;
+        Ok(if *name == "path" { key.case().fold(&value).into_owned() } else { value })
+    };
     let values = pairs.iter().map(value).collect::<Result<_, _>>()?;
     Ok((pairs.iter().map(|(name, _)| (*name).into()).collect(), values))
 }

@@ -11,6 +11,7 @@
 //! slash is a slash, whatever some server might decode is decoded. What two servers would read differently
 //! beyond that, such as a percent sign that was encoded twice, is refused: nobody types it by accident.
 
+use crate::readings::{Letter, USUAL, Way};
 use std::borrow::Cow;
 
 /// A path in the one form that rules are matched against.
@@ -49,48 +50,16 @@ pub enum PathError {
     /// More than 8 KiB.
     #[error("a path has at most 8192 bytes")]
     TooLong,
-}
-
-/// Which paths a rule is about: `/urls/*` is one segment, `/urls/**` any number of them, none included.
-///
-/// ```
-/// use tidegate_policy::{NormalPath, Pattern};
-/// let pattern: Pattern = "/urls/**".parse().unwrap();
-/// assert!(pattern.matches(&NormalPath::new("/urls").unwrap()));
-/// assert!(pattern.matches(&NormalPath::new("/urls/42/clicks").unwrap()));
-/// assert!(!pattern.matches(&NormalPath::new("/urlsx").unwrap()));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    segments: Vec<Segment>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Segment {
-    Exactly(String),
-    /// `*`
-    One,
-    /// `**`
-    Any,
-}
-
-/// Why a pattern was refused.
-///
-/// ```
-/// use tidegate_policy::{Pattern, PatternError};
-/// assert_eq!("/a*".parse::<Pattern>(), Err(PatternError::PartOfSegment("a*".to_owned())));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PatternError {
-    /// A star that is only a part of a segment.
-    #[error("`{0}`: a star stands for a whole segment; write `*` or `**` between slashes")]
-    PartOfSegment(String),
-    /// More than one `**`.
-    #[error("`**` may stand in a pattern once")]
-    AnyTwice,
-    /// It is no path.
-    #[error(transparent)]
-    Path(#[from] PathError),
+    /// Servers could read it in more ways than are looked at.
+    #[error(
+        "servers read this path in too many different ways; send it without `..`, `//`, `\\`, `;` and needless escapes"
+    )]
+    Ambiguous,
+    /// Servers read it in several ways, and the policy refuses such paths.
+    #[error(
+        "servers read this path in different ways; send it without `..`, `//`, `\\`, `;` and needless escapes"
+    )]
+    SeveralReadings,
 }
 
 const MOST_BYTES: usize = 8 * 1024;
@@ -105,27 +74,22 @@ impl<'p> NormalPath<'p> {
     /// assert_eq!(NormalPath::new("/").unwrap().as_str(), "/");
     /// ```
     pub fn new(target: &'p str) -> Result<Self, PathError> {
-        let path = without_query(target);
-        if path.len() > MOST_BYTES {
-            return Err(PathError::TooLong);
+        let path = without_fragment(without_query(target));
+        match Self::normal(path) {
+            Some(normal) => Ok(normal),
+            None => Ok(Self::read(&decode(path)?, USUAL)),
         }
-        if is_normal(path) {
-            return Ok(Self(Cow::Borrowed(path)));
-        }
-        let decoded = decode(path)?;
-        if !decoded.starts_with(['/', '\\']) {
-            return Err(PathError::NoSlash);
-        }
-        let mut kept: Vec<&str> = Vec::new();
-        for segment in decoded.split(['/', '\\']) {
-            // Parameters of a segment (`;jsessionid=…`) are dropped by some servers before they look.
-            match segment.split(';').next().unwrap_or_default() {
-                "" | "." => {}
-                ".." => _ = kept.pop(),
-                name => kept.push(name),
-            }
-        }
-        Ok(Self(Cow::Owned(format!("/{}", kept.join("/")))))
+    }
+
+    /// A path that is in its one form already.
+    pub(crate) fn normal(path: &'p str) -> Option<Self> {
+        let normal = path.len() <= MOST_BYTES && is_normal(path);
+        normal.then_some(Self(Cow::Borrowed(path)))
+    }
+
+    /// A path as one way to read it has it.
+    pub(crate) fn read(letters: &[Letter], way: Way) -> NormalPath<'static> {
+        NormalPath(Cow::Owned(way.read(letters)))
     }
 
     /// The path.
@@ -144,7 +108,7 @@ impl<'p> NormalPath<'p> {
     }
 
     pub(crate) fn segments(&self) -> Segments<'_> {
-        Segments { left: &self.0 }
+        Segments::of(&self.0)
     }
 }
 
@@ -153,6 +117,12 @@ impl<'p> NormalPath<'p> {
 #[derive(Clone)]
 pub(crate) struct Segments<'p> {
     left: &'p str,
+}
+
+impl<'p> Segments<'p> {
+    pub(crate) const fn of(path: &'p str) -> Self {
+        Self { left: path }
+    }
 }
 
 impl<'p> Iterator for Segments<'p> {
@@ -178,16 +148,25 @@ impl DoubleEndedIterator for Segments<'_> {
     }
 }
 
-/// A target up to its query or fragment.
-fn without_query(target: &str) -> &str {
-    let end = target.bytes().position(|byte| matches!(byte, b'?' | b'#'));
-    end.and_then(|end| target.get(..end)).unwrap_or(target)
+/// A target up to its query.
+pub(crate) fn without_query(target: &str) -> &str {
+    up_to(target, b'?')
+}
+
+/// A path up to its fragment, which no client should send.
+pub(crate) fn without_fragment(path: &str) -> &str {
+    up_to(path, b'#')
+}
+
+fn up_to(text: &str, end: u8) -> &str {
+    let end = text.bytes().position(|byte| byte == end);
+    end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
 /// Whether a path is in its one form already, as most are: plain characters, no empty segment, no dots
 /// that could be meant as steps, no slash at the end.
 fn is_normal(path: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'\\' | b';');
+    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'\\' | b';' | b'#');
     let mut before = b' ';
     for byte in path.bytes() {
         // `//` and every segment that begins with a dot are left to the long way.
@@ -199,144 +178,44 @@ fn is_normal(path: &str) -> bool {
     path.starts_with('/') && (before != b'/' || path.len() == 1)
 }
 
-/// Decodes every escape once.
-fn decode(path: &str) -> Result<String, PathError> {
-    let mut bytes = Vec::with_capacity(path.len());
+/// The letters of a path, with every escape decoded once.
+pub(crate) fn decode(path: &str) -> Result<Vec<Letter>, PathError> {
+    if path.len() > MOST_BYTES {
+        return Err(PathError::TooLong);
+    }
+    let mut letters = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let [first, others @ ..] = rest {
         rest = others;
-        let byte = match (first, others) {
+        let letter = match (first, others) {
             (b'%', [high, low, after @ ..]) => {
                 rest = after;
-                let byte = hex(*high).zip(hex(*low)).map(|(high, low)| (high << 4) | low);
-                let byte = byte.ok_or(PathError::BadEscape)?;
-                if byte == b'%' && matches!(after, [a, b, ..] if hex(*a).and(hex(*b)).is_some()) {
+                let byte = escaped(*high, *low).ok_or(PathError::BadEscape)?;
+                if byte == b'%' && matches!(after, [a, b, ..] if escaped(*a, *b).is_some()) {
                     return Err(PathError::EncodedTwice);
                 }
-                byte
+                Letter { byte, escaped: true }
             }
             (b'%', _) => return Err(PathError::BadEscape),
-            (byte, _) => *byte,
+            (byte, _) => Letter { byte: *byte, escaped: false },
         };
-        if byte.is_ascii_control() {
+        if letter.byte.is_ascii_control() {
             return Err(PathError::Control);
         }
-        bytes.push(byte);
+        letters.push(letter);
     }
-    String::from_utf8(bytes).map_err(|_| PathError::NotUtf8)
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
-}
-
-// === impl Pattern ===
-
-impl std::str::FromStr for Pattern {
-    type Err = PatternError;
-
-    fn from_str(text: &str) -> Result<Self, PatternError> {
-        let path = NormalPath::new(text)?;
-        let segment = |segment: &str| match segment {
-            "*" => Ok(Segment::One),
-            "**" => Ok(Segment::Any),
-            part if part.contains('*') => Err(PatternError::PartOfSegment(part.to_owned())),
-            name => Ok(Segment::Exactly(name.to_owned())),
-        };
-        let segments: Vec<Segment> = path.segments().map(segment).collect::<Result<_, _>>()?;
-        if segments.iter().filter(|segment| **segment == Segment::Any).count() > 1 {
-            return Err(PatternError::AnyTwice);
-        }
-        Ok(Self { segments })
+    let bytes: Vec<u8> = letters.iter().map(|letter| letter.byte).collect();
+    str::from_utf8(&bytes).map_err(|_| PathError::NotUtf8)?;
+    match bytes.first() {
+        Some(b'/' | b'\\') => Ok(letters),
+        Some(_) | None => Err(PathError::NoSlash),
     }
 }
 
-impl Pattern {
-    /// Whether a path is one of those; in time linear in the path.
-    ///
-    /// ```
-    /// use tidegate_policy::{NormalPath, Pattern};
-    /// let pattern: Pattern = "/users/*/messages".parse().unwrap();
-    /// assert!(pattern.matches(&NormalPath::new("/users/alice/messages").unwrap()));
-    /// ```
-    #[must_use]
-    pub fn matches(&self, path: &NormalPath<'_>) -> bool {
-        let mut left = path.segments();
-        let mut patterns = self.segments.iter();
-        let fits = |pattern: &Segment, segment: Option<&str>| match pattern {
-            Segment::Exactly(name) => segment == Some(name),
-            Segment::One => segment.is_some(),
-            Segment::Any => false, // handled by the loops
-        };
-        // From the front to `**`, then from the back to it: what lies between is any number of segments.
-        while let Some(pattern) = patterns.next() {
-            if *pattern == Segment::Any {
-                return patterns.rev().all(|pattern| fits(pattern, left.next_back()));
-            }
-            if !fits(pattern, left.next()) {
-                return false;
-            }
-        }
-        left.next().is_none()
-    }
-
-    /// Whether every path of another pattern is one of this; false when in doubt.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
-        covers(&self.segments, &other.segments)
-    }
-
-    /// The segments before `**`; `None` is any one.
-    pub(crate) fn start(&self) -> impl Iterator<Item = Option<&str>> {
-        self.segments.iter().map_while(|segment| match segment {
-            Segment::Exactly(name) => Some(Some(name.as_str())),
-            Segment::One => Some(None),
-            Segment::Any => None,
-        })
-    }
-
-    /// The last segment of a pattern that begins with `**`, if it is a fixed one.
-    pub(crate) fn fixed_end(&self) -> Option<&str> {
-        match self.segments.as_slice() {
-            [Segment::Any, .., Segment::Exactly(last)] => Some(last),
-            _ => None,
-        }
-    }
-
-    /// A segment that other languages would take for a variable: `:id`, `{id}`.
-    pub(crate) fn variable(&self) -> Option<&str> {
-        self.start().flatten().find(|segment| segment.starts_with([':', '{', '<']))
-    }
-}
-
-/// `**` stands in each at most once, so this goes at most as deep as both are long.
-fn covers(mine: &[Segment], theirs: &[Segment]) -> bool {
-    match (mine, theirs) {
-        ([], []) => true,
-        ([Segment::Any, mine @ ..], []) => covers(mine, theirs),
-        ([Segment::Any, rest @ ..], [_, others @ ..]) => {
-            covers(rest, theirs) || covers(mine, others)
-        }
-        ([Segment::One, mine @ ..], [Segment::One | Segment::Exactly(_), theirs @ ..]) => {
-            covers(mine, theirs)
-        }
-        ([Segment::Exactly(a), mine @ ..], [Segment::Exactly(b), theirs @ ..]) if a == b => {
-            covers(mine, theirs)
-        }
-        _ => false,
-    }
-}
-
-impl std::fmt::Display for Pattern {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.segments.is_empty() {
-            return f.write_str("/");
-        }
-        self.segments.iter().try_for_each(|segment| match segment {
-            Segment::Exactly(name) => write!(f, "/{name}"),
-            Segment::One => f.write_str("/*"),
-            Segment::Any => f.write_str("/**"),
-        })
-    }
+/// What two hexadecimal digits behind a percent sign stand for.
+pub(crate) fn escaped(high: u8, low: u8) -> Option<u8> {
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    u8::try_from((digit(high)? << 4) | digit(low)?).ok()
 }
 
 #[cfg(test)]
@@ -453,52 +332,5 @@ mod tests {
             NormalPath::new("/größe/a b").unwrap(),
             NormalPath::new("/gr%C3%B6%C3%9Fe/a%20b").unwrap()
         );
-    }
-
-    #[test]
-    fn patterns_match_whole_segments() {
-        for (pattern, yes, no) in [
-            (
-                "/urls/**",
-                &["/urls", "/urls/1", "/urls/1/2/3"][..],
-                &["/", "/url", "/urlss", "/x/urls"][..],
-            ),
-            ("/urls/*", &["/urls/1"], &["/urls", "/urls/1/2"]),
-            ("/**", &["/", "/a", "/a/b"], &[]),
-            ("/a/**/z", &["/a/z", "/a/b/z", "/a/b/c/z"], &["/a", "/z", "/a/z/b"]),
-            ("/a/*/**/z", &["/a/b/z", "/a/b/c/z"], &["/a/z"]),
-            ("/", &["/"], &["/a"]),
-        ] {
-            let parsed: Pattern = pattern.parse().unwrap();
-            for (paths, expected) in [(yes, true), (no, false)] {
-                for path in paths {
-                    assert_eq!(
-                        parsed.matches(&NormalPath::new(path).unwrap()),
-                        expected,
-                        "{pattern} {path}"
-                    );
-                }
-            }
-        }
-        assert_eq!("/a/**/b/**".parse::<Pattern>(), Err(PatternError::AnyTwice));
-        for (mine, theirs, expected) in [
-            ("/**", "/a/*/b", true),
-            ("/**", "/**", true),
-            ("/a/**", "/a", true),
-            ("/a/**", "/a/*/c", true),
-            ("/a/**", "/a/**/c", true),
-            ("/*", "/a", true),
-            ("/*", "/**", false),
-            ("/a/*", "/a/**", false),
-            ("/a", "/a/**", false),
-            ("/a/b", "/a/*", false),
-            ("/**/z", "/a/z", true),
-            ("/**/z", "/a/*", false),
-            ("/", "/", true),
-        ] {
-            let [mine, theirs]: [Pattern; 2] = [mine, theirs].map(|text| text.parse().unwrap());
-            assert_eq!(mine.covers(&theirs), expected, "{mine} {theirs}");
-        }
-        assert!(matches!("a".parse::<Pattern>(), Err(PatternError::Path(PathError::NoSlash))));
     }
 }

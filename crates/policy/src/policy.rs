@@ -11,12 +11,13 @@
 //! rule about addresses.
 
 use crate::allowance::Allowance;
-use crate::attributes::Attributes;
+use crate::attributes::{AttributeError, Attributes};
 use crate::document::Problem;
 use crate::envoy::Descriptors;
-use crate::identity::Identity;
+use crate::identity::{Identity, Request};
 use crate::index::Index;
 use crate::key::KeyValues;
+use crate::path::PathError;
 use crate::rule::Rule;
 use std::fmt;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub struct Policy {
     pub(crate) identity: Identity,
     pub(crate) tiers: Tiers,
     pub(crate) rules: Vec<Rule>,
+    pub(crate) ambiguous: Ambiguous,
     pub(crate) index: Index,
     /// For rules that descriptors find, and nothing else.
     pub(crate) descriptors: Option<Arc<Descriptors>>,
@@ -61,6 +63,16 @@ pub struct Policy {
 pub struct Tiers {
     pub(crate) default: Option<Box<str>>,
     pub(crate) known: Vec<Box<str>>,
+}
+
+/// What becomes of a request over HTTP whose path servers read in several ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ambiguous {
+    /// A rule applies if it does in any reading.
+    #[default]
+    MatchAny,
+    /// The request is refused.
+    Reject,
 }
 
 /// Where an allowance was written.
@@ -96,7 +108,8 @@ pub struct PolicyError {
 impl Policy {
     pub(crate) fn new(identity: Identity, tiers: Tiers, rules: Vec<Rule>) -> Self {
         let index = Index::new(&rules);
-        Self { identity, tiers, rules, index, descriptors: None }
+        let ambiguous = Ambiguous::default();
+        Self { identity, tiers, rules, ambiguous, index, descriptors: None }
     }
 
     /// Reads a policy, or says everything that is wrong with it.
@@ -130,6 +143,38 @@ impl Policy {
         &self.identity
     }
 
+    /// What is known of a request over HTTP. `digest` turns a secret into a name for it.
+    pub fn attributes<'r>(
+        &self,
+        request: &Request<'r, '_>,
+        digest: &dyn Fn(&str) -> String,
+    ) -> Result<Attributes<'r>, AttributeError> {
+        let attributes = self.identity.attributes(request, digest)?;
+        self.accepts(&attributes)?;
+        Ok(attributes)
+    }
+
+    /// Whether a request over HTTP with these attributes is decided at all; see `paths.ambiguous`.
+    ///
+    /// ```
+    /// use tidegate_policy::{Attributes, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// paths: { ambiguous: reject }
+    /// rules: [{ name: a, key: [ip], limits: [1/s] }]").unwrap();
+    /// assert!(policy.accepts(&Attributes::new().with("path", "/a/b")?).is_ok());
+    /// assert!(policy.accepts(&Attributes::new().with("path", "/a/../b")?).is_err());
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn accepts(&self, attributes: &Attributes<'_>) -> Result<(), AttributeError> {
+        match self.ambiguous {
+            Ambiguous::Reject if attributes.is_ambiguous() => {
+                Err(PathError::SeveralReadings.into())
+            }
+            Ambiguous::Reject | Ambiguous::MatchAny => Ok(()),
+        }
+    }
+
     /// The plans that customers are on.
     #[must_use]
     pub const fn tiers(&self) -> &Tiers {
@@ -148,26 +193,61 @@ impl Policy {
         request: &'p Attributes<'_>,
         cost: u64,
     ) -> impl Iterator<Item = (&'p Rule, KeyValues<'p>)> {
-        let enabled = |number: usize| self.rules.get(number).is_some_and(Rule::enabled);
-        self.applying_if(request, cost, enabled).map(|(_, rule, values)| (rule, values))
+        let enabled = |rule: &Rule| rule.enabled();
+        let mut applying = Vec::new();
+        self.each_applying(request, cost, enabled, |_, rule, values| applying.push((rule, values)));
+        applying.into_iter()
     }
 
-    /// The same for somebody who knows better which rules are enabled; with their numbers.
-    pub fn applying_if<'p>(
+    /// Hands over each of them, with its number, among rules that are `enabled`.
+    ///
+    /// A path that servers read in several ways must not fall out of a rule, so a rule applies if it does in any reading.
+    /// Where its key names the path, the request is counted once for each path that the rule applies to. A rule that
+    /// says `stop` lets requests off what comes after it, so it stops only if it applies in every reading.
+    pub(crate) fn each_applying<'p>(
         &'p self,
         request: &'p Attributes<'_>,
         cost: u64,
-        enabled: impl Fn(usize) -> bool,
-    ) -> impl Iterator<Item = (usize, &'p Rule, KeyValues<'p>)> {
-        let mut stopped = false;
-        let candidates = self.index.candidates(request).into_iter();
-        candidates.filter_map(move |number| {
-            let number = usize::try_from(number).ok()?;
-            let rule = self.rules.get(number).filter(|_| !stopped && enabled(number))?;
-            let values = rule.values(request, cost, self.identity.ipv6_prefix)?;
-            stopped = rule.stop;
-            Some((number, rule, values))
-        })
+        enabled: impl Fn(&Rule) -> bool,
+        mut each: impl FnMut(usize, &'p Rule, KeyValues<'p>),
+    ) {
+        let numbers = self.index.candidates(request).into_iter();
+        for number in numbers.filter_map(|number| usize::try_from(number).ok()) {
+            let Some(rule) = self.rules.get(number).filter(|rule| enabled(rule)) else { continue };
+            let values = rule.values(request.seen(), cost, self.identity.ipv6_prefix);
+            if request.is_ambiguous() {
+                let (found, every) = self.in_other_readings(rule, request, cost, values);
+                found.into_iter().for_each(|values| each(number, rule, values));
+                if every && rule.stop {
+                    return;
+                }
+            } else if let Some(values) = values {
+                each(number, rule, values);
+                if rule.stop {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The different values that a rule counts by in all readings of a path, and whether it applies in every one.
+    fn in_other_readings<'p>(
+        &'p self,
+        rule: &'p Rule,
+        request: &'p Attributes<'_>,
+        cost: u64,
+        usual: Option<KeyValues<'p>>,
+    ) -> (Vec<KeyValues<'p>>, bool) {
+        let mut every = usual.is_some();
+        let mut found: Vec<KeyValues<'p>> = usual.into_iter().collect();
+        for seen in request.seen_otherwise() {
+            match rule.values(seen, cost, self.identity.ipv6_prefix) {
+                Some(values) if found.contains(&values) => {}
+                Some(values) => found.push(values),
+                None => every = false,
+            }
+        }
+        (found, every)
     }
 
     /// The same policy with calendars as of this instant: two years ahead are known, so once a day is often

@@ -5,13 +5,13 @@
 //! ```
 
 use crate::allowance::Allowance;
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, Seen};
 use crate::document::Place;
 use crate::expression::{Expression, Fact};
 use crate::key::{Key, KeyValues};
 use crate::number::Number;
 use crate::overrides::Overrides;
-use crate::path::Pattern;
+use crate::pattern::{Case, Pattern};
 use ipnet::IpNet;
 use std::borrow::Cow;
 use tidegate_core::{Headroom, Overflow, Refused, Span};
@@ -319,32 +319,40 @@ impl Rule {
         cost: u64,
         ipv6_prefix: u8,
     ) -> Result<KeyValues<'k>, Skipped> {
-        if let Some(condition) = self.conditions.iter().find(|condition| !condition.holds(request))
-        {
-            return Err(condition.skipped(request));
-        }
-        if let Some(when) = self.when.as_ref().filter(|when| !holds(when, request, cost)) {
-            return Err(Skipped::When(when.as_str().to_owned()));
-        }
-        let values = self.key.of(request, ipv6_prefix);
-        values.ok_or_else(|| Skipped::NoKey(self.key.missing(request).unwrap_or_default()))
+        let otherwise =
+            || request.seen_otherwise().find_map(|seen| self.values(seen, cost, ipv6_prefix));
+        self.values(request.seen(), cost, ipv6_prefix)
+            .or_else(otherwise)
+            .ok_or_else(|| self.skipped(request.seen(), cost))
     }
 
-    /// The same for whoever does not ask why.
+    /// Why a request that it does not apply to is not counted.
+    fn skipped(&self, seen: Seen<'_>, cost: u64) -> Skipped {
+        if let Some(condition) = self.conditions.iter().find(|condition| !condition.holds(seen)) {
+            return condition.skipped(seen.request());
+        }
+        match self.when.as_ref().filter(|when| !holds(when, seen, self.key.case(), cost)) {
+            Some(when) => Skipped::When(when.as_str().to_owned()),
+            None => Skipped::NoKey(self.key.missing(seen.request()).unwrap_or_default()),
+        }
+    }
+
+    /// Whose bucket a request draws from, its path in one of its readings.
     pub(crate) fn values<'k>(
         &'k self,
-        request: &'k Attributes<'_>,
+        seen: Seen<'k>,
         cost: u64,
         ipv6_prefix: u8,
     ) -> Option<KeyValues<'k>> {
-        let applies = self.matches(request)
-            && self.when.as_ref().is_none_or(|when| holds(when, request, cost));
-        if applies { self.key.of(request, ipv6_prefix) } else { None }
+        let applies = self.conditions.iter().all(|condition| condition.holds(seen))
+            && self.when.as_ref().is_none_or(|when| holds(when, seen, self.key.case(), cost));
+        if applies { self.key.of_seen(seen, ipv6_prefix) } else { None }
     }
 
-    /// Whether its `match` holds, whatever its `when` and key say.
+    /// Whether its `match` holds in some reading of the path, whatever its `when` and key say.
     pub(crate) fn matches(&self, request: &Attributes<'_>) -> bool {
-        self.conditions.iter().all(|condition| condition.holds(request))
+        let matches = |seen| self.conditions.iter().all(|condition| condition.holds(seen));
+        matches(request.seen()) || request.seen_otherwise().any(matches)
     }
 
     pub(crate) fn allowances_mut(&mut self) -> impl Iterator<Item = &mut Allowance> {
@@ -360,11 +368,11 @@ impl Rule {
 }
 
 /// What the names of a condition stand for in a request.
-fn holds(when: &Expression, request: &Attributes<'_>, cost: u64) -> bool {
+fn holds(when: &Expression, seen: Seen<'_>, case: Case, cost: u64) -> bool {
     when.holds(&|name| match name {
         "cost" => Some(Fact::Number(Number::whole(cost))),
-        "ip" => request.address().map(Fact::Address),
-        name => request.get(name).map(Fact::Text),
+        "ip" => seen.request().address().map(Fact::Address),
+        name => seen.get(name, case).map(Fact::Text),
     })
 }
 
@@ -396,11 +404,12 @@ impl Condition {
         }
     }
 
-    fn holds(&self, request: &Attributes<'_>) -> bool {
+    fn holds(&self, seen: Seen<'_>) -> bool {
+        let request = seen.request();
         match self {
             Self::Method(methods) => request.method().is_some_and(|found| is_among(methods, found)),
             Self::Path(patterns) => {
-                request.path().is_some_and(|path| patterns.iter().any(|p| p.matches(path)))
+                seen.path().is_some_and(|path| patterns.iter().any(|p| p.matches(path)))
             }
             Self::Ip(networks) => {
                 request.address().is_some_and(|ip| networks.iter().any(|n| n.contains(&ip)))

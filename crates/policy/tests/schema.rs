@@ -131,6 +131,8 @@ fn the_schema_and_the_reader_agree_on_forms() {
         "when: []",
         "match: { method: POST, path: [/a, /b/**], tenant: 42 }",
         "match: []",
+        "case_insensitive: true",
+        "case_insensitive: sometimes",
         "match: { path: { a: b } }",
         "tiers: { pro: { scale: 10 } }",
         "tiers: { pro: { scale: 1.5 } }",
@@ -184,6 +186,16 @@ fn the_schema_and_the_reader_agree_on_forms() {
             "{ ip: { ipv6: 64 } }",
             "{ user: 'cookie:x', q: 'digest:query' }",
             "{ user: x-user }",
+            "{ user: { from: 'cookie:sid' } }",
+            "{ user: { from: 'cookie:sid', duplicates: first, decode: percent } }",
+            "{ user: { from: 'digest:header:x', duplicates: last, decode: none } }",
+            "{ user: { from: 'query:q', duplicates: reject, decode: form } }",
+            "{ user: { from: sid } }",
+            "{ user: { duplicates: first } }",
+            "{ user: { from: 'cookie:sid', duplicates: both } }",
+            "{ user: { from: 'cookie:sid', decode: base64 } }",
+            "{ user: { from: 'cookie:sid', digest: true } }",
+            "{ user: [] }",
             "[]",
         ]
         .iter()
@@ -196,6 +208,11 @@ fn the_schema_and_the_reader_agree_on_forms() {
             "{ rules: [] }",
             "[]",
             "{ version: 1, rules: {} }",
+            "{ version: 1, paths: { ambiguous: reject, case_insensitive: true }, rules: [{ name: a, key: [], limits: [1/s] }] }",
+            "{ version: 1, paths: { ambiguous: match_any }, rules: [{ name: a, key: [], limits: [1/s] }] }",
+            "{ version: 1, paths: { ambiguous: guess }, rules: [{ name: a, key: [], limits: [1/s] }] }",
+            "{ version: 1, paths: reject, rules: [{ name: a, key: [], limits: [1/s] }] }",
+            "{ version: 1, paths: { case: any }, rules: [{ name: a, key: [], limits: [1/s] }] }",
         ]
         .map(str::to_owned),
     );

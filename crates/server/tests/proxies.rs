@@ -32,6 +32,7 @@ behind_every_proxy![
     what_is_within_the_limit_passes_and_what_is_over_it_does_not,
     a_client_is_who_it_is,
     a_path_is_the_same_however_it_is_spelled,
+    no_spelling_of_a_path_escapes_its_rule,
     what_the_site_says_itself_stays,
     bodies_queries_and_websockets_pass,
     connections_to_tidegate_are_kept,
@@ -133,6 +134,83 @@ fn a_path_is_the_same_however_it_is_spelled(proxy: Proxy) {
     // nginx passes it on as it is, Caddy writes `%23`, HAProxy refuses it.
     let fragment = client.get("/#/../login").status;
     assert!(matches!(fragment, 400 | 429), "{fragment}");
+    assert!(site.upstream.saw().is_empty());
+}
+
+/// Spellings that Tomcat, Node, Express, Koa, Fastify, nginx, Flask or Django were seen to route to `/login`
+/// (recorded in `crates/policy/tests/servers.rs`), and some that a server could.
+const LOGINS: [&str; 33] = [
+    "/login",
+    "/login/",
+    "/LOGIN",
+    "/Login",
+    "/%6cogin",
+    "/%6C%4FGIN",
+    "/login;x=1",
+    "/login;%5c..%5c..%5cx",
+    "/login;%2f..%2f..%2fx",
+    "/login;\\..\\..\\x",
+    "/login%3b/../x/../login",
+    "/x;/../login",
+    "/x/..;/login",
+    "/x/../login",
+    "/x/%2e%2e/login",
+    "/x%2fy/../login",
+    "/x%5cy/../login",
+    "/x\\y/../login",
+    "/x\\..\\login",
+    "/x%5c..%5clogin",
+    "/x%2f..%2flogin",
+    "//login",
+    "//h/login",
+    "///h/login",
+    "/\\h/login",
+    "//h:80/x/../login",
+    "//h/x%2fy/../LOGIN;z",
+    "/x//../login",
+    "/x//../../login",
+    "/./login",
+    "/login/.",
+    "/login/x/..",
+    "/login%2fx%2f..",
+];
+
+/// The same for paths below `/api`.
+const CALLS: [&str; 17] = [
+    "/api/x",
+    "/API/x",
+    "/%61pi/x",
+    "//h/api/x",
+    "/api%2fx",
+    "/api;v=1/x",
+    "/api/search/..%5c..%5c..%5cz",
+    "/api/search/..%2f..%2f..%2fz",
+    "/api/files/../../../z",
+    "/api/files/%2e%2e/%2e%2e/%2e%2e/z",
+    "/api/x\\..\\..\\z",
+    "/api/x/..;/..;/z",
+    "/z/..%2fapi/x",
+    "/z%2f../api/x",
+    "/api//../../z",
+    "/api;%2f..%2f../z",
+    "/api/%2e%2e%5c..%5c%2e%2e/z",
+];
+
+/// Once, after `/login` was refused, 30 of 30 such requests passed behind each of these proxies: paths were read in
+/// one way, and servers read them in several. The site must see none of them when the limit is used up.
+fn no_spelling_of_a_path_escapes_its_rule(proxy: Proxy) {
+    let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
+    let site = Site::start_with(proxy, &policy.replace("limits: [15/s]", "limits: [15/h]"));
+    let client = site.client(2);
+    used_up(&site, &client);
+    for _ in 0..15 {
+        assert_eq!(client.get("/api/x").status, 200);
+    }
+    assert_eq!(site.upstream.saw().len(), 15);
+    for path in LOGINS.iter().chain(&CALLS) {
+        let reply = client.get(path);
+        assert!(matches!(reply.status, 400 | 429), "{path} {reply:?}");
+    }
     assert!(site.upstream.saw().is_empty());
 }
 

@@ -162,7 +162,12 @@ impl<S: Store> Limiter<S> {
         request: &Request<'r, '_>,
     ) -> Result<Attributes<'r>, AttributeError> {
         let live = self.live();
-        live.policy.identity().attributes(request, &|secret| self.inner.secret.digest(secret))
+        live.policy.attributes(request, &|secret| self.inner.secret.digest(secret))
+    }
+
+    /// Whether the policy lets a request over HTTP with these attributes be decided; see `paths.ambiguous`.
+    pub fn accepts(&self, attributes: &Attributes<'_>) -> Result<(), AttributeError> {
+        if attributes.is_ambiguous() { self.live().policy.accepts(attributes) } else { Ok(()) }
     }
 
     /// What was answered so far.

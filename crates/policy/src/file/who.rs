@@ -5,7 +5,7 @@ use crate::address::{HopHeader, Trusted, parse_network};
 use crate::attributes::shown;
 use crate::document::{Document, Entry, Value};
 use crate::grammar;
-use crate::identity::{Identity, Source, is_everybody};
+use crate::identity::{Decode, Duplicates, Identity, Source, is_everybody};
 use crate::key::is_attribute;
 use crate::policy::Tiers;
 use crate::reader::{Chosen, Reader, hint, nearest};
@@ -70,16 +70,49 @@ impl Reader {
             let text = format!("`{}` cannot be an attribute of your own", shown(&entry.name));
             return self.wrong(entry.place, text);
         }
-        let Value::Text(text, _) = &entry.node.value else {
-            let hint = hint(&entry.name, ["trusted", "ip"].into_iter());
-            let text = format!(
-                "unknown key `{}`{hint} (an attribute is read like `header:NAME`)",
-                shown(&entry.name)
-            );
-            return self.wrong(entry.place, text);
+        let source = match &entry.node.value {
+            Value::Text(text, _) => self.source_text(entry, &entry.node, text)?,
+            Value::Map(_) => self.long_source(entry)?,
+            Value::Nothing | Value::List(_) => {
+                let hint = hint(&entry.name, ["trusted", "ip"].into_iter());
+                let text = format!(
+                    "unknown key `{}`{hint} (an attribute is read like `header:NAME`)",
+                    shown(&entry.name)
+                );
+                return self.wrong(entry.place, text);
+            }
         };
+        Some((entry.name.as_ref().into(), source))
+    }
+
+    /// `{ from: cookie:sid, duplicates: first, decode: percent }`
+    fn long_source(&mut self, entry: &Entry) -> Option<Source> {
+        let fields = self.record(&entry.node, &grammar::SOURCE_RECORD)?;
+        let mut word =
+            |name: &str, choice| match fields.get(name).and_then(|n| self.choice(n, choice)) {
+                Some(Chosen::Word(word)) => word,
+                Some(Chosen::Form(..)) | None => "",
+            };
+        let duplicates = match word("duplicates", &grammar::DUPLICATES) {
+            "first" => Duplicates::First,
+            "last" => Duplicates::Last,
+            _ => Duplicates::Reject,
+        };
+        let decode = match word("decode", &grammar::DECODE) {
+            "none" => Some(Decode::Nothing),
+            "percent" => Some(Decode::Percent),
+            "form" => Some(Decode::Form),
+            _ => None,
+        };
+        let from = fields.get("from")?;
+        let text = self.text(from, "`from`")?;
+        let source = self.source_text(entry, from, text)?;
+        Some(Source { duplicates, decode: decode.unwrap_or(source.decode), ..source })
+    }
+
+    fn source_text(&mut self, entry: &Entry, node: &Document, text: &str) -> Option<Source> {
         match Source::parse(&entry.name, text) {
-            Some(source) => Some((entry.name.as_ref().into(), source)),
+            Some(source) => Some(source),
             None if nearest(&entry.name, ["trusted"].into_iter()).is_some() => {
                 let text = format!("unknown key `{}`, did you mean `trusted`?", shown(&entry.name));
                 self.wrong(entry.place, text)
@@ -89,7 +122,7 @@ impl Reader {
                     "`{}` is no place to read an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME` or `digest:query`",
                     shown(text)
                 );
-                self.wrong(entry.node.place, text)
+                self.wrong(node.place, text)
             }
         }
     }

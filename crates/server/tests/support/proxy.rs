@@ -73,6 +73,11 @@ impl Site {
         Self::start_through(proxy, down, |tidegate| tidegate)
     }
 
+    /// Starts all three, with another policy than that of the page.
+    pub(crate) fn start_with(proxy: Proxy, policy: &str) -> Self {
+        Self::start_all(proxy, WhenDown::Closed, policy, |tidegate| tidegate)
+    }
+
     /// Starts all three. The proxy asks at the address that `through` makes of tidegate's.
     pub(crate) fn start_through(
         proxy: Proxy,
@@ -80,7 +85,16 @@ impl Site {
         through: impl FnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
         let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
-        let (upstream, tidegate) = (Upstream::start("the site"), Server::with_policy(&policy, &[]));
+        Self::start_all(proxy, down, &policy, through)
+    }
+
+    fn start_all(
+        proxy: Proxy,
+        down: WhenDown,
+        policy: &str,
+        through: impl FnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
+        let (upstream, tidegate) = (Upstream::start("the site"), Server::with_policy(policy, &[]));
         let places = Places {
             proxy: free_address(),
             site: upstream.address,
