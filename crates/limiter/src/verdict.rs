@@ -9,7 +9,7 @@ use crate::receipt::Receipt;
 use smallvec::SmallVec;
 use std::fmt;
 use tidegate_core::{Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
-use tidegate_policy::{OnLimit, Rule, RuleLimit};
+use tidegate_policy::{OnLimit, PathError, Rule, RuleLimit};
 
 /// The answer to a request.
 ///
@@ -44,6 +44,7 @@ pub struct Verdict {
     pub(crate) live: Lent,
     pub(crate) entries: SmallVec<[Entry; 2]>,
     pub(crate) receipt: Option<Receipt>,
+    pub(crate) unreadable: Option<PathError>,
 }
 
 /// In which order requests should be served.
@@ -168,7 +169,14 @@ impl Verdict {
             live,
             entries,
             receipt: None,
+            unreadable: None,
         }
+    }
+
+    /// A request that is refused because its path cannot be read: no rule can be held against it.
+    pub(crate) fn of_unreadable(live: Lent, reason: PathError, decided_at: Timestamp) -> Self {
+        let verdict = Self::fold(live, SmallVec::new(), DecidedBy::Policy, decided_at);
+        Self { outcome: Outcome::Deny(Retry::Never), unreadable: Some(reason), ..verdict }
     }
 
     /// Whether it passes, at once or later.
@@ -248,6 +256,12 @@ impl Verdict {
     #[must_use]
     pub const fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()
+    }
+
+    /// Why the path of the request could not be read, if that is why it is refused.
+    #[must_use]
+    pub const fn unreadable(&self) -> Option<PathError> {
+        self.unreadable
     }
 
     /// The same, refused because others are before it. When they will be done nobody knows; when all that

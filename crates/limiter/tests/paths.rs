@@ -155,3 +155,33 @@ rules: [{ name: a, key: [session], limits: [1/h] }]";
         assert_eq!(response.status(), expected, "{cookie}");
     }
 }
+
+/// A service that asks in its own words is told no, and not that something is wrong: many let a request pass then.
+#[test]
+fn a_path_that_cannot_be_read_is_refused() {
+    let limiter = limiter("rules: [{ name: a, match: { path: /login }, key: [], limits: [9/h] }]");
+    for path in ["/a%2541", "/%zz", "/login%00", "/%ff", "login", "http://h/login", "*"] {
+        let mut request = Attributes::new();
+        request.set_from_client("path", path).unwrap();
+        let check = Check::new(&request);
+        for verdict in
+            [limiter.check_now(&check).unwrap(), limiter.check_without_store(&check).unwrap()]
+        {
+            assert!(!verdict.allowed() && verdict.retry_after().is_none(), "{path}");
+            assert!(verdict.unreadable().is_some() && verdict.limits().next().is_none(), "{path}");
+        }
+    }
+}
+
+/// Twelve limits for a path in the key, and a path with four readings: forty-eight are not decided together.
+#[test]
+fn a_path_with_more_limits_than_are_decided_together_is_refused() {
+    let limits: Vec<String> = (1..=12).map(|n| format!("{n}/{n}h")).collect();
+    let limiter =
+        limiter(&format!("rules: [{{ name: a, key: [path], limits: [{}] }}]", limits.join(", ")));
+    let allowed = |path: &'static str| {
+        let request = Attributes::new().with("path", path).unwrap();
+        limiter.check_now(&Check::new(&request)).unwrap().allowed()
+    };
+    assert!(allowed("/login") && !allowed("/x%2fy/../login"));
+}

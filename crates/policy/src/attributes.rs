@@ -34,6 +34,8 @@ use std::net::IpAddr;
 pub struct Attributes<'a> {
     method: Option<Cow<'a, str>>,
     path: Option<Readings<'a>>,
+    /// Why the path of a client could not be read.
+    unreadable: Option<PathError>,
     address: Option<IpAddr>,
     named: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
@@ -142,11 +144,44 @@ impl<'a> Attributes<'a> {
         let present = !value.is_empty();
         match &*name {
             "ip" => self.address = present.then(|| address(&value)).transpose()?,
-            "path" => self.path = present.then(|| path(value)).transpose()?,
+            "path" => {
+                self.path = present.then(|| path(value)).transpose()?;
+                self.unreadable = None;
+            }
             "method" => self.method = present.then(|| method(value)).transpose()?,
             _ => self.set_named(name, value)?,
         }
         Ok(())
+    }
+
+    /// Sets an attribute to what a client of the caller wrote. A path that cannot be read is no error then, which the caller
+    /// might take for a pass: it is remembered, and a request with it is refused.
+    ///
+    /// ```
+    /// let mut request = tidegate_policy::Attributes::new();
+    /// request.set_from_client("path", "/a%2541")?;
+    /// assert!(request.unreadable().is_some());
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn set_from_client(
+        &mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<(), AttributeError> {
+        match self.set(name, value) {
+            Err(AttributeError::Path(error)) => {
+                self.path = None;
+                self.unreadable = Some(error);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Why the path that a client wrote cannot be read, if it cannot.
+    #[must_use]
+    pub const fn unreadable(&self) -> Option<PathError> {
+        self.unreadable
     }
 
     /// The address of the client.
@@ -169,7 +204,7 @@ impl<'a> Attributes<'a> {
     /// ```
     #[must_use]
     pub fn at_path(self, path: NormalPath<'a>) -> Self {
-        Self { path: Some(path.into()), ..self }
+        Self { path: Some(path.into()), unreadable: None, ..self }
     }
 
     /// An attribute as text.

@@ -199,7 +199,7 @@ impl Node {
     fn fold(&mut self, case: Case) {
         match self {
             Self::Any(nodes) | Self::All(nodes) => {
-                nodes.iter_mut().for_each(|node| node.fold(case))
+                nodes.iter_mut().for_each(|node| node.fold(case));
             }
             Self::Not(node) => node.fold(case),
             Self::Text(name, texts) if &**name == "path" => {

@@ -253,13 +253,16 @@ impl Source {
         let query = || request.target.split_once('?').map(|(_, query)| query);
         match &self.place {
             SourcePlace::Header(name) => {
-                request.texts(name).iter().for_each(|text| values.add(self.decode.of(text.trim())));
+                request
+                    .texts(name)
+                    .iter()
+                    .for_each(|text| values.add(&self.decode.of(text.trim())));
             }
             SourcePlace::Cookie(name) => {
                 let lines = request.texts("cookie");
                 for (found, value) in lines.iter().flat_map(|line| pairs(line, ';')) {
                     if self.decode.of(found.trim()) == *name {
-                        values.add(self.decode.of(value.trim().trim_matches('"')));
+                        values.add(&self.decode.of(value.trim().trim_matches('"')));
                     }
                 }
             }
@@ -267,12 +270,12 @@ impl Source {
             SourcePlace::Query(name) => {
                 for (found, value) in pairs(query().unwrap_or_default(), '&') {
                     if Decode::Form.of(found) == *name {
-                        values.add(self.decode.of(value));
+                        values.add(&self.decode.of(value));
                     }
                 }
             }
             SourcePlace::WholeQuery => {
-                query().into_iter().for_each(|query| values.add(query.into()))
+                query().into_iter().for_each(|query| values.add(query));
             }
         }
         if values.differ {
@@ -295,7 +298,7 @@ struct Values {
 }
 
 impl Values {
-    fn add(&mut self, value: Cow<'_, str>) {
+    fn add(&mut self, value: &str) {
         let value = value.trim();
         match (&self.chosen, self.duplicates) {
             (Some(chosen), Duplicates::Reject) => self.differ |= chosen != value,

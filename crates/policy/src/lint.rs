@@ -10,6 +10,7 @@
 use crate::attributes::Attributes;
 use crate::document::{MOST_PROBLEMS, Place, Problem};
 use crate::expression::Expression;
+use crate::pattern::{Case, Pattern};
 use crate::policy::Policy;
 use crate::reader::nearest;
 use crate::rule::{Condition, OnLimit, Rule};
@@ -215,6 +216,7 @@ pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
         problems.extend(pointless(rule));
         problems.extend(misspelt(policy, rule));
         problems.extend(literal(rule));
+        problems.extend(cased(rule));
         problems.extend(no_such_tier(policy, rule));
     }
     problems.sort_by_key(|problem| problem.place);
@@ -427,6 +429,25 @@ fn literal(rule: &Rule) -> Option<Problem> {
     })
 }
 
+/// Paths that differ in capitals alone: whoever lists two spellings means all.
+fn cased(rule: &Rule) -> Option<Problem> {
+    let mut seen: HashMap<String, &Pattern> = HashMap::new();
+    let paths = rule.conditions.iter().filter_map(|condition| match condition {
+        Condition::Path(patterns) => Some(patterns),
+        Condition::Method(_) | Condition::Ip(_) | Condition::Named(..) => None,
+    });
+    let (first, second) = paths.flatten().find_map(|pattern| {
+        let folded = Case::Insensitive.fold(&pattern.to_string()).into_owned();
+        let first = *seen.entry(folded).or_insert(pattern);
+        (first != pattern).then_some((first, pattern))
+    })?;
+    let text = format!(
+        "rule `{}`: `{first}` and `{second}` differ in capitals alone; `case_insensitive: true` covers every such spelling",
+        rule.name
+    );
+    Some(problem(rule.place, text))
+}
+
 /// A rule about a tier that there is not.
 fn no_such_tier(policy: &Policy, rule: &Rule) -> Option<Problem> {
     let tiers = rule.conditions.iter().find(|condition| condition.attribute() == "tier")?;
@@ -550,6 +571,10 @@ mod tests {
             (
                 "rules: [{ name: a, key: [ip], limits: [2/s], denied: charged, on_limit: { delay: { max_wait: 1s } } }]",
                 "charges a waiting request for every try",
+            ),
+            (
+                "rules: [{ name: a, match: { path: [/login, /x, /Login] }, key: [ip], limits: [2/s] }]",
+                "`/login` and `/Login` differ in capitals alone; `case_insensitive: true`",
             ),
             (
                 "identity: { trusted: [10.0.0.0/8], user: 'header:x-user' }\nrules: [{ name: a, key: [usr|ip], limits: [2/s] }]",

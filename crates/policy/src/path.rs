@@ -1,4 +1,4 @@
-//! How a path is spelled: one form for all spellings of it, so that spelling never changes the rule.
+//! How a path is spelled: the usual form of it, in which most spellings are one path.
 //!
 //! ```text
 //!   /urls/42     /urls//42     /urls/./42     /x/../urls/42     /%75rls/42     \urls\42     /urls;v=1/42
@@ -6,15 +6,15 @@
 //!                                          are /urls/42
 //! ```
 //!
-//! Proxies and frameworks disagree on what a path means. A limiter that reads it more strictly than the
-//! service behind it can be walked around, so it reads generously: whatever some server might take for a
-//! slash is a slash, whatever some server might decode is decoded. What two servers would read differently
-//! beyond that, such as a percent sign that was encoded twice, is refused: nobody types it by accident.
+//! Proxies and frameworks disagree on what a path means. The usual form reads generously: whatever some server might
+//! take for a slash is a slash, whatever some server might decode is decoded. The other forms that servers may make of a
+//! spelling are in `readings.rs`. What cannot be read at all, such as a percent sign that was encoded twice, is refused:
+//! no client sends it by accident.
 
 use crate::readings::{Letter, USUAL, Way};
 use std::borrow::Cow;
 
-/// A path in the one form that rules are matched against.
+/// A path in one form, without escapes, parameters, dots and empty segments.
 ///
 /// ```
 /// use tidegate_policy::NormalPath;

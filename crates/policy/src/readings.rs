@@ -279,10 +279,11 @@ fn without_parameters(letters: &[Letter]) -> Vec<Letter> {
     letters.iter().filter(keep).copied().collect()
 }
 
-/// What follows a host, for a path that begins like `//host/…`.
+/// What follows a host, for a path that begins like `//host/…`. Escaped separators count too: a proxy may have decoded
+/// them, or escaped them, before a server looks for a host.
 fn without_host(letters: &[Letter]) -> Option<&[Letter]> {
-    let separates = |letter: &Letter| !letter.escaped && matches!(letter.byte, b'/' | b'\\');
-    let slashes = letters.iter().take_while(|letter| separates(letter)).count();
+    let separates = |letter: &&Letter| is_separator(letter.byte);
+    let slashes = letters.iter().take_while(separates).count();
     let rest = letters.get(slashes..).filter(|_| slashes > 1)?;
     let host = rest.iter().take_while(|letter| !separates(letter)).count();
     rest.get(host..)
@@ -448,6 +449,7 @@ mod tests {
             ("//h/b", &["/h/b", "/b"]),
             ("/\\h\\b", &["/h/b", "/\\h\\b", "/b", "/\\b"]),
             ("//h", &["/h", "/"]),
+            ("/%5ch/b", &["/h/b", "/\\h/b", "/b"]),
             ("/a#b", &["/a", "/a#b"]),
             ("/x%2fy/../b", &["/x/b", "/b", "/x/y/../b", "/x%2Fy/../b"]),
             (
@@ -487,7 +489,7 @@ mod tests {
             let usual = NormalPath::new(path).map(NormalPath::into_owned);
             match Readings::new(path) {
                 Ok(readings) => {
-                    assert_eq!(Ok(readings.into_owned().first()), usual.as_ref(), "{path}")
+                    assert_eq!(Ok(readings.into_owned().first()), usual.as_ref(), "{path}");
                 }
                 Err(PathError::Ambiguous) => {}
                 Err(error) => assert_eq!(usual, Err(error), "{path}"),

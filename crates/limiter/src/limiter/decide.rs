@@ -62,6 +62,9 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 impl<S: Store> Limiter<S> {
     /// What [`Limiter::check`] would answer. Nothing is counted.
     pub async fn peek(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        if let Some(refused) = self.unreadable(check) {
+            return Ok(refused);
+        }
         let live = self.live();
         let (entries, by) = {
             let attributes = self.concealed(&live, check.attributes);
@@ -92,6 +95,9 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check_without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        if let Some(refused) = self.unreadable(check) {
+            return Ok(refused);
+        }
         let live = self.live();
         let (entries, at, by) = {
             let attributes = self.concealed(&live, check.attributes);
@@ -190,6 +196,9 @@ impl<S: Store> Limiter<S> {
         if !S::AT_ONCE {
             return None;
         }
+        if let Some(refused) = self.unreadable(check) {
+            return Some(Ok(refused));
+        }
         let live = self.live();
         let (entries, at, by, receipt) = {
             let attributes = self.concealed(&live, check.attributes);
@@ -208,6 +217,9 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn decide_later(&self, check: &Check<'_>, want: Want) -> Result<Verdict, CheckError> {
+        if let Some(refused) = self.unreadable(check) {
+            return Ok(refused);
+        }
         let live = self.live();
         let (entries, at, by, receipt) = {
             let attributes = self.concealed(&live, check.attributes);
@@ -219,13 +231,22 @@ impl<S: Store> Limiter<S> {
         Ok(verdict(live, entries, by, at, receipt))
     }
 
+    /// The refusal of a request whose path cannot be read: which rules are about it, nobody can say.
+    fn unreadable(&self, check: &Check<'_>) -> Option<Verdict> {
+        let reason = check.attributes.unreadable()?;
+        Some(Verdict::of_unreadable(self.live(), reason, self.inner.clock.now().steady))
+    }
+
     /// Decides takes that a store in this process counts.
     pub(super) fn decided_at_once(
         &self,
         asked: &[Asked<'_>],
         check: &Check<'_>,
     ) -> Result<Decided, CheckError> {
-        let plan = plan(asked, check)?;
+        let plan = match plan(asked, check) {
+            Err(error) => return Decided::too_many(asked, check, error),
+            Ok(plan) => plan,
+        };
         let answer = plan.as_ref().and_then(|plan| self.inner.store.take_at_once(plan));
         Ok(answer.map_or_else(Decided::by_policy, Decided::by_store))
     }
@@ -236,7 +257,11 @@ impl<S: Store> Limiter<S> {
         asked: &[Asked<'_>],
         check: &Check<'_>,
     ) -> Result<Decided, CheckError> {
-        let Some(plan) = plan(asked, check)? else { return Ok(Decided::by_policy()) };
+        let plan = match plan(asked, check) {
+            Err(error) => return Decided::too_many(asked, check, error),
+            Ok(None) => return Ok(Decided::by_policy()),
+            Ok(Some(plan)) => plan,
+        };
         match self.inner.store.take(std::slice::from_ref(&plan)).await.pop() {
             Some(Ok(answer)) => {
                 self.heard_from_store();
@@ -365,6 +390,23 @@ impl Decided {
         let Done { decisions, receipts, .. } = answer.done;
         let by = if answer.remembered { DecidedBy::Cache } else { DecidedBy::Store };
         Self { decisions, receipts, at: answer.at, by, shares: None }
+    }
+
+    /// More limits apply than are decided together. The operator hears of it by an error, unless it is a path with many
+    /// readings that made them so many: then a client did it, and is refused.
+    fn too_many(
+        asked: &[Asked<'_>],
+        check: &Check<'_>,
+        error: CheckError,
+    ) -> Result<Self, CheckError> {
+        if !check.attributes.is_ambiguous() {
+            return Err(error);
+        }
+        let outcome = Outcome::Deny(Retry::Never);
+        let refused = Decision { outcome, over: false, remaining: 0, reset: None };
+        let decisions = vec![refused; asked.len()].into();
+        let receipts = vec![None; asked.len()].into();
+        Ok(Self { decisions, receipts, ..Self::by_policy() })
     }
 
     /// There was nothing to count.

@@ -72,8 +72,8 @@ impl Reader {
         }
         let source = match &entry.node.value {
             Value::Text(text, _) => self.source_text(entry, &entry.node, text)?,
-            Value::Map(_) => self.long_source(entry)?,
-            Value::Nothing | Value::List(_) => {
+            Value::Map(fields) if is_long_source(&entry.name, fields) => self.long_source(entry)?,
+            Value::Nothing | Value::List(_) | Value::Map(_) => {
                 let hint = hint(&entry.name, ["trusted", "ip"].into_iter());
                 let text = format!(
                     "unknown key `{}`{hint} (an attribute is read like `header:NAME`)",
@@ -157,4 +157,10 @@ impl Reader {
         }
         Some(Tiers { default: Some(default), known })
     }
+}
+
+/// Whether a map is the long form of an attribute, and not a known key with a slip of the pen in its name.
+fn is_long_source(name: &str, fields: &[Entry]) -> bool {
+    let from = fields.iter().any(|field| &*field.name == "from");
+    from || nearest(name, ["trusted", "ip"].into_iter()).is_none()
 }

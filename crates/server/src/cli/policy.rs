@@ -231,5 +231,8 @@ pub(crate) fn as_json(explanation: &Explanation) -> serde_json::Value {
         Err(skipped) => json!({ "rule": rule.rule, "applies": false, "why": skipped.to_string() }),
     };
     let rules: Vec<serde_json::Value> = explanation.rules.iter().map(rule).collect();
-    json!({ "tier": explanation.tier, "unknown_tier": explanation.unknown_tier, "rules": rules })
+    json!({
+        "tier": explanation.tier, "unknown_tier": explanation.unknown_tier,
+        "readings": explanation.readings, "rules": rules,
+    })
 }

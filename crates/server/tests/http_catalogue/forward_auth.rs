@@ -207,7 +207,7 @@ fn a_session_is_found_in_any_cookie_and_an_empty_one_is_nobodys() {
         (b"cookie: sid=a\r\n", Some(999)),
         (b"cookie: x=y; sid=a; z=\r\n", Some(998)),
         (b"cookie: x=y\r\ncookie: sid=a\r\n", Some(997)),
-        (b"cookie: sid=forged\r\ncookie: sid=a\r\n", Some(996)), // the nearest
+        (b"cookie: sid=a\r\ncookie: sid = a\r\n", Some(996)),
         (b"cookie: sid=\"a\"\r\n", Some(995)),
         (b"cookie: SID=a\r\n", None),
         (b"cookie: sid=\r\n", None),
@@ -221,6 +221,24 @@ fn a_session_is_found_in_any_cookie_and_an_empty_one_is_nobodys() {
     assert_eq!(session(b"/anybody", b"cookie: sid=\r\n"), Some(999));
     assert_eq!(session(b"/anybody", b"x-forwarded-for: 198.51.100.1\r\n"), Some(999));
     assert_eq!(session(b"/anybody", b"cookie: other=\r\n"), Some(998));
+}
+
+/// Once the last of several values counted, and a framework that takes the first served another session than was limited.
+#[test]
+fn different_values_of_what_the_policy_reads_are_refused() {
+    let server = Server::with_policy(POLICY, &[]);
+    for lines in [
+        "cookie: sid=a; sid=b\r\n",
+        "cookie: sid=a\r\ncookie: sid=b\r\n",
+        "cookie: sid=; sid=b\r\n",
+        "x-user: a\r\nx-user: b\r\n",
+    ] {
+        let reply = ask(&server, b"/session", lines.as_bytes());
+        assert_eq!(reply.status, 400, "{lines}");
+        assert!(reply.body.contains("more than once, with different values"), "{reply:?}");
+    }
+    let unread = b"cookie: x=a; x=b\r\ny-user: a\r\ny-user: b\r\n";
+    assert_eq!(ask(&server, b"/session", unread).status, 200);
 }
 
 /// Once a cookie line with a byte that is no text was passed over whole: a client that added such a cookie
@@ -313,5 +331,27 @@ fn a_proxy_asks_by_get() {
         wire.send(format!("{method} /v1/auth HTTP/1.1\r\nhost: t\r\n{fields}\r\n").as_bytes());
         let reply = wire.answer_to(method).unwrap();
         assert_eq!((reply.status, left(&reply).is_some()), (status, status == 200), "{method}");
+    }
+}
+
+// === other ways to ask ===
+
+/// Who asks in JSON about a path that cannot be read is told no, and not that something is wrong: many services let a
+/// request pass then. In a list the others are decided as ever.
+#[test]
+fn a_path_that_cannot_be_read_is_refused_to_services_too() {
+    let server = Server::with_policy(POLICY, &[]);
+    let asked = |path: &str| format!("{{\"attributes\":{{\"path\":\"{path}\"}}}}");
+    for path in ["/api/login%", "/api/%252flogin", "/a%00", "/%ff", "http://t/api/login", "*", "x"]
+    {
+        for ask in ["/v1/check", "/v1/peek"] {
+            let reply = server.post(ask, &asked(path));
+            assert_eq!((reply.status, &reply.json()["allowed"]), (429, &false.into()), "{path}");
+            assert!(reply.json()["detail"].is_string(), "{reply:?}");
+        }
+        let list = format!("[{},{}]", asked(path), asked("/api/login"));
+        let reply = server.post("/v1/check", &list);
+        let allowed = [&reply.json()[0]["allowed"], &reply.json()[1]["allowed"]].map(|a| a == true);
+        assert_eq!((reply.status, allowed), (200, [false, true]), "{path}");
     }
 }

@@ -68,12 +68,16 @@ fn explain_says_why_a_rule_does_not_apply() {
         ("", "there is no `user` to count by"),
         ("user=", "there is no `user` to count by"),
         ("user=bob method=GET", "`method` is GET, not POST"),
-        ("user=bob path=/x/../login", "`path` is /login, not /urls/**"),
+        ("user=bob path=/login/", "`path` is /login, not /urls/**"),
         ("user=internal-7", when),
         ("user=bob --cost 101", when),
     ] {
         assert_eq!(create_url(words), format!("tier free\n✗ create-url  {expected}\n"), "{words}");
     }
+    let spelled = create_url("user=bob path=/x/../login");
+    let readings = "servers read this path in several ways, and a rule applies if it does in any: /login, /x/../login";
+    let expected = format!("tier free\n{readings}\n✗ create-url  `path` is /login, not /urls/**\n");
+    assert_eq!(spelled, expected);
     let nobody = explained(&[]);
     assert!(nobody.contains("✗ create-url  there is no `method`; it should be POST"), "{nobody}");
     assert!(nobody.contains("✗ anonymous   there is no `ip` to count by"), "{nobody}");

@@ -37,6 +37,11 @@ user: x-user-id             => 19 `x-user-id` is no place to read an attribute; 
 user: headr:x               => 19 `headr:x` is no place to read an attribute
 'a b': header:x             => 13 `a b` cannot be an attribute of your own
 path: header:x              => 13 `path` cannot be an attribute of your own
+user: {}                    => 19 an attribute needs the key `from`
+user: { from: x }           => 27 `x` is no place to read an attribute; write `header:NAME`
+user: { from: 'cookie:x', duplicates: any } => 51 `duplicates` is ¤, not `any`
+user: { from: 'cookie:x', decode: base64 } => 47 `decode` is ¤, not `base64`
+user: { from: 'cookie:x', duplicate: first } => 39 unknown key `duplicate`, did you mean `duplicates`?
 ",
     );
     check_table(

@@ -112,6 +112,22 @@ fn a_refusal_says_when_and_a_peek_takes_nothing() {
     }
 }
 
+/// An error is a pass for a service that fails open, and its client chooses the path.
+#[test]
+fn a_path_that_cannot_be_read_is_refused() {
+    let server = server();
+    let mut talk = server.talk();
+    for path in ["/a%", "/a%2541", "/%00", "/%ff", "http://h/a", "*"] {
+        for command in ["TG.CHECK", "TG.PEEK"] {
+            let refused = Verdict::ask(&mut talk, &format!("{command} 1 user a path {path}"));
+            assert_eq!(refused.fields[..4], [number(0), text("deny"), number(0), number(-1)]);
+        }
+    }
+    // None of it has counted.
+    let check = Verdict::ask(&mut talk, "TG.CHECK 1 user a path /a");
+    assert_eq!(check.fields[4], number(1));
+}
+
 #[test]
 fn who_may_wait_is_told_how_long() {
     let server = server();
@@ -182,8 +198,14 @@ fn mistakes_in_a_check_take_nothing() {
     ] {
         assert_eq!(talk.ask(words), error(said), "{words}");
     }
-    talk.send(&list(&[b"TG.CHECK", b"1", b"user", b"\xff"]));
-    assert_eq!(talk.hear(), error("ERR attributes are text in UTF-8"));
+    talk.send(&list(&[b"TG.CHECK", b"1", b"\xff", b"u"]));
+    assert_eq!(talk.hear(), error("ERR names of attributes are text in UTF-8"));
+    // A value is a client's, who must not choose whether it is counted.
+    for expected in [1, 1, 0] {
+        talk.send(&list(&[b"TG.CHECK", b"1", b"user", b"\xff"]));
+        let Said::List(fields) = talk.hear() else { panic!("no verdict") };
+        assert_eq!(fields[0], number(expected));
+    }
     assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[4], number(1));
     server.is_well();
 }

@@ -181,7 +181,7 @@ impl Pairs<'_> {
     pub(crate) fn attributes(&self) -> Result<Attributes<'_>, WireError> {
         let mut attributes = Attributes::new();
         for (name, value) in &self.0 {
-            attributes.set(&**name, &**value).map_err(|error| {
+            attributes.set_from_client(&**name, &**value).map_err(|error| {
                 let pointer = format!("/attributes/{}", escaped(name));
                 WireError::new(StatusCode::BAD_REQUEST, &pointer, error.to_string())
             })?;
@@ -392,6 +392,9 @@ impl<'v> VerdictText<'v> {
         }
         if let Some(receipt) = &self.receipt {
             put_text(out, ",\"receipt\":", receipt);
+        }
+        if let Some(reason) = verdict.unreadable() {
+            put_text(out, ",\"detail\":", &reason.to_string());
         }
     }
 }

@@ -425,10 +425,12 @@ fn attributes<'b>(words: &[&'b [u8]]) -> Result<Attributes<'b>, String> {
             return Err(format!("ERR attribute `{}` is there twice", reply::quoted(name)));
         }
         names.push(name);
-        let (Ok(name), Ok(value)) = (str::from_utf8(name), str::from_utf8(value)) else {
-            return Err("ERR attributes are text in UTF-8".to_owned());
+        let Ok(name) = str::from_utf8(name) else {
+            return Err("ERR names of attributes are text in UTF-8".to_owned());
         };
-        attributes.set(name, value).map_err(|error| format!("ERR {error}"))?;
+        // A client wrote the value, and must not choose whether there is an answer: bytes that are no text become U+FFFD.
+        let value = String::from_utf8_lossy(value);
+        attributes.set_from_client(name, value).map_err(|error| format!("ERR {error}"))?;
     }
     Ok(attributes)
 }
