@@ -14,13 +14,13 @@ local function each(answer, names, tell)
 end
 
 core.register_action("tidegate", { "http-req" }, function(txn)
-    -- Nothing that the client wrote goes along but the method and the URI. If the policy reads a header field
-    -- or a cookie, name it here: ["cookie"] = { txn.sf:req_fhdr("cookie") }
     local answer = core.httpclient():get({
         url = "http://tidegate/v1/auth",
         dst = "abns@tidegate",
         timeout = 2000,
         headers = {
+            -- Nothing that the client wrote goes along but the method and the URI. If the policy reads cookies
+            -- (all lines of them, or a client chooses which), name it here: ["cookie"] = txn.http:req_get_headers()["cookie"],
             ["x-forwarded-method"] = { txn.sf:method() },
             ["x-forwarded-uri"] = { txn.sf:pathq() },
             ["x-forwarded-for"] = { txn.sf:src() },

@@ -33,6 +33,7 @@ behind_every_proxy![
     a_client_is_who_it_is,
     a_path_is_the_same_however_it_is_spelled,
     no_spelling_of_a_path_escapes_its_rule,
+    a_cookie_with_different_values_does_not_pass,
     what_the_site_says_itself_stays,
     bodies_queries_and_websockets_pass,
     connections_to_tidegate_are_kept,
@@ -200,18 +201,54 @@ const CALLS: [&str; 17] = [
 /// one way, and servers read them in several. The site must see none of them when the limit is used up.
 fn no_spelling_of_a_path_escapes_its_rule(proxy: Proxy) {
     let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
-    let site = Site::start_with(proxy, &policy.replace("limits: [15/s]", "limits: [15/h]"));
+    let policy = policy.replace("limits: [15/s]", "limits: [15/h]");
+    let site = Site::start_with(proxy, &policy);
     let client = site.client(2);
     used_up(&site, &client);
     for _ in 0..15 {
         assert_eq!(client.get("/api/x").status, 200);
     }
     assert_eq!(site.upstream.saw().len(), 15);
-    for path in LOGINS.iter().chain(&CALLS) {
-        let reply = client.get(path);
-        assert!(matches!(reply.status, 400 | 429), "{path} {reply:?}");
+    let spellings = || LOGINS.iter().chain(&CALLS).copied();
+    let passed = |path: &&str| !matches!(client.get(path).status, 400 | 429);
+    assert_eq!(spellings().filter(passed).collect::<Vec<_>>(), [""; 0]);
+    assert!(site.upstream.saw().is_empty());
+
+    // Neither do they pass where the policy refuses what has several readings.
+    let site = Site::start_with(proxy, &policy.replace("paths: {", "paths: { ambiguous: reject,"));
+    let client = site.client(2);
+    for path in spellings().filter(|path| path.contains(['\\', ';', '%']) || path.contains("..")) {
+        assert_eq!(client.get(path).status, 400, "{path}");
     }
     assert!(site.upstream.saw().is_empty());
+    assert_eq!(client.get("/login").status, 200);
+}
+
+/// A session must be one customer, however often and however different a client sends its cookie. Some frameworks take the
+/// first value and some the last.
+fn a_cookie_with_different_values_does_not_pass(proxy: Proxy) {
+    let policy = "
+version: 1
+identity: { trusted: [127.0.0.1/32], session: 'cookie:sid' }
+rules: [{ name: a, key: [session|ip], limits: [1/h] }]
+";
+    let site = Site::start_with_cookies(proxy, policy);
+    let client = site.client(2);
+    for (lines, expected) in [
+        ("cookie: sid=REAL\r\n", 200),
+        ("cookie: sid=REAL\r\n", 429),
+        ("cookie: a=1; sid=REAL; a=2\r\n", 429),
+        ("cookie: sid=REAL; sid=REAL\r\n", 429),
+        ("cookie: sid=REAL; sid=7\r\n", 400),
+        ("cookie: sid=7; sid=REAL\r\n", 400),
+        ("cookie: sid=REAL\r\ncookie: sid=8\r\n", 400),
+        ("cookie: sid=9\r\ncookie: sid=REAL\r\n", 400),
+        ("cookie: sid=; sid=REAL\r\n", 400),
+        ("cookie: sid=OTHER\r\n", 200),
+    ] {
+        assert_eq!(client.get_with("/", lines).status, expected, "{lines}");
+    }
+    assert_eq!(site.upstream.saw().len(), 2);
 }
 
 fn what_the_site_says_itself_stays(proxy: Proxy) {
@@ -313,6 +350,7 @@ fn nobody_waits_long_for_a_tidegate_that_does_not_answer(proxy: Proxy) {
 fn caddy_in_short_limits_as_well() {
     a_client_is_who_it_is(Proxy::CaddyInShort);
     a_path_is_the_same_however_it_is_spelled(Proxy::CaddyInShort);
+    no_spelling_of_a_path_escapes_its_rule(Proxy::CaddyInShort);
     without_tidegate_nothing_passes(Proxy::CaddyInShort);
 }
 

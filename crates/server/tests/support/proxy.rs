@@ -43,6 +43,13 @@ pub(crate) enum WhenDown {
     Open,
 }
 
+/// Whether tidegate hears of the client's cookies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cookies {
+    Kept,
+    Told,
+}
+
 /// A site, its proxy and a tidegate. All are gone when it is dropped.
 pub(crate) struct Site {
     pub(crate) upstream: Upstream,
@@ -75,7 +82,12 @@ impl Site {
 
     /// Starts all three, with another policy than that of the page.
     pub(crate) fn start_with(proxy: Proxy, policy: &str) -> Self {
-        Self::start_all(proxy, WhenDown::Closed, policy, |tidegate| tidegate)
+        Self::start_all(proxy, (WhenDown::Closed, Cookies::Kept), policy, |tidegate| tidegate)
+    }
+
+    /// The same with a proxy that tells tidegate the cookies, as its file says how.
+    pub(crate) fn start_with_cookies(proxy: Proxy, policy: &str) -> Self {
+        Self::start_all(proxy, (WhenDown::Closed, Cookies::Told), policy, |tidegate| tidegate)
     }
 
     /// Starts all three. The proxy asks at the address that `through` makes of tidegate's.
@@ -85,12 +97,12 @@ impl Site {
         through: impl FnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
         let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
-        Self::start_all(proxy, down, &policy, through)
+        Self::start_all(proxy, (down, Cookies::Kept), &policy, through)
     }
 
     fn start_all(
         proxy: Proxy,
-        down: WhenDown,
+        (down, cookies): (WhenDown, Cookies),
         policy: &str,
         through: impl FnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
@@ -104,7 +116,7 @@ impl Site {
         let log = std::fs::File::create(folder.join("log")).unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
         let child = proxy
-            .command(&folder, places, down)
+            .command(&folder, places, down, cookies)
             .env("PATH", format!("{path}:/usr/sbin"))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -167,8 +179,11 @@ impl Drop for Site {
 
 impl Proxy {
     /// What starts it, in the foreground and in one process, with everything it writes in this folder.
-    fn command(self, folder: &Path, places: Places, down: WhenDown) -> Command {
-        let page = |name: &str| Page::read(name, down);
+    fn command(self, folder: &Path, places: Places, down: WhenDown, cookies: Cookies) -> Command {
+        let page = |name: &str| match cookies {
+            Cookies::Kept => Page::read(name, down),
+            Cookies::Told => Page::read(name, down).with_cookies(),
+        };
         let at = |name: &str| folder.join(name).display().to_string();
         match self {
             Self::Nginx => {
@@ -240,6 +255,16 @@ impl Page {
             text = text.replace("#open ", "");
         }
         Self { name: name.to_owned(), text }
+    }
+
+    /// With the line about cookies that a comment of the file has, in the place of the comment.
+    fn with_cookies(self) -> Self {
+        let line = |line: &str| match line.split_once("name it here: ") {
+            Some((_, named)) => named.to_owned(),
+            None => line.to_owned(),
+        };
+        let text = self.text.lines().map(line).collect::<Vec<_>>().join("\n");
+        Self { text: format!("{text}\n"), ..self }
     }
 
     /// What a page of `docs` quotes in this language.
