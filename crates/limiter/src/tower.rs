@@ -6,6 +6,9 @@
 //!                               └─ 429 problem+json, or gRPC RESOURCE_EXHAUSTED
 //! ```
 //!
+//! A path that cannot be read, and different values of a cookie, a query parameter or a header field that the policy reads,
+//! are answered 400: the service might read them otherwise than the rules do.
+//!
 //! `OPTIONS` is not limited: a browser asks before it sends, and a refused preflight hides the refusal. The
 //! fields are exposed to scripts of other origins, so that a page can read when to come back. Put the layer
 //! *inside* of a CORS layer, so that refusals carry its headers too.

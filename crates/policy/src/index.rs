@@ -220,7 +220,8 @@ mod tests {
         let rules: Vec<String> = (0..)
             .zip(matches)
             .map(|(n, m): (u32, _)| {
-                format!("  - {{ name: r{n}, match: {m}, key: [], limits: [1/s] }}\n")
+                let folded = n % 2 == 1;
+                format!("  - {{ name: r{n}, match: {m}, key: [], limits: [1/s], case_insensitive: {folded} }}\n")
             })
             .collect();
         Policy::parse(format!("version: 1\nrules:\n{}", rules.concat())).unwrap()
@@ -258,7 +259,11 @@ mod tests {
         #[test]
         fn the_index_finds_what_asking_each_finds(
             matches in prop::collection::vec(condition(), 1..=16),
-            path in prop::sample::select(vec!["/", "/a", "/a/b", "/b", "/b/b", "/a/b/c", "/c/b"]),
+            path in prop::sample::select(vec![
+                "/", "/a", "/a/b", "/b", "/b/b", "/a/b/c", "/c/b", "/A", "/A/B", "/c/B",
+                // Servers read these in several ways.
+                "/a%2fb", "/c/../a", "/x%2f../A/b", "//h/b", "/a;x/B", "/c\\..\\b",
+            ]),
             method in prop::sample::select(vec!["GET", "POST", "PUT"]),
             tenant in prop::option::of(prop::sample::select(vec!["x", "y", "z"])),
         ) {
