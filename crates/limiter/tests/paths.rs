@@ -129,7 +129,7 @@ async fn a_path_with_several_readings_is_refused_where_the_policy_says_so() {
             assert_eq!(send(&app, path).await.0, 200, "{path}");
         }
     }
-    // Who asks in its own words gets a decision.
+    // A service that asks the limiter itself gets a decision.
     let request = Attributes::new().with("path", "/x/../login").unwrap();
     assert!(limiter(rules).check_now(&Check::new(&request)).unwrap().allowed());
 }

@@ -154,8 +154,8 @@ impl<'a> Attributes<'a> {
         Ok(())
     }
 
-    /// Sets an attribute to what a client of the caller wrote. A path that cannot be read is no error then, which the caller
-    /// might take for a pass: it is remembered, and a request with it is refused.
+    /// Sets an attribute to what a client of the caller wrote. A path that cannot be read is not an error here, because a
+    /// caller might let the request pass on errors. It is remembered instead, and the limiter refuses the request.
     ///
     /// ```
     /// let mut request = tidegate_policy::Attributes::new();

@@ -429,7 +429,7 @@ fn literal(rule: &Rule) -> Option<Problem> {
     })
 }
 
-/// Paths that differ in capitals alone: whoever lists two spellings means all.
+/// Paths that differ in capitals alone. An author who lists two spellings probably means all of them.
 fn cased(rule: &Rule) -> Option<Problem> {
     let mut seen: HashMap<String, &Pattern> = HashMap::new();
     let paths = rule.conditions.iter().filter_map(|condition| match condition {

@@ -415,7 +415,7 @@ fn is_dots(after: &[Letter]) -> bool {
     after.first().is_none_or(ends)
 }
 
-/// Letters that nobody needs to escape, by RFC 3986.
+/// Letters that need no escape, by RFC 3986.
 const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }

@@ -231,7 +231,7 @@ impl<S: Store> Limiter<S> {
         Ok(verdict(live, entries, by, at, receipt))
     }
 
-    /// The refusal of a request whose path cannot be read: which rules are about it, nobody can say.
+    /// The refusal of a request whose path cannot be read, because it is unknown which rules apply to it.
     fn unreadable(&self, check: &Check<'_>) -> Option<Verdict> {
         let reason = check.attributes.unreadable()?;
         Some(Verdict::of_unreadable(self.live(), reason, self.inner.clock.now().steady))

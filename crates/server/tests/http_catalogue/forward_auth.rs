@@ -336,8 +336,8 @@ fn a_proxy_asks_by_get() {
 
 // === other ways to ask ===
 
-/// Who asks in JSON about a path that cannot be read is told no, and not that something is wrong: many services let a
-/// request pass then. In a list the others are decided as ever.
+/// A service that asks in JSON about a path that cannot be read gets a refusal and not an error, because many services let a
+/// request pass on errors. The other entries of a list are decided as usual.
 #[test]
 fn a_path_that_cannot_be_read_is_refused_to_services_too() {
     let server = Server::with_policy(POLICY, &[]);
