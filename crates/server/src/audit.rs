@@ -1,13 +1,20 @@
 //! The audit log: every change that an operator made, one line each, never rewritten.
 //!
 //! ```text
-//!   {"at_ms":…,"who":"operator","peer":"127.0.0.1","what":"override","change":{…},"version":7,"chain":"9f86…"}
+//!   {"at_ms":…,"who":"operator","peer":"127.0.0.1","what":"override","details":{"version":7,…},"chain":"9f86…"}
 //! ```
 //!
-//! Each line is signed together with the signature of the line before it, so a line that is changed or taken
-//! out breaks the chain behind it.
+//! Each line is signed together with the signature of the line before it (a hash chain), so a line that is changed or taken
+//! out breaks the chain behind it. Lines that are taken from the end break nothing, so the control file keeps how many lines
+//! there are and the signature of the last: the [`Head`] of the chain. Replacing the control file and the log with older
+//! copies of both is not noticed.
+//!
+//! A line is on the disk before its change is in force. A change that then could not be written is followed by a line that
+//! says so; after a crash that line is added at the next start.
 
+use crate::files;
 use data_encoding::HEXLOWER;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Seek, Write};
@@ -19,12 +26,33 @@ use tidegate::{Clock, Secret};
 #[derive(Debug)]
 pub(crate) struct Audit {
     path: PathBuf,
-    /// The signature of the last line.
-    chain: String,
-    /// The first line that is not as it was written, when the log was opened.
-    pub(crate) broken: Option<usize>,
-    /// The last line was not written to its end, so the next begins with one.
+    head: Head,
+    /// How many bytes the lines have.
+    length: u64,
+    /// What is wrong with the log, as far as that is known.
+    pub(crate) damage: Option<Damage>,
+    /// The version of the control document that the last line speaks of.
+    pub(crate) version: u64,
+    /// A write failed, and something of its line may be left behind the last one.
     cut_short: bool,
+}
+
+/// Where the chain ends: kept apart from the log, so that missing lines are missed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Head {
+    pub(crate) lines: u64,
+    /// The signature of the last line.
+    pub(crate) chain: String,
+}
+
+/// What another program, or another person, has done to the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Damage {
+    #[error("audit.log was changed: line {line} is not as it was written")]
+    Changed { line: u64 },
+    #[error("audit.log was shortened: it has {lines} of {expected} lines")]
+    Shortened { lines: u64, expected: u64 },
 }
 
 /// Who did something.
@@ -34,68 +62,141 @@ pub(crate) struct Actor<'a> {
     pub(crate) peer: std::net::IpAddr,
 }
 
+/// What happened, for a line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deed<'a> {
+    pub(crate) actor: Actor<'a>,
+    pub(crate) what: &'a str,
+    pub(crate) details: &'a Value,
+}
+
 /// The end of the log that is looked at.
 const TAIL: u64 = 256 * 1024;
 
+impl Actor<'_> {
+    /// What the server does by itself.
+    pub(crate) const SERVER: Actor<'static> =
+        Actor { who: "tidegate", peer: std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED) };
+}
+
 impl Audit {
-    /// Opens the log in this folder, or begins it.
-    pub(crate) fn open(folder: &Path, secret: &Secret) -> io::Result<Self> {
+    /// Opens the log in this folder, or begins it; `head` is where it ended when the control file was written.
+    pub(crate) fn open(folder: &Path, secret: &Secret, head: Option<&Head>) -> io::Result<Self> {
         let path = folder.join("audit.log");
-        let mut audit = Self { path, chain: String::new(), broken: None, cut_short: false };
-        audit.read(secret)?;
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let mut audit = Self {
+            path: path.clone(),
+            head: Head::default(),
+            length: 0,
+            damage: None,
+            version: 0,
+            cut_short: false,
+        };
+        audit.read(secret, head).map_err(named)?;
         Ok(audit)
     }
 
     /// Follows the chain from the first line to the last.
-    fn read(&mut self, secret: &Secret) -> io::Result<()> {
-        let Some(file) = existing(&self.path)? else { return Ok(()) };
-        let mut log = io::BufReader::new(file);
-        for number in 1.. {
+    fn read(&mut self, secret: &Secret, expected: Option<&Head>) -> io::Result<()> {
+        if let Some(file) = existing(&self.path)? {
+            let mut log = io::BufReader::new(file);
             let mut line = Vec::new();
-            if log.read_until(b'\n', &mut line)? == 0 {
-                break;
+            while log.read_until(b'\n', &mut line)? > 0 {
+                // The last line may have been cut off by a crash or a full disk. It is taken out by the next append.
+                self.cut_short = line.last() != Some(&b'\n');
+                if self.cut_short {
+                    break;
+                }
+                self.length = self.length.saturating_add(u64::try_from(line.len()).unwrap_or(0));
+                self.follow(secret, &line);
+                if expected.is_some_and(|head| head.lines == self.head.lines && *head != self.head)
+                {
+                    self.changed(self.head.lines);
+                }
+                line.clear();
             }
-            self.cut_short = line.last() != Some(&b'\n');
-            let mut line: Value = serde_json::from_slice(&line).unwrap_or_default();
-            let chain = line.as_object_mut().and_then(|fields| fields.remove("chain"));
-            let chain = chain.as_ref().and_then(Value::as_str);
-            if chain != Some(&sign(secret, &self.chain, &line)) {
-                self.broken.get_or_insert(number);
-            }
-            // Behind a broken line the chain goes on from the last one that can be read.
-            if let Some(chain) = chain {
-                chain.clone_into(&mut self.chain);
-            }
+        }
+        let expected = expected.map_or(0, |head| head.lines);
+        if self.head.lines < expected {
+            let lines = self.head.lines;
+            self.damage.get_or_insert(Damage::Shortened { lines, expected });
         }
         Ok(())
     }
 
-    /// Adds a line, and comes back when it lies on the disk.
+    /// Goes on to the next line.
+    fn follow(&mut self, secret: &Secret, line: &[u8]) {
+        self.head.lines = self.head.lines.saturating_add(1);
+        let mut line: Value = serde_json::from_slice(line).unwrap_or_default();
+        let chain = line.as_object_mut().and_then(|fields| fields.remove("chain"));
+        let chain = chain.as_ref().and_then(Value::as_str);
+        if chain != Some(&sign(secret, &self.head.chain, &line)) {
+            self.changed(self.head.lines);
+        }
+        // Behind a broken line the chain goes on from the last one that can be read.
+        if let Some(chain) = chain {
+            chain.clone_into(&mut self.head.chain);
+        }
+        if let Some(version) = line.pointer("/details/version").and_then(Value::as_u64) {
+            self.version = version;
+        }
+    }
+
+    fn changed(&mut self, line: u64) {
+        self.damage.get_or_insert(Damage::Changed { line });
+    }
+
+    /// Adds a line, and comes back when it lies on the disk. A line that could not be written leaves nothing behind.
     pub(crate) fn append(
         &mut self,
         secret: &Secret,
         clock: &Clock,
-        actor: Actor<'_>,
-        what: &str,
-        details: &Value,
+        version: u64,
+        deed: Deed<'_>,
     ) -> io::Result<()> {
         let at_ms = clock.now().calendar.as_nanos().checked_div(1_000_000);
         let mut line = json!({
-            "at_ms": at_ms, "who": actor.who, "peer": actor.peer.to_string(), "what": what,
-            "details": details,
+            "at_ms": at_ms, "who": deed.actor.who, "peer": deed.actor.peer.to_string(),
+            "what": deed.what, "details": { "version": version, "change": deed.details },
         });
-        let chain = sign(secret, &self.chain, &line);
+        let chain = sign(secret, &self.head.chain, &line);
         if let Some(fields) = line.as_object_mut() {
             fields.insert("chain".to_owned(), json!(chain));
         }
-        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
-        let begin = if self.cut_short { "\n" } else { "" };
-        self.cut_short = true;
-        file.write_all(format!("{begin}{line}\n").as_bytes())?;
-        self.cut_short = false;
-        file.sync_data()?;
-        self.chain = chain;
+        let line = format!("{line}\n");
+        self.write(line.as_bytes())?;
+        self.length = self.length.saturating_add(u64::try_from(line.len()).unwrap_or(0));
+        self.head = Head { lines: self.head.lines.saturating_add(1), chain };
+        self.version = version;
         Ok(())
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file =
+            files::open_regular(options.append(true).create(true).mode(0o600), &self.path)?;
+        let length = file.metadata()?.len();
+        if length < self.length {
+            // Some lines are gone; how many is known only by reading all of it.
+            let (lines, expected) = (0, self.head.lines);
+            self.damage.get_or_insert(Damage::Shortened { lines, expected });
+            self.length = length;
+        }
+        if self.cut_short {
+            file.set_len(self.length)?;
+        }
+        self.cut_short = true;
+        let written = file.write_all(line).and_then(|()| file.sync_data());
+        // Also on a full disk: to shorten a file takes no room.
+        let whole = written.is_ok() || file.set_len(self.length).is_ok();
+        self.cut_short = !whole;
+        written
+    }
+
+    /// Where the chain ends now.
+    pub(crate) const fn head(&self) -> &Head {
+        &self.head
     }
 
     /// The last lines, the oldest first.
@@ -120,7 +221,7 @@ fn sign(secret: &Secret, before: &str, line: &Value) -> String {
 }
 
 fn existing(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
+    match files::open_regular(OpenOptions::new().read(true), path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -135,29 +236,38 @@ mod tests {
         let folder =
             std::env::temp_dir().join(format!("tidegate-audit-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
-        crate::files::private_folder(&folder).unwrap();
+        files::private_folder(&folder).unwrap();
         folder
     }
 
-    fn written(folder: &Path, secret: &Secret) -> Audit {
+    fn append(audit: &mut Audit, secret: &Secret, number: u64) -> io::Result<()> {
         let clock = Clock::manual(tidegate::Timestamp::from_nanos(5_000_000));
         let actor = Actor { who: "operator", peer: [127, 0, 0, 1].into() };
+        let details = json!({ "number": number });
+        audit.append(secret, &clock, number, Deed { actor, what: "rule", details: &details })
+    }
+
+    /// Three lines, each by a server of its own.
+    fn written(folder: &Path, secret: &Secret) -> Audit {
         for number in 0..3 {
-            let mut audit = Audit::open(folder, secret).unwrap();
-            let details = json!({ "number": number });
-            audit.append(secret, &clock, actor, "rule", &details).unwrap();
+            let mut audit = Audit::open(folder, secret, None).unwrap();
+            append(&mut audit, secret, number).unwrap();
         }
-        Audit::open(folder, secret).unwrap()
+        Audit::open(folder, secret, None).unwrap()
+    }
+
+    fn numbers(audit: &Audit) -> Vec<u64> {
+        let lines = audit.last(99).unwrap();
+        lines.iter().map(|line| line["details"]["change"]["number"].as_u64().unwrap()).collect()
     }
 
     #[test]
     fn lines_stay_and_are_chained_over_restarts() {
         let (folder, secret) = (folder("chain"), Secret::new([7; 32]));
         let audit = written(&folder, &secret);
-        assert_eq!(audit.broken, None);
-        let numbers: Vec<Value> =
-            audit.last(2).unwrap().iter().map(|line| line["details"]["number"].clone()).collect();
-        assert_eq!(numbers, [json!(1), json!(2)]);
+        assert_eq!((audit.damage, audit.version, audit.head().lines), (None, 2, 3));
+        assert_eq!(numbers(&audit), [0, 1, 2]);
+        assert_eq!(audit.last(2).unwrap().len(), 2);
         assert_eq!(audit.last(9).unwrap()[0]["at_ms"], 5);
     }
 
@@ -167,14 +277,95 @@ mod tests {
         let path = written(&folder, &secret).path;
         let good = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = good.lines().collect();
-        for (text, broken) in [
+        for (text, line) in [
             (good.replace("\"number\":1", "\"number\":9"), 2),
             (format!("{}\n{}\n", lines[0], lines[2]), 2),
             (format!("{}\nnonsense\n", lines[0]), 2),
             (format!("{}\n", lines[1]), 1),
         ] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(Audit::open(&folder, &secret).unwrap().broken, Some(broken));
+            let damage = Audit::open(&folder, &secret, None).unwrap().damage;
+            assert_eq!(damage, Some(Damage::Changed { line }));
         }
+    }
+
+    /// The chain alone does not know how long it was: the last lines could be taken out, or all of them.
+    #[test]
+    fn lines_that_are_missing_at_the_end_are_noticed() {
+        let (folder, secret) = (folder("shortened"), Secret::new([7; 32]));
+        let audit = written(&folder, &secret);
+        let (path, head) = (audit.path.clone(), audit.head().clone());
+        let good = std::fs::read_to_string(&path).unwrap();
+        let damage = || Audit::open(&folder, &secret, Some(&head)).unwrap().damage;
+        assert_eq!(damage(), None);
+        let shortened = |lines| Some(Damage::Shortened { lines, expected: 3 });
+        for (left, lines) in
+            [(good.lines().next().unwrap().to_owned() + "\n", 1), (String::new(), 0)]
+        {
+            std::fs::write(&path, left).unwrap();
+            assert_eq!(damage(), shortened(lines));
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(damage(), shortened(0));
+        // Another log of the same length is not that log.
+        let mut other = Audit::open(&folder, &secret, None).unwrap();
+        (0..3).for_each(|number| append(&mut other, &secret, number + 7).unwrap());
+        assert_eq!(damage(), Some(Damage::Changed { line: 3 }));
+        // Lines that were written after the control file are no damage.
+        std::fs::write(&path, good).unwrap();
+        let mut audit = Audit::open(&folder, &secret, Some(&head)).unwrap();
+        append(&mut audit, &secret, 3).unwrap();
+        assert_eq!(damage(), None);
+    }
+
+    /// While the server runs, too: at the next line.
+    #[test]
+    fn a_log_that_is_emptied_under_a_server_is_noticed() {
+        let (folder, secret) = (folder("emptied"), Secret::new([7; 32]));
+        let mut audit = written(&folder, &secret);
+        std::fs::write(&audit.path, "").unwrap();
+        append(&mut audit, &secret, 3).unwrap();
+        assert_eq!(audit.damage, Some(Damage::Shortened { lines: 0, expected: 3 }));
+    }
+
+    /// Half a line was once followed by the next one, and the next start took that for the work of an attacker.
+    #[test]
+    fn half_a_line_is_taken_out() {
+        let (folder, secret) = (folder("half"), Secret::new([7; 32]));
+        let path = written(&folder, &secret).path;
+        let good = std::fs::read(&path).unwrap();
+        let half = good.len() - 20;
+        std::fs::write(&path, &good[..half]).unwrap();
+        let mut audit = Audit::open(&folder, &secret, None).unwrap();
+        assert_eq!((audit.damage, audit.head().lines), (None, 2));
+        append(&mut audit, &secret, 7).unwrap();
+        assert_eq!(numbers(&audit), [0, 1, 7]);
+        assert_eq!(Audit::open(&folder, &secret, Some(audit.head())).unwrap().damage, None);
+    }
+
+    /// A full disk takes the beginning of a line.
+    #[test]
+    fn a_line_that_does_not_fit_leaves_nothing_behind() {
+        let (folder, secret) = (folder("full"), Secret::new([7; 32]));
+        let mut audit = written(&folder, &secret);
+        let length = std::fs::metadata(&audit.path).unwrap().len();
+        std::fs::write(
+            &audit.path,
+            [std::fs::read(&audit.path).unwrap(), b"half".to_vec()].concat(),
+        )
+        .unwrap();
+        audit.cut_short = true; // as after a write that failed, and could not be taken back
+        append(&mut audit, &secret, 3).unwrap();
+        assert!(std::fs::metadata(&audit.path).unwrap().len() > length);
+        assert_eq!(Audit::open(&folder, &secret, Some(audit.head())).unwrap().damage, None);
+    }
+
+    #[test]
+    fn what_is_not_a_file_is_named() {
+        let (folder, secret) = (folder("pipe"), Secret::new([7; 32]));
+        let path = folder.join("audit.log");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = Audit::open(&folder, &secret, None).unwrap_err().to_string();
+        assert!(error.contains("audit.log: it is not a regular file"), "{error}");
     }
 }

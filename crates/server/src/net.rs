@@ -110,7 +110,9 @@ pub(crate) async fn serve<S: Store + 'static>(
         let Some(stream) = opened(stream, &place, &drain).await else { return Ok(()) };
         let web = match &*front {
             Front::Web(web) => web,
-            Front::Resp(handler) => return resp::serve(stream, handler, &place, &drain).await,
+            Front::Resp(handler) => {
+                return resp::serve(stream, peer, handler, &place, &drain).await;
+            }
             Front::Grpc(_) => return http2::serve_grpc(stream, &front, &place, &drain).await,
         };
         let mut connection = Connection::new(stream, peer, web, &place, &drain);

@@ -10,15 +10,17 @@
 //! what decided before goes on deciding, and everybody who could wonder is told.
 
 mod diff;
+mod kept;
 
 pub(crate) use diff::Difference;
 
-use crate::audit::{Actor, Audit};
+use crate::audit::{Actor, Audit, Damage, Deed, Head};
 use crate::control::{Action, Change, Control, Document, Event, RefusedChange, Uploaded};
 use crate::files;
 use crate::health::Health;
 use crate::metrics::{Metrics, Reload};
 use data_encoding::HEXLOWER;
+use kept::Kept;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -109,13 +111,8 @@ impl<S: Store> Rulebook<S> {
     ) -> Result<Self, RulebookError> {
         let Ground { secret, clock, metrics, health, data_dir, file } = ground;
         let control_file = data_dir.join("control.json");
-        let document = read_document(&control_file)?;
-        let audit = Audit::open(&data_dir, &secret)?;
-        if let Some(line) = audit.broken {
-            let text = format!("audit.log was changed by somebody else: line {line}");
-            tracing::error!("{text}");
-            health.complain("audit", Some(text));
-        }
+        let Kept { document, audit: head } = Kept::read(&control_file)?;
+        let audit = Audit::open(&data_dir, &secret, head.as_ref())?;
         let policy = Policy::parse(&text)?;
         let control = Control::new(document);
         let state = State { control, audit, file_text: text.clone(), text, policy };
@@ -123,8 +120,29 @@ impl<S: Store> Rulebook<S> {
         let changing = Mutex::new(());
         let rulebook =
             Self { limiter, secret, clock, metrics, health, file, control_file, changing, state };
+        rulebook.check_the_log();
         rulebook.take_up()?;
         Ok(rulebook)
+    }
+
+    /// Looks at the audit log that was found: what another program did to it is told, and so is a change that a crash kept
+    /// from being written after its line was.
+    fn check_the_log(&self) {
+        let mut state = self.lock();
+        let version = state.control.document().version;
+        if let Some(damage) = state.audit.damage {
+            tracing::error!("{damage}");
+            self.health.complain("audit damage", Some(damage.to_string()));
+            if matches!(damage, Damage::Shortened { .. }) {
+                let details = json!({ "damage": damage.to_string() });
+                let _ = self.noted(&mut state, version, Actor::SERVER, "audit", &details);
+            }
+        }
+        // The store may have taken what this node did not write.
+        if !S::SHARED && state.audit.version > version {
+            let details = json!({ "abandoned": state.audit.version });
+            let _ = self.noted(&mut state, version, Actor::SERVER, "abandoned", &details);
+        }
     }
 
     /// Puts the document of the last run in force.
@@ -143,7 +161,7 @@ impl<S: Store> Rulebook<S> {
                     "the policy file is newer than the policy that was sent; the file decides"
                 );
                 drop(state);
-                self.write(Change::Policy(None), None)?;
+                self.write(Change::Policy(None), None, &withdrawn())?;
                 state = self.lock();
             }
         }
@@ -207,7 +225,7 @@ impl<S: Store> Rulebook<S> {
             tracing::warn!(
                 "the policy file has changed; the policy that was sent is in force no more"
             );
-            self.write(Change::Policy(None), None)?;
+            self.write(Change::Policy(None), None, &withdrawn())?;
         }
         let mut state = self.lock();
         state.file_text.clone_from(&text);
@@ -228,15 +246,15 @@ impl<S: Store> Rulebook<S> {
         let _turn = self.turn();
         let change = {
             let state = self.lock();
+            let digest = |value: &str| self.secret.digest(value);
+            change.can_match(state.policy.identity(), &digest)?;
             let change = change.spelled_as_in(state.control.document(), &state.policy);
             change.fits(state.control.document(), &state.policy)?;
             change
         };
-        let (kind, details) = (change.kind(), details(&change));
-        let document = self.write(change, expected)?;
-        let mut state = self.lock();
-        self.install(&state)?;
-        self.noted(&mut state, actor, kind, &details);
+        let line = Line { actor, what: change.kind(), details: details(&change) };
+        let document = self.write(change, expected, &line)?;
+        self.install(&self.lock())?;
         Ok(document)
     }
 
@@ -262,7 +280,8 @@ impl<S: Store> Rulebook<S> {
         };
         // What is a policy is UTF-8, so nothing is lost.
         let sent = String::from_utf8_lossy(text).into_owned();
-        self.write(Change::Policy(Some(Uploaded { text: sent, over })), expected)?;
+        let line = Line { actor, what: "policy", details: difference.json() };
+        self.write(Change::Policy(Some(Uploaded { text: sent, over })), expected, &line)?;
         let mut state = self.lock();
         state.text = text.to_vec();
         state.policy = policy;
@@ -270,7 +289,6 @@ impl<S: Store> Rulebook<S> {
         self.metrics.reloaded(Reload::Applied);
         self.health.complain("policy", None);
         tracing::info!(version, "a policy was sent");
-        self.noted(&mut state, actor, "policy", &difference.json());
         Ok(difference)
     }
 
@@ -287,18 +305,24 @@ impl<S: Store> Rulebook<S> {
             let difference = Difference::between(&state.text, &state.file_text, policy.warnings());
             (policy, difference)
         };
-        self.write(Change::Policy(None), expected)?;
+        let line = Line { actor, what: "policy", details: difference.json() };
+        self.write(Change::Policy(None), expected, &line)?;
         let mut state = self.lock();
         state.text = state.file_text.clone();
         state.policy = policy;
         self.install(&state)?;
-        self.noted(&mut state, actor, "policy", &difference.json());
         Ok(difference)
     }
 
-    /// Notes something that is no change of the document.
+    /// Notes something that does not change the document.
     pub(crate) fn note(&self, actor: Actor<'_>, what: &str, details: &serde_json::Value) {
-        self.noted(&mut self.lock(), actor, what, details);
+        let _turn = self.turn();
+        let mut state = self.lock();
+        let version = state.control.document().version;
+        // That it could not be written is logged and told by `/ready`.
+        if self.noted(&mut state, version, actor, what, details).is_ok() {
+            let _ = self.save(&state);
+        }
     }
 
     pub(crate) fn document(&self) -> Document {
@@ -332,8 +356,14 @@ impl<S: Store> Rulebook<S> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leads a change through the protocol: it is written before anything is in force.
-    fn write(&self, change: Change, expected: Option<u64>) -> Result<Document, RulebookError> {
+    /// Leads a change through the protocol: its line in the audit log and then the document are written before anything is
+    /// in force.
+    fn write(
+        &self,
+        change: Change,
+        expected: Option<u64>,
+        line: &Line<'_>,
+    ) -> Result<Document, RulebookError> {
         let version = self.document().version;
         let mut action = self.lock().control.on_event(Event::Asked { change, expected });
         loop {
@@ -341,7 +371,7 @@ impl<S: Store> Rulebook<S> {
                 Action::Refuse(refused) => return Err(refused.into()),
                 Action::Install(document) => return Ok(document),
                 // Nobody may look meanwhile on a thread that the store needs to answer.
-                Action::Write(document) => match self.keep(version, &document) {
+                Action::Write(document) => match self.keep(version, &document, line) {
                     Ok(()) => Event::Written,
                     Err(why) => Event::NotWritten(why),
                 },
@@ -350,8 +380,24 @@ impl<S: Store> Rulebook<S> {
         }
     }
 
+    /// Writes a line of the audit log and then a document. If the document could not be written, another line says so.
+    fn keep(
+        &self,
+        version: u64,
+        document: &Document,
+        line: &Line<'_>,
+    ) -> Result<(), RefusedChange> {
+        let Line { actor, what, details } = line;
+        self.noted(&mut self.lock(), document.version, *actor, what, details)
+            .map_err(|_| RefusedChange::NotWritten)?;
+        self.keep_document(version, document).inspect_err(|why| {
+            let details = json!({ "abandoned": document.version, "why": why.to_string() });
+            let _ = self.noted(&mut self.lock(), version, *actor, "abandoned", &details);
+        })
+    }
+
     /// Writes a document where it outlives us: into the store, if that is shared, and into the file.
-    fn keep(&self, version: u64, document: &Document) -> Result<(), RefusedChange> {
+    fn keep_document(&self, version: u64, document: &Document) -> Result<(), RefusedChange> {
         let broken = |error: &dyn std::fmt::Display| {
             tracing::error!(%error, "the control document could not be written");
         };
@@ -375,11 +421,28 @@ impl<S: Store> Rulebook<S> {
                 }
             }
         }
-        write_document(&self.control_file, document).or_else(|error| {
+        let head = self.lock().audit.head().clone();
+        self.write_file(document, head).or_else(|error| {
             broken(&error);
             // What the store has taken is in force.
             if S::SHARED { Ok(()) } else { Err(RefusedChange::NotWritten) }
         })
+    }
+
+    /// Writes the document in force and the end of the audit log.
+    fn save(&self, state: &State) -> io::Result<()> {
+        self.write_file(state.control.document(), state.audit.head().clone())
+    }
+
+    /// Writes the control file; `/ready` tells when that does not work, and until it works again.
+    fn write_file(&self, document: &Document, audit: Head) -> io::Result<()> {
+        let kept = Kept { document: document.clone(), audit: Some(audit) };
+        let written = kept.write(&self.control_file);
+        let complaint = written.as_ref().err();
+        let complaint =
+            complaint.map(|error| format!("control.json could not be written: {error}"));
+        self.health.complain("control file", complaint);
+        written
     }
 
     // === other nodes ===
@@ -417,7 +480,7 @@ impl<S: Store> Rulebook<S> {
         let version = document.version;
         let _ = state.control.on_event(Event::Overtaken(document));
         self.install(&state)?;
-        let written = write_document(&self.control_file, state.control.document());
+        let written = self.save(&state);
         drop(state);
         tracing::info!(version, "another node has changed the rules");
         Ok(written?)
@@ -431,15 +494,40 @@ impl<S: Store> Rulebook<S> {
         Ok(self.limiter.install(state.policy.clone(), changes)?)
     }
 
-    fn noted(&self, state: &mut State, actor: Actor<'_>, what: &str, details: &serde_json::Value) {
-        let version = state.control.document().version;
-        let details = json!({ "version": version, "change": details });
-        let noted = state.audit.append(&self.secret, &self.clock, actor, what, &details);
-        if let Err(error) = noted {
-            tracing::error!(%error, "audit.log could not be written");
-            self.health.complain("audit", Some(format!("audit.log could not be written: {error}")));
+    /// Adds a line to the audit log. `/ready` tells when that does not work, and until it works again.
+    fn noted(
+        &self,
+        state: &mut State,
+        version: u64,
+        actor: Actor<'_>,
+        what: &str,
+        details: &serde_json::Value,
+    ) -> io::Result<()> {
+        let deed = Deed { actor, what, details };
+        let noted = state.audit.append(&self.secret, &self.clock, version, deed);
+        let complaint = noted.as_ref().err();
+        let complaint = complaint.map(|error| format!("audit.log could not be written: {error}"));
+        if let Some(text) = &complaint {
+            tracing::error!("{text}");
         }
+        self.health.complain("audit", complaint);
+        let damage = state.audit.damage.map(|damage| damage.to_string());
+        self.health.complain("audit damage", damage);
+        noted
     }
+}
+
+/// What the audit log tells of a change.
+struct Line<'a> {
+    actor: Actor<'a>,
+    what: &'static str,
+    details: serde_json::Value,
+}
+
+/// The policy file has taken back the policy that was sent.
+fn withdrawn() -> Line<'static> {
+    let details = details(&Change::Policy(None));
+    Line { actor: Actor::SERVER, what: "policy", details }
 }
 
 /// A change as the audit log tells it.
@@ -468,20 +556,4 @@ fn drops(old: &Policy, new: &Policy, sure: Sure) -> Result<(), RulebookError> {
 fn digest(text: &[u8]) -> String {
     use sha2::{Digest, Sha256};
     HEXLOWER.encode(&Sha256::digest(text))
-}
-
-fn read_document(path: &Path) -> io::Result<Document> {
-    if !path.exists() {
-        return Ok(Document::default());
-    }
-    let named = |text: String| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {text}", path.display()))
-    };
-    let bytes =
-        files::read_regular(path, 64 * 1024 * 1024).map_err(|error| named(error.to_string()))?;
-    serde_json::from_slice(&bytes).map_err(|error| named(error.to_string()))
-}
-
-fn write_document(path: &Path, document: &Document) -> io::Result<()> {
-    files::replace(path, &serde_json::to_vec_pretty(document)?)
 }

@@ -27,6 +27,9 @@ use tidegate::http::LegacyReset;
 use tidegate_policy::{Document, Value, printable};
 use tidegate_store::RedisClock;
 
+/// How the names of variables begin that are settings.
+pub(crate) const PREFIX: &str = "TIDEGATE_";
+
 /// What the server is told before it starts.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -419,7 +422,7 @@ fn from_environment(
     problems: &mut Vec<String>,
 ) {
     for (variable, text) in environment {
-        if !variable.starts_with("TIDEGATE_") {
+        if !variable.starts_with(PREFIX) {
             continue;
         }
         match TABLE.iter().find(|setting| setting.variable() == variable) {

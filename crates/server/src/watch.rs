@@ -32,9 +32,11 @@ pub(crate) async fn on_change(
     let mut ticks = tokio::time::interval(LOOKED_AT_EVERY);
     loop {
         ticks.tick().await;
-        let now: Option<Vec<Stamp>> = paths().iter().map(|path| Stamp::of(path)).collect();
-        // A file that is being written changes from look to look; it is read when it rests.
-        if now.is_some() && now != known && now == last {
+        let now: Option<Vec<Option<Stamp>>> =
+            Some(paths().iter().map(|path| Stamp::of(path)).collect());
+        // A file that is being written changes from look to look; it is read when it rests. One that is gone is read
+        // too, so that its reader can say so.
+        if now != known && now == last {
             known.clone_from(&now);
             if tokio::task::spawn_blocking(read.clone()).await.is_err() {
                 tracing::error!("reading the {name} met a mistake of ours; it is not changed");

@@ -78,6 +78,7 @@ fn what_cannot_be_asked_is_told() {
         (vec!["--server", &url, "ip=localhost"], "`localhost` is no address"),
         (vec!["--server", &url, "alice"], "write it like `user=alice`"),
         (vec!["--server", &url, "cost=5"], "the cost is given with --cost"),
+        (vec!["--server", &url, "ip=1.2.3.4", "ip=1.2.3.5"], "`ip` is given twice"),
         (vec!["--server", &format!("http://{}", server.admin), "ip=1.2.3.4"], "401"),
         (vec!["--policy", "/nonexistent", "ip=1.2.3.4"], "/nonexistent"),
     ] {

@@ -25,13 +25,14 @@
 //! refilled by both.
 
 use crate::keyed_hash::KeyedHash;
+use crate::private_file::read_private;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::hash::Hasher;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tidegate_core::{Algorithm, Align, Limit, Period, Refill, StateId};
@@ -175,22 +176,16 @@ impl Secret {
         }
     }
 
-    /// Reads a secret from a file that is there.
+    /// Reads a secret from a file that is there, if no other user can read it: see [`read_private`].
     ///
     /// ```
     /// assert!(tidegate_store::Secret::load("/nowhere".as_ref()).is_err());
     /// ```
     pub fn load(path: &Path) -> io::Result<Self> {
-        let mut bytes = Vec::new();
-        // One byte more than a secret has, so that a longer file is noticed and none is read whole.
-        fs::File::open(path)?.take(33).read_to_end(&mut bytes)?;
-        let bytes = <[u8; 32]>::try_from(bytes);
-        bytes.map(Self::new).map_err(|_| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{}: a secret is exactly 32 bytes", path.display()),
-            )
-        })
+        let no_secret =
+            || io::Error::new(io::ErrorKind::InvalidData, "a secret is exactly 32 bytes");
+        let bytes = read_private(path, 32)?;
+        <[u8; 32]>::try_from(bytes).map(Self::new).map_err(|_| no_secret())
     }
 
     /// A number by which two nodes can tell whether they share the secret, without showing it.
@@ -575,6 +570,27 @@ mod tests {
             fs::write(&path, vec![1; length]).unwrap();
             let error = Secret::load_or_create(&path).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// A secret that other users could read was used all the same; one that was a pipe kept the server from starting, for
+    /// ever and without a word.
+    #[test]
+    fn a_secret_that_ssh_would_refuse_is_refused() {
+        let folder = std::env::temp_dir().join(format!("tidegate-refused-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("secret");
+        Secret::load_or_create(&path).unwrap();
+        for (mode, usable) in [(0o644, false), (0o640, false), (0o602, false), (0o400, true)] {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(&path, mode).unwrap();
+            assert_eq!(Secret::load_or_create(&path).is_ok(), usable);
+        }
+        let pipe = folder.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [&pipe, &folder] {
+            assert!(Secret::load_or_create(path).is_err());
         }
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -49,6 +49,7 @@ mod memory;
 #[cfg(any(loom, shuttle))]
 pub mod models;
 mod plain;
+mod private_file;
 #[cfg(feature = "redis")]
 mod redis;
 mod settled;
@@ -62,6 +63,7 @@ pub use error::StoreError;
 pub use key::{KeyName, LimitName, Name, Secret, Subject};
 pub use memory::{Gauges, Memory};
 pub use plain::Plain;
+pub use private_file::read_private;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
 pub use store::{

@@ -208,6 +208,10 @@ pub(crate) fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
         if name == "cost" {
             return Err(invalid(format!("`{shown}`: the cost is given with --cost")));
         }
+        let twice = words.iter().filter(|other| other.split('=').next() == Some(name)).count() > 1;
+        if twice {
+            return Err(invalid(format!("`{shown}` is given twice; give it once")));
+        }
         attributes.set(name, value).map_err(|error| invalid(format!("`{shown}`: {error}")))?;
     }
     Ok(attributes)

@@ -6,13 +6,14 @@ use crate::metrics::Metrics;
 use crate::net::{Door, Drain, Fronts, Place, Versions, Workers, serve};
 use crate::rule_files::{RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
-use crate::settings::{Flags, Listen, RedisOptions, Settings, StoreUrl};
+use crate::settings::{self, Flags, Listen, RedisOptions, Settings, StoreUrl};
 use crate::supervise::supervised;
 use crate::tls::Certificate;
 use crate::{files, log, rule_files, watch};
 use clap::Args;
 use std::cell::RefCell;
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate::http::HeaderStyle;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret, Store};
+use tidegate_policy::printable;
 use tidegate_store::{Redis, RedisSettings, RedisTls};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -83,12 +85,15 @@ const RESP: usize = 2;
 type Failure = Box<dyn Error>;
 
 pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCode> {
-    let variables = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let settings = match Settings::load(options.config.as_deref(), variables, &options.flags) {
-        Ok(settings) => settings,
+    let variables = match variables() {
+        Ok(variables) => variables,
         Err(error) => return refused(&error),
     };
+    let settings =
+        match Settings::load(options.config.as_deref(), variables.into_iter(), &options.flags) {
+            Ok(settings) => settings,
+            Err(error) => return refused(&error),
+        };
     if options.print_config {
         write!(out, "{}", settings.print())?;
         return Ok(ExitCode::SUCCESS);
@@ -98,6 +103,25 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCod
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => refused(&*error),
     }
+}
+
+/// The variables of the environment that could be settings. A value that is not text is an error: it was meant to say
+/// something.
+fn variables() -> io::Result<Vec<(String, String)>> {
+    let ours = std::env::vars_os()
+        .filter(|(name, _)| name.as_encoded_bytes().starts_with(settings::PREFIX.as_bytes()));
+    let text = |(name, value): (OsString, OsString)| {
+        let shown = name.to_string_lossy().into_owned();
+        let wrong = || {
+            let text = format!("{}: its value is not valid UTF-8", printable(&shown));
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        };
+        let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else {
+            return Err(wrong());
+        };
+        Ok((name, value))
+    };
+    ours.map(text).collect()
 }
 
 /// Nothing was started.
@@ -113,7 +137,11 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
     let clock = Clock::system();
     let bounded = log::start(settings.log, &clock);
     raise_file_limit();
-    files::private_folder(&settings.data_dir).map_err(named("data_dir", &settings.data_dir))?;
+    let data_dir = named("data_dir", &settings.data_dir);
+    files::private_folder(&settings.data_dir).map_err(&data_dir)?;
+    // Held until the server ends.
+    let _lock = files::lock_folder(&settings.data_dir).map_err(&data_dir)?;
+    drop(data_dir);
     let secret = Secret::load_or_create(&settings.secret_file)
         .map_err(named("secret_file", &settings.secret_file))?;
     let certificate = settings.tls.clone().map(Certificate::read).transpose()?;
@@ -253,7 +281,13 @@ impl<S: Store + 'static> Shared<S> {
         let workers = Rc::new(self.workers(users)?);
         // Signals are heard from before the first request on.
         let signals = Signals::new()?;
-        self.greet(&addresses, out)?;
+        // Nobody may be there to read it; that is no reason not to serve.
+        if let Err(error) = self.greet(&addresses, out) {
+            tracing::warn!("the greeting could not be written to the standard output: {error}");
+        }
+        if let Some(http) = addresses.http {
+            tracing::info!(%http, "serving");
+        }
         self.look_after_the_store();
         self.follow_other_nodes();
         self.health.enter(Stage::Serving);
@@ -375,7 +409,12 @@ impl<S: Store + 'static> Shared<S> {
         match &self.settings.users_file {
             Some(path) => resp::Users::read(path, self.secret.clone())
                 .map_err(|error| format!("resp.users_file: {error}").into()),
-            None => Ok(resp::Users::everybody(self.secret.clone())),
+            None => {
+                // Whoever reaches the listener from another machine may ask, and no more.
+                let near = self.settings.resp.address.is_some_and(|at| at.ip().is_loopback());
+                let role = if near { resp::Role::Operator } else { resp::Role::Client };
+                Ok(resp::Users::everybody(self.secret.clone(), role))
+            }
         }
     }
 
@@ -383,6 +422,7 @@ impl<S: Store + 'static> Shared<S> {
         let settings = &self.settings;
         let style = HeaderStyle { legacy: settings.legacy_headers, ..HeaderStyle::default() };
         let (limiter, users) = (self.limiter.clone(), Arc::new(users));
+        let rulebook = Arc::clone(&self.rulebook);
         let (of_http, of_grpc) = (settings.http.timeouts, settings.grpc.timeouts);
         let of_resp = settings.resp.timeouts;
         let tls_of_http = self.tls(&settings.http, &[b"h2", b"http/1.1"])?;
@@ -401,7 +441,8 @@ impl<S: Store + 'static> Shared<S> {
             let http = http::Handler::new(limiter.clone(), style, metrics(), health);
             let watched = HealthService::from_health_reporter(grpc_health.clone());
             let grpc = grpc::Handler::new(of_descriptors.clone(), manners, metrics(), watched);
-            let resp = resp::Handler::new(limiter.clone(), metrics(), Arc::clone(&users));
+            let rulebook = Arc::clone(&rulebook);
+            let resp = resp::Handler::new(limiter.clone(), rulebook, metrics(), Arc::clone(&users));
             vec![
                 (Front::Web(Web::Http(http)), place(of_http, &tls_of_http)),
                 (Front::Grpc(grpc), place(of_grpc, &tls_of_grpc).for_proxies()),
@@ -503,6 +544,9 @@ impl<S: Store + 'static> Shared<S> {
                         tracing::error!("reading the files met a mistake of ours; nothing is changed");
                     }
                 }
+                () = either(&mut signals.user_1, &mut signals.user_2) => {
+                    tracing::info!("SIGUSR1 and SIGUSR2 do nothing; SIGHUP reads the files again");
+                }
                 _ = signals.terminate.recv() => break,
                 _ = signals.interrupt.recv() => break,
             }
@@ -575,7 +619,6 @@ impl<S: Store + 'static> Shared<S> {
                 out,
                 "\ntry\n  curl -i {trust}{scheme}://{http}/v1/check --json '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
             )?;
-            tracing::info!(%http, "serving");
         }
         out.flush()
     }
@@ -594,6 +637,14 @@ struct Signals {
     hangup: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    /// Other servers open their logs again, or show their state; unheard, these two would end the process at once.
+    user_1: tokio::signal::unix::Signal,
+    user_2: tokio::signal::unix::Signal,
+}
+
+/// Waits for one of two signals.
+async fn either(one: &mut tokio::signal::unix::Signal, two: &mut tokio::signal::unix::Signal) {
+    tokio::select! { _ = one.recv() => {}, _ = two.recv() => {} }
 }
 
 impl Signals {
@@ -602,6 +653,8 @@ impl Signals {
             hangup: signal(SignalKind::hangup())?,
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_policy::{Allowance, Attributes, Changes, Policy};
+use tidegate_policy::{Allowance, Attributes, Changes, Identity, Policy};
 
 /// Everything that was changed by hand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -197,6 +197,22 @@ impl Change {
         fits.map_err(RefusedChange::Wrong)
     }
 
+    /// Whether requests can have the values that it names. A request's secrets, and its longest texts, are known by their
+    /// digests: as they are they would never match, and would stand in files.
+    pub(crate) fn can_match(
+        &self,
+        identity: &Identity,
+        digest: &dyn Fn(&str) -> String,
+    ) -> Result<(), RefusedChange> {
+        let check = |name: &str, value: &str| can_match(name, value, identity, digest);
+        match self {
+            Self::Policy(_) | Self::Rule(_) => Ok(()),
+            Self::Override(new) => new.key.iter().try_for_each(|(name, value)| check(name, value)),
+            Self::Tier(new) => check(&new.attribute, &new.value),
+        }
+        .map_err(RefusedChange::Wrong)
+    }
+
     /// The same, about whom the document knows already, in its spelling: an address can be written in many
     /// ways, and a second entry beside the first could not be taken back.
     pub(crate) fn spelled_as_in(mut self, document: &Document, policy: &Policy) -> Self {
@@ -225,6 +241,30 @@ impl Change {
             Self::Tier(_) => "tier",
         }
     }
+}
+
+/// Addresses, methods and paths may be written in several ways, and are judged elsewhere.
+fn can_match(
+    name: &str,
+    value: &str,
+    identity: &Identity,
+    digest: &dyn Fn(&str) -> String,
+) -> Result<(), String> {
+    if ["ip", "method", "path"].contains(&name) {
+        return Ok(());
+    }
+    let request = Attributes::new().with(name.to_owned(), value.to_owned());
+    let request = request.map_err(|error| error.to_string())?;
+    if request.get(name).is_none() {
+        return Err(format!("`{name}` is empty; no request has an empty value"));
+    }
+    if identity.reveals(&request) {
+        let digest = digest(value);
+        return Err(format!(
+            "requests are known by the digest of `{name}`; write `{digest}` instead"
+        ));
+    }
+    Ok(())
 }
 
 impl Override {

@@ -17,4 +17,4 @@ mod wire;
 
 pub(crate) use commands::Handler;
 pub(crate) use connection::serve;
-pub(crate) use users::Users;
+pub(crate) use users::{Role, Users};

@@ -18,6 +18,7 @@ mod support;
 
 mod changes;
 mod doors;
+mod folder;
 mod keeping;
 mod policies;
 mod secrets;

@@ -1,13 +1,13 @@
 //! What refuses to start, does so with exit code 2 and a line that names what is wrong, and nobody was served.
 
-use crate::support::folder;
+use crate::support::{folder, write_private};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Starts what should not start; should it greet all the same, it is stopped.
-fn serve(folder: &Path, flags: &[&str]) -> Output {
+pub(crate) fn serve(folder: &Path, flags: &[&str]) -> Output {
     let data = folder.join("data");
     let usual = [
         ["--http-listen", "127.0.0.1:0"],
@@ -37,7 +37,7 @@ fn serve(folder: &Path, flags: &[&str]) -> Output {
 }
 
 /// It did not start, and every one of these words is in what it says.
-fn refused(folder: &Path, flags: &[&str], words: &[&str]) {
+pub(crate) fn refused(folder: &Path, flags: &[&str], words: &[&str]) {
     let output = serve(folder, flags);
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{flags:?}: {told}");
@@ -91,7 +91,7 @@ fn settings_that_make_no_sense() {
 fn files_that_cannot_be_read() {
     let folder = folder("files");
     let path = |name: &str, text: &str| {
-        std::fs::write(folder.join(name), text).unwrap();
+        write_private(&folder.join(name), text);
         folder.join(name).to_str().unwrap().to_owned()
     };
     let long = "0123456789abcdef";
@@ -105,8 +105,8 @@ fn files_that_cannot_be_read() {
     let nested = format!("{file}/data");
     for (flags, words) in [
         (&["--policy", "nowhere.yaml"][..], &["policy", "nowhere.yaml", "No such file"][..]),
-        (&["--policy", "/dev/zero"], &["policy", "/dev/zero", "no regular file"]),
-        (&["--policy", "."], &["policy", "no regular file"]),
+        (&["--policy", "/dev/zero"], &["policy", "/dev/zero", "not a regular file"]),
+        (&["--policy", "."], &["policy", "not a regular file"]),
         (&["--policy", &broken], &["broken.yaml:2:11: unknown key `nmae`"]),
         (&["--secret-file", &secret], &["secret_file", "exactly 32 bytes"]),
         (&["--data-dir", &nested], &["data_dir", &nested]),
@@ -137,8 +137,8 @@ fn ports_that_somebody_else_has() {
 #[test]
 fn a_reader_is_no_operator() {
     let folder = folder("tokens");
-    std::fs::write(folder.join("token"), "0123456789abcdef0123456789\n").unwrap();
-    std::fs::write(folder.join("copy"), "0123456789abcdef0123456789").unwrap();
+    write_private(&folder.join("token"), "0123456789abcdef0123456789\n");
+    write_private(&folder.join("copy"), "0123456789abcdef0123456789");
     let flags = ["--admin-operator-token-file", "token", "--admin-reader-token-file", "copy"];
     refused(&folder, &flags, &["admin.reader_token_file", "admin.operator_token_file"]);
 }

@@ -12,10 +12,13 @@ fn explained(words: &[&str]) -> String {
     stdout(&output).to_owned()
 }
 
-/// What becomes of `create-url` for a request to it, with these further words.
+/// What becomes of `create-url` for a request to it, with these words besides or instead.
 fn create_url(words: &str) -> String {
+    let name = |word: &str| word.split('=').next().map(str::to_owned);
+    let given: Vec<_> = words.split_whitespace().map(name).collect();
     let post = ["ip=203.0.113.7", "method=POST", "path=/urls"];
-    let text = explained(&post.into_iter().chain(words.split_whitespace()).collect::<Vec<_>>());
+    let post = post.into_iter().filter(|word| !given.contains(&name(word)));
+    let text = explained(&post.chain(words.split_whitespace()).collect::<Vec<_>>());
     let anonymous = "✓ anonymous   ip=203.0.113.7\n    15/s token_bucket, from rule\n";
     text.strip_suffix(anonymous).unwrap_or_else(|| panic!("{text}")).to_owned()
 }
@@ -164,6 +167,7 @@ rules:
     );
     let secret = scratch.path("secret");
     fs::write(&secret, [7; 32]).unwrap();
+    fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let said = |words: &[&str]| {
         let output =
             tidegate(&[&["explain", &file, "api_key=s3cr3t", "session=t0ps3cr3t"], words].concat());

@@ -210,16 +210,41 @@ fn mistakes_in_a_check_take_nothing() {
     server.is_well();
 }
 
-/// Attributes have every name that options leave to them; options are written in capitals.
+/// Options are words of the command, in either case as everywhere in Redis: `maxwait` was taken for an attribute, and the
+/// caller was refused who could have waited. An attribute of such a name stands behind another one.
 #[test]
-fn an_attribute_may_be_called_like_an_option() {
+fn options_are_written_in_either_case() {
     let policy = "{ version: 1, rules: [{ name: each, key: [receipt], limits: [2/h] }] }";
     let server = Server::with_policy(policy, &[]);
     let mut talk = server.talk();
-    let check = Verdict::ask(&mut talk, "TG.CHECK 1 RECEIPT MAXWAIT 10 receipt r");
-    assert_eq!(check.fields[4], number(1));
-    assert!(check.receipt().len() > 20);
-    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 receipt r").fields[4], number(0));
+    for (options, left) in [("RECEIPT MAXWAIT 10", 1), ("receipt MaxWait 10", 0)] {
+        let words = format!("TG.CHECK 1 {options} method GET receipt r");
+        let check = Verdict::ask(&mut talk, &words);
+        assert_eq!(check.fields[4], number(left));
+        assert!(check.receipt().len() > 20);
+    }
+    let told = talk.ask("TG.CHECK 1 maxwait soon user u");
+    assert_eq!(told, error("ERR MAXWAIT is in milliseconds"));
+}
+
+/// A reset forgets what counts against somebody. It left no trace, and whoever reached the port could do it.
+#[test]
+fn resets_are_for_operators_and_are_audited() {
+    let server = server();
+    let mut talk = server.talk();
+    Verdict::ask(&mut talk, "TG.CHECK 1 user canary");
+    assert_eq!(talk.ask("TG.RESET each user canary"), number(1));
+    let lines = server.admin("GET", "/admin/v1/audit", "", "").json();
+    assert_eq!((&lines[0]["what"], &lines[0]["who"]), (&"reset".into(), &"resp".into()), "{lines}");
+    assert_eq!(lines[0]["details"]["change"]["by"][0], "user");
+    assert!(!lines.to_string().contains("canary"), "{lines}");
+    // Where other machines can connect, and no users are named, nobody resets.
+    let open = Server::with_policy(POLICY, &["--resp-listen", "0.0.0.0:0"]);
+    let mut talk = Talk::to(([127, 0, 0, 1], open.resp.port()).into());
+    assert!(
+        matches!(&talk.ask("TG.RESET each user u"), Said::Error(text) if text.starts_with("NOPERM"))
+    );
+    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[0], number(1));
 }
 
 /// A limit that is named is the same over HTTP and over RESP, and so is what is left of it.

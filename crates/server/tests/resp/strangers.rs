@@ -106,7 +106,7 @@ fn only_operators_reset() {
     let server = Server::with_users(&[]);
     let mut talk = server.talk();
     talk.ask(&format!("AUTH {APP}"));
-    let needs = error("NOPERM this needs the role `operator`");
+    let needs = error("NOPERM TG.RESET needs the role `operator`: see resp.users_file");
     assert_eq!(talk.ask("TG.RESET default ip 203.0.113.7"), needs);
     assert_eq!(talk.ask("tg.reset default ip 203.0.113.7"), needs);
     talk.ask(&format!("AUTH {OPS}"));

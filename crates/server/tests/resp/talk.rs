@@ -148,7 +148,7 @@ impl Server {
     pub(crate) fn with_users(flags: &[&str]) -> Self {
         let folder = crate::support::folder("server");
         let users = folder.join("users");
-        std::fs::write(&users, format!("app client {APP}\nops operator {OPS}\n")).unwrap();
+        crate::support::write_private(&users, format!("app client {APP}\nops operator {OPS}\n"));
         let mut all = vec!["--resp-users-file", users.to_str().unwrap()];
         all.extend(flags);
         Self::start_in(folder.clone(), &all)

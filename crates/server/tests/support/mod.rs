@@ -21,6 +21,7 @@ pub(crate) mod upstream;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,6 +62,12 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     folder
 }
 
+/// Writes a file that only its owner may read, as files with secrets must be.
+pub(crate) fn write_private(path: &Path, content: impl AsRef<[u8]>) {
+    std::fs::write(path, content).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 impl Server {
     /// Starts with this policy, and these flags.
     pub(crate) fn with_policy(policy: &str, flags: &[&str]) -> Self {
@@ -84,8 +91,8 @@ impl Server {
             .arg("serve")
             .args(["--data-dir", folder.join("data").to_str().unwrap()])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
-            .args(["--resp-listen", "127.0.0.1:0"])
-            // Not as a flag, so that a test can name a place itself.
+            // Not as flags, so that a test can name a place itself.
+            .env("TIDEGATE_RESP_LISTEN", "127.0.0.1:0")
             .env("TIDEGATE_GRPC_LISTEN", "127.0.0.1:0")
             .args(flags)
             .stdout(Stdio::piped())

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use tidegate::Secret;
+use tidegate_store::read_private;
 
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +78,7 @@ pub(crate) fn read_or_make(path: &Path, prefix: &str, make: bool) -> io::Result<
         files::replace(path, format!("{token}\n").as_bytes())?;
         return Ok(token);
     }
-    let bytes = files::read_regular(path, 4 * 1024)?;
+    let bytes = read_private(path, 4 * 1024)?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("a token is text"))?;
     let token = text.trim();
     let word = token.bytes().all(|byte| byte.is_ascii_graphic());

@@ -315,7 +315,11 @@ impl<S: Store + 'static> Handler<S> {
         // Names are kept, and what they are named by is not: it may be a secret.
         let names: Vec<&String> = asked.attributes.keys().collect();
         let details = json!({ "rule": asked.rule, "by": names, "states": states });
-        self.rulebook.note(actor, "reset", &details);
+        let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
+            rulebook.note(actor, "reset", &details);
+            Ok(())
+        };
+        self.aside(actor, note).await?;
         Ok(Answer::json(StatusCode::OK, &json!({ "states": states })))
     }
 

@@ -4,10 +4,14 @@ use super::reply::{self, Dialect};
 use super::throttle::{self, Limits, Throttle};
 use super::users::{Role, Users};
 use super::wire::Words;
+use crate::audit::Actor;
 use crate::front::contained;
 use crate::metrics::{Metrics, Refused, Tally};
+use crate::rulebook::Rulebook;
+use serde_json::json;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +24,7 @@ use tokio::time::{Instant, sleep};
 /// Answers commands; one for each worker.
 pub(crate) struct Handler<S> {
     limiter: Limiter<S>,
+    rulebook: Arc<Rulebook<S>>,
     limits: RefCell<Limits>,
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
@@ -32,8 +37,12 @@ pub(crate) struct Handler<S> {
 #[derive(Debug)]
 pub(crate) struct Session {
     number: u64,
+    peer: IpAddr,
     dialect: Dialect,
     pub(crate) role: Option<Role>,
+    /// Whose token it showed.
+    user: Option<String>,
+    /// What the client calls itself.
     name: Vec<u8>,
     /// Wrong tokens so far.
     wrong: u32,
@@ -57,17 +66,22 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_NAME: usize = 128;
 
 impl<S: Store + 'static> Handler<S> {
-    pub(crate) fn new(limiter: Limiter<S>, metrics: Arc<Metrics>, users: Arc<Users>) -> Self {
+    pub(crate) fn new(
+        limiter: Limiter<S>,
+        rulebook: Arc<Rulebook<S>>,
+        metrics: Arc<Metrics>,
+        users: Arc<Users>,
+    ) -> Self {
         let tally = metrics.tally("resp");
         let (limits, sessions) = (RefCell::default(), Cell::new(0));
-        Self { limiter, limits, tally, metrics, users, sessions }
+        Self { limiter, rulebook, limits, tally, metrics, users, sessions }
     }
 
-    pub(crate) fn session(&self) -> Session {
+    pub(crate) fn session(&self, peer: IpAddr) -> Session {
         let number = self.sessions.get().saturating_add(1);
         self.sessions.set(number);
         let (dialect, role) = (Dialect::Two, self.users.unnamed());
-        Session { number, dialect, role, name: Vec::new(), wrong: 0 }
+        Session { number, peer, dialect, role, user: None, name: Vec::new(), wrong: 0 }
     }
 
     // === CL.THROTTLE ===
@@ -145,7 +159,7 @@ impl<S: Store + 'static> Handler<S> {
             (b"RESET", _) => {
                 // Guesses stay counted: whoever starts over has not guessed less.
                 let (number, wrong) = (session.number, session.wrong);
-                *session = Session { number, wrong, ..self.session() };
+                *session = Session { number, wrong, ..self.session(session.peer) };
                 reply::simple(out, "RESET");
             }
             (_, None) => reply::error(out, "NOAUTH Authentication required."),
@@ -165,9 +179,9 @@ impl<S: Store + 'static> Handler<S> {
             (b"TG.CHECK", _) => self.check(rest, Asking::Check, session, out).await,
             (b"TG.PEEK", _) => self.check(rest, Asking::Peek, session, out).await,
             (b"TG.REPORT", _) => self.report(rest, out).await,
-            (b"TG.RESET", Some(Role::Operator)) => self.reset(rest, out).await,
+            (b"TG.RESET", Some(Role::Operator)) => self.reset(rest, session, out).await,
             (b"TG.RESET", Some(Role::Client)) => {
-                reply::error(out, "NOPERM this needs the role `operator`");
+                reply::error(out, "NOPERM TG.RESET needs the role `operator`: see resp.users_file");
             }
             _ => unknown(name, out),
         }
@@ -195,9 +209,10 @@ impl<S: Store + 'static> Handler<S> {
     }
 
     fn login(&self, name: Option<&[u8]>, token: &[u8], session: &mut Session) -> bool {
-        let role = self.users.role(name, token);
-        session.role = role.or(session.role);
-        role.is_some()
+        let Some((user, role)) = self.users.known(name, token) else { return false };
+        session.role = Some(role);
+        session.user = Some(user.to_owned());
+        true
     }
 
     /// Whoever guesses waits longer from guess to guess; nobody else waits with them.
@@ -352,15 +367,35 @@ impl<S: Store + 'static> Handler<S> {
         }
     }
 
-    async fn reset(&self, words: &[&[u8]], out: &mut Vec<u8>) {
+    async fn reset(&self, words: &[&[u8]], session: &Session, out: &mut Vec<u8>) {
         let Some((rule, pairs)) = words.split_first() else { return arity(out, "tg.reset") };
         let attributes = match attributes(pairs) {
             Ok(attributes) => attributes,
             Err(error) => return reply::error(out, &error),
         };
-        match self.limiter.reset(&String::from_utf8_lossy(rule), &attributes).await {
-            Ok(states) => reply::integer(out, i64::try_from(states).unwrap_or(i64::MAX)),
+        let rule = String::from_utf8_lossy(rule);
+        match self.limiter.reset(&rule, &attributes).await {
+            Ok(states) => {
+                // Names are kept, and their values are not: they may be secrets.
+                let names: Vec<String> =
+                    attributes.iter().map(|(name, _)| name.to_owned()).collect();
+                let details = json!({ "rule": rule, "by": names, "states": states });
+                self.note(session, details).await;
+                reply::integer(out, i64::try_from(states).unwrap_or(i64::MAX));
+            }
             Err(error) => reply::error(out, &format!("ERR {error}")),
+        }
+    }
+
+    /// Writes a reset into the audit log, on a thread that may wait for the disk.
+    async fn note(&self, session: &Session, details: serde_json::Value) {
+        let (rulebook, peer) = (Arc::clone(&self.rulebook), session.peer);
+        let who = session.user.clone().unwrap_or_else(|| "resp".to_owned());
+        let noted = tokio::task::spawn_blocking(move || {
+            rulebook.note(Actor { who: &who, peer }, "reset", &details);
+        });
+        if noted.await.is_err() {
+            tracing::error!("writing the audit log met a mistake of ours");
         }
     }
 }
@@ -389,15 +424,16 @@ impl<'b> Asked<'b> {
         let (cost, mut rest) = words.split_first().ok_or_else(usage)?;
         let cost = number(cost).ok_or_else(|| "ERR the cost is a whole number".to_owned())?;
         let (mut max_wait, mut receipt) = (Span::ZERO, false);
-        loop {
-            rest = match rest {
-                [b"MAXWAIT", wait, others @ ..] => {
+        // Words of the command in either case, as Redis has it; an attribute of such a name comes behind another.
+        while let Some((option, others)) = rest.split_first() {
+            rest = match (option.to_ascii_uppercase().as_slice(), others) {
+                (b"MAXWAIT", [wait, others @ ..]) => {
                     let wait =
                         number(wait).ok_or_else(|| "ERR MAXWAIT is in milliseconds".to_owned())?;
                     max_wait = Span::from_millis(wait);
                     others
                 }
-                [b"RECEIPT", others @ ..] => {
+                (b"RECEIPT", others) => {
                     receipt = true;
                     others
                 }

@@ -13,6 +13,7 @@ use crate::metrics::Refused;
 use crate::net::{Drain, Line, Place, Stream, Woken};
 use std::io;
 use std::mem;
+use std::net::IpAddr;
 use tidegate::Store;
 
 /// How far some bytes were answered.
@@ -34,11 +35,12 @@ enum Then {
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Store + 'static>(
     stream: Stream,
+    peer: IpAddr,
     handler: &Handler<S>,
     place: &Place,
     drain: &Drain,
 ) -> io::Result<()> {
-    let mut session = handler.session();
+    let mut session = handler.session(peer);
     let mut line = Line::new(stream, place, drain, unread(&session));
     let mut empty = 0;
     loop {

@@ -6,10 +6,10 @@
 //!   ops     operator  9be027…
 //! ```
 
-use crate::files;
 use std::io;
 use std::path::Path;
 use tidegate::Secret;
+use tidegate_store::read_private;
 
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +23,8 @@ pub(crate) enum Role {
 /// The users of a listener.
 pub(crate) struct Users {
     secret: Secret,
-    /// Empty when everybody may do everything.
+    /// What a client may do without showing a token; nothing where there are users.
+    unnamed: Option<Role>,
     known: Vec<User>,
 }
 
@@ -38,9 +39,9 @@ const MOST: usize = 1_000;
 const SHORTEST_TOKEN: usize = 16;
 
 impl Users {
-    /// Everybody may ask.
-    pub(crate) const fn everybody(secret: Secret) -> Self {
-        Self { secret, known: Vec::new() }
+    /// No users: every client may ask, and may do what this role may.
+    pub(crate) const fn everybody(secret: Secret, role: Role) -> Self {
+        Self { secret, unnamed: Some(role), known: Vec::new() }
     }
 
     /// Those in a file.
@@ -48,8 +49,7 @@ impl Users {
         let wrong = |text: String| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {text}", path.display()))
         };
-        let bytes =
-            files::read_regular(path, 1024 * 1024).map_err(|error| wrong(error.to_string()))?;
+        let bytes = read_private(path, 1024 * 1024).map_err(|error| wrong(error.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|_| wrong("users are text".to_owned()))?;
         let mut known: Vec<User> = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -81,22 +81,22 @@ impl Users {
         if known.is_empty() {
             return Err(wrong("there are no users in it".to_owned()));
         }
-        Ok(Self { secret, known })
+        Ok(Self { secret, unnamed: None, known })
     }
 
-    /// What somebody may do who has said nothing of themselves.
-    pub(crate) fn unnamed(&self) -> Option<Role> {
-        self.known.is_empty().then_some(Role::Operator)
+    /// What a client may do that has shown no token.
+    pub(crate) const fn unnamed(&self) -> Option<Role> {
+        self.unnamed
     }
 
-    /// What somebody may do who says that they are this one; without a name, whoever has that token.
-    pub(crate) fn role(&self, name: Option<&[u8]>, token: &[u8]) -> Option<Role> {
+    /// The user with this name and token, and what they may do; without a name, the user with this token.
+    pub(crate) fn known(&self, name: Option<&[u8]>, token: &[u8]) -> Option<(&str, Role)> {
         let name = name.filter(|name| *name != b"default");
         let mut users = self.known.iter().filter(|user| {
             name.is_none_or(|name| name == user.name.as_bytes())
                 && self.secret.signed(token, &user.token)
         });
-        users.next().map(|user| user.role)
+        users.next().map(|user| (user.name.as_str(), user.role))
     }
 }
 
@@ -110,7 +110,7 @@ mod tests {
             std::process::id(),
             text.len()
         ));
-        std::fs::write(&path, text).unwrap();
+        crate::files::replace(&path, text.as_bytes()).unwrap();
         let users = Users::read(&path, Secret::new([3; 32]));
         std::fs::remove_file(&path).unwrap();
         users
@@ -120,8 +120,9 @@ mod tests {
     fn a_user_is_known_by_name_and_token() {
         let users =
             read("# who\n\napp client 0123456789abcdef\nops operator fedcba9876543210\n").unwrap();
-        let role =
-            |name: Option<&str>, token: &str| users.role(name.map(str::as_bytes), token.as_bytes());
+        let role = |name: Option<&str>, token: &str| {
+            users.known(name.map(str::as_bytes), token.as_bytes()).map(|(_, role)| role)
+        };
         assert_eq!(users.unnamed(), None);
         assert_eq!(role(Some("app"), "0123456789abcdef"), Some(Role::Client));
         assert_eq!(role(None, "fedcba9876543210"), Some(Role::Operator));
@@ -129,7 +130,8 @@ mod tests {
         assert_eq!(role(Some("app"), "fedcba9876543210"), None);
         assert_eq!(role(Some("app"), "0123456789abcde"), None);
         assert_eq!(role(Some("root"), "0123456789abcdef"), None);
-        assert_eq!(Users::everybody(Secret::new([3; 32])).unnamed(), Some(Role::Operator));
+        let everybody = Users::everybody(Secret::new([3; 32]), Role::Client);
+        assert_eq!((everybody.unnamed(), everybody.known(None, b"")), (Some(Role::Client), None));
     }
 
     #[test]

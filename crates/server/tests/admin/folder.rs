@@ -1,0 +1,300 @@
+//! The data directory: one server's own, closed to other users, and honest about what happened to it.
+
+use crate::client::Operator;
+use crate::starting::refused;
+use crate::support::{Server, folder, write_private};
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const POLICY: &str = "
+version: 1
+identity: { trusted: [127.0.0.0/8], session: 'digest:cookie:sid', user: 'header:x-user' }
+tiers: { default: free, known: [free, pro] }
+rules:
+  - { name: sessions, key: [session], limits: [2/h] }
+  - { name: users, key: [user], limits: [3/h] }
+";
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn disable(server: &Server, rule: &str) -> u16 {
+    let switch = json!({ "rule": rule, "enabled": false });
+    Operator::of(server).send("PUT", "/admin/v1/rules", &switch).status
+}
+
+fn kinds(server: &Server) -> Vec<String> {
+    let lines = Operator::of(server).get("/admin/v1/audit").json();
+    let lines = lines.as_array().unwrap().iter();
+    lines.map(|line| line["what"].as_str().unwrap().to_owned()).collect()
+}
+
+fn reasons(server: &Server) -> String {
+    server.get("/ready").json()["reasons"].to_string()
+}
+
+/// Ends a server without a word, and keeps its folder.
+fn killed(mut server: Server) -> std::path::PathBuf {
+    server.signal("KILL");
+    server.wait();
+    let folder = server.folder.clone();
+    std::mem::forget(server);
+    folder
+}
+
+fn started(folder: std::path::PathBuf) -> Server {
+    let policy = folder.join("policy.yaml").to_str().unwrap().to_owned();
+    Server::start_in(folder, &["--policy", &policy])
+}
+
+// === whose it is ===
+
+/// Two servers on one directory overwrote each other's changes and tokens, and both had said that they were kept.
+#[test]
+fn a_second_server_does_not_start() {
+    let server = Server::with_policy(POLICY, &[]);
+    let process = server.pid().to_string();
+    refused(&server.folder, &[], &["data_dir", "data", &process, "data directory of its own"]);
+    // It is free as soon as the first has ended, however it ended.
+    let server = started(killed(server));
+    assert_eq!(disable(&server, "users"), 200);
+}
+
+/// In a directory that others can write to, a token that they had put there was kept, with their permissions.
+#[test]
+fn what_other_users_could_have_touched_is_refused() {
+    let folder = folder("loose");
+    let data = folder.join("data");
+    fs::create_dir(&data).unwrap();
+    for loose in [0o777, 0o770, 0o702] {
+        mode(&data, loose);
+        refused(&folder, &[], &["data_dir", "chmod 700"]);
+    }
+    mode(&data, 0o755);
+    fs::write(data.join("operator-token.new"), "planted").unwrap();
+    mode(&data.join("operator-token.new"), 0o666);
+    let server = Server::start_in(folder, &[]);
+    let token = fs::metadata(server.data("operator-token")).unwrap();
+    assert_eq!(token.permissions().mode() & 0o777, 0o600);
+    let folder = killed(server);
+    for name in ["secret", "operator-token", "reader-token"] {
+        mode(&data.join(name), 0o644);
+        refused(&folder, &[], &[name, "chmod 600"]);
+        mode(&data.join(name), 0o600);
+    }
+    let users = folder.join("users");
+    write_private(&users, "app client 0123456789abcdef\n");
+    mode(&users, 0o640);
+    refused(
+        &folder,
+        &["--resp-users-file", users.to_str().unwrap()],
+        &["resp.users_file", "chmod 600"],
+    );
+}
+
+/// A pipe kept the server from starting, for ever; a directory or a device ended it without naming itself.
+#[test]
+fn what_is_not_a_file_is_named() {
+    for name in ["secret", "audit.log", "control.json", "operator-token", "lock"] {
+        let folder = folder("pipes");
+        let path = folder.join("data").join(name);
+        fs::create_dir(folder.join("data")).unwrap();
+        mode(&folder.join("data"), 0o700);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        refused(&folder, &[], &["not a regular file"]);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        refused(&folder, &[], &["data"]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+// === what happened to it ===
+
+/// The chain told a line that was changed; lines that were missing at the end it did not miss.
+#[test]
+fn a_shortened_log_is_told() {
+    for left in [Some(1), Some(0), None] {
+        let server = Server::with_policy(POLICY, &[]);
+        assert_eq!((disable(&server, "users"), disable(&server, "sessions")), (200, 200));
+        let path = server.data("audit.log");
+        let folder = killed(server);
+        let lines = fs::read_to_string(&path).unwrap();
+        match left {
+            Some(left) => {
+                fs::write(&path, lines.split_inclusive('\n').take(left).collect::<String>())
+                    .unwrap()
+            }
+            None => fs::remove_file(&path).unwrap(),
+        }
+        let server = started(folder);
+        let told = format!("audit.log was shortened: it has {} of 2 lines", left.unwrap_or(0));
+        assert!(reasons(&server).contains(&told), "{}", reasons(&server));
+        assert_eq!(kinds(&server).last().unwrap(), "audit");
+    }
+}
+
+/// A change was in force before its line was written, so a crash could leave it without one.
+#[test]
+fn a_change_that_a_crash_interrupted_is_told() {
+    let server = Server::with_policy(POLICY, &[]);
+    assert_eq!(disable(&server, "users"), 200);
+    let control = server.data("control.json");
+    let before = fs::read(&control).unwrap();
+    assert_eq!(disable(&server, "sessions"), 200);
+    // As if it had ended between the line and the document.
+    let folder = killed(server);
+    fs::write(&control, before).unwrap();
+    let server = started(folder);
+    assert_eq!(kinds(&server), ["rule", "rule", "abandoned"]);
+    assert_eq!(reasons(&server), "[]");
+    assert_eq!(Operator::of(&server).get("/admin/v1/control").json()["version"], 1);
+    assert_eq!(disable(&server, "sessions"), 200);
+}
+
+/// A disk that takes no change is told until it takes one.
+#[test]
+fn a_change_that_cannot_be_written_is_told() {
+    let server = Server::with_policy(POLICY, &[]);
+    let in_the_way = server.data("control.json.new");
+    fs::create_dir(&in_the_way).unwrap();
+    assert_eq!(disable(&server, "users"), 500);
+    assert!(reasons(&server).contains("control.json could not be written"), "{}", reasons(&server));
+    assert_eq!(kinds(&server), ["rule", "abandoned"]);
+    fs::remove_dir(&in_the_way).unwrap();
+    assert_eq!(disable(&server, "users"), 200);
+    assert_eq!(reasons(&server), "[]");
+    // And one that takes no line takes no change either.
+    let log = server.data("audit.log");
+    fs::rename(&log, server.data("elsewhere")).unwrap();
+    fs::create_dir(&log).unwrap();
+    assert_eq!(disable(&server, "sessions"), 500);
+    assert!(reasons(&server).contains("audit.log could not be written"), "{}", reasons(&server));
+    fs::remove_dir(&log).unwrap();
+    fs::rename(server.data("elsewhere"), &log).unwrap();
+    assert_eq!(disable(&server, "sessions"), 200);
+    assert_eq!(reasons(&server), "[]");
+}
+
+/// A policy file that is gone cannot be read at the next start.
+#[test]
+fn a_policy_file_that_is_gone_is_told() {
+    let server = Server::with_policy(POLICY, &[]);
+    let (file, away) = (server.folder.join("policy.yaml"), server.folder.join("away.yaml"));
+    fs::rename(&file, &away).unwrap();
+    server.until("it is missed", |server| reasons(server).contains("policy.yaml"));
+    assert_eq!(server.check_ip("203.0.113.7").status, 200);
+    fs::rename(&away, &file).unwrap();
+    server.until("it is back", |server| reasons(server) == "[]");
+}
+
+// === what is written into it ===
+
+/// The raw cookie was accepted, written into two files, and never matched.
+#[test]
+fn what_could_never_match_is_refused() {
+    let server = Server::with_policy(POLICY, &[]);
+    let mut operator = Operator::of(&server);
+    let mut put = |rule: &str, name: &str, value: &str| {
+        let body = json!({ "rule": rule, "key": { name: value }, "limits": ["7/h"] });
+        let reply = operator.send("PUT", "/admin/v1/overrides", &body);
+        (reply.status, reply.json())
+    };
+    let (status, told) = put("sessions", "session", "canary-session-cookie");
+    assert_eq!(status, 422, "{told}");
+    // It says what to write instead.
+    let digest = told["detail"].as_str().unwrap().split('`').nth(3).unwrap().to_owned();
+    assert_eq!(put("sessions", "session", &digest).0, 200);
+    let long = "x".repeat(5_000);
+    assert_eq!(put("users", "user", &long).0, 422);
+    assert_eq!(put("users", "user", &"x".repeat(9_000)).0, 422);
+    assert_eq!(put("users", "user", "").0, 422);
+    let tier = json!({ "attribute": "session", "value": "canary-session-cookie", "tier": "pro" });
+    assert_eq!(operator.send("PUT", "/admin/v1/tiers", &tier).status, 422);
+    for name in ["control.json", "audit.log"] {
+        let text = fs::read_to_string(server.data(name)).unwrap();
+        assert!(!text.contains("canary") && !text.contains(&long), "{text}");
+        assert!(text.contains(&digest), "{text}");
+    }
+    let cookie = [
+        ("x-forwarded-method", "GET"),
+        ("x-forwarded-uri", "/"),
+        ("cookie", "sid=canary-session-cookie"),
+    ];
+    let passed = (0..9).filter(|_| {
+        crate::support::request(server.http, "GET", "/v1/auth", &cookie, "").status == 200
+    });
+    assert_eq!(passed.count(), 7);
+}
+
+// === around it ===
+
+/// Without a reader of its greeting it ended at once, with exit code 0.
+#[test]
+fn a_greeting_that_cannot_be_written_is_no_reason_to_stop() {
+    let folder = folder("unread");
+    let log = fs::File::create(folder.join("log")).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["serve", "--http-listen", "127.0.0.1:0", "--admin-listen", "off"])
+        .args(["--resp-listen", "off", "--grpc-listen", "off", "--data-dir"])
+        .arg(folder.join("data"))
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let address = loop {
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended");
+        let log = fs::read_to_string(folder.join("log")).unwrap();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        if let Some(line) = lines.into_iter().find(|line| line["message"] == "serving") {
+            break line["http"].as_str().unwrap().parse().unwrap();
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(crate::support::request(address, "GET", "/live", &[], "").status, 200);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A setting that is no text was ignored, and the server went on with another.
+#[test]
+fn a_variable_that_is_no_text_is_refused() {
+    let folder = folder("variables");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("serve")
+        .current_dir(&folder)
+        .env("TIDEGATE_POLICY", OsStr::from_bytes(b"policy-\xff.yaml"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("TIDEGATE_POLICY: its value is not valid UTF-8"), "{told}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+/// Other servers do something at these signals; ours ended, with all that it was doing.
+#[test]
+fn signals_of_other_servers_end_nothing() {
+    let mut server = Server::with_policy(POLICY, &[]);
+    for signal in ["USR1", "USR2"] {
+        server.signal(signal);
+    }
+    server.until("they were heard", |server| {
+        server.log().matches("SIGUSR1 and SIGUSR2").count() >= 2
+    });
+    assert_eq!(server.get("/live").status, 200);
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let mut log = String::new();
+    fs::File::open(server.folder.join("log")).unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("stopped; every request was answered"), "{log}");
+}
