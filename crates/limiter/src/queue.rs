@@ -10,7 +10,7 @@
 //! any of its states: so a newcomer never overtakes, and a ticket waits only for older ones, never in a circle.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_core::StateId;
 use tokio::sync::Notify;
@@ -18,10 +18,11 @@ use tokio::sync::Notify;
 /// The lines of a limiter.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
+    /// Changed through [`Queues::change`] only.
     lines: Mutex<Lines>,
-    /// How many wait; read without the lock, because most of the time nobody does. A reader that misses
-    /// somebody who is just lining up came at the same moment, and either may be first.
-    waiting: AtomicUsize,
+    /// Whether there are lines; read without the lock, because most of the time there are none. A reader that misses
+    /// a request that is just lining up came at the same moment, and either may be first.
+    occupied: AtomicBool,
     next: AtomicU64,
 }
 
@@ -52,7 +53,7 @@ impl Queues {
 
     /// Whether nobody waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) == 0
+        !self.occupied.load(Ordering::Acquire)
     }
 
     /// Lets everybody who is first ask again: somebody was reset, or the policy changed.
@@ -60,6 +61,15 @@ impl Queues {
         if !self.is_empty() {
             self.lock().by_state.values().for_each(call_first);
         }
+    }
+
+    /// Changes the lines and says afterwards whether there are any, so that the two cannot come apart.
+    fn change<T>(&self, change: impl FnOnce(&mut Lines) -> T) -> T {
+        let mut lines = self.lock();
+        let done = change(&mut lines);
+        // Stored while the lines are locked, so the last change has the last word.
+        self.occupied.store(!lines.by_state.is_empty(), Ordering::Release);
+        done
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
@@ -83,20 +93,20 @@ impl Place<'_> {
 
     /// Stands in line at these states, and no longer at others; refused if one of the lines is full.
     pub(crate) fn stand(&mut self, states: &[StateId], most: usize) -> Result<(), Full> {
-        let queues = self.queues;
-        let mut lines = queues.lock();
-        let full =
-            |state: &&StateId| lines.by_state.get(*state).is_some_and(|line| line.len() >= most);
-        if states.iter().filter(|state| !self.standing.contains(state)).any(|state| full(&state)) {
-            return Err(Full);
-        }
-        self.leave(&mut lines);
-        for state in states {
-            lines.by_state.entry(*state).or_default().insert(self.ticket, Arc::clone(&self.called));
-        }
-        self.standing = states.to_vec();
-        queues.waiting.fetch_add(1, Ordering::AcqRel);
-        Ok(())
+        self.queues.change(|lines| {
+            let full =
+                |state: &StateId| lines.by_state.get(state).is_some_and(|line| line.len() >= most);
+            if states.iter().any(|state| !self.standing.contains(state) && full(state)) {
+                return Err(Full);
+            }
+            self.leave(lines);
+            for state in states {
+                let line = lines.by_state.entry(*state).or_default();
+                line.insert(self.ticket, Arc::clone(&self.called));
+            }
+            self.standing = states.to_vec();
+            Ok(())
+        })
     }
 
     /// Called when it may be its turn.
@@ -105,9 +115,6 @@ impl Place<'_> {
     }
 
     fn leave(&mut self, lines: &mut Lines) {
-        if self.standing.is_empty() {
-            return;
-        }
         for state in self.standing.drain(..) {
             let Some(line) = lines.by_state.get_mut(&state) else { continue };
             let was_first = line.first_key_value().is_some_and(|(first, _)| *first == self.ticket);
@@ -119,15 +126,13 @@ impl Place<'_> {
                 lines.by_state.remove(&state);
             }
         }
-        self.queues.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let queues = self.queues;
         if !self.standing.is_empty() {
-            self.leave(&mut queues.lock());
+            self.queues.change(|lines| self.leave(lines));
         }
     }
 }
@@ -160,8 +165,23 @@ mod tests {
         drop(first);
         assert_eq!(second.behind(&[A]), []);
         drop(second);
-        assert!(queues.lock().by_state.is_empty());
-        assert_eq!(queues.waiting.load(Ordering::Relaxed), 0);
+        assert!(queues.lock().by_state.is_empty() && queues.is_empty());
+    }
+
+    /// A place that was told to stand nowhere counted as waiting, and was never counted out again: from then on every
+    /// request of the limiter took the slow way past the queues.
+    #[test]
+    fn standing_nowhere_is_not_waiting() {
+        let queues = Queues::default();
+        let mut place = queues.draw();
+        for states in [&[][..], &[A], &[], &[A, B], &[B]] {
+            place.stand(states, 10).unwrap();
+            assert_eq!(queues.is_empty(), states.is_empty(), "{states:?}");
+        }
+        drop(place);
+        assert!(queues.is_empty());
+        queues.draw().stand(&[], 10).unwrap();
+        assert!(queues.is_empty());
     }
 
     #[test]
