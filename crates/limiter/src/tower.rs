@@ -28,7 +28,7 @@ use tidegate_policy::{AttributeError, Attributes, Request};
 use tidegate_store::{Memory, Store};
 use tower_layer::Layer;
 
-/// Puts a limiter in front of services.
+/// Puts a limiter in front of services. A clone can be changed by itself: what shares its settings keeps them.
 ///
 /// ```
 /// use tidegate::tower::RateLimitLayer;
@@ -49,13 +49,14 @@ pub struct RateLimitLayer<S = Memory> {
 type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 type AttributesOf = dyn Fn(&Parts) -> Result<Attributes<'static>, AttributeError> + Send + Sync;
 
-/// How the layer reads requests and answers them.
+/// How the layer reads requests and answers them. Clones share the functions.
+#[derive(Clone)]
 struct Settings {
-    peer: Box<PeerOf>,
+    peer: Arc<PeerOf>,
     /// Instead of the policy's `identity`.
-    attributes: Option<Box<AttributesOf>>,
-    cost: Box<dyn Fn(&Parts) -> u64 + Send + Sync>,
-    failed: Box<dyn Fn(StatusCode) -> bool + Send + Sync>,
+    attributes: Option<Arc<AttributesOf>>,
+    cost: Arc<dyn Fn(&Parts) -> u64 + Send + Sync>,
+    failed: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
     max_wait: Span,
     limit_options: bool,
     style: HeaderStyle,
@@ -71,10 +72,10 @@ impl<S: Store> RateLimitLayer<S> {
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         let settings = Settings {
-            peer: Box::new(|extensions| extensions.get::<SocketAddr>().map(SocketAddr::ip)),
+            peer: Arc::new(|extensions| extensions.get::<SocketAddr>().map(SocketAddr::ip)),
             attributes: None,
-            cost: Box::new(|_| Cost::ONE.get()),
-            failed: Box::new(is_failure),
+            cost: Arc::new(|_| Cost::ONE.get()),
+            failed: Arc::new(is_failure),
             max_wait: USUAL_WAIT,
             limit_options: false,
             style: HeaderStyle::default(),
@@ -89,7 +90,7 @@ impl<S: Store> RateLimitLayer<S> {
         self,
         peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|settings| settings.peer = Box::new(peer))
+        self.with(|settings| settings.peer = Arc::new(peer))
     }
 
     /// What is known of a request, instead of the policy's `identity`; for services that know their users.
@@ -101,19 +102,19 @@ impl<S: Store> RateLimitLayer<S> {
         + Sync
         + 'static,
     ) -> Self {
-        self.with(|settings| settings.attributes = Some(Box::new(attributes)))
+        self.with(|settings| settings.attributes = Some(Arc::new(attributes)))
     }
 
     /// What a request costs; 1 unless said otherwise.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.cost = Box::new(cost))
+        self.with(|settings| settings.cost = Arc::new(cost))
     }
 
     /// Which answers are failures, for rules that count them; 401, 403, 422 and 5xx unless said otherwise.
     #[must_use]
     pub fn failures(self, failed: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.failed = Box::new(failed))
+        self.with(|settings| settings.failed = Arc::new(failed))
     }
 
     /// How long a request waits for a leaky bucket's turn, when its rule does not say; 10 s.
@@ -134,11 +135,9 @@ impl<S: Store> RateLimitLayer<S> {
         self.with(|settings| settings.style = style)
     }
 
-    /// Settings are only changed before the layer is used, so nobody else holds them.
+    /// Copy on write: layers and services that share the settings keep them as they are.
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        if let Some(settings) = Arc::get_mut(&mut self.settings) {
-            change(settings);
-        }
+        change(Arc::make_mut(&mut self.settings));
         self
     }
 }

@@ -16,6 +16,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use tidegate::http::{HeaderStyle, LegacyReset};
 use tidegate::tower::RateLimitLayer;
 use tidegate::{Attributes, Clock, Limiter, Memory, Policy, Secret, Span, Timestamp, Verdict};
 use tower::ServiceExt;
@@ -208,4 +209,61 @@ async fn requests_without_a_peer_share_a_bucket() {
     let nobody = || Request::builder().uri("/200").body(Body::empty()).unwrap();
     assert_eq!(send(&app, nobody()).await.0, 200);
     assert_eq!(send(&app, nobody()).await.0, 429);
+}
+
+/// A layer was often kept, cloned and adapted for each route. While a clone was alive, every setter was ignored without
+/// a word, because it changed settings only if nothing else held them. Each setter is used here on a clone whose
+/// original is alive and in use, and must change the clone and nothing else.
+#[tokio::test]
+async fn a_setter_on_a_clone_changes_the_clone_and_only_the_clone() {
+    type Setter = fn(RateLimitLayer) -> RateLimitLayer;
+    let peer: Setter = |layer| layer.peer(|_| Some([198, 51, 100, 1].into()));
+    let attributes: Setter = |layer| {
+        layer.attributes(|parts| {
+            Attributes::new().with("ip", parts.headers["x-ip"].to_str().unwrap().to_owned())
+        })
+    };
+    let cost: Setter = |layer| layer.cost(|_| 3);
+    let failures: Setter = |layer| layer.failures(|status| status == 200);
+    let max_wait: Setter = |layer| layer.max_wait(Span::ZERO);
+    let limit_options: Setter = RateLimitLayer::limit_options;
+    let headers: Setter = |layer| {
+        layer.headers(HeaderStyle { legacy: Some(LegacyReset::Delta), ..HeaderStyle::default() })
+    };
+    let plain = "limits: [2/h]";
+    let queue = "limits: [{ rate: 1/s, algorithm: leaky_bucket, queue: 9 }]";
+    for (name, limits, setter, sees) in [
+        ("peer", plain, peer, &[200, 200, 429][..]),
+        ("attributes", plain, attributes, &[200, 200, 429]),
+        ("cost", plain, cost, &[429]),
+        ("failures", "limits: [2/h], count: failures", failures, &[200, 200, 429]),
+        ("max_wait", queue, max_wait, &[200, 429]),
+        ("limit_options", plain, limit_options, &[200, 200, 429]),
+        ("headers", plain, headers, &[200, 200, 429]),
+    ] {
+        let method = if name == "limit_options" { Method::OPTIONS } else { Method::GET };
+        let fields = [("x-ip", "198.51.100.2")];
+        let ask = async |app: &Router, host: usize| {
+            let peer = format!("203.0.113.{host}");
+            send(app, request(&peer, method.clone(), "/200", &fields)).await
+        };
+        let (limiter, _) = limiter(&format!("rules: [{{ name: a, key: [ip], {limits} }}]"));
+        let original = RateLimitLayer::new(limiter);
+        let in_use = app(original.clone());
+        let changed = app(setter(original.clone()));
+        for (at, expected) in sees.iter().enumerate() {
+            // Those that name the client by something else see one client, whichever address it comes from.
+            let host = if matches!(name, "peer" | "attributes") { 10 + at } else { 9 };
+            let (status, headers, _) = ask(&changed, host).await;
+            assert_eq!(status, *expected, "{name}: request {at}");
+            assert_eq!(headers.contains_key("x-ratelimit-limit"), name == "headers", "{name}");
+        }
+        let (status, headers, _) = ask(&in_use, 40).await;
+        assert_eq!(
+            (status.as_u16(), headers.contains_key("x-ratelimit-limit")),
+            (200, false),
+            "{name}"
+        );
+        drop(original);
+    }
 }
