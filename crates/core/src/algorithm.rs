@@ -123,7 +123,7 @@ impl Limit {
     }
 
     fn take_long<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken {
-        written.mend(ask.now);
+        self.mend(written, ask.now);
         let mut judged = self.judge(written, ask);
         let receipt = judged.outcome.passes().then(|| {
             let weight = self.weight(ask.cost, ask.bound).unwrap_or(0);
@@ -144,9 +144,9 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn decide(&self, written: &Written<'_>, ask: &Ask) -> Decision {
-        if written.is_ahead(ask.now) {
+        if self.finds_ahead(written, ask.now) {
             let mut mended = written.clone();
-            mended.mend(ask.now);
+            self.mend(&mut mended, ask.now);
             return self.decide_mended(&mended, ask);
         }
         self.decide_mended(written, ask)
@@ -177,7 +177,7 @@ impl Limit {
     /// assert_eq!(peek.remaining, 0);
     /// ```
     pub fn charge<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Receipt {
-        written.mend(ask.now);
+        self.mend(written, ask.now);
         let weight = self.weight(ask.cost, ask.bound).unwrap_or(u64::MAX);
         let depth = self.deepest().saturating_sub(self.used(written, ask.now));
         self.write(written, ask.now, weight.min(depth))
@@ -200,7 +200,7 @@ impl Written<'_> {
     /// assert_eq!(written.state, State::Empty);
     /// ```
     pub fn give_back(&mut self, now: Timestamp, taken_under: &Limit, receipt: &Receipt) {
-        self.mend(now);
+        self.mend_unasked(now);
         let Receipt { mark, weight } = *receipt;
         let state = &mut self.state;
         match (&self.shape.shape, &taken_under.shape) {
@@ -238,7 +238,7 @@ impl Written<'_> {
     /// assert_eq!(written.state, State::Empty);
     /// ```
     pub fn settle(&mut self, now: Timestamp) {
-        self.mend(now);
+        self.mend_unasked(now);
         let state = &mut self.state;
         match &self.shape.shape {
             Shape::Unlimited | Shape::Blocked => *state = State::Empty,
@@ -272,7 +272,7 @@ impl Written<'_> {
         let state = &mut self.state;
         match &self.shape.shape {
             Shape::Unlimited | Shape::Blocked => {}
-            Shape::FixedWindow(shape) => shape.mend(state, now),
+            Shape::FixedWindow(shape) => shape.mend(shape, state, now),
             Shape::SlidingLog(shape) => shape.mend(state, now),
             Shape::SlidingBuckets(shape) => shape.mend(state, now),
             Shape::SlidingWeighted(shape) => shape.mend(state, now),
@@ -281,12 +281,22 @@ impl Written<'_> {
         }
     }
 
+    /// Mends where no limit asks that would know the windows of now. A calendar that begins after now does not: it was laid
+    /// out by a clock since put back, and no other table would find what it moved to before its first boundary. The state
+    /// stays as it is, for the next take to mend.
+    fn mend_unasked(&mut self, now: Timestamp) {
+        let unknown = matches!(&self.shape.shape, Shape::FixedWindow(shape) if !shape.knows(now));
+        if !unknown {
+            self.mend(now);
+        }
+    }
+
     /// Whether the state lies further ahead of now than a correct clock could have put it.
     fn is_ahead(&self, now: Timestamp) -> bool {
         let state = &self.state;
         match &self.shape.shape {
             Shape::Unlimited | Shape::Blocked => false,
-            Shape::FixedWindow(shape) => shape.is_ahead(state, now),
+            Shape::FixedWindow(shape) => shape.is_ahead(shape, state, now),
             Shape::SlidingLog(shape) => shape.is_ahead(state, now),
             Shape::SlidingBuckets(shape) => shape.is_ahead(state, now),
             Shape::SlidingWeighted(shape) => shape.is_ahead(state, now),
@@ -299,6 +309,40 @@ impl Written<'_> {
 // === one answer for all algorithms ===
 
 impl Limit {
+    /// Mends a state before it is judged by this limit: by the shape it was written under, or, where both count by
+    /// calendars, by the table of this one.
+    pub(crate) fn mend<'l>(&'l self, written: &mut Written<'l>, now: Timestamp) {
+        match self.renews(written) {
+            None => written.mend(now),
+            Some((new, old)) if new.is_ahead(old, &written.state, now) => {
+                new.mend(old, &mut written.state, now);
+                written.shape = self;
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Whether [`mend`](Self::mend) would change a state.
+    fn finds_ahead(&self, written: &Written<'_>, now: Timestamp) -> bool {
+        match self.renews(written) {
+            None => written.is_ahead(now),
+            Some((new, old)) => new.is_ahead(old, &written.state, now),
+        }
+    }
+
+    /// This limit's windows and those of a state, if both are of a calendar and may be of different tables.
+    fn renews<'a>(
+        &'a self,
+        written: &Written<'a>,
+    ) -> Option<(&'a fixed_window::Shape, &'a fixed_window::Shape)> {
+        match (&self.shape, &written.shape.shape) {
+            (Shape::FixedWindow(new), Shape::FixedWindow(old)) if new.shares_calendar(old) => {
+                Some((new, old))
+            }
+            _ => None, // a shape that is never laid out anew
+        }
+    }
+
     fn decide_mended(&self, written: &Written<'_>, ask: &Ask) -> Decision {
         self.describe(written, ask, self.judge(written, ask))
     }

@@ -95,6 +95,11 @@ impl Calendar {
         (start.copied().unwrap_or(Timestamp::EPOCH), self.boundaries.get(next).copied())
     }
 
+    /// Whether `now` does not lie before the whole table.
+    pub(crate) fn begins_by(&self, now: Timestamp) -> bool {
+        self.boundaries.first().is_some_and(|first| *first <= now)
+    }
+
     /// The number by which the window that holds `now` is known: its start in minutes.
     pub(crate) fn id(&self, now: Timestamp) -> u64 {
         self.window(now).0.as_nanos() / NANOS_PER_MINUTE

@@ -336,7 +336,7 @@ impl<'l> Plan<'l> {
             let outcome = if judged.passes() { judged.outcome } else { after.outcome };
             return (Decision { outcome, over: judged.over, ..after }, Some(receipt));
         }
-        written.mend(ask.now);
+        take.limit.mend(written, ask.now);
         (judged, None)
     }
 

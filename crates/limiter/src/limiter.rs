@@ -30,7 +30,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use tidegate_core::{Need, Span};
+use tidegate_core::{Need, Span, Timestamp};
 use tidegate_policy::{Attributes, Policy, Rule};
 use tidegate_store::{Clock, Memory, Secret, Store};
 
@@ -39,7 +39,7 @@ const SETTLE_WITHIN: Span = Span::from_secs(60);
 /// What a refusal without an answer of the store tells the client.
 const STORE_RETRY: Span = Span::from_secs(1);
 
-/// A policy and a store: what requests are asked of. Clones are the same limiter.
+/// A policy and a store: what requests are asked of. Clones are handles of the same limiter.
 ///
 /// ```
 /// use tidegate::{Attributes, Check, Limiter, Policy};
@@ -55,6 +55,8 @@ const STORE_RETRY: Span = Span::from_secs(1);
 #[derive(Debug)]
 pub struct Limiter<S = Memory> {
     pub(crate) inner: Arc<Inner<S>>,
+    /// How long a receipt that this handle gives out can be settled.
+    settle_within: Span,
 }
 
 #[derive(Debug)]
@@ -76,13 +78,22 @@ pub(crate) struct Inner<S> {
     pub(crate) queues: Queues,
     /// Drawn at random: tells our receipts from those of other nodes.
     node: u64,
-    /// How long a receipt can be settled.
-    settle_within: Span,
     /// How many receipts were given out.
     receipts: AtomicU64,
     unmatched: AtomicU64,
     unknown_tiers: AtomicU64,
     store_errors: AtomicU64,
+}
+
+impl<S: Store> Inner<S> {
+    fn wall_clock(&self) -> Timestamp {
+        wall_clock(&self.store, &self.clock)
+    }
+}
+
+/// The time for which calendars are laid out: that of the store, where it has its own, because it looks for windows.
+fn wall_clock(store: &impl Store, clock: &Clock) -> Timestamp {
+    store.wall_clock().unwrap_or_else(|| clock.now().calendar)
 }
 
 // === impl Limiter ===
@@ -113,7 +124,7 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
 
 impl<S> Clone for Limiter<S> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner) }
+        Self { inner: Arc::clone(&self.inner), settle_within: self.settle_within }
     }
 }
 
@@ -134,7 +145,7 @@ impl<S: Store> Limiter<S> {
         secret: Secret,
         clock: Clock,
     ) -> Result<Self, LimiterError> {
-        let live = Live::first(policy, clock.now().calendar);
+        let live = Live::first(policy, wall_clock(&store, &clock));
         live.supported_by(&store)?;
         let node = getrandom::u64().map_err(std::io::Error::other)?.max(1);
         let inner = Inner {
@@ -148,17 +159,16 @@ impl<S: Store> Limiter<S> {
             signals: ArcSwap::default(),
             queues: Queues::default(),
             node,
-            settle_within: SETTLE_WITHIN,
             receipts: AtomicU64::new(0),
             unmatched: AtomicU64::new(0),
             unknown_tiers: AtomicU64::new(0),
             store_errors: AtomicU64::new(0),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(inner), settle_within: SETTLE_WITHIN })
     }
 
-    /// The same with another time in which receipts can be settled; it is a minute unless said otherwise.
-    /// For a fresh limiter: clones share what they were made with.
+    /// The same limiter, giving out receipts that can be settled for this long; it is a minute unless said otherwise.
+    /// Clones that were made before keep their own time.
     ///
     /// ```
     /// # use tidegate::{Limiter, Policy, Span};
@@ -168,11 +178,8 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn settling_within(mut self, span: Span) -> Self {
-        if let Some(inner) = Arc::get_mut(&mut self.inner) {
-            inner.settle_within = span;
-        }
-        self
+    pub fn settling_within(self, span: Span) -> Self {
+        Self { settle_within: span, ..self }
     }
 
     /// Whether a request may pass. What may, is counted.
@@ -212,8 +219,8 @@ impl<S: Store> Limiter<S> {
     /// What the limiter works by, with calendars that are fresh enough.
     pub(crate) fn live(&self) -> Lent {
         let live = self.inner.live.load();
-        match live.renewal {
-            Some(renewal) if self.inner.clock.now().calendar >= renewal => self.renew(),
+        match &live.laid_out_for {
+            Some(times) if !times.contains(&self.inner.wall_clock()) => self.renew(),
             Some(_) | None => live,
         }
     }

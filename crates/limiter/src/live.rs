@@ -5,6 +5,7 @@
 
 use crate::error::LimiterError;
 use crate::stats::RuleCounters;
+use std::ops::Range;
 use std::sync::Arc;
 use tidegate_core::{Span, Timestamp};
 use tidegate_policy::{Allowance, Changes, Expression, Mode, Policy};
@@ -15,6 +16,8 @@ pub(crate) type Lent = arc_swap::Guard<Arc<Live>>;
 
 /// Calendars reach two years ahead, so a day is soon enough.
 const RENEWED_EVERY: Span = Span::from_secs(86_400);
+/// Calendars begin with the period before the running one, so a clock that is put back by an hour is still inside of them.
+const RENEWED_BEFORE: Span = Span::from_secs(3_600);
 
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -23,16 +26,16 @@ pub(crate) struct Live {
     pub(crate) changes: Changes,
     /// One for each rule of the policy.
     pub(crate) counters: Vec<Arc<RuleCounters>>,
-    /// When its calendars are to be laid out again.
-    pub(crate) renewal: Option<Timestamp>,
+    /// While the wall clock is in here, its calendars are good; before and after, they are to be laid out again. `None`
+    /// without calendars.
+    pub(crate) laid_out_for: Option<Range<Timestamp>>,
 }
 
 impl Live {
     pub(crate) fn first(policy: Policy, now: Timestamp) -> Self {
         let counters = policy.rules().iter().map(|_| Arc::default()).collect();
-        let live =
-            Self { version: 1, policy, changes: Changes::default(), counters, renewal: None };
-        live.renewed(now)
+        let changes = Changes::default();
+        Self { version: 1, policy, changes, counters, laid_out_for: None }.renewed(now)
     }
 
     /// The next version, by another policy. Counts go on under the rules' names.
@@ -44,14 +47,14 @@ impl Live {
         let counters = counters.collect();
         let version = self.version.saturating_add(1);
         let changes = self.changes.clone();
-        Self { version, policy, changes, counters, renewal: None }.renewed(now)
+        Self { version, policy, changes, counters, laid_out_for: None }.renewed(now)
     }
 
     /// The next version, with other changes.
     pub(crate) fn with_changes(&self, changes: Changes, now: Timestamp) -> Self {
         let version = self.version.saturating_add(1);
         let (policy, counters) = (self.policy.clone(), self.counters.clone());
-        Self { version, policy, changes, counters, renewal: self.renewal }.renewed(now)
+        Self { version, policy, changes, counters, laid_out_for: None }.renewed(now)
     }
 
     /// The same version, with these changes instead.
@@ -61,10 +64,11 @@ impl Live {
 
     /// The same, with calendars as of now.
     pub(crate) fn renewed(mut self, now: Timestamp) -> Self {
-        self.changes.renew(now);
-        if self.policy.has_calendars() {
+        let calendars = self.policy.has_calendars() || self.changes.has_calendars();
+        self.laid_out_for = calendars.then(|| around(now));
+        if calendars {
+            self.changes.renew(now);
             self.policy = self.policy.renewed(now);
-            self.renewal = now.after(RENEWED_EVERY);
         }
         self
     }
@@ -90,4 +94,10 @@ impl Live {
             Mode::Hard | Mode::Soft(_) => None,
         })
     }
+}
+
+/// When calendars that were laid out at this instant are good.
+fn around(now: Timestamp) -> Range<Timestamp> {
+    let from = now.as_nanos().saturating_sub(RENEWED_BEFORE.as_nanos());
+    Timestamp::from_nanos(from)..now.after(RENEWED_EVERY).unwrap_or(Timestamp::END)
 }

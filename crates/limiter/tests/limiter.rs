@@ -365,6 +365,21 @@ fn secrets_are_not_shown() {
     assert!(limiter.check_now(&Check::new(&secret)).unwrap().allowed());
 }
 
+/// The time in which receipts can be settled was ignored when the limiter had been cloned before.
+#[test]
+fn a_clone_can_have_its_own_time_for_receipts() {
+    let (limiter, clock) = limiter("  - { name: a, key: [], limits: [9/h] }");
+    let patient = limiter.clone().settling_within(Span::from_secs(600));
+    let nobody = Attributes::new();
+    let receipts = [&limiter, &patient].map(|limiter| {
+        let verdict = limiter.check_now(&Check::new(&nobody).with_receipt()).unwrap();
+        verdict.receipt().unwrap().clone()
+    });
+    clock.set(NOW.after(Span::from_secs(300)).unwrap());
+    let settled = receipts.map(|receipt| limiter.report_now(&receipt, Report::Cancelled).unwrap());
+    assert_eq!(settled, [Settled::Late, Settled::Done]);
+}
+
 /// A cost that turns out larger is owed; one that turns out smaller is given back; each receipt once.
 #[test]
 fn true_costs_are_settled_once() {

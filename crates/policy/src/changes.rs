@@ -189,6 +189,13 @@ impl Changes {
         self.rules.values_mut().for_each(|change| change.overrides.renew(now));
     }
 
+    /// Whether some override counts by a calendar, which must be renewed.
+    #[must_use]
+    pub fn has_calendars(&self) -> bool {
+        let mut overrides = self.rules.values().flat_map(|change| change.overrides.allowances());
+        overrides.any(Allowance::has_calendar)
+    }
+
     /// Every allowance that was given by hand under a rule.
     pub fn allowances_of(&self, rule: &Rule) -> impl Iterator<Item = &Allowance> {
         self.of(rule).into_iter().flat_map(|change| change.overrides.allowances())

@@ -7,6 +7,9 @@ mod support;
 use std::process::{Command, Stdio};
 use support::redis::Redis;
 use support::{Reply, Server, folder};
+use tidegate::{Attributes, Check, Clock, DecidedBy, Limiter, Policy, Secret, Span};
+use tidegate_core::Now;
+use tidegate_store::RedisSettings;
 
 const LIMITED: &str =
     "{ name: per-client, key: [ip], limits: [{ rate: 10/h, algorithm: fixed_window }] }";
@@ -360,6 +363,38 @@ fn a_store_may_speak_tls_and_know_its_users() {
     let stranger = redis.server_at(&url, LIMITED, &ASKED);
     assert_eq!(by(&stranger.check_ip("203.0.113.7")), "fallback");
     stranger.until("it says why", |server| server.get("/ready").body.contains("certificate"));
+}
+
+/// Redis says what time it is, so a node whose own clock is 400 days ahead must lay out its calendars for the time of Redis.
+/// Once it laid them out for its own: everything before them was one window, and refusals lasted for a year.
+#[tokio::test]
+async fn a_node_whose_clock_is_wrong_has_the_calendar_of_the_store() {
+    let redis = Redis::started();
+    redis.tell(&["CONFIG", "SET", "maxmemory", "0"]); // as soon as it is there
+    let patient = Span::from_secs(10);
+    let reached = RedisSettings { timeout: patient, ..RedisSettings::new(&redis.url()) };
+    let secret = Secret::new([7; 32]);
+    let store = tidegate_store::Redis::open(&reached, &secret).await.unwrap();
+    let right = Clock::system();
+    let wrong = Clock::borrowed(move || {
+        let Now { steady, calendar } = right.now();
+        Now { steady, calendar: calendar.after(Span::from_secs(400 * 86_400)).unwrap() }
+    });
+    let rule = "{ name: plan, key: [ip], on_store_error: deny, limits: [3/calendar-month] }";
+    let policy = Policy::parse(format!("{{ version: 1, rules: [{rule}] }}")).unwrap();
+    let limiter = Limiter::new(policy, store, secret, wrong).unwrap();
+    let client = Attributes::new().with("ip", "203.0.113.7").unwrap();
+    for asked in 0.. {
+        let verdict = limiter.check(&Check::new(&client)).await.unwrap();
+        assert_ne!(verdict.decided_by, DecidedBy::Fallback);
+        if !verdict.allowed() {
+            let wait = verdict.retry_after().unwrap();
+            assert!(wait <= Span::from_secs(31 * 86_400), "wait {wait}");
+            break;
+        }
+        // Three in this month, and three in the next if it begins right now.
+        assert!(asked < 6);
+    }
 }
 
 /// What the store's user must be allowed to do.

@@ -448,6 +448,13 @@ impl Store for Redis {
         self.fleet.complaint()
     }
 
+    fn wall_clock(&self) -> Option<Timestamp> {
+        if let Some(micros) = self.test_time() {
+            return Some(Timestamp::from_nanos(micros.saturating_mul(1_000)));
+        }
+        self.fleet.time_at(0, self.fleet.now()).map(|(theirs, _)| theirs)
+    }
+
     fn nodes(&self) -> u32 {
         self.nodes.count()
     }

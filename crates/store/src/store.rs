@@ -96,6 +96,12 @@ pub trait Store: Send + Sync {
         std::future::ready(Ok(false))
     }
 
+    /// The wall clock by which this store finds the windows of calendars, as far as it is known; `None` where that is
+    /// the clock of whoever asks.
+    fn wall_clock(&self) -> Option<Timestamp> {
+        None
+    }
+
     /// How many nodes count in it, this one included: for stores that several share.
     fn nodes(&self) -> u32 {
         1
@@ -170,6 +176,10 @@ impl<S: Store> Store for Arc<S> {
         text: &[u8],
     ) -> Result<bool, StoreError> {
         S::replace_document(self, versions, text).await
+    }
+
+    fn wall_clock(&self) -> Option<Timestamp> {
+        S::wall_clock(self)
     }
 
     fn nodes(&self) -> u32 {

@@ -17,9 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::server::{ENGINES, Server};
 use support::{concurrency, hammer, timelines, twin};
-use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
+use tidegate_core::{Algorithm, Calendar, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::conformance;
-use tidegate_store::{Clock, Name, Redis, RedisSettings, Secret, Store, StoreError};
+use tidegate_store::{
+    Clock, Name, Part, ReceiptId, Redis, RedisSettings, Secret, Settled, Settlement, Store,
+    StoreError,
+};
 
 #[tokio::test]
 async fn redis_and_valkey_keep_the_contract() {
@@ -37,6 +40,40 @@ async fn redis_and_valkey_agree_with_every_timeline_they_support() {
         let server = Server::start(engine);
         let played = timelines::play_all(async || server.rig().await, 1_000).await;
         assert!(played >= 200, "{engine}: only {played} timelines");
+    }
+}
+
+/// A clock was 40 days ahead and was corrected. A receipt of that time knows its own window only, which lies ahead. Giving
+/// it back moved the count to before the receipt's calendar, where no policy's calendar found it again: it was forgotten.
+#[tokio::test]
+async fn a_receipt_of_a_clock_since_put_back_forgets_nothing() {
+    let day = |day: u64| Timestamp::from_nanos(day * 86_400_000_000_000);
+    let limit = |days: std::ops::Range<u64>| {
+        Limit::new(3, Calendar::new(days.map(day)).unwrap(), Algorithm::FIXED_WINDOW).unwrap()
+    };
+    // Laid out while the clock was ahead, as a receipt writes it, and after the clock was corrected.
+    let (wrong, receipts, right) =
+        (limit(20_039..20_100), limit(20_040..20_042), limit(19_999..20_100));
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let rig = server.rig().await;
+        let take = async |limit| {
+            let plan =
+                Plan::new(vec![Take::new(StateId(1), limit, Cost::ONE)], Span::ZERO).unwrap();
+            rig.store.take(&[plan]).await.pop().unwrap().unwrap().done
+        };
+        (rig.set_time)(&rig.store, day(20_040));
+        let taken = [take(&wrong).await, take(&wrong).await, take(&wrong).await];
+        (rig.set_time)(&rig.store, day(20_000));
+        let receipt = taken[0].receipts[0].unwrap();
+        let part = Part { state: StateId(1), limit: &receipts, receipt };
+        let (id, until) = (ReceiptId(1), Timestamp::END);
+        let settlement = Settlement { id, until, parts: &[part] };
+        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
+        let passed = [take(&right).await.passes, take(&right).await.passes];
+        assert_eq!(passed, [true, false], "{engine}");
+        let refused = take(&right).await.decisions[0];
+        assert_eq!(refused.reset, Some(Span::from_secs(86_400)), "{engine}");
     }
 }
 

@@ -40,7 +40,7 @@
 //! ## Step
 //! Take: open the window of now unless the remembered one still runs, then add. Give back: subtract,
 //! while that window runs. A remembered window that lies ahead of now by more than the tolerance was
-//! written by a clock since put back; its count moves to the window of now.
+//! written by a clock since put back; its count moves to the window of now. (Of two tables of a calendar, the one that asks says which.)
 //!
 //! ## What it does not promise
 //! Not `L` in *any* span of length `W`: twice that fits around a boundary, as in the picture. When
@@ -171,15 +171,32 @@ impl Shape {
         }
     }
 
-    pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
-        self.read(self, state, now).is_some_and(|(number, _)| {
-            let start = self.windows.start(number).unwrap_or(Timestamp::END);
-            start.since(now) > self.windows.tolerance()
+    /// Whether a state that `other` wrote lies ahead of now.
+    pub(crate) fn is_ahead(&self, other: &Self, state: &State, now: Timestamp) -> bool {
+        let windows = self.windows_of(other);
+        self.read(other, state, now).is_some_and(|(number, _)| {
+            let start = windows.start(number).unwrap_or(Timestamp::END);
+            start.since(now) > windows.tolerance()
         })
     }
 
-    pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
-        self.put(state, self.windows.opened_by(now), self.packed.count(state.word()));
+    /// The count of a state that `other` wrote, in the window of now.
+    pub(crate) fn mend(&self, other: &Self, state: &mut State, now: Timestamp) {
+        self.put(state, self.windows.opened_by(now), other.packed.count(state.word()));
+    }
+
+    /// Whether this shape knows in which window an instant lies; a calendar that begins after it does not.
+    pub(crate) fn knows(&self, now: Timestamp) -> bool {
+        match &self.windows {
+            Windows::Epoch(_) | Windows::First { .. } => true,
+            Windows::Calendar(calendar) => calendar.begins_by(now),
+        }
+    }
+
+    /// Whether both count by calendars. Such a state is mended by the table that asks, because the table it was written under
+    /// may be of the same wrong time.
+    pub(crate) fn shares_calendar(&self, other: &Self) -> bool {
+        matches!((&self.windows, &other.windows), (Windows::Calendar(_), Windows::Calendar(_)))
     }
 
     pub(crate) fn remembered(&self, word: u64, now: Timestamp) -> Option<Remembered> {

@@ -367,7 +367,7 @@ impl<S: Store> Limiter<S> {
         let node = if decided.shares.is_some() { self.inner.node } else { 0 };
         Some(Receipt {
             id: ReceiptId(self.next_receipt()),
-            until: decided.at.after(self.inner.settle_within)?,
+            until: decided.at.after(self.settle_within)?,
             node,
             cost: check.cost,
             parts: parts.collect(),

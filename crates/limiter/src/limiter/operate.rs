@@ -34,7 +34,7 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reload(&self, policy: Policy) -> Result<u64, LimiterError> {
-        let now = self.inner.clock.now().calendar;
+        let now = self.inner.wall_clock();
         self.replace(|live| Ok(live.with_policy(policy, now)))
     }
 
@@ -50,7 +50,7 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn install(&self, policy: Policy, changes: Changes) -> Result<u64, LimiterError> {
-        let now = self.inner.clock.now().calendar;
+        let now = self.inner.wall_clock();
         self.replace(|live| Ok(live.with_policy(policy, now).changed_to(changes, now)))
     }
 
@@ -71,7 +71,7 @@ impl<S: Store> Limiter<S> {
         &self,
         change: impl FnOnce(&mut Changes, &Policy) -> Result<(), ChangeError>,
     ) -> Result<u64, LimiterError> {
-        let now = self.inner.clock.now().calendar;
+        let now = self.inner.wall_clock();
         self.replace(|live| {
             let mut changes = live.changes.clone();
             change(&mut changes, &live.policy)?;
@@ -199,7 +199,7 @@ impl<S: Store> Limiter<S> {
     }
 
     pub(crate) fn renew(&self) -> Lent {
-        let now = self.inner.clock.now().calendar;
+        let now = self.inner.wall_clock();
         // Nobody changed anything, so the version stays: only the calendars are longer.
         let renewed = self.replace(|live| {
             let renewed = live.with_changes(live.changes.clone(), now);

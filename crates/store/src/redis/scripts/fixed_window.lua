@@ -53,7 +53,12 @@ local function running(self, state)
   return state.number >= opened(self)
 end
 
+-- A receipt whose calendar begins after now was given out by a clock since put back. Where it would move the count to, no
+-- other table would find it, so what is given back leaves the state where it is.
 function fixed_window.mend(self, state)
+  if ARGV[1] == 'give_back' and self.kind == 2 and self.start == 0 then
+    return
+  end
   local tolerance = TOLERANCE + (self.kind == 1 and self.step or 0)
   if running(self, state) and starts(self, state.number) - now > tolerance then
     return { number = opened(self), count = state.count }
