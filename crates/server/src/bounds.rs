@@ -6,6 +6,15 @@
 /// Connections that wait to be let in. When all clients come back at once, whoever finds no place to wait is
 /// left alone by the system for a second and more; it takes as many as it is set to, at most these.
 pub(crate) const WAITING: u32 = 4_096;
+/// Files that are open besides connections: the standard streams, the listeners, the log, and those that are read or written
+/// for a moment, such as policies, certificates, the audit log.
+pub(crate) const FILES: usize = 32;
+/// Files of a thread with a runtime: its poller, its waker, its signals, and one to spare.
+pub(crate) const FILES_PER_WORKER: usize = 4;
+/// Connections to a shared store: one for each of its servers, and as many again while they are renewed.
+pub(crate) const FILES_OF_STORE: usize = 64;
+/// Of the connections of a listener, the part that a trusted proxy cannot have: one in so many.
+pub(crate) const LEFT_BY_PROXIES: usize = 8;
 /// A request line; the longest URL that browsers and proxies agree on.
 pub(crate) const REQUEST_LINE: usize = 8 * 1024;
 /// The bytes of empty lines before a request: two lines.

@@ -55,6 +55,11 @@ impl Health {
         Answer::json(status, &json!({ "status": word, "reasons": reasons }))
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_degraded(&self) -> bool {
+        !self.lock().reasons.is_empty()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,6 +10,7 @@
 //! workers leaves one of them idle.
 
 mod door;
+mod files;
 mod guard;
 mod http1;
 mod http2;
@@ -18,7 +19,8 @@ mod line;
 mod stream;
 mod worker;
 
-pub(crate) use door::{Caps, Door};
+pub(crate) use door::{Caps, Door, Trusts};
+pub(crate) use files::{Division, Files, kept, raise_limit};
 pub(crate) use http1::Most;
 pub(crate) use http2::{Untaken, Work, read_over};
 pub(crate) use line::{Line, Woken};

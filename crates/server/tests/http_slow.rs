@@ -188,9 +188,12 @@ fn five_hundred_slow_ones_hold_nobody_up() {
 
 // === room ===
 
+/// The usual policy trusts loopback, and trusted peers have a cap of their own.
+const TRUSTS_NOBODY: &str = "{ version: 1, rules: [{ name: a, key: [ip], limits: [15/s] }] }";
+
 #[test]
 fn one_source_has_so_many_connections_and_no_more() {
-    let server = Server::start(&["--http-connections-per-source", "5"]);
+    let server = Server::with_policy(TRUSTS_NOBODY, &["--http-connections-per-source", "5"]);
     let mut inside: Vec<Wire> = (0..5)
         .map(|_| {
             let mut wire = Wire::to(server.http);
@@ -225,6 +228,35 @@ fn one_source_has_so_many_connections_and_no_more() {
     }
 }
 
+/// A proxy is one source and many clients. Whether a peer is one says the policy that is in force when it connects.
+#[test]
+fn a_trusted_proxy_has_all_but_an_eighth_of_the_connections() {
+    let policy = |trusted: &str| {
+        format!(
+            "{{ version: 1, identity: {{ trusted: [{trusted}] }}, rules: [{{ name: a, key: [ip], limits: [15/s] }}] }}"
+        )
+    };
+    let caps = ["--http-connections", "40", "--http-connections-per-source", "5"];
+    let server = Server::with_policy(&policy("127.0.0.1/32"), &caps);
+    let enter = || {
+        let mut wire = Wire::to(server.http);
+        wire.send(LIVE);
+        wire.answer().map(|reply| assert_eq!(reply.status, 200)).map(|()| wire)
+    };
+    let inside: Vec<Wire> = (0..40).map_while(|_| enter()).collect();
+    assert_eq!(inside.len(), 35);
+    drop(inside);
+    let old = server.metric("tidegate_policy_version{}");
+    std::fs::write(server.folder.join("policy.yaml"), policy("192.0.2.0/24")).unwrap();
+    server
+        .until("the policy is in force", |server| server.metric("tidegate_policy_version{}") > old);
+    server.until("there is room for as many as anybody has", |_| {
+        let inside: Vec<Wire> = (0..40).map_while(|_| enter()).collect();
+        assert!(inside.len() <= 5);
+        inside.len() == 5
+    });
+}
+
 #[test]
 fn all_together_have_so_many_connections_and_no_more() {
     let server = Server::start(&["--http-connections", "3"]);
@@ -239,7 +271,7 @@ fn all_together_have_so_many_connections_and_no_more() {
 /// Whoever is turned away at the door makes the server neither write nor remember.
 #[test]
 fn a_thousand_who_find_no_room_fill_no_log() {
-    let server = Server::start(&["--http-connections-per-source", "1"]);
+    let server = Server::with_policy(TRUSTS_NOBODY, &["--http-connections-per-source", "1"]);
     let mut inside = Wire::to(server.http);
     inside.send(LIVE);
     assert_eq!(inside.answer().unwrap().status, 200);

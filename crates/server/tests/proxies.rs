@@ -344,6 +344,33 @@ fn nobody_waits_long_for_a_tidegate_that_does_not_answer(proxy: Proxy) {
     }
 }
 
+/// `connections-per-source` once counted a proxy as one client. Of 1,200 requests that one client sent together, Caddy asked
+/// about each on a connection of its own; 200 of them were refused, and Caddy, which takes that for a server that is down,
+/// let everything pass: those requests, and those of everybody else for five seconds.
+#[test]
+fn one_client_with_many_connections_does_not_switch_the_limit_off() {
+    const TOGETHER: usize = 1_200;
+    raise_file_limit(); // a client, the wire and Caddy: four files for each connection, three of them ours
+    let site = Site::start_patient(Proxy::Caddy, WhenDown::Open, |tidegate| {
+        proxy::gathered(tidegate, TOGETHER)
+    });
+    let client = site.client(2);
+    let login = "GET /login HTTP/1.1\r\nhost: site.example\r\nconnection: close\r\n\r\n";
+    let replies = client.send_together(login, TOGETHER);
+    let with = |status: u16| replies.iter().filter(|reply| reply.status == status).count();
+    assert_eq!((with(200), with(429)), (5, TOGETHER - 5));
+    assert_eq!(site.upstream.saw(), ["GET /login"; 5]);
+    assert_eq!(client.get("/login").status, 429);
+    used_up(&site, &site.client(3));
+}
+
+/// As far as the system lets this process go.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+}
+
 // === what the page says besides ===
 
 #[test]

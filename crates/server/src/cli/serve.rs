@@ -3,7 +3,10 @@
 use crate::front::{Front, Web, admin, grpc, http, resp};
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
-use crate::net::{Door, Drain, Fronts, Place, Versions, Workers, serve};
+use crate::net::{
+    Caps, Division, Door, Drain, Files, Fronts, Place, Trusts, Versions, Workers, kept,
+    raise_limit, serve,
+};
 use crate::rule_files::{RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
 use crate::settings::{self, Flags, Listen, RedisOptions, Settings, StoreUrl};
@@ -136,7 +139,6 @@ fn refused(error: &dyn Error) -> io::Result<ExitCode> {
 async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> {
     let clock = Clock::system();
     let bounded = log::start(settings.log, &clock);
-    raise_file_limit();
     let data_dir = named("data_dir", &settings.data_dir);
     files::private_folder(&settings.data_dir).map_err(&data_dir)?;
     // Held until the server ends.
@@ -315,17 +317,38 @@ impl<S: Store + 'static> Shared<S> {
 
     async fn open(&self) -> Result<Doors, Failure> {
         let Settings { http, grpc, resp, admin, .. } = &self.settings;
-        let open = async |listen: &Listen, name: &str| -> Result<Option<Door>, Failure> {
-            let Some(address) = listen.address else { return Ok(None) };
-            let door = Door::open(address, listen.caps, Arc::clone(&self.metrics)).await;
-            Ok(Some(door.map_err(|error| format!("{name}: {address}: {error}"))?))
-        };
+        let mut files = self.files(&[http, grpc, resp, admin]).into_iter();
+        let mut open =
+            async |listen: &Listen, name: &str, trusts: Trusts| -> Result<Option<Door>, Failure> {
+                let Some(address) = listen.address else { return Ok(None) };
+                let Some(files) = files.next() else { return Ok(None) };
+                let told = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+                let door = Door::open(address, (listen.caps, files), trusts, told).await;
+                Ok(Some(door.map_err(|error| format!("{name}: {address}: {error}"))?))
+            };
         Ok(Doors {
-            http: open(http, "http.listen").await?,
-            grpc: open(grpc, "grpc.listen").await?,
-            resp: open(resp, "resp.listen").await?,
-            admin: open(admin, "admin.listen").await?,
+            http: open(http, "http.listen", self.trusts()).await?,
+            grpc: open(grpc, "grpc.listen", self.trusts()).await?,
+            // Proxies ask over HTTP and gRPC.
+            resp: open(resp, "resp.listen", Box::new(|_| false)).await?,
+            admin: open(admin, "admin.listen", Box::new(|_| false)).await?,
         })
+    }
+
+    /// Whether a peer is a proxy that the policy trusts, by the policy that is in force when it connects.
+    fn trusts(&self) -> Trusts {
+        let limiter = self.limiter.clone();
+        Box::new(move |peer| limiter.trusts(peer))
+    }
+
+    /// Divides the files that may be open among the listeners that are on, in this order.
+    fn files(&self, listeners: &[&Listen]) -> Vec<Files> {
+        let on = listeners.iter().filter(|listen| listen.address.is_some());
+        let caps: Vec<Caps> = on.map(|listen| listen.caps).collect();
+        let limit = raise_limit(self.settings.max_open_files);
+        let division = Division::new(limit, kept(self.settings.workers, S::SHARED), &caps);
+        division.warn(limit);
+        division.files(&self.health)
     }
 
     /// Reads again what changes on the disk: the policy, and the certificate.
@@ -704,12 +727,4 @@ fn renew(certificate: &Certificate, health: &Health) {
 /// With the setting that it is about.
 fn named<'p>(setting: &'static str, path: &'p Path) -> impl Fn(io::Error) -> io::Error + 'p {
     move |error| io::Error::new(error.kind(), format!("{setting}: {}: {error}", path.display()))
-}
-
-/// Every connection is an open file, and the usual limit is low.
-fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where it cannot be raised, the caps on connections are what they are.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }

@@ -1,8 +1,15 @@
 //! The door: accepts connections, as many as there is room for.
+//!
+//! Three things say whether there is: the cap of the listener, the cap for one source, and the files that may be open. A
+//! source that the policy trusts is a proxy, whose connections are those of all its clients: its cap is that of the listener,
+//! less an eighth, so that one client behind it cannot make it be refused.
 
-use super::Drain;
+use super::{Drain, Files};
 use crate::bounds;
+use crate::health::Health;
 use crate::metrics::{Metrics, Refused};
+use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -15,20 +22,28 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caps {
     pub(crate) all: usize,
-    /// From one address; of IPv6, from one network of 64 bits.
+    /// From one address that is not trusted; of IPv6, from one network of 64 bits.
     pub(crate) per_source: usize,
 }
+
+/// Whether a peer is a trusted proxy, as the policy says at the moment it connects.
+pub(crate) type Trusts = Box<dyn Fn(IpAddr) -> bool>;
 
 /// A listener with a bound.
 pub(crate) struct Door {
     listener: TcpListener,
     room: Arc<Room>,
+    trusts: Trusts,
     metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    /// Whether the last connection was not accepted for want of files.
+    out_of_files: Cell<bool>,
 }
 
 /// Who is inside.
 struct Room {
     caps: Caps,
+    files: Files,
     /// Locked when somebody comes or goes, never while a request is served.
     sources: Mutex<Sources>,
 }
@@ -45,19 +60,20 @@ pub(crate) struct Slot {
     source: IpAddr,
 }
 
-/// What a full table of open files looks like: waiting is all that helps.
-const OUT_OF_FILES: Duration = Duration::from_millis(50);
+/// How long to wait before the next try, when connections cannot be accepted at all.
+const NOT_ACCEPTED: Duration = Duration::from_millis(50);
 
 impl Door {
     /// Listens; from here on clients can connect, and wait.
     pub(crate) async fn open(
         address: SocketAddr,
-        caps: Caps,
-        metrics: Arc<Metrics>,
+        (caps, files): (Caps, Files),
+        trusts: Trusts,
+        (metrics, health): (Arc<Metrics>, Arc<Health>),
     ) -> io::Result<Self> {
         let listener = listen(address)?;
-        let room = Arc::new(Room { caps, sources: Mutex::default() });
-        Ok(Self { listener, room, metrics })
+        let room = Arc::new(Room { caps, files, sources: Mutex::default() });
+        Ok(Self { listener, room, trusts, metrics, health, out_of_files: Cell::new(false) })
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -92,14 +108,12 @@ impl Door {
     ) {
         let (stream, peer) = match accepted {
             Ok((stream, peer)) => (stream, peer.ip().to_canonical()),
-            Err(error) => {
-                // The client went away before it was let in, or there are no more files for us.
-                tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(OUT_OF_FILES).await;
-                return;
-            }
+            Err(error) => return self.not_accepted(&error).await,
         };
-        match Room::enter(&self.room, peer) {
+        if self.out_of_files.replace(false) {
+            self.health.complain("accept", None);
+        }
+        match Room::enter(&self.room, peer, &self.trusts) {
             Some(slot) => {
                 // An answer is written at once and whole; nothing would be gained by holding it back.
                 let _ = stream.set_nodelay(true);
@@ -110,6 +124,24 @@ impl Door {
                 tracing::warn!(%peer, "too many connections; one was closed");
             }
         }
+    }
+}
+
+impl Door {
+    async fn not_accepted(&self, error: &io::Error) {
+        tracing::warn!(%error, "a connection was not accepted");
+        // The client went away before it was let in; the next one may be there.
+        if error.kind() == io::ErrorKind::ConnectionAborted {
+            return;
+        }
+        let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+        if Errno::from_io_error(error).is_some_and(|error| lacking.contains(&error)) {
+            self.out_of_files.set(true);
+            let why = format!("connections are not accepted: {error} (raise `ulimit -n`)");
+            self.health.complain("accept", Some(why));
+        }
+        // It lasts until others close theirs; trying again at once would only keep this thread busy.
+        tokio::time::sleep(NOT_ACCEPTED).await;
     }
 }
 
@@ -126,11 +158,15 @@ fn waiting(listener: &std::net::TcpListener) -> Option<io::Result<(TcpStream, So
 }
 
 impl Room {
-    fn enter(room: &Arc<Self>, peer: IpAddr) -> Option<Slot> {
+    fn enter(room: &Arc<Self>, peer: IpAddr, trusts: impl Fn(IpAddr) -> bool) -> Option<Slot> {
         let source = source(peer);
         let mut sources = room.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let here = sources.by_source.get(&source).copied().unwrap_or(0);
-        if sources.all >= room.caps.all || here >= room.caps.per_source {
+        let most = || if trusts(peer) { room.caps.per_proxy() } else { room.caps.per_source };
+        if sources.all >= room.caps.all || (here >= room.caps.per_source && here >= most()) {
+            return None;
+        }
+        if sources.all >= room.files.guaranteed && !room.files.take() {
             return None;
         }
         sources.all = sources.all.saturating_add(1);
@@ -139,10 +175,22 @@ impl Room {
     }
 }
 
+impl Caps {
+    /// From one trusted proxy: all but a part that is left for others.
+    fn per_proxy(&self) -> usize {
+        let left = self.all.checked_div(bounds::LEFT_BY_PROXIES).unwrap_or(0);
+        self.all.saturating_sub(left).max(self.per_source)
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut sources = self.room.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.all = sources.all.saturating_sub(1);
+        // Those beyond what is guaranteed have one of the shared files each, whichever came first.
+        if sources.all >= self.room.files.guaranteed {
+            self.room.files.give_back();
+        }
         let left = sources.by_source.get(&self.source).map_or(0, |here| here.saturating_sub(1));
         if left == 0 {
             sources.by_source.remove(&self.source);
@@ -178,20 +226,53 @@ fn source(peer: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::Division;
+
+    fn room(caps: Caps, open_files: usize) -> Arc<Room> {
+        let division = Division::new(open_files, 0, &[caps, caps]);
+        let files = division.files(&Arc::default()).swap_remove(0);
+        Arc::new(Room { caps, files, sources: Mutex::default() })
+    }
+
+    fn enter(room: &Arc<Room>, peer: &str) -> Option<Slot> {
+        let proxy: IpAddr = "192.0.2.1".parse().unwrap();
+        Room::enter(room, peer.parse().unwrap(), |peer| peer == proxy)
+    }
 
     #[test]
     fn a_full_room_lets_in_who_follows_somebody_out() {
-        let caps = Caps { all: 3, per_source: 2 };
-        let room = Arc::new(Room { caps, sources: Mutex::default() });
-        let enter = |peer: &str| Room::enter(&room, peer.parse().unwrap());
-        let first = enter("2001:db8::1").unwrap();
-        let second = enter("2001:db8::ffff:2").unwrap();
-        assert!(enter("2001:db8::3").is_none()); // the same network
-        let third = enter("2001:db8:0:1::1").unwrap();
-        assert!(enter("203.0.113.7").is_none()); // three are here
+        let room = room(Caps { all: 3, per_source: 2 }, 100);
+        let first = enter(&room, "2001:db8::1").unwrap();
+        let second = enter(&room, "2001:db8::ffff:2").unwrap();
+        assert!(enter(&room, "2001:db8::3").is_none()); // the same network
+        let third = enter(&room, "2001:db8:0:1::1").unwrap();
+        assert!(enter(&room, "203.0.113.7").is_none()); // three are here
         drop(first);
-        assert!(enter("2001:db8::3").is_some());
+        assert!(enter(&room, "2001:db8::3").is_some());
         drop((second, third));
         assert!(room.sources.lock().unwrap().by_source.is_empty());
+    }
+
+    #[test]
+    fn a_proxy_may_have_all_but_an_eighth() {
+        let room = room(Caps { all: 80, per_source: 5 }, 1_000);
+        let proxy: Vec<Slot> = (0..80).map_while(|_| enter(&room, "192.0.2.1")).collect();
+        assert_eq!(proxy.len(), 70);
+        let others: Vec<Slot> = (0..80).map_while(|_| enter(&room, "203.0.113.7")).collect();
+        assert_eq!(others.len(), 5);
+    }
+
+    /// What one listener has guaranteed, and what both share, is there again when all have left, in whatever order.
+    #[test]
+    fn files_come_back() {
+        let room = room(Caps { all: 90, per_source: 90 }, 40); // ten guaranteed for each of two, twenty shared
+        for _ in 0..3 {
+            let mut slots: Vec<Slot> = (0..90).map_while(|_| enter(&room, "203.0.113.7")).collect();
+            assert_eq!(slots.len(), 30);
+            slots.rotate_left(7);
+            while let Some(slot) = slots.pop() {
+                drop(slot);
+            }
+        }
     }
 }

@@ -57,6 +57,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "10s",
         "How long a stop waits for requests that were received",
     ),
+    setting(
+        "max_open_files",
+        "N",
+        "auto",
+        "Limit of open files, of which each connection is one; `auto` is as many as the system allows",
+    ),
     setting("memory.budget", "SIZE", "256MiB", "Memory for states, never passed"),
     setting("redis.timeout", "TIME", "50ms", "How long a decision waits for the store"),
     setting("redis.connect_timeout", "TIME", "1s", "How long connecting to the store may take"),
@@ -125,7 +131,7 @@ pub(crate) const TABLE: &[Setting] = &[
         "http.connections_per_source",
         "N",
         "1000",
-        "Connections at once from one address or IPv6 /64",
+        "Connections at once from one address or IPv6 /64; an address that the policy trusts may have 7/8 of all",
     ),
     setting(
         "http.legacy_headers",
@@ -147,7 +153,7 @@ pub(crate) const TABLE: &[Setting] = &[
         "grpc.connections_per_source",
         "N",
         "1000",
-        "Connections at once from one address or IPv6 /64",
+        "Connections at once from one address or IPv6 /64; an address that the policy trusts may have 7/8 of all",
     ),
     setting(
         "grpc.response_headers",

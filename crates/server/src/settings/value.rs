@@ -48,6 +48,15 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| "a number from 1 to 1000000".to_owned())
 }
 
+/// A number, or `auto` for as many as the system allows.
+pub(super) fn open_files(text: &str) -> Result<Option<u64>, String> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let count = text.parse().ok().filter(|count| (64..=1 << 30).contains(count));
+    count.map(Some).ok_or_else(|| "a number from 64 on, or `auto`".to_owned())
+}
+
 /// A number, or `auto` for one to each core.
 pub(super) fn workers(text: &str) -> Result<usize, String> {
     if text == "auto" {

@@ -86,8 +86,20 @@ impl Server {
 
     /// Starts with its data in this folder.
     pub(crate) fn start_in(folder: PathBuf, flags: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_tidegate")), folder, flags)
+    }
+
+    /// Starts where no more than so many files may be open.
+    pub(crate) fn start_with_files(files: u32, flags: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        let limited = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
+        shell.args(["-c", &limited, env!("CARGO_BIN_EXE_tidegate")]);
+        Self::start_by(shell, folder("server"), flags)
+    }
+
+    fn start_by(mut program: Command, folder: PathBuf, flags: &[&str]) -> Self {
         let log = std::fs::File::create(folder.join("log")).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        let mut child = program
             .arg("serve")
             .args(["--data-dir", folder.join("data").to_str().unwrap()])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])

@@ -50,6 +50,22 @@ enum Cookies {
     Told,
 }
 
+/// How long the proxy waits for tidegate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    AsTheFileSays,
+    /// Caddy only.
+    Minutes,
+}
+
+/// How a proxy's file is changed before it is used.
+#[derive(Clone, Copy)]
+struct Variant {
+    down: WhenDown,
+    cookies: Cookies,
+    wait: Wait,
+}
+
 /// A site, its proxy and a tidegate. All are gone when it is dropped.
 pub(crate) struct Site {
     pub(crate) upstream: Upstream,
@@ -73,6 +89,11 @@ pub(crate) struct Client {
     site: SocketAddr,
 }
 
+impl Variant {
+    const AS_SHIPPED: Self =
+        Self { down: WhenDown::Closed, cookies: Cookies::Kept, wait: Wait::AsTheFileSays };
+}
+
 // === impl Site ===
 
 impl Site {
@@ -82,12 +103,13 @@ impl Site {
 
     /// Starts all three, with another policy than that of the page.
     pub(crate) fn start_with(proxy: Proxy, policy: &str) -> Self {
-        Self::start_all(proxy, (WhenDown::Closed, Cookies::Kept), policy, |tidegate| tidegate)
+        Self::start_all(proxy, Variant::AS_SHIPPED, policy, |tidegate| tidegate)
     }
 
     /// The same with a proxy that tells tidegate the cookies, as its file says how.
     pub(crate) fn start_with_cookies(proxy: Proxy, policy: &str) -> Self {
-        Self::start_all(proxy, (WhenDown::Closed, Cookies::Told), policy, |tidegate| tidegate)
+        let variant = Variant { cookies: Cookies::Told, ..Variant::AS_SHIPPED };
+        Self::start_all(proxy, variant, policy, |tidegate| tidegate)
     }
 
     /// Starts all three. The proxy asks at the address that `through` makes of tidegate's.
@@ -96,13 +118,30 @@ impl Site {
         down: WhenDown,
         through: impl FnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
+        Self::start_usual(proxy, Variant { down, ..Variant::AS_SHIPPED }, through)
+    }
+
+    /// The same with a proxy that never takes a slow machine for a tidegate that is down.
+    pub(crate) fn start_patient(
+        proxy: Proxy,
+        down: WhenDown,
+        through: impl FnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
+        Self::start_usual(proxy, Variant { down, wait: Wait::Minutes, ..Variant::AS_SHIPPED }, through)
+    }
+
+    fn start_usual(
+        proxy: Proxy,
+        variant: Variant,
+        through: impl FnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
         let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
-        Self::start_all(proxy, (down, Cookies::Kept), &policy, through)
+        Self::start_all(proxy, variant, &policy, through)
     }
 
     fn start_all(
         proxy: Proxy,
-        (down, cookies): (WhenDown, Cookies),
+        variant: Variant,
         policy: &str,
         through: impl FnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
@@ -116,7 +155,7 @@ impl Site {
         let log = std::fs::File::create(folder.join("log")).unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
         let child = proxy
-            .command(&folder, places, down, cookies)
+            .command(&folder, places, variant)
             .env("PATH", format!("{path}:/usr/sbin"))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -179,7 +218,8 @@ impl Drop for Site {
 
 impl Proxy {
     /// What starts it, in the foreground and in one process, with everything it writes in this folder.
-    fn command(self, folder: &Path, places: Places, down: WhenDown, cookies: Cookies) -> Command {
+    fn command(self, folder: &Path, places: Places, variant: Variant) -> Command {
+        let Variant { down, cookies, wait } = variant;
         let page = |name: &str| match cookies {
             Cookies::Kept => Page::read(name, down),
             Cookies::Told => Page::read(name, down).with_cookies(),
@@ -199,6 +239,11 @@ impl Proxy {
             }
             Self::Caddy => {
                 let mut file = page("Caddyfile");
+                if wait == Wait::Minutes {
+                    file = file
+                        .with("_timeout 1s", "_timeout 5m")
+                        .with("lb_try_duration 2s", "lb_try_duration 5m");
+                }
                 if down == WhenDown::Open {
                     let yes = free_address();
                     file = file.with("bind 127.0.0.1", &format!("bind {}", yes.ip()));
@@ -313,6 +358,15 @@ impl Client {
         read_answer(&mut stream)
     }
 
+    /// Sends the same on so many connections at once, and reads an answer on each.
+    pub(crate) fn send_together(&self, text: &str, connections: usize) -> Vec<Reply> {
+        let mut streams: Vec<TcpStream> = (0..connections).map(|_| self.connect()).collect();
+        for stream in &mut streams {
+            stream.write_all(text.as_bytes()).unwrap();
+        }
+        streams.iter_mut().map(read_answer).collect()
+    }
+
     /// The library's sockets cannot choose where they come from.
     fn connect(&self) -> TcpStream {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
@@ -345,6 +399,33 @@ fn read_answer(stream: &mut TcpStream) -> Reply {
             count => bytes.extend_from_slice(buffer.get(..count).unwrap()),
         }
     }
+}
+
+// === a wire that gathers ===
+
+/// Stands before a server and passes everything on, but not before so many connections are there: then the server has all of
+/// them at once, however slow the machine is. Health checks and what comes later are passed on at once.
+pub(crate) fn gathered(server: SocketAddr, connections: usize) -> SocketAddr {
+    let (told, address) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            told.send(listener.local_addr().unwrap()).unwrap();
+            let (arrived, _) = tokio::sync::watch::channel(0);
+            while let Ok((mut client, _)) = listener.accept().await {
+                let arrived = arrived.clone();
+                tokio::spawn(async move {
+                    let mut server = tokio::net::TcpStream::connect(server).await.unwrap();
+                    arrived.send_modify(|arrived| *arrived += 1);
+                    let all_there = |arrived: &usize| *arrived >= connections;
+                    arrived.subscribe().wait_for(all_there).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+    });
+    address.recv().unwrap()
 }
 
 // === a wire that counts ===

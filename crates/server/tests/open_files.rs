@@ -1,0 +1,125 @@
+//! Open files are few on some machines, and every connection is one: no listener may use up what the others need.
+//!
+//! The story: a server was started with `ulimit -n 200`. 260 idle connections on one listener used up the limit; from then on
+//! no connection was accepted on any other, the operators' included, while `/ready` still said "ready".
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests may fail loudly"
+)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use support::http1::Wire;
+use support::{Server, connect};
+
+/// No connection of these tests is closed for being idle, however slow the machine is.
+const PATIENT: [&str; 14] = [
+    "--workers",
+    "2",
+    "--http-idle-timeout",
+    "1h",
+    "--http-header-timeout",
+    "1h",
+    "--grpc-idle-timeout",
+    "1h",
+    "--grpc-header-timeout",
+    "1h",
+    "--resp-idle-timeout",
+    "1h",
+    "--resp-command-timeout",
+    "1h",
+];
+/// More than all files of the server.
+const IDLE: usize = 260;
+
+fn idle(address: SocketAddr) -> Vec<TcpStream> {
+    (0..IDLE).map(|_| connect(address)).collect()
+}
+
+/// What operators are told of the server.
+fn reasons(server: &Server) -> String {
+    let reply = server.admin("GET", "/admin/v1/status", "", "");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.json()["health"].to_string()
+}
+
+#[test]
+fn idle_connections_on_one_listener_do_not_starve_the_others() {
+    let server = Server::start_with_files(200, &PATIENT);
+    for flooded in [server.resp, server.grpc, server.http] {
+        let idle = idle(flooded);
+        server.until("it says that files are used up", |server| {
+            reasons(server).contains("no more files may be open")
+        });
+        // All that others ask for is served, many times over and at once.
+        let mut others: Vec<Wire> = Vec::new();
+        for address in [server.http, server.admin].into_iter().filter(|one| *one != flooded) {
+            for _ in 0..10 {
+                let mut wire = Wire::to(address);
+                wire.send(format!("GET /live HTTP/1.1\r\nhost: {address}\r\n\r\n").as_bytes());
+                assert_eq!(wire.answer().unwrap().status, 200);
+                others.push(wire);
+            }
+        }
+        if flooded != server.http {
+            let ready = server.get("/ready");
+            assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
+            assert_eq!(server.check_ip("203.0.113.7").status, 200);
+        }
+        if flooded != server.resp {
+            let mut redis = connect(server.resp);
+            redis.write_all(b"PING\r\n").unwrap();
+            let mut pong = [0; 7];
+            redis.read_exact(&mut pong).unwrap();
+            assert_eq!(&pong, b"+PONG\r\n");
+        }
+        drop((idle, others));
+        server
+            .until("it is ready again", |server| server.get("/ready").json()["status"] == "ready");
+    }
+    let log = server.log();
+    assert!(log.contains("200 open files leave room for 156 connections"), "{log}");
+    assert!(!log.contains("was not accepted"), "{log}");
+}
+
+/// Where the limit is lowered while the server runs, or the whole machine has no files left, accepting fails all the same.
+#[test]
+fn ready_says_when_connections_are_not_accepted() {
+    let server = Server::start(&PATIENT);
+    let mut wire = Wire::to(server.http);
+    let mut ready = || {
+        wire.send(b"GET /ready HTTP/1.1\r\nhost: t\r\n\r\n");
+        wire.answer().unwrap().body
+    };
+    let limit = |files: &str| {
+        let pid = format!("--pid={}", server.pid());
+        let done = Command::new("prlimit").args([&pid, &format!("--nofile={files}:")]).status();
+        assert!(done.unwrap().success());
+    };
+    assert!(ready().contains("\"ready\""));
+    limit("10"); // fewer than are open
+    let waiting = connect(server.http);
+    server.until("it says so", |_| ready().contains("connections are not accepted"));
+    limit("1000");
+    server.until("it goes on", |_| ready().contains("\"ready\""));
+    drop(waiting);
+}
+
+#[test]
+fn fewer_files_can_be_asked_for_and_enough_files_are_no_warning() {
+    let server = Server::start(&["--max-open-files", "300", "--workers", "1"]);
+    let log = server.log();
+    assert!(log.contains("300 open files leave room for 260 connections"), "{log}");
+    let caps = ["--http-connections", "50", "--grpc-connections", "50"];
+    let more = ["--resp-connections", "50", "--admin-connections", "50"];
+    let few = ["--max-open-files", "300", "--workers", "1"];
+    let server = Server::start(&[&caps[..], &more, &few].concat());
+    assert!(!server.log().contains("open files leave room"), "{}", server.log());
+}
