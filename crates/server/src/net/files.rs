@@ -29,7 +29,7 @@ pub(crate) struct Division {
 }
 
 /// The files that all listeners share.
-pub(crate) struct SharedFiles {
+struct SharedFiles {
     free: AtomicUsize,
     /// Whether `/ready` says that they are used up.
     told: AtomicBool,
@@ -37,7 +37,6 @@ pub(crate) struct SharedFiles {
 }
 
 /// What one listener may use.
-#[derive(Clone)]
 pub(crate) struct Files {
     pub(super) guaranteed: usize,
     shared: Arc<SharedFiles>,
@@ -52,8 +51,11 @@ pub(crate) fn raise_limit(most: Option<u64>) -> usize {
     };
     // Where it cannot be changed, it stays as it is, and is divided as it is.
     let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
-    let limit = getrlimit(Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if let Some(most) = most.filter(|most| *most > limit) {
+        tracing::warn!("max_open_files is {most}, but the system allows {limit}");
+    }
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// The files that are kept for everything but connections of clients.
