@@ -10,6 +10,7 @@
 
 use crate::address::parse_address;
 use crate::document::is_obeyed;
+use crate::key::is_attribute;
 use crate::path::{NormalPath, PathError};
 use crate::pattern::Case;
 use crate::readings::Readings;
@@ -184,6 +185,31 @@ impl<'a> Attributes<'a> {
         self.unreadable
     }
 
+    /// [`Attributes::set`] for what a proxy says about its client's request. The client chooses these values, so none of them
+    /// is too long and there are never too many; the caller bounds the message that they came in. A name that no rule can be
+    /// about is ignored.
+    ///
+    /// ```
+    /// let mut request = tidegate_policy::Attributes::new();
+    /// request.describe("agent", "x".repeat(33_000))?;
+    /// assert_eq!(request.get("agent").unwrap().len(), 33_000);
+    /// request.describe("no name of a rule", "x")?;
+    /// assert_eq!(request.iter().count(), 1);
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn describe(
+        &mut self,
+        name: &'a str,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<(), AttributeError> {
+        match name {
+            "ip" | "path" | "method" => self.set(name, value)?,
+            _ if is_attribute(name) => self.replace(name.into(), value.into()),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// The address of the client.
     ///
     /// ```
@@ -303,15 +329,20 @@ impl<'a> Attributes<'a> {
         if value.len() > LONGEST_VALUE {
             return Err(AttributeError::Value(name.into_owned()));
         }
-        self.named.retain(|(known, _)| *known != name);
-        if value.is_empty() {
-            return Ok(());
-        }
-        if self.named.len() >= MOST {
+        let is_new = !value.is_empty() && self.named(&name).is_none();
+        if is_new && self.named.len() >= MOST {
             return Err(AttributeError::TooMany);
         }
-        self.named.push((name, value));
+        self.replace(name, value);
         Ok(())
+    }
+
+    /// Puts a value in the place of an earlier one; an empty value is none.
+    fn replace(&mut self, name: Cow<'a, str>, value: Cow<'a, str>) {
+        self.named.retain(|(known, _)| *known != name);
+        if !value.is_empty() {
+            self.named.push((name, value));
+        }
     }
 }
 

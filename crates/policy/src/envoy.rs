@@ -171,20 +171,18 @@ pub enum Unit {
     Week,
 }
 
-/// As deep as anybody's descriptors go in a call; deeper rules can never be met.
-pub(crate) const MOST_ENTRIES: usize = 16;
-
 // === impl Descriptors ===
 
 impl Descriptors {
     /// The rule that a descriptor meets.
     #[must_use]
-    pub fn find(&self, domain: &str, entries: &[(&str, &str)]) -> Option<Met<'_>> {
+    pub fn find<V: AsRef<str>>(&self, domain: &str, entries: &[(&str, V)]) -> Option<Met<'_>> {
         let mut shared = SmallVec::new();
         let mut node = self.domains.get(domain)?;
         for (number, (key, value)) in entries.iter().enumerate() {
+            let value = value.as_ref();
             let values = node.below.get(*key);
-            let exact = values.and_then(|values| values.exact.get(*value));
+            let exact = values.and_then(|values| values.exact.get(value));
             let any = || values.and_then(|values| values.any.as_deref());
             let pattern = || node.patterns.iter().find(|(pattern, _)| pattern.fits(key, value));
             node = match exact {
@@ -192,7 +190,7 @@ impl Descriptors {
                 None => match pattern() {
                     Some((pattern, node)) => {
                         if let Some(counted) = &pattern.shared
-                            && **counted != **value
+                            && **counted != *value
                         {
                             shared.push((number, &**counted));
                         }

@@ -51,14 +51,22 @@ pub(crate) const GRPC_STREAMS: u32 = 1_000;
 /// Calls that a proxy gives up before they were looked at. After a stall of ours there are as many as it asked meanwhile, all
 /// given up after its 20 ms; cutting the connection would let pass what comes next, unasked.
 pub(crate) const GRPC_PENDING_RESETS: usize = 8_192;
-/// A message of a gRPC call.
-pub(crate) const GRPC_MESSAGE: usize = 64 * 1024;
-/// The domain of a gRPC call.
-pub(crate) const DOMAIN: usize = 128;
-/// Descriptors of a gRPC call.
-pub(crate) const DESCRIPTORS: usize = 32;
-/// Entries of a descriptor.
-pub(crate) const ENTRIES: usize = 16;
+/// A message of a gRPC call, as gRPC libraries have it: Envoy passes on what its clients send, and a client that could make a
+/// call too long would pass a proxy that fails open. What is longer is refused unread.
+pub(crate) const GRPC_MESSAGE: usize = 4 * 1024 * 1024;
+/// Messages up to this length are always read; all longer ones of a connection share [`GRPC_UNREAD`].
+pub(crate) const GRPC_SMALL_MESSAGE: usize = 64 * 1024;
+/// Longer messages that a connection holds at the same time; a call that finds no room is refused.
+pub(crate) const GRPC_UNREAD: usize = 16 * 1024 * 1024;
+/// All header fields of a gRPC call together. Envoy puts headers of its client into them, for tracing or by
+/// `initial_metadata`, and accepts 60 KiB of those.
+pub(crate) const GRPC_HEADER_BLOCK: usize = 256 * 1024;
+/// A message to the health or reflection service.
+pub(crate) const GRPC_QUESTION: usize = 64 * 1024;
+/// Descriptors of a gRPC call: ten times as many as anybody configures. A call with more is refused.
+pub(crate) const DESCRIPTORS: usize = 512;
+/// Entries of a descriptor: twice as many as the deepest rule file has levels. A call with more is refused.
+pub(crate) const ENTRIES: usize = 128;
 /// A quiet gRPC connection is asked whether it is still there.
 pub(crate) const PING_SECONDS: u64 = 60;
 /// Streams that a client makes us reset (CVE-2025-8671).

@@ -57,6 +57,8 @@ pub(crate) enum Refused {
     Unauthorized,
     /// A foreign page or host.
     Foreign,
+    /// A call of a proxy that no rule can decide.
+    Undecided,
 }
 
 /// What became of a new policy.
@@ -130,7 +132,7 @@ fn add(counter: Option<&AtomicU64>) {
 }
 
 impl Refused {
-    const ALL: [(Self, &'static str); 12] = [
+    const ALL: [(Self, &'static str); 13] = [
         (Self::NoHttp, "no_http"),
         (Self::Handshake, "handshake"),
         (Self::Malformed, "malformed"),
@@ -143,6 +145,7 @@ impl Refused {
         (Self::OtherProtocol, "other_protocol"),
         (Self::Unauthorized, "unauthorized"),
         (Self::Foreign, "foreign"),
+        (Self::Undecided, "undecided"),
     ];
 }
 

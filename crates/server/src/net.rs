@@ -22,7 +22,7 @@ mod worker;
 pub(crate) use door::{Caps, Door, Trusts};
 pub(crate) use files::{Division, Files, kept, raise_limit};
 pub(crate) use http1::Most;
-pub(crate) use http2::{Untaken, Work, read_over};
+pub(crate) use http2::{Held, Untaken, Work, read_over};
 pub(crate) use line::{Line, Woken};
 pub(crate) use stream::Stream;
 pub(crate) use worker::{Fronts, Workers};
@@ -71,6 +71,8 @@ pub(crate) struct Streams {
     pub(crate) most: u32,
     /// Given up by the client before they were looked at.
     pub(crate) pending_resets: usize,
+    /// All header fields of one.
+    pub(crate) head_bytes: usize,
 }
 
 /// What the connections of one listener on one thread share.
@@ -162,10 +164,16 @@ pub(crate) fn after(time: Duration) -> Instant {
 // === impl Streams ===
 
 impl Streams {
-    const OF_STRANGERS: Self =
-        Self { most: bounds::STREAMS, pending_resets: bounds::PENDING_RESETS };
-    const OF_PROXIES: Self =
-        Self { most: bounds::GRPC_STREAMS, pending_resets: bounds::GRPC_PENDING_RESETS };
+    const OF_STRANGERS: Self = Self {
+        most: bounds::STREAMS,
+        pending_resets: bounds::PENDING_RESETS,
+        head_bytes: bounds::HEADER_BLOCK,
+    };
+    const OF_PROXIES: Self = Self {
+        most: bounds::GRPC_STREAMS,
+        pending_resets: bounds::GRPC_PENDING_RESETS,
+        head_bytes: bounds::GRPC_HEADER_BLOCK,
+    };
 }
 
 // === impl Place ===

@@ -262,7 +262,34 @@ impl<S: Store> Limiter<S> {
             Ok(None) => return Ok(Decided::by_policy()),
             Ok(Some(plan)) => plan,
         };
-        match self.inner.store.take(std::slice::from_ref(&plan)).await.pop() {
+        let answer = self.inner.store.take(std::slice::from_ref(&plan)).await.pop();
+        self.decided_by(asked, &plan, answer).await
+    }
+
+    /// Decides several lists of takes, each a plan of its own; the store is asked for all of them at once.
+    pub(super) async fn decided_each<'a, 'l: 'a>(
+        &self,
+        lists: impl Iterator<Item = &'a [Asked<'l>]> + Clone,
+        check: &Check<'_>,
+    ) -> Result<Vec<Decided>, CheckError> {
+        let plans = lists.clone().filter_map(|asked| plan(asked, check).transpose());
+        let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
+        let answers = self.inner.store.take(&plans).await;
+        let mut all = Vec::with_capacity(plans.len());
+        for ((asked, plan), answer) in lists.zip(&plans).zip(answers) {
+            all.push(self.decided_by(asked, plan, Some(answer)).await?);
+        }
+        Ok(all)
+    }
+
+    /// What the store said to a plan; where it said nothing, what the rules say for that case.
+    async fn decided_by(
+        &self,
+        asked: &[Asked<'_>],
+        plan: &Plan<'_>,
+        answer: Option<Result<Answer, StoreError>>,
+    ) -> Result<Decided, CheckError> {
+        match answer {
             Some(Ok(answer)) => {
                 self.heard_from_store();
                 Ok(Decided::by_store(answer))
@@ -459,7 +486,7 @@ fn verdict(
 }
 
 /// The longest wait that the rules allow, if they have an opinion; what only pretends has none.
-fn max_wait(asked: &[Asked<'_>]) -> Span {
+pub(super) fn max_wait(asked: &[Asked<'_>]) -> Span {
     let required = asked.iter().filter(|asked| asked.take.need == Need::Required);
     let waits = required.filter_map(|asked| match asked.rule.on_limit() {
         OnLimit::Delay { max_wait, .. } => Some(*max_wait),

@@ -11,18 +11,23 @@
 //! descriptors can replace each other, and those of `quota_mode` refuse only when all of them do. Either way a descriptor
 //! may bring a limit of its own, and give back instead of taking.
 
-use super::decide::{Asked, Decided, entries, takes};
+mod meets;
+mod together;
+
+use super::decide::{Asked, entries};
 use super::{Limiter, now};
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::Live;
 use crate::verdict::{DecidedBy, OF_CALLER, Verdict, worse};
+use meets::{Meets, attributes, meets, own_limits};
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use tidegate_core::{Ask, Cost, Need, Outcome, Period, Plan, Refused, Retry, Span, Take, Written};
+use tidegate_core::{Cost, Need, Outcome, Period, Refused, Retry, Span, Take};
 use tidegate_policy::{AttributeError, Attributes, DescriptorRule, Met, RuleLimit, Unit};
-use tidegate_store::{LimitName, Part, ReceiptId, Settlement, Store};
+use tidegate_store::{LimitName, Store};
+use together::Together;
 
 /// What is asked about one call: a domain, descriptors, and how much.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +48,7 @@ pub struct DescriptorCall<'c, 'd> {
 #[derive(Clone, Debug, Default)]
 pub struct Descriptor<'d> {
     /// Names and values, in order.
-    pub entries: SmallVec<[(&'d str, &'d str); 4]>,
+    pub entries: SmallVec<[(&'d str, Cow<'d, str>); 4]>,
     /// A limit instead of those of the rules: so many a unit.
     pub limit: Option<(u32, Unit)>,
     /// What it costs. 0 charges nothing, and is refused only where more was charged than fits.
@@ -86,12 +91,13 @@ pub struct DescribedLimit<'v> {
     pub name: &'v str,
 }
 
-/// Why a call cannot be decided.
+/// Why a call cannot be decided. A client may be able to cause each of these through its proxy, so a front end refuses such
+/// a call: an error would let it pass where the proxy fails open.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptorError {
-    /// A policy counts by names, and this one stands for two values.
+    /// A policy counts by names, and this one stands for two different values.
     #[error(
-        "descriptor {0}: the entry `{1}` is there twice; give its action another `descriptor_key`"
+        "descriptor {0}: the entry `{1}` has two different values; give its action another `descriptor_key`"
     )]
     Twice(usize, String),
     /// The name of the call's domain.
@@ -102,6 +108,9 @@ pub enum DescriptorError {
     /// An entry that a policy cannot take as an attribute.
     #[error("descriptor {0}: {1}")]
     Attribute(usize, AttributeError),
+    /// More limits than a call is decided by.
+    #[error("more than {} limits apply to this call", DescriptorCall::MOST_LIMITS)]
+    TooManyLimits,
     /// It cannot be decided.
     #[error(transparent)]
     Check(#[from] CheckError),
@@ -116,28 +125,13 @@ struct Status {
     unlimited: bool,
 }
 
-/// What a descriptor meets.
-enum Meets<'l> {
-    Nothing,
-    Unlimited,
-    Rule(Met<'l>),
-    Own(&'l RuleLimit),
-    Rules(&'l Attributes<'l>),
-}
-
-/// The takes of a call, each once, and which of them are whose.
-#[derive(Default)]
-struct Together<'l> {
-    asked: SmallVec<[Asked<'l>; 2]>,
-    /// The number of a descriptor, and of a take.
-    whose: SmallVec<[(usize, usize); 4]>,
-}
-
 /// What states of rule files belong to; no rule of a policy is called so.
 const BY_DESCRIPTOR: &str = "/envoy/";
 
 impl<S: Store> Limiter<S> {
     /// Decides the descriptors of a call: all of them pass, or none is counted (but where rules say that refusals count).
+    /// Up to 16 limits are decided at one instant. More are decided in several plans, and what a call took before one of its
+    /// plans was refused is given back.
     ///
     /// ```
     /// use tidegate::{Descriptor, DescriptorCall, Limiter, Policy, Span};
@@ -148,8 +142,10 @@ impl<S: Store> Limiter<S> {
     ///   - { name: per-user, key: [user], limits: [2/h] }
     ///   - { name: per-tenant, key: [tenant], limits: [100/h] }")?;
     /// let limiter = Limiter::in_memory(policy)?;
-    /// let of = |entry| Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
-    /// let descriptors = [of(("user", "alice")), of(("tenant", "acme"))];
+    /// let of = |name, value: &'static str| {
+    ///     Descriptor { entries: [(name, value.into())].into_iter().collect(), ..Descriptor::default() }
+    /// };
+    /// let descriptors = [of("user", "alice"), of("tenant", "acme")];
     /// let call = DescriptorCall {
     ///     domain: "web", descriptors: &descriptors, hits: 0, timeout: None, max_wait: Span::ZERO,
     /// };
@@ -174,14 +170,11 @@ impl<S: Store> Limiter<S> {
             let attributes: Vec<Cow<'_, Attributes<'_>>> =
                 attributes.iter().map(|one| self.concealed(&live, one)).collect();
             let meets = meets(&live, call, &limits, &attributes);
-            let together = self.together(&live, call, &meets);
+            let together = self.together(&live, call, &meets)?;
             let nothing = Attributes::new();
             let check = Check::new(&nothing).waiting(call.max_wait);
             let check = Check { timeout: call.timeout, ..check };
-            let mut decided = match S::AT_ONCE {
-                true => self.decided_at_once(&together.asked, &check)?,
-                false => self.decided_later(&together.asked, &check).await?,
-            };
+            let mut decided = self.decided(&together.asked, &check).await?;
             self.give_back(call, &together, &mut decided).await;
             let entries = entries(&together.asked, decided.decisions);
             let statuses = statuses(&meets, &together, &entries);
@@ -214,7 +207,7 @@ impl<S: Store> Limiter<S> {
         live: &'l Live,
         call: &DescriptorCall<'_, '_>,
         meets: &[Meets<'l>],
-    ) -> Together<'l> {
+    ) -> Result<Together<'l>, DescriptorError> {
         let mut together = Together::default();
         for (number, (descriptor, meets)) in call.descriptors.iter().zip(meets).enumerate() {
             let cost = descriptor.cost(call.hits);
@@ -236,8 +229,11 @@ impl<S: Store> Limiter<S> {
                     }
                 }
             }
+            if together.asked.len() > DescriptorCall::MOST_LIMITS {
+                return Err(DescriptorError::TooManyLimits);
+            }
         }
-        together
+        Ok(together)
     }
 
     fn ask_rule_of_file<'l>(
@@ -249,7 +245,8 @@ impl<S: Store> Limiter<S> {
     ) -> Option<Asked<'l>> {
         let DescriptorRule { number, limit, shadow, quota, .. } = met.rule;
         let (limit, rule) = (limit.as_ref()?, live.policy.rules().get(*number)?);
-        let mut key: SmallVec<[(&str, &str); 4]> = descriptor.entries.iter().copied().collect();
+        let mut key: SmallVec<[(&str, &str); 4]> =
+            descriptor.entries.iter().map(|(name, value)| (*name, &**value)).collect();
         for (at, pattern) in &met.shared {
             if let Some((_, value)) = key.get_mut(*at) {
                 *value = pattern;
@@ -286,7 +283,7 @@ impl<S: Store> Limiter<S> {
     fn take_of<'l>(
         &self,
         call: &DescriptorCall<'_, '_>,
-        key: &[(&str, &str)],
+        key: &[(&str, impl AsRef<str>)],
         limit: &'l RuleLimit,
         cost: Cost,
     ) -> Take<'l> {
@@ -297,159 +294,6 @@ impl<S: Store> Limiter<S> {
         let state = self.inner.secret.subject(key).state(LimitName(name));
         Take::new(state, limit.limit(), cost)
     }
-
-    /// Gives back what descriptors say, and looks how things stand then.
-    async fn give_back(
-        &self,
-        call: &DescriptorCall<'_, '_>,
-        together: &Together<'_>,
-        decided: &mut Decided,
-    ) {
-        let giving = |(part, take): &(usize, usize)| {
-            let descriptor = call.descriptors.get(*part).filter(|one| one.gives_back)?;
-            let asked = together.asked.get(*take)?;
-            // As if it were taken now: so it is found where it would be counted now.
-            let ask = Ask::new(decided.at, Cost::new(descriptor.amount(call.hits)));
-            let receipt = asked.take.limit.charge(&mut Written::empty(asked.take.limit), &ask);
-            Some(Part { state: asked.take.state, limit: asked.take.limit, receipt })
-        };
-        let parts: SmallVec<[Part<'_>; 2]> = together.whose.iter().filter_map(giving).collect();
-        if parts.is_empty() {
-            return;
-        }
-        let id = ReceiptId(self.next_receipt());
-        let until = decided.at.after(Span::from_secs(1)).unwrap_or(decided.at);
-        let settlement = Settlement { id, until, parts: &parts };
-        // A store that is gone gets nothing back: it counts too much, never too little.
-        if self.inner.store.give_back(&settlement).await.is_err() {
-            return;
-        }
-        let Ok(plan) = Plan::new(takes(&together.asked), Span::ZERO) else { return };
-        let Ok(after) = self.inner.store.peek(&plan).await else { return };
-        for ((asked, decision), after) in
-            together.asked.iter().zip(decided.decisions.iter_mut()).zip(after)
-        {
-            if parts.iter().any(|part| part.state == asked.take.state) {
-                *decision = after;
-            }
-        }
-    }
-}
-
-// === what descriptors meet ===
-
-/// The limits that descriptors bring.
-fn own_limits(call: &DescriptorCall<'_, '_>) -> Vec<Option<RuleLimit>> {
-    let limit = |descriptor: &Descriptor<'_>| {
-        let (amount, unit) = descriptor.limit?;
-        unit.limit(amount)
-    };
-    match call.descriptors.iter().any(|descriptor| descriptor.limit.is_some()) {
-        true => call.descriptors.iter().map(limit).collect(),
-        false => vec![],
-    }
-}
-
-/// Descriptors as attributes, where a policy decides.
-fn attributes<'d>(
-    live: &Live,
-    call: &DescriptorCall<'_, 'd>,
-) -> Result<Vec<Attributes<'d>>, DescriptorError> {
-    if live.policy.descriptors().is_some() {
-        return Ok(vec![]);
-    }
-    let numbered = call.descriptors.iter().enumerate();
-    numbered.map(|(number, descriptor)| of_entries(number, call.domain, descriptor)).collect()
-}
-
-fn of_entries<'d>(
-    number: usize,
-    domain: &'d str,
-    descriptor: &Descriptor<'d>,
-) -> Result<Attributes<'d>, DescriptorError> {
-    let mut attributes = Attributes::new();
-    let wrong = |error| DescriptorError::Attribute(number, error);
-    attributes.set("domain", domain).map_err(wrong)?;
-    for (at, (name, value)) in descriptor.entries.iter().enumerate() {
-        if *name == "domain" {
-            return Err(DescriptorError::Domain(number));
-        }
-        let earlier = descriptor.entries.get(..at).unwrap_or_default();
-        let (name, value) = attribute(name, value);
-        if earlier.iter().any(|(known, value)| attribute(known, value).0 == name) {
-            return Err(DescriptorError::Twice(number, name.to_owned()));
-        }
-        attributes.set(name, value).map_err(wrong)?;
-    }
-    Ok(attributes)
-}
-
-/// What Envoy calls an address, we call one too; a masked one is the first of its network.
-fn attribute<'d>(name: &'d str, value: &'d str) -> (&'d str, &'d str) {
-    match name {
-        "remote_address" => ("ip", value),
-        "masked_remote_address" => ("ip", value.split('/').next().unwrap_or(value)),
-        _ => (name, value),
-    }
-}
-
-/// What each descriptor meets.
-fn meets<'l>(
-    live: &'l Live,
-    call: &DescriptorCall<'_, '_>,
-    limits: &'l [Option<RuleLimit>],
-    attributes: &'l [Cow<'l, Attributes<'l>>],
-) -> SmallVec<[Meets<'l>; 2]> {
-    let numbered = call.descriptors.iter().enumerate();
-    let Some(rules) = live.policy.descriptors() else {
-        let meets = |(number, _): (usize, &Descriptor<'_>)| match limits.get(number) {
-            Some(Some(limit)) => Meets::Own(limit),
-            Some(None) | None => {
-                attributes.get(number).map_or(Meets::Nothing, |found| Meets::Rules(found))
-            }
-        };
-        return numbered.map(meets).collect();
-    };
-    let known = rules.has(call.domain);
-    let mut meets: SmallVec<[Meets<'l>; 2]> = numbered
-        .map(|(number, descriptor)| match limits.get(number) {
-            Some(Some(limit)) if known => Meets::Own(limit),
-            Some(_) | None => {
-                rules.find(call.domain, &descriptor.entries).map_or(Meets::Nothing, Meets::Rule)
-            }
-        })
-        .collect();
-    step_back(&mut meets);
-    meets
-}
-
-/// Rules that others replace have no say, whichever comes first; and what is unlimited is not counted.
-fn step_back(meets: &mut [Meets<'_>]) {
-    let rule =
-        |meets: &Meets<'_>| matches!(meets, Meets::Rule(met) if !met.rule.replaces.is_empty());
-    if meets.iter().any(rule) {
-        let gone: SmallVec<[bool; 4]> = meets.iter().map(|one| is_replaced(one, meets)).collect();
-        for (meets, gone) in meets.iter_mut().zip(gone) {
-            // What is unlimited stays so: it never refused anything.
-            let limited = matches!(meets, Meets::Rule(met) if met.rule.limit.is_some());
-            if gone && limited {
-                *meets = Meets::Nothing;
-            }
-        }
-    }
-    for one in meets {
-        if matches!(one, Meets::Rule(met) if met.rule.limit.is_none()) {
-            *one = Meets::Unlimited;
-        }
-    }
-}
-
-fn is_replaced(one: &Meets<'_>, all: &[Meets<'_>]) -> bool {
-    let Meets::Rule(met) = one else { return false };
-    let name = &met.rule.name;
-    let replaces =
-        |other: &Meets<'_>| matches!(other, Meets::Rule(met) if met.rule.replaces.contains(name));
-    !name.is_empty() && all.iter().any(replaces)
 }
 
 // === what is answered ===
@@ -529,24 +373,15 @@ fn retry_of_marked(verdict: &Verdict) -> Retry {
     waits.min().map_or(Retry::Never, Retry::After)
 }
 
-// === impl Together ===
+// === impl DescriptorCall ===
 
-impl<'l> Together<'l> {
-    fn push(&mut self, part: usize, asked: Asked<'l>) {
-        let known = self.asked.iter_mut().enumerate();
-        for (at, other) in known {
-            if other.take.state == asked.take.state {
-                let cost = other.take.cost.get().saturating_add(asked.take.cost.get());
-                other.take.cost = Cost::new(cost);
-                if asked.take.need == Need::Required {
-                    other.take.need = Need::Required;
-                }
-                return self.whose.push((part, at));
-            }
-        }
-        self.whose.push((part, self.asked.len()));
-        self.asked.push(asked);
-    }
+impl DescriptorCall<'_, '_> {
+    /// At most so many limits decide a call: 64 plans. A call with more is a mistake in the policy.
+    ///
+    /// ```
+    /// assert_eq!(tidegate::DescriptorCall::MOST_LIMITS, 1024);
+    /// ```
+    pub const MOST_LIMITS: usize = 1_024;
 }
 
 // === impl Descriptor ===
@@ -565,6 +400,12 @@ impl Descriptor<'_> {
 // === impl DescriptorVerdict ===
 
 impl DescriptorVerdict {
+    /// Whether rule files of Envoy's reference service decided, and not a policy.
+    #[must_use]
+    pub fn is_by_files(&self) -> bool {
+        self.verdict.live.policy.descriptors().is_some()
+    }
+
     /// A status for each descriptor, in order.
     pub fn statuses(&self) -> impl ExactSizeIterator<Item = DescriptorStatus<'_>> {
         self.statuses.iter().map(|status| self.status(status))
@@ -588,13 +429,25 @@ impl DescriptorVerdict {
         };
         let unit = period.and_then(Unit::of);
         let limit = DescribedLimit { amount: limit.amount(), unit, name: name.unwrap_or_default() };
+        // The reference tells the rest of the window of a key that nobody has used, too.
+        let by_reference = policy.descriptors().is_some() || entry.rule == OF_CALLER;
+        let rest = || period.filter(|_| by_reference).map(|period| self.rest_of_window(period));
         let reset = match entry.decision.outcome {
             Outcome::Deny(Retry::After(span)) => Some(span),
             // No waiting helps. Envoy makes a second of nothing, so it is told the longest time that there is.
             Outcome::Deny(Retry::Never) => period.max(entry.decision.reset),
-            Outcome::Allow | Outcome::Delay(_) => entry.decision.reset,
+            Outcome::Allow | Outcome::Delay(_) => match entry.decision.reset {
+                None | Some(Span::ZERO) => rest().or(entry.decision.reset),
+                Some(reset) => Some(reset),
+            },
         };
         let remaining = entry.decision.remaining;
         DescriptorStatus { over: status.over, limit: Some(limit), remaining, reset }
+    }
+
+    /// How long the window goes on in which the call was decided, where all keys share their windows.
+    fn rest_of_window(&self, period: Span) -> Span {
+        let into = self.verdict.decided_at.as_nanos().checked_rem(period.as_nanos());
+        Span::from_nanos(period.as_nanos().saturating_sub(into.unwrap_or(0)))
     }
 }

@@ -190,7 +190,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Gives back what was counted here for a request that others refuse.
-    fn undo(&self, asked: &[&Asked<'_>], here: &Decided) {
+    pub(super) fn undo(&self, asked: &[&Asked<'_>], here: &Decided) {
         let limits = here.shares.iter().flatten();
         let taken = asked.iter().zip(limits).zip(&here.receipts);
         let parts: Vec<Part<'_>> = taken

@@ -12,8 +12,7 @@
 
 use super::scalar::Scalar;
 use super::{
-    DescriptorRule, Descriptors, EnvoyError, EnvoyFile, EnvoyProblem, MOST_ENTRIES, Node, Pattern,
-    Unit,
+    DescriptorRule, Descriptors, EnvoyError, EnvoyFile, EnvoyProblem, Node, Pattern, Unit,
 };
 use crate::attributes::shown;
 use crate::document::{Dialect, Document, Entry, MOST_PROBLEMS, Place, Problem, Value};
@@ -81,7 +80,7 @@ pub(super) fn read(
         }
         let node = descriptors.domains.entry(domain.as_str().into()).or_default();
         let list = reader.list(map_of(&document), "descriptors").unwrap_or_default();
-        reader.descriptors(list, node, (&domain, 1), seen);
+        reader.descriptors(list, node, &domain, seen);
     }
     reader.nameless_replaces();
     if !reader.problems.is_empty() {
@@ -153,19 +152,13 @@ impl Reader {
         Some((document, domain)).filter(|_| self.problems.len() == before)
     }
 
-    fn descriptors(
-        &mut self,
-        list: &[Document],
-        node: &mut Node,
-        place: (&str, usize),
-        seen: &mut Seen,
-    ) {
+    fn descriptors(&mut self, list: &[Document], node: &mut Node, path: &str, seen: &mut Seen) {
         for item in list {
             let Value::Map(map) = &item.value else {
                 self.wrong(item.place, "a descriptor is a map with `key`; this is none");
                 continue;
             };
-            self.descriptor(item.place, map, node, place, seen);
+            self.descriptor(item.place, map, node, path, seen);
         }
     }
 
@@ -174,7 +167,7 @@ impl Reader {
         place: Place,
         map: &[Entry],
         node: &mut Node,
-        (path, depth): (&str, usize),
+        path: &str,
         seen: &mut Seen,
     ) {
         self.known_keys(map, &OF_DESCRIPTOR, "a descriptor");
@@ -201,17 +194,13 @@ impl Reader {
                 "a star in a `key`: it takes the place of any text, and of other keys",
             );
         }
-        if depth > MOST_ENTRIES {
-            self.warn(place, format!("deeper than {MOST_ENTRIES}; no call has so many entries"));
-        }
         let name = match value.is_empty() {
             true => format!("{path}/{key}"),
             false => format!("{path}/{key}={value}"),
         };
         let mut child = Node { rule: self.rule(map, place, &name), ..Node::default() };
         if let Some(list) = self.list(map, "descriptors") {
-            let below = (name.as_str(), depth.saturating_add(1));
-            self.descriptors(list, &mut child, below, &mut Seen::new());
+            self.descriptors(list, &mut child, &name, &mut Seen::new());
         }
         node.insert(&key, &value, shared, child);
     }

@@ -593,7 +593,8 @@ impl<S: Store + 'static> Shared<S> {
 
     /// Tells those who watch over gRPC how we are.
     async fn tell_grpc(&self, status: ServingStatus) {
-        for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+        // The last is the name that the reference service has.
+        for service in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
             self.grpc_health.set_service_status(service, status).await;
         }
     }

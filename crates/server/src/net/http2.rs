@@ -14,7 +14,7 @@ use crate::call::{Answer, Call, Headers};
 use crate::front::{Front, Web, grpc};
 use crate::metrics::Refused;
 use busy::Busy;
-pub(crate) use busy::{Untaken, Work};
+pub(crate) use busy::{Held, Untaken, Work};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
@@ -190,7 +190,7 @@ fn builder(place: &Place) -> Builder<Here> {
         .max_concurrent_streams(place.streams.most)
         .max_pending_accept_reset_streams(place.streams.pending_resets)
         .max_local_error_reset_streams(bounds::PROVOKED_RESETS)
-        .max_header_list_size(u32::try_from(bounds::HEADER_BLOCK).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(place.streams.head_bytes).unwrap_or(u32::MAX))
         .max_send_buf_size(bounds::UNWRITTEN)
         // A peer that is gone without a word is noticed.
         .keep_alive_interval(place.timeouts.idle.min(Duration::from_secs(bounds::PING_SECONDS)))

@@ -21,6 +21,7 @@ mod support;
 
 mod answers;
 mod failing;
+mod hostile;
 mod mesh;
 mod page;
 mod policy;

@@ -2,6 +2,7 @@
 
 use crate::support::upstream::{Upstream, free_address};
 use crate::support::{self, PATIENCE, Reply, Server, pause, project, request};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -188,6 +189,15 @@ impl Envoy {
 
     pub(crate) fn get(&self, path: &str, fields: &[(&str, &str)]) -> Reply {
         request(self.http, "GET", path, fields, "")
+    }
+
+    /// Sends these bytes on a connection of their own, and reads one answer.
+    pub(crate) fn send(&self, bytes: &[u8]) -> Reply {
+        let mut stream = support::connect(self.http);
+        stream.write_all(bytes).unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        Reply::parse(&String::from_utf8_lossy(&all))
     }
 
     /// One of its own figures.

@@ -2,12 +2,11 @@
 
 use crate::bytes::{ALICE, POLICY};
 use crate::support::Server;
-use crate::support::grpc::{Grpc, HEAD, INVALID_ARGUMENT, message};
+use crate::support::grpc::{Grpc, HEAD, message};
 use crate::support::messages::{
     DAY, Descriptor, HOUR, Limit, MINUTE, MONTH, OK, OVER_LIMIT, Request, SECOND, Status, WEEK,
     YEAR,
 };
-use prost::Message;
 
 fn alice() -> Descriptor {
     Descriptor::of(&ALICE)
@@ -162,17 +161,18 @@ fn a_limit_of_nothing_lets_nothing_pass() {
     server.is_sound();
 }
 
+/// A limit may come from metadata that a client has a hand in, so a unit that does not exist is a refusal and not an error.
 #[test]
 fn a_unit_that_is_none_is_refused() {
     let server = few(10);
     let mut grpc = Grpc::to(server.grpc);
     for unit in [0, 8, 99, -1, i32::MAX, i32::MIN] {
         let request = Request::of([alice(), alice().limited(5, unit)]);
-        let told = grpc.sent(&HEAD, &message(&request.encode_to_vec()));
-        assert_eq!(told.code, Some(INVALID_ARGUMENT), "{unit}: {told:?}");
-        assert!(told.text.contains("the unit"), "{}", told.text);
+        assert!(!grpc.asked(&request).passed(), "{unit}");
         assert_eq!(grpc.remaining(&ALICE), 10);
     }
+    assert_eq!(server.metric("tidegate_refused_total{reason=\"undecided\"}"), 6);
+    assert!(server.log().contains("which does not exist"), "{}", server.log());
     server.is_sound();
 }
 
@@ -273,4 +273,49 @@ rules: [{ name: pair, key: [a, b], limits: [{ rate: 1/h, algorithm: fixed_window
         }
     }
     server.is_sound();
+}
+
+/// Bytes that are not UTF-8 are values like others: each has a counter of its own, and a condition sees what it can read.
+#[test]
+fn values_are_bytes() {
+    let policy = "
+version: 1
+rules:
+  - { name: ban, match: { agent: bad-bot }, key: [], limits: [{ rate: 0/h, block: true }] }
+  - { name: per-agent, key: [agent], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }] }
+";
+    let server = Server::with_policy(policy, &[]);
+    let mut grpc = Grpc::to(server.grpc);
+    let mut passes = |value: &[u8]| {
+        let entry =
+            |bytes: &[u8]| raw_field(1, &[raw_field(1, b"agent"), raw_field(2, bytes)].concat());
+        let call = [raw_field(1, b"web"), raw_field(2, &entry(value))].concat();
+        grpc.sent(&HEAD, &message(&call)).answer().passed()
+    };
+    let values: [&[u8]; 8] = [
+        b"\xff",
+        b"\xfe",
+        b"\xff\xff",
+        b"bot\xff",
+        b"bot",
+        "\u{fffd}".as_bytes(),
+        "\u{10ffff}".as_bytes(),
+        b"\xf4\x8f\xbf",
+    ];
+    for value in values {
+        assert!(passes(value), "{value:x?} was taken for another");
+    }
+    for value in values {
+        assert!(!passes(value), "{value:x?} is another the second time");
+    }
+    assert!(!passes(b"bad-bot"));
+    server.is_sound();
+}
+
+/// A field of protobuf that holds bytes.
+fn raw_field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    prost::encode_length_delimiter(bytes.len(), &mut out).unwrap();
+    out.extend_from_slice(bytes);
+    out
 }

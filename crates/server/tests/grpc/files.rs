@@ -127,9 +127,8 @@ fn shadows_refuse_nothing() {
 fn metadata_of_rules_that_let_pass() {
     let request = Request::about(&[("user", "alice")]).hits(1);
     let server = server(&[]);
-    let told = Grpc::to(server.grpc).asked(&request).dynamic_metadata.unwrap();
     assert_eq!(
-        json(&prost_types::Value { kind: Some(prost_types::value::Kind::StructValue(told)) }),
+        as_json(Grpc::to(server.grpc).asked(&request).dynamic_metadata),
         serde_json::json!({
             "domain": "web",
             "descriptors": [{ "entries": ["user=alice"] }],
@@ -137,9 +136,41 @@ fn metadata_of_rules_that_let_pass() {
             "metadata": { "team": "edge", "deep": { "list": [1.0, "two", true, null] } },
         })
     );
+    // The call is told in any case: also where it is refused, and where no rule is about it.
+    let mut grpc = Grpc::to(server.grpc);
+    let banned = Descriptor::of(&[("user", "banned"), ("x", "y")]).hits(2);
+    let refused = Request::of([Descriptor::of(&[("user", "banned")]), banned.limited(7, HOUR)]);
+    let answer = grpc.asked(&refused);
+    assert!(!answer.passed());
+    assert_eq!(
+        as_json(answer.dynamic_metadata),
+        serde_json::json!({
+            "domain": "web",
+            "descriptors": [
+                { "entries": ["user=banned"] },
+                {
+                    "entries": ["user=banned", "x=y"],
+                    "limit": "requests_per_unit:7 unit:HOUR",
+                    "hitsAddend": 2.0,
+                },
+            ],
+        })
+    );
+    let answer = grpc.asked(&Request::about(&[("tenant", &"t".repeat(5_000))]));
+    let descriptors =
+        [serde_json::json!({ "entries": [format!("tenant={}…", "t".repeat(1_024))] })];
+    assert_eq!(
+        as_json(answer.dynamic_metadata),
+        serde_json::json!({ "domain": "web", "descriptors": descriptors })
+    );
     let silent = self::server(&["--grpc-dynamic-metadata", "off"]);
     assert_eq!(Grpc::to(silent.grpc).asked(&request).dynamic_metadata, None);
     server.is_sound();
+}
+
+fn as_json(told: Option<prost_types::Struct>) -> serde_json::Value {
+    let kind = Some(prost_types::value::Kind::StructValue(told.unwrap()));
+    json(&prost_types::Value { kind })
 }
 
 fn json(value: &prost_types::Value) -> serde_json::Value {

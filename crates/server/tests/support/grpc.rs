@@ -29,6 +29,8 @@ pub(crate) struct Told {
     /// All header fields, those behind the messages too.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
+    /// The stream ended with its first head.
+    pub(crate) is_head_alone: bool,
     pub(crate) end: Option<End>,
 }
 
@@ -111,13 +113,29 @@ impl Grpc {
 
     /// Sends any bytes as the messages of a call.
     pub(crate) fn send(&mut self, head: &[(&str, &str)], body: &[u8]) -> u32 {
-        let stream = self.two.next();
-        let bytes = match body {
-            [] => frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields(head)),
-            _ => call(stream, head, body),
-        };
-        self.two.send(&bytes);
+        if body.is_empty() {
+            let stream = self.two.next();
+            self.two.send(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields(head)));
+            return stream;
+        }
+        let stream = self.open(head);
+        let mut pieces = body.chunks(16 * 1024).peekable();
+        while let Some(piece) = pieces.next() {
+            let flags = if pieces.peek().is_none() { END_STREAM } else { NONE };
+            self.send_piece(flags, stream, piece);
+        }
         stream
+    }
+
+    /// Sends a piece of a body once there is room for it.
+    pub(crate) fn send_piece(&mut self, flags: u8, stream: u32, piece: &[u8]) {
+        let length = i64::try_from(piece.len()).unwrap();
+        while self.two.window(stream) < length {
+            if !self.read() {
+                return;
+            }
+        }
+        self.two.send_data(flags, stream, piece);
     }
 
     /// Begins a call whose messages are to come.
@@ -189,7 +207,10 @@ impl Grpc {
         let Some(frame) = self.two.frame() else { return false };
         let told = self.told.entry(frame.stream).or_default();
         match frame.kind {
-            HEADERS => told.head(&frame.payload),
+            HEADERS => {
+                told.is_head_alone = told.fields.is_empty() && frame.flags & END_STREAM != 0;
+                told.head(&frame.payload);
+            }
             DATA => told.body.extend_from_slice(&frame.payload),
             // What is whole stays so, whatever is said about the rest of the question.
             RST_STREAM if told.end.is_none() => {

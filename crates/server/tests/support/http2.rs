@@ -5,6 +5,7 @@
 
 use super::connect;
 use super::http1::is_late;
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -15,6 +16,10 @@ pub(crate) struct Two {
     read: Vec<u8>,
     /// The number of the next stream.
     next: u32,
+    /// How much may be sent on any stream to begin with.
+    initial: i64,
+    /// What the other side has granted since, less what was sent: by stream, and of the connection by 0.
+    granted: BTreeMap<u32, i64>,
 }
 
 #[derive(Debug)]
@@ -55,6 +60,8 @@ pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const PADDED: u8 = 8;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What every window is before anything is said about it.
+const WINDOW: i64 = 65_535;
 /// `SETTINGS_HEADER_TABLE_SIZE`: none.
 const NO_TABLE: [u8; 6] = [0, 1, 0, 0, 0, 0];
 
@@ -67,7 +74,8 @@ impl Two {
     pub(crate) fn with_settings(address: SocketAddr, settings: &[u8]) -> Self {
         let stream = connect(address);
         stream.set_nodelay(true).unwrap();
-        let mut two = Self { stream, read: Vec::new(), next: 1 };
+        let (initial, granted) = (WINDOW, BTreeMap::new());
+        let mut two = Self { stream, read: Vec::new(), next: 1, initial, granted };
         let settings = [&NO_TABLE, settings].concat();
         two.send(&[PREFACE, &frame(SETTINGS, NONE, 0, &settings)].concat());
         two
@@ -180,7 +188,37 @@ impl Two {
             let payload = if whole.kind == PING { &whole.payload[..] } else { &[] };
             self.send(&frame(whole.kind, ACK, 0, payload));
         }
+        self.grant(&whole);
         Some(whole)
+    }
+
+    /// Takes note of how much may be sent.
+    fn grant(&mut self, frame: &Frame) {
+        match frame.kind {
+            WINDOW_UPDATE => {
+                *self.granted.entry(frame.stream).or_default() += i64::from(number(&frame.payload));
+            }
+            SETTINGS => {
+                let settings = frame.payload.chunks(6).filter(|setting| setting[..2] == [0, 4]);
+                settings.for_each(|setting| self.initial = number(&setting[2..]).into());
+            }
+            _ => {}
+        }
+    }
+
+    /// How much may be sent on a stream now.
+    pub(crate) fn window(&self, stream: u32) -> i64 {
+        let granted = |stream| self.granted.get(&stream).copied().unwrap_or(0);
+        (WINDOW + granted(0)).min(self.initial + granted(stream))
+    }
+
+    /// Sends a piece of a body, for which there must be room in the window.
+    pub(crate) fn send_data(&mut self, flags: u8, stream: u32, piece: &[u8]) {
+        let length = i64::try_from(piece.len()).unwrap();
+        for window in [0, stream] {
+            *self.granted.entry(window).or_default() -= length;
+        }
+        self.send(&frame(DATA, flags, stream, piece));
     }
 
     /// The same connection, for a thread that writes while this one reads.

@@ -3,16 +3,18 @@
 use super::call::CallError;
 use super::others::Question;
 use super::reflection::{RequestOf, reflect};
-use super::wire::{Answer, Asked, seconds};
+use super::wire::{Answer, Asked, WireError, seconds};
 use crate::bounds;
 use crate::front::{FLAGS, PRIORITY};
 use crate::metrics::{Metrics, Refused, Tally};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use serde_json::{Map, Value, json};
+use std::fmt;
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, LegacyReset};
-use tidegate::{DescriptorCall, DescriptorStatus, DescriptorVerdict, Limiter, Span, Store};
+use tidegate::{DecidedBy, DescriptorCall, DescriptorStatus, DescriptorVerdict, Limiter, Outcome};
+use tidegate::{Retry, Span, Store};
+use tidegate_policy::printable;
 use tokio::time::Instant;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
@@ -61,7 +63,7 @@ impl<S: Store + 'static> Handler<S> {
         health: HealthService,
     ) -> Self {
         let tally = metrics.tally("grpc");
-        let health = HealthServer::new(health).max_decoding_message_size(bounds::GRPC_MESSAGE);
+        let health = HealthServer::new(health).max_decoding_message_size(bounds::GRPC_QUESTION);
         Self { limiter, manners, tally, metrics, health }
     }
 
@@ -107,8 +109,23 @@ impl<S: Store + 'static> Handler<S> {
         Ok(self.answered(&asked, &answer, began))
     }
 
+    /// The refusal of a call that cannot be decided.
+    pub(super) fn undecided(&self, why: &dyn fmt::Display) -> Bytes {
+        tracing::warn!("a call cannot be decided and is refused: {}", printable(&why.to_string()));
+        self.metrics.refused(Refused::Undecided);
+        self.tally.count_bare(Outcome::Deny(Retry::Never), DecidedBy::Policy);
+        let mut out = PREFIX.to_vec();
+        Answer(&mut out).overall(true);
+        framed(out)
+    }
+
     fn read<'b>(&self, message: &'b [u8]) -> Result<Asked<'b>, CallError> {
-        Ok(Asked::read(message).inspect_err(|_| self.metrics.refused(Refused::Malformed))?)
+        let refused = |error: &WireError| {
+            if !error.is_undecided() {
+                self.metrics.refused(Refused::Malformed);
+            }
+        };
+        Ok(Asked::read(message).inspect_err(refused)?)
     }
 
     fn answered(
@@ -132,14 +149,10 @@ impl<S: Store + 'static> Handler<S> {
             wire.status(&status);
         }
         self.headers(answer, &mut wire);
-        if self.manners.metadata && !answer.metadata.is_empty() {
-            wire.metadata(&metadata(asked, answer));
+        if self.manners.metadata && answer.is_by_files() {
+            wire.metadata(asked, &answer.metadata);
         }
-        let length = u32::try_from(out.len().saturating_sub(PREFIX.len())).unwrap_or(0);
-        if let Some(place) = out.get_mut(1..PREFIX.len()) {
-            place.copy_from_slice(&length.to_be_bytes());
-        }
-        out.into()
+        framed(out)
     }
 
     fn headers(&self, answer: &DescriptorVerdict, wire: &mut Answer<'_>) {
@@ -176,6 +189,15 @@ impl<S: Store + 'static> Handler<S> {
     }
 }
 
+/// A message behind its prefix, which says now how long it is.
+fn framed(mut out: Vec<u8>) -> Bytes {
+    let length = u32::try_from(out.len().saturating_sub(PREFIX.len())).unwrap_or(0);
+    if let Some(place) = out.get_mut(1..PREFIX.len()) {
+        place.copy_from_slice(&length.to_be_bytes());
+    }
+    out.into()
+}
+
 impl<'b> Asked<'b> {
     fn call(&self, timeout: Option<Span>) -> DescriptorCall<'_, 'b> {
         DescriptorCall {
@@ -199,26 +221,4 @@ fn reference(answer: &DescriptorVerdict, wire: &mut Answer<'_>) {
     wire.response_header("RateLimit-Limit", &limit.amount.to_string());
     wire.response_header("RateLimit-Remaining", &status.remaining.to_string());
     wire.response_header("RateLimit-Reset", &status.reset.map_or(0, seconds).to_string());
-}
-
-/// What the reference service tells: the call, and what the rules that let it pass say.
-fn metadata(asked: &Asked<'_>, answer: &DescriptorVerdict) -> Map<String, Value> {
-    let descriptors = asked.descriptors.iter().map(|descriptor| {
-        let entries = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}").into());
-        let mut object = Map::new();
-        object.insert("entries".to_owned(), Value::Array(entries.collect()));
-        if let Some(hits) = descriptor.hits {
-            object.insert("hitsAddend".to_owned(), hits.into());
-        }
-        Value::Object(object)
-    });
-    let descriptors: Vec<Value> = descriptors.collect();
-    let mut told = Map::new();
-    told.insert("domain".to_owned(), asked.domain.into());
-    told.insert("descriptors".to_owned(), json!(descriptors));
-    if asked.hits != 0 {
-        told.insert("hitsAddend".to_owned(), asked.hits.into());
-    }
-    told.insert("metadata".to_owned(), Value::Object(answer.metadata.clone()));
-    told
 }

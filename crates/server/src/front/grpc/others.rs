@@ -84,6 +84,11 @@ impl Others {
         Self { body, work, ends, answering: Some(answering) }
     }
 
+    /// Whether all is said.
+    pub(super) fn is_over(&self) -> bool {
+        self.answering.is_none() || self.body.is_end_stream()
+    }
+
     /// What they say next; that it is over, when the server stops and they have nothing to say.
     pub(super) fn poll_frame(&mut self, context: &mut Context<'_>) -> Polled {
         if self.answering.is_none() {

@@ -50,13 +50,13 @@ pub(super) async fn reflect(
     let answered = match version {
         Version::One => match builder.build_v1() {
             Ok(service) => {
-                service.max_decoding_message_size(bounds::GRPC_MESSAGE).call(request).await
+                service.max_decoding_message_size(bounds::GRPC_QUESTION).call(request).await
             }
             Err(_) => return broken(),
         },
         Version::OneAlpha => match builder.build_v1alpha() {
             Ok(service) => {
-                service.max_decoding_message_size(bounds::GRPC_MESSAGE).call(request).await
+                service.max_decoding_message_size(bounds::GRPC_QUESTION).call(request).await
             }
             Err(_) => return broken(),
         },

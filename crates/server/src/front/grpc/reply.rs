@@ -30,9 +30,7 @@ pub(crate) enum Reply {
 pub(super) enum Code {
     InvalidArgument,
     DeadlineExceeded,
-    ResourceExhausted,
     Unimplemented,
-    Internal,
     Unavailable,
 }
 
@@ -82,9 +80,7 @@ impl Code {
         HeaderValue::from_static(match self {
             Self::InvalidArgument => "3",
             Self::DeadlineExceeded => "4",
-            Self::ResourceExhausted => "8",
             Self::Unimplemented => "12",
-            Self::Internal => "13",
             Self::Unavailable => "14",
         })
     }
@@ -112,7 +108,13 @@ impl Body for Reply {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Nothing | Self::Done)
+        match self {
+            Self::Nothing | Self::Done => true,
+            Self::Message(_) => false,
+            // An error of theirs is all in the head. The head must end the stream then: a client that reads a status there
+            // and finds a body behind it takes the answer for a broken one.
+            Self::Others(others) => others.is_over(),
+        }
     }
 }
 

@@ -5,12 +5,16 @@
 //!   domain       a descriptor: an entry: a key, a value          hits_addend
 //! ```
 //!
-//! Fields that are not known are read over, as the format wants. What is no message is refused whole: wrong kinds of fields,
-//! groups, numbers that never end, text that is no UTF-8, more of anything than a call has.
+//! Fields that are not known are read over, as the format wants. Bytes that are not such a message are an error: wrong kinds of
+//! fields, groups, numbers that never end, names that are not UTF-8. Only a proxy can get these wrong. Values come from
+//! clients, so they are any bytes. A message with more descriptors or entries than we read, or with a limit in a unit that
+//! does not exist, is *undecided*: it is refused and not an error, because a proxy may let errors pass.
 
+use super::text::text;
 use crate::bounds;
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use tidegate::{Descriptor, DescriptorStatus, Span};
 use tidegate_policy::Unit;
 
@@ -35,19 +39,17 @@ pub(super) enum WireError {
     Group,
     #[error("a field is of another kind than its number says")]
     Kind,
-    #[error("a text is no UTF-8")]
+    #[error("a name is not UTF-8")]
     Utf8,
     #[error("`domain` is empty")]
     NoDomain,
-    #[error("`domain` has more than {} bytes", bounds::DOMAIN)]
-    Domain,
     #[error("more than {} descriptors", bounds::DESCRIPTORS)]
     Descriptors,
     #[error("a descriptor has more than {} entries", bounds::ENTRIES)]
     Entries,
     #[error("an entry has an empty key")]
     NoKey,
-    #[error("the limit of a descriptor has the unit {0}, which is none")]
+    #[error("the limit of a descriptor has the unit {0}, which does not exist")]
     Unit(u64),
 }
 
@@ -79,10 +81,23 @@ impl<'b> Asked<'b> {
                 _ => {}
             }
         }
-        match asked.domain.len() {
-            0 => Err(WireError::NoDomain),
-            length if length > bounds::DOMAIN => Err(WireError::Domain),
-            _ => Ok(asked),
+        if asked.domain.is_empty() { Err(WireError::NoDomain) } else { Ok(asked) }
+    }
+}
+
+impl WireError {
+    /// Whether the message was read, and says what cannot be decided.
+    pub(super) const fn is_undecided(self) -> bool {
+        match self {
+            Self::Descriptors | Self::Entries | Self::Unit(_) => true,
+            Self::CutShort
+            | Self::Endless
+            | Self::Zero
+            | Self::Group
+            | Self::Kind
+            | Self::Utf8
+            | Self::NoDomain
+            | Self::NoKey => false,
         }
     }
 }
@@ -115,17 +130,17 @@ fn descriptor(bytes: &[u8]) -> Result<Descriptor<'_>, WireError> {
     Ok(descriptor)
 }
 
-fn entry(bytes: &[u8]) -> Result<(&str, &str), WireError> {
-    let (mut key, mut value) = ("", "");
+fn entry(bytes: &[u8]) -> Result<(&str, Cow<'_, str>), WireError> {
+    let (mut key, mut value) = ("", &b""[..]);
     let mut message = Message(bytes);
     while let Some((number, field)) = message.next()? {
         match number {
             1 => key = field.text()?,
-            2 => value = field.text()?,
+            2 => value = field.bytes()?,
             _ => {}
         }
     }
-    if key.is_empty() { Err(WireError::NoKey) } else { Ok((key, value)) }
+    if key.is_empty() { Err(WireError::NoKey) } else { Ok((key, text(value))) }
 }
 
 /// `RateLimitOverride`: so much, per the unit of this number.
@@ -236,6 +251,8 @@ pub(super) struct Answer<'o>(pub(super) &'o mut Vec<u8>);
 const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
 const NANOS_PER_SEC: u64 = 1_000_000_000;
+/// Characters of a value that are told in metadata: what clients send does not fill the memory of their proxy.
+const LONGEST_TOLD: usize = 1_024;
 
 impl Answer<'_> {
     pub(super) fn overall(&mut self, over: bool) {
@@ -270,8 +287,41 @@ impl Answer<'_> {
         self.header(4, name, value);
     }
 
-    pub(super) fn metadata(&mut self, metadata: &Map<String, Value>) {
-        self.message(6, |answer| answer.object(metadata));
+    /// What the reference service tells the filters behind it: the call, and what the rules that let it pass say.
+    pub(super) fn metadata(&mut self, asked: &Asked<'_>, of_rules: &Map<String, Value>) {
+        self.message(6, |answer| {
+            answer.pair("domain", |answer| answer.string(asked.domain));
+            answer.pair("descriptors", |answer| {
+                answer.list(&asked.descriptors, |answer, descriptor| answer.described(descriptor));
+            });
+            if asked.hits != 0 {
+                answer.pair("hitsAddend", |answer| answer.value(&asked.hits.into()));
+            }
+            if !of_rules.is_empty() {
+                answer.pair("metadata", |answer| {
+                    answer.message(5, |answer| answer.object(of_rules));
+                });
+            }
+        });
+    }
+
+    /// A descriptor as metadata.
+    fn described(&mut self, descriptor: &Descriptor<'_>) {
+        self.message(5, |answer| {
+            answer.pair("entries", |answer| {
+                answer.list(&descriptor.entries, |answer, (key, value)| {
+                    answer.string(&format!("{key}={}", beginning(value)));
+                });
+            });
+            if let Some((amount, unit)) = descriptor.limit {
+                let unit = unit.name().to_uppercase();
+                let limit = format!("requests_per_unit:{amount} unit:{unit}");
+                answer.pair("limit", |answer| answer.string(&limit));
+            }
+            if let Some(hits) = descriptor.hits {
+                answer.pair("hitsAddend", |answer| answer.value(&hits.into()));
+            }
+        });
     }
 
     fn header(&mut self, field: u64, name: &str, value: &str) {
@@ -284,11 +334,29 @@ impl Answer<'_> {
     /// `google.protobuf.Struct`.
     fn object(&mut self, object: &Map<String, Value>) {
         for (name, value) in object {
-            self.message(1, |answer| {
-                answer.text(1, name);
-                answer.message(2, |answer| answer.value(value));
-            });
+            self.pair(name, |answer| answer.value(value));
         }
+    }
+
+    /// A field of a `Struct`.
+    fn pair(&mut self, name: &str, value: impl FnOnce(&mut Answer<'_>)) {
+        self.message(1, |answer| {
+            answer.text(1, name);
+            answer.message(2, value);
+        });
+    }
+
+    /// A `Value` that is a list.
+    fn list<T>(&mut self, items: &[T], value: impl Fn(&mut Answer<'_>, &T)) {
+        self.message(6, |answer| {
+            items.iter().for_each(|item| answer.message(1, |answer| value(answer, item)));
+        });
+    }
+
+    /// A `Value` that is text.
+    fn string(&mut self, text: &str) {
+        self.tagged(3, 2, u64::try_from(text.len()).unwrap_or(0));
+        self.0.extend_from_slice(text.as_bytes());
     }
 
     /// `google.protobuf.Value`: unlike elsewhere, what is 0 or empty is written, because it is a choice.
@@ -300,14 +368,9 @@ impl Answer<'_> {
                 self.varint((2 << 3) | 1);
                 self.0.extend_from_slice(&number.as_f64().unwrap_or_default().to_le_bytes());
             }
-            Value::String(text) => {
-                self.tagged(3, 2, u64::try_from(text.len()).unwrap_or(0));
-                self.0.extend_from_slice(text.as_bytes());
-            }
+            Value::String(text) => self.string(text),
             Value::Object(object) => self.message(5, |answer| answer.object(object)),
-            Value::Array(list) => self.message(6, |answer| {
-                list.iter().for_each(|item| answer.message(1, |answer| answer.value(item)));
-            }),
+            Value::Array(list) => self.list(list, Answer::value),
         }
     }
 
@@ -351,6 +414,14 @@ impl Answer<'_> {
 
     fn varint(&mut self, number: u64) {
         varint(number, |byte| self.0.push(byte));
+    }
+}
+
+/// A value as it is told: of a long one the beginning, and a mark that there was more.
+fn beginning(value: &str) -> Cow<'_, str> {
+    match value.char_indices().nth(LONGEST_TOLD) {
+        Some((at, _)) => format!("{}…", value.get(..at).unwrap_or_default()).into(),
+        None => value.into(),
     }
 }
 
@@ -408,7 +479,7 @@ mod tests {
         let asked = Asked::read(&bytes).unwrap();
         assert_eq!((asked.domain, asked.hits, asked.descriptors.len()), ("rl", 200, 2));
         let first = &asked.descriptors[0];
-        assert_eq!(first.entries.as_slice(), [("foo", "alice"), ("bar", "")]);
+        assert_eq!(first.entries.as_slice(), [("foo", "alice".into()), ("bar", "".into())]);
         assert_eq!(first.limit, Some((7, Unit::Minute)));
         assert_eq!((first.hits, first.gives_back), (Some(0), true));
         let second = &asked.descriptors[1];
@@ -428,10 +499,9 @@ mod tests {
         let whole = call(&[entry("a", "b")]);
         for (bytes, error) in [
             (vec![], WireError::NoDomain),
-            (field(1, &[b'd'; 129]), WireError::Domain),
             (field(1, b"\xff"), WireError::Utf8),
-            (call(&vec![entry("a", "b"); 33]), WireError::Descriptors),
-            (call(&[entry("a", "b").repeat(17)]), WireError::Entries),
+            (call(&vec![entry("a", "b"); bounds::DESCRIPTORS + 1]), WireError::Descriptors),
+            (call(&[entry("a", "b").repeat(bounds::ENTRIES + 1)]), WireError::Entries),
             (call(&[entry("", "b")]), WireError::NoKey),
             (call(&[field(2, &[8, 7, 16, 99])]), WireError::Unit(99)),
             (call(&[field(2, &[8, 7])]), WireError::Unit(0)),
@@ -444,6 +514,12 @@ mod tests {
         ] {
             assert_eq!(Asked::read(&bytes).unwrap_err(), error, "{bytes:x?}");
         }
+        // A domain of any length, and a value of any bytes.
+        let odd = field(2, &field(1, &[field(1, b"k"), field(2, b"bot\xff")].concat()));
+        let bytes = [field(1, &[b'd'; 100_000]), odd].concat();
+        let read = Asked::read(&bytes).unwrap();
+        assert_eq!(read.domain.len(), 100_000);
+        assert_eq!(read.descriptors[0].entries[0], ("k", "bot\u{10ffff}".into()));
         for length in 0..whole.len() {
             let cut = Asked::read(&whole[..length]);
             assert!(cut.is_err() || length == 4, "{length}"); // a domain alone is a call about nothing

@@ -7,9 +7,11 @@
 //! The protocol bounds how much a client may leave unread, but not for how long. A client that opens no
 //! window for its answers, and asks for something small now and then, would otherwise never be idle.
 
-use bytes::{Buf, Bytes};
+use crate::bounds;
+use bytes::{Buf, Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -23,6 +25,8 @@ pub(super) struct Busy {
     untaken: RefCell<VecDeque<Option<Instant>>>,
     /// The number of the first of them.
     first: Cell<u64>,
+    /// Bytes of long messages that are being read, or wait for their answer.
+    held: Cell<usize>,
 }
 
 /// A request that is worked on, until it is answered or its client takes it back.
@@ -35,6 +39,12 @@ pub(crate) struct Untaken {
     number: u64,
 }
 
+/// A long message while it is read and decided. All of a connection have [`bounds::GRPC_UNREAD`] bytes together.
+pub(crate) struct Held {
+    bytes: BytesMut,
+    busy: Rc<Busy>,
+}
+
 impl Busy {
     pub(super) fn new() -> Rc<Self> {
         Rc::new(Self {
@@ -42,6 +52,7 @@ impl Busy {
             since: Cell::new(Instant::now()),
             untaken: RefCell::default(),
             first: Cell::new(0),
+            held: Cell::new(0),
         })
     }
 
@@ -84,10 +95,53 @@ impl Busy {
 }
 
 impl Work {
+    /// Room for a message of which this is the beginning.
+    pub(crate) fn hold(&self, bytes: &[u8]) -> Option<Held> {
+        let mut held = Held { bytes: BytesMut::new(), busy: Rc::clone(&self.0) };
+        held.push(bytes).then_some(held)
+    }
+
     /// A part of its answer, which counts until it is on its way.
     pub(crate) fn answered(&self, bytes: Bytes) -> Untaken {
         self.0.answered(bytes)
     }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Adds bytes; false when there is no room for them. Short messages always have room.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
+        let length = self.bytes.len().saturating_add(bytes.len());
+        let all = self.busy.held.get().saturating_add(counted(length));
+        let all = all.saturating_sub(counted(self.bytes.len()));
+        if counted(length) > 0 && all > bounds::GRPC_UNREAD {
+            return false;
+        }
+        self.busy.held.set(all);
+        self.bytes.extend_from_slice(bytes);
+        true
+    }
+}
+
+impl Deref for Held {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let held = &self.busy.held;
+        held.set(held.get().saturating_sub(counted(self.bytes.len())));
+    }
+}
+
+/// What of a message counts: all of a long one, nothing of a short one.
+const fn counted(length: usize) -> usize {
+    if length > bounds::GRPC_SMALL_MESSAGE { length } else { 0 }
 }
 
 impl Drop for Work {
@@ -121,6 +175,26 @@ impl Buf for Untaken {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Short messages always have room. Long ones have it while there is some, and leave it when they are dropped.
+    #[test]
+    fn long_messages_of_a_connection_share_their_room() {
+        let busy = Busy::new();
+        let work = busy.begin();
+        let megabyte = vec![7; 1024 * 1024];
+        let mut all: Vec<Held> = Vec::new();
+        while let Some(held) = work.hold(&megabyte) {
+            all.push(held);
+        }
+        assert_eq!(all.len() * megabyte.len(), bounds::GRPC_UNREAD);
+        let mut short = work.hold(&megabyte[..bounds::GRPC_SMALL_MESSAGE]).unwrap();
+        assert!(!short.push(b"x") && short.len() == bounds::GRPC_SMALL_MESSAGE);
+        all.pop();
+        assert!(short.push(b"x"));
+        drop(short);
+        drop(all);
+        assert_eq!(busy.held.get(), 0);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_answer_that_waits_is_the_one_that_counts() {
