@@ -42,6 +42,8 @@ pub(crate) const LINGER_BYTES: usize = 256 * 1024;
 /// How long that is done, and how long an idle connection is kept when the server stops: a client that had
 /// just sent a request gets its answer.
 pub(crate) const LINGER_MILLIS: u64 = 1_000;
+/// A connection of HTTP/2 that is about to end is asked nothing more when nothing has come for so long.
+pub(crate) const QUIET_MILLIS: u64 = 50;
 /// Streams of an HTTP/2 connection at once.
 pub(crate) const STREAMS: u32 = 100;
 /// Streams that a client resets before they were looked at (CVE-2023-44487).

@@ -9,21 +9,61 @@
 //! as long as they come: work for nothing. So there is a budget of such frames that fills by a little every
 //! second and by every request; whoever spends it is disconnected. To take a request back is free, once for each: a proxy
 //! may do so with all that it has asked in one moment, and those who do nothing else are the library's to bound.
+//!
+//! It also sees to it that a connection ends without losing a call:
+//!
+//! ```text
+//!   we       GOAWAY, any stream │ PING                                     GOAWAY, the last stream that we saw
+//!   client                              PING ACK │ HEADERS 7 │ DATA 7
+//!                                       └─────── is held back ───────►│
+//! ```
+//!
+//! The library takes the answer to its PING for a sign that the client knows of the end and asks nothing more. But clients
+//! answer a PING before they write what they had begun (grpc-core does), so HEADERS come behind the ACK. The library would
+//! not look at them, and close the connection over the WINDOW_UPDATE that follows. So the ACK of a connection that ends is
+//! held back until nothing more has come for a moment.
 
+use super::after;
 use super::stream::Stream;
 use crate::bounds;
 use bytes::{Buf, Bytes};
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A connection of HTTP/2: what was already read of it, then the rest.
 pub(crate) struct Guarded {
     read: Bytes,
     stream: Stream,
     frames: Frames,
+    ending: Ending,
+    last: Option<Box<Last>>,
+}
+
+/// Says to the guard that its connection is about to end.
+#[derive(Clone, Default)]
+pub(crate) struct Ending(Rc<Cell<bool>>);
+
+/// The last frames of a connection that is about to end.
+struct Last {
+    /// Where in the stream of frames it is.
+    skip: usize,
+    head: Vec<u8>,
+    /// So much of the head was handed on before.
+    handed_on: usize,
+    /// The frame is held back.
+    holds: bool,
+    held: Vec<u8>,
+    /// For the library.
+    passed: Vec<u8>,
+    quiet: Pin<Box<Sleep>>,
+    /// When answers to pings are handed on at the latest.
+    latest: Instant,
 }
 
 /// Where in the stream of frames a connection is, and what is left of its budget.
@@ -40,13 +80,143 @@ struct Frames {
 }
 
 const PREFACE: usize = 24;
+const HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const DATA: u8 = 0;
 const RST_STREAM: u8 = 3;
+const PING: u8 = 6;
+const ACK: u8 = 1;
 
 impl Guarded {
-    pub(crate) fn new(stream: Stream, read: Vec<u8>) -> Self {
-        Self { read: read.into(), stream, frames: Frames::new(Instant::now()) }
+    pub(crate) fn new(stream: Stream, read: Vec<u8>, ending: Ending) -> Self {
+        let frames = Frames::new(Instant::now());
+        Self { read: read.into(), stream, frames, ending, last: None }
+    }
+
+    /// Reads what there is, and counts its frames.
+    fn poll_counted(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        if self.read.is_empty() {
+            ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        } else {
+            let count = self.read.len().min(buffer.remaining());
+            buffer.put_slice(self.read.get(..count).unwrap_or_default());
+            self.read.advance(count);
+        }
+        let fresh = buffer.filled().get(before..).unwrap_or_default();
+        if self.frames.count(fresh, Instant::now()) {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many idle frames")))
+    }
+
+    /// The same for a connection that is about to end: answers to pings come last.
+    fn poll_last(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut last = self.last.take().unwrap_or_else(|| Box::new(Last::new(&self.frames)));
+        let polled = loop {
+            if last.hand_on(buffer) {
+                break Poll::Ready(Ok(()));
+            }
+            let mut bytes = [0; 2 * 1024];
+            let mut fresh = ReadBuf::new(&mut bytes);
+            match self.poll_counted(context, &mut fresh) {
+                Poll::Ready(Ok(())) if fresh.filled().is_empty() => break Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) => last.read(fresh.filled()),
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                Poll::Pending if last.is_quiet(context) => {}
+                Poll::Pending => break Poll::Pending,
+            }
+        };
+        self.last = Some(last);
+        polled
+    }
+}
+
+// === impl Ending ===
+
+impl Ending {
+    pub(crate) fn begin(&self) {
+        self.0.set(true);
+    }
+}
+
+// === impl Last ===
+
+impl Last {
+    fn new(frames: &Frames) -> Self {
+        let head = frames.head.get(..frames.have).unwrap_or_default().to_vec();
+        Self {
+            skip: frames.skip,
+            handed_on: head.len(),
+            head,
+            holds: false,
+            held: Vec::new(),
+            passed: Vec::new(),
+            quiet: Box::pin(sleep_until(Instant::now())),
+            latest: after(Duration::from_millis(bounds::LINGER_MILLIS)),
+        }
+    }
+
+    /// Puts the frames of some bytes where they belong.
+    fn read(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.skip == 0 {
+                let missing = HEAD.saturating_sub(self.head.len()).min(bytes.len());
+                let (head, rest) = bytes.split_at_checked(missing).unwrap_or_default();
+                self.head.extend_from_slice(head);
+                bytes = rest;
+                self.begin_frame();
+            } else {
+                let (piece, rest) = bytes.split_at(self.skip.min(bytes.len()));
+                self.skip = self.skip.saturating_sub(piece.len());
+                bytes = rest;
+                self.place().extend_from_slice(piece);
+            }
+        }
+        let quiet = after(Duration::from_millis(bounds::QUIET_MILLIS)).min(self.latest);
+        self.quiet.as_mut().reset(quiet);
+    }
+
+    fn begin_frame(&mut self) {
+        let [high, middle, low, kind, flags, ..] = *self.head.as_slice() else { return };
+        if self.head.len() < HEAD {
+            return;
+        }
+        self.skip = usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap_or(0);
+        let handed_on = std::mem::take(&mut self.handed_on);
+        self.holds = kind == PING && flags & ACK != 0 && handed_on == 0;
+        let head = std::mem::take(&mut self.head);
+        self.place().extend(head.into_iter().skip(handed_on));
+    }
+
+    fn place(&mut self) -> &mut Vec<u8> {
+        if self.holds { &mut self.held } else { &mut self.passed }
+    }
+
+    /// Hands on as much as there is room for; false when there is nothing.
+    fn hand_on(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
+        let count = self.passed.len().min(buffer.remaining());
+        buffer.put_slice(self.passed.get(..count).unwrap_or_default());
+        self.passed.drain(..count);
+        count > 0
+    }
+
+    /// Whether nothing has come for a moment. What was held back is handed on then.
+    fn is_quiet(&mut self, context: &mut Context<'_>) -> bool {
+        let whole = self.skip == 0 || !self.holds;
+        if self.held.is_empty() || !whole || self.quiet.as_mut().poll(context).is_pending() {
+            return false;
+        }
+        self.passed.append(&mut self.held);
+        true
     }
 }
 
@@ -128,20 +298,10 @@ impl AsyncRead for Guarded {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let before = buffer.filled().len();
-        if this.read.is_empty() {
-            ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
-        } else {
-            let count = this.read.len().min(buffer.remaining());
-            buffer.put_slice(this.read.get(..count).unwrap_or_default());
-            this.read.advance(count);
+        if self.ending.0.get() {
+            return self.poll_last(context, buffer);
         }
-        let fresh = buffer.filled().get(before..).unwrap_or_default();
-        if this.frames.count(fresh, Instant::now()) {
-            return Poll::Ready(Ok(()));
-        }
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many idle frames")))
+        self.poll_counted(context, buffer)
     }
 }
 
@@ -233,6 +393,34 @@ mod tests {
         }
         let idle = (0..10_000).take_while(|_| frames.count(&frame(3, 4), now)).count();
         assert!(idle <= usize::try_from(bounds::IDLE_FRAMES).unwrap(), "{idle}");
+    }
+
+    /// Answers to pings come last, however the frames are cut, and all else stays as it is and in order.
+    #[tokio::test(start_paused = true)]
+    async fn answers_to_pings_come_last() {
+        let now = Instant::now();
+        let mut ack = frame(PING, 8);
+        ack[4] = ACK;
+        let before = [frame(HEADERS, 40), frame(PING, 8)].concat();
+        let behind = [frame(DATA, 100), frame(8, 4), frame(DATA, 0)].concat();
+        let all = [&before[..], &ack, &behind].concat();
+        let expected = [&before[..], &behind].concat();
+        for cut in 0..=before.len() {
+            for piece in [1, 7, 1_000] {
+                // The first bytes were handed on before the end began.
+                let mut frames = after_preface(now);
+                assert!(frames.count(&all[..cut], now));
+                let mut last = Last::new(&frames);
+                all[cut..].chunks(piece).for_each(|bytes| last.read(bytes));
+                assert_eq!([&all[..cut], &last.passed].concat(), expected, "{cut} {piece}");
+                assert_eq!(last.held, ack, "{cut} {piece}");
+                last.passed.clear();
+                let mut context = Context::from_waker(std::task::Waker::noop());
+                assert!(!last.is_quiet(&mut context));
+                tokio::time::advance(Duration::from_millis(bounds::QUIET_MILLIS + 1)).await;
+                assert!(last.is_quiet(&mut context) && last.passed == ack);
+            }
+        }
     }
 
     #[test]

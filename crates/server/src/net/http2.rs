@@ -4,7 +4,7 @@
 
 mod busy;
 
-use super::guard::Guarded;
+use super::guard::{Ending, Guarded};
 use super::http1::HeadError;
 use super::line::LINGER;
 use super::stream::Stream;
@@ -149,7 +149,8 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
     Here: Http2ServerConnExec<V::Future, B>,
 {
-    let io = TokioIo::new(Guarded::new(stream, read));
+    let ending = Ending::default();
+    let io = TokioIo::new(Guarded::new(stream, read, ending.clone()));
     let mut connection = pin!(builder(place).serve_connection(io, service));
     let often = place.timeouts.idle.min(place.timeouts.body).min(Duration::from_secs(1));
     let mut look = tokio::time::interval(often);
@@ -159,6 +160,7 @@ where
         tokio::select! {
             served = connection.as_mut() => return served.map_err(io::Error::other),
             () = drain.begun.cancelled(), if end.is_none() => {
+                ending.begin();
                 connection.as_mut().graceful_shutdown();
                 end = Some(far());
             }
@@ -168,6 +170,7 @@ where
                     return Ok(());
                 }
                 if busy.idle_for() > place.timeouts.idle {
+                    ending.begin();
                     connection.as_mut().graceful_shutdown();
                     // Whoever has not even read our goodbye by then is not waited for.
                     end = Some(after(place.timeouts.head));

@@ -4,7 +4,7 @@ use crate::bytes::{ALICE, POLICY};
 use crate::others::{REFLECTION, WATCH, list_services, watch};
 use crate::support::Server;
 use crate::support::grpc::{End, Grpc, HEAD, UNAVAILABLE, call, message};
-use crate::support::http2::{DATA, NONE, Two, frame};
+use crate::support::http2::{ACK, DATA, NONE, PING, Two, WINDOW_UPDATE, frame};
 use crate::support::messages::Request;
 use prost::Message;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -60,6 +60,39 @@ fn whoever_had_asked_is_answered() {
     // First that the end is near, then what the last call was.
     assert!(ends.iter().all(|end| *end == (2, true)), "{ends:?}");
     stopped_politely(server);
+}
+
+/// A client answers our PING before it writes the calls that it had begun, as grpc-core does. They were above the last stream
+/// of our second GOAWAY, and the WINDOW_UPDATE behind them ended the connection with PROTOCOL_ERROR: with it went every call
+/// that waited for its answer. All of them are answered, and nothing is said to be wrong.
+#[test]
+fn calls_behind_the_answer_to_our_ping_are_answered() {
+    for calls in [1, 25] {
+        let server = server("10s");
+        let mut grpc = Grpc::to(server.grpc);
+        assert!(grpc.asked(&Request::about(&ALICE)).passed());
+        server.signal("TERM");
+        let ping = grpc.two.until_ping();
+        let mut bytes = frame(PING, ACK, 0, &ping);
+        let body = message(&Request::about(&ALICE).encode_to_vec());
+        let streams: Vec<u32> = (0..calls).map(|_| grpc.two.next()).collect();
+        for stream in &streams {
+            bytes.extend(call(*stream, &HEAD, &body));
+            bytes.extend(frame(WINDOW_UPDATE, NONE, *stream, &5_u32.to_be_bytes()));
+        }
+        grpc.two.send(&bytes);
+        for stream in &streams {
+            let told = grpc.told(*stream);
+            assert_eq!(told.end, Some(End::Whole), "{told:?}");
+            assert!(told.answer().passed());
+        }
+        while grpc.read() {}
+        let last = grpc.goodbyes.last().unwrap();
+        assert_eq!(last.payload[4..8], [0; 4], "it ends without an error");
+        let highest = streams.last().unwrap().to_be_bytes();
+        assert_eq!(last.payload[..4], highest, "it says which call was the last");
+        stopped_politely(server);
+    }
 }
 
 /// The process is stopped for a moment. Calls arrive meanwhile, most of them on connections that nobody has accepted yet,

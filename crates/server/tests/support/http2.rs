@@ -170,9 +170,20 @@ impl Two {
 
     /// The next frame; `None` when the connection has ended. Settings and pings are answered.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
-        let whole = loop {
+        let whole = self.unanswered()?;
+        if matches!(whole.kind, SETTINGS | PING) && whole.flags & ACK == 0 {
+            let payload = if whole.kind == PING { &whole.payload[..] } else { &[] };
+            self.send(&frame(whole.kind, ACK, 0, payload));
+        }
+        self.grant(&whole);
+        Some(whole)
+    }
+
+    /// The next frame, to which nothing is answered.
+    fn unanswered(&mut self) -> Option<Frame> {
+        loop {
             if let Some(whole) = split(&mut self.read) {
-                break whole;
+                return Some(whole);
             }
             let mut buffer = [0; 16 * 1024];
             match self.stream.read(&mut buffer) {
@@ -183,13 +194,18 @@ impl Two {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return None,
             }
-        };
-        if matches!(whole.kind, SETTINGS | PING) && whole.flags & ACK == 0 {
-            let payload = if whole.kind == PING { &whole.payload[..] } else { &[] };
-            self.send(&frame(whole.kind, ACK, 0, payload));
         }
-        self.grant(&whole);
-        Some(whole)
+    }
+
+    /// Reads until the other side asks whether we are there, and leaves that to the caller: the question.
+    pub(crate) fn until_ping(&mut self) -> Vec<u8> {
+        loop {
+            let frame = self.unanswered().unwrap_or_else(|| panic!("the connection ended"));
+            match frame.kind {
+                PING if frame.flags & ACK == 0 => return frame.payload,
+                _ => self.grant(&frame),
+            }
+        }
     }
 
     /// Takes note of how much may be sent.

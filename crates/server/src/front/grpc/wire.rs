@@ -370,7 +370,9 @@ impl Answer<'_> {
             }
             Value::String(text) => self.string(text),
             Value::Object(object) => self.message(5, |answer| answer.object(object)),
-            Value::Array(list) => self.list(list, Answer::value),
+            Value::Array(list) => self.message(6, |answer| {
+                list.iter().for_each(|item| answer.message(1, |answer| answer.value(item)));
+            }),
         }
     }
 
