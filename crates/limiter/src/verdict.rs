@@ -8,7 +8,7 @@ use crate::live::{Lent, Live};
 use crate::receipt::Receipt;
 use smallvec::SmallVec;
 use std::fmt;
-use tidegate_core::{Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
+use tidegate_core::{Cost, Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
 use tidegate_policy::{OnLimit, PathError, Rule, RuleLimit};
 
 /// The answer to a request.
@@ -93,6 +93,8 @@ pub struct LimitReport<'v> {
     pub id: &'v str,
     /// The limit.
     pub limit: &'v Limit,
+    /// What was asked for.
+    pub cost: Cost,
     /// Its answer.
     pub decision: Decision,
     /// Whether its refusal refuses the request.
@@ -111,6 +113,7 @@ pub(crate) struct Entry {
     pub(crate) limit: LimitOf,
     pub(crate) need: Need,
     pub(crate) shadow: bool,
+    pub(crate) cost: Cost,
     pub(crate) decision: Decision,
 }
 
@@ -213,6 +216,7 @@ impl Verdict {
                 rule: self.live.policy.rules().get(entry.rule).map_or("", Rule::name),
                 id: limit.id(),
                 limit: limit.limit(),
+                cost: entry.cost,
                 decision: entry.decision,
                 need: entry.need,
                 shadow: entry.shadow,

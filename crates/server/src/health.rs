@@ -43,6 +43,11 @@ impl Health {
         }
     }
 
+    /// Whether the server decides, with a complaint or without.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.lock().stage == Stage::Serving
+    }
+
     pub(crate) fn answer(&self) -> Answer {
         let state = self.lock();
         let (status, word) = match state.stage {

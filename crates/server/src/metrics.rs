@@ -71,6 +71,8 @@ pub(crate) enum Reload {
 /// What is true at the moment somebody looks.
 pub(crate) struct Moment {
     pub(crate) version: u64,
+    /// The version of the rule files, if they decide over gRPC.
+    pub(crate) rules_version: Option<u64>,
     pub(crate) memory: Option<Gauges>,
     /// How the servers of the store are, if it has some.
     pub(crate) store: Option<StoreReport>,

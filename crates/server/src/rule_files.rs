@@ -35,6 +35,9 @@ pub(crate) type Texts = Vec<(String, Vec<u8>)>;
 /// As many files as anybody keeps in a folder by hand.
 const MOST_FILES: usize = 1_000;
 
+/// Names in one line of the log.
+const MOST_TOLD: usize = 20;
+
 /// Why rules were not changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RuleFilesError {
@@ -59,7 +62,7 @@ impl RuleFolder {
         for entry in std::fs::read_dir(&self.path).map_err(wrong)? {
             let path = entry.map_err(wrong)?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml")) {
+            if has_rules(name) && !path.is_dir() {
                 paths.push(path);
             }
             if paths.len() > MOST_FILES {
@@ -68,6 +71,21 @@ impl RuleFolder {
         }
         paths.sort();
         if paths.is_empty() { Err(RuleFilesError::Empty(shown(&self.path))) } else { Ok(paths) }
+    }
+
+    /// What lies in the folder and is not read, although the reference service would: folders, and files of other names.
+    fn unread(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let mut unread: Vec<String> = entries
+            .map(|entry| entry.path())
+            .filter(|path| {
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                !name.starts_with('.') && (path.is_dir() || !has_rules(name))
+            })
+            .map(|path| shown(&path))
+            .collect();
+        unread.sort();
+        unread
     }
 
     pub(crate) fn texts(&self) -> Result<Texts, RuleFilesError> {
@@ -86,8 +104,21 @@ impl RuleFolder {
     }
 }
 
+/// Whether a file of this name holds rules.
+fn has_rules(name: &str) -> bool {
+    !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml"))
+}
+
 /// Tells what is legal but surely a mistake.
-pub(crate) fn warn(policy: &Policy) {
+pub(crate) fn warn(folder: &RuleFolder, policy: &Policy) {
+    let unread = folder.unread();
+    if let Some(names) = unread.get(..unread.len().min(MOST_TOLD)).filter(|names| !names.is_empty())
+    {
+        tracing::warn!(
+            "not read: {}; rule files lie in the folder itself, and their names end in .yaml or .yml",
+            names.join(", ")
+        );
+    }
     for warning in policy.descriptors().iter().flat_map(|rules| rules.warnings()) {
         tracing::warn!("{warning}");
     }
@@ -105,6 +136,29 @@ impl<S: Store> RuleFiles<S> {
 
     pub(crate) fn limiter(&self) -> &Limiter<S> {
         &self.limiter
+    }
+
+    /// Where the rules lie.
+    pub(crate) fn folder(&self) -> String {
+        shown(&self.folder.path)
+    }
+
+    /// The files that decide, one behind another, each with its name before it.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::new();
+        for (name, text) in texts.iter() {
+            all.extend_from_slice(format!("---\n# {name}\n").as_bytes());
+            all.extend_from_slice(text);
+            all.push(b'\n');
+        }
+        all
+    }
+
+    /// The rules that decide.
+    pub(crate) fn policy(&self) -> Option<Policy> {
+        let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.folder.policy(&texts).ok()
     }
 
     /// What is watched; nothing, while the folder cannot be read.
@@ -140,7 +194,7 @@ impl<S: Store> RuleFiles<S> {
             return Ok(None);
         }
         let policy = self.folder.policy(&texts)?;
-        warn(&policy);
+        warn(&self.folder, &policy);
         let version = self.limiter.reload(policy)?;
         *known = texts;
         Ok(Some(version))

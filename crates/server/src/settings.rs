@@ -9,6 +9,7 @@
 //! Every setting has one name, and each place spells it by the same rule. What cannot be read is told all at
 //! once, with the place where it stands, before anything starts.
 
+pub(crate) mod reference;
 mod table;
 mod value;
 

@@ -25,6 +25,8 @@ mod files;
 mod frames;
 #[path = "grpc/manners.rs"]
 mod manners;
+#[path = "grpc/moving.rs"]
+mod moving;
 #[path = "grpc/others.rs"]
 mod others;
 #[path = "grpc/stalls.rs"]

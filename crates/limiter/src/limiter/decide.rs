@@ -157,6 +157,7 @@ impl<S: Store> Limiter<S> {
             limit: LimitOf::Given(limit.clone()),
             need: Need::Required,
             shadow: false,
+            cost,
             decision,
         };
         let entries = decided.decisions.into_iter().map(entry).collect();
@@ -507,6 +508,7 @@ pub(super) fn entries(
         },
         need: asked.take.need,
         shadow: asked.shadow,
+        cost: asked.take.cost,
         decision,
     };
     asked.iter().zip(decisions).map(entry).collect()

@@ -9,7 +9,7 @@ use crate::net::{
 };
 use crate::rule_files::{RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
-use crate::settings::{self, Flags, Listen, RedisOptions, Settings, StoreUrl};
+use crate::settings::{self, Flags, Listen, RedisOptions, Settings, StoreUrl, reference};
 use crate::supervise::supervised;
 use crate::tls::Certificate;
 use crate::{files, log, rule_files, watch};
@@ -139,6 +139,7 @@ fn refused(error: &dyn Error) -> io::Result<ExitCode> {
 async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> {
     let clock = Clock::system();
     let bounded = log::start(settings.log, &clock);
+    warn_of_variables();
     let data_dir = named("data_dir", &settings.data_dir);
     files::private_folder(&settings.data_dir).map_err(&data_dir)?;
     // Held until the server ends.
@@ -162,6 +163,16 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
             let store = Redis::open(&redis, &before.secret).await;
             before.serve(store.map_err(|error| format!("store: {error}"))?, out).await
         }
+    }
+}
+
+/// Tells which variables of Envoy's reference service are set and not read.
+fn warn_of_variables() {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let ignored = reference::ignored(names);
+    if !ignored.is_empty() {
+        let names = ignored.join(", ");
+        tracing::warn!("environment variables of Envoy's reference service are not read: {names}");
     }
 }
 
@@ -461,7 +472,8 @@ impl<S: Store + 'static> Shared<S> {
                 Place::new(timeouts, Versions::OneAndTwo, metrics).under(tls.clone())
             };
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
-            let http = http::Handler::new(limiter.clone(), style, metrics(), health);
+            let http = http::Handler::new(limiter.clone(), style, metrics(), health)
+                .deciding_descriptors_by(of_descriptors.clone());
             let watched = HealthService::from_health_reporter(grpc_health.clone());
             let grpc = grpc::Handler::new(of_descriptors.clone(), manners, metrics(), watched);
             let rulebook = Arc::clone(&rulebook);
@@ -500,7 +512,8 @@ impl<S: Store + 'static> Shared<S> {
             (Arc::clone(&self.metrics), Arc::clone(&self.health)),
             tokens,
             (address, &self.settings.admin_hosts),
-        )?;
+        )?
+        .with_rule_files(self.rule_files.clone());
         Ok(Front::Web(Web::Admin(Box::new(handler))))
     }
 
@@ -698,7 +711,7 @@ fn read_rules(settings: &Settings) -> Result<Option<(RuleFolder, Texts, Policy)>
     let folder = RuleFolder { path, merge_domains: settings.merge_domains };
     let texts = folder.texts().map_err(|error| format!("envoy.config: {error}"))?;
     let policy = folder.policy(&texts)?;
-    rule_files::warn(&policy);
+    rule_files::warn(&folder, &policy);
     Ok(Some((folder, texts, policy)))
 }
 

@@ -5,6 +5,7 @@
 //!   POST /v1/peek    may it pass? nothing is counted            GET /live /ready    for whoever watches us
 //!   POST /v1/report  what became of it                          GET /openapi.json   all of this, for programs
 //!   POST /v1/take    under a limit that the caller names        GET /v1/auth/nginx  the same, for nginx
+//!   POST /json       Envoy's descriptors                        GET /healthcheck    as in Envoy's reference service
 //! ```
 //!
 //! Everything that is known of a request stands in the body; who is at the other end of the connection is
@@ -12,6 +13,7 @@
 
 mod forward_auth;
 mod handler;
+mod reference;
 mod wire;
 
 pub(crate) use handler::Handler;

@@ -16,6 +16,8 @@ use tidegate_store::LinkReport;
 #[derive(Debug)]
 struct Collected {
     decisions: BTreeMap<[String; 4], u64>,
+    /// By front and rule: hits, and hits near the limit.
+    hits: BTreeMap<[String; 2], [u64; 2]>,
     seconds: BTreeMap<&'static str, ([u64; BUCKETS.len()], u64)>,
     counters: Vec<Family>,
     gauges: Vec<Family>,
@@ -41,7 +43,7 @@ pub(super) fn text(metrics: &Metrics, moment: &Moment) -> String {
 
 impl Collected {
     fn of(metrics: &Metrics, moment: &Moment) -> Self {
-        let mut decisions = BTreeMap::new();
+        let (mut decisions, mut hits) = (BTreeMap::new(), BTreeMap::new());
         let mut seconds: BTreeMap<&str, ([u64; BUCKETS.len()], u64)> = BTreeMap::new();
         for tally in metrics.all_tallies().iter() {
             for row in tally.rows() {
@@ -50,13 +52,21 @@ impl Collected {
                     let sum: &mut u64 = decisions.entry(labels).or_default();
                     *sum = sum.wrapping_add(count);
                 }
+                let [all, near] = row.hits();
+                if all > 0 {
+                    let labels = [tally.front, &row.rule].map(str::to_owned);
+                    let [sum, sum_near]: &mut [u64; 2] = hits.entry(labels).or_default();
+                    *sum = sum.wrapping_add(all);
+                    *sum_near = sum_near.wrapping_add(near);
+                }
             }
             let (counts, nanos) = tally.seconds();
             let (sums, all) = seconds.entry(tally.front).or_default();
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.wrapping_add(count));
             *all = all.wrapping_add(nanos);
         }
-        Self { decisions, seconds, counters: counters(metrics, moment), gauges: gauges(moment) }
+        let (counters, gauges) = (counters(metrics, moment), gauges(moment));
+        Self { decisions, hits, seconds, counters, gauges }
     }
 }
 
@@ -125,9 +135,12 @@ fn counters(metrics: &Metrics, moment: &Moment) -> Vec<Family> {
 fn gauges(moment: &Moment) -> Vec<Family> {
     let mut gauges = vec![Family {
         name: "tidegate_policy_version",
-        help: "The version of the policy that decides",
-        label: "",
-        values: vec![(Cow::Borrowed(""), moment.version)],
+        help: "The version of the policy that decides, and of the rule files that decide over gRPC",
+        label: "rules",
+        values: [("", Some(moment.version)), ("envoy_config", moment.rules_version)]
+            .into_iter()
+            .filter_map(|(rules, version)| Some((Cow::Borrowed(rules), version?)))
+            .collect(),
     }];
     if let Some(store) = &moment.store {
         let open = |link: &LinkReport| (link.name.clone().into(), u64::from(!link.asked));
@@ -168,6 +181,7 @@ fn gauges(moment: &Moment) -> Vec<Family> {
 impl Collector for Collected {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         self.encode_decisions(&mut encoder)?;
+        self.encode_hits(&mut encoder)?;
         self.encode_seconds(&mut encoder)?;
         let counters = self.counters.iter().map(|family| (family, MetricType::Counter));
         let gauges = self.gauges.iter().map(|family| (family, MetricType::Gauge));
@@ -193,6 +207,23 @@ impl Collected {
             metric
                 .encode_family(&labels)?
                 .encode_counter::<[(&str, &str); 0], _, u64>(count, None)?;
+        }
+        Ok(())
+    }
+
+    fn encode_hits(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let families = [
+            ("tidegate_hits", "What descriptors asked for, in hits, by front and rule"),
+            ("tidegate_near_limit_hits", "Hits that passed above four fifths of their limit"),
+        ];
+        for (at, (name, help)) in families.into_iter().enumerate() {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for ([front, rule], counts) in &self.hits {
+                let count = counts.get(at).copied().unwrap_or(0);
+                metric
+                    .encode_family(&[("front", front.as_str()), ("rule", rule)])?
+                    .encode_counter::<[(&str, &str); 0], _, u64>(&count, None)?;
+            }
         }
         Ok(())
     }
@@ -242,7 +273,7 @@ impl Family {
         let mut metric = encoder.encode_descriptor(self.name, self.help, None, kind)?;
         for (value, number) in &self.values {
             let labels: &[(&str, &str)] = &[(self.label, value)];
-            let labels = if self.label.is_empty() { &[] } else { labels };
+            let labels = if self.label.is_empty() || value.is_empty() { &[] } else { labels };
             let mut one = metric.encode_family(&labels)?;
             if gauge {
                 one.encode_gauge(&i64::try_from(*number).unwrap_or(i64::MAX))?;

@@ -33,6 +33,9 @@ struct Table {
 pub(crate) struct Row {
     pub(crate) rule: Box<str>,
     cells: [AtomicU64; OUTCOMES.len() * DECIDERS.len()],
+    /// What was asked for, by what it costs; and the part of it above four fifths of a limit.
+    hits: AtomicU64,
+    near_limit: AtomicU64,
 }
 
 pub(crate) const OUTCOMES: [&str; 4] = ["allow", "delay", "deny", "marked"];
@@ -75,20 +78,19 @@ impl Tally {
 
     /// Counts an answer, once for each rule, by the worst of its limits.
     pub(crate) fn count(&self, verdict: &Verdict) {
+        self.table_for(verdict).count(verdict);
+    }
+
+    /// The same for a call of descriptors. What it asked for is counted in hits, and how much of that came near a limit, as
+    /// Envoy's reference service does.
+    pub(crate) fn count_descriptors(&self, verdict: &Verdict) {
         let table = self.table_for(verdict);
-        if verdict.limits().next().is_none() {
-            return table.none.count(verdict.outcome, Need::Required, verdict.decided_by);
-        }
-        let mut limits = verdict.limits().peekable();
-        while let Some(first) = limits.next() {
-            let mut worst = first;
-            while let Some(next) = limits.next_if(|next| next.number == first.number) {
-                if severity(&next) > severity(&worst) {
-                    worst = next;
-                }
+        table.count(verdict);
+        for limit in verdict.limits() {
+            if let Some(row) = table.rules.get(limit.number) {
+                bump(&row.hits, limit.cost.get());
+                bump(&row.near_limit, near_limit(&limit));
             }
-            let row = table.rules.get(worst.number).unwrap_or(&table.none);
-            row.count(worst.decision.outcome, worst.need, verdict.decided_by);
         }
     }
 
@@ -148,6 +150,39 @@ impl Tally {
     }
 }
 
+// === impl Table ===
+
+impl Table {
+    fn count(&self, verdict: &Verdict) {
+        if verdict.limits().next().is_none() {
+            return self.none.count(verdict.outcome, Need::Required, verdict.decided_by);
+        }
+        let mut limits = verdict.limits().peekable();
+        while let Some(first) = limits.next() {
+            let mut worst = first;
+            while let Some(next) = limits.next_if(|next| next.number == first.number) {
+                if severity(&next) > severity(&worst) {
+                    worst = next;
+                }
+            }
+            let row = self.rules.get(worst.number).unwrap_or(&self.none);
+            row.count(worst.decision.outcome, worst.need, verdict.decided_by);
+        }
+    }
+}
+
+/// How much of what was taken lies above four fifths of the limit.
+fn near_limit(limit: &LimitReport<'_>) -> u64 {
+    if !limit.decision.passes() {
+        return 0;
+    }
+    let amount = limit.limit.amount();
+    let near = u128::from(amount).saturating_mul(4).checked_div(5);
+    let near = near.and_then(|near| u64::try_from(near).ok()).unwrap_or(amount);
+    let used = amount.saturating_sub(limit.decision.remaining);
+    used.saturating_sub(near).min(limit.cost.get())
+}
+
 fn severity(limit: &LimitReport<'_>) -> u8 {
     match limit.decision.outcome {
         Outcome::Allow => 0,
@@ -182,6 +217,11 @@ impl Row {
         }
     }
 
+    /// Hits, and hits near the limit.
+    pub(crate) fn hits(&self) -> [u64; 2] {
+        [&self.hits, &self.near_limit].map(|cell| cell.load(Ordering::Relaxed))
+    }
+
     /// What was counted: outcome, who decided, how often.
     pub(crate) fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let names = OUTCOMES.iter().flat_map(|outcome| DECIDERS.map(|by| (*outcome, by.name())));
@@ -192,6 +232,8 @@ impl Row {
 
 impl Default for Row {
     fn default() -> Self {
-        Self { rule: "".into(), cells: array::from_fn(|_| AtomicU64::new(0)) }
+        let cells = array::from_fn(|_| AtomicU64::new(0));
+        let (hits, near_limit) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { rule: "".into(), cells, hits, near_limit }
     }
 }

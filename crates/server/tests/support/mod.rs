@@ -89,6 +89,13 @@ impl Server {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_tidegate")), folder, flags)
     }
 
+    /// The same, with these variables in its environment.
+    pub(crate) fn start_with(folder: PathBuf, flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        program.envs(variables.iter().copied());
+        Self::start_by(program, folder, flags)
+    }
+
     /// Starts where no more than so many files may be open.
     pub(crate) fn start_with_files(files: u32, flags: &[&str]) -> Self {
         let mut shell = Command::new("sh");

@@ -10,19 +10,22 @@ use crate::front::http::{VerdictText, read_json};
 use crate::health::Health;
 use crate::metrics::{Metrics, Moment, Refused};
 use crate::net::Most;
+use crate::rule_files::RuleFiles;
 use crate::rulebook::{Rulebook, RulebookError, Sure};
 use http::{HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate::{Attributes, Check, Limiter, Policy, Store};
+use tidegate::{Attributes, Changes, Check, Limiter, Policy, Store};
 use tokio::time::Instant;
 
 /// Answers operators.
 pub(crate) struct Handler<S> {
     limiter: Limiter<S>,
     rulebook: Arc<Rulebook<S>>,
+    /// What decides over gRPC in place of the policy, if it does.
+    rule_files: Option<Arc<RuleFiles<S>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     tokens: Tokens,
@@ -57,6 +60,8 @@ enum What {
     PutOverrides,
     PutTiers,
     PutSignals,
+    /// The rule files, at the path that Envoy's reference service has for them.
+    RuleFiles,
 }
 
 const fn route(method: &'static str, path: &'static str, role: Role, what: What) -> Route {
@@ -64,13 +69,14 @@ const fn route(method: &'static str, path: &'static str, role: Role, what: What)
 }
 
 /// Everything that can be asked; what is not here is not found.
-const ROUTES: [Route; 15] = [
+const ROUTES: [Route; 16] = [
     route("GET", "/metrics", Role::Reader, What::Metrics),
     route("GET", "/admin/v1/status", Role::Reader, What::Status),
     route("GET", "/admin/v1/control", Role::Reader, What::Control),
     route("GET", "/admin/v1/audit", Role::Reader, What::Audit),
     route("GET", "/admin/v1/rules", Role::Reader, What::Rules),
     route("GET", "/admin/v1/policy", Role::Reader, What::Policy),
+    route("GET", "/rlconfig", Role::Reader, What::RuleFiles),
     route("PUT", "/admin/v1/policy", Role::Operator, What::PutPolicy),
     route("DELETE", "/admin/v1/policy", Role::Operator, What::DeletePolicy),
     route("POST", "/admin/v1/peek", Role::Reader, What::Peek),
@@ -86,6 +92,7 @@ const ROUTES: [Route; 15] = [
 const GUESSES: &str = "{ version: 1, rules: [{ name: guesses, key: [ip], limits: [10/min] }] }";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const YAML: &str = "application/yaml";
+const POLICY_FROM: http::HeaderName = http::HeaderName::from_static("tidegate-policy-from");
 /// Lines of the audit log that are shown unless said otherwise, and at most.
 const AUDIT_LINES: (usize, usize) = (100, 1_000);
 
@@ -100,7 +107,13 @@ impl<S: Store + 'static> Handler<S> {
         let guesses = Limiter::in_memory(Policy::parse(GUESSES)?)?;
         let hosts = Hosts::new(listens, hosts);
         let started = Instant::now();
-        Ok(Self { limiter, rulebook, metrics, health, tokens, hosts, guesses, started })
+        let rule_files = None;
+        Ok(Self { limiter, rulebook, rule_files, metrics, health, tokens, hosts, guesses, started })
+    }
+
+    /// The same, where rule files of Envoy's reference service decide over gRPC.
+    pub(crate) fn with_rule_files(self, rule_files: Option<Arc<RuleFiles<S>>>) -> Self {
+        Self { rule_files, ..self }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -168,7 +181,8 @@ impl<S: Store + 'static> Handler<S> {
             What::Control => Ok(self.control(StatusCode::OK)),
             What::Audit => self.audit(call),
             What::Rules => Ok(self.rules()),
-            What::Policy => Ok(self.policy()),
+            What::Policy => self.policy(call),
+            What::RuleFiles => self.rule_files_text(),
             What::PutPolicy => self.put_policy(call, actor).await,
             What::DeletePolicy => self.delete_policy(call, actor).await,
             What::Peek => self.peek(call).await,
@@ -194,6 +208,7 @@ impl<S: Store + 'static> Handler<S> {
         let store = self.limiter.store();
         let moment = Moment {
             version: self.limiter.version(),
+            rules_version: self.rule_files.as_ref().map(|files| files.limiter().version()),
             memory: store.gauges(),
             store: store.report(),
             nodes: store.nodes(),
@@ -210,10 +225,14 @@ impl<S: Store + 'static> Handler<S> {
             })
         });
         let health: Value = serde_json::from_slice(&self.health.answer().body).unwrap_or_default();
-        let rules = stats.rules.iter().map(|(rule, stats)| {
+        let envoy = self.rule_files.as_ref().map(|files| {
+            let stats = files.limiter().stats();
             json!({
-                "rule": rule, "allowed": stats.allowed, "delayed": stats.delayed,
-                "denied": stats.denied, "marked": stats.marked,
+                "config": files.folder(),
+                "version": files.limiter().version(),
+                "unmatched": stats.unmatched,
+                "store_errors": stats.store_errors,
+                "rules": wire::counts(&stats),
             })
         });
         Answer::json(
@@ -228,7 +247,8 @@ impl<S: Store + 'static> Handler<S> {
                 "unmatched": stats.unmatched,
                 "unknown_tiers": stats.unknown_tiers,
                 "store_errors": stats.store_errors,
-                "rules": rules.collect::<Vec<_>>(),
+                "rules": wire::counts(&stats),
+                "envoy": envoy,
             }),
         )
     }
@@ -259,29 +279,44 @@ impl<S: Store + 'static> Handler<S> {
     fn rules(&self) -> Answer {
         let policy = self.rulebook.policy();
         let (changes, _) = self.rulebook.document().changes(&policy);
-        let rules = policy.rules().iter().map(|rule| {
-            json!({
-                "rule": rule.name(),
-                "key": rule.key().to_string(),
-                "limits": rule.allowance().limits().iter()
-                    .map(|limit| json!({
-                        "id": limit.id(),
-                        "rate": limit.rate().to_string(),
-                        "algorithm": limit.limit().algorithm().name(),
-                    }))
-                    .collect::<Vec<_>>(),
-                "enabled": policy.is_enabled(&changes, rule),
-                "shadow": policy.is_shadow(&changes, rule),
-            })
-        });
-        Answer::json(StatusCode::OK, &json!(rules.collect::<Vec<_>>()))
+        let mut rules: Vec<Value> =
+            policy.rules().iter().map(|rule| wire::described(rule, &policy, &changes)).collect();
+        for policy in self.rule_files.iter().filter_map(|files| files.policy()) {
+            rules.extend(policy.rules().iter().map(|rule| {
+                let mut rule = wire::described(rule, &policy, &Changes::default());
+                if let Some(rule) = rule.as_object_mut() {
+                    rule.insert("decides".to_owned(), "grpc".into());
+                }
+                rule
+            }));
+        }
+        Answer::json(StatusCode::OK, &json!(rules))
     }
 
-    fn policy(&self) -> Answer {
+    /// The policy; or the rule files, where they decide and are asked for by `?front=grpc`.
+    fn policy(&self, call: &Call<'_>) -> Result<Answer, Answer> {
+        match call.parameter("front") {
+            Some("grpc") if self.rule_files.is_some() => return self.rule_files_text(),
+            Some("grpc" | "http" | "resp") | None => {}
+            Some(_) => return Err(bad("`front` is `http`, `grpc` or `resp`")),
+        }
         let (text, sent) = self.rulebook.policy_text();
         let from = HeaderValue::from_static(if sent { "upload" } else { "file" });
-        let answer = Answer::new(StatusCode::OK, YAML, text);
-        answer.with(http::HeaderName::from_static("tidegate-policy-from"), from)
+        let answer = Answer::new(StatusCode::OK, YAML, text).with(POLICY_FROM, from);
+        if self.rule_files.is_none() {
+            return Ok(answer);
+        }
+        let elsewhere = HeaderValue::from_static("/admin/v1/policy?front=grpc");
+        Ok(answer.with(http::HeaderName::from_static("tidegate-grpc-rules"), elsewhere))
+    }
+
+    fn rule_files_text(&self) -> Result<Answer, Answer> {
+        let files = self.rule_files.as_ref().ok_or_else(|| {
+            let detail = "no rule files decide here; start with --envoy-config";
+            Answer::problem(StatusCode::NOT_FOUND, detail)
+        })?;
+        let from = HeaderValue::from_static("envoy_config");
+        Ok(Answer::new(StatusCode::OK, YAML, files.text()).with(POLICY_FROM, from))
     }
 
     async fn peek(&self, call: &Call<'_>) -> Result<Answer, Answer> {

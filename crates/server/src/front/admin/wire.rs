@@ -1,9 +1,11 @@
-//! What operators send.
+//! What operators send and get.
 
 use crate::control::{Override, RuleSwitch, Tier};
 use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tidegate::{AttributeError, Attributes};
+use tidegate::{AttributeError, Attributes, Changes, Policy, RuleStats, Stats};
+use tidegate_policy::Rule;
 
 /// `POST /admin/v1/peek` and `/explain`.
 #[derive(Deserialize)]
@@ -74,4 +76,35 @@ pub(super) fn attributes(
             .map_err(|error| (format!("/attributes/{name}"), error))?;
     }
     Ok(attributes)
+}
+
+// === what they get ===
+
+/// How often each rule decided what.
+pub(super) fn counts(stats: &Stats) -> Vec<Value> {
+    let count = |(rule, stats): &(String, RuleStats)| {
+        json!({
+            "rule": rule, "allowed": stats.allowed, "delayed": stats.delayed,
+            "denied": stats.denied, "marked": stats.marked,
+        })
+    };
+    stats.rules.iter().map(count).collect()
+}
+
+/// A rule, and how it is switched.
+pub(super) fn described(rule: &Rule, policy: &Policy, changes: &Changes) -> Value {
+    let limits = rule.allowance().limits().iter().map(|limit| {
+        json!({
+            "id": limit.id(),
+            "rate": limit.rate().to_string(),
+            "algorithm": limit.limit().algorithm().name(),
+        })
+    });
+    json!({
+        "rule": rule.name(),
+        "key": rule.key().to_string(),
+        "limits": limits.collect::<Vec<_>>(),
+        "enabled": policy.is_enabled(changes, rule),
+        "shadow": policy.is_shadow(changes, rule),
+    })
 }

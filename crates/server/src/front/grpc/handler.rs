@@ -134,7 +134,7 @@ impl<S: Store + 'static> Handler<S> {
         answer: &DescriptorVerdict,
         began: Instant,
     ) -> (Bytes, Span) {
-        self.tally.count(&answer.verdict);
+        self.tally.count_descriptors(&answer.verdict);
         let written = self.written(asked, answer);
         self.tally.took(began.elapsed());
         (written, answer.verdict.delay())

@@ -1,6 +1,7 @@
 //! From a request to its answer.
 
 use super::forward_auth::{self, Profile};
+use super::reference;
 use super::wire::{self, Asked, VerdictText, WireError};
 use crate::bounds;
 use crate::call::{Answer, Call, JSON};
@@ -26,7 +27,10 @@ pub(crate) struct Handler<S> {
     pub(super) tally: Arc<Tally>,
     /// Decisions that proxies ask for are counted apart.
     pub(super) auth_tally: Arc<Tally>,
-    metrics: Arc<Metrics>,
+    /// What decides descriptors: the policy, or rule files of Envoy's reference service.
+    pub(super) descriptors: Limiter<S>,
+    pub(super) json_tally: Arc<Tally>,
+    pub(super) metrics: Arc<Metrics>,
     health: Arc<Health>,
 }
 
@@ -41,6 +45,9 @@ enum Route {
     Live,
     Ready,
     OpenApi,
+    /// Those of Envoy's reference service.
+    Json,
+    HealthCheck,
 }
 
 /// Entries of a list that are asked for at the same time.
@@ -54,8 +61,15 @@ impl<S: Store + 'static> Handler<S> {
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> Self {
-        let (tally, auth_tally) = (metrics.tally("http"), metrics.tally("auth"));
-        Self { limiter, style, tally, auth_tally, metrics, health }
+        let [tally, auth_tally, json_tally] =
+            ["http", "auth", "json"].map(|front| metrics.tally(front));
+        let descriptors = limiter.clone();
+        Self { limiter, style, tally, auth_tally, descriptors, json_tally, metrics, health }
+    }
+
+    /// The same, with descriptors decided by these rules.
+    pub(crate) fn deciding_descriptors_by(self, descriptors: Limiter<S>) -> Self {
+        Self { descriptors, ..self }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -65,13 +79,19 @@ impl<S: Store + 'static> Handler<S> {
     pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
         let route = Route::of(call.path).ok_or_else(|| not_found(call.path))?;
         let fits = match route {
-            Route::Check | Route::Peek | Route::Report | Route::Take => call.method == "POST",
-            Route::Auth(_) | Route::Live | Route::Ready | Route::OpenApi => {
+            Route::Check | Route::Peek | Route::Report | Route::Take | Route::Json => {
+                call.method == "POST"
+            }
+            Route::Auth(_) | Route::Live | Route::Ready | Route::OpenApi | Route::HealthCheck => {
                 matches!(call.method, "GET" | "HEAD")
             }
         };
         if !fits {
             return Err(route.wrong_method());
+        }
+        if route == Route::Json {
+            // Its clients do not say what they send.
+            return Ok(Most::bytes(bounds::BATCH_BODY));
         }
         if call.method == "POST" {
             wants_json(call)?;
@@ -118,6 +138,8 @@ impl<S: Store + 'static> Handler<S> {
             Some(Route::Live) => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
             Some(Route::Ready) => self.health.answer(),
             Some(Route::OpenApi) => Answer::fixed(JSON, OPENAPI),
+            Some(Route::Json) => reference::json(self, call.body).await,
+            Some(Route::HealthCheck) => reference::healthcheck(&self.health),
             None => not_found(call.path),
         }
     }
@@ -367,7 +389,7 @@ fn not_found(path: &str) -> Answer {
 // === impl Route ===
 
 impl Route {
-    const ALL: [(&'static str, Self); 9] = [
+    const ALL: [(&'static str, Self); 11] = [
         ("/v1/check", Self::Check),
         ("/v1/auth", Self::Auth(Profile::Forwarded)),
         ("/v1/auth/nginx", Self::Auth(Profile::Nginx)),
@@ -377,6 +399,8 @@ impl Route {
         ("/live", Self::Live),
         ("/ready", Self::Ready),
         ("/openapi.json", Self::OpenApi),
+        ("/json", Self::Json),
+        ("/healthcheck", Self::HealthCheck),
     ];
 
     fn of(path: &str) -> Option<Self> {
@@ -385,8 +409,10 @@ impl Route {
 
     fn wrong_method(self) -> Answer {
         let allowed = match self {
-            Self::Check | Self::Peek | Self::Report | Self::Take => "POST",
-            Self::Auth(_) | Self::Live | Self::Ready | Self::OpenApi => "GET, HEAD",
+            Self::Check | Self::Peek | Self::Report | Self::Take | Self::Json => "POST",
+            Self::Auth(_) | Self::Live | Self::Ready | Self::OpenApi | Self::HealthCheck => {
+                "GET, HEAD"
+            }
         };
         let detail = format!("this path is asked by {allowed}");
         Answer::problem(StatusCode::METHOD_NOT_ALLOWED, &detail)
@@ -486,7 +512,13 @@ mod tests {
                 );
                 assert!(body.contains(by), "{on_store_error} {number}: {body}");
             }
-            let moment = crate::metrics::Moment { version: 1, memory: None, store: None, nodes: 1 };
+            let moment = crate::metrics::Moment {
+                version: 1,
+                rules_version: None,
+                memory: None,
+                store: None,
+                nodes: 1,
+            };
             assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
         }
     }

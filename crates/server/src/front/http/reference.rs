@@ -1,0 +1,216 @@
+//! `/json` and `/healthcheck`, as Envoy's reference rate limit service serves them on its HTTP port.
+//!
+//! ```text
+//!   POST /json {"domain":"site","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}
+//!     200 {"overallCode":"OK","statuses":[{"code":"OK","currentLimit":{…},"limitRemaining":2,"durationUntilReset":"59s"}]}
+//!     429 {"overallCode":"OVER_LIMIT",…}        also for what cannot be decided
+//!     400                                       for what is not such a request
+//! ```
+//!
+//! The messages are those of gRPC, as protobuf writes them in JSON: names in camel case, or as in the `.proto` file; what is 0
+//! or empty is left out of an answer; numbers may be texts.
+
+use super::handler::Handler;
+use crate::bounds;
+use crate::call::Answer;
+use crate::health::Health;
+use crate::metrics::Refused;
+use http::StatusCode;
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use tidegate::{
+    DecidedBy, Descriptor, DescriptorCall, DescriptorStatus, Outcome, Retry, Span, Store,
+};
+use tidegate_policy::{Unit, printable};
+
+/// `RateLimitRequest`
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Request<'b> {
+    #[serde(borrow)]
+    domain: Cow<'b, str>,
+    #[serde(borrow)]
+    descriptors: Vec<Question<'b>>,
+    #[serde(default, alias = "hits_addend", deserialize_with = "whole")]
+    hits_addend: Option<u64>,
+}
+
+/// `RateLimitDescriptor`
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Question<'b> {
+    #[serde(borrow, default)]
+    entries: Vec<Entry<'b>>,
+    limit: Option<OwnLimit>,
+    #[serde(default, alias = "hits_addend", deserialize_with = "whole")]
+    hits_addend: Option<u64>,
+    #[serde(default, alias = "is_negative_hits")]
+    is_negative_hits: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry<'b> {
+    #[serde(borrow)]
+    key: Cow<'b, str>,
+    #[serde(borrow, default)]
+    value: Cow<'b, str>,
+}
+
+/// `RateLimitOverride`
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OwnLimit {
+    #[serde(default, alias = "requests_per_unit", deserialize_with = "whole")]
+    requests_per_unit: Option<u64>,
+    unit: UnitName,
+}
+
+/// A unit by its name, or by its number in the protocol.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum UnitName {
+    Name(String),
+    Number(u64),
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// `/healthcheck`: whether the server should be asked.
+pub(super) fn healthcheck(health: &Health) -> Answer {
+    match health.is_serving() {
+        true => Answer::fixed(PLAIN, "OK"),
+        false => Answer::new(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, ""),
+    }
+}
+
+/// `/json`
+pub(super) async fn json<S: Store + 'static>(handler: &Handler<S>, body: &[u8]) -> Answer {
+    let request: Request<'_> = match serde_json::from_slice(body) {
+        Ok(request) => request,
+        Err(error) => return bad(&error.to_string()),
+    };
+    if request.domain.is_empty() || request.descriptors.is_empty() {
+        return bad("a request needs a `domain` and `descriptors`");
+    }
+    let hits = request.hits_addend.map(u32::try_from).transpose();
+    let descriptors = request.descriptors.iter().map(Question::descriptor).collect();
+    let (hits, descriptors): (Option<u32>, Vec<Descriptor<'_>>) = match (hits, descriptors) {
+        (Ok(hits), Ok(descriptors)) => (hits, descriptors),
+        (Err(_), _) => return bad("`hitsAddend` of a request is a number of 32 bits"),
+        (_, Err(detail)) => return bad(detail),
+    };
+    let entries = descriptors.iter().map(|descriptor| descriptor.entries.len()).max().unwrap_or(0);
+    if descriptors.len() > bounds::DESCRIPTORS || entries > bounds::ENTRIES {
+        return undecided(handler, "more descriptors or entries than a call may have");
+    }
+    let call = DescriptorCall {
+        domain: &request.domain,
+        descriptors: &descriptors,
+        hits: hits.unwrap_or(0),
+        timeout: None,
+        max_wait: Span::ZERO,
+    };
+    match handler.descriptors.check_descriptors(&call).await {
+        Err(error) => undecided(handler, &error.to_string()),
+        Ok(answer) => {
+            handler.json_tally.count_descriptors(&answer.verdict);
+            let statuses: Vec<Value> = answer.statuses().map(|status| written(&status)).collect();
+            let over = !answer.verdict.allowed();
+            let body = json!({ "overallCode": code(over), "statuses": statuses });
+            Answer::json(status_of(over), &body)
+        }
+    }
+}
+
+fn undecided<S>(handler: &Handler<S>, why: &str) -> Answer {
+    tracing::warn!("a call cannot be decided and is refused: {}", printable(why));
+    handler.metrics.refused(Refused::Undecided);
+    handler.json_tally.count_bare(Outcome::Deny(Retry::Never), DecidedBy::Policy);
+    Answer::json(status_of(true), &json!({ "overallCode": code(true) }))
+}
+
+fn bad(detail: &str) -> Answer {
+    Answer::problem(StatusCode::BAD_REQUEST, detail)
+}
+
+const fn code(over: bool) -> &'static str {
+    if over { "OVER_LIMIT" } else { "OK" }
+}
+
+const fn status_of(over: bool) -> StatusCode {
+    if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK }
+}
+
+/// `DescriptorStatus`
+fn written(status: &DescriptorStatus<'_>) -> Value {
+    let mut out = Map::new();
+    out.insert("code".to_owned(), code(status.over).into());
+    if let Some(limit) = &status.limit {
+        let mut described = Map::new();
+        described.insert("requestsPerUnit".to_owned(), limit.amount.min(u32::MAX.into()).into());
+        if let Some(unit) = limit.unit {
+            described.insert("unit".to_owned(), unit.name().to_uppercase().into());
+        }
+        if !limit.name.is_empty() {
+            described.insert("name".to_owned(), limit.name.into());
+        }
+        out.insert("currentLimit".to_owned(), described.into());
+    }
+    if status.remaining > 0 {
+        out.insert("limitRemaining".to_owned(), status.remaining.min(u32::MAX.into()).into());
+    }
+    if let Some(reset) = status.reset {
+        out.insert("durationUntilReset".to_owned(), format!("{}s", reset.as_secs_ceil()).into());
+    }
+    out.into()
+}
+
+// === impl Question ===
+
+impl Question<'_> {
+    fn descriptor(&self) -> Result<Descriptor<'_>, &'static str> {
+        if self.entries.iter().any(|entry| entry.key.is_empty()) {
+            return Err("an entry needs a `key`");
+        }
+        let entries = self.entries.iter();
+        let entries = entries.map(|entry| (&*entry.key, Cow::Borrowed(&*entry.value)));
+        Ok(Descriptor {
+            entries: entries.collect(),
+            limit: self.limit.as_ref().map(OwnLimit::limit).transpose()?,
+            hits: self.hits_addend,
+            gives_back: self.is_negative_hits,
+        })
+    }
+}
+
+impl OwnLimit {
+    fn limit(&self) -> Result<(u32, Unit), &'static str> {
+        let unit = match &self.unit {
+            UnitName::Name(name) => Unit::named(name),
+            UnitName::Number(number) => Unit::numbered(*number),
+        };
+        let amount = u32::try_from(self.requests_per_unit.unwrap_or(0));
+        match (amount, unit) {
+            (Ok(amount), Some(unit)) => Ok((amount, unit)),
+            _ => Err("a `limit` has `requestsPerUnit` of 32 bits and a `unit`"),
+        }
+    }
+}
+
+/// A whole number, or the text of one.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Number(u64),
+        Text(String),
+        Nothing,
+    }
+    match Number::deserialize(deserializer)? {
+        Number::Number(number) => Ok(Some(number)),
+        Number::Text(text) => text.parse().map(Some).map_err(de::Error::custom),
+        Number::Nothing => Ok(None),
+    }
+}
