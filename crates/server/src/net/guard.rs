@@ -20,7 +20,7 @@
 //!
 //! The library takes the answer to its PING for a sign that the client knows of the end and asks nothing more. But clients
 //! answer a PING before they write what they had begun (grpc-core does), so HEADERS come behind the ACK. The library would
-//! not look at them, and close the connection over the WINDOW_UPDATE that follows. So the ACK of a connection that ends is
+//! not look at them, and close the connection over the `WINDOW_UPDATE` that follows. So the ACK of a connection that ends is
 //! held back until nothing more has come for a moment.
 
 use super::after;

@@ -63,7 +63,7 @@ fn whoever_had_asked_is_answered() {
 }
 
 /// A client answers our PING before it writes the calls that it had begun, as grpc-core does. They were above the last stream
-/// of our second GOAWAY, and the WINDOW_UPDATE behind them ended the connection with PROTOCOL_ERROR: with it went every call
+/// of our second GOAWAY, and the `WINDOW_UPDATE` behind them ended the connection with `PROTOCOL_ERROR`: with it went every call
 /// that waited for its answer. All of them are answered, and nothing is said to be wrong.
 #[test]
 fn calls_behind_the_answer_to_our_ping_are_answered() {

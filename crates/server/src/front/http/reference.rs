@@ -203,14 +203,14 @@ impl OwnLimit {
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Number {
+    enum Said {
         Number(u64),
         Text(String),
         Nothing,
     }
-    match Number::deserialize(deserializer)? {
-        Number::Number(number) => Ok(Some(number)),
-        Number::Text(text) => text.parse().map(Some).map_err(de::Error::custom),
-        Number::Nothing => Ok(None),
+    match Said::deserialize(deserializer)? {
+        Said::Number(number) => Ok(Some(number)),
+        Said::Text(text) => text.parse().map(Some).map_err(de::Error::custom),
+        Said::Nothing => Ok(None),
     }
 }
