@@ -190,7 +190,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Gives back what was counted here for a request that others refuse.
-    pub(super) fn undo(&self, asked: &[&Asked<'_>], here: &Decided) {
+    fn undo(&self, asked: &[&Asked<'_>], here: &Decided) {
         let limits = here.shares.iter().flatten();
         let taken = asked.iter().zip(limits).zip(&here.receipts);
         let parts: Vec<Part<'_>> = taken
@@ -204,6 +204,21 @@ impl<S: Store> Limiter<S> {
         let settlement = Settlement { id, until, parts: &parts };
         // A store in this process answers at once, and has nothing to complain about.
         let _ = now(self.inner.local.memory().give_back(&settlement));
+    }
+
+    /// Gives back what was counted here for a call that another of its plans refuses, and answers how its takes stand then.
+    pub(super) fn take_back_locally(&self, asked: &[Asked<'_>], here: &mut Decided) {
+        self.undo(&asked.iter().collect::<Vec<_>>(), here);
+        let limits = here.shares.iter().flatten();
+        let takes = asked.iter().zip(limits).map(|(asked, limit)| Take { limit, ..asked.take });
+        let Ok(plan) = Plan::new(takes.collect::<Vec<_>>(), Span::ZERO) else { return };
+        let after = self.inner.local.memory().peek_now(&plan);
+        let taken = asked.iter().zip(&here.receipts).zip(here.decisions.iter_mut()).zip(after);
+        for (((asked, receipt), decision), after) in taken {
+            if receipt.is_some() && asked.take.refused == Refused::Free {
+                *decision = after;
+            }
+        }
     }
 
     /// Forgets states here too.

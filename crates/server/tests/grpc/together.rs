@@ -179,3 +179,54 @@ fn whoever_gives_up_leaves_nothing_half_done_in_redis() {
     assert!((decided..=seen.whole).contains(&charged), "{seen:?}: {decided}, {charged}");
     server.is_sound();
 }
+
+/// Forty users and one who is banned, in one call: more limits than one plan has. All of them pass or none is counted, in
+/// memory, in Redis, and while Redis is gone and each rule decides as it says for that case.
+#[test]
+fn many_limits_pass_together_or_not_at_all() {
+    let ban = "{ name: ban, key: [banned], limits: [{ rate: 0/h, block: true }] }";
+    let policy = format!("version: 1\nrules: [{RULES}, {ban}]");
+    let users: Vec<String> = (0..40).map(|number| format!("user{number}")).collect();
+    let mut parts: Vec<Descriptor> =
+        users.iter().map(|user| Descriptor::of(&[("user", user)])).collect();
+    let mut redis = Redis::started();
+    redis.tell(&["SET", "here", "1"]);
+    let url = redis.url();
+    // Patient, so that a busy machine does not look like a Redis that is gone.
+    let store = ["--store", &url, "--cluster-nodes", "1", "--redis-timeout", "30s"];
+    let servers = [Server::with_policy(&policy, &[]), Server::with_policy(&policy, &store)];
+    let mut is_decided = |server: &Server, how: &str| {
+        let mut grpc = Grpc::to(server.grpc);
+        let remaining = |answer: &crate::support::messages::Response| -> Vec<u32> {
+            answer.statuses.iter().map(|status| status.limit_remaining).collect()
+        };
+        let answer = grpc.asked(&Request::of(parts.clone()));
+        assert!(answer.passed());
+        assert_eq!(remaining(&answer), [999; 40]);
+        for at in [0, 15, 16, 39] {
+            let user = std::mem::replace(&mut parts[at], Descriptor::of(&[("banned", "x")]));
+            let answer = grpc.asked(&Request::of(parts.clone()));
+            parts[at] = user;
+            assert!(!answer.passed(), "{at}");
+            let mut left = remaining(&answer);
+            assert_eq!(left.remove(at), 0);
+            assert_eq!(left, [999; 39], "{how} {at}");
+        }
+        let looks = parts.iter().map(|part| part.clone().hits(0));
+        let answer = grpc.asked(&Request::of(looks.collect::<Vec<_>>()));
+        assert_eq!(remaining(&answer), [999; 40]);
+    };
+    is_decided(&servers[0], "memory");
+    let mut grpc = Grpc::to(servers[1].grpc);
+    servers[1].until("Redis decides", |server| {
+        grpc.asked(&Request::about(&ALICE));
+        let metrics = server.admin("GET", "/metrics", "", "").body;
+        metrics.lines().any(|line| {
+            line.starts_with("tidegate_decisions_total") && line.contains("decided_by=\"store\"")
+        })
+    });
+    is_decided(&servers[1], "Redis");
+    redis.kill();
+    // It counts afresh, by itself.
+    is_decided(&servers[1], "without Redis");
+}

@@ -88,7 +88,7 @@ impl<S: Store> Limiter<S> {
     /// Gives back what a plan took whose call is refused by another plan; what counts in any case stays.
     async fn take_back(&self, asked: &[Asked<'_>], decided: &mut Decided) {
         if decided.shares.is_some() {
-            return self.undo(&asked.iter().collect::<Vec<_>>(), decided);
+            return self.take_back_locally(asked, decided);
         }
         let taken = asked.iter().zip(&decided.receipts);
         let parts: Vec<Part<'_>> = taken
