@@ -111,6 +111,16 @@ pub(crate) enum Dialect {
     Foreign,
 }
 
+impl Dialect {
+    /// How many levels a file may have.
+    const fn deepest(self) -> usize {
+        match self {
+            Self::Policy => DEEPEST,
+            Self::Foreign => DEEPEST_FOREIGN,
+        }
+    }
+}
+
 /// A file as far as it can be read.
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -352,7 +362,7 @@ impl<'t> Builder<'t> {
             Some(Ok((event, span))) => Ok((event, place_of(&span.start))),
             // Brackets are counted ahead of their events, so the parser's own bound may speak first.
             Some(Err(error)) if error.info().contains("recursion limit") => {
-                Err(too_deep(place_of(error.marker()), DEEPEST))
+                Err(too_deep(place_of(error.marker()), self.dialect.deepest()))
             }
             Some(Err(error)) if error.info().contains("unknown anchor") => {
                 let text = "a star begins an alias here; put quotes around the text";
@@ -368,10 +378,7 @@ impl<'t> Builder<'t> {
         if self.nodes > MOST_NODES {
             return Err(problem(place, format!("more than {MOST_NODES} values; split the policy")));
         }
-        let deepest = match self.dialect {
-            Dialect::Policy => DEEPEST,
-            Dialect::Foreign => DEEPEST_FOREIGN,
-        };
+        let deepest = self.dialect.deepest();
         if depth > deepest {
             return Err(too_deep(place, deepest));
         }

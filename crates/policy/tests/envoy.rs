@@ -247,3 +247,20 @@ descriptors:
     let elsewhere = tidegate_policy::Attributes::new().with("foo", "x").unwrap();
     assert_eq!(imported.applying(&elsewhere, 1).count(), 0); // another domain
 }
+
+/// A rule that is deeper than a call has entries could never be met, so a file that deep is refused; up to there all are met.
+#[test]
+fn files_are_as_deep_as_calls_can_be() {
+    let nested = |depth: usize| {
+        let open = "{ key: k, descriptors: [".repeat(depth - 1);
+        let close = "] }".repeat(depth - 1);
+        let limit = "{ key: k, rate_limit: { unit: day, requests_per_unit: 0 } }";
+        read(&[("deep.yaml".to_owned(), format!("domain: d\ndescriptors: [{open}{limit}{close}]"))])
+    };
+    let policy = nested(60).unwrap();
+    let rules = policy.descriptors().unwrap();
+    assert!(rules.find("d", &vec![("k", "v"); 60]).is_some());
+    assert!(rules.find("d", &vec![("k", "v"); 59]).is_none());
+    let error = nested(128).unwrap_err();
+    assert!(error.contains("nested deeper than 128"), "{error}");
+}
