@@ -127,7 +127,11 @@ impl Site {
         down: WhenDown,
         through: impl FnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
-        Self::start_usual(proxy, Variant { down, wait: Wait::Minutes, ..Variant::AS_SHIPPED }, through)
+        Self::start_usual(
+            proxy,
+            Variant { down, wait: Wait::Minutes, ..Variant::AS_SHIPPED },
+            through,
+        )
     }
 
     fn start_usual(
