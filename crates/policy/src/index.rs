@@ -24,6 +24,8 @@ type Lookup<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 /// The files, by what they are about. Rules are known by their number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
+    /// By name, for operators: with thousands of rules, looking through all of them for each would take seconds.
+    names: Lookup<Box<str>, usize>,
     always: Vec<u32>,
     /// By attribute, then by value.
     values: Vec<(Box<str>, ByValue)>,
@@ -65,6 +67,11 @@ enum File<'r> {
 }
 
 impl Index {
+    /// The number of the rule with this name.
+    pub(crate) fn named(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
+    }
+
     pub(crate) fn new(rules: &[Rule]) -> Self {
         let mut company: HashMap<File<'_>, usize> = HashMap::new();
         for file in rules.iter().flat_map(|rule| choices(rule).into_iter().flatten()) {
@@ -75,6 +82,9 @@ impl Index {
             files.iter().filter_map(|file| company.get(file)).max().copied().unwrap_or(0)
         };
         let mut index = Self::default();
+        for (number, rule) in rules.iter().enumerate() {
+            index.names.entry(rule.name().into()).or_insert(number);
+        }
         for (number, rule) in (0..).zip(rules) {
             match choices(rule).into_iter().min_by_key(most_company) {
                 Some(files) => files.into_iter().for_each(|file| index.file(number, file)),

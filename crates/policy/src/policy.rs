@@ -134,7 +134,8 @@ impl Policy {
     /// The rule of this name, and its number.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
-        self.rules.iter().enumerate().find(|(_, rule)| *rule.name == *name)
+        let number = self.index.named(name)?;
+        self.rules.get(number).map(|rule| (number, rule))
     }
 
     /// How requests become attributes.

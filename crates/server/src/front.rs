@@ -15,6 +15,7 @@ use ::http::StatusCode;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 use tidegate::Store;
 
@@ -32,7 +33,7 @@ pub(crate) enum Front<S> {
 /// Who answers in HTTP.
 pub(crate) enum Web<S> {
     Http(http::Handler<S>),
-    Admin(Box<admin::Handler<S>>),
+    Admin(Arc<admin::Handler<S>>),
 }
 
 impl<S> Front<S> {

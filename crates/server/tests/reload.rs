@@ -338,9 +338,12 @@ fn a_link_that_is_swapped_on_the_way_is_a_new_file() {
 type NoFile = fn(&Path);
 
 const NO_FILES: [(NoFile, &str); 5] = [
-    (|at| assert!(Command::new("mkfifo").arg(at).status().unwrap().success()), "no regular file"),
-    (|at| fs::create_dir(at).unwrap(), "no regular file"),
-    (|at| symlink("/dev/zero", at).unwrap(), "no regular file"),
+    (
+        |at| assert!(Command::new("mkfifo").arg(at).status().unwrap().success()),
+        "not a regular file",
+    ),
+    (|at| fs::create_dir(at).unwrap(), "not a regular file"),
+    (|at| symlink("/dev/zero", at).unwrap(), "not a regular file"),
     (|at| symlink("policy.yaml", at).unwrap(), "symbolic link"),
     (|at| File::create(at).unwrap().set_len(100_000_000).unwrap(), "more than 4194304 bytes"),
 ];

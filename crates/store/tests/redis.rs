@@ -27,7 +27,7 @@ use tidegate_store::{
 #[tokio::test]
 async fn redis_and_valkey_keep_the_contract() {
     for engine in ENGINES {
-        let server = Server::start(engine);
+        let server = Server::start_frozen(engine);
         let cases = conformance(async || server.rig().await).await;
         println!("{engine}: {cases} cases of the contract");
         assert!(cases >= 22);
@@ -37,7 +37,7 @@ async fn redis_and_valkey_keep_the_contract() {
 #[tokio::test]
 async fn redis_and_valkey_agree_with_every_timeline_they_support() {
     for engine in ENGINES {
-        let server = Server::start(engine);
+        let server = Server::start_frozen(engine);
         let played = timelines::play_all(async || server.rig().await, 1_000).await;
         assert!(played >= 200, "{engine}: only {played} timelines");
     }
@@ -84,7 +84,7 @@ const TWIN_STEPS: u64 = 50_000;
 async fn scripts_and_core_agree_to_the_last_integer() {
     // Half of the steps on each engine, all kinds at once: a step waits for its reply most of the time.
     for engine in ENGINES {
-        let server = Arc::new(Server::start(engine));
+        let server = Arc::new(Server::start_frozen(engine));
         let kinds = twin::KINDS.map(|kind| {
             let server = Arc::clone(&server);
             tokio::spawn(async move {

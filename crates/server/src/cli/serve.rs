@@ -4,8 +4,7 @@ use crate::front::{Front, Web, admin, grpc, http, resp};
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{
-    Caps, Division, Door, Drain, Files, Fronts, Place, Trusts, Versions, Workers, kept,
-    raise_limit, serve,
+    Caps, Division, Door, Drain, Files, Fronts, Place, Trusts, Versions, Workers, kept, raise_limit,
 };
 use crate::rule_files::{RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
@@ -84,6 +83,8 @@ const CHANGES_LOOKED_FOR_EVERY: Duration = Duration::from_millis(400);
 const HTTP: usize = 0;
 const GRPC: usize = 1;
 const RESP: usize = 2;
+/// The only listener of the operators' thread.
+const ADMIN: usize = 0;
 
 type Failure = Box<dyn Error>;
 
@@ -287,11 +288,11 @@ impl<S: Store + 'static> Shared<S> {
         let users = self.users()?;
         let doors = self.open().await?;
         let addresses = doors.addresses()?;
-        let admin_front = match addresses.admin.zip(tokens) {
-            Some((address, tokens)) => Some(self.admin_front(address, tokens)?),
+        let workers = Rc::new(self.workers(users)?);
+        let operators = match addresses.admin.zip(tokens) {
+            Some((address, tokens)) => Some(Rc::new(self.operators(address, tokens)?)),
             None => None,
         };
-        let workers = Rc::new(self.workers(users)?);
         // Signals are heard from before the first request on.
         let signals = Signals::new()?;
         // Nobody may be there to read it; that is no reason not to serve.
@@ -306,21 +307,22 @@ impl<S: Store + 'static> Shared<S> {
         self.health.enter(Stage::Serving);
         self.tell_grpc(ServingStatus::Serving).await;
         self.watch();
-        let (admitting, operators) = (TaskTracker::new(), TaskTracker::new());
+        let admitting = TaskTracker::new();
         self.admit(doors.http, HTTP, &workers, &admitting);
         self.admit(doors.grpc, GRPC, &workers, &admitting);
         self.admit(doors.resp, RESP, &workers, &admitting);
-        self.admit_operators(doors.admin, admin_front, &admitting, &operators)?;
+        if let Some(operators) = &operators {
+            self.admit(doors.admin, ADMIN, operators, &admitting);
+        }
         admitting.close();
         self.until_stopped(signals).await;
         self.stop(async {
             admitting.wait().await;
-            operators.close();
             // Nobody else comes, so nobody else has the workers.
-            if let Some(workers) = Rc::into_inner(workers) {
+            let workers = Rc::into_inner(workers).into_iter();
+            for workers in workers.chain(operators.and_then(Rc::into_inner)) {
                 workers.finish().await;
             }
-            operators.wait().await;
         })
         .await;
         Ok(())
@@ -484,7 +486,7 @@ impl<S: Store + 'static> Shared<S> {
                 (Front::Resp(resp), place(of_resp, &tls_of_resp)),
             ]
         };
-        Workers::start(settings.workers, &self.clock, &self.drain, make)
+        Workers::start("worker", settings.workers, &self.clock, &self.drain, make)
     }
 
     fn tokens(&self) -> Result<admin::Tokens, Failure> {
@@ -505,7 +507,8 @@ impl<S: Store + 'static> Shared<S> {
         Ok(admin::Tokens::new(self.secret.clone(), &operator, &reader))
     }
 
-    fn admin_front(&self, address: SocketAddr, tokens: admin::Tokens) -> Result<Front<S>, Failure> {
+    /// Operators have a thread of their own: whatever they ask for, and however long that takes, no listener waits for it.
+    fn operators(&self, address: SocketAddr, tokens: admin::Tokens) -> Result<Workers, Failure> {
         let handler = admin::Handler::new(
             self.limiter.clone(),
             Arc::clone(&self.rulebook),
@@ -514,7 +517,14 @@ impl<S: Store + 'static> Shared<S> {
             (address, &self.settings.admin_hosts),
         )?
         .with_rule_files(self.rule_files.clone());
-        Ok(Front::Web(Web::Admin(Box::new(handler))))
+        let (handler, timeouts) = (Arc::new(handler), self.settings.admin.timeouts);
+        let tls = self.tls(&self.settings.admin, &[b"http/1.1"])?;
+        let metrics = Arc::clone(&self.metrics);
+        let make = move || -> Fronts<S> {
+            let place = Place::new(timeouts, Versions::One, Arc::clone(&metrics));
+            vec![(Front::Web(Web::Admin(Arc::clone(&handler))), place.under(tls.clone()))]
+        };
+        Ok(Workers::start("operators", 1, &self.clock, &self.drain, make)?)
     }
 
     /// Hands the connections of a listener to the workers.
@@ -531,36 +541,6 @@ impl<S: Store + 'static> Shared<S> {
             let deliver = |stream, peer, slot| workers.deliver(listener, stream, peer, slot);
             door.admit(&drain, deliver).await;
         });
-    }
-
-    /// Operators are few; they are served on this thread.
-    fn admit_operators(
-        &self,
-        door: Option<Door>,
-        front: Option<Front<S>>,
-        admitting: &TaskTracker,
-        operators: &TaskTracker,
-    ) -> io::Result<()> {
-        let (Some(door), Some(front)) = (door, front) else { return Ok(()) };
-        let tls = self.tls(&self.settings.admin, &[b"http/1.1"])?;
-        let place =
-            Place::new(self.settings.admin.timeouts, Versions::One, Arc::clone(&self.metrics))
-                .under(tls);
-        let (front, place, drain) = (Rc::new(front), Rc::new(place), self.drain.clone());
-        let (clock, dated) = (self.clock.clone(), Rc::clone(&place));
-        tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
-        let connections = operators.clone();
-        admitting.spawn_local(async move {
-            door.admit(&drain.clone(), |stream, peer, slot| {
-                let (front, place, drain) = (Rc::clone(&front), Rc::clone(&place), drain.clone());
-                connections.spawn_local(async move {
-                    serve(stream, peer, front, place, drain).await;
-                    drop(slot);
-                });
-            })
-            .await;
-        });
-        Ok(())
     }
 
     /// Reads the policy again whenever somebody says so; comes back when somebody says stop.

@@ -1,7 +1,7 @@
 //! The control document: a value, as JSON, and the changes that make the next one of it.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use tidegate_policy::{Allowance, Attributes, Changes, Identity, Policy};
 
 /// Everything that was changed by hand.
@@ -140,9 +140,14 @@ impl Document {
 
     /// Switches the rules; what names a rule itself goes before what is said of all.
     fn switch(&self, changes: &mut Changes, policy: &Policy, unfit: &mut Vec<String>) {
-        let all = self.rules.iter().find(|switch| switch.rule == ALL);
+        if self.rules.is_empty() {
+            return;
+        }
+        let own: HashMap<&str, &RuleSwitch> =
+            self.rules.iter().map(|switch| (switch.rule.as_str(), switch)).collect();
+        let all = own.get(ALL).copied();
         for rule in policy.rules() {
-            let own = self.rules.iter().find(|switch| switch.rule == rule.name());
+            let own = own.get(rule.name()).copied();
             let said = |what: fn(&RuleSwitch) -> Option<bool>| {
                 own.and_then(what).or_else(|| all.and_then(what))
             };

@@ -60,7 +60,7 @@ pub(crate) fn raise_limit(most: Option<u64>) -> usize {
 
 /// The files that are kept for everything but connections of clients.
 pub(crate) fn kept(workers: usize, shared_store: bool) -> usize {
-    let runtimes = workers.saturating_add(1).saturating_mul(bounds::FILES_PER_WORKER);
+    let runtimes = workers.saturating_add(2).saturating_mul(bounds::FILES_PER_WORKER);
     let store = if shared_store { bounds::FILES_OF_STORE } else { 0 };
     bounds::FILES.saturating_add(runtimes).saturating_add(store)
 }

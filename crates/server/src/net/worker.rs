@@ -36,8 +36,9 @@ struct Arrival {
 }
 
 impl Workers {
-    /// Starts so many threads, each with fronts of its own.
+    /// Starts so many threads of this name, each with fronts of its own.
     pub(crate) fn start<S: Store + 'static>(
+        name: &str,
         count: usize,
         clock: &Clock,
         drain: &Drain,
@@ -54,7 +55,7 @@ impl Workers {
                 runtime.block_on(work(arrivals, make(), clock, drain));
                 Ok(())
             };
-            let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+            let thread = std::thread::Builder::new().name(format!("{name}-{number}"));
             let run = move || {
                 if let Err(error) = runtime_failed() {
                     tracing::error!(%error, "a worker could not start");

@@ -333,3 +333,15 @@ fn whoever_guesses_waits_and_nobody_else_does() {
     }
     assert!(doors.server.log().matches("somebody without a token").count() <= 14);
 }
+
+/// Listing 20,000 rules kept the thread busy that accepts connections, for seconds, and a switch of one rule for longer.
+/// Operators have a thread of their own now.
+#[test]
+fn operators_are_served_on_a_thread_of_their_own() {
+    let server = Server::with_policy(POLICY, &[]);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let names =
+        tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+    let names: Vec<String> = names.collect();
+    assert_eq!(names.iter().filter(|name| name.starts_with("operators-0")).count(), 1, "{names:?}");
+}

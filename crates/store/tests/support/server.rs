@@ -22,11 +22,28 @@ impl Server {
     /// Starts an engine and waits until it accepts connections. Its socket file alone proves nothing: the file appears
     /// with `bind`, and a connection is refused until `listen`.
     pub(crate) fn start(engine: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tidegate-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let mut child = Command::new(binary(engine))
+        Self::start_by(Command::new(binary(engine)), engine, folder())
+    }
+
+    /// The same with a wall clock that stands still, for tests that tell scripts the time: no key expires while the machine
+    /// stalls.
+    pub(crate) fn start_frozen(engine: &str) -> Self {
+        let folder = folder();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/frozen.c");
+        let library = folder.join("frozen.so");
+        let mut compile = Command::new("cc");
+        compile
+            .args(["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o"])
+            .arg(&library)
+            .arg(source);
+        assert!(compile.status().unwrap().success());
+        let mut program = Command::new(binary(engine));
+        program.env("LD_PRELOAD", library);
+        Self::start_by(program, engine, folder)
+    }
+
+    fn start_by(mut program: Command, engine: &str, folder: PathBuf) -> Self {
+        let mut child = program
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
             .arg(folder.join("socket"))
             .arg("--dir")
@@ -101,6 +118,15 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// A folder of its own.
+fn folder() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("tidegate-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 /// Debian's redis-server, or the valkey-server that `make deps` unpacks.

@@ -193,12 +193,8 @@ impl<S: Store + 'static> Handler<S> {
         // Each asks in its turn, and none waits for the answer of the one before.
         let decided = stream::iter(checks.iter().map(|check| self.decide(check)));
         let decided: Vec<_> = decided.buffered(AT_ONCE).collect().await;
-        let verdicts = match decided.into_iter().collect::<Result<Vec<Verdict>, _>>() {
-            Ok(verdicts) => verdicts,
-            Err(error) => return undecided(&error).answer(),
-        };
-        verdicts.iter().for_each(|verdict| self.tally.count(verdict));
-        self.batch(&verdicts)
+        decided.iter().flatten().for_each(|verdict| self.tally.count(verdict));
+        self.batch(&decided)
     }
 
     async fn peek(&self, body: &[u8]) -> Answer {
@@ -218,17 +214,11 @@ impl<S: Store + 'static> Handler<S> {
             Ok(attributes) => attributes,
             Err(error) => return error.answer(),
         };
-        let mut verdicts = Vec::with_capacity(asked.len());
+        let mut decided = Vec::with_capacity(asked.len());
         for (asked, attributes) in asked.iter().zip(&attributes) {
-            match self.limiter.peek(&asked.check(attributes)).await {
-                Ok(verdict) => verdicts.push(verdict),
-                Err(error) => return undecided(&error).answer(),
-            }
+            decided.push(self.limiter.peek(&asked.check(attributes)).await);
         }
-        match verdicts.as_slice() {
-            [verdict] if one => self.answer_with(verdict),
-            verdicts => self.batch(verdicts),
-        }
+        self.one_or_batch(&decided, one)
     }
 
     // === take ===
@@ -247,19 +237,13 @@ impl<S: Store + 'static> Handler<S> {
                 Err(error) => return error.within(at).answer(),
             }
         }
-        let mut verdicts = Vec::with_capacity(asked.len());
+        let mut decided = Vec::with_capacity(asked.len());
         for (asked, limit) in asked.iter().zip(&limits) {
             let wait = Span::from_millis(asked.max_wait_ms);
-            match self.limiter.take(&asked.key, limit, asked.cost.into(), wait).await {
-                Ok(verdict) => verdicts.push(verdict),
-                Err(error) => return undecided(&error).answer(),
-            }
+            decided.push(self.limiter.take(&asked.key, limit, asked.cost.into(), wait).await);
         }
-        verdicts.iter().for_each(|verdict| self.tally.count(verdict));
-        match verdicts.as_slice() {
-            [verdict] if one => self.answer_with(verdict),
-            verdicts => self.batch(verdicts),
-        }
+        decided.iter().flatten().for_each(|verdict| self.tally.count(verdict));
+        self.one_or_batch(&decided, one)
     }
 
     // === report ===
@@ -327,13 +311,25 @@ impl<S: Store + 'static> Handler<S> {
         }
     }
 
-    fn batch(&self, verdicts: &[Verdict]) -> Answer {
-        let mut body = Vec::with_capacity(verdicts.len().saturating_mul(512));
-        for (at, verdict) in verdicts.iter().enumerate() {
-            body.push(if at == 0 { b'[' } else { b',' });
-            VerdictText::new(verdict, &self.limiter).write(&mut body);
+    fn one_or_batch(&self, decided: &[Result<Verdict, CheckError>], one: bool) -> Answer {
+        match decided {
+            [Ok(verdict)] if one => self.answer_with(verdict),
+            [Err(error)] if one => undecided(error).answer(),
+            decided => self.batch(decided),
         }
-        if verdicts.is_empty() {
+    }
+
+    /// An entry that could not be decided is told in its place: the others were decided, and counted.
+    fn batch(&self, decided: &[Result<Verdict, CheckError>]) -> Answer {
+        let mut body = Vec::with_capacity(decided.len().saturating_mul(512));
+        for (at, decided) in decided.iter().enumerate() {
+            body.push(if at == 0 { b'[' } else { b',' });
+            match decided {
+                Ok(verdict) => VerdictText::new(verdict, &self.limiter).write(&mut body),
+                Err(error) => body.extend_from_slice(undecided(error).entry().as_bytes()),
+            }
+        }
+        if decided.is_empty() {
             body.push(b'[');
         }
         body.extend_from_slice(b"]\n");

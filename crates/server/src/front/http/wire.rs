@@ -5,6 +5,7 @@ use crate::call::Answer;
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::json;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
@@ -334,6 +335,13 @@ impl WireError {
 
     pub(crate) fn answer(&self) -> Answer {
         Answer::problem_at(self.status, &self.pointer, &self.detail)
+    }
+
+    /// The same as an entry of a list, which is not to be taken for a pass.
+    pub(crate) fn entry(&self) -> String {
+        let title = self.status.canonical_reason().unwrap_or_default();
+        let (status, detail) = (self.status.as_u16(), &self.detail);
+        json!({ "allowed": false, "title": title, "status": status, "detail": detail }).to_string()
     }
 }
 
