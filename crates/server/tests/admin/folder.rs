@@ -130,7 +130,7 @@ fn a_shortened_log_is_told() {
         match left {
             Some(left) => {
                 fs::write(&path, lines.split_inclusive('\n').take(left).collect::<String>())
-                    .unwrap()
+                    .unwrap();
             }
             None => fs::remove_file(&path).unwrap(),
         }
