@@ -52,7 +52,7 @@ pub use decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
 pub use few::Few;
 pub use in_use::InUse;
 pub use limit::{Algorithm, Align, Headroom, Limit, LimitError, Period, Refill, Ticks};
-pub use plan::{Done, Freshness, Need, Overflow, Plan, PlanError, Refused, StateId, Take};
+pub use plan::{Done, Freshness, NamedBy, Need, Overflow, Plan, PlanError, Refused, StateId, Take};
 pub use remembered::Remembered;
 pub use state::{Receipt, State, Written};
 pub use time::{Now, Span, Timestamp};

@@ -60,6 +60,8 @@ pub struct Take<'l> {
     pub freshness: Freshness,
     /// What becomes of it when the store has no room for one state more.
     pub overflow: Overflow,
+    /// Where its limit comes from.
+    pub named_by: NamedBy,
 }
 
 /// Names a state: the keyed hash of everything that the state belongs to. A store may tell states apart by
@@ -131,6 +133,20 @@ pub enum Overflow {
     Allow,
     /// Refuses it.
     Deny,
+}
+
+/// Where the limit of a take comes from. A store that can count under so many different limits only keeps some for the policy.
+///
+/// ```
+/// assert_eq!(tidegate_core::NamedBy::default(), tidegate_core::NamedBy::Policy);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The operator's policy, of which there are as many limits as it says.
+    #[default]
+    Policy,
+    /// A client that names limits itself, as many as it likes.
+    Caller,
 }
 
 /// What a plan did.
@@ -385,6 +401,7 @@ impl<'l> Take<'l> {
             refused: Refused::Free,
             freshness: Freshness::Exact,
             overflow: Overflow::Shared,
+            named_by: NamedBy::Policy,
         }
     }
 
@@ -399,11 +416,13 @@ impl<'l> Take<'l> {
     /// ```
     #[must_use]
     pub fn asks_the_same(&self, other: &Take<'_>) -> bool {
-        let Self { state: _, limit, cost, need, bound, refused, freshness, overflow } = *self;
+        let Self { state: _, limit, cost, need, bound, refused, freshness, overflow, named_by } =
+            *self;
         core::ptr::eq(limit, other.limit)
             && (cost, bound) == (other.cost, other.bound)
             && (need, refused) == (other.need, other.refused)
             && (freshness, overflow) == (other.freshness, other.overflow)
+            && named_by == other.named_by
     }
 
     /// The question that it asks by itself, for a caller that cannot wait.

@@ -27,6 +27,10 @@ pub enum StoreError {
     /// Too many questions are waiting for it: shed load.
     #[error("too many questions are waiting for the store")]
     Overloaded,
+    /// Callers have named as many different limits as it has room for: use one of them, or try again when some have no
+    /// states left. Nothing was counted.
+    #[error("too many different limits are in use; use one of them, or try again later")]
+    TooManyLimits,
     /// It cannot count under this limit: change the limit, or the store.
     #[error("this store cannot count {} of {}: {reason}", limit.algorithm().name(), limit.amount())]
     Unsupported {

@@ -73,6 +73,17 @@ pub trait Store: Send + Sync {
     /// cannot count is refused then and not at the first request.
     fn supports(&self, limit: &Limit) -> Result<(), StoreError>;
 
+    /// Whether a caller may name this limit now. Asked before a take whose limit is not the policy's, which names as many as
+    /// there are rules: a caller may name more than the store has room for.
+    fn admit_limit(&self, _limit: &Limit) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// What it has no room for at the moment, and what it refuses therefore, for stores that can fill up.
+    fn shortage(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Why it is not asked at the moment, for stores that can be away.
     fn complaint(&self) -> Option<String> {
         None
@@ -160,6 +171,14 @@ impl<S: Store> Store for Arc<S> {
 
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
         S::supports(self, limit)
+    }
+
+    fn admit_limit(&self, limit: &Limit) -> Result<(), StoreError> {
+        S::admit_limit(self, limit)
+    }
+
+    fn shortage(&self) -> Option<&'static str> {
+        S::shortage(self)
     }
 
     fn complaint(&self) -> Option<String> {

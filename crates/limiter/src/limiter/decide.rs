@@ -15,8 +15,8 @@ use crate::verdict::{DecidedBy, Entry, LimitOf, OF_CALLER, Verdict};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    Algorithm, Bound, Cost, Decision, Done, Few, Limit, Need, Outcome, Plan, Retry, Span, Take,
-    Timestamp,
+    Algorithm, Bound, Cost, Decision, Done, Few, Limit, NamedBy, Need, Outcome, Plan, Retry, Span,
+    Take, Timestamp,
 };
 use tidegate_policy::{Attributes, Count, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
 use tidegate_store::{Answer, KeyName, LimitName, ReceiptId, Store, StoreError};
@@ -137,7 +137,8 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Verdict, CheckError> {
         let name = LimitName::new(BY_CALLER, "", limit.limit());
         let state = self.inner.secret.subject(&[(BY_CALLER, key)]).state(name);
-        let take = Take::new(state, limit.limit(), cost);
+        self.admit_limit(limit.limit())?;
+        let take = Take { named_by: NamedBy::Caller, ..Take::new(state, limit.limit(), cost) };
         let plan = Plan::new(take, max_wait)?;
         let answer = match self.inner.store.take_at_once(&plan) {
             Some(answer) => Some(answer),

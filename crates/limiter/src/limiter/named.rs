@@ -5,7 +5,7 @@ use super::decide::BY_CALLER;
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decision, Few, Limit, Plan, Take};
+use tidegate_core::{Cost, Decision, Few, Limit, NamedBy, Plan, Take};
 use tidegate_store::{KeyName, LimitName, Store};
 
 /// A limit that a caller names. Made once, used often.
@@ -50,6 +50,20 @@ impl NamedLimit {
 }
 
 impl<S: Store> Limiter<S> {
+    /// Whether a caller may name this limit now. A store may have room for so many different limits only; what it refuses
+    /// here it would count too much, so ask before [`Limiter::take_named`]. [`Limiter::take`] asks by itself.
+    ///
+    /// ```
+    /// use tidegate::{Algorithm, Limit, Limiter, Policy, Span};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// assert!(limiter.admit_limit(&Limit::new(2, Span::from_secs(3600), Algorithm::TOKEN_BUCKET)?).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn admit_limit(&self, limit: &Limit) -> Result<(), CheckError> {
+        Ok(self.inner.store.admit_limit(limit)?)
+    }
+
     /// Takes, each by itself, in order.
     ///
     /// ```
@@ -110,6 +124,7 @@ impl<S: Store> Limiter<S> {
 
     fn named<'t>(&self, take: &NamedTake<'t>) -> Take<'t> {
         let subject = self.inner.secret.subject_by(take.limit.key, take.key);
-        Take::new(subject.state(take.limit.name), &take.limit.limit, take.cost)
+        let state = subject.state(take.limit.name);
+        Take { named_by: NamedBy::Caller, ..Take::new(state, &take.limit.limit, take.cost) }
     }
 }

@@ -265,3 +265,33 @@ fn one_state_behind_every_front() {
     assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[4], number(0));
     assert_eq!(server.post("/v1/check", "{\"attributes\":{\"user\":\"u\"}}").status, 429);
 }
+
+/// When clients had named 65,536 limits, every take under a further one scanned the whole table while other clients waited. Now
+/// clients have a share of the limits: beyond it they are told so, and the policy decides as ever.
+#[test]
+fn limits_that_clients_name_are_bounded() {
+    const SHARE: u64 = 49_152;
+    let server = server();
+    let mut talk = Talk::to(server.resp);
+    let take = |n: u64| json!({ "key": n.to_string(), "limit": n, "per": "1h" });
+    let limits: Vec<u64> = (1..=SHARE).collect();
+    for batch in limits.chunks(1_000) {
+        let batch: Vec<_> = batch.iter().map(|n| take(*n)).collect();
+        assert_eq!(server.post("/v1/take", &json!(batch).to_string()).status, 200);
+    }
+    assert_eq!(server.get("/ready").json()["status"], "ready");
+    let refused = server.post("/v1/take", &take(SHARE + 1).to_string());
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert!(refused.body.contains("too many different limits"), "{}", refused.body);
+    // A batch is refused before any of it counts, and says which entry it was.
+    let batch = json!([take(2), take(SHARE + 1)]).to_string();
+    assert_eq!(server.post("/v1/take", &batch).status, 503);
+    assert_eq!(server.post("/v1/take", &take(2).to_string()).json()["outcome"], "allow");
+    let ready = server.get("/ready").json();
+    assert_eq!(ready["status"], "degraded");
+    assert!(ready["reasons"][0].as_str().unwrap().contains("limits"), "{ready}");
+    let busy =
+        error("BUSY too many different limits are in use; use one of them, or try again later");
+    assert_eq!(talk.ask("CL.THROTTLE k 77 777 7777"), busy);
+    assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user alice").fields[0], number(1));
+}

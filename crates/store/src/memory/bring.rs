@@ -2,13 +2,16 @@
 
 use super::Memory;
 use super::bucket::Entry;
+use super::room::LOOKED_AT_FOR_NUMBERS;
 use super::shapes::Number;
 use super::table::{At, Four, Held, Tag};
 use crate::store::Answer;
 use crate::sync::yield_point;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tidegate_core::{InUse, Limit, Now, Overflow, Plan, State, StateId, Take, Timestamp, Written};
+use tidegate_core::{
+    InUse, Limit, NamedBy, Now, Overflow, Plan, State, StateId, Take, Timestamp, Written,
+};
 
 /// Buckets that are added when a state has no room.
 const GROWN_AT_ONCE: usize = 8;
@@ -21,6 +24,7 @@ pub(super) struct Asked<'l> {
     pub(super) id: StateId,
     pub(super) limit: &'l Limit,
     pub(super) overflow: Overflow,
+    pub(super) named_by: NamedBy,
 }
 
 /// Where a state was found, and under which limit it was written if not under the one that asks.
@@ -28,6 +32,13 @@ pub(super) struct Found {
     pub(super) at: At,
     pub(super) entry: Entry,
     other: Option<Arc<Limit>>,
+}
+
+/// Buckets that are locked, and the numbers of limits, of which those are pinned that the buckets do not mention.
+struct Numbered<'m> {
+    numbers: Four<Option<Number>>,
+    pins: Four<Option<u16>>,
+    held: Held<'m>,
 }
 
 /// States that are locked, and the instant at which they are looked at.
@@ -39,6 +50,8 @@ pub(super) struct Brought<'m> {
     recalled: Four<Option<InUse>>,
     /// Of the limits that ask.
     numbers: Four<Option<Number>>,
+    /// Those numbers that are pinned, because no state was found under them; until a state is written under them.
+    pins: Four<Option<u16>>,
     /// Slots for those that were not found, where that takes no demotion.
     reserved: Four<Option<At>>,
     /// Whether what becomes of a new state is not kept: there is no room, and nothing is demoted for it.
@@ -62,7 +75,7 @@ impl Memory {
     pub(super) fn bring(&self, asked: &[Asked<'_>]) -> (Brought<'_>, Four<Option<Found>>) {
         let tags: Four<Tag> = asked.iter().map(|asked| Tag::of(asked.id)).collect();
         loop {
-            let (numbers, mut held) = self.lock(asked, &tags);
+            let Numbered { numbers, pins, mut held } = self.lock(asked, &tags);
             let found: Four<Option<Found>> = (tags.iter().zip(&numbers))
                 .map(|(tag, number)| self.find(&held, *tag, *number))
                 .collect();
@@ -73,10 +86,12 @@ impl Memory {
             let now = self.clock.now();
             if let Some(reserved) = self.reserve(&mut held, now, asked, &tags, &found) {
                 let left_out = Four::new();
-                let brought = Brought { held, now, tags, recalled, numbers, reserved, left_out };
+                let brought =
+                    Brought { held, now, tags, recalled, numbers, pins, reserved, left_out };
                 return (brought, found);
             }
             drop(held);
+            self.release_all(pins);
             self.table.grow_on(GROWN_AT_ONCE, &self.budget);
         }
     }
@@ -142,17 +157,20 @@ impl Memory {
         found: &[Option<Found>],
         written: &[Written<'_>],
     ) {
-        let Brought { mut held, now, tags, numbers, reserved, left_out, .. } = brought;
+        let Brought { mut held, now, tags, numbers, mut pins, reserved, left_out, .. } = brought;
         let (mut added, mut due) = (0usize, held.is_due());
         // First those that are there: making room for the others may move them.
-        for (((asked, tag), (found, number)), written) in
-            asked.iter().zip(&tags).zip(found.iter().zip(&numbers)).zip(written)
+        for (((asked, tag), (found, number)), (written, pin)) in (asked.iter().zip(&tags))
+            .zip(found.iter().zip(&numbers))
+            .zip(written.iter().zip(&mut pins))
         {
             let Some(found) = found else { continue };
             let rewritten = std::ptr::eq(written.shape, asked.limit);
             match (rewritten, number) {
                 (true, Some(Number { number, .. })) => {
-                    self.replace(&mut held, *tag, found, *number, written, now);
+                    if self.replace(&mut held, *tag, found, *number, written, now) {
+                        *pin = None;
+                    }
                 }
                 (false, _) => {
                     self.replace(&mut held, *tag, found, found.entry.shape, written, now);
@@ -165,17 +183,19 @@ impl Memory {
             }
         }
         // Then those that have a slot, before anything is demoted for the others.
-        let mut others: Four<(Tag, Option<Number>, &Written<'_>)> = Four::new();
-        for (((tag, number), (found, left_out)), (reserved, written)) in tags
+        let mut others: Four<(Tag, Option<Number>, &Written<'_>, &mut Option<u16>)> = Four::new();
+        for (((tag, number), (found, left_out)), ((reserved, written), pin)) in tags
             .iter()
             .zip(&numbers)
             .zip(found.iter().zip(left_out))
-            .zip(reserved.iter().zip(written))
+            .zip(reserved.iter().zip(written).zip(&mut pins))
         {
             let kept = found.is_none() && !left_out && written.state != State::Empty;
             match (kept, reserved, number) {
                 (true, Some(at), Some(Number { number, .. })) => {
-                    self.fill(&mut held, *at, *tag, *number, written, now);
+                    if self.fill(&mut held, *at, *tag, *number, written, now) {
+                        *pin = None;
+                    }
                 }
                 (false, Some(at), _) | (true, Some(at), None) => held.clear(*at),
                 (_, None, _) => {}
@@ -184,17 +204,22 @@ impl Memory {
                 added = added.saturating_add(1);
                 due |= tag.0.is_multiple_of(LOOK_EVERY);
                 if reserved.is_none() || number.is_none() {
-                    others.push((*tag, *number, written));
+                    others.push((*tag, *number, written, pin));
                 }
             }
         }
-        for (tag, number, written) in others {
+        for (tag, number, written, pin) in others {
             match number {
-                Some(Number { number, .. }) => self.insert(&mut held, tag, number, written, now),
+                Some(Number { number, .. }) => {
+                    if self.insert(&mut held, tag, number, written, now) {
+                        *pin = None;
+                    }
+                }
                 None => self.demote(tag, written, now),
             }
         }
         drop(held);
+        self.release_all(pins);
         (0..added).filter(|_| self.table.is_dense()).for_each(|_| self.table.grow(&self.budget));
         if due {
             self.look_at_next(now);
@@ -203,22 +228,40 @@ impl Memory {
 
     /// Locks the buckets of states, and looks up the numbers of their limits in one epoch. A limit for which there is
     /// no number has none: its states are only ever remembered by the sketch.
-    fn lock(&self, asked: &[Asked<'_>], tags: &[Tag]) -> (Four<Option<Number>>, Held<'_>) {
+    fn lock(&self, asked: &[Asked<'_>], tags: &[Tag]) -> Numbered<'_> {
         loop {
-            let mut numbers: Four<Option<Number>> = Four::new();
-            for asked in asked {
-                let number = self.shapes.number(asked.limit).or_else(|| {
-                    self.free_shapes();
-                    self.shapes.number(asked.limit)
-                });
-                numbers.push(number);
-            }
+            let numbers: Four<Option<Number>> =
+                asked.iter().map(|asked| self.number_of(asked.limit, asked.named_by)).collect();
             yield_point();
             let held = self.table.lock_all(tags);
+            let unused = |(tag, number): (&Tag, &Option<Number>)| {
+                let Number { number, .. } = (*number)?;
+                let found = held.find(*tag).and_then(|at| held.get(at));
+                found.is_none_or(|entry| entry.shape != number).then_some(number)
+            };
+            let pins: Four<Option<u16>> = tags.iter().zip(&numbers).map(unused).collect();
+            pins.iter().flatten().for_each(|number| self.shapes.pin(*number));
+            yield_point();
+            // After they are pinned: see the head of `shapes.rs`.
             if numbers.iter().flatten().all(|number| self.shapes.is_current(number.epoch)) {
-                return (numbers, held);
+                return Numbered { numbers, pins, held };
             }
+            drop(held);
+            self.release_all(pins);
         }
+    }
+
+    /// The number of a limit. When none is left, some buckets are looked at for states that have expired: theirs may be
+    /// idle then.
+    pub(super) fn number_of(&self, limit: &Limit, by: NamedBy) -> Option<Number> {
+        self.shapes.intern(limit, by).or_else(|| {
+            self.look_for_expired(LOOKED_AT_FOR_NUMBERS, self.clock.now());
+            self.shapes.intern(limit, by)
+        })
+    }
+
+    fn release_all(&self, pins: Four<Option<u16>>) {
+        pins.into_iter().flatten().for_each(|number| self.shapes.release(number));
     }
 
     pub(super) fn find(&self, held: &Held<'_>, tag: Tag, number: Option<Number>) -> Option<Found> {
@@ -282,6 +325,7 @@ impl Memory {
                 if shielded {
                     held.put(at, Entry { shape: entry.shape, ..empty });
                 } else {
+                    self.shapes.release(entry.shape);
                     self.table.removed();
                     held.clear(at);
                 }
@@ -289,6 +333,7 @@ impl Memory {
             }
             None => {
                 if let Some(at) = held.free(tag).filter(|_| shielded) {
+                    self.shapes.pin(empty.shape);
                     self.table.added();
                     held.put(at, empty);
                 }
@@ -300,7 +345,7 @@ impl Memory {
 
 impl<'l> Asked<'l> {
     pub(super) const fn of(take: &Take<'l>) -> Self {
-        Self { id: take.state, limit: take.limit, overflow: take.overflow }
+        Self { id: take.state, limit: take.limit, overflow: take.overflow, named_by: take.named_by }
     }
 }
 

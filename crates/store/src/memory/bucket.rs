@@ -93,6 +93,7 @@ impl Bucket {
     /// Locks it if its head is this one, which is not locked.
     #[inline]
     fn lock_with(&self, head: u64) -> Option<Locked<'_>> {
+        super::steps::count();
         // Acquire: what the last holder wrote is seen. Nobody changes a locked head but its holder.
         self.head.compare_exchange(head, head | LOCK, Acquire, Relaxed).ok()?;
         // Readers that see what is written from here on see the lock, too.

@@ -9,7 +9,7 @@ use crate::sync::yield_now;
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
-use tidegate_core::{Algorithm, Limit, Span};
+use tidegate_core::{Algorithm, Limit, NamedBy, Span};
 
 /// How often a thread is interrupted that could go on. Every mistake that we have planted shows with two.
 const PREEMPTIONS: usize = 3;
@@ -123,20 +123,22 @@ pub fn a_number_is_not_written_under_its_next_meaning() {
     check(move || {
         let (shapes, bucket) = (Arc::new(Shapes::new(1)), Arc::new(Bucket::default()));
         let [mine, other] = limits.clone();
-        assert!(shapes.number(&mine).is_some(), "it is the first, and in the cache from now on");
+        assert!(shapes.intern(&mine, NamedBy::Policy).is_some(), "it is the first");
+        assert!(shapes.number(&mine).is_some(), "it is in the cache from now on");
         let next = thread::spawn({
-            let (shapes, bucket) = (Arc::clone(&shapes), Arc::clone(&bucket));
-            move || {
-                let walk = || vec![bucket.lock().entries().count() > 0];
-                shapes.free_unused(walk);
-                shapes.number(&other).is_some()
-            }
+            let shapes = Arc::clone(&shapes);
+            move || shapes.intern(&other, NamedBy::Policy).is_some()
         });
         let number = shapes.number(&mine);
         let mut locked = bucket.lock();
+        number.iter().for_each(|number| shapes.pin(number.number));
         let wrote = number.filter(|number| shapes.is_current(number.epoch));
-        if let (Some(number), Some(slot)) = (wrote, locked.free()) {
-            locked.put(slot, Entry { shape: number.number, ..MINE });
+        match (wrote, number, locked.free()) {
+            (Some(number), _, Some(slot)) => {
+                locked.put(slot, Entry { shape: number.number, ..MINE });
+            }
+            (_, Some(number), _) => shapes.release(number.number),
+            (_, None, _) => {}
         }
         drop(locked);
         yield_now();

@@ -13,8 +13,8 @@
 
 use super::Memory;
 use super::bring::Found;
-use super::bucket::{Entry, Locked, SLOTS};
-use super::shapes::{Known, NUMBERS};
+use super::bucket::{Entry, SLOTS};
+use super::shapes::Known;
 use super::table::{At, Held, Tag};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,6 +28,8 @@ const KEPT_LONGER: Span = Span::from_secs(1);
 const FIRST_BYTES: usize = 24;
 /// Buckets that are looked at when there are no blocks.
 const LOOKED_AT_FOR_BLOCKS: usize = 64;
+/// Buckets that are looked at when a limit gets no number: few, because a caller can ask for that as often as it likes.
+pub(super) const LOOKED_AT_FOR_NUMBERS: usize = 4;
 /// Bits of what part of a limit is used.
 const PART_BITS: u32 = 16;
 
@@ -44,7 +46,7 @@ struct Neighbour {
 type Neighbours = SmallVec<[Neighbour; 2 * SLOTS]>;
 
 impl Memory {
-    /// Writes a state where it was found.
+    /// Writes a state where it was found; answers whether that slot now mentions another number than it did.
     pub(super) fn replace(
         &self,
         held: &mut Held<'_>,
@@ -53,25 +55,33 @@ impl Memory {
         shape: u16,
         written: &Written<'_>,
         now: Now,
-    ) {
+    ) -> bool {
         let old = found.entry.elsewhere.then_some(found.entry.word);
         let entry = self.entry(tag, shape, &written.state, old).or_else(|| {
-            self.look_for_blocks(now);
+            self.look_for_expired(LOOKED_AT_FOR_BLOCKS, now);
             self.entry(tag, shape, &written.state, old)
         });
+        let renumbered = shape != found.entry.shape;
+        if renumbered || entry.is_none() {
+            self.shapes.release(found.entry.shape);
+        }
         match entry {
-            Some(entry) => held.put(found.at, entry),
+            Some(entry) => {
+                held.put(found.at, entry);
+                renumbered
+            }
             None => {
                 // It has grown, and there are no blocks.
                 self.demote(tag, written, now);
                 old.into_iter().for_each(|word| self.blocks.free(word));
                 self.table.removed();
                 held.clear(found.at);
+                false
             }
         }
     }
 
-    /// Writes a new state into the slot that was reserved for it.
+    /// Writes a new state into the slot that was reserved for it; answers whether it is there.
     pub(super) fn fill(
         &self,
         held: &mut Held<'_>,
@@ -80,8 +90,9 @@ impl Memory {
         shape: u16,
         written: &Written<'_>,
         now: Now,
-    ) {
-        match self.new_entry(tag, shape, &written.state, now) {
+    ) -> bool {
+        let entry = self.new_entry(tag, shape, &written.state, now);
+        match entry {
             Some(entry) => {
                 self.table.added();
                 held.put(at, entry);
@@ -91,9 +102,10 @@ impl Memory {
                 held.clear(at);
             }
         }
+        entry.is_some()
     }
 
-    /// Writes a new state, for which another may have to be demoted.
+    /// Writes a new state, for which another may have to be demoted; answers whether it is in the table.
     pub(super) fn insert(
         &self,
         held: &mut Held<'_>,
@@ -101,7 +113,7 @@ impl Memory {
         shape: u16,
         written: &Written<'_>,
         now: Now,
-    ) {
+    ) -> bool {
         let room = held.free(tag).is_some() || {
             let neighbours = self.neighbours(held, tag, now, &[]);
             self.make_room(held, &neighbours) || self.demote_least(held, &neighbours, written, now)
@@ -111,11 +123,13 @@ impl Memory {
             (Some(entry), Some(at)) => {
                 self.table.added();
                 held.put(at, entry);
+                true
             }
             (entry, _) => {
                 self.demote(tag, written, now);
                 let blocks = entry.filter(|entry| entry.elsewhere);
                 blocks.into_iter().for_each(|entry| self.blocks.free(entry.word));
+                false
             }
         }
     }
@@ -123,7 +137,7 @@ impl Memory {
     /// A slot's content for a new state; `None` when there are no blocks for it, also after looking for some.
     fn new_entry(&self, tag: Tag, shape: u16, state: &State, now: Now) -> Option<Entry> {
         self.entry(tag, shape, state, None).or_else(|| {
-            self.look_for_blocks(now);
+            self.look_for_expired(LOOKED_AT_FOR_BLOCKS, now);
             self.entry(tag, shape, state, None)
         })
     }
@@ -203,14 +217,14 @@ impl Memory {
             }
         };
         self.blocks.has(bytes, &self.budget) || {
-            self.look_for_blocks(now);
+            self.look_for_expired(LOOKED_AT_FOR_BLOCKS, now);
             self.blocks.has(bytes, &self.budget)
         }
     }
 
-    /// Looks at some buckets for states that have expired, and their blocks.
-    fn look_for_blocks(&self, now: Now) {
-        (0..LOOKED_AT_FOR_BLOCKS).for_each(|_| self.look_at_next(now));
+    /// Looks at some buckets for states that have expired, and forgets them: their blocks and numbers are free then.
+    pub(super) fn look_for_expired(&self, buckets: usize, now: Now) {
+        (0..buckets).for_each(|_| self.look_at_next(now));
     }
 
     /// Demotes the least used of a state's neighbours, unless the state itself is used less than all of them; answers
@@ -249,6 +263,7 @@ impl Memory {
         if entry.elsewhere {
             self.blocks.free(entry.word);
         }
+        self.shapes.release(entry.shape);
         self.table.removed();
         held.clear(at);
     }
@@ -289,25 +304,9 @@ impl Memory {
             if entry.elsewhere {
                 self.blocks.free(entry.word);
             }
+            self.shapes.release(entry.shape);
             self.table.removed();
             bucket.clear(slot);
-        }
-    }
-
-    /// Frees the numbers of limits that no state was written under.
-    pub(super) fn free_shapes(&self) {
-        self.shapes.free_unused(|| {
-            let mut used = vec![false; NUMBERS];
-            self.table.walk(|bucket| mark(bucket, &mut used));
-            used
-        });
-    }
-}
-
-fn mark(bucket: &Locked<'_>, used: &mut [bool]) {
-    for (_, entry) in bucket.entries() {
-        if let Some(used) = used.get_mut(usize::from(entry.shape)) {
-            *used = true;
         }
     }
 }

@@ -601,6 +601,7 @@ fn not_one_of_them(error: StoreError) -> StoreError {
         | StoreError::TimedOut(_)
         | StoreError::Partly(_)
         | StoreError::Overloaded
+        | StoreError::TooManyLimits
         | StoreError::Unsupported { .. }
         | StoreError::Unusable(_)) => other,
     }

@@ -147,6 +147,14 @@ impl<S: Store> Store for Faulty<S> {
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
         self.inner.supports(limit)
     }
+
+    fn admit_limit(&self, limit: &Limit) -> Result<(), StoreError> {
+        self.inner.admit_limit(limit)
+    }
+
+    fn shortage(&self) -> Option<&'static str> {
+        self.inner.shortage()
+    }
 }
 
 #[cfg(test)]

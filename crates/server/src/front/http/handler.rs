@@ -17,7 +17,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, status};
 use tidegate::{Attributes, Check, CheckError, Limiter, Outcome, Report, Retry, Settled};
-use tidegate::{ReportError, Span, Store, Verdict};
+use tidegate::{ReportError, Span, Store, StoreError, Verdict};
 use tokio::time::Instant;
 
 /// Answers what is asked in HTTP and JSON.
@@ -136,12 +136,19 @@ impl<S: Store + 'static> Handler<S> {
             Some(Route::Take) => self.take(call.body).await,
             Some(Route::Auth(profile)) => forward_auth::answer(self, call, profile).await,
             Some(Route::Live) => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
-            Some(Route::Ready) => self.health.answer(),
+            Some(Route::Ready) => self.ready(),
             Some(Route::OpenApi) => Answer::fixed(JSON, OPENAPI),
             Some(Route::Json) => reference::json(self, call.body).await,
             Some(Route::HealthCheck) => reference::healthcheck(&self.health),
             None => not_found(call.path),
         }
+    }
+
+    /// Whether requests should come here; asks the store what it has no room for.
+    fn ready(&self) -> Answer {
+        let shortage = self.limiter.store().shortage();
+        self.health.complain("room", shortage.map(str::to_owned));
+        self.health.answer()
     }
 
     // === check and peek ===
@@ -231,7 +238,12 @@ impl<S: Store + 'static> Handler<S> {
         };
         let mut limits = Vec::with_capacity(asked.len());
         for (at, asked) in asked.iter().enumerate() {
-            match asked.limit() {
+            // All of them before any of them counts.
+            let admitted = asked.limit().and_then(|limit| {
+                self.limiter.admit_limit(limit.limit()).map_err(|error| undecided(&error))?;
+                Ok(limit)
+            });
+            match admitted {
                 Ok(limit) => limits.push(limit),
                 Err(error) if one => return error.answer(),
                 Err(error) => return error.within(at).answer(),
@@ -358,7 +370,15 @@ fn all_attributes<'a, 'b: 'a>(
 }
 
 fn undecided(error: &CheckError) -> WireError {
-    WireError::new(StatusCode::UNPROCESSABLE_ENTITY, "", error.to_string())
+    let status = match error {
+        CheckError::Store(StoreError::TooManyLimits) => StatusCode::SERVICE_UNAVAILABLE,
+        CheckError::Store(_)
+        | CheckError::TooManyLimits(_)
+        | CheckError::NoRule(_)
+        | CheckError::NoKey { .. }
+        | CheckError::NoTimer => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    WireError::new(status, "", error.to_string())
 }
 
 /// A body is JSON, as it is.
@@ -422,7 +442,7 @@ mod tests {
     use crate::call::Headers;
     use crate::front::Web;
     use std::sync::atomic::{AtomicU64, Ordering};
-    use tidegate::{Clock, Decision, Memory, Policy, Secret, StoreError};
+    use tidegate::{Clock, Decision, Memory, Policy, Secret};
     use tidegate_core::{Limit, Plan, StateId, Take, Timestamp};
     use tidegate_store::{Answer as Taken, Charged, Settlement};
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tidegate::{
     Attributes, Check, DecidedBy, Decision, Limiter, NamedTake, Outcome, Report, ReportError,
 };
-use tidegate::{Settled, Span, Store, Verdict};
+use tidegate::{Settled, Span, Store, StoreError, Verdict};
 use tokio::time::{Instant, sleep};
 
 /// Answers commands; one for each worker.
@@ -106,27 +106,48 @@ impl<S: Store + 'static> Handler<S> {
             return;
         }
         let began = Instant::now();
-        let takes: SmallVec<[NamedTake<'_>; 4]> = batch
+        let admitted: SmallVec<[bool; 4]> = batch
             .iter()
-            .map(|(key, throttle)| NamedTake { key, limit: &throttle.limit, cost: throttle.cost })
+            .map(|(_, throttle)| self.limiter.admit_limit(throttle.limit.limit()).is_ok())
             .collect();
-        let write = |out: &mut Vec<u8>, throttle: &Throttle, decision: &Decision, by| {
-            throttle::write(out, throttle.limit.limit(), decision);
-            self.tally.count_bare(decision.outcome, by);
-        };
-        let mut throttles = batch.iter().map(|(_, throttle)| throttle);
+        let takes: SmallVec<[NamedTake<'_>; 4]> = (batch.iter().zip(&admitted))
+            .filter(|(_, admitted)| **admitted)
+            .map(|((key, throttle), _)| NamedTake {
+                key,
+                limit: &throttle.limit,
+                cost: throttle.cost,
+            })
+            .collect();
+        let admitted = &admitted;
         if let Some(decisions) = self.limiter.take_named_at_once(&takes) {
-            for (throttle, decision) in throttles.by_ref().zip(&decisions) {
-                write(out, throttle, decision, DecidedBy::Store);
-            }
+            let decisions = decisions.iter().map(|decision| (*decision, DecidedBy::Store));
+            self.write_each(batch, admitted, decisions, out);
         } else if let Ok(decisions) = self.limiter.take_named(&takes).await {
-            for (throttle, (decision, by)) in throttles.by_ref().zip(decisions) {
-                write(out, throttle, &decision, by);
+            self.write_each(batch, admitted, decisions, out);
+        } else {
+            self.write_each(batch, admitted, std::iter::empty(), out);
+        }
+        self.tally.took_each(began.elapsed(), batch.len());
+    }
+
+    /// A reply for every throttle, whatever happened; the decisions are those of the throttles that were admitted.
+    fn write_each(
+        &self,
+        batch: &Batch<'_>,
+        admitted: &[bool],
+        mut decisions: impl Iterator<Item = (Decision, DecidedBy)>,
+        out: &mut Vec<u8>,
+    ) {
+        for ((_, throttle), admitted) in batch.iter().zip(admitted) {
+            if !admitted {
+                reply::error(out, &format!("BUSY {}", StoreError::TooManyLimits));
+            } else if let Some((decision, by)) = decisions.next() {
+                throttle::write(out, throttle.limit.limit(), &decision);
+                self.tally.count_bare(decision.outcome, by);
+            } else {
+                reply::error(out, "ERR no decision could be made");
             }
         }
-        // Every command has a reply, whatever happened.
-        throttles.for_each(|_| reply::error(out, "ERR no decision could be made"));
-        self.tally.took_each(began.elapsed(), batch.len());
     }
 
     // === the other commands ===
