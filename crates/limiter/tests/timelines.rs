@@ -147,6 +147,7 @@ impl<'s> Player<'s> {
             Settled::Done => timeline::Settled::Done,
             Settled::Already => timeline::Settled::Already,
             Settled::Late => timeline::Settled::Late,
+            Settled::Full => panic!("the store has no room for one receipt more"),
         };
         equal("settled", &found, settled.as_ref())
     }

@@ -125,7 +125,7 @@ impl Plain {
         // Marked first: who is interrupted here refunds too little, never too much.
         match lock(&self.settled).settle(settlement, self.clock.now().steady) {
             Settled::Done => {}
-            refused @ (Settled::Already | Settled::Late) => return refused,
+            refused @ (Settled::Already | Settled::Late | Settled::Full) => return refused,
         }
         for part in settlement.parts {
             let (mut held, shapes) = self.hold([part.state].into_iter());

@@ -13,7 +13,7 @@ use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Taken, 
 /// 2. **Exact.** As if all calls had come one after another: never more than the limit, and never less
 ///    when demand is there.
 /// 3. **An error means that nothing is known.**
-/// 4. **A receipt is settled once**, whoever asks and however often.
+/// 4. **A receipt is settled once**, whoever asks and however often. A store that has no room to remember it does not settle it.
 /// 5. **Bounded.** What no longer counts is forgotten by itself.
 ///
 /// The conformance suite in `testing` is this list, in code.
@@ -341,4 +341,6 @@ pub enum Settled {
     Already,
     /// It came too late: nothing changed.
     Late,
+    /// There is no room to remember that it was settled: nothing changed. Try again later.
+    Full,
 }

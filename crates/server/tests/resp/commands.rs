@@ -295,3 +295,32 @@ fn limits_that_clients_name_are_bounded() {
     assert_eq!(talk.ask("CL.THROTTLE k 77 777 7777"), busy);
     assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user alice").fields[0], number(1));
 }
+
+/// Settled receipts were remembered outside the memory budget, without bound. Now there is room for so many; beyond that a
+/// receipt is not settled, and the client can try again.
+#[test]
+fn receipts_that_cannot_be_remembered_are_not_settled() {
+    let server = Server::with_policy(POLICY, &["--memory-budget", "64KiB"]);
+    let mut talk = Talk::to(server.resp);
+    // Eight kibibytes for receipts: 64 buckets of ten.
+    let settled = (0..=640).map(|user| {
+        let verdict = Verdict::ask(&mut talk, &format!("TG.CHECK 1 RECEIPT user u{user}"));
+        talk.ask(&format!("TG.REPORT {} success", verdict.receipt()))
+    });
+    let (settled, refused): (Vec<Said>, Vec<Said>) =
+        settled.partition(|said| *said == simple("OK"));
+    assert!(settled.len() > 320, "{}", settled.len());
+    let Some(Said::Error(why)) = refused.first() else { panic!("{refused:?}") };
+    assert!(why.starts_with("BUSY ") && why.contains("was not settled"), "{why}");
+    let over_http = (0..100).map(|user| {
+        let asked = json!({ "attributes": { "user": format!("h{user}") }, "receipt": true });
+        let receipt = server.post("/v1/check", &asked.to_string()).json()["receipt"].clone();
+        let report = json!({ "receipt": receipt, "outcome": "success" }).to_string();
+        server.post("/v1/report", &report).status
+    });
+    // Until one is refused: then that is what `/ready` says.
+    assert!(over_http.into_iter().any(|status| status == 503));
+    let ready = server.get("/ready").json();
+    assert_eq!(ready["status"], "degraded");
+    assert!(ready["reasons"][0].as_str().unwrap().contains("receipts"), "{ready}");
+}

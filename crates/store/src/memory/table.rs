@@ -97,7 +97,7 @@ impl Tag {
 }
 
 /// The bucket of a hash, among so many.
-fn place(hash: usize, count: usize) -> usize {
+pub(super) fn place(hash: usize, count: usize) -> usize {
     let mask = count.next_power_of_two().saturating_sub(1);
     let place = hash & mask;
     if place < count { place } else { place & (mask >> 1) }
@@ -295,7 +295,7 @@ impl Table {
 }
 
 /// The bucket from which the bucket of this number is split off.
-fn parent(child: usize) -> usize {
+pub(super) fn parent(child: usize) -> usize {
     child.checked_ilog2().map_or(0, |power| child ^ (1 << power))
 }
 

@@ -291,6 +291,10 @@ impl<S: Store + 'static> Handler<S> {
             Ok(Settled::Done) => (StatusCode::OK, "done"),
             Ok(Settled::Already) => (StatusCode::CONFLICT, "this receipt was settled before"),
             Ok(Settled::Late) => (StatusCode::CONFLICT, "the time to settle this receipt is over"),
+            Ok(Settled::Full) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "there is no memory to remember that this receipt is settled; it was not settled, try again later",
+            ),
             Err(ReportError::Forged) => {
                 (StatusCode::BAD_REQUEST, "this is no receipt of this deployment")
             }

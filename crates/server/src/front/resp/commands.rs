@@ -381,6 +381,10 @@ impl<S: Store + 'static> Handler<S> {
             Ok(Settled::Late) => {
                 reply::error(out, "CONFLICT the time to settle this receipt is over");
             }
+            Ok(Settled::Full) => {
+                let why = "BUSY there is no memory to remember that this receipt is settled; it was not settled, try again later";
+                reply::error(out, why);
+            }
             Err(ReportError::Forged) => {
                 reply::error(out, "ERR this is no receipt of this deployment");
             }
