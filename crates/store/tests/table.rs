@@ -797,3 +797,46 @@ fn where_all_numbers_are_in_use_nobody_is_let_off() {
         }
     }
 }
+
+// === a flood of full-cost takes ===
+
+/// Half a million strangers for each MiB of the budget take all of a daily bucket at once. Clients of another rule, whose buckets
+/// fill up within a second, began with what the flood had left in the cells that all buckets shared: nothing.
+#[test]
+fn a_flood_of_full_costs_leaves_other_rules_alone() {
+    let bucket = |secs| Limit::new(20, Span::from_secs(secs), Algorithm::TOKEN_BUCKET).unwrap();
+    let (day, second) = (bucket(86_400), bucket(1));
+    let store = Memory::with_budget(clock(), 1 << 20);
+    let passes = |key, limit| {
+        let plan = one(key, limit, Overflow::Shared);
+        (0..40).filter(|_| store.take_now(&plan).done.passes).count()
+    };
+    assert_eq!(passes(1, &day), 20);
+    for key in 1_000..500_000 {
+        store.take_one_now(&Take::new(spread(key), &day, Cost::new(20)));
+    }
+    assert!(store.gauges().demotions > 100_000, "{:?}", store.gauges());
+    assert_eq!(passes(1, &day), 0, "a victim at its limit gets nothing by a flood");
+    let newcomers: usize = (1_000_000..1_000_200).map(|key| passes(key, &second)).sum();
+    assert!(newcomers >= 200 * 18, "{newcomers} of {}", 200 * 20);
+}
+
+/// What a newcomer of the same rule loses to a flood of full costs, as DESIGN.md states it: with `n` demoted keys over `c`
+/// cells, all of its limit with the odds (1 − e^(−2n/c))². Half of the newcomers are served at `n` = 0.6 `c`.
+#[test]
+fn a_flood_of_full_costs_takes_from_newcomers_of_the_same_rule_what_is_documented() {
+    const CELLS: u64 = 1_024 * 3 / 4 * 60;
+    let day = Limit::new(20, Span::from_secs(86_400), Algorithm::TOKEN_BUCKET).unwrap();
+    let store = Memory::with_budget(clock(), 1 << 20);
+    let strangers = (1_000..).take_while(|_| store.gauges().demotions < CELLS * 6 / 10);
+    strangers.for_each(|key| {
+        let _ = store.take_one_now(&Take::new(spread(key), &day, Cost::new(20)));
+    });
+    // A peek leaves no trace, so that one newcomer does not stand in the way of the next.
+    let left = |key| {
+        let ask = Take::new(spread(key), &day, Cost::default());
+        store.peek_now(&Plan::new(vec![ask], Span::ZERO).unwrap())[0].remaining
+    };
+    let left: u64 = (10_000_000..10_001_000).map(left).sum();
+    assert!((9_000..=11_000).contains(&left), "{left} of 20,000");
+}

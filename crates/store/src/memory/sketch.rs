@@ -13,6 +13,9 @@
 //! So nobody gains by a flood, and a newcomer loses little. It is not nothing: a newcomer cannot be told from
 //! somebody who was demoted, so what it inherits stays in its use, and when the newcomer is demoted its cells rise by
 //! what it took itself. A flood of `n` keys over `c` cells raises them to less than `n / c`: 87 million over 12 million, to 4.3.
+//! That is for costs of 1. A flood of larger costs raises cells by as much at once: after `n` demoted keys that each used all
+//! of their limit, a newcomer of the same class is refused with the odds (1 − e^(−2n/c))², half at `n` = 0.6 `c`. It is the
+//! price of never letting a demoted key off: each of them is at its limit.
 //!
 //! Sixty cells share a line and the time until which they count: the latest that any of them needs. A line whose time has
 //! come is cleared. So limits share lines only with those of their *class* ([`Class`]):
@@ -20,7 +23,10 @@
 //! - the same clock. The end of a calendar window is an instant of the wall clock, which an operator may set; every other
 //!   end is an instant of the steady clock. A line that mixed them would be cleared when the wall clock is put forward, and
 //!   with it what a weekly limit counts by the steady clock.
-//! - periods of about the same length, or a flood on a daily limit would make a second's use last for a day.
+//! - uses that last about as long, or a flood on a daily limit would make a second's use last for a day. For a window that is
+//!   its period. For a bucket it is its *fill time*, in which a full one drains: a bucket that is edited is still
+//!   the same state, so what is remembered of it is looked for in the classes of fill times up to four times longer or
+//!   shorter, too. An edit by more than that begins anew, if the state was demoted.
 //!
 //! The first class that needs room gets three quarters of it, the next three quarters of the rest; a line is left for each
 //! class that has none yet.
@@ -76,10 +82,16 @@ enum Class {
     Days,
     /// Windows of the calendar, whatever their length: they end by the wall clock.
     Calendar,
-    /// Token and leaky buckets. One that is edited to another period is still the same state, and what it begins with
-    /// drains by itself.
+    /// Token and leaky buckets that drain within 10 s.
+    QuickBuckets,
+    /// Those that drain within 10 min.
     Buckets,
+    /// All others.
+    SlowBuckets,
 }
+
+/// A bucket whose fill time is edited by up to this factor keeps what is remembered of it.
+const EDITED_BY: u128 = 4;
 
 /// One of the two cells of a tag.
 #[derive(Clone, Copy, Debug)]
@@ -100,12 +112,18 @@ impl Sketch {
     /// A line that has ended may be cleared at any moment, by a thread that knows a later time than the caller does. So
     /// callers compare `until` with a clock that they read *afterwards*: what was cleared has then ended for them, too.
     pub(super) fn get(&self, tag: Tag, limit: &Limit) -> Option<InUse> {
-        let lines = self.lines_of(Class::of(limit))?.load(Relaxed);
-        if lines == 0 {
-            return None;
-        }
-        let in_use = self.smaller(tag, lines);
-        (in_use.units > 0).then_some(in_use)
+        let most = |one: InUse, other: InUse| InUse {
+            units: one.units.max(other.units),
+            until: one.until.max(other.until),
+        };
+        let in_use = Class::looked_into(limit)
+            .filter_map(|class| {
+                let lines = self.lines_of(class)?.load(Relaxed);
+                let in_use = (lines != 0).then(|| self.smaller(tag, lines))?;
+                (in_use.units > 0).then_some(in_use)
+            })
+            .reduce(most)?;
+        Some(in_use)
     }
 
     /// The smaller of the two cells of a tag.
@@ -209,19 +227,42 @@ impl Sketch {
 }
 
 impl Class {
-    const ALL: [Self; 6] =
-        [Self::Seconds, Self::Minutes, Self::Hours, Self::Days, Self::Calendar, Self::Buckets];
+    const ALL: [Self; 8] = [
+        Self::Seconds,
+        Self::Minutes,
+        Self::Hours,
+        Self::Days,
+        Self::Calendar,
+        Self::QuickBuckets,
+        Self::Buckets,
+        Self::SlowBuckets,
+    ];
 
+    /// Where what is used under a limit is remembered.
     fn of(limit: &Limit) -> Self {
-        match (limit.algorithm(), limit.period()) {
-            (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }, _) => Self::Buckets,
-            (
-                Algorithm::FixedWindow { .. }
-                | Algorithm::SlidingLog
-                | Algorithm::SlidingBuckets { .. }
-                | Algorithm::SlidingWeighted,
-                period,
-            ) => Self::of_window(period),
+        match fill_nanos(limit) {
+            Some(nanos) => Self::of_bucket(nanos),
+            None => Self::of_window(limit.period()),
+        }
+    }
+
+    /// Where it may be remembered: its own class and, for a bucket, those from which it may have been edited.
+    fn looked_into(limit: &Limit) -> impl Iterator<Item = Self> {
+        let own = Self::of(limit);
+        let edited = fill_nanos(limit).map(|nanos| {
+            [nanos.checked_div(EDITED_BY), nanos.checked_mul(EDITED_BY)]
+                .map(|nanos| Self::of_bucket(nanos.unwrap_or(u128::MAX)))
+        });
+        let others = edited.into_iter().flatten().filter(move |class| *class != own);
+        std::iter::once(own).chain(others)
+    }
+
+    const fn of_bucket(fill_nanos: u128) -> Self {
+        const SECOND: u128 = 1_000_000_000;
+        match fill_nanos.div_ceil(SECOND) {
+            0..=10 => Self::QuickBuckets,
+            11..=600 => Self::Buckets,
+            601.. => Self::SlowBuckets,
         }
     }
 
@@ -233,6 +274,26 @@ impl Class {
             Period::Every(period) if *period <= Span::from_secs(86_400) => Self::Hours,
             Period::Every(_) => Self::Days,
         }
+    }
+}
+
+/// How long a full bucket takes to drain; `None` for windows.
+fn fill_nanos(limit: &Limit) -> Option<u128> {
+    match (limit.algorithm(), limit.period()) {
+        (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }, Period::Every(period)) => {
+            u128::from(period.as_nanos())
+                .saturating_mul(u128::from(limit.capacity()))
+                .checked_div(u128::from(limit.amount()))
+        }
+        (
+            Algorithm::TokenBucket { .. }
+            | Algorithm::LeakyBucket { .. }
+            | Algorithm::FixedWindow { .. }
+            | Algorithm::SlidingLog
+            | Algorithm::SlidingBuckets { .. }
+            | Algorithm::SlidingWeighted,
+            _,
+        ) => None,
     }
 }
 
@@ -373,7 +434,9 @@ mod tests {
             .chain([Period::Calendar(calendar)])
             .map(|period| Limit::new(20, period, Algorithm::FIXED_WINDOW).unwrap())
             .collect();
-        limits.push(Limit::new(20, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap());
+        let buckets = [1, 100, 86_400].map(Span::from_secs);
+        limits
+            .extend(buckets.map(|period| Limit::new(20, period, Algorithm::TOKEN_BUCKET).unwrap()));
         assert_eq!(limits.len(), Class::ALL.len());
         for budget in [8 * 1_024, 10_000, 1 << 20] {
             for first in 0..limits.len() {
