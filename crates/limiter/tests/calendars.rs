@@ -95,7 +95,7 @@ const PERIODS: [(&str, u64, u64); 4] = [
     ("3/calendar-month@America/New_York", 31 * DAY, 16 * DAY + 21 * 3_600),
 ];
 
-/// The story, and what must hold afterwards: whoever was counted while the clock was wrong waits for the end of the
+/// The story, and what must hold afterwards: a client that was counted while the clock was wrong waits for the end of the
 /// running period and no longer; a new client has what it would have had; and from the next period on nothing
 /// shows that anything was ever wrong.
 async fn is_exact_again_within_a_period<S: Store>(
@@ -118,7 +118,7 @@ async fn is_exact_again_within_a_period<S: Store>(
 
     let left = Span::from_secs(left.as_nanos() / 1_000_000_000 - 2);
     for (name, passed) in [("late", AMOUNT), ("early", 0), ("meanwhile", 0)] {
-        // A clock that was behind opened windows that are over now: whoever was counted there begins anew.
+        // A clock that was behind opened windows that are over now: a client that was counted there begins anew.
         let passed = if wrong_by < 0 { AMOUNT } else { passed };
         assert_eq!(used_up(limiter, name).await, (passed, left), "{told}: {name}");
     }

@@ -440,7 +440,7 @@ fn many_limits_give_back() {
     }
 }
 
-/// A bound there is, so that nobody can make a call of a thousand limits a thousand times as dear.
+/// The number of limits is bounded, so that one call cannot cost as much as thousands.
 #[test]
 fn a_call_has_a_bound() {
     let rig = by_policy(PER_USER);
@@ -475,7 +475,7 @@ rules:
     assert!(!rig.passes(&[of(&entries)]));
 }
 
-/// The reference tells the rest of the window of a key that nobody has used; a bucket of a policy is full then.
+/// The reference tells the rest of the window of an unused key; a bucket of a policy is full then.
 #[test]
 fn an_unused_key_is_told_the_rest_of_its_window() {
     let rig = Rig::new(files(PER_USER_FILE));

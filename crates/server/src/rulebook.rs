@@ -129,7 +129,7 @@ impl<S: Store> Rulebook<S> {
     /// from being written after its line was.
     fn check_the_log(&self) {
         let mut state = self.lock();
-        let version = state.control.document().version;
+        let (version, lines) = (state.control.document().version, state.audit.head().lines);
         if let Some(damage) = state.audit.damage {
             tracing::error!("{damage}");
             self.health.complain("audit damage", Some(damage.to_string()));
@@ -142,6 +142,11 @@ impl<S: Store> Rulebook<S> {
         if !S::SHARED && state.audit.version > version {
             let details = json!({ "abandoned": state.audit.version });
             let _ = self.noted(&mut state, version, Actor::SERVER, "abandoned", &details);
+        }
+        // What was added moves the end of the log. Otherwise the next start would compare the new lines with those that are
+        // missing. A log that was changed is compared with the old end until an operator has looked at it.
+        if state.audit.head().lines > lines {
+            let _ = self.save(&state);
         }
     }
 

@@ -429,7 +429,7 @@ impl DescriptorVerdict {
         };
         let unit = period.and_then(Unit::of);
         let limit = DescribedLimit { amount: limit.amount(), unit, name: name.unwrap_or_default() };
-        // The reference tells the rest of the window of a key that nobody has used, too.
+        // The reference tells the rest of the window for an unused key, too.
         let by_reference = policy.descriptors().is_some() || entry.rule == OF_CALLER;
         let rest = || period.filter(|_| by_reference).map(|period| self.rest_of_window(period));
         let reset = match entry.decision.outcome {

@@ -138,6 +138,10 @@ fn a_shortened_log_is_told() {
         let told = format!("audit.log was shortened: it has {} of 2 lines", left.unwrap_or(0));
         assert!(reasons(&server).contains(&told), "{}", reasons(&server));
         assert_eq!(kinds(&server).last().unwrap(), "audit");
+        // It is told once, and recorded: the log that is left is the log from here on.
+        let lines = kinds(&server).len();
+        let server = started(killed(server));
+        assert_eq!((reasons(&server).as_str(), kinds(&server).len()), ("[]", lines));
     }
 }
 
