@@ -309,7 +309,7 @@ fn a_promise_of_megabytes_takes_no_memory() {
         .flat_map(|head| std::iter::repeat_n(head, 250))
         .map(|head| {
             let stream = grpc.open(head);
-            grpc.two.send(&frame(DATA, NONE, stream, &prefixed(0, 3 * 1024 * 1024, &[7; 1_000])));
+            grpc.send_piece(NONE, stream, &prefixed(0, 3 * 1024 * 1024, &[7; 1_000]));
             stream
         })
         .collect();
@@ -346,7 +346,7 @@ fn long_messages_beyond_the_room_of_a_connection_are_refused() {
     assert!(grpc.asked(&Request::about(&ALICE)).passed());
     let mut passed = 0;
     for stream in streams {
-        grpc.two.send(&frame(DATA, END_STREAM, stream, last));
+        grpc.send_piece(END_STREAM, stream, last);
         passed += u32::from(grpc.told(stream).answer().passed());
     }
     assert_eq!(passed, 15); // of 16 MiB, each a little longer than 1 MiB
