@@ -3,6 +3,7 @@
 use crate::client::{Client, Operator};
 use crate::support::{Reply, Server, folder, request};
 use serde_json::json;
+use std::time::Instant;
 
 /// One thing that can be asked.
 struct Route {
@@ -322,16 +323,20 @@ fn whoever_guesses_waits_and_nobody_else_does() {
         let token = format!("Bearer tgo_{number:048}");
         doors.ask("GET", "/metrics", &[("authorization", &token)], "")
     };
+    let began = Instant::now();
     let statuses: Vec<u16> = (0..30).map(|number| guess(number).status).collect();
     assert_eq!(statuses[..10], [401; 10]);
-    assert!(statuses[11..].iter().filter(|status| **status == 429).count() >= 17, "{statuses:?}");
-    let late = guess(31);
+    // Ten a minute: on a slow machine some more may be tried.
+    let more = usize::try_from(began.elapsed().as_secs() / 6).unwrap() + 1;
+    let tried = statuses.iter().filter(|status| **status == 401).count();
+    assert!(tried <= 10 + more, "{statuses:?}");
+    let late = (30..).map(guess).find(|reply| reply.status != 401).unwrap();
     let seconds: u32 = late.field("retry-after").unwrap().parse().unwrap();
     assert!(late.status == 429 && (1..=60).contains(&seconds), "{late:?}");
     for token in [&doors.operator, &doors.reader] {
         assert_eq!(doors.ask("GET", "/metrics", &[("authorization", token)], "").status, 200);
     }
-    assert!(doors.server.log().matches("somebody without a token").count() <= 14);
+    assert!(doors.server.log().matches("somebody without a token").count() <= 14 + more);
 }
 
 /// Listing 20,000 rules kept the thread busy that accepts connections, for seconds, and a switch of one rule for longer.
@@ -339,9 +344,11 @@ fn whoever_guesses_waits_and_nobody_else_does() {
 #[test]
 fn operators_are_served_on_a_thread_of_their_own() {
     let server = Server::with_policy(POLICY, &[]);
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
-    let names =
-        tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
-    let names: Vec<String> = names.collect();
-    assert_eq!(names.iter().filter(|name| name.starts_with("operators-0")).count(), 1, "{names:?}");
+    // A thread takes its name when it runs for the first time.
+    server.until("a thread has the name", |server| {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+        let names =
+            tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+        names.filter(|name| name.starts_with("operators-0")).count() == 1
+    });
 }

@@ -8,6 +8,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
+    clippy::integer_division,
     reason = "tests may fail loudly"
 )]
 
