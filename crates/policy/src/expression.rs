@@ -17,6 +17,7 @@
 
 mod parse;
 
+use crate::identity::Identity;
 use crate::number::Number;
 use crate::pattern::Case;
 use ipnet::IpNet;
@@ -121,7 +122,13 @@ impl Expression {
     /// assert!(Expression::parse("load <").is_err());
     /// ```
     pub fn parse(text: &str) -> Result<Self, ExpressionError> {
-        Ok(Self { root: parse::parse(text)?, text: text.to_owned() })
+        Self::about(text, &Identity::default())
+    }
+
+    /// Reads an expression about requests as a policy knows them: where the identity keeps a digest, the value itself would
+    /// never be equal, and is refused.
+    pub(crate) fn about(text: &str, identity: &Identity) -> Result<Self, ExpressionError> {
+        Ok(Self { root: parse::parse(text, identity)?, text: text.to_owned() })
     }
 
     /// The same, with what it compares `path` with as paths are compared.

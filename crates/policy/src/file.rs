@@ -16,7 +16,7 @@ use crate::attributes::shown;
 use crate::document::{Document, Entry, MOST_PROBLEMS, Place, Problem, Value};
 use crate::expression::Expression;
 use crate::grammar;
-use crate::identity::{Identity, is_digest};
+use crate::identity::Identity;
 use crate::key::{Key, is_attribute};
 use crate::overrides::Overrides;
 use crate::pattern::{Case, Pattern};
@@ -75,7 +75,7 @@ pub(crate) fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
 
 /// What a policy says outside of its rules.
 struct Outside<'p> {
-    ipv6_prefix: u8,
+    identity: &'p Identity,
     tiers: Option<&'p Tiers>,
     case: Case,
 }
@@ -87,17 +87,13 @@ impl Reader {
         if let Some(node) = fields.get("version") {
             self.version(node);
         }
-        let identity = fields.get("identity").map(|node| self.identity(node));
+        let identity = fields.get("identity").map(|node| self.identity(node)).unwrap_or_default();
         let tiers = fields.get("tiers").and_then(|node| self.tiers(node));
         let (ambiguous, case) =
             fields.get("paths").map(|node| self.paths(node)).unwrap_or_default();
-        let outside = Outside {
-            ipv6_prefix: identity.as_ref().map_or(64, Identity::ipv6_prefix),
-            tiers: tiers.as_ref(),
-            case,
-        };
+        let outside = Outside { identity: &identity, tiers: tiers.as_ref(), case };
         let rules = self.rules(rules?, &outside)?;
-        let policy = Policy::new(identity.unwrap_or_default(), tiers.unwrap_or_default(), rules);
+        let policy = Policy::new(identity, tiers.unwrap_or_default(), rules);
         Some(Policy { ambiguous, ..policy })
     }
 
@@ -189,11 +185,16 @@ impl Reader {
         let name = fields.get("name").and_then(|node| self.name(node, "a rule"));
         let _ = fields.get("description").map(|node| self.text(node, "`description`"));
         let case = self.case(&fields).unwrap_or(outside.case);
-        let conditions = fields.get("match").map_or(vec![], |node| self.conditions(node, case));
-        let when = fields.get("when").and_then(|node| self.expression(node));
+        let conditions = fields
+            .get("match")
+            .map_or(vec![], |node| self.conditions(node, case, outside.identity));
+        let when = fields.get("when").and_then(|node| self.expression(node, outside.identity));
         let when = when.map(|when| when.with_case(case));
         let key = fields.get("key").and_then(|node| self.key(node)).map(|key| key.with_case(case));
-        let mode = fields.get("mode").and_then(|node| self.mode(node)).unwrap_or_default();
+        let mode = fields
+            .get("mode")
+            .and_then(|node| self.mode(node, outside.identity))
+            .unwrap_or_default();
         let headroom = mode.headroom();
         let limits = fields.get("limits").and_then(|node| self.limits(node, headroom));
         let base = limits.clone().unwrap_or_default();
@@ -201,7 +202,7 @@ impl Reader {
             .get("tiers")
             .map_or(vec![], |node| self.rule_tiers(node, &base, outside.tiers, headroom));
         let overrides = fields.get("overrides").map_or_else(Overrides::default, |node| {
-            self.overrides(node, key.as_ref(), outside.ipv6_prefix, headroom)
+            self.overrides(node, key.as_ref(), outside.identity, headroom)
         });
         let rest = self.manners(&fields);
         Some(Rule {
@@ -220,12 +221,12 @@ impl Reader {
 
     // === which requests ===
 
-    fn conditions(&mut self, node: &Document, case: Case) -> Vec<Condition> {
+    fn conditions(&mut self, node: &Document, case: Case, identity: &Identity) -> Vec<Condition> {
         let Some(entries) = self.map(node, "`match`") else { return vec![] };
-        entries.iter().filter_map(|entry| self.condition(entry, case)).collect()
+        entries.iter().filter_map(|entry| self.condition(entry, case, identity)).collect()
     }
 
-    fn condition(&mut self, entry: &Entry, case: Case) -> Option<Condition> {
+    fn condition(&mut self, entry: &Entry, case: Case, identity: &Identity) -> Option<Condition> {
         let nodes = match &entry.node.value {
             Value::List(list) if list.is_empty() => {
                 let text = format!(
@@ -243,6 +244,12 @@ impl Reader {
             Value::Text(..) | Value::Nothing | Value::Map(_) => std::slice::from_ref(&entry.node),
         };
         let what = format!("`{}`", shown(&entry.name));
+        let texts = nodes.iter().filter_map(|node| match &node.value {
+            Value::Text(text, _) => Some(text),
+            Value::Nothing | Value::List(_) | Value::Map(_) => None,
+        });
+        let known = texts.map(|text| identity.may_name(&entry.name, text)).collect();
+        self.ok::<()>(entry.node.place, known)?;
         Some(match &*entry.name {
             "method" => {
                 Condition::Method(sorted(nodes.iter().filter_map(|node| self.method(node))))
@@ -255,10 +262,6 @@ impl Reader {
             "cost" => {
                 let text = "`cost` is compared in `when`: `when: 'cost <= 100'`";
                 return self.wrong(entry.place, text);
-            }
-            "api_key" if !nodes.iter().all(is_digested) => {
-                let text = "an API key is known by its digest (`#…`), as `policy explain --secret-file` shows it";
-                return self.wrong(entry.node.place, text);
             }
             name if is_attribute(name) => Condition::Named(
                 name.into(),
@@ -303,10 +306,14 @@ impl Reader {
         self.ok(node.place, text.parse().map_err(|error| format!("`{}`: {error}", shown(text))))
     }
 
-    fn expression(&mut self, node: &Document) -> Option<Expression> {
+    pub(super) fn expression(
+        &mut self,
+        node: &Document,
+        identity: &Identity,
+    ) -> Option<Expression> {
         let text = self.text(node, "a condition")?;
         let quoted = matches!(node.value, Value::Text(_, true));
-        Expression::parse(text).map_or_else(
+        Expression::about(text, identity).map_or_else(
             |error| {
                 // The text begins behind its quote. Where it has several lines, its beginning must do.
                 let column = if text.contains('\n') {
@@ -316,8 +323,9 @@ impl Reader {
                     node.place.column.saturating_add(at)
                 };
                 let place = Place { column, ..node.place };
-                // A condition about API keys may hold one, and this is read in logs.
-                let text = if text.contains("api_key") { "…api_key…" } else { &shown(text) };
+                // A condition about secrets may hold one, and this is read in logs.
+                let secret = identity.secret_in(text).map(|name| format!("…{name}…"));
+                let text = secret.unwrap_or_else(|| shown(text));
                 self.wrong(place, format!("in `{text}`: {}", error.text))
             },
             Some,
@@ -333,10 +341,6 @@ impl Reader {
         }
         self.ok(node.place, Key::parse(parts))
     }
-}
-
-fn is_digested(node: &Document) -> bool {
-    matches!(&node.value, Value::Text(text, _) if is_digest(text))
 }
 
 /// The rules of a file, taken out of it.

@@ -14,7 +14,7 @@
 //! which of them counts.
 
 use crate::address::{HopHeader, Trusted};
-use crate::attributes::{AttributeError, Attributes};
+use crate::attributes::{AttributeError, Attributes, shown};
 use crate::document::Place;
 use ipnet::IpNet;
 use std::borrow::Cow;
@@ -105,6 +105,8 @@ pub(crate) enum SourcePlace {
 
 /// A value that is longer is known by its digest.
 const LONGEST_SHOWN: usize = 1024;
+/// These are never secrets, and have forms of their own.
+const ALWAYS_SHOWN: [&str; 3] = ["ip", "method", "path"];
 
 // === impl Identity ===
 
@@ -181,8 +183,34 @@ impl Identity {
     }
 
     fn hides(&self, name: &str, value: &str) -> bool {
-        let secret = name == "api_key" || self.is_secret(name);
-        (secret && !is_digest(value)) || value.len() > LONGEST_SHOWN
+        (self.digests(name) && !is_digest(value)) || value.len() > LONGEST_SHOWN
+    }
+
+    /// Whether a policy may name this value of an attribute. Requests have the digest in place of a secret and of a text that
+    /// is too long to show, so the value itself would never be equal; and a secret does not belong into a file.
+    pub(crate) fn may_name(&self, name: &str, value: &str) -> Result<(), String> {
+        if !ALWAYS_SHOWN.contains(&name) && self.hides(name, value) {
+            let what = match name {
+                "api_key" => "an API key".to_owned(),
+                _ if self.is_secret(name) => format!("`{}`", shown(name)),
+                _ => format!("a value of `{}` above {LONGEST_SHOWN} bytes", shown(name)),
+            };
+            let how = "is known by its digest (`#…`), as `policy explain --secret-file` shows it";
+            return Err(format!("{what} {how}"));
+        }
+        Ok(())
+    }
+
+    /// Whether requests are known by the digest of an attribute, whatever its value.
+    pub(crate) fn digests(&self, name: &str) -> bool {
+        name == "api_key" || self.is_secret(name)
+    }
+
+    /// The first attribute that is known by its digest and that a text speaks of.
+    pub(crate) fn secret_in<'s>(&'s self, text: &str) -> Option<&'s str> {
+        let secrets = self.sources.iter().filter(|(_, source)| source.secret);
+        let mut names = std::iter::once("api_key").chain(secrets.map(|(name, _)| &**name));
+        names.find(|name| text.contains(name))
     }
 
     /// By how many bits IPv6 is counted.

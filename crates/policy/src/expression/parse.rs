@@ -3,6 +3,7 @@
 use super::{Compare, ExpressionError, Name, Node, Number, Part};
 use crate::address::parse_network;
 use crate::attributes::shown;
+use crate::identity::Identity;
 use crate::path::NormalPath;
 
 /// More than any condition a person would write on one line.
@@ -31,13 +32,13 @@ const SIGNS: [&str; 12] = ["==", "!=", "<=", ">=", "<", ">", "(", ")", "[", "]",
 const STRANGE: [(&str, &str); 6] =
     [("&&", "and"), ("||", "or"), ("=>", ">="), ("=<", "<="), ("!", "not"), ("=", "==")];
 
-pub(super) fn parse(text: &str) -> Result<Node, ExpressionError> {
+pub(super) fn parse(text: &str, identity: &Identity) -> Result<Node, ExpressionError> {
     if text.len() > LONGEST {
         return Err(error(0, format!("an expression has at most {LONGEST} bytes")));
     }
     let words = words(text)?;
     let end = text.chars().count();
-    let mut parser = Parser { words: words.into_iter().peekable(), end, depth: 0 };
+    let mut parser = Parser { words: words.into_iter().peekable(), end, depth: 0, identity };
     let root = parser.any()?;
     match parser.words.next() {
         None => Ok(root),
@@ -123,14 +124,16 @@ impl Word {
 
 // === grammar ===
 
-struct Parser {
+struct Parser<'i> {
     words: std::iter::Peekable<std::vec::IntoIter<(usize, Word)>>,
     /// How many characters there are: where something is missing.
     end: usize,
     depth: usize,
+    /// Which attributes are known by their digests.
+    identity: &'i Identity,
 }
 
-impl Parser {
+impl Parser<'_> {
     fn any(&mut self) -> Result<Node, ExpressionError> {
         let mut nodes = vec![self.all()?];
         while self.takes_name("or") {
@@ -199,7 +202,7 @@ impl Parser {
             None => return Err(error(sign_at, "a comparison is missing, such as `==`")),
         };
         let right = self.value()?;
-        compare(at, sign_at, left, sign, right)
+        self.compare(at, sign_at, left, sign, right)
     }
 
     fn value(&mut self) -> Result<Value, ExpressionError> {
@@ -239,11 +242,8 @@ impl Parser {
         if name == "cost" {
             return Err(error(at, "`cost` is a number; compare it with `<`, `==` and the like"));
         }
-        if name == "api_key" {
-            return Err(error(
-                at,
-                "an API key is known by its digest; compare it whole, with `==`",
-            ));
+        if self.identity.digests(name) {
+            return Err(error(at, by_digest(name)));
         }
         self.expect("(")?;
         let at = self.at();
@@ -264,13 +264,104 @@ impl Parser {
                 Value::Name(_) => return Err(error(value_at, "write a number or a text here")),
                 value @ (Value::Text(_) | Value::Number(_)) => value,
             };
-            nodes.push(compare(value_at, value_at, Value::Name(name.to_owned()), "==", value)?);
+            let name = Value::Name(name.to_owned());
+            nodes.push(self.compare(value_at, value_at, name, "==", value)?);
             if !self.takes_sign(",") {
                 break;
             }
         }
         self.expect("]")?;
         Ok(one_or(nodes, Node::Any))
+    }
+
+    /// A comparison as a node; what can never be true is refused here.
+    fn compare(
+        &self,
+        at: usize,
+        sign_at: usize,
+        left: Value,
+        sign: &str,
+        right: Value,
+    ) -> Result<Node, ExpressionError> {
+        let order = match sign {
+            "<" => Compare::Less,
+            "<=" => Compare::LessOrEqual,
+            ">" => Compare::Greater,
+            ">=" => Compare::GreaterOrEqual,
+            _ => Compare::Equal,
+        };
+        let ordered = order != Compare::Equal;
+        let (known, node) = match (left, right) {
+            (Value::Name(name), Value::Number(_)) | (Value::Number(_), Value::Name(name))
+                if ["ip", "path", "method"].contains(&name.as_str()) =>
+            {
+                return Err(error(
+                    sign_at,
+                    format!("`{name}` is no number; write a text between quotes"),
+                ));
+            }
+            (Value::Name(name), Value::Number(_)) | (Value::Number(_), Value::Name(name))
+                if self.identity.digests(&name) =>
+            {
+                return Err(error(at, by_digest(&name)));
+            }
+            (Value::Name(name), Value::Number(number)) => {
+                (name.clone(), size(&name, order, number))
+            }
+            (Value::Number(number), Value::Name(name)) => {
+                (name.clone(), size(&name, order.turned(), number))
+            }
+            (Value::Name(_), Value::Name(_) | Value::Text(_))
+            | (Value::Text(_), Value::Name(_))
+                if ordered =>
+            {
+                return Err(error(sign_at, format!("`{sign}` compares with a number")));
+            }
+            (Value::Name(name), Value::Text(text)) | (Value::Text(text), Value::Name(name)) => {
+                (name.clone(), self.equal(at, &name, text)?)
+            }
+            (Value::Name(left), Value::Name(right)) => {
+                let node = Node::Same(left.clone().into(), right.clone().into());
+                if sign != "!=" {
+                    return Ok(node);
+                }
+                let known = [left, right].map(|name| Node::Known(name.into()));
+                return Ok(Node::All(known.into_iter().chain([negated(node)]).collect()));
+            }
+            (Value::Text(_) | Value::Number(_), Value::Text(_) | Value::Number(_)) => {
+                return Err(error(at, "a comparison needs a name, such as `cost` or `user`"));
+            }
+        };
+        // `!=` on something absent is false too, and so says that it is there.
+        Ok(match sign {
+            "!=" => Node::All(vec![Node::Known(known.into()), negated(node)]),
+            _ => node,
+        })
+    }
+
+    /// A name equals a text: as the attribute of that name is spelled.
+    fn equal(&self, at: usize, name: &str, text: String) -> Result<Node, ExpressionError> {
+        self.identity.may_name(name, &text).map_err(|why| error(at, why))?;
+        let owned: Name = name.into();
+        Ok(match name {
+            "cost" => return Err(error(at, "`cost` is a number; write it without quotes")),
+            "ip" => {
+                let network = parse_network(&text).map_err(|text| error(at, text))?;
+                Node::Within(owned, vec![network])
+            }
+            "path" if text.contains(['?', '#']) => {
+                return Err(error(at, "a path is compared without its query"));
+            }
+            "method" if !text.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+                return Err(error(at, format!("`{}` is no method", shown(&text))));
+            }
+            "path" => match NormalPath::new(&text) {
+                Ok(path) => Node::Text(owned, vec![path.as_str().to_owned()]),
+                Err(cause) => return Err(error(at, format!("`{}`: {cause}", shown(&text)))),
+            },
+            "method" => Node::Text(owned, vec![text.to_ascii_uppercase()]),
+            _ => Node::Text(owned, vec![text]),
+        })
     }
 
     fn at(&mut self) -> usize {
@@ -301,60 +392,10 @@ fn one_or(mut nodes: Vec<Node>, several: fn(Vec<Node>) -> Node) -> Node {
     }
 }
 
-/// A comparison as a node; what can never be true is refused here.
-fn compare(
-    at: usize,
-    sign_at: usize,
-    left: Value,
-    sign: &str,
-    right: Value,
-) -> Result<Node, ExpressionError> {
-    let order = match sign {
-        "<" => Compare::Less,
-        "<=" => Compare::LessOrEqual,
-        ">" => Compare::Greater,
-        ">=" => Compare::GreaterOrEqual,
-        _ => Compare::Equal,
-    };
-    let ordered = order != Compare::Equal;
-    let (known, node) = match (left, right) {
-        (Value::Name(name), Value::Number(_)) | (Value::Number(_), Value::Name(name))
-            if ["ip", "path", "method"].contains(&name.as_str()) =>
-        {
-            return Err(error(
-                sign_at,
-                format!("`{name}` is no number; write a text between quotes"),
-            ));
-        }
-        (Value::Name(name), Value::Number(number)) => (name.clone(), size(&name, order, number)),
-        (Value::Number(number), Value::Name(name)) => {
-            (name.clone(), size(&name, order.turned(), number))
-        }
-        (Value::Name(_), Value::Name(_) | Value::Text(_)) | (Value::Text(_), Value::Name(_))
-            if ordered =>
-        {
-            return Err(error(sign_at, format!("`{sign}` compares with a number")));
-        }
-        (Value::Name(name), Value::Text(text)) | (Value::Text(text), Value::Name(name)) => {
-            (name.clone(), equal(at, &name, text)?)
-        }
-        (Value::Name(left), Value::Name(right)) => {
-            let node = Node::Same(left.clone().into(), right.clone().into());
-            if sign != "!=" {
-                return Ok(node);
-            }
-            let known = [left, right].map(|name| Node::Known(name.into()));
-            return Ok(Node::All(known.into_iter().chain([negated(node)]).collect()));
-        }
-        (Value::Text(_) | Value::Number(_), Value::Text(_) | Value::Number(_)) => {
-            return Err(error(at, "a comparison needs a name, such as `cost` or `user`"));
-        }
-    };
-    // `!=` on something absent is false too, and so says that it is there.
-    Ok(match sign {
-        "!=" => Node::All(vec![Node::Known(known.into()), negated(node)]),
-        _ => node,
-    })
+/// Why neither a part of an attribute nor its size can be compared.
+fn by_digest(name: &str) -> String {
+    let what = if name == "api_key" { "an API key" } else { &format!("`{}`", shown(name)) };
+    format!("{what} is known by its digest; compare it whole, with `==`")
 }
 
 fn negated(node: Node) -> Node {
@@ -363,34 +404,6 @@ fn negated(node: Node) -> Node {
 
 fn size(name: &str, order: Compare, number: Number) -> Node {
     Node::Size(name.into(), order, number)
-}
-
-/// A name equals a text: as the attribute of that name is spelled.
-fn equal(at: usize, name: &str, text: String) -> Result<Node, ExpressionError> {
-    let owned: Name = name.into();
-    Ok(match name {
-        "cost" => return Err(error(at, "`cost` is a number; write it without quotes")),
-        "ip" => {
-            let network = parse_network(&text).map_err(|text| error(at, text))?;
-            Node::Within(owned, vec![network])
-        }
-        "api_key" if !crate::identity::is_digest(&text) => {
-            let text = "an API key is known by its digest (`#…`), as `policy explain --secret-file` shows it";
-            return Err(error(at, text));
-        }
-        "path" if text.contains(['?', '#']) => {
-            return Err(error(at, "a path is compared without its query"));
-        }
-        "method" if !text.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
-            return Err(error(at, format!("`{}` is no method", shown(&text))));
-        }
-        "path" => match NormalPath::new(&text) {
-            Ok(path) => Node::Text(owned, vec![path.as_str().to_owned()]),
-            Err(cause) => return Err(error(at, format!("`{}`: {cause}", shown(&text)))),
-        },
-        "method" => Node::Text(owned, vec![text.to_ascii_uppercase()]),
-        _ => Node::Text(owned, vec![text]),
-    })
 }
 
 #[cfg(test)]

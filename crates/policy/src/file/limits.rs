@@ -5,6 +5,7 @@ use crate::allowance::{Allowance, RuleLimit, RuleLimitError};
 use crate::attributes::shown;
 use crate::document::{Document, Entry, Value};
 use crate::grammar;
+use crate::identity::Identity;
 use crate::key::Key;
 use crate::number::Number;
 use crate::overrides::Overrides;
@@ -224,15 +225,15 @@ impl Reader {
         &mut self,
         node: &Document,
         key: Option<&Key>,
-        ipv6_prefix: u8,
+        identity: &Identity,
         headroom: Headroom,
     ) -> Overrides {
         let mut overrides = Overrides::default();
         for node in self.list(node, "`overrides`").unwrap_or_default() {
-            let read = self.an_override(node, headroom);
+            let read = self.an_override(node, identity, headroom);
             let (Some((who, allowance)), Some(key)) = (read, key) else { continue };
             let who: Vec<(&str, &str)> = who.iter().map(|(n, v)| (*n, v.as_str())).collect();
-            let inserted = overrides.insert(key, ipv6_prefix, &who, allowance);
+            let inserted = overrides.insert(key, identity.ipv6_prefix(), &who, allowance);
             if let Some(Some(_)) = self.ok(node.place, inserted) {
                 let who: Vec<String> =
                     who.iter().map(|(n, v)| format!("{n}={}", shown(v))).collect();
@@ -246,6 +247,7 @@ impl Reader {
     fn an_override<'d>(
         &mut self,
         node: &'d Document,
+        identity: &Identity,
         headroom: Headroom,
     ) -> Option<(Vec<(&'d str, String)>, Allowance)> {
         let fields = self.record(node, &grammar::OVERRIDE)?;
@@ -255,7 +257,9 @@ impl Reader {
             .iter()
             .filter_map(|entry| {
                 let what = format!("`{}`", shown(&entry.name));
-                Some((&*entry.name, self.value(&entry.node, &what)?))
+                let value = self.value(&entry.node, &what)?;
+                self.ok(entry.node.place, identity.may_name(&entry.name, &value))?;
+                Some((&*entry.name, value))
             })
             .collect();
         (pairs.len() == who?.len()).then_some((pairs, allowance?))

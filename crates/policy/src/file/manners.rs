@@ -5,6 +5,7 @@ use crate::allowance::Allowance;
 use crate::attributes::shown;
 use crate::document::Document;
 use crate::grammar;
+use crate::identity::Identity;
 use crate::key::Key;
 use crate::overrides::Overrides;
 use crate::rate;
@@ -65,14 +66,15 @@ impl Reader {
         }
     }
 
-    pub(super) fn mode(&mut self, node: &Document) -> Option<Mode> {
+    pub(super) fn mode(&mut self, node: &Document, identity: &Identity) -> Option<Mode> {
         match self.choice(node, &grammar::MODE)? {
             Chosen::Form("soft", node) => Some(Mode::Soft(self.percent(node, "`soft`", 1, 900)?)),
             Chosen::Form(_, node) => {
                 let fields = self.record(node, &grammar::ELASTIC)?;
                 let up_to =
                     fields.get("up_to").and_then(|n| self.percent(n, "`up_to`", 101, 1_000));
-                let condition = fields.get("while").and_then(|node| self.expression(node));
+                let condition =
+                    fields.get("while").and_then(|node| self.expression(node, identity));
                 Some(Mode::Elastic { up_to: up_to?, condition: condition? })
             }
             Chosen::Word(_) => Some(Mode::Hard),

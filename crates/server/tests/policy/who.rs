@@ -179,6 +179,61 @@ fn api_keys_are_known_by_their_digests() {
     }
 }
 
+/// An override for a session was accepted with the session itself, because only API keys were looked at. It could never
+/// apply, and the secret stood in the file. Whatever the identity digests is named by its digest, wherever a policy names it.
+#[test]
+fn whatever_the_identity_digests_is_known_by_its_digest() {
+    const RULES: &str = "version: 1\nidentity: { trusted: [10.0.0.0/8], sid: 'digest:cookie:sid', user: 'header:x-user' }\nrules:\n  - { name: a, key: [sid|user], limits: [1/s], ¤ }\n";
+    let scratch = Scratch::new("digested");
+    let digest = format!("#{}", "0aF9".repeat(8));
+    let shows = "is known by its digest (`#…`), as `policy explain --secret-file` shows it";
+    let sid = format!("`sid` {shows}");
+    let api_key = format!("an API key {shows}");
+    let long = format!("a value of `user` above 1024 bytes {shows}");
+    let name = "x".repeat(1_025);
+    let other = RULES.replace("sid|user", "api_key");
+    for (frame, setting, expected) in [
+        (RULES, "overrides: [{ key: { sid: s3cr3t }, limits: [9/s] }]", format!("74 {sid}")),
+        (
+            &other,
+            "overrides: [{ key: { api_key: s3cr3t }, limits: [9/s] }]",
+            format!("77 {api_key}"),
+        ),
+        (
+            RULES,
+            &format!("overrides: [{{ key: {{ user: {name} }}, limits: [9/s] }}]"),
+            format!("75 {long}"),
+        ),
+        (RULES, "match: { sid: s3cr3t }", format!("62 {sid}")),
+        (RULES, &format!("match: {{ sid: ['{digest}', s3cr3t] }}"), format!("62 {sid}")),
+        (RULES, &format!("match: {{ user: {name} }}"), format!("63 {long}")),
+        (RULES, "when: 'sid == \"s3cr3t\"'", format!("55 in `…sid…`: {sid}")),
+        (RULES, "when: 'sid not in [\"s3cr3t\"]'", format!("67 in `…sid…`: {sid}")),
+        (
+            RULES,
+            "when: 'sid == 1234'",
+            "55 in `…sid…`: `sid` is known by its digest; compare it whole, with `==`".to_owned(),
+        ),
+        (
+            RULES,
+            "when: 'sid.starts_with(\"s3\")'",
+            "59 in `…sid…`: `sid` is known by its digest; compare it whole, with `==`".to_owned(),
+        ),
+        (RULES, "when: 'sid = \"s3cr3t\"'", "59 in `…sid…`: write `==` instead of `=`".to_owned()),
+    ] {
+        check_row("digested", frame, setting, &expected);
+    }
+    for setting in [
+        format!("overrides: [{{ key: {{ sid: '{digest}' }}, limits: [9/s] }}]"),
+        format!("match: {{ sid: '{digest}' }}"),
+        format!("when: 'sid == \"{digest}\"'"),
+        "overrides: [{ key: { user: alice }, limits: [9/s] }]".to_owned(),
+    ] {
+        let content = RULES.replace("sid|user", "sid|user|ip").replace(ANYTHING, &setting);
+        assert_eq!(accepted(&scratch, content), [""; 0], "{setting}");
+    }
+}
+
 #[test]
 fn conditions_may_be_written_as_they_are_spoken() {
     let scratch = Scratch::new("when-right");
