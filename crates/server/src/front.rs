@@ -47,6 +47,14 @@ impl<S> Front<S> {
 }
 
 impl<S: Store + 'static> Web<S> {
+    /// Whether a request shows a valid token, where tokens are shown.
+    pub(crate) fn knows(&self, call: &Call<'_>) -> bool {
+        match self {
+            Self::Http(_) => false,
+            Self::Admin(handler) => handler.knows(call),
+        }
+    }
+
     /// How large a body this request may have; or the answer, when its head is enough to refuse it.
     pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
         match self {

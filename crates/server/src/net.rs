@@ -16,6 +16,7 @@ mod http1;
 mod http2;
 mod input;
 mod line;
+mod strangers;
 mod stream;
 mod worker;
 
@@ -30,6 +31,7 @@ pub(crate) use worker::{Fronts, Workers};
 use crate::bounds;
 use crate::front::{Front, resp};
 use crate::metrics::{Metrics, Refused};
+use door::Slot;
 use http1::{Connection, First};
 use std::cell::Cell;
 use std::io;
@@ -105,6 +107,7 @@ const DATE_EVERY: Duration = Duration::from_millis(500);
 pub(crate) async fn serve<S: Store + 'static>(
     stream: TcpStream,
     peer: IpAddr,
+    slot: &Slot,
     front: Rc<Front<S>>,
     place: Rc<Place>,
     drain: Drain,
@@ -119,7 +122,7 @@ pub(crate) async fn serve<S: Store + 'static>(
             }
             Front::Grpc(_) => return http2::serve_grpc(stream, &front, &place, &drain).await,
         };
-        let mut connection = Connection::new(stream, peer, web, &place, &drain);
+        let mut connection = Connection::new(stream, (peer, slot), web, &place, &drain);
         match connection.first().await? {
             First::One => connection.serve().await,
             First::Nothing => Ok(()),

@@ -344,7 +344,9 @@ impl<S: Store + 'static> Shared<S> {
             grpc: open(grpc, "grpc.listen", self.trusts()).await?,
             // Proxies ask over HTTP and gRPC.
             resp: open(resp, "resp.listen", Box::new(|_| false)).await?,
-            admin: open(admin, "admin.listen", Box::new(|_| false)).await?,
+            admin: open(admin, "admin.listen", Box::new(|_| false))
+                .await?
+                .map(Door::preferring_tokens),
         })
     }
 

@@ -3,7 +3,10 @@
 //! Three things say whether there is: the cap of the listener, the cap for one source, and the files that may be open. A
 //! source that the policy trusts is a proxy, whose connections are those of all its clients: its cap is that of the listener,
 //! less an eighth, so that one client behind it cannot make it be refused.
+//!
+//! On the admin listener a connection without a token does not keep a place from another one: see [`super::strangers`].
 
+use super::strangers::{Stranger, Strangers};
 use super::{Drain, Files};
 use crate::bounds;
 use crate::health::Health;
@@ -14,6 +17,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -46,6 +50,17 @@ struct Room {
     files: Files,
     /// Locked when somebody comes or goes, never while a request is served.
     sources: Mutex<Sources>,
+    /// Connections that have not shown a token; only on the admin listener.
+    strangers: Option<Strangers>,
+}
+
+/// Why there is no room for another connection.
+#[derive(Clone, Copy)]
+enum Full {
+    /// The listener has as many as it may have.
+    All,
+    /// This source has.
+    Source(IpAddr),
 }
 
 #[derive(Default)]
@@ -58,6 +73,7 @@ struct Sources {
 pub(crate) struct Slot {
     room: Arc<Room>,
     source: IpAddr,
+    stranger: Option<Arc<Stranger>>,
 }
 
 /// How long to wait before the next try, when connections cannot be accepted at all.
@@ -72,8 +88,16 @@ impl Door {
         (metrics, health): (Arc<Metrics>, Arc<Health>),
     ) -> io::Result<Self> {
         let listener = listen(address)?;
-        let room = Arc::new(Room { caps, files, sources: Mutex::default() });
+        let room = Arc::new(Room { caps, files, sources: Mutex::default(), strangers: None });
         Ok(Self { listener, room, trusts, metrics, health, out_of_files: Cell::new(false) })
+    }
+
+    /// The same for a listener whose clients show tokens: when it is full, a connection that has not shown one is closed.
+    pub(crate) fn preferring_tokens(mut self) -> Self {
+        if let Some(room) = Arc::get_mut(&mut self.room) {
+            room.strangers = Some(Strangers::default());
+        }
+        self
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -113,7 +137,11 @@ impl Door {
         if self.out_of_files.replace(false) {
             self.health.complain("accept", None);
         }
-        match Room::enter(&self.room, peer, &self.trusts) {
+        let slot = match Room::enter(&self.room, peer, &self.trusts) {
+            Ok(slot) => Some(slot),
+            Err(full) => self.make_room(peer, full).await,
+        };
+        match slot {
             Some(slot) => {
                 // An answer is written at once and whole; nothing would be gained by holding it back.
                 let _ = stream.set_nodelay(true);
@@ -128,6 +156,26 @@ impl Door {
 }
 
 impl Door {
+    /// Closes the oldest connection that has not shown a token; `None` when all have.
+    async fn make_room(&self, peer: IpAddr, mut full: Full) -> Option<Slot> {
+        let strangers = self.room.strangers.as_ref()?;
+        loop {
+            let stranger = strangers.dismiss(|stranger| match full {
+                Full::All => true,
+                Full::Source(source) => stranger.source == source,
+            })?;
+            // Only this task lets connections in, so the place is still free after this.
+            stranger.gone().await;
+            self.metrics.refused(Refused::Full);
+            let source = stranger.source;
+            tracing::warn!(%source, "too many connections; the oldest one without a token was closed");
+            match Room::enter(&self.room, peer, &self.trusts) {
+                Ok(slot) => return Some(slot),
+                Err(still) => full = still,
+            }
+        }
+    }
+
     async fn not_accepted(&self, error: &io::Error) {
         tracing::warn!(%error, "a connection was not accepted");
         // The client went away before it was let in; the next one may be there.
@@ -158,20 +206,28 @@ fn waiting(listener: &std::net::TcpListener) -> Option<io::Result<(TcpStream, So
 }
 
 impl Room {
-    fn enter(room: &Arc<Self>, peer: IpAddr, trusts: impl Fn(IpAddr) -> bool) -> Option<Slot> {
+    fn enter(
+        room: &Arc<Self>,
+        peer: IpAddr,
+        trusts: impl Fn(IpAddr) -> bool,
+    ) -> Result<Slot, Full> {
         let source = source(peer);
         let mut sources = room.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let here = sources.by_source.get(&source).copied().unwrap_or(0);
         let most = || if trusts(peer) { room.caps.per_proxy() } else { room.caps.per_source };
-        if sources.all >= room.caps.all || (here >= room.caps.per_source && here >= most()) {
-            return None;
+        if here >= room.caps.per_source && here >= most() {
+            return Err(Full::Source(source));
+        }
+        if sources.all >= room.caps.all {
+            return Err(Full::All);
         }
         if sources.all >= room.files.guaranteed && !room.files.take() {
-            return None;
+            return Err(Full::All);
         }
         sources.all = sources.all.saturating_add(1);
         sources.by_source.insert(source, here.saturating_add(1));
-        Some(Slot { room: Arc::clone(room), source })
+        let stranger = room.strangers.as_ref().map(|strangers| strangers.add(source));
+        Ok(Slot { room: Arc::clone(room), source, stranger })
     }
 }
 
@@ -180,6 +236,34 @@ impl Caps {
     fn per_proxy(&self) -> usize {
         let left = self.all.checked_div(bounds::LEFT_BY_PROXIES).unwrap_or(0);
         self.all.saturating_sub(left).max(self.per_source)
+    }
+}
+
+impl Slot {
+    /// Keeps the place to the end, because a valid token was shown. False: it was given away a moment before.
+    pub(crate) fn keep(&self) -> bool {
+        match (&self.room.strangers, &self.stranger) {
+            (Some(strangers), Some(stranger)) => strangers.remove(stranger),
+            (None, _) | (_, None) => true,
+        }
+    }
+
+    /// Serves a connection, and closes it when its place is needed.
+    pub(crate) async fn while_kept(&self, served: impl Future<Output = ()>) {
+        let mut served = pin!(served);
+        match &self.stranger {
+            None => served.await,
+            Some(stranger) => {
+                tokio::select! { () = served.as_mut() => {}, () = stranger.dismissed() => {} }
+            }
+        }
+    }
+
+    fn leave(&self) {
+        if let (Some(strangers), Some(stranger)) = (&self.room.strangers, &self.stranger) {
+            strangers.remove(stranger);
+            stranger.leave();
+        }
     }
 }
 
@@ -197,6 +281,8 @@ impl Drop for Slot {
         } else {
             sources.by_source.insert(self.source, left);
         }
+        drop(sources);
+        self.leave();
     }
 }
 
@@ -231,12 +317,12 @@ mod tests {
     fn room(caps: Caps, open_files: usize) -> Arc<Room> {
         let division = Division::new(open_files, 0, &[caps, caps]);
         let files = division.files(&Arc::default()).swap_remove(0);
-        Arc::new(Room { caps, files, sources: Mutex::default() })
+        Arc::new(Room { caps, files, sources: Mutex::default(), strangers: None })
     }
 
     fn enter(room: &Arc<Room>, peer: &str) -> Option<Slot> {
         let proxy: IpAddr = "192.0.2.1".parse().unwrap();
-        Room::enter(room, peer.parse().unwrap(), |peer| peer == proxy)
+        Room::enter(room, peer.parse().unwrap(), |peer| peer == proxy).ok()
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod head;
 pub(crate) use body::Most;
 pub(crate) use head::HeadError;
 
+use super::door::Slot;
 use super::line::{Line, Woken};
 use super::stream::Stream;
 use super::{Drain, Place};
@@ -34,6 +35,8 @@ use tidegate::Store;
 pub(crate) struct Connection<'f, S> {
     line: Line<'f>,
     peer: IpAddr,
+    /// Its place at the listener.
+    slot: &'f Slot,
     front: &'f Web<S>,
     place: &'f Place,
     /// The bytes of empty lines since the last request.
@@ -76,12 +79,13 @@ type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 impl<'f, S: Store + 'static> Connection<'f, S> {
     pub(crate) fn new(
         stream: Stream,
-        peer: IpAddr,
+        (peer, slot): (IpAddr, &'f Slot),
         front: &'f Web<S>,
         place: &'f Place,
         drain: &Drain,
     ) -> Self {
-        Self { line: Line::new(stream, place, drain, UNREAD), peer, front, place, skipped: 0 }
+        let line = Line::new(stream, place, drain, UNREAD);
+        Self { line, peer, slot, front, place, skipped: 0 }
     }
 
     /// Waits for the first bytes and tells the versions apart.
@@ -229,6 +233,10 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
         let framing = head::framing(parsed, &request, head)?;
         let call = self.call(&request, &framing);
+        if self.front.knows(&call) && !self.slot.keep() {
+            // Nothing is begun that could not be answered.
+            return Ok(Looked::Answered(Next::Close, here.len()));
+        }
         let most = match self.front.begin(&call) {
             Ok(most) => most,
             Err(answer) => {

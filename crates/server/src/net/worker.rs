@@ -108,8 +108,7 @@ async fn work<S: Store + 'static>(
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let drain = drain.clone();
         connections.spawn_local(async move {
-            serve(stream, peer, front, place, drain).await;
-            drop(slot);
+            slot.while_kept(serve(stream, peer, &slot, front, place, drain)).await;
         });
     }
     connections.close();

@@ -20,6 +20,7 @@ mod support;
 mod changes;
 mod doors;
 mod folder;
+mod full;
 mod keeping;
 mod policies;
 mod secrets;

@@ -120,6 +120,11 @@ impl<S: Store + 'static> Handler<S> {
         &self.metrics
     }
 
+    /// Whether a request shows a valid token.
+    pub(crate) fn knows(&self, call: &Call<'_>) -> bool {
+        self.tokens.role(call).is_some()
+    }
+
     /// Everything that can be refused by the head is: nobody without a token sends us a body.
     pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
         if let Err(foreign) = self.hosts.meant(call) {
