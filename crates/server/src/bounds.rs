@@ -27,8 +27,15 @@ pub(crate) const HEADERS: usize = 100;
 pub(crate) const BODY: usize = 64 * 1024;
 /// A body that asks many: a batch.
 pub(crate) const BATCH_BODY: usize = 1024 * 1024;
-/// Requests in a batch: about a millisecond of work, which nobody behind it notices.
+/// Requests in a batch: some milliseconds of work, done in pieces.
 pub(crate) const BATCH: usize = 1_000;
+/// Requests or commands of a pipeline that are short work: answered at once, before others have their turn. They take about as
+/// long as reading and writing them does.
+pub(crate) const SHORT_PIPELINE: usize = 16;
+/// As much of a body is short work. The rest is read in turn with others.
+pub(crate) const SHORT_BODY: usize = 16 * 1024;
+/// A call of descriptors up to this length is short work: a few dozen descriptors.
+pub(crate) const SHORT_MESSAGE: usize = 4 * 1024;
 /// A policy that is uploaded: as large as a policy file may be.
 pub(crate) const POLICY_BODY: usize = 4 * 1024 * 1024;
 /// The line before a chunk, its extensions included: sixteen digits and a little patience.
@@ -96,7 +103,7 @@ pub(crate) const RESP_UNREAD: usize = 1024 * 1024;
 pub(crate) const RESP_UNREAD_BEFORE_AUTH: usize = 4 * 1024;
 /// Empty lines and lists in a row.
 pub(crate) const RESP_EMPTY: usize = 100;
-/// Commands that are decided together, and answered before the next are looked at.
-pub(crate) const RESP_BATCH: usize = 1_024;
+/// Commands that are decided together. After so many of them others have their turn.
+pub(crate) const RESP_BATCH: usize = 128;
 /// Replies that wait to be written before the next command is looked at.
 pub(crate) const RESP_UNWRITTEN: usize = 256 * 1024;

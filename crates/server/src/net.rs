@@ -18,6 +18,7 @@ mod input;
 mod line;
 mod strangers;
 mod stream;
+mod turns;
 mod worker;
 
 pub(crate) use door::{Caps, Door, Trusts};
@@ -26,6 +27,7 @@ pub(crate) use http1::Most;
 pub(crate) use http2::{Held, Untaken, Work, read_over};
 pub(crate) use line::{Line, Woken};
 pub(crate) use stream::Stream;
+pub(crate) use turns::{OpenBatch, PIECE, Turns};
 pub(crate) use worker::{Fronts, Workers};
 
 use crate::bounds;
@@ -83,6 +85,8 @@ pub(crate) struct Place {
     pub(crate) versions: Versions,
     pub(crate) streams: Streams,
     pub(crate) metrics: Arc<Metrics>,
+    /// The queue for long work, which all listeners of a worker share.
+    pub(crate) turns: Rc<Turns>,
     tls: Option<TlsAcceptor>,
     date: Cell<[u8; DATE]>,
 }
@@ -184,7 +188,13 @@ impl Streams {
 impl Place {
     pub(crate) fn new(timeouts: Timeouts, versions: Versions, metrics: Arc<Metrics>) -> Self {
         let date = Cell::new([b' '; DATE]);
-        Self { timeouts, versions, streams: Streams::OF_STRANGERS, metrics, tls: None, date }
+        let (streams, turns) = (Streams::OF_STRANGERS, Rc::new(Turns::new(true)));
+        Self { timeouts, versions, streams, metrics, turns, tls: None, date }
+    }
+
+    /// The same, with the queue for long work that its worker has.
+    pub(crate) fn taking(self, turns: &Rc<Turns>) -> Self {
+        Self { turns: Rc::clone(turns), ..self }
     }
 
     /// Connections are those of a proxy that asks for many.

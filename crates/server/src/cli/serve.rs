@@ -4,7 +4,8 @@ use crate::front::{Front, Web, admin, grpc, http, resp};
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{
-    Caps, Division, Door, Drain, Files, Fronts, Place, Trusts, Versions, Workers, kept, raise_limit,
+    Caps, Division, Door, Drain, Files, Fronts, Place, Trusts, Turns, Versions, Workers, kept,
+    raise_limit,
 };
 use crate::rule_files::{RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
@@ -471,13 +472,16 @@ impl<S: Store + 'static> Shared<S> {
         let tls_of_resp = self.tls(&settings.resp, &[])?;
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let make = move || -> Fronts<S> {
+            let turns = Rc::new(Turns::new(S::AT_ONCE));
             let place = |timeouts, tls: &Option<TlsAcceptor>| {
                 let metrics = Arc::clone(&metrics);
-                Place::new(timeouts, Versions::OneAndTwo, metrics).under(tls.clone())
+                let place = Place::new(timeouts, Versions::OneAndTwo, metrics);
+                place.under(tls.clone()).taking(&turns)
             };
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
             let http = http::Handler::new(limiter.clone(), style, metrics(), health)
-                .deciding_descriptors_by(of_descriptors.clone());
+                .deciding_descriptors_by(of_descriptors.clone())
+                .taking(&turns);
             let watched = HealthService::from_health_reporter(grpc_health.clone());
             let grpc = grpc::Handler::new(of_descriptors.clone(), manners, metrics(), watched);
             let rulebook = Arc::clone(&rulebook);

@@ -11,8 +11,10 @@
 //! Everything that is known of a request stands in the body; who is at the other end of the connection is
 //! nobody's business. Only forward auth, which is asked in a proxy's words, looks at headers.
 
+mod batch;
 mod forward_auth;
 mod handler;
+mod list;
 mod reference;
 mod wire;
 

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -248,13 +248,12 @@ impl Slot {
         }
     }
 
-    /// Serves a connection, and closes it when its place is needed.
-    pub(crate) async fn while_kept(&self, served: impl Future<Output = ()>) {
-        let mut served = pin!(served);
+    /// Serves a connection, and closes it when its place is needed. The future is large, so it stays where it is.
+    pub(crate) async fn while_kept(&self, served: Pin<&mut impl Future<Output = ()>>) {
         match &self.stranger {
             None => served.await,
             Some(stranger) => {
-                tokio::select! { () = served.as_mut() => {}, () = stranger.dismissed() => {} }
+                tokio::select! { () = served => {}, () = stranger.dismissed() => {} }
             }
         }
     }

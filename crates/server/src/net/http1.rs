@@ -13,13 +13,13 @@
 mod body;
 mod head;
 
-pub(crate) use body::Most;
+pub(crate) use body::{Most, is_list};
 pub(crate) use head::HeadError;
 
 use super::door::Slot;
 use super::line::{Line, Woken};
 use super::stream::Stream;
-use super::{Drain, Place};
+use super::{Drain, PIECE, Place};
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
 use crate::front::Web;
@@ -71,6 +71,11 @@ enum Looked {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// More than the largest head, so that one always fits.
 const UNREAD: usize = 16 * 1024 + bounds::REQUEST_LINE + bounds::HEADER_BLOCK;
+
+/// Requests of a pipeline that take as long as a piece of work.
+const REQUESTS: usize = 50;
+/// What it takes to read as much of a body as is read at once, in microseconds.
+const READ: u32 = 3;
 
 type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 
@@ -146,6 +151,8 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
 
     /// Answers every request that has arrived whole, and waits for the rest of one that has begun.
     async fn answer_what_is_here(&mut self) -> io::Result<Next> {
+        // So many at once are short work; a longer pipeline takes turns with others.
+        let mut short = bounds::SHORT_PIPELINE;
         loop {
             if let Err(error) = self.skip_empty_lines() {
                 self.refuse(error);
@@ -154,6 +161,12 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             if self.line.input.is_empty() {
                 return Ok(Next::Request);
             }
+            if short == 0 {
+                self.line.flush().await?;
+                self.place.turns.pass(PIECE).await;
+                short = REQUESTS;
+            }
+            short = short.saturating_sub(1);
             let Some(head_end) = self.whole_head().await? else { return Ok(Next::Close) };
             if self.one_request(head_end).await? == Next::Close {
                 return Ok(Next::Close);
@@ -356,6 +369,9 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                 self.line.flush().await?;
                 self.line.wait_within(self.place.timeouts.body);
                 began = true;
+            }
+            if body.len() > bounds::SHORT_BODY {
+                self.place.turns.pass(READ).await;
             }
             match self.line.fill().await? {
                 Woken::Bytes | Woken::Draining => {}

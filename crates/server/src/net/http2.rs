@@ -5,7 +5,7 @@
 mod busy;
 
 use super::guard::{Ending, Guarded};
-use super::http1::HeadError;
+use super::http1::{HeadError, is_list};
 use super::line::LINGER;
 use super::stream::Stream;
 use super::{Drain, Place, after};
@@ -55,14 +55,14 @@ pub(crate) async fn serve<S: Store + 'static>(
     place: &Rc<Place>,
     drain: &Drain,
 ) -> io::Result<()> {
-    let busy = Busy::new();
+    let busy = Busy::new(&place.turns);
     let service = service_fn(|request: Request<Incoming>| {
         let (front, place, busy) = (Rc::clone(front), Rc::clone(place), Rc::clone(&busy));
         async move {
             let _work = busy.begin();
             let head_only = request.method() == Method::HEAD;
             let answer = match front.web() {
-                Some(web) => one_request(request, peer, web, &place).await,
+                Some(web) => one_request(request, peer, web, (&place, &busy)).await,
                 None => Answer::problem(StatusCode::NOT_FOUND, "nobody speaks HTTP here"),
             };
             Ok::<_, Infallible>(response(answer, head_only, &busy, &place))
@@ -79,7 +79,7 @@ pub(crate) async fn serve_grpc<S: Store + 'static>(
     drain: &Drain,
 ) -> io::Result<()> {
     let Some(read) = preface(&mut stream, place, drain).await? else { return Ok(()) };
-    let busy = Busy::new();
+    let busy = Busy::new(&place.turns);
     let service = service_fn(|request: Request<Incoming>| {
         let (front, place) = (Rc::clone(front), Rc::clone(place));
         let (work, drain) = (busy.begin(), drain.clone());
@@ -205,7 +205,7 @@ async fn one_request<S: Store + 'static>(
     request: Request<Incoming>,
     peer: IpAddr,
     front: &Web<S>,
-    place: &Place,
+    (place, busy): (&Place, &Busy),
 ) -> Answer {
     let (parts, mut body) = request.into_parts();
     let call = Call {
@@ -235,6 +235,7 @@ async fn one_request<S: Store + 'static>(
         }
         Err(_) => return refused(HeadError::Late, place),
     };
+    let _turn = if is_list(&body) { busy.batch().await } else { None };
     front.answer(&Call { body: &body, ..call }).await
 }
 

@@ -10,6 +10,8 @@ use crate::bounds;
 use crate::metrics::Refused;
 use std::future::poll_fn;
 use std::io;
+use std::mem;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -53,6 +55,8 @@ pub(crate) enum Woken {
 
 /// How long somebody is waited for at the end.
 pub(super) const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
+/// What it takes to write [`bounds::UNWRITTEN`] bytes, in microseconds.
+const WRITE: u32 = 30;
 /// As much as is kept for the answers of a connection that waits.
 const OUTPUT: usize = 4 * 1024;
 
@@ -114,25 +118,38 @@ impl<'p> Line<'p> {
             return Ok(());
         }
         yield_now().await;
-        // Nearly always the socket takes all at once, and no timer is touched.
-        let written = match self.stream.try_write(&self.output) {
-            Ok(written) => written,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
-        };
-        if written < self.output.len() {
-            self.flush_slowly(written).await?;
+        let (mut written, mut slow) = (0_usize, false);
+        loop {
+            let part = written..self.output.len().min(written.saturating_add(bounds::UNWRITTEN));
+            let bytes = self.output.get(part.clone()).unwrap_or_default();
+            // Nearly always the socket takes all at once, and no timer is touched.
+            let taken = match self.stream.try_write(bytes) {
+                Ok(taken) => taken,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) => return Err(error),
+            };
+            if taken < bytes.len() {
+                if !mem::replace(&mut slow, true) {
+                    self.wait_within(self.place.timeouts.body);
+                }
+                self.flush_slowly(part.start.saturating_add(taken)..part.end).await?;
+            }
+            written = part.end;
+            if written == self.output.len() {
+                break;
+            }
+            // The rest of a long answer waits for its turn.
+            self.place.turns.pass(WRITE).await;
         }
         self.output.clear();
         self.output.shrink_to(OUTPUT);
         Ok(())
     }
 
-    /// Writes the rest to somebody who is slow to read it.
-    async fn flush_slowly(&mut self, written: usize) -> io::Result<()> {
-        self.wait_within(self.place.timeouts.body);
+    /// Writes a part to somebody who is slow to read it.
+    async fn flush_slowly(&mut self, part: Range<usize>) -> io::Result<()> {
         let Self { stream, deadline, output, .. } = self;
-        let mut rest = output.get(written..).unwrap_or_default();
+        let mut rest = output.get(part).unwrap_or_default();
         let written = poll_fn(|context| write_some(stream, deadline, &mut rest, context)).await;
         if let Err(error) = &written
             && error.kind() == io::ErrorKind::TimedOut

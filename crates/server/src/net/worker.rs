@@ -7,6 +7,7 @@ use crate::metrics::Refused;
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use tidegate::{Clock, Store};
@@ -108,7 +109,8 @@ async fn work<S: Store + 'static>(
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let drain = drain.clone();
         connections.spawn_local(async move {
-            slot.while_kept(serve(stream, peer, &slot, front, place, drain)).await;
+            let served = pin!(serve(stream, peer, &slot, front, place, drain));
+            slot.while_kept(served).await;
         });
     }
     connections.close();

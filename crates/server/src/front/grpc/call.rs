@@ -13,8 +13,9 @@ use super::others::{Others, Question};
 use super::reflection::RequestOf;
 use super::reply::{Code, Reply};
 use super::wire::WireError;
+use crate::bounds;
 use crate::front::{Panicked, contained};
-use crate::net::{Drain, Place, Work, after, read_over};
+use crate::net::{Drain, PIECE, Place, Work, after, read_over};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,6 +63,10 @@ pub(crate) async fn serve_call<S: Store + 'static>(
             return error.error().unwrap_or_else(refused);
         }
     };
+    if message.len() > bounds::SHORT_MESSAGE {
+        // It is decided in one piece, all or none.
+        place.turns.pass(PIECE).await;
+    }
     let answered = catch_unwind(AssertUnwindSafe(|| front.answer_at_once(&message, timeout)));
     let answered = match answered {
         Ok(Some(answered)) => Ok(answered),

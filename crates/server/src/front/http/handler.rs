@@ -2,22 +2,21 @@
 
 use super::forward_auth::{self, Profile};
 use super::reference;
-use super::wire::{self, Asked, VerdictText, WireError};
+use super::wire::{self, VerdictText, WireError};
 use crate::bounds;
 use crate::call::{Answer, Call, JSON};
 use crate::front::contained;
 use crate::health::Health;
 use crate::metrics::{Metrics, Tally};
-use crate::net::Most;
-use futures_util::stream::{self, StreamExt as _};
+use crate::net::{Most, Turns};
 use http::{HeaderValue, StatusCode, header};
-use serde_json::json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, status};
-use tidegate::{Attributes, Check, CheckError, Limiter, Outcome, Report, Retry, Settled};
-use tidegate::{ReportError, Span, Store, StoreError, Verdict};
+use tidegate::{Check, CheckError, Limiter, Outcome, Report, ReportError, Retry, RuleLimit};
+use tidegate::{Settled, Span, Store, StoreError, Verdict};
 use tokio::time::Instant;
 
 /// Answers what is asked in HTTP and JSON.
@@ -32,6 +31,8 @@ pub(crate) struct Handler<S> {
     pub(super) json_tally: Arc<Tally>,
     pub(super) metrics: Arc<Metrics>,
     health: Arc<Health>,
+    /// Where long work waits for its turn.
+    pub(super) turns: Rc<Turns>,
 }
 
 /// What can be asked for.
@@ -50,8 +51,6 @@ enum Route {
     HealthCheck,
 }
 
-/// Entries of a list that are asked for at the same time.
-const AT_ONCE: usize = 64;
 const OPENAPI: &str = include_str!("openapi.json");
 
 impl<S: Store + 'static> Handler<S> {
@@ -63,8 +62,13 @@ impl<S: Store + 'static> Handler<S> {
     ) -> Self {
         let [tally, auth_tally, json_tally] =
             ["http", "auth", "json"].map(|front| metrics.tally(front));
-        let descriptors = limiter.clone();
-        Self { limiter, style, tally, auth_tally, descriptors, json_tally, metrics, health }
+        let (descriptors, turns) = (limiter.clone(), Rc::new(Turns::new(S::AT_ONCE)));
+        Self { limiter, style, tally, auth_tally, descriptors, json_tally, metrics, health, turns }
+    }
+
+    /// The same, with the queue for long work that its worker has.
+    pub(crate) fn taking(self, turns: &Rc<Turns>) -> Self {
+        Self { turns: Rc::clone(turns), ..self }
     }
 
     /// The same, with descriptors decided by these rules.
@@ -130,10 +134,10 @@ impl<S: Store + 'static> Handler<S> {
 
     pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
         match Route::of(call.path) {
-            Some(Route::Check) => self.check(call.body).await,
-            Some(Route::Peek) => self.peek(call.body).await,
-            Some(Route::Report) => self.report(call.body).await,
-            Some(Route::Take) => self.take(call.body).await,
+            Some(Route::Check) => answered(self.check(call.body).await),
+            Some(Route::Peek) => answered(self.peek(call.body).await),
+            Some(Route::Report) => answered(self.report(call.body).await),
+            Some(Route::Take) => answered(self.take(call.body).await),
             Some(Route::Auth(profile)) => forward_auth::answer(self, call, profile).await,
             Some(Route::Live) => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
             Some(Route::Ready) => self.ready(),
@@ -153,15 +157,13 @@ impl<S: Store + 'static> Handler<S> {
 
     // === check and peek ===
 
-    async fn check(&self, body: &[u8]) -> Answer {
+    async fn check(&self, body: &[u8]) -> Result<Answer, WireError> {
         let began = Instant::now();
-        let answer = match wire::read::<wire::Check<'_>>(body) {
-            Ok(Asked::One(asked)) => match self.check_one(&asked).await {
-                Ok(verdict) => self.verdict(&verdict),
-                Err(error) => error.answer(),
-            },
-            Ok(Asked::Many(asked)) => self.check_many(&asked).await,
-            Err(error) => error.answer(),
+        let answer = match wire::read_one::<wire::Check<'_>>(body) {
+            // Apart, because it is large and seldom: all that a request may become takes room in every connection.
+            None => Box::pin(self.check_list(body)).await,
+            Some(Ok(asked)) => self.check_one(&asked).await.map(|verdict| self.verdict(&verdict)),
+            Some(Err(error)) => Err(error),
         };
         self.tally.took(began.elapsed());
         answer
@@ -186,99 +188,48 @@ impl<S: Store + 'static> Handler<S> {
         self.limiter.check_without_store(check)
     }
 
-    /// A batch is read whole before any of it counts, and then decided one by one.
-    async fn check_many(&self, asked: &[wire::Check<'_>]) -> Answer {
-        let attributes = match all_attributes(asked.iter().map(|asked| &asked.attributes)) {
-            Ok(attributes) => attributes,
-            Err(error) => return error.answer(),
+    async fn peek(&self, body: &[u8]) -> Result<Answer, WireError> {
+        let Some(asked) = wire::read_one::<wire::Check<'_>>(body) else {
+            return Box::pin(self.peek_list(body)).await;
         };
-        let checks: Vec<Check<'_>> = asked
-            .iter()
-            .zip(&attributes)
-            .map(|(asked, attributes)| asked.check(attributes))
-            .collect();
-        // Each asks in its turn, and none waits for the answer of the one before.
-        let decided = stream::iter(checks.iter().map(|check| self.decide(check)));
-        let decided: Vec<_> = decided.buffered(AT_ONCE).collect().await;
-        decided.iter().flatten().for_each(|verdict| self.tally.count(verdict));
-        self.batch(&decided)
-    }
-
-    async fn peek(&self, body: &[u8]) -> Answer {
-        let asked = match wire::read::<wire::Check<'_>>(body) {
-            Ok(asked) => asked,
-            Err(error) => return error.answer(),
-        };
-        let (asked, one) = match asked {
-            Asked::One(asked) => (vec![asked], true),
-            Asked::Many(asked) => (asked, false),
-        };
-        let attributes = match asked.as_slice() {
-            [asked] if one => asked.attributes.attributes().map(|one| vec![one]),
-            asked => all_attributes(asked.iter().map(|asked| &asked.attributes)),
-        };
-        let attributes = match attributes {
-            Ok(attributes) => attributes,
-            Err(error) => return error.answer(),
-        };
-        let mut decided = Vec::with_capacity(asked.len());
-        for (asked, attributes) in asked.iter().zip(&attributes) {
-            decided.push(self.limiter.peek(&asked.check(attributes)).await);
-        }
-        self.one_or_batch(&decided, one)
+        let asked = asked?;
+        let attributes = asked.attributes.attributes()?;
+        let peeked = self.limiter.peek(&asked.check(&attributes)).await;
+        Ok(self.answer_with(&peeked.map_err(|error| undecided(&error))?))
     }
 
     // === take ===
 
-    async fn take(&self, body: &[u8]) -> Answer {
-        let (asked, one) = match wire::read::<wire::Take<'_>>(body) {
-            Ok(Asked::One(asked)) => (vec![asked], true),
-            Ok(Asked::Many(asked)) => (asked, false),
-            Err(error) => return error.answer(),
+    async fn take(&self, body: &[u8]) -> Result<Answer, WireError> {
+        let Some(asked) = wire::read_one::<wire::Take<'_>>(body) else {
+            return Box::pin(self.take_list(body)).await;
         };
-        let mut limits = Vec::with_capacity(asked.len());
-        for (at, asked) in asked.iter().enumerate() {
-            // All of them before any of them counts.
-            let admitted = asked.limit().and_then(|limit| {
-                self.limiter.admit_limit(limit.limit()).map_err(|error| undecided(&error))?;
-                Ok(limit)
-            });
-            match admitted {
-                Ok(limit) => limits.push(limit),
-                Err(error) if one => return error.answer(),
-                Err(error) => return error.within(at).answer(),
-            }
-        }
-        let mut decided = Vec::with_capacity(asked.len());
-        for (asked, limit) in asked.iter().zip(&limits) {
-            let wait = Span::from_millis(asked.max_wait_ms);
-            decided.push(self.limiter.take(&asked.key, limit, asked.cost.into(), wait).await);
-        }
-        decided.iter().flatten().for_each(|verdict| self.tally.count(verdict));
-        self.one_or_batch(&decided, one)
+        let asked = asked?;
+        let (limit, wait) = (self.admitted(&asked)?, Span::from_millis(asked.max_wait_ms));
+        let decided = self.limiter.take(&asked.key, &limit, asked.cost.into(), wait).await;
+        Ok(self.verdict(&decided.map_err(|error| undecided(&error))?))
+    }
+
+    /// The limit that the caller names, if the store has room for it.
+    pub(super) fn admitted(&self, asked: &wire::Take<'_>) -> Result<RuleLimit, WireError> {
+        let limit = asked.limit()?;
+        self.limiter.admit_limit(limit.limit()).map_err(|error| undecided(&error))?;
+        Ok(limit)
     }
 
     // === report ===
 
-    async fn report(&self, body: &[u8]) -> Answer {
-        match wire::read::<wire::Report<'_>>(body) {
-            Ok(Asked::One(asked)) => match self.report_one(&asked).await {
-                (StatusCode::OK, _) => Answer::fixed(JSON, "{\"settled\":\"done\"}\n"),
-                (status, detail) => Answer::problem(status, detail),
-            },
-            Ok(Asked::Many(asked)) => {
-                let mut results = Vec::with_capacity(asked.len());
-                for asked in &asked {
-                    let (status, detail) = self.report_one(asked).await;
-                    results.push(json!({ "status": status.as_u16(), "detail": detail }));
-                }
-                Answer::json(StatusCode::OK, &json!(results))
-            }
-            Err(error) => error.answer(),
-        }
+    async fn report(&self, body: &[u8]) -> Result<Answer, WireError> {
+        let Some(asked) = wire::read_one::<wire::Report<'_>>(body) else {
+            return Box::pin(self.report_list(body)).await;
+        };
+        Ok(match self.report_one(&asked?).await {
+            (StatusCode::OK, _) => Answer::fixed(JSON, "{\"settled\":\"done\"}\n"),
+            (status, detail) => Answer::problem(status, detail),
+        })
     }
 
-    async fn report_one(&self, asked: &wire::Report<'_>) -> (StatusCode, &'static str) {
+    pub(super) async fn report_one(&self, asked: &wire::Report<'_>) -> (StatusCode, &'static str) {
         let report = match asked.report() {
             Ok(report) => report,
             Err(detail) => return (StatusCode::BAD_REQUEST, detail),
@@ -326,31 +277,6 @@ impl<S: Store + 'static> Handler<S> {
             Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => answer,
         }
     }
-
-    fn one_or_batch(&self, decided: &[Result<Verdict, CheckError>], one: bool) -> Answer {
-        match decided {
-            [Ok(verdict)] if one => self.answer_with(verdict),
-            [Err(error)] if one => undecided(error).answer(),
-            decided => self.batch(decided),
-        }
-    }
-
-    /// An entry that could not be decided is told in its place: the others were decided, and counted.
-    fn batch(&self, decided: &[Result<Verdict, CheckError>]) -> Answer {
-        let mut body = Vec::with_capacity(decided.len().saturating_mul(512));
-        for (at, decided) in decided.iter().enumerate() {
-            body.push(if at == 0 { b'[' } else { b',' });
-            match decided {
-                Ok(verdict) => VerdictText::new(verdict, &self.limiter).write(&mut body),
-                Err(error) => body.extend_from_slice(undecided(error).entry().as_bytes()),
-            }
-        }
-        if decided.is_empty() {
-            body.push(b'[');
-        }
-        body.extend_from_slice(b"]\n");
-        Answer::new(StatusCode::OK, JSON, body)
-    }
 }
 
 impl wire::Report<'_> {
@@ -366,14 +292,7 @@ impl wire::Report<'_> {
     }
 }
 
-/// The attributes of every request of a batch, or the first mistake in one.
-fn all_attributes<'a, 'b: 'a>(
-    all: impl Iterator<Item = &'a wire::Pairs<'b>>,
-) -> Result<Vec<Attributes<'a>>, WireError> {
-    all.enumerate().map(|(at, one)| one.attributes().map_err(|error| error.within(at))).collect()
-}
-
-fn undecided(error: &CheckError) -> WireError {
+pub(super) fn undecided(error: &CheckError) -> WireError {
     let status = match error {
         CheckError::Store(StoreError::TooManyLimits) => StatusCode::SERVICE_UNAVAILABLE,
         CheckError::Store(_)
@@ -383,6 +302,10 @@ fn undecided(error: &CheckError) -> WireError {
         | CheckError::NoTimer => StatusCode::UNPROCESSABLE_ENTITY,
     };
     WireError::new(status, "", error.to_string())
+}
+
+fn answered(answer: Result<Answer, WireError>) -> Answer {
+    answer.unwrap_or_else(|error| error.answer())
 }
 
 /// A body is JSON, as it is.

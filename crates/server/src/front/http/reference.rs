@@ -15,6 +15,7 @@ use crate::bounds;
 use crate::call::Answer;
 use crate::health::Health;
 use crate::metrics::Refused;
+use crate::net::PIECE;
 use http::StatusCode;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
@@ -87,6 +88,10 @@ pub(super) fn healthcheck(health: &Health) -> Answer {
 
 /// `/json`
 pub(super) async fn json<S: Store + 'static>(handler: &Handler<S>, body: &[u8]) -> Answer {
+    if body.len() > bounds::SHORT_MESSAGE {
+        // It is decided in one piece, all or none.
+        handler.turns.pass(PIECE).await;
+    }
     let request: Request<'_> = match serde_json::from_slice(body) {
         Ok(request) => request,
         Err(error) => return bad(&error.to_string()),

@@ -1,6 +1,5 @@
 //! JSON in and out: the shapes that stand in `openapi.json`.
 
-use crate::bounds;
 use crate::call::Answer;
 use http::StatusCode;
 use serde::Deserialize;
@@ -18,12 +17,6 @@ use tidegate_core::{Headroom, Refill};
 use tidegate_policy::Rate;
 
 // === what is asked ===
-
-/// A body asks one thing, or a list of them.
-pub(crate) enum Asked<T> {
-    One(T),
-    Many(Vec<T>),
-}
 
 /// `POST /v1/check` and `/v1/peek`.
 #[derive(Deserialize)]
@@ -107,38 +100,47 @@ fn one() -> u64 {
     1
 }
 
-/// Reads a body.
-pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<Asked<T>, WireError> {
-    if let Some(one) = read_one(body) {
-        return one.map(Asked::One);
-    }
-    let many: Vec<T> = serde_json::from_slice(body).map_err(|_| explain::<Vec<T>>(body))?;
-    if many.len() > bounds::BATCH {
-        let detail = format!("{} requests in a batch; at most {}", many.len(), bounds::BATCH);
-        return Err(WireError::new(StatusCode::PAYLOAD_TOO_LARGE, "", detail));
-    }
-    Ok(Asked::Many(many))
-}
-
 /// Reads a body that asks one thing; `None` when it asks many.
 pub(crate) fn read_one<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Option<Result<T, WireError>> {
     if body.trim_ascii_start().first() == Some(&b'[') {
         return None;
     }
-    Some(serde_json::from_slice(body).map_err(|_| explain::<T>(body)))
+    Some(serde_json::from_slice(body).map_err(|_| explain::<T>(body, whole)))
 }
 
-/// Reads a body a second time to say where it is wrong; good ones are read without keeping track.
-fn explain<'b, T: Deserialize<'b>>(body: &'b [u8]) -> WireError {
-    let mut text = serde_json::Deserializer::from_slice(body);
+/// Reads a body, or a part of one, a second time to say where it is wrong; good ones are read without keeping track. `moved`
+/// turns a line and a column of the part into those of the body.
+pub(super) fn explain<'b, T: Deserialize<'b>>(
+    part: &'b [u8],
+    moved: impl Fn(usize, usize) -> (usize, usize),
+) -> WireError {
+    let mut text = serde_json::Deserializer::from_slice(part);
     let mut track = serde_path_to_error::Track::new();
     let read = T::deserialize(serde_path_to_error::Deserializer::new(&mut text, &mut track));
-    let error = match read.and_then(|_| text.end()) {
-        Err(error) => error.to_string(),
+    let detail = match read.and_then(|_| text.end()) {
+        Err(error) => placed(&error, moved),
         // It was wrong a moment ago; it is wrong now.
         Ok(()) => "the body could not be read".to_owned(),
     };
-    WireError::new(StatusCode::BAD_REQUEST, &pointer(&track.path()), error)
+    WireError::new(StatusCode::BAD_REQUEST, &pointer(&track.path()), detail)
+}
+
+/// What an error says, at its place in the body.
+fn placed(error: &serde_json::Error, moved: impl Fn(usize, usize) -> (usize, usize)) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&place) {
+        None => text,
+        Some(what) => {
+            let (line, column) = moved(error.line(), error.column());
+            format!("{what} at line {line} column {column}")
+        }
+    }
+}
+
+/// A body is one part.
+fn whole(line: usize, column: usize) -> (usize, usize) {
+    (line, column)
 }
 
 /// A path as a JSON pointer (RFC 6901).
@@ -164,7 +166,7 @@ fn escaped(name: &str) -> String {
 
 /// Reads a body that asks one thing.
 pub(crate) fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
-    serde_json::from_slice(body).map_err(|_| explain::<T>(body))
+    serde_json::from_slice(body).map_err(|_| explain::<T>(body, whole))
 }
 
 impl<'b> Check<'b> {

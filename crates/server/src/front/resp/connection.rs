@@ -4,13 +4,15 @@
 //!   bytes ──► CL.THROTTLE … CL.THROTTLE │ PING │ CL.THROTTLE …        until all that is here is read
 //!             └──── one batch ────────┘   alone   └ the next
 //! ```
+//!
+//! A long pipeline is decided in several batches, and others have their turn between them.
 
 use super::commands::{Batch, Handler, Next, Session};
 use super::reply;
 use super::wire::{self, Most, ProtocolError, Read, Words};
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Drain, Line, Place, Stream, Woken};
+use crate::net::{Drain, Line, PIECE, Place, Stream, Woken};
 use std::io;
 use std::mem;
 use std::net::IpAddr;
@@ -21,6 +23,17 @@ struct Answered {
     used: usize,
     then: Then,
 }
+
+/// What is counted of the commands that arrive together.
+struct Counts {
+    /// Those that said nothing, in a row.
+    empty: usize,
+    /// How many more are looked at before others have their turn, in throttles.
+    short: usize,
+}
+
+/// How many throttles of a batch take as long as another command.
+const OTHER: usize = 4;
 
 /// Why no more of them were.
 enum Then {
@@ -42,11 +55,12 @@ pub(crate) async fn serve<S: Store + 'static>(
 ) -> io::Result<()> {
     let mut session = handler.session(peer);
     let mut line = Line::new(stream, place, drain, unread(&session));
-    let mut empty = 0;
+    let mut counts = Counts { empty: 0, short: bounds::SHORT_PIPELINE };
     loop {
         let input = mem::take(&mut line.input);
         let answered =
-            answer(handler, input.here(), &mut session, &mut line.output, &mut empty).await;
+            answer((handler, place), input.here(), &mut session, &mut line.output, &mut counts)
+                .await;
         line.input = input;
         line.input.consume(answered.used);
         line.input.set_most(unread(&session));
@@ -63,6 +77,7 @@ pub(crate) async fn serve<S: Store + 'static>(
             }
             Then::More(least) => {
                 line.flush().await?;
+                counts.short = bounds::SHORT_PIPELINE;
                 match more(&mut line, least, place).await? {
                     Woken::Bytes | Woken::Draining => {}
                     Woken::End => return Ok(()),
@@ -118,11 +133,11 @@ fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
 
 /// Answers what is here, as far as it goes.
 async fn answer<S: Store + 'static>(
-    handler: &Handler<S>,
+    (handler, place): (&Handler<S>, &Place),
     here: &[u8],
     session: &mut Session,
     out: &mut Vec<u8>,
-    empty: &mut usize,
+    counts: &mut Counts,
 ) -> Answered {
     let mut used = 0;
     let mut words = Words::new();
@@ -135,16 +150,22 @@ async fn answer<S: Store + 'static>(
             Ok(Read::More(least)) => break Then::More(least),
             Ok(Read::Nothing(length)) => {
                 used = used.saturating_add(length);
-                *empty = empty.saturating_add(1);
-                if *empty > bounds::RESP_EMPTY {
+                counts.empty = counts.empty.saturating_add(1);
+                if counts.empty > bounds::RESP_EMPTY {
                     break Then::Refuse(ProtocolError::TooManyEmpty);
                 }
                 continue;
             }
             Ok(Read::Command(length)) => used = used.saturating_add(length),
         }
-        *empty = 0;
-        match handler.throttle(&words, session) {
+        counts.empty = 0;
+        if counts.short == 0 {
+            place.turns.pass(PIECE).await;
+            counts.short = bounds::RESP_BATCH;
+        }
+        let throttle = handler.throttle(&words, session);
+        counts.short = counts.short.saturating_sub(if throttle.is_some() { 1 } else { OTHER });
+        match throttle {
             Some(Ok(throttle)) => batch.push(throttle),
             other => {
                 handler.decide(&batch, out).await;
@@ -156,7 +177,11 @@ async fn answer<S: Store + 'static>(
                 }
             }
         }
-        if batch.len() >= bounds::RESP_BATCH || out.len() > bounds::RESP_UNWRITTEN {
+        if batch.len() >= bounds::RESP_BATCH {
+            handler.decide(&batch, out).await;
+            batch.clear();
+        }
+        if out.len() > bounds::RESP_UNWRITTEN {
             break Then::Flush;
         }
     };

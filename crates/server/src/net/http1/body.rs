@@ -52,9 +52,13 @@ impl Most {
 
     /// What a body that begins so may have.
     pub(crate) fn of(self, beginning: &[u8]) -> usize {
-        let list = beginning.trim_ascii_start().first() == Some(&b'[');
-        if list { self.batch } else { self.one }
+        if is_list(beginning) { self.batch } else { self.one }
     }
+}
+
+/// Whether a body that begins so is a list.
+pub(crate) fn is_list(beginning: &[u8]) -> bool {
+    beginning.trim_ascii_start().first() == Some(&b'[')
 }
 
 impl Body {
@@ -68,6 +72,11 @@ impl Body {
             Length::Chunks => Left::ChunkLine,
         };
         Ok(Self { bytes: Vec::new(), most, left })
+    }
+
+    /// How much of it is here.
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(crate) fn into_bytes(self) -> Vec<u8> {

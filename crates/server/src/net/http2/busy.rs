@@ -8,12 +8,14 @@
 //! window for its answers, and asks for something small now and then, would otherwise never be idle.
 
 use crate::bounds;
+use crate::net::Turns;
 use bytes::{Buf, Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 /// What a connection is doing.
@@ -27,6 +29,8 @@ pub(super) struct Busy {
     first: Cell<u64>,
     /// Bytes of long messages that are being read, or wait for their answer.
     held: Cell<usize>,
+    /// Batches wait here for each other, so that a connection with a hundred of them has one place in the queue of its worker.
+    batches: Semaphore,
 }
 
 /// A request that is worked on, until it is answered or its client takes it back.
@@ -46,14 +50,20 @@ pub(crate) struct Held {
 }
 
 impl Busy {
-    pub(super) fn new() -> Rc<Self> {
+    pub(super) fn new(turns: &Turns) -> Rc<Self> {
         Rc::new(Self {
             streams: Cell::new(0),
             since: Cell::new(Instant::now()),
             untaken: RefCell::default(),
             first: Cell::new(0),
             held: Cell::new(0),
+            batches: Semaphore::new(turns.at_once()),
         })
+    }
+
+    /// Waits for the turn of a batch among those of this connection; it lasts until what is answered is dropped.
+    pub(super) async fn batch(&self) -> Option<SemaphorePermit<'_>> {
+        self.batches.acquire().await.ok()
     }
 
     pub(super) fn begin(self: &Rc<Self>) -> Work {
@@ -179,7 +189,7 @@ mod tests {
     /// Short messages always have room. Long ones have it while there is some, and leave it when they are dropped.
     #[test]
     fn long_messages_of_a_connection_share_their_room() {
-        let busy = Busy::new();
+        let busy = Busy::new(&Turns::new(true));
         let work = busy.begin();
         let megabyte = vec![7; 1024 * 1024];
         let mut all: Vec<Held> = Vec::new();
@@ -198,7 +208,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_answer_that_waits_is_the_one_that_counts() {
-        let busy = Busy::new();
+        let busy = Busy::new(&Turns::new(true));
         let answer = || busy.answered(Bytes::from_static(b"x"));
         let second = Duration::from_secs(1);
         let first = answer();

@@ -1,0 +1,169 @@
+//! Lists of requests. A list is read whole before any of it counts, and then decided entry by entry, in order.
+//!
+//! A thousand entries take milliseconds, so every step waits for its turn (see [`Turns`](crate::net::Turns)).
+
+use super::handler::{Handler, undecided};
+use super::list::List;
+use super::wire::{self, VerdictText, WireError};
+use crate::bounds;
+use crate::call::{Answer, JSON};
+use crate::net::OpenBatch;
+use futures_util::stream::{self, StreamExt as _};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+use tidegate::{Attributes, Check, CheckError, RuleLimit, Span, Store, Verdict};
+
+/// Entries that are asked for at the same time, of a store that takes its time.
+const AT_ONCE: usize = 64;
+/// What an entry takes, in microseconds: to be read, apart from its bytes,
+const READ: u32 = 1;
+/// to be understood: paths are brought into their usual spelling,
+const UNDERSTOOD: u32 = 1;
+/// to be decided and written,
+const DECIDED: u32 = 2;
+/// to be settled: a receipt is a signature.
+const SETTLED: u32 = 4;
+/// Bytes that are read in a microsecond.
+const BYTES: usize = 256;
+
+impl<S: Store + 'static> Handler<S> {
+    pub(super) async fn check_list(&self, body: &[u8]) -> Result<Answer, WireError> {
+        let mut batch = self.turns.batch().await;
+        let asked: Vec<wire::Check<'_>> = read(body, &mut batch).await?;
+        let attributes = attributes(&asked, &mut batch).await?;
+        let checks: Vec<Check<'_>> = asked
+            .iter()
+            .zip(&attributes)
+            .map(|(asked, attributes)| asked.check(attributes))
+            .collect();
+        // Each asks in its turn, and none waits for the answer of the one before.
+        let decisions = stream::iter(checks.iter().map(|check| self.decide(check)));
+        let mut decisions = decisions.buffered(AT_ONCE);
+        let mut answers = Answers::new(checks.len());
+        for _ in &checks {
+            batch.step(DECIDED).await;
+            let Some(decided) = decisions.next().await else { break };
+            self.tally_if_decided(&decided);
+            answers.decided(&decided, self);
+        }
+        Ok(answers.answer())
+    }
+
+    pub(super) async fn peek_list(&self, body: &[u8]) -> Result<Answer, WireError> {
+        let mut batch = self.turns.batch().await;
+        let asked: Vec<wire::Check<'_>> = read(body, &mut batch).await?;
+        let attributes = attributes(&asked, &mut batch).await?;
+        let mut answers = Answers::new(asked.len());
+        for (asked, attributes) in asked.iter().zip(&attributes) {
+            batch.step(DECIDED).await;
+            answers.decided(&self.limiter.peek(&asked.check(attributes)).await, self);
+        }
+        Ok(answers.answer())
+    }
+
+    pub(super) async fn take_list(&self, body: &[u8]) -> Result<Answer, WireError> {
+        let mut batch = self.turns.batch().await;
+        let asked: Vec<wire::Take<'_>> = read(body, &mut batch).await?;
+        let mut limits: Vec<RuleLimit> = Vec::with_capacity(asked.len());
+        for (at, asked) in asked.iter().enumerate() {
+            batch.step(UNDERSTOOD).await;
+            limits.push(self.admitted(asked).map_err(|error| error.within(at))?);
+        }
+        let mut answers = Answers::new(asked.len());
+        for (asked, limit) in asked.iter().zip(&limits) {
+            batch.step(DECIDED).await;
+            let wait = Span::from_millis(asked.max_wait_ms);
+            let decided = self.limiter.take(&asked.key, limit, asked.cost.into(), wait).await;
+            self.tally_if_decided(&decided);
+            answers.decided(&decided, self);
+        }
+        Ok(answers.answer())
+    }
+
+    pub(super) async fn report_list(&self, body: &[u8]) -> Result<Answer, WireError> {
+        let mut batch = self.turns.batch().await;
+        let asked: Vec<wire::Report<'_>> = read(body, &mut batch).await?;
+        let mut answers = Answers::new(asked.len());
+        for asked in &asked {
+            batch.step(SETTLED).await;
+            let (status, detail) = self.report_one(asked).await;
+            let entry = json!({ "status": status.as_u16(), "detail": detail });
+            answers.entry().extend_from_slice(entry.to_string().as_bytes());
+        }
+        Ok(answers.answer())
+    }
+
+    fn tally_if_decided(&self, decided: &Result<Verdict, CheckError>) {
+        if let Ok(verdict) = decided {
+            self.tally.count(verdict);
+        }
+    }
+}
+
+/// All entries of a list.
+async fn read<'b, T: Deserialize<'b>>(
+    body: &'b [u8],
+    batch: &mut OpenBatch<'_>,
+) -> Result<Vec<T>, WireError> {
+    let mut list = List::new(body);
+    let mut all = Vec::new();
+    batch.step(READ).await;
+    while let Some((entry, bytes)) = list.next()? {
+        if all.len() >= bounds::BATCH {
+            let detail = format!("more than {} requests in a batch", bounds::BATCH);
+            return Err(WireError::new(StatusCode::PAYLOAD_TOO_LARGE, "", detail));
+        }
+        all.push(entry);
+        let micros = bytes.checked_div(BYTES).and_then(|micros| u32::try_from(micros).ok());
+        batch.step(micros.unwrap_or(u32::MAX).saturating_add(READ)).await;
+    }
+    Ok(all)
+}
+
+/// The attributes of every entry, or the first mistake in one.
+async fn attributes<'a>(
+    asked: &'a [wire::Check<'_>],
+    batch: &mut OpenBatch<'_>,
+) -> Result<Vec<Attributes<'a>>, WireError> {
+    let mut all = Vec::with_capacity(asked.len());
+    for (at, asked) in asked.iter().enumerate() {
+        batch.step(UNDERSTOOD).await;
+        all.push(asked.attributes.attributes().map_err(|error| error.within(at))?);
+    }
+    Ok(all)
+}
+
+/// The answer to a list.
+struct Answers(Vec<u8>);
+
+impl Answers {
+    fn new(count: usize) -> Self {
+        Self(Vec::with_capacity(count.saturating_mul(512)))
+    }
+
+    /// An entry that could not be decided is told in its place: the others were decided, and counted.
+    fn decided<S: Store>(&mut self, decided: &Result<Verdict, CheckError>, handler: &Handler<S>) {
+        let body = self.entry();
+        match decided {
+            Ok(verdict) => VerdictText::new(verdict, &handler.limiter).write(body),
+            Err(error) => body.extend_from_slice(undecided(error).entry().as_bytes()),
+        }
+    }
+
+    /// Where the next entry is to be written.
+    fn entry(&mut self) -> &mut Vec<u8> {
+        let Self(body) = self;
+        body.push(if body.is_empty() { b'[' } else { b',' });
+        body
+    }
+
+    fn answer(self) -> Answer {
+        let Self(mut body) = self;
+        if body.is_empty() {
+            body.push(b'[');
+        }
+        body.extend_from_slice(b"]\n");
+        Answer::new(StatusCode::OK, JSON, body)
+    }
+}
