@@ -244,12 +244,12 @@ impl Reader {
             Value::Text(..) | Value::Nothing | Value::Map(_) => std::slice::from_ref(&entry.node),
         };
         let what = format!("`{}`", shown(&entry.name));
-        let texts = nodes.iter().filter_map(|node| match &node.value {
+        let mut texts = nodes.iter().filter_map(|node| match &node.value {
             Value::Text(text, _) => Some(text),
             Value::Nothing | Value::List(_) | Value::Map(_) => None,
         });
-        let known = texts.map(|text| identity.may_name(&entry.name, text)).collect();
-        self.ok::<()>(entry.node.place, known)?;
+        let known = texts.try_for_each(|text| identity.may_name(&entry.name, text));
+        self.ok(entry.node.place, known)?;
         Some(match &*entry.name {
             "method" => {
                 Condition::Method(sorted(nodes.iter().filter_map(|node| self.method(node))))

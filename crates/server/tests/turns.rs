@@ -25,7 +25,7 @@ mod talk;
 use client::Client;
 use support::Server;
 use support::http2::{Answer, Two};
-use talk::{Said, Talk, list};
+use talk::{Said, Talk, list, numbers};
 
 const ALL: i64 = 1_000_000;
 const POLICY: &str = "
@@ -127,33 +127,27 @@ fn a_short_command_is_answered_between_the_pieces_of_pipelines() {
     let last = (ALL - 1).to_string();
     let words = ["CL.THROTTLE", "k", &last, "1", "3000"].map(str::as_bytes);
     let throttle = list(&words);
-    let remaining = |said: Said| match said {
-        Said::List(numbers) => match numbers[2] {
-            Said::Number(number) => number,
-            _ => panic!("{numbers:?}"),
-        },
-        other => panic!("{other:?}"),
-    };
+    let remaining = |said: &Said| numbers(said)[2];
     let known = |_| {
         let mut talk = Talk::to(server.resp);
         talk.send(&throttle);
-        remaining(talk.hear());
+        remaining(&talk.hear());
         talk
     };
     let mut long: Vec<Talk> = (0..LONG).map(known).collect();
     let mut short = known(0);
     short.send(&throttle);
-    let before = remaining(short.hear());
+    let before = remaining(&short.hear());
     let pipeline = throttle.repeat(600);
     while_stopped(&server, || {
         long.iter_mut().for_each(|talk| talk.send(&pipeline));
         short.send(&throttle);
     });
-    let decided = before - 1 - remaining(short.hear());
+    let decided = before - 1 - remaining(&short.hear());
     let shorts = SHORT * i64::try_from(LONG).unwrap();
     assert!(decided <= shorts + PIECES, "{decided} of {}", LONG * 600);
     for talk in &mut long {
-        let left: Vec<i64> = (0..600).map(|_| remaining(talk.hear())).collect();
+        let left: Vec<i64> = (0..600).map(|_| remaining(&talk.hear())).collect();
         assert!(left.is_sorted_by(|one, next| one > next), "{left:?}");
     }
 }

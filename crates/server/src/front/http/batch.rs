@@ -16,13 +16,15 @@ use tidegate::{Attributes, Check, CheckError, RuleLimit, Span, Store, Verdict};
 
 /// Entries that are asked for at the same time, of a store that takes its time.
 const AT_ONCE: usize = 64;
-/// What an entry takes, in microseconds: to be read, apart from its bytes,
+// What the steps of an entry take, in microseconds and rounded up. An entry that meets one rule takes 1.5 in all; several
+// rules, long paths and receipts take more.
+/// To be read, apart from its bytes.
 const READ: u32 = 1;
-/// to be understood: paths are brought into their usual spelling,
+/// To be understood: paths are brought into their usual spelling.
 const UNDERSTOOD: u32 = 1;
-/// to be decided and written,
+/// To be decided and written.
 const DECIDED: u32 = 2;
-/// to be settled: a receipt is a signature.
+/// To be settled: a receipt is a signature.
 const SETTLED: u32 = 4;
 /// Bytes that are read in a microsecond.
 const BYTES: usize = 256;
