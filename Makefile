@@ -126,6 +126,7 @@ bench: ## Measure decisions, the table and a full check and the server against t
 	$(CARGO) run --quiet --release -p tidegate-lab -- embedded --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- policy --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- flood
+	$(CARGO) run --quiet --release -p tidegate-lab -- full-cost
 	$(CARGO) build --quiet --release -p tidegate-server
 	$(CARGO) run --quiet --release -p tidegate-lab -- http --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- resp --write

@@ -187,7 +187,7 @@ impl Gate {
 }
 
 /// An IPv6 address of a stranger.
-fn key(n: u64, kind: u64) -> [u8; 16] {
+pub(crate) fn key(n: u64, kind: u64) -> [u8; 16] {
     let mixed = n.wrapping_add(kind << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (u128::from(mixed ^ (mixed >> 31)) << 64 | u128::from(n)).to_be_bytes()
 }
@@ -207,13 +207,13 @@ const fn inverse(odd: u64) -> u64 {
     inverse
 }
 
-fn percentiles<const N: usize>(mut times: Vec<f64>, percents: [usize; N]) -> [f64; N] {
+pub(crate) fn percentiles<const N: usize>(mut times: Vec<f64>, percents: [usize; N]) -> [f64; N] {
     times.sort_by(f64::total_cmp);
     let at = |percent| times.len().saturating_mul(percent) / 100;
     percents.map(|percent| times.get(at(percent)).copied().unwrap_or(0.0))
 }
 
-fn report(json: bool, case: &str, ours: f64, goal: f64, at_most: bool) {
+pub(crate) fn report(json: bool, case: &str, ours: f64, goal: f64, at_most: bool) {
     let (word, met) = if at_most { ("at most", ours <= goal) } else { ("at least", ours >= goal) };
     say(&if json {
         format!(

@@ -3,6 +3,7 @@
 mod core_bench;
 mod embedded;
 mod flood;
+mod full_cost;
 mod grpc_bench;
 mod http_bench;
 mod mutants;
@@ -36,6 +37,8 @@ enum Experiment {
     Embedded(embedded::Options),
     /// A hundred million strangers through a budget of 256 MiB.
     Flood(flood::Options),
+    /// Eight million strangers that each use up their limit at once, through a budget of 16 MiB.
+    FullCost(full_cost::Options),
     /// A check over gRPC, against `throttlecrab-server`, which it installs; or any rate limit service at an address.
     Grpc(grpc_bench::Options),
     /// A check over HTTP, against `throttlecrab-server` and nginx; installs both.
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Experiment::Core(options) => core_bench::run(&options),
         Experiment::Embedded(options) => embedded::run(&options),
         Experiment::Flood(options) => flood::run(&options),
+        Experiment::FullCost(options) => full_cost::run(&options),
         Experiment::Grpc(options) => grpc_bench::run(&options),
         Experiment::Http(options) => http_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
