@@ -15,6 +15,7 @@
 //! | `blocks` | states that are larger than a word |
 //! | `shapes` | limits by numbers of 16 bits |
 //! | `sketch` | what is remembered of states for which there is no room |
+//! | `marks` | the same for states that used more than half of their limit: two bits of a Bloom filter in the table |
 //! | `receipts` | which receipts are settled |
 //! | `known` | the short way: states of a word that are there |
 //! | `bring` | the long way, for every plan |
@@ -30,8 +31,9 @@
 //! 1. *The slow path* (`bring`) reads the clock while it holds the locks of all buckets in which the states of the plan may
 //!    be. Two takes of one state therefore read the clock in the order in which they write. A state that is missing was
 //!    removed by a thread that held one of these locks, because it had ended by a reading from before; so it has ended by
-//!    this one. What was demoted is in the sketch, whose lines another thread may clear under a later reading, without any
-//!    of these locks: so the sketch is read first and the clock afterwards, and what was cleared has ended by then, too.
+//!    this one. The same holds for marks, which are in one of these buckets. What else was demoted is in the sketch, whose
+//!    lines another thread may clear under a later reading, without any of these locks: so the sketch is read first and the
+//!    clock afterwards, and what was cleared has ended by then, too.
 //! 2. *The fast path* (`known`) decides by a reading that is older than the decision, and writes only if the state still is
 //!    what it read. Such a reading may only find *more* in use than a new one would. That is so for a window that is the
 //!    window of the reading or an earlier one, and for a bucket, whose word only grows by what is taken and shrinks by what is
@@ -47,6 +49,7 @@ mod bring;
 mod bucket;
 mod budget;
 mod known;
+mod marks;
 #[cfg(loom)]
 pub(crate) mod models;
 mod receipts;
@@ -107,7 +110,7 @@ pub struct Memory {
     sketch: Sketch,
     /// Locked before no other lock.
     settled: Mutex<Receipts>,
-    /// States that were demoted; until one was, nobody looks into the sketch.
+    /// States that were demoted or marked; until one was, nobody looks for what is remembered of others.
     demotions: AtomicU64,
     /// While positive, nobody looks for a place to move a state to: there was none lately.
     packed: AtomicU64,
@@ -430,7 +433,7 @@ impl Memory {
             }),
             budget: self.budget.total(),
             demotions,
-            overcount_thousandths: self.sketch.expected(self.clock.now().steady),
+            overcount_thousandths: self.overcount_thousandths(),
         }
     }
 

@@ -2,8 +2,10 @@
 
 use super::Memory;
 use super::bucket::Entry;
+use super::marks;
 use super::room::LOOKED_AT_FOR_NUMBERS;
 use super::shapes::Number;
+use super::sketch;
 use super::table::{At, Four, Held, Tag};
 use crate::store::Answer;
 use crate::sync::yield_point;
@@ -18,6 +20,10 @@ const GROWN_AT_ONCE: usize = 8;
 /// With one in so many states that are added, by its tag, a bucket is looked at for what has expired. Buckets have seven
 /// slots, so that is faster than they are filled.
 const LOOK_EVERY: u64 = 4;
+/// How many strangers are asked what they would begin with.
+const STRANGERS: u64 = 1_024;
+/// Spreads their tags.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A state that somebody asks for.
 pub(super) struct Asked<'l> {
@@ -46,7 +52,7 @@ pub(super) struct Brought<'m> {
     held: Held<'m>,
     pub(super) now: Now,
     tags: Four<Tag>,
-    /// What the sketch remembers of those that were not found.
+    /// What is remembered of those that were not found.
     recalled: Four<Option<InUse>>,
     /// Of the limits that ask.
     numbers: Four<Option<Number>>,
@@ -215,7 +221,7 @@ impl Memory {
                         *pin = None;
                     }
                 }
-                None => self.demote(tag, written, now),
+                None => self.demote_or_mark(&mut held, tag, written, now),
             }
         }
         drop(held);
@@ -227,7 +233,7 @@ impl Memory {
     }
 
     /// Locks the buckets of states, and looks up the numbers of their limits in one epoch. A limit for which there is
-    /// no number has none: its states are only ever remembered by the sketch.
+    /// no number has none: its states are only ever remembered by the sketch and by marks.
     fn lock(&self, asked: &[Asked<'_>], tags: &[Tag]) -> Numbered<'_> {
         loop {
             let numbers: Four<Option<Number>> =
@@ -272,7 +278,7 @@ impl Memory {
         Some(Found { at, entry, other })
     }
 
-    /// A state that was found, or one made of what the sketch remembers.
+    /// A state that was found, or one made of what is remembered.
     pub(super) fn written<'s>(
         &self,
         found: Option<&'s Found>,
@@ -296,22 +302,39 @@ impl Memory {
         }
     }
 
-    /// What the sketch remembers of a state that was not found. To be asked before the clock is read.
+    /// What is remembered of a state that was not found. To be asked before the clock is read.
     pub(super) fn recall(&self, asked: &Asked<'_>, found: Option<&Found>) -> Option<InUse> {
         match found {
             Some(_) => None,
-            None => self.known_to_sketch(Tag::of(asked.id), asked.limit),
+            None => self.remembered(Tag::of(asked.id), asked.limit),
         }
     }
 
-    pub(super) fn known_to_sketch(&self, tag: Tag, limit: &Limit) -> Option<InUse> {
+    /// What the sketch and marks remember of a state. Without the lock of its home, marks are only a hint.
+    pub(super) fn remembered(&self, tag: Tag, limit: &Limit) -> Option<InUse> {
         if self.demotions.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.sketch.get(tag, limit)
+        let marked = marks::find(self.table.home(tag), tag, limit);
+        marked.into_iter().chain(self.sketch.get(tag, limit)).reduce(sketch::most)
     }
 
-    /// Forgets a state; where the sketch may know of it too, an empty one stands for it.
+    /// What some strangers would begin with.
+    pub(super) fn overcount_thousandths(&self) -> u64 {
+        if self.demotions.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let now = self.clock.now();
+        // Any tags will do: nobody chose them.
+        let tags = (1..=STRANGERS).map(|n| Tag::of(StateId(u128::from(n.wrapping_mul(SPREAD)))));
+        let begins_with = |tag| {
+            let marked = marks::find_any(self.table.home(tag), tag, now).min(1 << 32);
+            self.sketch.expected(tag, now.steady).max(marked.saturating_mul(1_000))
+        };
+        tags.map(begins_with).fold(0, u64::saturating_add) / STRANGERS
+    }
+
+    /// Forgets a state; where the sketch or marks may know of it too, an empty one stands for it.
     pub(super) fn reset_one(&self, tag: Tag) -> bool {
         let mut held = self.table.lock_all(&[tag]);
         let found = held.find(tag).and_then(|at| Some((at, held.get(at)?)));
@@ -351,6 +374,7 @@ impl<'l> Asked<'l> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sketch::Class;
     use super::*;
     use crate::Clock;
     use std::sync::OnceLock;
@@ -366,21 +390,22 @@ mod tests {
         let at = Timestamp::from_nanos;
         let limit = Limit::new(3, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
         let (shared, readings): (Arc<OnceLock<Memory>>, _) = (Arc::default(), AtomicU64::new(0));
-        let (others, theirs) = (Arc::clone(&shared), limit.clone());
+        let (others, theirs) = (Arc::clone(&shared), Class::of(&limit));
         let clock = Clock::borrowed(move || {
             // The second reading is the one under the lock: the fast path has found no state.
             if readings.fetch_add(1, Ordering::Relaxed) == 1
                 && let Some(store) = others.get()
             {
                 let next = InUse { units: 1, until: at(2 * SECOND) };
-                (100..10_000).for_each(|tag| store.sketch.add(Tag(tag), &theirs, next, at(SECOND)));
+                (100..10_000)
+                    .for_each(|tag| store.sketch.add(Tag(tag), theirs, next, Now::at(at(SECOND))));
             }
             Now::at(at(SECOND - 1))
         });
         let store = shared.get_or_init(|| Memory::with_budget(clock, 8 << 10));
         let full = InUse { units: 3, until: at(SECOND) };
         store.demotions.fetch_add(1, Ordering::Relaxed);
-        store.sketch.add(Tag(7), &limit, full, at(SECOND - 2));
+        store.sketch.add(Tag(7), Class::of(&limit), full, Now::at(at(SECOND - 2)));
         let take = Take::new(StateId(7), &limit, Cost::ONE);
         assert!(!store.take_one_now(&take).decision.passes());
     }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A *tag* is 64 bits of the state's name; 0 is a free slot. A *shape* is the number of the limit under which the
-//! word was written. A word is the state itself or, when its slot is marked *elsewhere*, where the state is.
+//! word was written. A word is the state itself or, when its slot is marked *elsewhere*, where the state is. A slot whose tag
+//! is above all tags of states holds marks of states that are not there (`marks.rs`).
 //!
 //! Everything but the lock is written by its holder only, so it is all relaxed: the lock orders it. Who only reads may
 //! do so without the lock ([`Bucket::read`]): what was read between two equal heads, neither of them locked, stood there
@@ -20,6 +21,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// States in a bucket.
 pub(super) const SLOTS: usize = 7;
+
+/// Tags from here on are not those of states: their slots hold marks.
+pub(super) const MARKS: u64 = 0xffff << 48;
 
 /// Bits of the head.
 const LOCK: u64 = 1;
@@ -144,6 +148,13 @@ impl Bucket {
         (locked.get(seen.slot) == seen.entry).then_some(locked)
     }
 
+    /// The slots that hold marks, their tags and words: exactly for the holder of the lock, a hint for others.
+    pub(super) fn marks(&self) -> impl Iterator<Item = (Slot, u64, u64)> {
+        let tags = (0..SLOTS).map(Slot).map(|slot| (slot, slot.of(&self.tags).load(Relaxed)));
+        let marks = tags.filter(|(_, tag)| *tag >= MARKS);
+        marks.map(|(slot, tag)| (slot, tag, slot.of(&self.words).load(Relaxed)))
+    }
+
     /// Whether there seems to be a free slot.
     pub(super) fn seems_free(&self) -> bool {
         self.tags.iter().any(|tag| tag.load(Relaxed) == 0)
@@ -176,7 +187,11 @@ impl Drop for Locked<'_> {
     }
 }
 
-impl Locked<'_> {
+impl<'t> Locked<'t> {
+    pub(super) const fn bucket(&self) -> &'t Bucket {
+        self.bucket
+    }
+
     pub(super) fn find(&self, tag: u64) -> Option<Slot> {
         self.bucket.find(tag)
     }
@@ -222,10 +237,10 @@ impl Locked<'_> {
         self.put(slot, Entry { tag: 0, shape: 0, elsewhere: false, word: 0 });
     }
 
-    /// The slots that are taken, and what they hold.
+    /// The slots that hold states, and what they hold.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Slot, Entry)> + use<'_> {
         let all = (0..SLOTS).map(Slot).map(|slot| (slot, self.get(slot)));
-        all.filter(|(_, entry)| entry.tag != 0)
+        all.filter(|(_, entry)| entry.tag != 0 && entry.tag < MARKS)
     }
 
     fn shape(&self, slot: Slot) -> u16 {
@@ -267,7 +282,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry() -> impl Strategy<Value = Entry> {
-        (1u64.., any::<u16>(), any::<bool>(), any::<u64>())
+        (1..MARKS, any::<u16>(), any::<bool>(), any::<u64>())
             .prop_map(|(tag, shape, elsewhere, word)| Entry { tag, shape, elsewhere, word })
     }
 

@@ -5,18 +5,24 @@
 //!      │
 //!      ├─ something in them has expired?           it goes
 //!      ├─ something can stand in its other bucket? it moves
-//!      └─ the least used of the fourteen, or the new one, goes to the sketch
+//!      ├─ one of them used up to half of its limit? the least used of the fourteen, or the new one, goes to the sketch
+//!      └─ all of them used more                    the most used of the fourteen, or the new one, is marked
 //! ```
 //!
 //! Least used is the smallest part of its own limit: who is near a limit stays, so that a flood of new keys forgets
-//! other new keys, and nobody is let off.
+//! other new keys, and nobody is let off. Where all are near their limits, a mark (`marks.rs`) takes least from the one that has
+//! nothing left anyway.
 
 use super::Memory;
 use super::bring::Found;
-use super::bucket::{Entry, SLOTS};
+use super::bucket::{Entry, Locked, SLOTS, Slot};
+use super::marks::{self, Mark};
 use super::shapes::Known;
+use super::sketch::Class;
 use super::table::{At, Held, Tag};
 use smallvec::SmallVec;
+use std::cmp::Reverse;
+use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use tidegate_core::{Algorithm, Limit, Now, Span, State, Timestamp, Written};
 
@@ -32,6 +38,10 @@ const LOOKED_AT_FOR_BLOCKS: usize = 64;
 pub(super) const LOOKED_AT_FOR_NUMBERS: usize = 4;
 /// Bits of what part of a limit is used.
 const PART_BITS: u32 = 16;
+/// Who used more than this part of a limit is marked, and does not go to the sketch.
+const HALF: u64 = 1 << (PART_BITS - 1);
+/// So many neighbours are tried to be marked in their homes, which other threads may have locked.
+const TRIED: usize = 3;
 
 /// A state that stands where another would.
 struct Neighbour {
@@ -98,7 +108,7 @@ impl Memory {
                 held.put(at, entry);
             }
             None => {
-                self.demote(tag, written, now);
+                self.demote_or_mark(held, tag, written, now);
                 held.clear(at);
             }
         }
@@ -114,10 +124,13 @@ impl Memory {
         written: &Written<'_>,
         now: Now,
     ) -> bool {
-        let room = held.free(tag).is_some() || {
-            let neighbours = self.neighbours(held, tag, now, &[]);
-            self.make_room(held, &neighbours) || self.demote_least(held, &neighbours, written, now)
-        };
+        // A page of marks may take the slot that was made free; then it is tried once more.
+        let mut tries = 0..TRIED;
+        while held.free(tag).is_none()
+            && tries.next().is_some()
+            && self.make_way(held, tag, written, now)
+        {}
+        let room = held.free(tag).is_some();
         let entry = if room { self.new_entry(tag, shape, &written.state, now) } else { None };
         match (entry, held.free(tag)) {
             (Some(entry), Some(at)) => {
@@ -126,7 +139,7 @@ impl Memory {
                 true
             }
             (entry, _) => {
-                self.demote(tag, written, now);
+                self.demote_or_mark(held, tag, written, now);
                 let blocks = entry.filter(|entry| entry.elsewhere);
                 blocks.into_iter().for_each(|entry| self.blocks.free(entry.word));
                 false
@@ -162,9 +175,17 @@ impl Memory {
     /// Whether there is a free slot for a state, or one can be had without demoting anybody. Those that `stay` are not
     /// touched.
     pub(super) fn has_room(&self, held: &mut Held<'_>, tag: Tag, now: Now, stay: &[Tag]) -> bool {
-        held.free(tag).is_some() || {
+        held.free(tag).is_some() || held.forget_marks(tag, now) || {
             let neighbours = self.neighbours(held, tag, now, stay);
             self.make_room(held, &neighbours)
+        }
+    }
+
+    /// Makes room for a state, if need be by demoting or marking another; answers whether it did.
+    fn make_way(&self, held: &mut Held<'_>, tag: Tag, written: &Written<'_>, now: Now) -> bool {
+        held.forget_marks(tag, now) || {
+            let neighbours = self.neighbours(held, tag, now, &[]);
+            self.make_room(held, &neighbours) || self.demote_one(held, &neighbours, written, now)
         }
     }
 
@@ -227,45 +248,131 @@ impl Memory {
         (0..buckets).for_each(|_| self.look_at_next(now));
     }
 
-    /// Demotes the least used of a state's neighbours, unless the state itself is used less than all of them; answers
-    /// whether it did.
-    fn demote_least(
+    /// Demotes or marks one of a state's neighbours, unless the state itself should be; answers whether it did.
+    fn demote_one(
         &self,
         held: &mut Held<'_>,
         neighbours: &[Neighbour],
         written: &Written<'_>,
         now: Now,
     ) -> bool {
-        let least = neighbours.iter().min_by_key(|neighbour| neighbour.used);
-        let Some(Neighbour { at, entry, used, .. }) = least else { return false };
-        if *used > part_used(written, now) {
+        let used = part_used(written, now);
+        let Some(least) = neighbours.iter().min_by_key(|neighbour| neighbour.used) else {
+            return false;
+        };
+        if used.min(least.used) > HALF {
+            let mut fuller: SmallVec<[&Neighbour; 2 * SLOTS]> =
+                neighbours.iter().filter(|neighbour| neighbour.used > used).collect();
+            fuller.sort_unstable_by_key(|neighbour| Reverse(neighbour.used));
+            return fuller.iter().take(TRIED).any(|neighbour| self.move_out(held, neighbour, now));
+        }
+        if least.used > used {
             return false;
         }
-        if let Some(limit) = self.shapes.known().limit(entry.shape) {
-            let resident = Written { shape: limit, state: self.state(entry) };
-            self.demote(Tag(entry.tag), &resident, now);
+        if let Some(limit) = self.shapes.known().limit(least.entry.shape) {
+            let resident = Written { shape: limit, state: self.state(&least.entry) };
+            self.demote(Tag(least.entry.tag), &resident, now);
         }
-        self.remove(held, *at, *entry);
+        self.remove(held, least.at, least.entry);
         true
     }
 
     /// Remembers a state in the sketch only.
     pub(super) fn demote(&self, tag: Tag, written: &Written<'_>, now: Now) {
-        let now = now.of(written.shape);
-        let in_use = written.in_use(now);
+        let in_use = written.in_use(now.of(written.shape));
         // Relaxed: whoever comes for this state locks the bucket that the demoter has locked.
         self.demotions.fetch_add(1, Relaxed);
-        self.sketch.add(tag, written.shape, in_use, now);
+        self.sketch.add(tag, Class::of(written.shape), in_use, now);
+    }
+
+    /// Remembers a state for which there is no slot. Other states may be marked for it.
+    pub(super) fn demote_or_mark(
+        &self,
+        held: &mut Held<'_>,
+        tag: Tag,
+        written: &Written<'_>,
+        now: Now,
+    ) {
+        match held.home(tag).filter(|_| part_used(written, now) > HALF) {
+            Some(home) => {
+                let in_use = written.in_use(now.of(written.shape));
+                self.mark(home, Mark::of(tag, written.shape, in_use), now);
+            }
+            None => self.demote(tag, written, now),
+        }
+    }
+
+    /// Marks a neighbour and frees its slot, if its home can be locked without waiting; answers whether it did.
+    fn move_out(&self, held: &mut Held<'_>, neighbour: &Neighbour, now: Now) -> bool {
+        let Neighbour { at, entry, .. } = neighbour;
+        let Some((_, mark)) = self.mark_of(entry, now) else { return false };
+        // The slot is freed first: it may become a page.
+        if held.home(mark.tag).is_some() {
+            self.remove(held, *at, *entry);
+            held.home(mark.tag).into_iter().for_each(|home| self.mark(home, mark, now));
+            return true;
+        }
+        let Some(mut home) = self.table.try_lock_home(mark.tag) else { return false };
+        self.remove(held, *at, *entry);
+        self.mark(&mut home, mark, now);
+        true
+    }
+
+    /// What part of its limit a state has used, and the mark that it would leave.
+    fn mark_of(&self, entry: &Entry, now: Now) -> Option<(u64, Mark)> {
+        let known = self.shapes.known();
+        let written = Written { shape: known.limit(entry.shape)?, state: self.state(entry) };
+        let in_use = written.in_use(now.of(written.shape));
+        Some((part_used(&written, now), Mark::of(Tag(entry.tag), written.shape, in_use)))
+    }
+
+    /// Marks a state in its home. Where that takes another page, a spent state may have to give up its slot, and is marked
+    /// then. Every turn but the last makes a page, and a bucket has few.
+    fn mark(&self, home: &mut Locked<'_>, mark: Mark, now: Now) {
+        let mut next = Some(mark);
+        while let Some(mark) = next.take() {
+            self.demotions.fetch_add(1, Relaxed);
+            let Some(wanted) = marks::set(home, &mark) else { return };
+            if let Some((slot, displaced)) = self.slot_for_page(home, now) {
+                marks::add_page(home, slot, &wanted);
+                next = displaced;
+            } else if !wanted.is_set && !marks::set_in_latest(home, &mark) {
+                self.sketch.add(mark.tag, mark.class, mark.in_use, now);
+            }
+        }
+    }
+
+    /// A slot for a page of marks, and what becomes of the state that had it: the most used one that is at home here.
+    fn slot_for_page(&self, home: &mut Locked<'_>, now: Now) -> Option<(Slot, Option<Mark>)> {
+        if !marks::may_add_page(home.bucket()) {
+            return None;
+        }
+        if let Some(slot) = home.free() {
+            return Some((slot, None));
+        }
+        let at_home = |entry: &Entry| ptr::eq(self.table.home(Tag(entry.tag)), home.bucket());
+        let states = home.entries().filter(|(_, entry)| at_home(entry));
+        let states = states.filter_map(|(slot, entry)| {
+            let (used, mark) = self.mark_of(&entry, now)?;
+            (used > HALF).then_some((used, slot, entry, mark))
+        });
+        let (_, slot, entry, mark) = states.max_by_key(|(used, ..)| *used)?;
+        self.forget(home, slot, entry);
+        Some((slot, Some(mark)))
     }
 
     /// Frees a slot, and the blocks of its state.
     pub(super) fn remove(&self, held: &mut Held<'_>, at: At, entry: Entry) {
+        held.in_bucket(at).into_iter().for_each(|(bucket, slot)| self.forget(bucket, slot, entry));
+    }
+
+    fn forget(&self, bucket: &mut Locked<'_>, slot: Slot, entry: Entry) {
         if entry.elsewhere {
             self.blocks.free(entry.word);
         }
         self.shapes.release(entry.shape);
         self.table.removed();
-        held.clear(at);
+        bucket.clear(slot);
     }
 
     /// The instant at which a state must have expired in order to go: as long as the table can grow, a while ago. Who
@@ -284,8 +391,8 @@ impl Memory {
     fn has_expired(&self, entry: &Entry, known: &Known, now: Now) -> bool {
         let Some(limit) = known.limit(entry.shape) else { return false };
         if entry.word == 0 {
-            // It stands for what the sketch knows too much of.
-            let known = self.known_to_sketch(Tag(entry.tag), limit);
+            // It stands for what the sketch or marks know too much of.
+            let known = self.remembered(Tag(entry.tag), limit);
             return known.is_none_or(|in_use| in_use.until <= now.of(limit));
         }
         let mut written = Written { shape: limit, state: self.state(entry) };
@@ -300,14 +407,8 @@ impl Memory {
         let expired = |entry: &Entry| self.has_expired(entry, &known, gone_by);
         let gone: SmallVec<[_; SLOTS]> =
             bucket.entries().filter(|(_, entry)| expired(entry)).collect();
-        for (slot, entry) in gone {
-            if entry.elsewhere {
-                self.blocks.free(entry.word);
-            }
-            self.shapes.release(entry.shape);
-            self.table.removed();
-            bucket.clear(slot);
-        }
+        gone.into_iter().for_each(|(slot, entry)| self.forget(&mut bucket, slot, entry));
+        marks::forget(&mut bucket, now);
     }
 }
 

@@ -13,9 +13,8 @@
 //! So nobody gains by a flood, and a newcomer loses little. It is not nothing: a newcomer cannot be told from
 //! somebody who was demoted, so what it inherits stays in its use, and when the newcomer is demoted its cells rise by
 //! what it took itself. A flood of `n` keys over `c` cells raises them to less than `n / c`: 87 million over 12 million, to 4.3.
-//! That is for costs of 1. A flood of larger costs raises cells by as much at once: after `n` demoted keys that each used all
-//! of their limit, a newcomer of the same class is refused with the odds (1 − e^(−2n/c))², half at `n` = 0.6 `c`. It is the
-//! price of never letting a demoted key off: each of them is at its limit.
+//! That is for costs of 1. A cell that said "all of it" would refuse every newcomer that meets it, so a state that used more
+//! than half of its limit is marked elsewhere (`marks.rs`).
 //!
 //! Sixty cells share a line and the time until which they count: the latest that any of them needs. A line whose time has
 //! come is cleared. So limits share lines only with those of their *class* ([`Class`]):
@@ -37,7 +36,7 @@ use super::table::Tag;
 use crate::sync::{AtomicU64, Mutex, lock};
 use std::sync::atomic::AtomicU64 as Counter;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use tidegate_core::{Algorithm, InUse, Limit, Period, Span, Timestamp};
+use tidegate_core::{Algorithm, InUse, Limit, Now, Period, Span, Timestamp};
 
 /// Cells of a line.
 const CELLS: u64 = 60;
@@ -46,9 +45,8 @@ const WORDS: usize = 8;
 const LINE_BYTES: usize = 64;
 /// Locks for lines.
 const LOCKS: usize = 64;
-/// How many strangers are asked what they would begin with.
-const STRANGERS: u64 = 1_024;
-const NANOS: u64 = 1_000_000_000;
+pub(super) const NANOS: u64 = 1_000_000_000;
+const LAST_SECOND: u64 = 0xffff_ffff;
 
 /// The lower half of the first word is the second until which the line counts; then come cells of a byte.
 #[repr(C, align(64))]
@@ -71,7 +69,7 @@ pub(super) struct Sketch {
 
 /// Limits that may share lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
+pub(super) enum Class {
     /// Windows of up to 10 s.
     Seconds,
     /// Windows of up to 10 min.
@@ -112,18 +110,13 @@ impl Sketch {
     /// A line that has ended may be cleared at any moment, by a thread that knows a later time than the caller does. So
     /// callers compare `until` with a clock that they read *afterwards*: what was cleared has then ended for them, too.
     pub(super) fn get(&self, tag: Tag, limit: &Limit) -> Option<InUse> {
-        let most = |one: InUse, other: InUse| InUse {
-            units: one.units.max(other.units),
-            until: one.until.max(other.until),
-        };
-        let in_use = Class::looked_into(limit)
+        Class::looked_into(limit)
             .filter_map(|class| {
                 let lines = self.lines_of(class)?.load(Relaxed);
                 let in_use = (lines != 0).then(|| self.smaller(tag, lines))?;
                 (in_use.units > 0).then_some(in_use)
             })
-            .reduce(most)?;
-        Some(in_use)
+            .reduce(most)
     }
 
     /// The smaller of the two cells of a tag.
@@ -133,11 +126,12 @@ impl Sketch {
     }
 
     /// Remembers what is used of a state.
-    pub(super) fn add(&self, tag: Tag, limit: &Limit, in_use: InUse, now: Timestamp) {
+    pub(super) fn add(&self, tag: Tag, class: Class, in_use: InUse, now: Now) {
+        let now = class.of_clock(now);
         if in_use.units == 0 || in_use.until <= now {
             return;
         }
-        let Some(class) = self.lines_of(Class::of(limit)) else { return };
+        let Some(class) = self.lines_of(class) else { return };
         let lines = match class.load(Relaxed) {
             0 => self.claim(class),
             lines => lines,
@@ -147,19 +141,13 @@ impl Sketch {
         }
     }
 
-    /// What a stranger would begin with, on average over all classes that were needed, in thousandths of a cost of 1.
-    pub(super) fn expected(&self, now: Timestamp) -> u64 {
+    /// What a stranger would begin with, on average over all classes that were needed; in thousandths of a cost of 1.
+    pub(super) fn expected(&self, tag: Tag, now: Timestamp) -> u64 {
         let classes = self.classes.iter().map(|lines| lines.load(Relaxed));
-        let claimed: Vec<u64> = classes.filter(|lines| *lines != 0).collect();
-        let asked = claimed.iter().flat_map(|lines| {
-            // Any tags will do: nobody chose them.
-            (1..=STRANGERS).map(|n| {
-                let tag = Tag(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                let in_use = self.smaller(tag, *lines);
-                if in_use.until <= now { 0 } else { in_use.units }
-            })
-        });
-        let (sum, count) = asked.fold((0u64, 0u64), |(sum, count), units| {
+        let claimed = classes.filter(|lines| *lines != 0);
+        let (sum, count) = claimed.fold((0u64, 0u64), |(sum, count), lines| {
+            let in_use = self.smaller(tag, lines);
+            let units = if in_use.until <= now { 0 } else { in_use.units };
             (sum.saturating_add(units.min(1 << 32)), count.saturating_add(1))
         });
         sum.saturating_mul(1_000).checked_div(count).unwrap_or(0)
@@ -210,8 +198,7 @@ impl Sketch {
         if until(words) < in_use.until
             && let [head, ..] = words
         {
-            let second = in_use.until.as_nanos().div_ceil(NANOS).min(u64::from(u32::MAX));
-            head.store((head.load(Relaxed) >> 32 << 32) | second, Relaxed);
+            head.store((head.load(Relaxed) >> 32 << 32) | second(in_use.until), Relaxed);
         }
         let (word, shift) = place(cell);
         if let Some(word) = words.get(word) {
@@ -238,8 +225,22 @@ impl Class {
         Self::SlowBuckets,
     ];
 
+    /// What its clock says: that by which its uses end.
+    pub(super) const fn of_clock(self, now: Now) -> Timestamp {
+        match self {
+            Self::Calendar => now.calendar,
+            Self::Seconds
+            | Self::Minutes
+            | Self::Hours
+            | Self::Days
+            | Self::QuickBuckets
+            | Self::Buckets
+            | Self::SlowBuckets => now.steady,
+        }
+    }
+
     /// Where what is used under a limit is remembered.
-    fn of(limit: &Limit) -> Self {
+    pub(super) fn of(limit: &Limit) -> Self {
         match fill_nanos(limit) {
             Some(nanos) => Self::of_bucket(nanos),
             None => Self::of_window(limit.period()),
@@ -278,7 +279,7 @@ impl Class {
 }
 
 /// How long a full bucket takes to drain; `None` for windows.
-fn fill_nanos(limit: &Limit) -> Option<u128> {
+pub(super) fn fill_nanos(limit: &Limit) -> Option<u128> {
     match (limit.algorithm(), limit.period()) {
         (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }, Period::Every(period)) => {
             u128::from(period.as_nanos())
@@ -297,13 +298,28 @@ fn fill_nanos(limit: &Limit) -> Option<u128> {
     }
 }
 
-/// When a line ends; the last second there is stands for ever.
+/// When a line ends.
 fn until(words: &[AtomicU64; WORDS]) -> Timestamp {
     let [head, ..] = words;
-    match head.load(Relaxed) & u64::from(u32::MAX) {
-        second if second == u64::from(u32::MAX) => Timestamp::END,
-        second => Timestamp::from_nanos(second.saturating_mul(NANOS)),
+    instant(head.load(Relaxed) & LAST_SECOND)
+}
+
+/// The first second that is not before an instant, in 32 bits; the last there is stands for ever.
+pub(super) const fn second(until: Timestamp) -> u64 {
+    let second = until.as_nanos().div_ceil(NANOS);
+    if second < LAST_SECOND { second } else { LAST_SECOND }
+}
+
+pub(super) const fn instant(second: u64) -> Timestamp {
+    match second {
+        LAST_SECOND.. => Timestamp::END,
+        _ => Timestamp::from_nanos(second.saturating_mul(NANOS)),
     }
+}
+
+/// As much as either says, for as long as either says.
+pub(super) fn most(one: InUse, other: InUse) -> InUse {
+    InUse { units: one.units.max(other.units), until: one.until.max(other.until) }
 }
 
 /// The word and the bit at which a cell of a line begins.
@@ -327,7 +343,7 @@ fn cells(tag: Tag, lines: u64) -> [Cell; 2] {
 // === a use in a byte: exact up to 32, then a sixteenth too much at most; the last code is everything ===
 
 /// The smallest code that stands for at least so many units.
-fn code(units: u64) -> u64 {
+pub(super) fn code(units: u64) -> u64 {
     if units < 32 {
         return units;
     }
@@ -339,7 +355,7 @@ fn code(units: u64) -> u64 {
     code.saturating_add(u64::from(!exact)).min(0xff)
 }
 
-fn units(code: u64) -> u64 {
+pub(super) fn units(code: u64) -> u64 {
     match code {
         0..32 => code,
         0xff => u64::MAX,
@@ -390,7 +406,7 @@ mod tests {
         let (now, until) = (Timestamp::from_nanos(5 * NANOS), Timestamp::from_nanos(90 * NANOS));
         assert_eq!(sketch.get(Tag(1), &limit), None);
         for n in 1..=10_000u64 {
-            sketch.add(Tag(n), &limit, InUse { units: n % 20, until }, now);
+            sketch.add(Tag(n), Class::of(&limit), InUse { units: n % 20, until }, Now::at(now));
         }
         for n in (1..=10_000u64).filter(|n| n % 20 != 0) {
             let found = sketch.get(Tag(n), &limit).unwrap();
@@ -404,13 +420,13 @@ mod tests {
         let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
         let (now, until) = (Timestamp::EPOCH, Timestamp::from_nanos(NANOS));
         for n in 1..=1_000_000u64 {
-            sketch.add(Tag(n), &limit, InUse { units: 1, until }, now);
+            sketch.add(Tag(n), Class::of(&limit), InUse { units: 1, until }, Now::at(now));
         }
         assert!(
             (2_000_000..2_001_000u64)
                 .all(|n| { sketch.get(Tag(n), &limit).is_none_or(|in_use| in_use.units == 1) })
         );
-        assert!(sketch.expected(now) <= 1_000);
+        assert!((1..1_000).all(|n| sketch.expected(Tag(n), now) <= 1_000));
     }
 
     #[test]
@@ -419,7 +435,12 @@ mod tests {
         let second = Limit::new(20, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
         let until = Timestamp::from_nanos(NANOS);
         for n in 1..=100_000u64 {
-            sketch.add(Tag(n), &daily(), InUse { units: 20, until }, Timestamp::EPOCH);
+            sketch.add(
+                Tag(n),
+                Class::of(&daily()),
+                InUse { units: 20, until },
+                Now::at(Timestamp::EPOCH),
+            );
         }
         assert!((1..1_000u64).all(|n| sketch.get(Tag(n), &second).is_none()));
     }
@@ -444,7 +465,8 @@ mod tests {
                 let sketch = Sketch::new(&Budget::new(budget));
                 for (limit, until) in limits.iter().zip(1u64..) {
                     let in_use = InUse { units: 1, until: Timestamp::from_nanos(until * NANOS) };
-                    (1..1_000).for_each(|n| sketch.add(Tag(n), limit, in_use, Timestamp::EPOCH));
+                    let (class, now) = (Class::of(limit), Now::at(Timestamp::EPOCH));
+                    (1..1_000).for_each(|n| sketch.add(Tag(n), class, in_use, now));
                 }
                 for (limit, until) in limits.iter().zip(1u64..) {
                     let found = sketch.get(Tag(7), limit).unwrap();

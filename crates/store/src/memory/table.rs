@@ -14,13 +14,14 @@
 //! wants one more out of order may only try. A split holds both of its buckets while it publishes the new count,
 //! so whoever has locked a candidate asks again whether it still is one.
 
-use super::bucket::{Bucket, Entry, Locked, Read, SLOTS, Slot};
+use super::bucket::{Bucket, Entry, Locked, MARKS, Read, SLOTS, Slot};
 use super::budget::Budget;
+use super::marks;
 use super::region::Region;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, lock, try_lock};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use tidegate_core::StateId;
+use tidegate_core::{Now, StateId};
 
 /// Most plans have a few takes, with two buckets each.
 pub(super) type Four<T> = SmallVec<[T; 4]>;
@@ -32,7 +33,7 @@ const FIRST_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 4 } else { 64 };
 /// So many slots of a bucket are taken, on average, before another bucket is added.
 const FULL_ENOUGH: u64 = 4;
 
-/// The 64 bits of a state's name by which the table knows it; never 0.
+/// The 64 bits of a state's name by which the table knows it; never 0, and below those that stand for [`MARKS`].
 ///
 /// They are bits of a hash under the deployment's secret, which nobody can aim at. By accident, a million states
 /// share one with odds of 1 in 37 million: n²/2 pairs, 2⁶⁴ tags.
@@ -79,8 +80,11 @@ pub(super) struct At {
 
 impl Tag {
     pub(super) fn of(id: StateId) -> Self {
-        let low = u64::try_from(id.0 & u128::from(u64::MAX)).unwrap_or(0);
-        Self(if low == 0 { u64::MAX } else { low })
+        match u64::try_from(id.0 & u128::from(u64::MAX)).unwrap_or(0) {
+            0 => Self(MARKS.saturating_sub(1)),
+            marks @ MARKS.. => Self(marks ^ (1 << 63)),
+            tag => Self(tag),
+        }
     }
 
     /// Two hashes. Tags are hashes already, but for tests, which like small numbers.
@@ -144,6 +148,18 @@ impl Table {
     )]
     fn bucket(&self, place: usize) -> &Bucket {
         &self.buckets[place]
+    }
+
+    /// The first candidate of a state, where it is marked when it is demoted.
+    pub(super) fn home(&self, tag: Tag) -> &Bucket {
+        let [first, _] = tag.hashes();
+        self.bucket(place(first, self.count()))
+    }
+
+    /// Locks the home of a state, if that takes no waiting and if it still is its home then.
+    pub(super) fn try_lock_home(&self, tag: Tag) -> Option<Locked<'_>> {
+        let home = self.home(tag).try_lock()?;
+        std::ptr::eq(home.bucket(), self.home(tag)).then_some(home)
     }
 
     /// Asks the processor to fetch where a state probably is.
@@ -278,6 +294,12 @@ impl Table {
             .entries()
             .filter(|(_, entry)| !Tag(entry.tag).candidates(grown).contains(&parent))
             .collect();
+        // Marks do not say whose they are: they hold in both buckets.
+        for (slot, _, _) in from.bucket().marks() {
+            if let Some(free) = to.free() {
+                to.put(free, from.get(slot));
+            }
+        }
         for (slot, entry) in moved {
             if let Some(free) = to.free() {
                 to.put(free, entry);
@@ -334,6 +356,19 @@ impl<'t> Held<'t> {
             let slot = self.locked(bucket)?.free()?;
             Some(At { bucket, slot })
         })
+    }
+
+    /// The first candidate of a state, where it is marked when it is demoted.
+    pub(super) fn home(&mut self, tag: Tag) -> Option<&mut Locked<'t>> {
+        let [first, _] = self.candidates(tag);
+        self.locked_mut(first)
+    }
+
+    /// Frees the slots of marks that have ended, where this state could stand; answers whether there were any.
+    pub(super) fn forget_marks(&mut self, tag: Tag, now: Now) -> bool {
+        let places = self.candidates(tag);
+        let forget = |place| self.locked_mut(place).map(|bucket| marks::forget(bucket, now));
+        places.map(forget).contains(&Some(true))
     }
 
     /// Everything that stands where this state could stand.
@@ -397,6 +432,11 @@ impl<'t> Held<'t> {
 
     pub(super) fn get(&self, at: At) -> Option<Entry> {
         self.locked(at.bucket).map(|locked| locked.get(at.slot))
+    }
+
+    /// The bucket of a place, and its slot there.
+    pub(super) fn in_bucket(&mut self, at: At) -> Option<(&mut Locked<'t>, Slot)> {
+        self.locked_mut(at.bucket).map(|bucket| (bucket, at.slot))
     }
 
     pub(super) fn put(&mut self, at: At, entry: Entry) {
