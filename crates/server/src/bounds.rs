@@ -42,6 +42,22 @@ pub(crate) const POLICY_BODY: usize = 4 * 1024 * 1024;
 pub(crate) const CHUNK_LINE: usize = 256;
 /// Trailers of a chunked body; they are read over.
 pub(crate) const TRAILERS: usize = 4 * 1024;
+/// Bytes of a connection that do not count against the budget of all: a small request and its answer, which everybody may have.
+pub(crate) const UNCOUNTED: usize = 8 * 1024;
+/// The least budget: a fifth of it is the most that one connection gets, and that must be enough for a list and its answers.
+pub(crate) const LEAST_BUDGET: usize = 8 * 1024 * 1024;
+/// The budget of operators, who have one of their own: whoever shows a token can always send a policy.
+pub(crate) const OPERATORS_BUDGET: usize = 32 * 1024 * 1024;
+/// What an entry of a list takes while it is decided, and its answer until that is taken. Verdicts of many limits are longer; they
+/// are counted when they are there.
+pub(crate) const ENTRY: usize = 1024;
+/// What a stream of HTTP/2 takes besides its header fields and its body: the state of the library, a task, a question to the
+/// health service.
+pub(crate) const STREAM: usize = 4 * 1024;
+/// Bytes of a connection of HTTP/2 that may be on their way, as the protocol has it. They are read at once and counted then.
+pub(crate) const WINDOW: u32 = 65_535;
+/// How long a connection that holds more than its share may make no progress.
+pub(crate) const STALLED_MILLIS: u64 = 1_000;
 /// Answers that wait to be written before the next request is looked at.
 pub(crate) const UNWRITTEN: usize = 64 * 1024;
 /// What is read over after the last answer, so that closing does not destroy it on its way.
@@ -63,15 +79,11 @@ pub(crate) const GRPC_PENDING_RESETS: usize = 8_192;
 /// A message of a gRPC call, as gRPC libraries have it: Envoy passes on what its clients send, and a client that could make a
 /// call too long would pass a proxy that fails open. What is longer is refused unread.
 pub(crate) const GRPC_MESSAGE: usize = 4 * 1024 * 1024;
-/// Messages up to this length are always read; all longer ones of a connection share [`GRPC_UNREAD`].
-pub(crate) const GRPC_SMALL_MESSAGE: usize = 64 * 1024;
-/// Longer messages that a connection holds at the same time; a call that finds no room is refused.
-pub(crate) const GRPC_UNREAD: usize = 16 * 1024 * 1024;
 /// All header fields of a gRPC call together. Envoy puts headers of its client into them, for tracing or by
 /// `initial_metadata`, and accepts 60 KiB of those.
 pub(crate) const GRPC_HEADER_BLOCK: usize = 256 * 1024;
-/// A message to the health or reflection service.
-pub(crate) const GRPC_QUESTION: usize = 64 * 1024;
+/// A message to the health or reflection service: the name of something.
+pub(crate) const GRPC_QUESTION: usize = 4 * 1024;
 /// Descriptors of a gRPC call: ten times as many as anybody configures. A call with more is refused.
 pub(crate) const DESCRIPTORS: usize = 512;
 /// Entries of a descriptor: twice as many as the deepest rule file has levels. A call with more is refused.

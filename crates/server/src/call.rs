@@ -1,6 +1,7 @@
 //! A request and its answer, as the fronts see them: whatever version of HTTP brought the one takes the
 //! other away.
 
+use crate::net::Hold;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 use std::borrow::Cow;
@@ -17,6 +18,8 @@ pub(crate) struct Call<'c> {
     pub(crate) headers: Headers<'c>,
     /// Empty while only the head has been read.
     pub(crate) body: &'c [u8],
+    /// Room for a long answer; it must be there before anything is decided.
+    pub(crate) room: &'c Hold,
 }
 
 /// Header fields, as the parser of their version left them.
@@ -149,7 +152,8 @@ mod tests {
     fn call<'c>(lines: &'c [httparse::Header<'c>]) -> Call<'c> {
         let peer = IpAddr::from([127, 0, 0, 1]);
         let headers = Headers::Lines(lines);
-        Call { peer, method: "POST", path: "/", query: Some("a=1&b=2"), headers, body: b"" }
+        let room = Box::leak(Box::default());
+        Call { peer, method: "POST", path: "/", query: Some("a=1&b=2"), headers, body: b"", room }
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(crate) enum Refused {
     Unread,
     /// No room for another connection.
     Full,
+    /// No room for so many bytes.
+    NoRoom,
     /// Not finished when the server had to stop.
     CutOff,
     /// HTTP where Redis clients ask.
@@ -74,6 +76,8 @@ pub(crate) struct Moment {
     /// The version of the rule files, if they decide over gRPC.
     pub(crate) rules_version: Option<u64>,
     pub(crate) memory: Option<Gauges>,
+    /// Bytes that are held for clients, and that may be.
+    pub(crate) held: (usize, usize),
     /// How the servers of the store are, if it has some.
     pub(crate) store: Option<StoreReport>,
     /// How many nodes share it.
@@ -134,7 +138,7 @@ fn add(counter: Option<&AtomicU64>) {
 }
 
 impl Refused {
-    const ALL: [(Self, &'static str); 13] = [
+    const ALL: [(Self, &'static str); 14] = [
         (Self::NoHttp, "no_http"),
         (Self::Handshake, "handshake"),
         (Self::Malformed, "malformed"),
@@ -143,6 +147,7 @@ impl Refused {
         (Self::CutShort, "cut_short"),
         (Self::Unread, "unread"),
         (Self::Full, "full"),
+        (Self::NoRoom, "no_room"),
         (Self::CutOff, "cut_off"),
         (Self::OtherProtocol, "other_protocol"),
         (Self::Unauthorized, "unauthorized"),

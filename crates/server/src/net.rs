@@ -9,6 +9,7 @@
 //! belongs to it is shared or locked. Work is handed out in turn, because hashing few connections to few
 //! workers leaves one of them idle.
 
+mod budget;
 mod door;
 mod files;
 mod guard;
@@ -21,9 +22,10 @@ mod stream;
 mod turns;
 mod worker;
 
+pub(crate) use budget::{Account, Budget, Hold};
 pub(crate) use door::{Caps, Door, Trusts};
 pub(crate) use files::{Division, Files, kept, raise_limit};
-pub(crate) use http1::Most;
+pub(crate) use http1::{HeadError, Most};
 pub(crate) use http2::{Held, Untaken, Work, read_over};
 pub(crate) use line::{Line, Woken};
 pub(crate) use stream::Stream;
@@ -87,6 +89,7 @@ pub(crate) struct Place {
     pub(crate) metrics: Arc<Metrics>,
     /// The queue for long work, which all listeners of a worker share.
     pub(crate) turns: Rc<Turns>,
+    budget: Arc<Budget>,
     tls: Option<TlsAcceptor>,
     date: Cell<[u8; DATE]>,
 }
@@ -118,15 +121,19 @@ pub(crate) async fn serve<S: Store + 'static>(
 ) {
     // A connection that breaks is its client's business, and there is nobody to tell.
     let _: io::Result<()> = async {
+        let account = place.account(slot);
         let Some(stream) = opened(stream, &place, &drain).await else { return Ok(()) };
         let web = match &*front {
             Front::Web(web) => web,
             Front::Resp(handler) => {
-                return resp::serve(stream, peer, handler, &place, &drain).await;
+                return resp::serve(stream, (peer, account), handler, &place, &drain).await;
             }
-            Front::Grpc(_) => return http2::serve_grpc(stream, &front, &place, &drain).await,
+            Front::Grpc(_) => {
+                return http2::serve_grpc(stream, &account, &front, &place, &drain).await;
+            }
         };
-        let mut connection = Connection::new(stream, (peer, slot), web, &place, &drain);
+        let whose = (peer, slot, Rc::clone(&account));
+        let mut connection = Connection::new(stream, whose, web, &place, &drain);
         match connection.first().await? {
             First::One => connection.serve().await,
             First::Nothing => Ok(()),
@@ -136,7 +143,7 @@ pub(crate) async fn serve<S: Store + 'static>(
             }
             First::Two => {
                 let (stream, read) = connection.into_parts();
-                http2::serve(stream, read, peer, &front, &place, &drain).await
+                http2::serve((stream, read), (peer, &account), &front, &place, &drain).await
             }
         }
     }
@@ -186,15 +193,24 @@ impl Streams {
 // === impl Place ===
 
 impl Place {
-    pub(crate) fn new(timeouts: Timeouts, versions: Versions, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        timeouts: Timeouts,
+        versions: Versions,
+        (metrics, budget): (Arc<Metrics>, Arc<Budget>),
+    ) -> Self {
         let date = Cell::new([b' '; DATE]);
         let (streams, turns) = (Streams::OF_STRANGERS, Rc::new(Turns::new(true)));
-        Self { timeouts, versions, streams, metrics, turns, tls: None, date }
+        Self { timeouts, versions, streams, metrics, budget, turns, tls: None, date }
     }
 
     /// The same, with the queue for long work that its worker has.
     pub(crate) fn taking(self, turns: &Rc<Turns>) -> Self {
         Self { turns: Rc::clone(turns), ..self }
+    }
+
+    /// What somebody who was let in holds: nothing yet.
+    fn account(&self, slot: &Slot) -> Rc<Account> {
+        Account::new(Arc::clone(&self.budget), slot.bytes_of_source())
     }
 
     /// Connections are those of a proxy that asks for many.

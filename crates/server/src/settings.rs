@@ -41,6 +41,7 @@ pub(crate) struct Settings {
     pub(crate) secret_file: PathBuf,
     pub(crate) workers: usize,
     pub(crate) memory_budget: usize,
+    pub(crate) connection_budget: usize,
     /// `None` is as many as the system allows.
     pub(crate) max_open_files: Option<u64>,
     pub(crate) settle_within: Duration,
@@ -193,6 +194,9 @@ impl Settings {
             secret_file,
             workers: reader.check("workers", value::workers).unwrap_or(1),
             memory_budget: reader.check("memory.budget", value::bytes).unwrap_or(0),
+            connection_budget: reader
+                .check("memory.connection_budget", value::connection_budget)
+                .unwrap_or(0),
             max_open_files: reader.check("max_open_files", value::open_files).flatten(),
             settle_within: reader.time("settle_within"),
             drain_timeout: reader.time("drain_timeout"),

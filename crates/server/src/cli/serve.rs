@@ -4,15 +4,15 @@ use crate::front::{Front, Web, admin, grpc, http, resp};
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{
-    Caps, Division, Door, Drain, Files, Fronts, Place, Trusts, Turns, Versions, Workers, kept,
-    raise_limit,
+    Budget, Caps, Division, Door, Drain, Files, Fronts, Place, Trusts, Turns, Versions, Workers,
+    kept, raise_limit,
 };
 use crate::rule_files::{RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
 use crate::settings::{self, Flags, Listen, RedisOptions, Settings, StoreUrl, reference};
 use crate::supervise::supervised;
 use crate::tls::Certificate;
-use crate::{files, log, rule_files, watch};
+use crate::{bounds, files, log, rule_files, watch};
 use clap::Args;
 use std::cell::RefCell;
 use std::error::Error;
@@ -60,6 +60,8 @@ struct Shared<S> {
     rule_files: Option<Arc<RuleFiles<S>>>,
     grpc_health: HealthReporter,
     certificate: Option<Arc<Certificate>>,
+    /// What is held for clients.
+    budget: Arc<Budget>,
     drain: Drain,
 }
 
@@ -264,7 +266,7 @@ impl Before {
             }
         };
         tokio::task::spawn_local(log::tell_left_out(bounded, Arc::clone(&metrics)));
-        let drain = Drain::default();
+        let (budget, drain) = (Budget::new(settings.connection_budget), Drain::default());
         let shared = Shared {
             settings,
             clock,
@@ -276,6 +278,7 @@ impl Before {
             rule_files,
             grpc_health: HealthReporter::new(),
             certificate,
+            budget,
             drain,
         };
         shared.serve(out).await
@@ -471,11 +474,12 @@ impl<S: Store + 'static> Shared<S> {
         let (manners, grpc_health) = (settings.grpc_manners, self.grpc_health.clone());
         let tls_of_resp = self.tls(&settings.resp, &[])?;
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+        let budget = Arc::clone(&self.budget);
         let make = move || -> Fronts<S> {
             let turns = Rc::new(Turns::new(S::AT_ONCE));
             let place = |timeouts, tls: &Option<TlsAcceptor>| {
-                let metrics = Arc::clone(&metrics);
-                let place = Place::new(timeouts, Versions::OneAndTwo, metrics);
+                let shared = (Arc::clone(&metrics), Arc::clone(&budget));
+                let place = Place::new(timeouts, Versions::OneAndTwo, shared);
                 place.under(tls.clone()).taking(&turns)
             };
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
@@ -518,7 +522,7 @@ impl<S: Store + 'static> Shared<S> {
         let handler = admin::Handler::new(
             self.limiter.clone(),
             Arc::clone(&self.rulebook),
-            (Arc::clone(&self.metrics), Arc::clone(&self.health)),
+            (Arc::clone(&self.metrics), Arc::clone(&self.health), Arc::clone(&self.budget)),
             tokens,
             (address, &self.settings.admin_hosts),
         )?
@@ -526,8 +530,10 @@ impl<S: Store + 'static> Shared<S> {
         let (handler, timeouts) = (Arc::new(handler), self.settings.admin.timeouts);
         let tls = self.tls(&self.settings.admin, &[b"http/1.1"])?;
         let metrics = Arc::clone(&self.metrics);
+        let budget = Budget::new(bounds::OPERATORS_BUDGET);
         let make = move || -> Fronts<S> {
-            let place = Place::new(timeouts, Versions::One, Arc::clone(&metrics));
+            let shared = (Arc::clone(&metrics), Arc::clone(&budget));
+            let place = Place::new(timeouts, Versions::One, shared);
             vec![(Front::Web(Web::Admin(Arc::clone(&handler))), place.under(tls.clone()))]
         };
         Ok(Workers::start("operators", 1, &self.clock, &self.drain, make)?)
@@ -598,6 +604,22 @@ impl<S: Store + 'static> Shared<S> {
         }
     }
 
+    /// What memory is bounded by.
+    fn memory(&self) -> String {
+        let Settings { http, grpc, resp, admin, .. } = &self.settings;
+        let on = [http, grpc, resp, admin].into_iter().filter(|listen| listen.address.is_some());
+        let connections = on.fold(0_usize, |sum, listen| sum.saturating_add(listen.caps.all));
+        let mebibytes = |bytes: usize| bytes.checked_div(1 << 20).unwrap_or(0);
+        let states = match self.settings.store {
+            StoreUrl::Memory => {
+                format!("{} MiB for states, ", mebibytes(self.settings.memory_budget))
+            }
+            StoreUrl::Redis(_) => String::new(),
+        };
+        let held = mebibytes(self.budget.bytes());
+        format!("{states}{held} MiB for what up to {connections} connections send and take")
+    }
+
     /// Says where everything is, and what to try.
     fn greet(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
         let Addresses { http, grpc, resp, admin } = addresses;
@@ -614,6 +636,7 @@ impl<S: Store + 'static> Shared<S> {
         writeln!(out, "tidegate {}", env!("CARGO_PKG_VERSION"))?;
         writeln!(out, "  policy  {policy}")?;
         writeln!(out, "  data    {}", absolute(&settings.data_dir))?;
+        writeln!(out, "  memory  {}", self.memory())?;
         if let Some(admin) = admin {
             let scheme = if settings.admin.tls { "https" } else { "http" };
             writeln!(out, "  admin   {scheme}://{admin}/  (token in {})", {

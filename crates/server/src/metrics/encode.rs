@@ -157,8 +157,15 @@ fn gauges(moment: &Moment) -> Vec<Family> {
             values: vec![(Cow::Borrowed(""), u64::from(moment.nodes))],
         });
     }
+    let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let (held, budget) = moment.held;
+    gauges.push(Family {
+        name: "tidegate_connection_bytes",
+        help: "Memory for requests that are arriving and answers that wait to be taken: in use, and at most",
+        label: "kind",
+        values: vec![("used".into(), bytes(held)), ("budget".into(), bytes(budget))],
+    });
     if let Some(memory) = moment.memory {
-        let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         gauges.push(Family {
             name: "tidegate_memory_bytes",
             help: "Memory of the store: in use, and at most",

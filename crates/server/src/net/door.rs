@@ -6,6 +6,7 @@
 //!
 //! On the admin listener a connection without a token does not keep a place from another one: see [`super::strangers`].
 
+use super::budget::OfSource;
 use super::strangers::{Stranger, Strangers};
 use super::{Drain, Files};
 use crate::bounds;
@@ -66,7 +67,14 @@ enum Full {
 #[derive(Default)]
 struct Sources {
     all: usize,
-    by_source: HashMap<IpAddr, usize>,
+    by_source: HashMap<IpAddr, Source>,
+}
+
+/// One source.
+#[derive(Clone, Default)]
+struct Source {
+    connections: usize,
+    bytes: OfSource,
 }
 
 /// A place inside, given back when it is dropped.
@@ -74,6 +82,7 @@ pub(crate) struct Slot {
     room: Arc<Room>,
     source: IpAddr,
     stranger: Option<Arc<Stranger>>,
+    bytes: OfSource,
 }
 
 /// How long to wait before the next try, when connections cannot be accepted at all.
@@ -213,7 +222,8 @@ impl Room {
     ) -> Result<Slot, Full> {
         let source = source(peer);
         let mut sources = room.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = sources.by_source.get(&source).copied().unwrap_or(0);
+        let known = sources.by_source.get(&source).cloned().unwrap_or_default();
+        let Source { connections: here, bytes } = known;
         let most = || if trusts(peer) { room.caps.per_proxy() } else { room.caps.per_source };
         if here >= room.caps.per_source && here >= most() {
             return Err(Full::Source(source));
@@ -225,9 +235,10 @@ impl Room {
             return Err(Full::All);
         }
         sources.all = sources.all.saturating_add(1);
-        sources.by_source.insert(source, here.saturating_add(1));
+        let connections = here.saturating_add(1);
+        sources.by_source.insert(source, Source { connections, bytes: Arc::clone(&bytes) });
         let stranger = room.strangers.as_ref().map(|strangers| strangers.add(source));
-        Ok(Slot { room: Arc::clone(room), source, stranger })
+        Ok(Slot { room: Arc::clone(room), source, stranger, bytes })
     }
 }
 
@@ -240,6 +251,11 @@ impl Caps {
 }
 
 impl Slot {
+    /// What all connections of its source hold.
+    pub(super) fn bytes_of_source(&self) -> OfSource {
+        Arc::clone(&self.bytes)
+    }
+
     /// Keeps the place to the end, because a valid token was shown. False: it was given away a moment before.
     pub(crate) fn keep(&self) -> bool {
         match (&self.room.strangers, &self.stranger) {
@@ -274,11 +290,11 @@ impl Drop for Slot {
         if sources.all >= self.room.files.guaranteed {
             self.room.files.give_back();
         }
-        let left = sources.by_source.get(&self.source).map_or(0, |here| here.saturating_sub(1));
-        if left == 0 {
-            sources.by_source.remove(&self.source);
-        } else {
-            sources.by_source.insert(self.source, left);
+        if let Some(source) = sources.by_source.get_mut(&self.source) {
+            source.connections = source.connections.saturating_sub(1);
+            if source.connections == 0 {
+                sources.by_source.remove(&self.source);
+            }
         }
         drop(sources);
         self.leave();

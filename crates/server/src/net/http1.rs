@@ -16,6 +16,7 @@ mod head;
 pub(crate) use body::{Most, is_list};
 pub(crate) use head::HeadError;
 
+use super::budget::{Account, Hold};
 use super::door::Slot;
 use super::line::{Line, Woken};
 use super::stream::Stream;
@@ -29,6 +30,7 @@ use http::StatusCode;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::IpAddr;
+use std::rc::Rc;
 use tidegate::Store;
 
 /// A connection of HTTP/1.
@@ -84,12 +86,12 @@ type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 impl<'f, S: Store + 'static> Connection<'f, S> {
     pub(crate) fn new(
         stream: Stream,
-        (peer, slot): (IpAddr, &'f Slot),
+        (peer, slot, account): (IpAddr, &'f Slot, Rc<Account>),
         front: &'f Web<S>,
         place: &'f Place,
         drain: &Drain,
     ) -> Self {
-        let line = Line::new(stream, place, drain, UNREAD);
+        let line = Line::new(stream, account, place, drain, UNREAD);
         Self { line, peer, slot, front, place, skipped: 0 }
     }
 
@@ -108,7 +110,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                 Woken::Draining => self.wait_for_more(),
                 // What is there is no whole preface, and no request begins so.
                 Woken::End if !self.line.input.is_empty() => return Ok(First::One),
-                Woken::End | Woken::Late => return Ok(First::Nothing),
+                Woken::End | Woken::Late | Woken::NoRoom => return Ok(First::Nothing),
             }
         }
     }
@@ -134,6 +136,10 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                 Woken::Late if self.line.input.is_empty() => return Ok(()),
                 Woken::Late => {
                     self.refuse(HeadError::Late);
+                    return self.line.close().await;
+                }
+                Woken::NoRoom => {
+                    self.refuse(HeadError::NoRoom);
                     return self.line.close().await;
                 }
             }
@@ -210,6 +216,10 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                     self.refuse(HeadError::Late);
                     return Ok(None);
                 }
+                Woken::NoRoom => {
+                    self.refuse(HeadError::NoRoom);
+                    return Ok(None);
+                }
             }
         }
     }
@@ -227,6 +237,11 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                 Ok(next)
             }
             Ok(Looked::BodyToCome) => {
+                let hold = self.line.hold();
+                if !hold.resize(head_end) {
+                    self.refuse(HeadError::NoRoom);
+                    return Ok(Next::Close);
+                }
                 let head = self.line.input.here().get(..head_end).unwrap_or_default().to_vec();
                 self.line.input.consume(head_end);
                 self.with_body(&head).await
@@ -245,7 +260,8 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
         let framing = head::framing(parsed, &request, head)?;
-        let call = self.call(&request, &framing);
+        let room = self.line.answers();
+        let call = self.call(&request, &framing, &room);
         if self.front.knows(&call) && !self.slot.keep() {
             // Nothing is begun that could not be answered.
             return Ok(Looked::Answered(Next::Close, here.len()));
@@ -281,6 +297,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         &self,
         request: &'c httparse::Request<'_, 'b>,
         framing: &Framing<'b>,
+        room: &'c Hold,
     ) -> Call<'c> {
         Call {
             peer: self.peer,
@@ -289,6 +306,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             query: framing.query,
             headers: Headers::Lines(request.headers),
             body: b"",
+            room,
         }
     }
 
@@ -327,12 +345,14 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                 return Ok(Next::Close);
             }
         };
-        let call = self.call(&request, &framing);
+        let room = self.line.answers();
+        let call = self.call(&request, &framing, &room);
         let most = match self.front.begin(&call) {
             Ok(most) => most,
             Err(answer) => return Ok(self.unread(&answer, &call, &framing, false)),
         };
-        let body = match self.body(&framing, most).await? {
+        let hold = self.line.hold();
+        let body = match self.body(&framing, most, &hold).await? {
             Ok(body) => body,
             Err(error) => {
                 self.refuse(error);
@@ -350,6 +370,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         &mut self,
         framing: &Framing<'_>,
         most: Most,
+        hold: &Hold,
     ) -> io::Result<Result<Vec<u8>, HeadError>> {
         let mut body = match Body::new(framing.length, most) {
             Ok(body) => body,
@@ -357,6 +378,9 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         };
         let mut began = false;
         loop {
+            if !hold.resize_soon(body.needs(&self.line.input)).await {
+                return Ok(Err(HeadError::NoRoom));
+            }
             match body.take_from(&mut self.line.input) {
                 Ok(true) => return Ok(Ok(body.into_bytes())),
                 Ok(false) => {}
@@ -377,6 +401,7 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
                 Woken::Bytes | Woken::Draining => {}
                 Woken::End => return Ok(Err(HeadError::CutShort)),
                 Woken::Late => return Ok(Err(HeadError::Late)),
+                Woken::NoRoom => return Ok(Err(HeadError::NoRoom)),
             }
         }
     }

@@ -4,6 +4,7 @@
 
 mod busy;
 
+use super::budget::Account;
 use super::guard::{Ending, Guarded};
 use super::http1::{HeadError, is_list};
 use super::line::LINGER;
@@ -48,21 +49,24 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Here {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Store + 'static>(
-    stream: Stream,
-    read: Vec<u8>,
-    peer: IpAddr,
+    (stream, read): (Stream, Vec<u8>),
+    (peer, account): (IpAddr, &Rc<Account>),
     front: &Rc<Front<S>>,
     place: &Rc<Place>,
     drain: &Drain,
 ) -> io::Result<()> {
-    let busy = Busy::new(&place.turns);
+    let busy = Busy::new(account, &place.turns);
     let service = service_fn(|request: Request<Incoming>| {
         let (front, place, busy) = (Rc::clone(front), Rc::clone(place), Rc::clone(&busy));
+        let work = busy.begin(&request);
         async move {
-            let _work = busy.begin();
             let head_only = request.method() == Method::HEAD;
             let answer = match front.web() {
-                Some(web) => one_request(request, peer, web, (&place, &busy)).await,
+                _ if !work.fits() => {
+                    read_over(request.into_body());
+                    refused(HeadError::NoRoom, &place)
+                }
+                Some(web) => one_request(request, peer, web, (&place, &work)).await,
                 None => Answer::problem(StatusCode::NOT_FOUND, "nobody speaks HTTP here"),
             };
             Ok::<_, Infallible>(response(answer, head_only, &busy, &place))
@@ -74,15 +78,16 @@ pub(crate) async fn serve<S: Store + 'static>(
 /// Serves a connection on which gRPC is spoken, and nothing else.
 pub(crate) async fn serve_grpc<S: Store + 'static>(
     mut stream: Stream,
+    account: &Rc<Account>,
     front: &Rc<Front<S>>,
     place: &Rc<Place>,
     drain: &Drain,
 ) -> io::Result<()> {
     let Some(read) = preface(&mut stream, place, drain).await? else { return Ok(()) };
-    let busy = Busy::new(&place.turns);
+    let busy = Busy::new(account, &place.turns);
     let service = service_fn(|request: Request<Incoming>| {
         let (front, place) = (Rc::clone(front), Rc::clone(place));
-        let (work, drain) = (busy.begin(), drain.clone());
+        let (work, drain) = (busy.begin(&request), drain.clone());
         async move {
             let Front::Grpc(handler) = &*front else { return Err("nobody speaks gRPC here") };
             Ok(grpc::serve_call(request, work, handler, &place, &drain).await)
@@ -152,7 +157,8 @@ where
     let ending = Ending::default();
     let io = TokioIo::new(Guarded::new(stream, read, ending.clone()));
     let mut connection = pin!(builder(place).serve_connection(io, service));
-    let often = place.timeouts.idle.min(place.timeouts.body).min(Duration::from_secs(1));
+    let stalled = Duration::from_millis(bounds::STALLED_MILLIS);
+    let often = place.timeouts.idle.min(place.timeouts.body).min(stalled);
     let mut look = tokio::time::interval(often);
     let mut end: Option<Instant> = None;
     loop {
@@ -167,6 +173,10 @@ where
             _ = look.tick(), if end.is_none() => {
                 if busy.untaken_for() > place.timeouts.body {
                     place.metrics.refused(Refused::Unread);
+                    return Ok(());
+                }
+                if busy.stands_in_the_way() {
+                    place.metrics.refused(Refused::NoRoom);
                     return Ok(());
                 }
                 if busy.idle_for() > place.timeouts.idle {
@@ -195,6 +205,8 @@ fn builder(place: &Place) -> Builder<Here> {
         .max_local_error_reset_streams(bounds::PROVOKED_RESETS)
         .max_header_list_size(u32::try_from(place.streams.head_bytes).unwrap_or(u32::MAX))
         .max_send_buf_size(bounds::UNWRITTEN)
+        .initial_stream_window_size(bounds::WINDOW)
+        .initial_connection_window_size(bounds::WINDOW)
         // A peer that is gone without a word is noticed.
         .keep_alive_interval(place.timeouts.idle.min(Duration::from_secs(bounds::PING_SECONDS)))
         .keep_alive_timeout(place.timeouts.body);
@@ -205,9 +217,10 @@ async fn one_request<S: Store + 'static>(
     request: Request<Incoming>,
     peer: IpAddr,
     front: &Web<S>,
-    (place, busy): (&Place, &Busy),
+    (place, work): (&Place, &Work),
 ) -> Answer {
     let (parts, mut body) = request.into_parts();
+    let room = work.hold();
     let call = Call {
         peer,
         method: parts.method.as_str(),
@@ -215,6 +228,7 @@ async fn one_request<S: Store + 'static>(
         query: parts.uri.query(),
         headers: Headers::Map(&parts.headers),
         body: b"",
+        room: &room,
     };
     if let Err(error) = whole(&parts) {
         return refused(error, place);
@@ -227,7 +241,7 @@ async fn one_request<S: Store + 'static>(
         }
     };
     let deadline = after(place.timeouts.body);
-    let body = match timeout_at(deadline, bytes(&mut body, most)).await {
+    let body = match timeout_at(deadline, bytes(&mut body, most, work)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
             read_over(body);
@@ -235,7 +249,7 @@ async fn one_request<S: Store + 'static>(
         }
         Err(_) => return refused(HeadError::Late, place),
     };
-    let _turn = if is_list(&body) { busy.batch().await } else { None };
+    let _turn = if is_list(&body) { work.batch().await } else { None };
     front.answer(&Call { body: &body, ..call }).await
 }
 
@@ -261,12 +275,22 @@ fn whole(parts: &http::request::Parts) -> Result<(), HeadError> {
     }
 }
 
-async fn bytes(body: &mut Incoming, most: super::Most) -> Result<Vec<u8>, HeadError> {
-    let mut bytes = Vec::new();
+async fn bytes(body: &mut Incoming, most: super::Most, work: &Work) -> Result<Held, HeadError> {
+    let mut bytes = work.body();
+    // What was announced, as far as it may be so much.
+    let announced = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let announced = announced.unwrap_or(0).min(most.batch);
+    if !bytes.expect(announced).await {
+        return Err(HeadError::NoRoom);
+    }
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return Err(HeadError::CutShort) };
         let Ok(data) = frame.into_data() else { continue };
-        bytes.extend_from_slice(&data);
+        let then = bytes.len().saturating_add(data.len());
+        let needs = if then > announced { then.next_power_of_two() } else { announced };
+        if !bytes.expect(needs).await || !bytes.push(&data) {
+            return Err(HeadError::NoRoom);
+        }
         let most = most.of(&bytes);
         if bytes.len() > most {
             return Err(HeadError::BodyTooLarge(most));
@@ -301,12 +325,16 @@ fn response(
 ) -> Response<Full<Untaken>> {
     let Answer { status, kind, fields, body } = answer;
     let length = body.len();
+    let mut room = 0;
     let body = match body {
         _ if head_only => Bytes::new(),
         Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-        Cow::Owned(bytes) => bytes.into(),
+        Cow::Owned(bytes) => {
+            room = bytes.capacity();
+            bytes.into()
+        }
     };
-    let mut response = Response::new(Full::new(busy.answered(body)));
+    let mut response = Response::new(Full::new(busy.answered(body, room)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     if head_only {

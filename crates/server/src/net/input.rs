@@ -1,5 +1,6 @@
 //! What has been read of a connection and not yet looked at.
 
+use super::budget::Hold;
 use super::stream::Stream;
 use std::io;
 use std::pin::Pin;
@@ -10,6 +11,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
+    hold: Hold,
     start: usize,
     end: usize,
     most: usize,
@@ -20,8 +22,8 @@ const USUAL: usize = 4 * 1024;
 
 impl Input {
     /// Keeps at most so much; what does not fit is refused by whoever looks at it before it comes to that.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, ..Self::default() }
+    pub(crate) fn new(most: usize, hold: Hold) -> Self {
+        Self { most, hold, ..Self::default() }
     }
 
     pub(crate) fn set_most(&mut self, most: usize) {
@@ -52,13 +54,12 @@ impl Input {
         count
     }
 
-    /// Reads once; 0 is the end.
+    /// Reads once into the room that was made; 0 is the end.
     pub(crate) fn poll_read_from(
         &mut self,
         stream: &mut Stream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        self.make_room();
         let room = self.bytes.get_mut(self.end..).unwrap_or_default();
         let mut buffer = ReadBuf::new(room);
         ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
@@ -67,13 +68,14 @@ impl Input {
         Poll::Ready(Ok(read))
     }
 
-    /// There is room at the end; what is here moves to the start if that makes some.
-    fn make_room(&mut self) {
+    /// There is room at the end then; what is here moves to the start if that makes some. False when there may be none.
+    pub(super) fn make_room(&mut self) -> bool {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
             // A large request is over, and its connection may be idle for long.
             if self.bytes.len() > USUAL {
                 self.bytes = Vec::new();
+                self.hold.resize(0);
             }
         }
         if self.start > 0 && self.end == self.bytes.len() {
@@ -84,8 +86,14 @@ impl Input {
         if self.end == self.bytes.len() {
             let larger = self.bytes.len().saturating_mul(2).clamp(USUAL, self.most.max(USUAL));
             // One byte more at least, or a reader would take a full buffer for the end.
-            self.bytes.resize(larger.max(self.end.saturating_add(1)), 0);
+            let larger = larger.max(self.end.saturating_add(1));
+            if !self.hold.resize(larger) {
+                return false;
+            }
+            self.bytes.reserve_exact(larger.saturating_sub(self.bytes.len()));
+            self.bytes.resize(larger, 0);
         }
+        true
     }
 }
 

@@ -3,6 +3,7 @@
 //! Every front that speaks TCP itself stands on this. The usual case costs two system calls and nothing else: a
 //! timer is touched only for who is slow, and the end of the server is a flag until it comes.
 
+use super::budget::{Account, Hold};
 use super::input::Input;
 use super::stream::Stream;
 use super::{Drain, Place, after};
@@ -13,6 +14,7 @@ use std::io;
 use std::mem;
 use std::ops::Range;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -26,6 +28,9 @@ pub(crate) struct Line<'p> {
     place: &'p Place,
     pub(crate) input: Input,
     pub(crate) output: Vec<u8>,
+    account: Rc<Account>,
+    /// For the answers: those that are being made, and those that wait to be taken.
+    answers: Rc<Hold>,
     deadline: Deadline,
     drain: Drain,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -39,6 +44,8 @@ pub(crate) struct Line<'p> {
 /// A timer that is set back only when it rings too early.
 struct Deadline {
     at: Instant,
+    /// When to look whether others need what this connection holds, if it holds much.
+    look: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
@@ -49,6 +56,8 @@ pub(crate) enum Woken {
     /// The other side will send no more.
     End,
     Late,
+    /// It holds more than others leave it, and does not go on; or it wants more than that.
+    NoRoom,
     /// The server is stopping. This is said once.
     Draining,
 }
@@ -57,16 +66,26 @@ pub(crate) enum Woken {
 pub(super) const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
 /// What it takes to write [`bounds::UNWRITTEN`] bytes, in microseconds.
 const WRITE: u32 = 30;
+/// How long a connection that holds more than others leave it may stand still.
+const STALLED: Duration = Duration::from_millis(bounds::STALLED_MILLIS);
 /// As much as is kept for the answers of a connection that waits.
 const OUTPUT: usize = 4 * 1024;
 
 impl<'p> Line<'p> {
     /// A connection of which at most so much is kept unread.
-    pub(crate) fn new(stream: Stream, place: &'p Place, drain: &Drain, most: usize) -> Self {
+    pub(crate) fn new(
+        stream: Stream,
+        account: Rc<Account>,
+        place: &'p Place,
+        drain: &Drain,
+        most: usize,
+    ) -> Self {
         Self {
             stream,
             place,
-            input: Input::new(most),
+            input: Input::new(most, account.hold()),
+            answers: Rc::new(account.hold()),
+            account,
             output: Vec::new(),
             deadline: Deadline::new(after(place.timeouts.head)),
             drained: Box::pin(drain.begun.clone().cancelled_owned()),
@@ -74,6 +93,21 @@ impl<'p> Line<'p> {
             waiting: false,
             draining: None,
         }
+    }
+
+    /// Room for something else of this connection.
+    pub(crate) fn hold(&self) -> Hold {
+        self.account.hold()
+    }
+
+    /// Room for answers that are being made; it is given back when they are written.
+    pub(crate) fn answers(&self) -> Rc<Hold> {
+        Rc::clone(&self.answers)
+    }
+
+    /// How many more bytes of answers there is room for.
+    pub(crate) fn room(&self) -> usize {
+        self.account.room()
     }
 
     /// The connection, and what has been read of it.
@@ -117,6 +151,12 @@ impl<'p> Line<'p> {
         if self.output.is_empty() {
             return Ok(());
         }
+        // Room was kept for the answers to lists. Others are short, or can be asked for again.
+        let room = self.output.capacity();
+        if room > OUTPUT && room > self.answers.bytes() && !self.answers.resize(room) {
+            self.place.metrics.refused(Refused::NoRoom);
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         yield_now().await;
         let (mut written, mut slow) = (0_usize, false);
         loop {
@@ -143,18 +183,21 @@ impl<'p> Line<'p> {
         }
         self.output.clear();
         self.output.shrink_to(OUTPUT);
+        self.answers.resize(0);
         Ok(())
     }
 
     /// Writes a part to somebody who is slow to read it.
     async fn flush_slowly(&mut self, part: Range<usize>) -> io::Result<()> {
-        let Self { stream, deadline, output, .. } = self;
+        let Self { stream, deadline, output, account, .. } = self;
+        deadline.watch(account);
         let mut rest = output.get(part).unwrap_or_default();
-        let written = poll_fn(|context| write_some(stream, deadline, &mut rest, context)).await;
-        if let Err(error) = &written
-            && error.kind() == io::ErrorKind::TimedOut
-        {
-            self.place.metrics.refused(Refused::Unread);
+        let written =
+            poll_fn(|context| write_some(stream, (deadline, account), &mut rest, context)).await;
+        match written.as_ref().map_err(io::Error::kind) {
+            Err(io::ErrorKind::TimedOut) => self.place.metrics.refused(Refused::Unread),
+            Err(io::ErrorKind::OutOfMemory) => self.place.metrics.refused(Refused::NoRoom),
+            Err(_) | Ok(()) => {}
         }
         written
     }
@@ -163,13 +206,18 @@ impl<'p> Line<'p> {
 
     /// Waits for more bytes.
     pub(crate) async fn fill(&mut self) -> io::Result<Woken> {
-        let Self { stream, input, deadline, drain, drained, waiting, draining, .. } = self;
+        let Self { stream, input, deadline, drain, drained, waiting, draining, account, .. } = self;
+        if !input.make_room() {
+            return Ok(Woken::NoRoom);
+        }
+        deadline.watch(account);
         poll_fn(|context| {
             if let Poll::Ready(read) = input.poll_read_from(stream, context) {
                 // Whoever is never waited for would never hear of the end.
                 if draining.is_none() && drain.has_begun() {
                     *draining = Some(after(LINGER));
                 }
+                deadline.progress();
                 return Poll::Ready(match read? {
                     0 => Ok(Woken::End),
                     _ => Ok(Woken::Bytes),
@@ -185,8 +233,7 @@ impl<'p> Line<'p> {
             // Its flag was looked at: it is asked only so that it wakes us.
             let _ = drained.as_mut().poll(context);
             *waiting = true;
-            ready!(deadline.poll(context));
-            Poll::Ready(Ok(Woken::Late))
+            deadline.poll(account, context).map(Ok)
         })
         .await
     }
@@ -207,7 +254,7 @@ impl<'p> Line<'p> {
             match self.fill().await? {
                 Woken::Bytes => left = left.saturating_sub(self.input.here().len()),
                 Woken::Draining => {}
-                Woken::End | Woken::Late => return Ok(()),
+                Woken::End | Woken::Late | Woken::NoRoom => return Ok(()),
             }
             if left == 0 {
                 tokio::time::sleep_until(self.deadline.at).await;
@@ -220,7 +267,7 @@ impl<'p> Line<'p> {
 /// Writes as much as the socket takes, until all is written or the time is over.
 fn write_some(
     stream: &mut Stream,
-    deadline: &mut Deadline,
+    (deadline, account): (&mut Deadline, &Account),
     rest: &mut &[u8],
     context: &mut Context<'_>,
 ) -> Poll<io::Result<()>> {
@@ -233,11 +280,16 @@ fn write_some(
         match written {
             Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
             Poll::Ready(Ok(Some(0))) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            Poll::Ready(Ok(Some(written))) => *rest = rest.get(written..).unwrap_or_default(),
+            Poll::Ready(Ok(Some(written))) => {
+                deadline.progress();
+                *rest = rest.get(written..).unwrap_or_default();
+            }
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => {
-                ready!(deadline.poll(context));
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                return Poll::Ready(Err(match ready!(deadline.poll(account, context)) {
+                    Woken::NoRoom => io::ErrorKind::OutOfMemory.into(),
+                    _ => io::ErrorKind::TimedOut.into(),
+                }));
             }
         }
     }
@@ -247,23 +299,52 @@ fn write_some(
 
 impl Deadline {
     fn new(at: Instant) -> Self {
-        Self { at, timer: Box::pin(tokio::time::sleep_until(at)) }
+        Self { at, look: None, timer: Box::pin(tokio::time::sleep_until(at)) }
     }
 
     fn set(&mut self, at: Instant) {
         self.at = at;
-        if at < self.timer.deadline() {
-            self.timer.as_mut().reset(at);
+        self.wake_by(at);
+    }
+
+    /// Looks now and then from here on, if the connection holds much.
+    fn watch(&mut self, account: &Account) {
+        if self.look.is_none() && account.counts() {
+            let look = after(STALLED);
+            self.look = Some(look);
+            self.wake_by(look);
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// The other side sent or took something.
+    fn progress(&mut self) {
+        if self.look.is_some() {
+            self.look = Some(after(STALLED));
+        }
+    }
+
+    /// Waits until the time is over, or until others need what a connection holds that does not go on.
+    fn poll(&mut self, account: &Account, context: &mut Context<'_>) -> Poll<Woken> {
         loop {
             ready!(self.timer.as_mut().poll(context));
-            if self.timer.deadline() >= self.at {
-                return Poll::Ready(());
+            let now = Instant::now();
+            if now >= self.at {
+                return Poll::Ready(Woken::Late);
             }
-            let at = self.at;
+            if self.look.is_some_and(|look| now >= look) {
+                if account.is_over() {
+                    return Poll::Ready(Woken::NoRoom);
+                }
+                self.look = account.counts().then(|| after(STALLED));
+            }
+            let next = self.look.unwrap_or(self.at).min(self.at);
+            self.timer.as_mut().reset(next);
+        }
+    }
+
+    /// The timer rings by then; a ring that is too early is put right when it comes.
+    fn wake_by(&mut self, at: Instant) {
+        if at < self.timer.deadline() {
             self.timer.as_mut().reset(at);
         }
     }
@@ -272,6 +353,7 @@ impl Deadline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::budget::{Budget, OfSource};
     use crate::net::{Timeouts, Versions};
     use std::sync::Arc;
     use tokio::net::{TcpListener, TcpStream};
@@ -283,8 +365,10 @@ mod tests {
         let server = Stream::Plain(listener.accept().await.unwrap().0);
         let [handshake, head, body, idle] = [Duration::from_secs(9); 4];
         let timeouts = Timeouts { handshake, head, body, idle };
-        let place = Place::new(timeouts, Versions::One, Arc::default());
-        let mut line = Line::new(server, &place, &Drain::default(), 99);
+        let budget = Budget::new(0);
+        let place = Place::new(timeouts, Versions::One, (Arc::default(), Arc::clone(&budget)));
+        let account = Account::new(budget, OfSource::default());
+        let mut line = Line::new(server, account, &place, &Drain::default(), 99);
         line.output.extend_from_slice(b"yes");
         let mut client = Stream::Plain(client);
         let (flushed, came_early) = tokio::join!(line.flush(), async { client.has_more() });

@@ -64,6 +64,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "Limit of open files, of which each connection is one; `auto` is as many as the system allows",
     ),
     setting("memory.budget", "SIZE", "256MiB", "Memory for states, never passed"),
+    setting(
+        "memory.connection_budget",
+        "SIZE",
+        "64MiB",
+        "Memory for requests that are arriving and answers that wait to be taken, beyond 8 KiB for each connection",
+    ),
     setting("redis.timeout", "TIME", "50ms", "How long a decision waits for the store"),
     setting("redis.connect_timeout", "TIME", "1s", "How long connecting to the store may take"),
     setting(

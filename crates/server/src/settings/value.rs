@@ -43,6 +43,13 @@ pub(super) fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "a size is written like `256MiB` or `1GiB`, at least 64KiB".to_owned())
 }
 
+/// The same, with room for the largest request.
+pub(super) fn connection_budget(text: &str) -> Result<usize, String> {
+    let least = crate::bounds::LEAST_BUDGET;
+    let size = bytes(text).ok().filter(|size| *size >= least);
+    size.ok_or_else(|| "a size is written like `64MiB`, at least 8MiB".to_owned())
+}
+
 pub(super) fn count(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
     count.ok_or_else(|| "a number from 1 to 1000000".to_owned())

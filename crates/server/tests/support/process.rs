@@ -11,8 +11,17 @@ impl Server {
 
     /// Its memory that is in use, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
+        self.kib("VmRSS:")
+    }
+
+    /// The most memory that it ever had in use, in KiB.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        self.kib("VmHWM:")
+    }
+
+    fn kib(&self, what: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
         line.trim().trim_end_matches("kB").trim().parse().unwrap()
     }
 

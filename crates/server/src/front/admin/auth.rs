@@ -137,6 +137,7 @@ pub(crate) enum Foreign {
 mod tests {
     use super::*;
     use crate::call::Headers;
+    use crate::net::Hold;
 
     fn with<T>(lines: &[(&str, &str)], ask: impl FnOnce(&Call<'_>) -> T) -> T {
         let lines: Vec<httparse::Header<'_>> = lines
@@ -150,6 +151,7 @@ mod tests {
             query: None,
             headers: Headers::Lines(&lines),
             body: b"",
+            room: &Hold::default(),
         })
     }
 

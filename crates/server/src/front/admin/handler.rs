@@ -9,7 +9,7 @@ use crate::control::{Change, RefusedChange};
 use crate::front::http::{VerdictText, read_json};
 use crate::health::Health;
 use crate::metrics::{Metrics, Moment, Refused};
-use crate::net::Most;
+use crate::net::{Budget, Most};
 use crate::rule_files::RuleFiles;
 use crate::rulebook::{Rulebook, RulebookError, Sure};
 use http::{HeaderValue, StatusCode, header};
@@ -28,6 +28,8 @@ pub(crate) struct Handler<S> {
     rule_files: Option<Arc<RuleFiles<S>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
+    /// What is held for clients.
+    budget: Arc<Budget>,
     tokens: Tokens,
     hosts: Hosts,
     /// Counts wrong tokens, by who sends them.
@@ -100,7 +102,7 @@ impl<S: Store + 'static> Handler<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
         rulebook: Arc<Rulebook<S>>,
-        (metrics, health): (Arc<Metrics>, Arc<Health>),
+        (metrics, health, budget): (Arc<Metrics>, Arc<Health>, Arc<Budget>),
         tokens: Tokens,
         (listens, hosts): (SocketAddr, &[String]),
     ) -> Result<Self, Box<dyn std::error::Error>> {
@@ -108,7 +110,18 @@ impl<S: Store + 'static> Handler<S> {
         let hosts = Hosts::new(listens, hosts);
         let started = Instant::now();
         let rule_files = None;
-        Ok(Self { limiter, rulebook, rule_files, metrics, health, tokens, hosts, guesses, started })
+        Ok(Self {
+            limiter,
+            rulebook,
+            rule_files,
+            metrics,
+            health,
+            budget,
+            tokens,
+            hosts,
+            guesses,
+            started,
+        })
     }
 
     /// The same, where rule files of Envoy's reference service decide over gRPC.
@@ -215,6 +228,7 @@ impl<S: Store + 'static> Handler<S> {
             version: self.limiter.version(),
             rules_version: self.rule_files.as_ref().map(|files| files.limiter().version()),
             memory: store.gauges(),
+            held: (self.budget.held(), self.budget.bytes()),
             store: store.report(),
             nodes: store.nodes(),
         };

@@ -54,7 +54,9 @@ pub(crate) async fn serve_call<S: Store + 'static>(
         }
     };
     let mut body = request.into_body();
-    let message = match whole(&mut body, &work, place).await {
+    let message =
+        if work.fits() { whole(&mut body, &work, place).await } else { Err(NoMessage::NoRoom) };
+    let message = match message {
         Ok(message) => message,
         Err(error) => {
             place.metrics.refused(error.kind());

@@ -39,7 +39,7 @@ pub(super) enum NoMessage {
     Missing,
     Packed,
     TooLong,
-    /// Too many long ones on this connection at the same time.
+    /// Connections hold too much already.
     NoRoom,
     Two,
     Late,
@@ -84,7 +84,10 @@ async fn message(body: &mut Incoming, work: &Work) -> Result<Message, NoMessage>
 
 /// A message that did not come in one piece.
 async fn pieces(body: &mut Incoming, first: Bytes, work: &Work) -> Result<Message, NoMessage> {
-    let mut held = work.hold(&first).ok_or(NoMessage::NoRoom)?;
+    let mut held = work.body();
+    if !held.push(&first) {
+        return Err(NoMessage::NoRoom);
+    }
     drop(first);
     loop {
         let length = allowed(&held)?;
@@ -161,7 +164,7 @@ impl NoMessage {
             Self::Missing => "the message is missing or cut short",
             Self::Packed => "messages are not packed here; send them plain",
             Self::TooLong => "the message has more than 4 MiB",
-            Self::NoRoom => "this connection has too many long messages at the same time",
+            Self::NoRoom => "there is no room for so long a message at the moment",
             Self::Two => "one message, and nothing behind it",
             Self::Late => "the message took too long to arrive",
             Self::Gone => "the stream was given up",
@@ -171,7 +174,8 @@ impl NoMessage {
     pub(super) const fn kind(&self) -> Refused {
         match self {
             Self::Missing | Self::Packed | Self::Two => Refused::Malformed,
-            Self::TooLong | Self::NoRoom => Refused::TooLarge,
+            Self::TooLong => Refused::TooLarge,
+            Self::NoRoom => Refused::NoRoom,
             Self::Late => Refused::Late,
             Self::Gone => Refused::CutShort,
         }

@@ -6,8 +6,9 @@ use super::handler::{Handler, undecided};
 use super::list::List;
 use super::wire::{self, VerdictText, WireError};
 use crate::bounds;
-use crate::call::{Answer, JSON};
-use crate::net::OpenBatch;
+use crate::call::{Answer, Call, JSON};
+use crate::metrics::Metrics;
+use crate::net::{HeadError, OpenBatch};
 use futures_util::stream::{self, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
@@ -30,9 +31,9 @@ const SETTLED: u32 = 4;
 const BYTES: usize = 256;
 
 impl<S: Store + 'static> Handler<S> {
-    pub(super) async fn check_list(&self, body: &[u8]) -> Result<Answer, WireError> {
+    pub(super) async fn check_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let mut batch = self.turns.batch().await;
-        let asked: Vec<wire::Check<'_>> = read(body, &mut batch).await?;
+        let asked: Vec<wire::Check<'_>> = read(call, &mut batch, &self.metrics).await?;
         let attributes = attributes(&asked, &mut batch).await?;
         let checks: Vec<Check<'_>> = asked
             .iter()
@@ -52,9 +53,9 @@ impl<S: Store + 'static> Handler<S> {
         Ok(answers.answer())
     }
 
-    pub(super) async fn peek_list(&self, body: &[u8]) -> Result<Answer, WireError> {
+    pub(super) async fn peek_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let mut batch = self.turns.batch().await;
-        let asked: Vec<wire::Check<'_>> = read(body, &mut batch).await?;
+        let asked: Vec<wire::Check<'_>> = read(call, &mut batch, &self.metrics).await?;
         let attributes = attributes(&asked, &mut batch).await?;
         let mut answers = Answers::new(asked.len());
         for (asked, attributes) in asked.iter().zip(&attributes) {
@@ -64,9 +65,9 @@ impl<S: Store + 'static> Handler<S> {
         Ok(answers.answer())
     }
 
-    pub(super) async fn take_list(&self, body: &[u8]) -> Result<Answer, WireError> {
+    pub(super) async fn take_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let mut batch = self.turns.batch().await;
-        let asked: Vec<wire::Take<'_>> = read(body, &mut batch).await?;
+        let asked: Vec<wire::Take<'_>> = read(call, &mut batch, &self.metrics).await?;
         let mut limits: Vec<RuleLimit> = Vec::with_capacity(asked.len());
         for (at, asked) in asked.iter().enumerate() {
             batch.step(UNDERSTOOD).await;
@@ -83,9 +84,9 @@ impl<S: Store + 'static> Handler<S> {
         Ok(answers.answer())
     }
 
-    pub(super) async fn report_list(&self, body: &[u8]) -> Result<Answer, WireError> {
+    pub(super) async fn report_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let mut batch = self.turns.batch().await;
-        let asked: Vec<wire::Report<'_>> = read(body, &mut batch).await?;
+        let asked: Vec<wire::Report<'_>> = read(call, &mut batch, &self.metrics).await?;
         let mut answers = Answers::new(asked.len());
         for asked in &asked {
             batch.step(SETTLED).await;
@@ -103,12 +104,13 @@ impl<S: Store + 'static> Handler<S> {
     }
 }
 
-/// All entries of a list.
+/// All entries of a list, when there is room for the answers to them.
 async fn read<'b, T: Deserialize<'b>>(
-    body: &'b [u8],
+    call: &Call<'b>,
     batch: &mut OpenBatch<'_>,
+    metrics: &Metrics,
 ) -> Result<Vec<T>, WireError> {
-    let mut list = List::new(body);
+    let mut list = List::new(call.body);
     let mut all = Vec::new();
     batch.step(READ).await;
     while let Some((entry, bytes)) = list.next()? {
@@ -119,6 +121,12 @@ async fn read<'b, T: Deserialize<'b>>(
         all.push(entry);
         let micros = bytes.checked_div(BYTES).and_then(|micros| u32::try_from(micros).ok());
         batch.step(micros.unwrap_or(u32::MAX).saturating_add(READ)).await;
+    }
+    // A decision that was counted must be answered, so there is room for the answers before the first of them.
+    if !call.room.grow_soon(all.len().saturating_mul(bounds::ENTRY)).await {
+        let none = HeadError::NoRoom;
+        metrics.refused(none.kind());
+        return Err(WireError::new(StatusCode::SERVICE_UNAVAILABLE, "", none.to_string()));
     }
     Ok(all)
 }

@@ -157,6 +157,7 @@ fn path_of(url: &str) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::call::Headers;
+    use crate::net::Hold;
 
     use Profile::{Forwarded, Nginx};
 
@@ -172,6 +173,7 @@ mod tests {
             query: None,
             headers: Headers::Lines(&lines),
             body: b"",
+            room: &Hold::default(),
         };
         let asked = profile.asked(&call)?;
         Some((asked.0.to_owned(), asked.1.to_owned()))

@@ -134,10 +134,10 @@ impl<S: Store + 'static> Handler<S> {
 
     pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
         match Route::of(call.path) {
-            Some(Route::Check) => answered(self.check(call.body).await),
-            Some(Route::Peek) => answered(self.peek(call.body).await),
-            Some(Route::Report) => answered(self.report(call.body).await),
-            Some(Route::Take) => answered(self.take(call.body).await),
+            Some(Route::Check) => answered(self.check(call).await),
+            Some(Route::Peek) => answered(self.peek(call).await),
+            Some(Route::Report) => answered(self.report(call).await),
+            Some(Route::Take) => answered(self.take(call).await),
             Some(Route::Auth(profile)) => forward_auth::answer(self, call, profile).await,
             Some(Route::Live) => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
             Some(Route::Ready) => self.ready(),
@@ -157,11 +157,11 @@ impl<S: Store + 'static> Handler<S> {
 
     // === check and peek ===
 
-    async fn check(&self, body: &[u8]) -> Result<Answer, WireError> {
+    async fn check(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let began = Instant::now();
-        let answer = match wire::read_one::<wire::Check<'_>>(body) {
+        let answer = match wire::read_one::<wire::Check<'_>>(call.body) {
             // Apart, because it is large and seldom: all that a request may become takes room in every connection.
-            None => Box::pin(self.check_list(body)).await,
+            None => Box::pin(self.check_list(call)).await,
             Some(Ok(asked)) => self.check_one(&asked).await.map(|verdict| self.verdict(&verdict)),
             Some(Err(error)) => Err(error),
         };
@@ -188,9 +188,9 @@ impl<S: Store + 'static> Handler<S> {
         self.limiter.check_without_store(check)
     }
 
-    async fn peek(&self, body: &[u8]) -> Result<Answer, WireError> {
-        let Some(asked) = wire::read_one::<wire::Check<'_>>(body) else {
-            return Box::pin(self.peek_list(body)).await;
+    async fn peek(&self, call: &Call<'_>) -> Result<Answer, WireError> {
+        let Some(asked) = wire::read_one::<wire::Check<'_>>(call.body) else {
+            return Box::pin(self.peek_list(call)).await;
         };
         let asked = asked?;
         let attributes = asked.attributes.attributes()?;
@@ -200,9 +200,9 @@ impl<S: Store + 'static> Handler<S> {
 
     // === take ===
 
-    async fn take(&self, body: &[u8]) -> Result<Answer, WireError> {
-        let Some(asked) = wire::read_one::<wire::Take<'_>>(body) else {
-            return Box::pin(self.take_list(body)).await;
+    async fn take(&self, call: &Call<'_>) -> Result<Answer, WireError> {
+        let Some(asked) = wire::read_one::<wire::Take<'_>>(call.body) else {
+            return Box::pin(self.take_list(call)).await;
         };
         let asked = asked?;
         let (limit, wait) = (self.admitted(&asked)?, Span::from_millis(asked.max_wait_ms));
@@ -219,9 +219,9 @@ impl<S: Store + 'static> Handler<S> {
 
     // === report ===
 
-    async fn report(&self, body: &[u8]) -> Result<Answer, WireError> {
-        let Some(asked) = wire::read_one::<wire::Report<'_>>(body) else {
-            return Box::pin(self.report_list(body)).await;
+    async fn report(&self, call: &Call<'_>) -> Result<Answer, WireError> {
+        let Some(asked) = wire::read_one::<wire::Report<'_>>(call.body) else {
+            return Box::pin(self.report_list(call)).await;
         };
         Ok(match self.report_one(&asked?).await {
             (StatusCode::OK, _) => Answer::fixed(JSON, "{\"settled\":\"done\"}\n"),
@@ -368,6 +368,7 @@ mod tests {
     use super::*;
     use crate::call::Headers;
     use crate::front::Web;
+    use crate::net::Hold;
     use std::sync::atomic::{AtomicU64, Ordering};
     use tidegate::{Clock, Decision, Memory, Policy, Secret};
     use tidegate_core::{Limit, Plan, StateId, Take, Timestamp};
@@ -432,6 +433,7 @@ mod tests {
             query: None,
             headers: Headers::Lines(&[]),
             body: b"{\"attributes\":{\"ip\":\"203.0.113.7\"}}",
+            room: &Hold::default(),
         };
         let answer = front.answer_at_once(&call).unwrap();
         (answer.status.as_u16(), String::from_utf8(answer.body.into_owned()).unwrap())
@@ -459,6 +461,7 @@ mod tests {
                 version: 1,
                 rules_version: None,
                 memory: None,
+                held: (0, 0),
                 store: None,
                 nodes: 1,
             };

@@ -12,10 +12,11 @@ use super::reply;
 use super::wire::{self, Most, ProtocolError, Read, Words};
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Drain, Line, PIECE, Place, Stream, Woken};
+use crate::net::{Account, Drain, Line, PIECE, Place, Stream, Woken};
 use std::io;
 use std::mem;
 use std::net::IpAddr;
+use std::rc::Rc;
 use tidegate::Store;
 
 /// How far some bytes were answered.
@@ -48,19 +49,20 @@ enum Then {
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Store + 'static>(
     stream: Stream,
-    peer: IpAddr,
+    (peer, account): (IpAddr, Rc<Account>),
     handler: &Handler<S>,
     place: &Place,
     drain: &Drain,
 ) -> io::Result<()> {
     let mut session = handler.session(peer);
-    let mut line = Line::new(stream, place, drain, unread(&session));
+    let mut line = Line::new(stream, account, place, drain, unread(&session));
     let mut counts = Counts { empty: 0, short: bounds::SHORT_PIPELINE };
     loop {
         let input = mem::take(&mut line.input);
-        let answered =
-            answer((handler, place), input.here(), &mut session, &mut line.output, &mut counts)
-                .await;
+        // At least one command is answered each time.
+        let most = bounds::RESP_UNWRITTEN.min(line.room());
+        let (who, out) = ((handler, place), (&mut line.output, most));
+        let answered = answer(who, input.here(), &mut session, out, &mut counts).await;
         line.input = input;
         line.input.consume(answered.used);
         line.input.set_most(unread(&session));
@@ -82,6 +84,10 @@ pub(crate) async fn serve<S: Store + 'static>(
                     Woken::Bytes | Woken::Draining => {}
                     Woken::End => return Ok(()),
                     Woken::Late => return line.close().await,
+                    Woken::NoRoom => {
+                        refuse(ProtocolError::NoRoom, place, &mut line.output);
+                        return line.close().await;
+                    }
                 }
             }
         }
@@ -108,7 +114,7 @@ async fn more(line: &mut Line<'_>, least: usize, place: &Place) -> io::Result<Wo
                 place.metrics.refused(Refused::Late);
                 return Ok(Woken::Late);
             }
-            Woken::Late | Woken::End => return Ok(woken),
+            Woken::Late | Woken::End | Woken::NoRoom => return Ok(woken),
         }
     }
 }
@@ -123,12 +129,13 @@ const fn unread(session: &Session) -> usize {
 
 /// The last reply, to what is no command; whoever speaks another protocol gets none.
 fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
-    if error == ProtocolError::OtherProtocol {
-        place.metrics.refused(Refused::OtherProtocol);
-    } else {
-        place.metrics.refused(Refused::Malformed);
-        reply::error(out, &format!("ERR {error}"));
-    }
+    let kind = match error {
+        ProtocolError::OtherProtocol => return place.metrics.refused(Refused::OtherProtocol),
+        ProtocolError::NoRoom => Refused::NoRoom,
+        _ => Refused::Malformed,
+    };
+    place.metrics.refused(kind);
+    reply::error(out, &format!("ERR {error}"));
 }
 
 /// Answers what is here, as far as it goes.
@@ -136,7 +143,7 @@ async fn answer<S: Store + 'static>(
     (handler, place): (&Handler<S>, &Place),
     here: &[u8],
     session: &mut Session,
-    out: &mut Vec<u8>,
+    (out, most_out): (&mut Vec<u8>, usize),
     counts: &mut Counts,
 ) -> Answered {
     let mut used = 0;
@@ -181,7 +188,7 @@ async fn answer<S: Store + 'static>(
             handler.decide(&batch, out).await;
             batch.clear();
         }
-        if out.len() > bounds::RESP_UNWRITTEN {
+        if out.len() > most_out {
             break Then::Flush;
         }
     };

@@ -43,6 +43,8 @@ pub(crate) enum ProtocolError {
     BeforeAuth,
     #[error("Protocol error: too many empty lines")]
     TooManyEmpty,
+    #[error("there is no room for so long a command at the moment; try again later")]
+    NoRoom,
 }
 
 /// How much may be asked at once.

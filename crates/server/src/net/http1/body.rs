@@ -83,6 +83,19 @@ impl Body {
         self.bytes
     }
 
+    /// The bytes that it needs room for: all of those that were announced, or, in chunks, some more than have arrived. Two
+    /// bodies that each have half of their room would wait for each other.
+    pub(crate) fn needs(&self, input: &Input) -> usize {
+        let here = self.bytes.len();
+        match self.left {
+            Left::Nothing => here,
+            Left::Bytes(left) => here.saturating_add(left),
+            Left::ChunkLine | Left::Chunk(_) | Left::ChunkEnd | Left::Trailers(_) => {
+                here.saturating_add(input.here().len()).next_power_of_two()
+            }
+        }
+    }
+
     /// Takes what has arrived; true when that was all.
     pub(crate) fn take_from(&mut self, input: &mut Input) -> Result<bool, BodyError> {
         loop {
@@ -91,7 +104,10 @@ impl Body {
                 Left::Bytes(0) => Left::Nothing,
                 Left::Chunk(0) => Left::ChunkEnd,
                 _ if input.is_empty() => return Ok(false),
-                Left::Bytes(left) => Left::Bytes(self.move_from(input, left)?),
+                Left::Bytes(left) => {
+                    self.grow_within(left, input.here().len());
+                    Left::Bytes(self.move_from(input, left)?)
+                }
                 Left::Chunk(left) => Left::Chunk(self.move_from(input, left)?),
                 Left::ChunkLine => match self.chunk_line(input)? {
                     Some(left) => left,
@@ -110,6 +126,13 @@ impl Body {
                     None => return Ok(false),
                 },
             }
+        }
+    }
+
+    /// Room for so many bytes: it doubles, as usual, but not beyond what was announced.
+    fn grow_within(&mut self, left: usize, arrived: usize) {
+        if arrived.min(left) > self.bytes.capacity().saturating_sub(self.bytes.len()) {
+            self.bytes.reserve_exact(arrived.max(self.bytes.len()).min(left));
         }
     }
 

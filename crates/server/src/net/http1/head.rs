@@ -52,6 +52,8 @@ pub(crate) enum HeadError {
     BadChunk,
     #[error("the request was not finished in time")]
     Late,
+    #[error("there is no room for so much at the moment; try again later, or send less at once")]
+    NoRoom,
     /// The other side left in the middle of a request; nobody is there to be told.
     #[error("the connection ended within a request")]
     CutShort,
@@ -290,6 +292,7 @@ impl HeadError {
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Late => StatusCode::REQUEST_TIMEOUT,
+            Self::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Self::CutShort => return None,
         })
     }
@@ -302,6 +305,7 @@ impl HeadError {
             }
             Self::LineTooLong | Self::HeaderTooLarge | Self::BodyTooLarge(_) => Refused::TooLarge,
             Self::Late => Refused::Late,
+            Self::NoRoom => Refused::NoRoom,
             Self::CutShort => Refused::CutShort,
         }
     }

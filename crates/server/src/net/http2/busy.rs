@@ -6,10 +6,14 @@
 //!
 //! The protocol bounds how much a client may leave unread, but not for how long. A client that opens no
 //! window for its answers, and asks for something small now and then, would otherwise never be idle.
+//!
+//! What they hold counts against the budget of all connections.
 
 use crate::bounds;
 use crate::net::Turns;
+use crate::net::budget::{Account, Hold};
 use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, Request};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -27,56 +31,67 @@ pub(super) struct Busy {
     untaken: RefCell<VecDeque<Option<Instant>>>,
     /// The number of the first of them.
     first: Cell<u64>,
-    /// Bytes of long messages that are being read, or wait for their answer.
-    held: Cell<usize>,
     /// Batches wait here for each other, so that a connection with a hundred of them has one place in the queue of its worker.
     batches: Semaphore,
+    account: Rc<Account>,
+    /// Steps of its clients: pieces of requests that came, pieces of answers that were taken.
+    steps: Cell<u64>,
+    /// So many when somebody looked last.
+    seen: Cell<u64>,
 }
 
 /// A request that is worked on, until it is answered or its client takes it back.
-pub(crate) struct Work(Rc<Busy>);
+pub(crate) struct Work {
+    busy: Rc<Busy>,
+    /// What the stream takes; nothing if there was no room for it.
+    hold: Hold,
+}
 
 /// The body of an answer, until the last of its bytes is on its way.
 pub(crate) struct Untaken {
     bytes: Bytes,
     busy: Rc<Busy>,
     number: u64,
+    _hold: Hold,
 }
 
-/// A long message while it is read and decided. All of a connection have [`bounds::GRPC_UNREAD`] bytes together.
+/// The body of a request while it is read and decided.
 pub(crate) struct Held {
     bytes: BytesMut,
     busy: Rc<Busy>,
+    hold: Hold,
 }
 
 impl Busy {
-    pub(super) fn new(turns: &Turns) -> Rc<Self> {
+    pub(super) fn new(account: &Rc<Account>, turns: &Turns) -> Rc<Self> {
         Rc::new(Self {
             streams: Cell::new(0),
             since: Cell::new(Instant::now()),
             untaken: RefCell::default(),
             first: Cell::new(0),
-            held: Cell::new(0),
             batches: Semaphore::new(turns.at_once()),
+            account: Rc::clone(account),
+            steps: Cell::new(0),
+            seen: Cell::new(0),
         })
     }
 
-    /// Waits for the turn of a batch among those of this connection; it lasts until what is answered is dropped.
-    pub(super) async fn batch(&self) -> Option<SemaphorePermit<'_>> {
-        self.batches.acquire().await.ok()
-    }
-
-    pub(super) fn begin(self: &Rc<Self>) -> Work {
+    pub(super) fn begin<B>(self: &Rc<Self>, request: &Request<B>) -> Work {
         self.streams.set(self.streams.get().saturating_add(1));
-        Work(Rc::clone(self))
+        let hold = self.account.hold();
+        hold.resize(bounds::STREAM.saturating_add(size(request.headers())));
+        Work { busy: Rc::clone(self), hold }
     }
 
-    pub(super) fn answered(self: &Rc<Self>, bytes: Bytes) -> Untaken {
+    /// Bytes of an answer that take this room; nothing can be done about them any more but to count them.
+    pub(super) fn answered(self: &Rc<Self>, bytes: Bytes, room: usize) -> Untaken {
+        let hold = self.account.hold();
+        hold.resize_anyway(room);
         let mut untaken = self.untaken.borrow_mut();
         let behind = u64::try_from(untaken.len()).unwrap_or(u64::MAX);
         let (number, now) = (self.first.get().wrapping_add(behind), Instant::now());
         untaken.push_back(Some(now));
-        Untaken { bytes, busy: Rc::clone(self), number }
+        Untaken { bytes, busy: Rc::clone(self), number, _hold: hold }
     }
 
     fn taken(&self, number: u64) {
@@ -89,6 +104,16 @@ impl Busy {
             untaken.pop_front();
             self.first.set(self.first.get().wrapping_add(1));
         }
+    }
+
+    fn step(&self) {
+        self.steps.set(self.steps.get().wrapping_add(1));
+    }
+
+    /// Whether it has not gone on since the last look, and others need what it holds.
+    pub(super) fn stands_in_the_way(&self) -> bool {
+        let steps = self.steps.get();
+        self.seen.replace(steps) == steps && self.account.is_over()
     }
 
     /// How long nobody has asked for anything.
@@ -105,30 +130,53 @@ impl Busy {
 }
 
 impl Work {
-    /// Room for a message of which this is the beginning.
-    pub(crate) fn hold(&self, bytes: &[u8]) -> Option<Held> {
-        let mut held = Held { bytes: BytesMut::new(), busy: Rc::clone(&self.0) };
-        held.push(bytes).then_some(held)
+    /// Whether there was room for it. One without room is refused, and nothing of it is kept.
+    pub(crate) const fn fits(&self) -> bool {
+        self.hold.bytes() > 0
+    }
+
+    /// Waits for the turn of a batch among those of this connection; it lasts until what is answered is dropped.
+    pub(super) async fn batch(&self) -> Option<SemaphorePermit<'_>> {
+        self.busy.batches.acquire().await.ok()
+    }
+
+    /// Room for a body, of which nothing has come yet.
+    pub(crate) fn body(&self) -> Held {
+        let hold = self.hold();
+        Held { bytes: BytesMut::new(), busy: Rc::clone(&self.busy), hold }
+    }
+
+    /// Room for something else of this request.
+    pub(crate) fn hold(&self) -> Hold {
+        self.busy.account.hold()
     }
 
     /// A part of its answer, which counts until it is on its way.
     pub(crate) fn answered(&self, bytes: Bytes) -> Untaken {
-        self.0.answered(bytes)
+        let room = bytes.len();
+        self.busy.answered(bytes, room)
     }
 }
 
 // === impl Held ===
 
 impl Held {
-    /// Adds bytes; false when there is no room for them. Short messages always have room.
+    /// Keeps room for all of it at once: two bodies that each have half of their room would wait for each other.
+    pub(crate) async fn expect(&mut self, length: usize) -> bool {
+        self.hold.resize_soon(length.max(self.hold.bytes())).await
+    }
+
+    /// Adds bytes; false when there is no room for them. Nobody waits for it here: proxies have little time.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
+        self.busy.step();
         let length = self.bytes.len().saturating_add(bytes.len());
-        let all = self.busy.held.get().saturating_add(counted(length));
-        let all = all.saturating_sub(counted(self.bytes.len()));
-        if counted(length) > 0 && all > bounds::GRPC_UNREAD {
+        if length > self.hold.bytes() && !self.hold.resize(length.next_power_of_two()) {
             return false;
         }
-        self.busy.held.set(all);
+        if length > self.bytes.capacity() {
+            let more = self.hold.bytes().saturating_sub(self.bytes.len());
+            self.bytes.reserve(more.min(self.bytes.len().max(bytes.len())));
+        }
         self.bytes.extend_from_slice(bytes);
         true
     }
@@ -142,21 +190,17 @@ impl Deref for Held {
     }
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        let held = &self.busy.held;
-        held.set(held.get().saturating_sub(counted(self.bytes.len())));
-    }
-}
-
-/// What of a message counts: all of a long one, nothing of a short one.
-const fn counted(length: usize) -> usize {
-    if length > bounds::GRPC_SMALL_MESSAGE { length } else { 0 }
+/// What header fields take, as HTTP/2 counts them.
+fn size(headers: &HeaderMap) -> usize {
+    let field = |name: &str, value: usize| name.len().saturating_add(value).saturating_add(32);
+    headers
+        .iter()
+        .fold(0, |sum, (name, value)| sum.saturating_add(field(name.as_str(), value.len())))
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        let Self(busy) = self;
+        let Self { busy, .. } = self;
         busy.streams.set(busy.streams.get().saturating_sub(1));
         busy.since.set(Instant::now());
     }
@@ -178,6 +222,7 @@ impl Buf for Untaken {
     }
 
     fn advance(&mut self, count: usize) {
+        self.busy.step();
         self.bytes.advance(count);
     }
 }
@@ -185,31 +230,74 @@ impl Buf for Untaken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::budget::{Budget, OfSource};
+    use std::sync::Arc;
 
-    /// Short messages always have room. Long ones have it while there is some, and leave it when they are dropped.
-    #[test]
-    fn long_messages_of_a_connection_share_their_room() {
-        let busy = Busy::new(&Turns::new(true));
-        let work = busy.begin();
-        let megabyte = vec![7; 1024 * 1024];
-        let mut all: Vec<Held> = Vec::new();
-        while let Some(held) = work.hold(&megabyte) {
-            all.push(held);
+    const MIB: usize = 1024 * 1024;
+
+    fn busy(budget: &Arc<Budget>) -> Rc<Busy> {
+        Busy::new(&Account::new(Arc::clone(budget), OfSource::default()), &Turns::new(true))
+    }
+
+    /// Streams, what is read of them and what is answered count until they are dropped.
+    #[tokio::test(start_paused = true)]
+    async fn all_that_a_connection_holds_counts() {
+        let budget = Budget::new(64 * MIB);
+        let busy = busy(&budget);
+        let request = Request::builder().header("x-large", "x".repeat(10_000)).body(()).unwrap();
+        let work = busy.begin(&request);
+        let head = budget.held();
+        assert!(work.fits() && head > 10_000 + bounds::STREAM - bounds::UNCOUNTED, "{head}");
+        let megabyte = vec![7; MIB];
+        let mut bodies = Vec::new();
+        loop {
+            let mut body = work.body();
+            if !body.expect(MIB).await {
+                break;
+            }
+            assert!(body.push(&megabyte));
+            bodies.push(body);
         }
-        assert_eq!(all.len() * megabyte.len(), bounds::GRPC_UNREAD);
-        let mut short = work.hold(&megabyte[..bounds::GRPC_SMALL_MESSAGE]).unwrap();
-        assert!(!short.push(b"x") && short.len() == bounds::GRPC_SMALL_MESSAGE);
-        all.pop();
-        assert!(short.push(b"x"));
-        drop(short);
-        drop(all);
-        assert_eq!(busy.held.get(), 0);
+        assert_eq!((bodies.len(), budget.held()), (12, head + 12 * MIB)); // a fifth of all
+        let answer = busy.answered(megabyte.into(), MIB);
+        assert_eq!(budget.held(), head + 13 * MIB);
+        drop((bodies, answer, work));
+        assert_eq!(budget.held(), 0);
+    }
+
+    /// A connection that holds more than its share may go on, but not stand still.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_stands_still_and_holds_much_stands_in_the_way() {
+        let budget = Budget::new(64 * MIB);
+        let first = busy(&budget);
+        let work = first.begin(&Request::new(()));
+        let mut body = work.body();
+        assert!(body.expect(12 * MIB).await && body.push(b"x"));
+        assert!(!first.stands_in_the_way() && !first.stands_in_the_way());
+        let other = busy(&budget);
+        let large = other.begin(&Request::new(())).hold();
+        large.resize_anyway(40 * MIB);
+        assert!(first.stands_in_the_way());
+        assert!(body.push(b"x") && !first.stands_in_the_way());
+        assert!(first.stands_in_the_way());
+    }
+
+    /// A stream for which there is no room takes none.
+    #[test]
+    fn a_stream_without_room_takes_none() {
+        let budget = Budget::new(MIB);
+        let (first, other) = (busy(&budget), busy(&budget));
+        let large = other.begin(&Request::new(())).hold();
+        large.resize_anyway(2 * MIB);
+        let works: Vec<Work> = (0..100).map(|_| first.begin(&Request::new(()))).collect();
+        let fit = works.iter().filter(|work| work.fits()).count();
+        assert_eq!(fit, bounds::UNCOUNTED / bounds::STREAM);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_answer_that_waits_is_the_one_that_counts() {
-        let busy = Busy::new(&Turns::new(true));
-        let answer = || busy.answered(Bytes::from_static(b"x"));
+        let busy = busy(&Budget::new(MIB));
+        let answer = || busy.answered(Bytes::from_static(b"x"), 1);
         let second = Duration::from_secs(1);
         let first = answer();
         tokio::time::advance(second).await;
