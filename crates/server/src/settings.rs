@@ -463,10 +463,14 @@ impl fmt::Display for Origin {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn load(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result<Settings, String> {
-        let mut path = std::env::temp_dir();
-        path.push(format!("tidegate-settings-{}-{:p}.yaml", std::process::id(), file));
+        // Each has a file of its own: tests run at the same time.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-settings-{}-{number}.yaml", std::process::id());
+        let path = std::env::temp_dir().join(name);
         std::fs::File::create(&path).unwrap().write_all(file.as_bytes()).unwrap();
         let environment =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));

@@ -194,9 +194,9 @@ impl Hold {
         self.bytes.set(bytes);
     }
 
-    /// The same for so many bytes more, and waits a second for others to leave room.
-    pub(crate) async fn grow_soon(&self, more: usize) -> bool {
-        self.resize_soon(self.bytes().saturating_add(more)).await
+    /// The same for so many bytes more.
+    pub(crate) fn grow(&self, more: usize) -> bool {
+        self.resize(self.bytes().saturating_add(more))
     }
 
     /// Waits a second for others to leave room.

@@ -122,8 +122,9 @@ async fn read<'b, T: Deserialize<'b>>(
         let micros = bytes.checked_div(BYTES).and_then(|micros| u32::try_from(micros).ok());
         batch.step(micros.unwrap_or(u32::MAX).saturating_add(READ)).await;
     }
-    // A decision that was counted must be answered, so there is room for the answers before the first of them.
-    if !call.room.grow_soon(all.len().saturating_mul(bounds::ENTRY)).await {
+    // A decision that was counted must be answered, so there is room for the answers before the first of them. Other batches
+    // wait for this one, so it does not wait for room.
+    if !call.room.grow(all.len().saturating_mul(bounds::ENTRY)) {
         let none = HeadError::NoRoom;
         metrics.refused(none.kind());
         return Err(WireError::new(StatusCode::SERVICE_UNAVAILABLE, "", none.to_string()));
