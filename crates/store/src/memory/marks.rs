@@ -80,8 +80,12 @@ type Pages = SmallVec<[(Slot, Page); SLOTS]>;
 
 /// What is marked of a state in its home; `None` when nothing is.
 pub(super) fn find(home: &Bucket, tag: Tag, limit: &Limit) -> Option<InUse> {
+    let pages = pages(home);
+    if pages.is_empty() {
+        return None;
+    }
     let scale = Scale::of(limit);
-    marked(&pages(home), tag, |page| page.scale.may_have_been(scale))
+    marked(&pages, tag, |page| page.scale.may_have_been(scale))
 }
 
 /// How much a state of any limit would begin with.
