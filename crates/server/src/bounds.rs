@@ -54,8 +54,10 @@ pub(crate) const ENTRY: usize = 1024;
 /// What a stream of HTTP/2 takes besides its header fields and its body: the state of the library, a task, a question to the
 /// health service.
 pub(crate) const STREAM: usize = 4 * 1024;
-/// Bytes of a connection of HTTP/2 that may be on their way, as the protocol has it. They are read at once and counted then.
+/// Bytes of a connection of HTTP/2 that may be on their way: as little as the protocol allows. They are counted when they are read.
 pub(crate) const WINDOW: u32 = 65_535;
+/// The same for a proxy, which has a thousand calls under way and few connections.
+pub(crate) const GRPC_WINDOW: u32 = 1024 * 1024;
 /// How long a connection that holds more than its share may make no progress.
 pub(crate) const STALLED_MILLIS: u64 = 1_000;
 /// Answers that wait to be written before the next request is looked at.

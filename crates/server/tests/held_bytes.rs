@@ -212,17 +212,8 @@ fn answers_that_nobody_takes() {
         for _ in 0..30 {
             let stream = two.next();
             two.send(&request(stream, "POST", "/v1/check", false));
-            let mut rest = &body[..];
-            while !rest.is_empty() {
-                let window = usize::try_from(two.window(stream).max(0)).unwrap();
-                let (piece, others) = rest.split_at(rest.len().min(window).min(16 * 1024));
-                let flags = if others.is_empty() { END_STREAM } else { NONE };
-                if !piece.is_empty() {
-                    two.send_data(flags, stream, piece);
-                    rest = others;
-                } else if !two.frame().is_some_and(|frame| frame.kind != GOAWAY) {
-                    return;
-                }
+            if !two.send_body(stream, &body) {
+                return;
             }
             // The header of the answer is under no window. What comes of it, and what of the connection, is the server's choice.
             loop {
@@ -252,17 +243,7 @@ fn large_lists_are_answered() {
     let mut two = Two::to(server.http);
     let stream = two.next();
     two.send(&announced(stream, body.len()));
-    let mut rest = body.as_bytes();
-    while !rest.is_empty() {
-        let window = usize::try_from(two.window(stream).max(0)).unwrap();
-        let (piece, others) = rest.split_at(rest.len().min(window).min(16 * 1024));
-        if piece.is_empty() {
-            two.frame().unwrap();
-            continue;
-        }
-        two.send_data(if others.is_empty() { END_STREAM } else { NONE }, stream, piece);
-        rest = others;
-    }
+    assert!(two.send_body(stream, body.as_bytes()));
     let mut length = 0;
     loop {
         let frame = two.frame().unwrap();

@@ -268,13 +268,8 @@ fn heads_and_bodies_have_the_bounds_of_http_1() {
         let list = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "t")];
         let list = [&list[..], more].concat();
         let flags = if body.is_empty() { END_HEADERS | END_STREAM } else { END_HEADERS };
-        let mut bytes = frame(HEADERS, flags, stream, &fields(&list));
-        let mut pieces = body.chunks(16 * 1024).peekable();
-        while let Some(piece) = pieces.next() {
-            let flags = if pieces.peek().is_none() { END_STREAM } else { NONE };
-            bytes.extend(frame(DATA, flags, stream, piece));
-        }
-        two.send(&bytes);
+        two.send(&frame(HEADERS, flags, stream, &fields(&list)));
+        two.send_body(stream, body);
         two.answer(stream)
     };
     let json = ("content-type", "application/json");

@@ -205,8 +205,8 @@ fn builder(place: &Place) -> Builder<Here> {
         .max_local_error_reset_streams(bounds::PROVOKED_RESETS)
         .max_header_list_size(u32::try_from(place.streams.head_bytes).unwrap_or(u32::MAX))
         .max_send_buf_size(bounds::UNWRITTEN)
-        .initial_stream_window_size(bounds::WINDOW)
-        .initial_connection_window_size(bounds::WINDOW)
+        .initial_stream_window_size(place.streams.window)
+        .initial_connection_window_size(place.streams.window)
         // A peer that is gone without a word is noticed.
         .keep_alive_interval(place.timeouts.idle.min(Duration::from_secs(bounds::PING_SECONDS)))
         .keep_alive_timeout(place.timeouts.body);

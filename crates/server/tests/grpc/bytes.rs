@@ -349,7 +349,8 @@ fn long_messages_beyond_the_room_of_a_connection_are_refused() {
         grpc.send_piece(END_STREAM, stream, last);
         passed += u32::from(grpc.told(stream).answer().passed());
     }
-    assert_eq!(passed, 15); // of 16 MiB, each a little longer than 1 MiB
+    // One connection gets a fifth of 64 MiB; each of them is a little longer than 1 MiB, and takes a little more.
+    assert!((10..=12).contains(&passed), "{passed}");
     assert!(grpc.asked(&Request::about(&[ALICE[0], ("agent", &value)])).passed());
     server.is_sound();
 }

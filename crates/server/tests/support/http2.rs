@@ -237,6 +237,27 @@ impl Two {
         self.send(&frame(DATA, flags, stream, piece));
     }
 
+    /// Sends a body to its end, as fast as the windows open; false when the connection ends before, or the stream is answered.
+    pub(crate) fn send_body(&mut self, stream: u32, body: &[u8]) -> bool {
+        let mut rest = body;
+        while !rest.is_empty() {
+            let window = usize::try_from(self.window(stream).max(0)).unwrap();
+            let (piece, others) = rest.split_at(rest.len().min(window).min(16 * 1024));
+            if piece.is_empty() {
+                match self.frame() {
+                    Some(frame) if frame.kind == GOAWAY => return false,
+                    Some(frame) if frame.stream == stream && frame.kind == HEADERS => return false,
+                    Some(_) => {}
+                    None => return false,
+                }
+                continue;
+            }
+            self.send_data(if others.is_empty() { END_STREAM } else { NONE }, stream, piece);
+            rest = others;
+        }
+        true
+    }
+
     /// The same connection, for a thread that writes while this one reads.
     pub(crate) fn writer(&self) -> TcpStream {
         self.stream.try_clone().unwrap()

@@ -170,7 +170,7 @@ impl Held {
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         self.busy.step();
         let length = self.bytes.len().saturating_add(bytes.len());
-        if length > self.hold.bytes() && !self.hold.resize(length.next_power_of_two()) {
+        if length > self.hold.bytes() && !self.hold.resize(larger(length)) {
             return false;
         }
         if length > self.bytes.capacity() {
@@ -188,6 +188,11 @@ impl Deref for Held {
     fn deref(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+/// A little more than is needed, so that not every piece has to be counted and moved.
+const fn larger(length: usize) -> usize {
+    length.saturating_add(length / 8).next_multiple_of(4 * 1024)
 }
 
 /// What header fields take, as HTTP/2 counts them.
