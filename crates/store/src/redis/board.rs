@@ -10,7 +10,7 @@ use tidegate_core::Timestamp;
 const DOCUMENT_KEY: &str = "{tidegate}control";
 
 /// Answers nothing if the version is known already, so that nobody reads what has not changed.
-const READ: &str = "
+pub(super) const READ: &str = "
 local version = redis.call('HGET', KEYS[1], 'version') or '0'
 if version == ARGV[1] then return false end
 return { version, redis.call('HGET', KEYS[1], 'text') or '' }";

@@ -10,10 +10,11 @@
 //! connected to.
 
 use super::address::{self, Address, Deployment, Manners};
-use super::link::{Common, Link, canary, connect, supervised};
+use super::connection::{Host, connect};
+use super::link::{Common, Link, canary, supervised};
 use super::script::{Call, Reply, Told};
 use super::slots::{Slots, slot_of_state};
-use super::trouble::{Class, Counts, Trouble};
+use super::trouble::{Class, Trouble};
 use super::{LinkReport, RedisClock, RedisSettings, StoreReport};
 use crate::clock::Clock;
 use crate::error::StoreError;
@@ -23,10 +24,10 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidegate_core::{Span, StateId, Timestamp};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// All servers of a store, and the way to each.
@@ -85,22 +86,38 @@ impl Fleet {
         secret: &Secret,
     ) -> Result<(Self, Result<(), StoreError>), StoreError> {
         let (deployment, manners) = address::parse(&settings.url, &settings.tls)?;
-        let common = Arc::new(Common {
-            settings: settings.clone(),
-            verifier: format!("{:032x}", secret.verifier()),
-            clock: Clock::system(),
-            many: matches!(deployment, Deployment::Cluster(_)),
-            counts: Counts::default(),
-            stale: Notify::new(),
-            restarts: AtomicU64::new(0),
-        });
+        let many = matches!(deployment, Deployment::Cluster(_));
         let (source, alone) = match deployment {
-            Deployment::One(client) => (Source::Known, Some(client)),
+            Deployment::One(client) => (Source::Known, Some(Host::Server(client))),
             Deployment::Cluster(places) => (Source::Cluster(places), None),
             Deployment::Sentinels(places, name) => {
                 (Source::Sentinels(places, name, tokio::sync::Mutex::new(None)), None)
             }
         };
+        let common = Common::new(settings, secret, Clock::system(), many);
+        Self::start(common, manners, source, alone).await
+    }
+
+    /// One simulated server, reached through a network of a test.
+    #[cfg(feature = "testing")]
+    pub(super) async fn simulated(
+        settings: &RedisSettings,
+        secret: &Secret,
+        clock: Clock,
+        network: Arc<dyn super::simulated::Network>,
+    ) -> Result<(Self, Result<(), StoreError>), StoreError> {
+        let (_, manners) = address::parse(&settings.url, &settings.tls)?;
+        let common = Common::new(settings, secret, clock, false);
+        Self::start(common, manners, Source::Known, Some(Host::Simulated(network))).await
+    }
+
+    async fn start(
+        common: Common,
+        manners: Manners,
+        source: Source,
+        alone: Option<Host>,
+    ) -> Result<(Self, Result<(), StoreError>), StoreError> {
+        let common = Arc::new(common);
         let nobody = Map { links: vec![], slots: None, why: "it was not asked yet".to_owned() };
         let atlas = Arc::new(Atlas {
             common,
@@ -111,10 +128,10 @@ impl Fleet {
             drawn: watch::channel(0).0,
         });
         let (first, keeper) = match alone {
-            Some(client) => {
+            Some(host) => {
                 let common = &atlas.common;
                 let (link, first) =
-                    Link::open("store".to_owned(), client, Some(canary(0)), common).await;
+                    Link::open("store".to_owned(), host, Some(canary(0)), common).await;
                 atlas.publish(Map { links: vec![link], slots: None, why: String::new() });
                 (first, None)
             }
@@ -436,8 +453,8 @@ impl Atlas {
                 link.watch(canary);
                 return Ok((link, Ok(())));
             }
-            let client = self.manners.client(server)?;
-            Ok(Link::open(name, client, canary, &self.common).await)
+            let host = Host::Server(self.manners.client(server)?);
+            Ok(Link::open(name, host, canary, &self.common).await)
         };
         let opening = servers.iter().zip(canaries).map(|(server, canary)| open(server, *canary));
         let opened = join_all(opening).await.into_iter().collect::<Result<Vec<_>, StoreError>>()?;

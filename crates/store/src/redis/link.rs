@@ -10,15 +10,16 @@
 //! Nothing is ever sent twice that may have been counted: a command that failed is its caller's to judge.
 
 use super::breaker::Breaker;
+use super::connection::{Connection, Host, Message};
 use super::script::{self, Call, Reply, Times, Told, Verb};
 use super::trouble::{Class, Counts, Trouble};
 use super::wire::Tag;
 use super::{KEPT_SECONDS, RedisClock, RedisSettings, VERIFIER_KEY};
 use crate::clock::Clock;
 use crate::error::StoreError;
+use crate::key::Secret;
 use crate::sync::{Mutex, lock};
-use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisResult, Value};
+use ::redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, Value};
 use futures_util::FutureExt as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ pub(super) struct Link {
 struct Shared {
     /// Where it is, for people.
     name: String,
-    client: Client,
+    host: Host,
     common: Arc<Common>,
     /// The server's time less ours, in nanoseconds, as of the last reply. Relaxed: any recent value will do.
     offset: AtomicI64,
@@ -73,7 +74,7 @@ struct Shared {
 }
 
 struct State {
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Connection>,
     /// How many connections there have been, so that what befell an old one does not count for a new one.
     number: u64,
     breaker: Breaker,
@@ -100,17 +101,31 @@ pub(super) fn canary(tag: u16) -> StateId {
     StateId(CANARY & (u128::MAX >> 16) | u128::from(tag) << 112)
 }
 
+impl Common {
+    pub(super) fn new(settings: &RedisSettings, secret: &Secret, clock: Clock, many: bool) -> Self {
+        Self {
+            settings: settings.clone(),
+            verifier: format!("{:032x}", secret.verifier()),
+            clock,
+            many,
+            counts: Counts::default(),
+            stale: Notify::new(),
+            restarts: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Link {
     /// Connects, or leaves it to the keeper to go on trying; the second answer is how that went.
     pub(super) async fn open(
         name: String,
-        client: Client,
+        host: Host,
         canary: Option<StateId>,
         common: &Arc<Common>,
     ) -> (Arc<Self>, Result<(), StoreError>) {
         let shared = Arc::new(Shared {
             name,
-            client,
+            host,
             common: Arc::clone(common),
             offset: AtomicI64::new(0),
             doubt: AtomicU64::new(0),
@@ -169,8 +184,8 @@ impl Link {
         let sent = self.shared.now();
         let times = self.shared.times(sent, until, told);
         let echo = self.shared.echo.fetch_add(1, Ordering::Relaxed);
-        let command = script::command(call, told, times, echo);
-        let reply = self.call_known(until, &command, asking).await?;
+        let message = Arc::new(self.shared.host.script(call, told, times, echo));
+        let reply = self.call_known(until, &message, asking).await?;
         let reply = script::parse(reply, echo).map_err(Trouble::wrong)?;
         let reply = reply.ok_or_else(|| self.shared.mixed_up())?;
         if times.test.is_none() {
@@ -183,13 +198,13 @@ impl Link {
     async fn call_known(
         &self,
         until: Timestamp,
-        command: &Cmd,
+        message: &Arc<Message>,
         asking: bool,
     ) -> Result<Value, Trouble> {
         let shared = &self.shared;
         for _ in 0..MOST_SENDINGS {
             let sent = shared.sent.load(Ordering::Relaxed);
-            match self.query(until, command, asking).await {
+            match self.exchange(until, message, asking).await {
                 Err(Trouble::NoScript) => {}
                 answered => return answered,
             }
@@ -200,7 +215,7 @@ impl Link {
                 shared.sent.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.query(until, command, asking).await
+        self.exchange(until, message, asking).await
     }
 
     /// Asks the server something, if it can be asked.
@@ -210,11 +225,21 @@ impl Link {
         command: &Cmd,
         asking: bool,
     ) -> Result<Value, Trouble> {
+        self.exchange(until, &Arc::new(Message::Bytes(command.clone())), asking).await
+    }
+
+    async fn exchange(
+        &self,
+        until: Timestamp,
+        message: &Arc<Message>,
+        asking: bool,
+    ) -> Result<Value, Trouble> {
         let shared = &self.shared;
         let full = |_| Trouble::Failed(Class::Overloaded, StoreError::Overloaded);
         let _room = shared.room.try_acquire().map_err(full)?;
         let (connection, number) = shared.connection()?;
-        let (answer, left) = (send(connection, command, asking), shared.left(until));
+        let answer = connection.send(Arc::clone(message), asking);
+        let left = shared.left(until);
         match tokio::time::timeout(left.into(), answer).await {
             Ok(answer) => shared.judge(answer, number),
             Err(_late) => Err(shared.late(left)),
@@ -226,22 +251,6 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.keeper.abort();
     }
-}
-
-async fn send(
-    mut connection: MultiplexedConnection,
-    command: &Cmd,
-    asking: bool,
-) -> RedisResult<Value> {
-    if !asking {
-        return command.query_async(&mut connection).await;
-    }
-    let mut both = ::redis::pipe();
-    both.cmd("ASKING").add_command(command.clone());
-    // Each has an answer; the second is ours, and an error in it says where to go.
-    let answers = ::redis::aio::ConnectionLike::req_packed_commands(&mut connection, &both, 0, 2);
-    let mut answers = answers.await?.into_iter().rev();
-    answers.next().unwrap_or(Value::Nil).extract_error()
 }
 
 /// Runs a task again when it panics, after a pause, and counts that it had to.
@@ -270,7 +279,7 @@ async fn keep(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    fn connection(&self) -> Result<(MultiplexedConnection, u64), Trouble> {
+    fn connection(&self) -> Result<(Connection, u64), Trouble> {
         let state = lock(&self.state);
         match &state.connection {
             Some(connection) if !state.breaker.is_open() => Ok((connection.clone(), state.number)),
@@ -360,17 +369,17 @@ impl Shared {
         mended.map(drop)
     }
 
-    async fn try_to_mend(&self) -> Result<MultiplexedConnection, StoreError> {
+    async fn try_to_mend(&self) -> Result<Connection, StoreError> {
         let (here, canary) = {
             let state = lock(&self.state);
             (state.connection.clone(), state.canary)
         };
-        let mut connection = match here {
+        let connection = match here {
             Some(connection) => connection,
             None => {
-                let mut connection = connect(&self.client, &self.common.settings).await?;
+                let connection = self.host.connect(&self.common.settings).await?;
                 let patience = self.common.settings.patience();
-                let compared = self.compare_secrets(&mut connection);
+                let compared = self.compare_secrets(&connection);
                 let compared = tokio::time::timeout(patience.into(), compared).await;
                 self.elsewhere_is_fine(compared.unwrap_or(Err(Trouble::timed_out(patience))))?;
                 connection
@@ -379,7 +388,7 @@ impl Shared {
         // It must be as quick as it has to be for decisions; once it may be late, or twice.
         let timeout = self.common.settings.timeout;
         for _ in 0..MOST_CANARIES {
-            let tried = self.try_canary(&mut connection, canary);
+            let tried = self.try_canary(&connection, canary);
             if let Ok(tried) = tokio::time::timeout(timeout.into(), tried).await {
                 return self.elsewhere_is_fine(tried).map(|()| connection);
             }
@@ -400,15 +409,25 @@ impl Shared {
 
     async fn tell<T: FromRedisValue>(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &Connection,
         command: &Cmd,
     ) -> Result<T, Trouble> {
-        let told = command.query_async(connection).await;
+        let message = Arc::new(Message::Bytes(command.clone()));
+        self.tell_message(connection, &message).await
+    }
+
+    async fn tell_message<T: FromRedisValue>(
+        &self,
+        connection: &Connection,
+        message: &Arc<Message>,
+    ) -> Result<T, Trouble> {
+        let reply = connection.clone().send(Arc::clone(message), false).await;
+        let told = reply.and_then(|reply| Ok(T::from_redis_value(reply)?));
         told.map_err(|error| Trouble::of(&error, self.common.settings.timeout))
     }
 
     /// Leaves the verifier of the secret with the server, or compares it with the one that is there.
-    async fn compare_secrets(&self, connection: &mut MultiplexedConnection) -> Result<(), Trouble> {
+    async fn compare_secrets(&self, connection: &Connection) -> Result<(), Trouble> {
         let ours = &self.common.verifier;
         let mut set = ::redis::cmd("SET");
         set.arg(VERIFIER_KEY).arg(ours).arg("NX").arg("EX").arg(KEPT_SECONDS);
@@ -428,7 +447,7 @@ impl Shared {
     /// Runs the real script, which reads, decides and writes: a server that only answers pings is of no use.
     async fn try_canary(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &Connection,
         state: Option<StateId>,
     ) -> Result<(), Trouble> {
         let Some(state) = state else {
@@ -450,11 +469,11 @@ impl Shared {
         let told = Told { tags: &[Tag::Registered(0)], ..Told::default() };
         let times = Times { deadline: 0, ..self.times(sent, sent, &told) };
         let echo = self.echo.fetch_add(1, Ordering::Relaxed);
-        let command = script::command(&call, &told, times, echo);
-        let mut reply = self.tell(connection, &command).await;
+        let message = Arc::new(self.host.script(&call, &told, times, echo));
+        let mut reply = self.tell_message(connection, &message).await;
         if matches!(reply, Err(Trouble::NoScript)) {
             let _: Value = self.tell(connection, &script::load()).await?;
-            reply = self.tell(connection, &command).await;
+            reply = self.tell_message(connection, &message).await;
         }
         let reply = script::parse(reply?, echo).map_err(Trouble::wrong)?;
         let reply = reply.ok_or_else(|| self.mixed_up())?;
@@ -465,7 +484,7 @@ impl Shared {
     }
 
     /// Asks for the time outside of a script; who may not do that either goes by our own clock.
-    async fn ask_time(&self, connection: &mut MultiplexedConnection) -> Result<(), Trouble> {
+    async fn ask_time(&self, connection: &Connection) -> Result<(), Trouble> {
         let sent = self.now();
         match self.tell::<(u64, u64)>(connection, &::redis::cmd("TIME")).await {
             Ok((seconds, micros)) => {
@@ -534,23 +553,5 @@ impl State {
         self.connection = None;
         self.breaker.lost();
         self.why = why.to_string();
-    }
-}
-
-pub(super) async fn connect(
-    client: &Client,
-    settings: &RedisSettings,
-) -> Result<MultiplexedConnection, StoreError> {
-    let config = AsyncConnectionConfig::new()
-        // Calls have their own time.
-        .set_response_timeout(None)
-        .set_connection_timeout(Some(settings.connect_timeout.into()))
-        .set_pipeline_buffer_size(settings.in_flight);
-    let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    match tokio::time::timeout(settings.connect_timeout.into(), connecting).await {
-        Ok(connected) => {
-            connected.map_err(|error| Trouble::of(&error, settings.timeout).into_error())
-        }
-        Err(_late) => Err(StoreError::TimedOut(settings.connect_timeout)),
     }
 }

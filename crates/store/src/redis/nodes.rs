@@ -19,6 +19,8 @@ pub(super) struct Nodes {
     caller: Option<JoinHandle<()>>,
 }
 
+/// Writes down that a node is there, and answers how many are.
+pub(super) const CALL: &str = include_str!("scripts/nodes.lua");
 const NODES_KEY: &str = "{tidegate}nodes";
 const CALLED_EVERY: Duration = Duration::from_secs(1);
 
@@ -64,11 +66,7 @@ impl Drop for Nodes {
 async fn call(fleet: &Fleet, timeout: tidegate_core::Span, name: &str, count: &AtomicU32) {
     let until = fleet.now().after(timeout).unwrap_or(Timestamp::END);
     let mut roll = ::redis::cmd("EVAL");
-    roll.arg(include_str!("scripts/nodes.lua"))
-        .arg(1)
-        .arg(NODES_KEY)
-        .arg(name)
-        .arg(fleet.told_time(slot_of(OURS)));
+    roll.arg(CALL).arg(1).arg(NODES_KEY).arg(name).arg(fleet.told_time(slot_of(OURS)));
     if let Ok(Value::Int(nodes)) = fleet.query(slot_of(OURS), until, &roll).await {
         count.store(u32::try_from(nodes).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
     }

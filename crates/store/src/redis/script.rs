@@ -84,7 +84,7 @@ pub(super) struct Told<'t> {
 }
 
 /// What a script is told of time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// The time it goes by instead of its own, in microseconds.
     pub(super) test: Option<u64>,

@@ -237,6 +237,43 @@ pub(super) fn parse(limit: &Limit, value: &[u8]) -> Result<(Remembered, WrittenU
     Ok((said, WrittenUnder::Asking))
 }
 
+/// The value that says a state, as the scripts write it.
+#[cfg(feature = "testing")]
+pub(super) fn value(written: &tidegate_core::Written<'_>, now: Timestamp, tag: Tag) -> String {
+    let listed = |entries: Vec<String>| entries.join(";");
+    match written.remembered(now) {
+        Remembered::Nothing => String::new(),
+        Remembered::Window { number, count } if count < 1_000_000_000 => {
+            format!("{number}{count:09}")
+        }
+        Remembered::Window { number, count } => format!("{number}:{count}"),
+        Remembered::Windows { number, cur, prev } => {
+            format!("{number}:{cur}:{prev}:{}", written.shape.room(Bound::Headroom))
+        }
+        Remembered::Buckets { newest, counts } => {
+            let pair = |(number, count): &(u64, u64)| {
+                format!("{},{count}", newest.saturating_sub(*number))
+            };
+            format!("{newest}:{}", listed(counts.iter().rev().map(pair).collect()))
+        }
+        Remembered::Log(entries) => {
+            let mut last = 0;
+            let entry = |(step, cost): &(u64, u64)| {
+                let distance = step.saturating_sub(last);
+                last = *step;
+                if *cost == 1 { distance.to_string() } else { format!("{distance},{cost}") }
+            };
+            listed(entries.iter().map(entry).collect())
+        }
+        Remembered::Zero(zero) => match tag {
+            Tag::Registered(tag) => format!("{zero}{tag:03}"),
+            Tag::Whole => {
+                format!("{zero}:{}", numbers(written.shape, Tag::Whole, Timestamp::EPOCH))
+            }
+        },
+    }
+}
+
 /// A bucket's zero with its tag, or with its shape written out.
 fn parse_zero(text: &str) -> Result<(Remembered, WrittenUnder), StoreError> {
     if let Some((zero, numbers)) = text.split_once(':') {

@@ -1,0 +1,84 @@
+//! What the store should be, according to what it executed: the same plans, in the same order, through the core.
+//!
+//! The model keeps every state with the limit that it was written under. The store on Redis keeps bytes, and tags
+//! instead of limits; where the two disagree, a state was misread.
+
+use std::collections::BTreeMap;
+use tidegate_core::{Ask, Decision, Limit, Now, Plan, State, StateId, Take, Timestamp, Written};
+use tidegate_store::testing::{Did, Executed, OwnedTake};
+
+/// States, and the limits that they were written under.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model(BTreeMap<StateId, (Limit, State)>);
+
+impl Model {
+    pub(crate) fn forget_all(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn forget(&mut self, state: StateId) {
+        self.0.remove(&state);
+    }
+
+    /// Does what the store did. Answers whether a plan passes, and what its takes are told.
+    pub(crate) fn replay(&mut self, executed: &Executed) -> Option<(bool, Vec<Decision>)> {
+        let now = executed.at;
+        match &executed.did {
+            Did::Took { takes, max_wait, .. } => {
+                let takes: Vec<Take<'_>> = takes.iter().map(OwnedTake::take).collect();
+                let plan = Plan::new(takes.clone(), *max_wait).ok()?;
+                let found = self.found(takes.iter().map(|take| (take.state, take.limit)));
+                let mut written = written(&found);
+                let done = plan.take(Now::at(now), &mut written);
+                self.keep(&found, &written);
+                Some((done.passes, done.decisions.into_iter().collect()))
+            }
+            Did::Charged(takes) => {
+                for take in takes {
+                    let ask = Ask::new(now, take.cost).bounded(take.bound);
+                    let found = self.found([(take.state, &take.limit)].into_iter());
+                    let mut written = written(&found);
+                    take.limit.charge(&mut written[0], &ask);
+                    self.keep(&found, &written);
+                }
+                None
+            }
+            Did::GaveBack(parts) => {
+                for part in parts {
+                    let found = self.found([(part.state, &part.limit)].into_iter());
+                    let mut written = written(&found);
+                    written[0].give_back(now, &part.limit, &part.receipt);
+                    self.keep(&found, &written);
+                }
+                None
+            }
+        }
+    }
+
+    /// How much a state has in use, in whole costs, rounded up.
+    pub(crate) fn used(&self, state: StateId, now: Timestamp) -> u64 {
+        let Some((shape, state)) = self.0.get(&state) else { return 0 };
+        Written { shape, state: state.clone() }.units_in_use(now)
+    }
+
+    fn found<'l>(
+        &self,
+        states: impl Iterator<Item = (StateId, &'l Limit)>,
+    ) -> Vec<(StateId, Limit, State)> {
+        let found = |(id, limit): (StateId, &Limit)| match self.0.get(&id) {
+            Some((shape, state)) => (id, shape.clone(), state.clone()),
+            None => (id, limit.clone(), State::Empty),
+        };
+        states.map(found).collect()
+    }
+
+    fn keep(&mut self, found: &[(StateId, Limit, State)], written: &[Written<'_>]) {
+        for ((id, ..), written) in found.iter().zip(written) {
+            self.0.insert(*id, (written.shape.clone(), written.state.clone()));
+        }
+    }
+}
+
+fn written(found: &[(StateId, Limit, State)]) -> Vec<Written<'_>> {
+    found.iter().map(|(_, shape, state)| Written { shape, state: state.clone() }).collect()
+}
