@@ -2,7 +2,7 @@
 
 use crate::history::{Answered, By, History};
 use crate::run::state;
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{Fault, Kind, Scenario};
 use std::fmt;
 use tidegate_core::{Algorithm, Limit, Period};
 
@@ -86,20 +86,29 @@ pub fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
         if *by != Some(By::Store) {
             found.push(Violation::NotHealed(*node));
         }
-        let broken = |kind: &Kind| {
-            matches!(kind, Kind::ForeignShapes | Kind::ForeignNodes | Kind::ForbidEval)
-        };
-        let mended = |kind: &Kind| kind.loses_data();
-        let mut wrong = false;
-        for fault in &scenario.faults {
-            wrong = (wrong && !(mended(&fault.kind) && fault.kind != Kind::ForbidEval))
-                || broken(&fault.kind);
-        }
-        if wrong && complaint.is_none() {
+        if broken_for_good(scenario) && complaint.is_none() {
             found.push(Violation::Silent(*node));
         }
     }
     found
+}
+
+/// Whether another program's data, or a command that is not there, is in the way of nodes or shapes in the end.
+fn broken_for_good(scenario: &Scenario) -> bool {
+    let broken =
+        |kind: &Kind| matches!(kind, Kind::ForeignShapes | Kind::ForeignNodes | Kind::ForbidEval);
+    let broken = scenario.faults.iter().filter(|fault| broken(&fault.kind)).map(|fault| fault.at);
+    // What loses our data loses theirs.
+    let lost = scenario.faults.iter().filter(|fault| fault.kind.loses_data()).map(lost_at);
+    broken.max() > lost.max()
+}
+
+/// When a fault that loses data does.
+const fn lost_at(fault: &Fault) -> u64 {
+    match fault.kind {
+        Kind::StoreDown { .. } => fault.until,
+        _ => fault.at,
+    }
 }
 
 // === the ceiling ===
@@ -139,10 +148,7 @@ fn most(scenario: &Scenario, history: &History, limits: &[Limit; 2], from: u64, 
         let millis = |nanos: u64| nanos / 1_000_000;
         // What a failover has not seen was counted up to its lag earlier.
         let losses = scenario.faults.iter().filter(|fault| {
-            let lost_at = match fault.kind {
-                Kind::StoreDown { .. } => fault.until,
-                _ => fault.at,
-            };
+            let lost_at = lost_at(fault);
             fault.kind.loses_data() && millis(from) <= lost_at + 1 && lost_at <= millis(to) + 1
         });
         let of_store = of_one(limit, from, to, scenario.store_clock, 0);
@@ -207,7 +213,10 @@ fn charges(scenario: &Scenario, history: &History, user: usize) -> Option<Violat
     let at_most = granted + untold;
     // A bucket's tokens come back, a few within a history.
     let at_least = granted.min(rule.limit().capacity()).saturating_sub(refilled(scenario));
-    if counted > at_most {
+    // A state whose shape cannot be looked up counts as full.
+    let unknown = |kind: &Kind| matches!(kind, Kind::ForeignShapes | Kind::ForbidEval);
+    let may_be_full = scenario.faults.iter().any(|fault| unknown(&fault.kind));
+    if counted > at_most && !may_be_full {
         return Some(Violation::ChargedTooMuch { user, counted, at_most });
     }
     (counted < at_least).then_some(Violation::ChargedTooLittle { user, counted, at_least })

@@ -4,7 +4,9 @@
 //! instead of limits; where the two disagree, a state was misread.
 
 use std::collections::BTreeMap;
-use tidegate_core::{Ask, Decision, Limit, Now, Plan, State, StateId, Take, Timestamp, Written};
+use tidegate_core::{
+    Ask, Cost, Decision, Limit, Now, Plan, State, StateId, Take, Timestamp, Written,
+};
 use tidegate_store::testing::{Did, Executed, OwnedTake};
 
 /// States, and the limits that they were written under.
@@ -23,6 +25,9 @@ impl Model {
     /// Does what the store did. Answers whether a plan passes, and what its takes are told.
     pub(crate) fn replay(&mut self, executed: &Executed) -> Option<(bool, Vec<Decision>)> {
         let now = executed.at;
+        for state in &executed.lost {
+            self.fill(*state, executed, now);
+        }
         match &executed.did {
             Did::Took { takes, max_wait, .. } => {
                 let takes: Vec<Take<'_>> = takes.iter().map(OwnedTake::take).collect();
@@ -52,6 +57,22 @@ impl Model {
                 }
                 None
             }
+        }
+    }
+
+    /// A state of which the store knows nothing counts as full.
+    fn fill(&mut self, state: StateId, executed: &Executed, now: Timestamp) {
+        let limits: Vec<(StateId, &Limit)> = match &executed.did {
+            Did::Took { takes, .. } | Did::Charged(takes) => {
+                takes.iter().map(|take| (take.state, &take.limit)).collect()
+            }
+            Did::GaveBack(parts) => parts.iter().map(|part| (part.state, &part.limit)).collect(),
+        };
+        for (_, limit) in limits.into_iter().filter(|(id, _)| *id == state) {
+            let mut full = Written::empty(limit);
+            limit.charge(&mut full, &Ask::new(now, Cost::new(limit.capacity())));
+            let state_of_it = full.state.clone();
+            self.0.insert(state, (limit.clone(), state_of_it));
         }
     }
 

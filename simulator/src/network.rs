@@ -207,6 +207,12 @@ impl World {
             self.untold(process, told);
             return Err(broken());
         }
+        let told = if fate.reply == ReplyFate::Lost {
+            self.untold(process, told);
+            None
+        } else {
+            told
+        };
         let returns = {
             let mut wires = self.wires();
             let delay = self.delay(&mut wires.random, true);

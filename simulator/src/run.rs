@@ -249,7 +249,9 @@ async fn start(world: Arc<World>, node: Arc<Node>) {
         })
     };
     let wire = Wire { world: Arc::clone(&world), node: node.number, process };
-    let settings = RedisSettings::new("redis://simulated/");
+    let known = node.disk.load(Ordering::Relaxed);
+    let known_nodes = (world.scenario.keeps_disk && known > 0).then_some(known);
+    let settings = RedisSettings { known_nodes, ..RedisSettings::new("redis://simulated/") };
     let store = Redis::simulated(&settings, &secret(), clock.clone(), Arc::new(wire)).await;
     let limiter = Limiter::new(node.policy(&world), store.expect("a store"), secret(), clock);
     let limiter = limiter.expect("a limiter");

@@ -95,6 +95,8 @@ struct Fragile {
     /// Takes of a plan that nobody can be asked about.
     missing: Mutex<Vec<usize>>,
     nodes: AtomicU32,
+    /// What was granted without it.
+    owed: AtomicU64,
 }
 
 impl Fragile {
@@ -137,6 +139,11 @@ impl Store for Fragile {
         self.memory.reset(states).await
     }
 
+    fn owe(&self, takes: &[Take<'_>]) {
+        let costs = takes.iter().map(|take| take.cost.get()).sum();
+        self.owed.fetch_add(costs, Ordering::Relaxed);
+    }
+
     fn nodes(&self) -> u32 {
         self.nodes.load(Ordering::Relaxed)
     }
@@ -163,6 +170,7 @@ fn fragile(rules: &str) -> Limiter<Fragile> {
         gone: AtomicBool::new(true),
         missing: Mutex::default(),
         nodes: AtomicU32::new(1),
+        owed: AtomicU64::new(0),
     };
     Limiter::new(policy(rules), store, Secret::new([7; 32]), clock).unwrap()
 }
@@ -197,8 +205,10 @@ async fn passed_of(limiter: &Limiter<Fragile>, who: &Attributes<'_>, requests: u
     passed
 }
 
+/// What a node had counted by itself was forgotten when the store answered anybody: whoever the store did not answer in time
+/// had a fresh share each time somebody else was answered. It must count for as long as the limit counts.
 #[tokio::test]
-async fn a_node_by_itself_lets_its_share_pass_and_forgets_it_when_the_store_is_back() {
+async fn a_node_by_itself_lets_its_share_pass_once_however_often_the_store_is_back() {
     let alice = user("alice");
     for (nodes, share) in [(1, 10), (3, 3), (4, 2), (100, 1)] {
         let limiter = fragile(
@@ -206,12 +216,46 @@ async fn a_node_by_itself_lets_its_share_pass_and_forgets_it_when_the_store_is_b
         );
         limiter.store().nodes.store(nodes, Ordering::Relaxed);
         assert_eq!(passed_of(&limiter, &alice, 20).await, share, "{nodes} nodes");
-        // Back for one request, and gone again: what was counted meanwhile is forgotten.
-        limiter.store().gone.store(false, Ordering::Relaxed);
-        assert_eq!(passed_of(&limiter, &alice, 1).await, 1);
-        limiter.store().gone.store(true, Ordering::Relaxed);
-        assert_eq!(passed_of(&limiter, &alice, 20).await, share, "{nodes} nodes, again");
+        for time in 0..5 {
+            limiter.store().gone.store(false, Ordering::Relaxed);
+            assert_eq!(passed_of(&limiter, &alice, 1).await, 1);
+            limiter.store().gone.store(true, Ordering::Relaxed);
+            assert_eq!(passed_of(&limiter, &alice, 20).await, 0, "{nodes} nodes, time {time}");
+        }
     }
+}
+
+/// The store learns what was granted without it, and only that.
+#[tokio::test]
+async fn what_a_node_granted_by_itself_is_owed_to_the_store() {
+    let alice = user("alice");
+    for (setting, owed) in [("local", 4), ("allow", 0), ("deny", 0)] {
+        let limiter = fragile(&format!(
+            "  - {{ name: a, key: [user], limits: [5/h], on_store_error: {setting} }}"
+        ));
+        for cost in [3, 1, 2, 2] {
+            limiter.check(&Check::new(&alice).cost(cost)).await.unwrap();
+        }
+        assert_eq!(limiter.store().owed.load(Ordering::Relaxed), owed, "{setting}");
+        limiter.check_without_store(&Check::new(&alice)).unwrap();
+        let one_more = u64::from(setting == "local");
+        assert_eq!(limiter.store().owed.load(Ordering::Relaxed), owed + one_more, "{setting}");
+        limiter.store().gone.store(false, Ordering::Relaxed);
+        limiter.check(&Check::new(&alice)).await.unwrap();
+        assert_eq!(limiter.store().owed.load(Ordering::Relaxed), owed + one_more, "{setting}");
+    }
+}
+
+/// A request that the other part of the store refuses was not granted here either.
+#[tokio::test]
+async fn only_what_passes_is_owed() {
+    let limiter = fragile(
+        "  - { name: here, key: [user], limits: [1/h] }\n  - { name: gone, key: [user], limits: [{ rate: 5/h, algorithm: fixed_window }] }",
+    );
+    limiter.store().gone.store(false, Ordering::Relaxed);
+    *limiter.store().missing.lock().unwrap() = vec![1];
+    assert_eq!(passed_of(&limiter, &user("alice"), 4).await, 1);
+    assert_eq!(limiter.store().owed.load(Ordering::Relaxed), 1);
 }
 
 /// A receipt of a share is given back as what was taken, not as what would have been.

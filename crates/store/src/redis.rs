@@ -21,15 +21,18 @@
 //! - **Refusals** are remembered for half a second ([`seen`]): who is refused anyway need not be asked for.
 //! - **Shapes.** A bucket's state carries a tag of three digits that a registry in the same Redis translates. A
 //!   script that meets a tag it was not told of answers with it and does nothing; it is looked up and told. A
-//!   shape whose tag is taken by another writes itself out instead, and takes more memory.
+//!   shape that cannot be registered writes itself out instead, and takes more memory. A state whose shape nobody
+//!   knows any more counts as full, once.
 
 mod address;
 mod board;
 mod breaker;
 mod connection;
 mod fleet;
+mod late;
 mod link;
 mod nodes;
+mod owed;
 mod plans;
 mod registry;
 mod script;
@@ -48,6 +51,7 @@ use crate::store::{
 use fleet::Fleet;
 use futures_util::future::{join_all, try_join_all};
 use nodes::Nodes;
+use owed::{Owed, Payer};
 use plans::Found;
 use registry::Registry;
 use script::{Call, Reply, Told, Verb};
@@ -61,8 +65,7 @@ use tokio::sync::Semaphore;
 const OURS: &[u8] = b"tidegate";
 const REGISTRY_KEY: &str = "{tidegate}shapes";
 const VERIFIER_KEY: &str = "{tidegate}secret";
-/// Three years, from the last time that a node met a shape: longer than nearly every state matters. A shape that
-/// is lost all the same is read as the limit that asks.
+/// Three years, from the last time that a node met a shape: longer than nearly every state matters.
 const KEPT_SECONDS: u64 = 3 * 366 * 86_400;
 /// Plans of one call that are asked for at the same time.
 const AT_ONCE: usize = 128;
@@ -97,6 +100,8 @@ pub struct RedisSettings {
     pub clock: RedisClock,
     /// How many nodes count in the store; otherwise they find out by themselves.
     pub nodes: Option<u32>,
+    /// How many there were when this node last knew, for a start without the store.
+    pub known_nodes: Option<u32>,
     /// Whether a refusal is remembered, for half a second, instead of asking again.
     pub remember_refusals: bool,
 }
@@ -146,6 +151,12 @@ pub struct Redis {
     debts: Arc<AtomicU64>,
     /// Room for tasks that try again to give back.
     debtors: Arc<Semaphore>,
+    /// Room for replies that come too late.
+    latecomers: Arc<Semaphore>,
+    /// What was granted without the store, and is charged when it is back.
+    owed: Arc<Owed>,
+    /// Charges it; ends with the store.
+    payer: Option<Arc<Payer>>,
     /// Drawn at random: tells our debts from those of others.
     ours: u64,
     /// The time that scripts are told instead of reading it, in microseconds; the largest number is none. For
@@ -173,6 +184,7 @@ impl RedisSettings {
             in_flight: 1_024,
             clock: RedisClock::Server,
             nodes: None,
+            known_nodes: None,
             remember_refusals: true,
         }
     }
@@ -229,17 +241,21 @@ impl Redis {
     ) -> Result<(Self, Result<(), StoreError>), StoreError> {
         let fleet = Arc::new(fleet);
         let ours = getrandom::u64().map_err(|error| StoreError::Broken(error.to_string()))?;
-        let store = Self {
-            registry: Arc::new(Registry::new(Arc::clone(&fleet))),
+        let mut store = Self {
+            registry: Arc::new(Registry::new(Arc::clone(&fleet), ours, settings.timeout)),
             nodes: Arc::new(Nodes::join(&fleet, settings, ours).await),
             fleet,
             seen: Arc::new(Seen::new(settings.remember_refusals)),
             timeout: settings.timeout,
             debts: Arc::new(AtomicU64::new(0)),
             debtors: Arc::new(Semaphore::new(settings.in_flight)),
+            latecomers: Arc::new(Semaphore::new(settings.in_flight)),
+            owed: Arc::default(),
+            payer: None,
             ours,
             test_time: Arc::new(AtomicU64::new(u64::MAX)),
         };
+        store.payer = Some(Arc::new(Payer::start(&store)));
         Ok((store, first))
     }
 
@@ -253,6 +269,9 @@ impl Redis {
             timeout: self.timeout,
             debts: Arc::clone(&self.debts),
             debtors: Arc::clone(&self.debtors),
+            latecomers: Arc::clone(&self.latecomers),
+            owed: Arc::clone(&self.owed),
+            payer: None,
             ours: self.ours,
             test_time: Arc::clone(&self.test_time),
         }
@@ -284,17 +303,18 @@ impl Redis {
         for limit in call.limits() {
             self.supports(limit)?;
         }
-        let tags = self.registry.tags(call.limits(), until).await?;
-        let mut shapes = Vec::new();
+        let tags = self.registry.tags(call.limits(), until).await;
+        let (mut shapes, mut lost) = (Vec::new(), Vec::new());
         let mut guess = None;
         for _ in 0..MOST_TRIES {
-            let told = Told { tags: &tags, shapes: &shapes, test: self.test_time(), guess };
+            let (test, lost_tags) = (self.test_time(), &lost[..]);
+            let told = Told { tags: &tags, shapes: &shapes, lost: lost_tags, test, guess };
             let reply = self.fleet.call(slot, until, &call, &told).await?;
             match reply {
-                Reply::UnknownShape(tag, place) => {
-                    let asking = call.limits().nth(place).ok_or_else(garbled)?;
-                    shapes.push((tag, self.registry.shape(tag, asking, until).await?));
-                }
+                Reply::UnknownShape(tag) => match self.registry.shape(tag, until).await {
+                    Some(shape) => shapes.push((tag, shape)),
+                    None => lost.push(tag),
+                },
                 Reply::Moved(now) => guess = Some(now),
                 // Late by a clock we had misjudged, perhaps: now we know it better.
                 Reply::Late(_) if self.fleet.now() < until => {}
@@ -367,6 +387,7 @@ impl Store for Redis {
                 parts: &[],
                 max_wait: Span::ZERO,
                 receipt: None,
+                late: None,
             };
             let place = self.fleet.place(take.state);
             let Reply::Found { now, values, .. } = self.call(place, until, call).await? else {
@@ -403,13 +424,30 @@ impl Store for Redis {
         Ok(settled.unwrap_or(Settled::Done))
     }
 
+    fn owe(&self, takes: &[Take<'_>]) {
+        self.owed.add(takes, self.nodes(), self.fleet.now());
+    }
+
+    fn owe_less(&self, parts: &[Part<'_>]) {
+        for part in parts {
+            let cost = owed::cost_of(part.limit, &part.receipt);
+            self.owed.cancel(part.state, cost, self.fleet.now());
+        }
+    }
+
     async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
         let (max_wait, until) = (whole_micros(plan.max_wait()), self.until());
         let takes = plan.takes().iter().copied().enumerate();
         let peek = async |place: u16, takes: &[(usize, Take<'_>)]| {
             let asked: Vec<Take<'_>> = takes.iter().map(|(_, take)| *take).collect();
-            let call =
-                Call { verb: Verb::Peek, takes: &asked, parts: &[], max_wait, receipt: None };
+            let call = Call {
+                verb: Verb::Peek,
+                takes: &asked,
+                parts: &[],
+                max_wait,
+                receipt: None,
+                late: None,
+            };
             let Reply::Found { now, values, .. } = self.call(place, until, call).await? else {
                 return Err(garbled());
             };
@@ -456,7 +494,8 @@ impl Store for Redis {
     }
 
     fn complaint(&self) -> Option<String> {
-        self.fleet.complaint()
+        let of_registry = || self.registry.complaint();
+        self.fleet.complaint().or_else(|| self.nodes.complaint()).or_else(of_registry)
     }
 
     fn wall_clock(&self) -> Option<Timestamp> {
@@ -468,6 +507,10 @@ impl Store for Redis {
 
     fn nodes(&self) -> u32 {
         self.nodes.count()
+    }
+
+    fn known_nodes(&self) -> Option<u32> {
+        self.nodes.known()
     }
 
     fn report(&self) -> Option<StoreReport> {
@@ -500,7 +543,7 @@ impl Redis {
             Reply::Over => Settled::Late,
             Reply::Already => Settled::Already,
             Reply::Found { .. } => Settled::Done,
-            Reply::UnknownShape(..) | Reply::Moved(_) | Reply::Late(_) => return Err(garbled()),
+            Reply::UnknownShape(_) | Reply::Moved(_) | Reply::Late(_) => return Err(garbled()),
         };
         if settled == Settled::Done {
             for part in more {
@@ -512,7 +555,7 @@ impl Redis {
 }
 
 fn giving_back<'c>(parts: &'c [Part<'c>], receipt: Option<(ReceiptId, Timestamp)>) -> Call<'c> {
-    Call { verb: Verb::GiveBack, takes: &[], parts, max_wait: Span::ZERO, receipt }
+    Call { verb: Verb::GiveBack, takes: &[], parts, max_wait: Span::ZERO, receipt, late: None }
 }
 
 /// The clock of a script is no finer than that.

@@ -60,6 +60,13 @@ pub trait Store: Send + Sync {
         settlement: &Settlement<'_>,
     ) -> impl Future<Output = Result<Settled, StoreError>> + Send;
 
+    /// Says that these takes were granted without the store, because it could not be asked. A store that can be away
+    /// charges them when it is back: once, and as far as they still count then.
+    fn owe(&self, _takes: &[Take<'_>]) {}
+
+    /// Says that what was granted without the store was given back. What it has been told of already stays counted.
+    fn owe_less(&self, _parts: &[Part<'_>]) {}
+
     /// What each take of a plan would be answered if it were alone; changes nothing.
     fn peek(
         &self,
@@ -118,6 +125,11 @@ pub trait Store: Send + Sync {
         1
     }
 
+    /// The same as far as it was counted and not assumed: what a node should know when it starts without the store.
+    fn known_nodes(&self) -> Option<u32> {
+        None
+    }
+
     /// How its servers are, for stores that have some.
     fn report(&self) -> Option<StoreReport> {
         None
@@ -159,6 +171,14 @@ impl<S: Store> Store for Arc<S> {
 
     async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
         S::give_back(self, settlement).await
+    }
+
+    fn owe(&self, takes: &[Take<'_>]) {
+        S::owe(self, takes);
+    }
+
+    fn owe_less(&self, parts: &[Part<'_>]) {
+        S::owe_less(self, parts);
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
@@ -203,6 +223,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn nodes(&self) -> u32 {
         S::nodes(self)
+    }
+
+    fn known_nodes(&self) -> Option<u32> {
+        S::known_nodes(self)
     }
 
     fn report(&self) -> Option<StoreReport> {

@@ -43,6 +43,8 @@ pub(super) struct Decided {
     pub(super) by: DecidedBy,
     /// The limits that this node counted under, if it did so by itself.
     pub(super) shares: Option<Vec<Limit>>,
+    /// Which takes this node counted by itself, because the store could not be asked for them.
+    pub(super) here: Vec<usize>,
 }
 
 /// What a caller wants besides the answer.
@@ -73,7 +75,7 @@ impl<S: Store> Limiter<S> {
             let plan = Plan::new(takes(&asked), max_wait)?;
             let (decisions, by) = match self.inner.store.peek(&plan).await {
                 Ok(decisions) => (decisions, DecidedBy::Store),
-                Err(_) => (self.inner.local.memory().peek_now(&plan), DecidedBy::Fallback),
+                Err(_) => (self.peek_locally(&plan)?, DecidedBy::Fallback),
             };
             (entries(&asked, decisions), by)
         };
@@ -106,6 +108,7 @@ impl<S: Store> Limiter<S> {
                 None => Decided::by_policy(),
                 Some(plan) => self.without_store(&asked, plan.max_wait())?,
             };
+            self.owe(&asked, &decided);
             (entries(&asked, decided.decisions), decided.at, decided.by)
         };
         let verdict = verdict(live, entries, by, at, None);
@@ -265,7 +268,9 @@ impl<S: Store> Limiter<S> {
             Ok(Some(plan)) => plan,
         };
         let answer = self.inner.store.take(std::slice::from_ref(&plan)).await.pop();
-        self.decided_by(asked, &plan, answer).await
+        let decided = self.decided_by(asked, &plan, answer).await?;
+        self.owe(asked, &decided);
+        Ok(decided)
     }
 
     /// Decides several lists of takes, each a plan of its own; the store is asked for all of them at once.
@@ -292,10 +297,7 @@ impl<S: Store> Limiter<S> {
         answer: Option<Result<Answer, StoreError>>,
     ) -> Result<Decided, CheckError> {
         match answer {
-            Some(Ok(answer)) => {
-                self.heard_from_store();
-                Ok(Decided::by_store(answer))
-            }
+            Some(Ok(answer)) => Ok(Decided::by_store(answer)),
             Some(Err(StoreError::Partly(missing))) => {
                 self.without_a_part(asked, &missing, plan.max_wait()).await
             }
@@ -418,7 +420,7 @@ impl Decided {
     fn by_store(answer: Answer) -> Self {
         let Done { decisions, receipts, .. } = answer.done;
         let by = if answer.remembered { DecidedBy::Cache } else { DecidedBy::Store };
-        Self { decisions, receipts, at: answer.at, by, shares: None }
+        Self { decisions, receipts, at: answer.at, by, shares: None, here: vec![] }
     }
 
     /// More limits apply than are decided together. The operator hears of it by an error, unless it is a path with many
@@ -441,7 +443,8 @@ impl Decided {
     /// There was nothing to count.
     fn by_policy() -> Self {
         let (decisions, receipts) = (vec![].into(), vec![].into());
-        Self { decisions, receipts, at: Timestamp::EPOCH, by: DecidedBy::Policy, shares: None }
+        let (at, by) = (Timestamp::EPOCH, DecidedBy::Policy);
+        Self { decisions, receipts, at, by, shares: None, here: vec![] }
     }
 }
 

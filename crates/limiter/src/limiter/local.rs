@@ -7,27 +7,27 @@
 //! ```
 //!
 //! A cluster may lose one of its servers. Then only rules whose states lie there decide so; the others are asked for as
-//! ever. What was counted here is forgotten when the whole store is back, so that the next time begins anew.
+//! ever.
+//!
+//! **Outages do not forgive.** What this node counted stays counted for as long as the limit counts it, whether or not the
+//! store answers in between: otherwise everybody whom the store does not answer in time (a hurried caller, a slow reply, a
+//! key with another program's data under it) would get a fresh share each time somebody else is answered. So a limit `L`
+//! on `N` nodes lets pass at most `L + N·⌈L/N⌉` in a window, however often the store comes and goes. What was granted here
+//! is also reported to the store ([`Store::owe`]), which charges it when it is back.
 
 use super::decide::{Asked, Decided, blind};
 use super::{Limiter, now};
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
-use arc_swap::{ArcSwap, Guard};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use tidegate_core::{Decision, Limit, Need, Plan, Receipt, Refused, Span, StateId, Take};
 use tidegate_policy::OnStoreError;
 use tidegate_store::{Answer, Clock, Memory, Part, ReceiptId, Settlement, Store};
 
-/// What this node counts by itself.
+/// What this node counts by itself, within the budget of a store in memory.
 #[derive(Debug)]
 pub(super) struct Local {
-    clock: Clock,
-    /// Replaced when the store is back.
-    memory: ArcSwap<Memory>,
-    /// Whether there is something in it. Relaxed: whoever misses it forgets with the next answer.
-    used: AtomicBool,
+    memory: Memory,
 }
 
 /// Takes under this node's share of their limits.
@@ -35,12 +35,11 @@ pub(super) struct Shares(Vec<Limit>);
 
 impl Local {
     pub(super) fn new(clock: Clock) -> Self {
-        let memory = ArcSwap::from_pointee(Memory::new(clock.clone()));
-        Self { clock, memory, used: AtomicBool::new(false) }
+        Self { memory: Memory::new(clock) }
     }
 
-    pub(super) fn memory(&self) -> Guard<Arc<Memory>> {
-        self.memory.load()
+    pub(super) const fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Decides takes, each under the limit that belongs to it.
@@ -52,15 +51,7 @@ impl Local {
     ) -> Result<Answer, CheckError> {
         let takes = takes.zip(&shares.0).map(|(take, limit)| Take { limit, ..take });
         let plan = Plan::new(takes.collect::<Vec<_>>(), max_wait)?;
-        self.used.store(true, Ordering::Relaxed);
-        Ok(self.memory().take_now(&plan))
-    }
-
-    /// Forgets everything.
-    fn forget(&self) {
-        if self.used.swap(false, Ordering::Relaxed) {
-            self.memory.store(Arc::new(Memory::new(self.clock.clone())));
-        }
+        Ok(self.memory.take_now(&plan))
     }
 }
 
@@ -71,20 +62,38 @@ impl Shares {
 }
 
 impl<S: Store> Limiter<S> {
-    /// The store has answered. If all of it is back, what was counted meanwhile is forgotten.
-    pub(super) fn heard_from_store(&self) {
-        let local = &self.inner.local;
-        if local.used.load(Ordering::Relaxed) && self.inner.store.complaint().is_none() {
-            local.forget();
-        }
-    }
-
     /// The answer of this node to a plan that the store did not answer.
     pub(super) fn take_locally(&self, plan: &Plan<'_>) -> Result<Answer, CheckError> {
         self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
         let shares =
             Shares::of(plan.takes().iter().map(|take| take.limit), self.inner.store.nodes());
-        self.inner.local.take(plan.takes().iter().copied(), &shares, plan.max_wait())
+        let takes = plan.takes().iter().copied();
+        let answer = self.inner.local.take(takes, &shares, plan.max_wait())?;
+        if answer.done.passes {
+            self.inner.store.owe(plan.takes());
+        }
+        Ok(answer)
+    }
+
+    /// What this node would answer to takes by itself.
+    pub(super) fn peek_locally(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, CheckError> {
+        let shares =
+            Shares::of(plan.takes().iter().map(|take| take.limit), self.inner.store.nodes());
+        let takes = plan.takes().iter().zip(&shares.0);
+        let takes = takes.map(|(take, limit)| Take { limit, ..*take }).collect::<Vec<_>>();
+        Ok(self.inner.local.memory().peek_now(&Plan::new(takes, plan.max_wait())?))
+    }
+
+    /// Tells the store what was granted here, so that it is counted there when it is back.
+    pub(super) fn owe(&self, asked: &[Asked<'_>], decided: &Decided) {
+        let passes = |(asked, decision): (&Asked<'_>, &Decision)| {
+            asked.take.need == Need::Optional || decision.passes()
+        };
+        if decided.here.is_empty() || !asked.iter().zip(&decided.decisions).all(passes) {
+            return;
+        }
+        let takes = decided.here.iter().filter_map(|number| asked.get(*number));
+        self.inner.store.owe(&takes.map(|asked| asked.take).collect::<Vec<_>>());
     }
 
     /// When the store is gone, rules do as they say for that case.
@@ -139,9 +148,11 @@ impl<S: Store> Limiter<S> {
             let receipts: Vec<Option<Receipt>> = vec![None; decisions.len()];
             (decisions.into(), receipts.into(), here.at)
         };
+        let numbers: Vec<usize> = number(true).map(|(number, _)| number).collect();
+        let counted = here.here.iter().filter_map(|at| numbers.get(*at).copied()).collect();
         let (mut here, mut there) =
             (here.decisions.into_iter(), decisions.into_iter().zip(receipts));
-        // What is counted here is settled by nobody: it is forgotten soon.
+        // What is counted here has no receipt: it is settled by nobody, and counts until its period is over.
         let merged = asked.iter().enumerate().map(|(number, asked)| {
             let from = if missing.contains(&number) {
                 here.next().map(|decision| (decision, None))
@@ -152,7 +163,8 @@ impl<S: Store> Limiter<S> {
         });
         let (decisions, receipts): (Vec<Decision>, Vec<Option<Receipt>>) = merged.unzip();
         let (decisions, receipts) = (decisions.into(), receipts.into());
-        Ok(Decided { decisions, receipts, at, by: DecidedBy::Fallback, shares: None })
+        let by = DecidedBy::Fallback;
+        Ok(Decided { decisions, receipts, at, by, shares: None, here: counted })
     }
 
     /// What rules say of takes that nobody can be asked about.
@@ -183,10 +195,13 @@ impl<S: Store> Limiter<S> {
             }
             (blind(asked, !refuses(asked)), None)
         };
-        let (decisions, receipts): (Vec<_>, Vec<_>) = asked.iter().map(decide).unzip();
+        let (decisions, receipts): (Vec<_>, Vec<Option<Receipt>>) =
+            asked.iter().map(decide).unzip();
+        let taken = receipts.iter().enumerate().filter(|(_, receipt)| receipt.is_some());
+        let here = taken.map(|(number, _)| number).collect();
         let (decisions, receipts) = (decisions.into(), receipts.into());
-        let shares = Some(shares.0);
-        Ok(Decided { decisions, receipts, at: answer.at, by: DecidedBy::Fallback, shares })
+        let (by, shares) = (DecidedBy::Fallback, Some(shares.0));
+        Ok(Decided { decisions, receipts, at: answer.at, by, shares, here })
     }
 
     /// Gives back what was counted here for a request that others refuse.

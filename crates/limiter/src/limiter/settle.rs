@@ -53,7 +53,11 @@ impl<S: Store> Limiter<S> {
             .collect();
         // What a node counted by itself is in its own memory, and nobody else's.
         if receipt.node == self.inner.node {
-            return Ok(now(settle(&**self.inner.local.memory(), &settlement, &takes))?);
+            let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
+            if settled == Settled::Done {
+                self.inner.store.owe_less(&parts);
+            }
+            return Ok(settled);
         }
         if receipt.node != 0 {
             return Ok(Settled::Late);

@@ -14,7 +14,7 @@ use crate::supervise::supervised;
 use crate::tls::Certificate;
 use crate::{bounds, files, log, rule_files, watch};
 use clap::Args;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -82,6 +82,10 @@ struct Addresses {
 }
 
 const STORE_LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
+/// The number of nodes, in the data directory.
+const NODES_FILE: &str = "nodes";
+/// A number.
+const MOST_NODES_BYTES: u64 = 16;
 const CHANGES_LOOKED_FOR_EVERY: Duration = Duration::from_millis(400);
 const HTTP: usize = 0;
 const GRPC: usize = 1;
@@ -163,7 +167,9 @@ async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> 
             before.serve(store, out).await
         }
         StoreUrl::Redis(url) => {
+            let known_nodes = known_nodes(&before.settings.data_dir);
             let redis = redis_settings(&url, &before.settings.redis)?;
+            let redis = RedisSettings { known_nodes, ..redis };
             let store = Redis::open(&redis, &before.secret).await;
             before.serve(store.map_err(|error| format!("store: {error}"))?, out).await
         }
@@ -205,6 +211,12 @@ async fn follow<S: Store + 'static>(
         }
         health.complain("control", complaint);
     }
+}
+
+/// How many nodes there were when this one last knew; nothing if it never did. What is not a number is not believed.
+fn known_nodes(data_dir: &Path) -> Option<u32> {
+    let bytes = files::read_regular(&data_dir.join(NODES_FILE), MOST_NODES_BYTES).ok()?;
+    str::from_utf8(&bytes).ok()?.trim().parse().ok()
 }
 
 /// How the store is reached, with the certificates that it needs.
@@ -406,14 +418,24 @@ impl<S: Store + 'static> Shared<S> {
         }
         let (limiter, health) = (self.limiter.clone(), Arc::clone(&self.health));
         let known = RefCell::new(None);
+        let nodes = Cell::new(None);
+        let nodes_file = self.settings.data_dir.join(NODES_FILE);
         let look = Rc::new(move || {
             let complaint = limiter.store().complaint();
             match (known.replace(complaint.clone()), &complaint) {
-                (None, Some(why)) => tracing::error!("the store is not asked: {why}"),
-                (Some(_), None) => tracing::info!("the store is asked again"),
+                (None, Some(why)) => tracing::error!("something is wrong with the store: {why}"),
+                (Some(_), None) => tracing::info!("all is well with the store again"),
                 (None, None) | (Some(_), Some(_)) => {}
             }
             health.complain("store", complaint);
+            let counted = limiter.store().known_nodes();
+            if let Some(counted) = counted.filter(|_| nodes.replace(counted) != counted) {
+                let path = nodes_file.clone();
+                // The disk may be slow. Without the file, a start without the store assumes a number.
+                tokio::task::spawn_blocking(move || {
+                    let _ = files::replace(&path, counted.to_string().as_bytes());
+                });
+            }
         });
         // Once before anybody is told that we are ready.
         look();

@@ -22,6 +22,7 @@ use crate::sync::{Mutex, lock};
 use ::redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, Value};
 use futures_util::FutureExt as _;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -99,6 +100,23 @@ const CANARY: u128 = 0x7469_6465_6761_7465_2063_616e_6172_7900;
 /// The canary on the slot of a tag, which is the upper 16 bits of a name.
 pub(super) fn canary(tag: u16) -> StateId {
     StateId(CANARY & (u128::MAX >> 16) | u128::from(tag) << 112)
+}
+
+/// A reply that its caller did not wait for.
+pub(super) struct LateReply {
+    answer: Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>,
+    echo: u64,
+}
+
+/// Where a late reply is left. Locked to put or to take.
+pub(super) type LateSlot = Mutex<Option<LateReply>>;
+
+impl LateReply {
+    /// What the script answered, if it comes within this time.
+    pub(super) async fn within(self, patience: Duration) -> Option<Reply> {
+        let answer = tokio::time::timeout(patience, self.answer).await.ok()?.ok()?;
+        script::parse(answer, self.echo).ok()?
+    }
 }
 
 impl Common {
@@ -185,7 +203,8 @@ impl Link {
         let times = self.shared.times(sent, until, told);
         let echo = self.shared.echo.fetch_add(1, Ordering::Relaxed);
         let message = Arc::new(self.shared.host.script(call, told, times, echo));
-        let reply = self.call_known(until, &message, asking).await?;
+        let late = call.late.map(|slot| (slot, echo));
+        let reply = self.call_known(until, &message, asking, late).await?;
         let reply = script::parse(reply, echo).map_err(Trouble::wrong)?;
         let reply = reply.ok_or_else(|| self.shared.mixed_up())?;
         if times.test.is_none() {
@@ -200,11 +219,12 @@ impl Link {
         until: Timestamp,
         message: &Arc<Message>,
         asking: bool,
+        late: Option<(&LateSlot, u64)>,
     ) -> Result<Value, Trouble> {
         let shared = &self.shared;
         for _ in 0..MOST_SENDINGS {
             let sent = shared.sent.load(Ordering::Relaxed);
-            match self.exchange(until, message, asking).await {
+            match self.exchange(until, message, asking, late).await {
                 Err(Trouble::NoScript) => {}
                 answered => return answered,
             }
@@ -215,7 +235,7 @@ impl Link {
                 shared.sent.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.exchange(until, message, asking).await
+        self.exchange(until, message, asking, late).await
     }
 
     /// Asks the server something, if it can be asked.
@@ -225,24 +245,37 @@ impl Link {
         command: &Cmd,
         asking: bool,
     ) -> Result<Value, Trouble> {
-        self.exchange(until, &Arc::new(Message::Bytes(command.clone())), asking).await
+        let message = Arc::new(Message::Bytes(command.clone()));
+        self.exchange(until, &message, asking, None).await
     }
 
+    /// Sends a message. A reply that comes too late is left in `late`, for its caller to settle.
     async fn exchange(
         &self,
         until: Timestamp,
         message: &Arc<Message>,
         asking: bool,
+        late: Option<(&LateSlot, u64)>,
     ) -> Result<Value, Trouble> {
         let shared = &self.shared;
         let full = |_| Trouble::Failed(Class::Overloaded, StoreError::Overloaded);
         let _room = shared.room.try_acquire().map_err(full)?;
         let (connection, number) = shared.connection()?;
-        let answer = connection.send(Arc::clone(message), asking);
         let left = shared.left(until);
-        match tokio::time::timeout(left.into(), answer).await {
+        if left == Span::ZERO {
+            // Nobody would wait for the answer, so the question is not asked.
+            return Err(shared.timed_out());
+        }
+        let mut answer: Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>> =
+            Box::pin(connection.send(Arc::clone(message), asking));
+        match tokio::time::timeout(left.into(), &mut answer).await {
             Ok(answer) => shared.judge(answer, number),
-            Err(_late) => Err(shared.late(left)),
+            Err(_late) => {
+                if let Some((slot, echo)) = late {
+                    *lock(slot) = Some(LateReply { answer, echo });
+                }
+                Err(shared.late(left))
+            }
         }
     }
 }
@@ -375,7 +408,10 @@ impl Shared {
             (state.connection.clone(), state.canary)
         };
         let connection = match here {
-            Some(connection) => connection,
+            Some(connection) => {
+                self.leave_verifier(&connection).await;
+                connection
+            }
             None => {
                 let connection = self.host.connect(&self.common.settings).await?;
                 let patience = self.common.settings.patience();
@@ -444,6 +480,15 @@ impl Shared {
         )))
     }
 
+    /// Leaves the verifier again where it was lost with the data, so that no other deployment moves in.
+    async fn leave_verifier(&self, connection: &Connection) {
+        let mut set = ::redis::cmd("SET");
+        set.arg(VERIFIER_KEY).arg(&self.common.verifier).arg("NX").arg("EX").arg(KEPT_SECONDS);
+        let told = self.tell::<Value>(connection, &set);
+        // Whether it worked shows when somebody connects next.
+        let _ = tokio::time::timeout(self.common.settings.timeout.into(), told).await;
+    }
+
     /// Runs the real script, which reads, decides and writes: a server that only answers pings is of no use.
     async fn try_canary(
         &self,
@@ -453,20 +498,28 @@ impl Shared {
         let Some(state) = state else {
             return self.tell(connection, &::redis::cmd("PING")).await.map(|_: Value| ());
         };
-        let limit = Limit::new(1_000_000, Span::from_secs(1), Algorithm::FIXED_WINDOW)
-            .map_err(|error| Trouble::wrong(StoreError::Broken(error.to_string())))?;
+        let limit = |algorithm| {
+            Limit::new(1_000_000, Span::from_secs(1), algorithm)
+                .map_err(|error| Trouble::wrong(StoreError::Broken(error.to_string())))
+        };
+        let window = limit(Algorithm::FIXED_WINDOW)?;
+        let bucket = limit(Algorithm::TOKEN_BUCKET)?;
         let call = Call {
             verb: Verb::Take,
-            takes: &[Take::new(state, &limit, Cost::new(1))],
+            takes: &[
+                Take::new(state, &window, Cost::ONE),
+                Take::new(StateId(state.0 ^ 1), &bucket, Cost::ONE),
+            ],
             parts: &[],
             max_wait: Span::ZERO,
             receipt: None,
+            late: None,
         };
         if self.common.settings.clock == RedisClock::Node {
             self.ask_time(connection).await?;
         }
         let sent = self.now();
-        let told = Told { tags: &[Tag::Registered(0)], ..Told::default() };
+        let told = Told { tags: &[Tag::Registered(0), Tag::Whole], ..Told::default() };
         let times = Times { deadline: 0, ..self.times(sent, sent, &told) };
         let echo = self.echo.fetch_add(1, Ordering::Relaxed);
         let message = Arc::new(self.host.script(&call, &told, times, echo));

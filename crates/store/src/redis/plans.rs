@@ -9,6 +9,7 @@
 //! On several places a plan is not decided at one instant. It never passes when one of its limits refuses; but while it is
 //! asked, others may find charged what is then given back.
 
+use super::link::LateSlot;
 use super::registry::Registry;
 use super::script::{Call, Reply, Verb};
 use super::wire::{self, WrittenUnder};
@@ -122,8 +123,12 @@ impl Redis {
         whole: Whole,
     ) -> Result<Taken, StoreError> {
         let (takes, max_wait) = (plan.takes(), whole_micros(plan.max_wait()));
-        let call = Call { verb: Verb::Take, takes, parts: &[], max_wait, receipt: None };
-        let Reply::Found { now, passes, values } = self.call(place, until, call).await? else {
+        let slot = LateSlot::default();
+        let late = Some(&slot);
+        let call = Call { verb: Verb::Take, takes, parts: &[], max_wait, receipt: None, late };
+        let reply = self.call(place, until, call).await;
+        let reply = reply.inspect_err(|_| self.settle_late(&slot, takes, max_wait))?;
+        let Reply::Found { now, passes, values } = reply else {
             return Err(garbled());
         };
         let found = self.states(takes.iter().map(|take| take.limit), &values)?;
@@ -184,7 +189,7 @@ impl Redis {
     // === what was taken in vain ===
 
     /// Gives back at once; what cannot be given back now, soon.
-    async fn settle(&self, parts: Vec<(StateId, Limit, Receipt)>, at: Timestamp) {
+    pub(super) async fn settle(&self, parts: Vec<(StateId, Limit, Receipt)>, at: Timestamp) {
         if parts.is_empty() {
             return;
         }
@@ -311,6 +316,6 @@ impl Merged {
     }
 }
 
-fn impossible(error: tidegate_core::PlanError) -> StoreError {
+pub(super) fn impossible(error: tidegate_core::PlanError) -> StoreError {
     StoreError::Broken(error.to_string())
 }

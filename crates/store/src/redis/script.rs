@@ -1,5 +1,6 @@
 //! The script: its text, how it is called, and what it answers.
 
+use super::link::LateSlot;
 use super::wire::{self, Tag};
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
@@ -44,6 +45,8 @@ pub(super) struct Call<'c> {
     pub(super) max_wait: Span,
     /// The receipt that is settled, and until when it can be.
     pub(super) receipt: Option<(ReceiptId, Timestamp)>,
+    /// Where a reply is left that comes too late for its caller, if that matters.
+    pub(super) late: Option<&'c LateSlot>,
 }
 
 /// What a script answered.
@@ -51,8 +54,8 @@ pub(super) struct Call<'c> {
 pub(super) enum Reply {
     /// The states as they were, and whether the plan passes.
     Found { now: Timestamp, passes: bool, values: Vec<Vec<u8>> },
-    /// Nothing was done: a state has a shape that the script was not told of; its tag, and which state.
-    UnknownShape(u16, usize),
+    /// Nothing was done: a state has a shape that the script was not told of; its tag.
+    UnknownShape(u16),
     /// Nothing was done: it is this time, and the window of a calendar is another.
     Moved(Timestamp),
     /// Nothing was done: it is this time, and the deadline had passed.
@@ -77,6 +80,8 @@ pub(super) struct Told<'t> {
     pub(super) tags: &'t [Tag],
     /// Shapes that it met before.
     pub(super) shapes: &'t [(u16, Arc<Limit>)],
+    /// Tags that it met before and that nobody knows: states that count as full.
+    pub(super) lost: &'t [u16],
     /// The time it goes by instead of its own, in microseconds.
     pub(super) test: Option<u64>,
     /// About now, if it told us so.
@@ -98,7 +103,7 @@ pub(super) struct Times {
 pub(super) fn command(call: &Call<'_>, told: &Told<'_>, clock: Times, echo: u64) -> Cmd {
     let states =
         call.takes.iter().map(|take| take.state).chain(call.parts.iter().map(|part| part.state));
-    let lowest = call.parts.iter().map(|part| part.state).min();
+    let lowest = states.clone().min();
     let mark = call.receipt.map(|(receipt, _)| wire::receipt_key(receipt, lowest));
     let keys = told.tags.len().saturating_add(usize::from(mark.is_some()));
     let mut command = ::redis::cmd("EVALSHA");
@@ -130,6 +135,9 @@ pub(super) fn command(call: &Call<'_>, told: &Told<'_>, clock: Times, echo: u64)
     for (tag, shape) in told.shapes {
         command.arg(wire::shape(shape, *tag));
     }
+    for tag in told.lost {
+        command.arg(format!("lost {tag}"));
+    }
     command
 }
 
@@ -158,7 +166,7 @@ pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<Reply>, StoreError
         "over" => Ok(Reply::Over),
         "already" => Ok(Reply::Already),
         "moved" => Ok(Reply::Moved(now)),
-        "shape" => Ok(Reply::UnknownShape(wire::number(&word()?)?, wire::number(&word()?)?)),
+        "shape" => Ok(Reply::UnknownShape(wire::number(&word()?)?)),
         "take" | "charge" | "give_back" | "peek" => {
             let passes = wire::number::<u8>(&word()?)? == 1;
             let values = words.map(bytes).collect::<Result<_, _>>()?;

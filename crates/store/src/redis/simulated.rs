@@ -59,6 +59,7 @@ struct Script {
     receipt: Option<(ReceiptId, Timestamp)>,
     tags: Vec<Tag>,
     shapes: Vec<(u16, Arc<Limit>)>,
+    lost: Vec<u16>,
     times: Times,
     echo: u64,
 }
@@ -102,6 +103,8 @@ pub struct Executed {
     pub at: Timestamp,
     /// What it did.
     pub did: Did,
+    /// States of which nothing was known, because their shape was lost: they counted as full.
+    pub lost: Vec<StateId>,
 }
 
 /// What a script did to states.
@@ -178,6 +181,7 @@ impl Request {
             receipt: call.receipt,
             tags: told.tags.to_vec(),
             shapes: told.shapes.to_vec(),
+            lost: told.lost.to_vec(),
             times,
             echo,
         })))
@@ -362,8 +366,10 @@ impl SimulatedRedis {
         let script = word(1);
         if script == REGISTER.as_bytes() {
             return self.hash(word(3), |shapes| {
+                let epoch = shapes.entry(word(7).to_vec()).or_insert_with(|| word(8).to_vec());
+                let epoch = Value::BulkString(epoch.clone());
                 let known = shapes.entry(word(4).to_vec()).or_insert_with(|| word(5).to_vec());
-                Value::Int(i64::from(known == word(5)))
+                Value::Array(vec![Value::Int(i64::from(known == word(5))), epoch])
             });
         }
         if script == nodes::CALL.as_bytes() {
@@ -413,11 +419,13 @@ impl SimulatedRedis {
             return Ok((says("late", vec![]), None));
         }
         let mut found = Vec::new();
-        for (place, (state, limit)) in script.states().enumerate() {
+        for ((state, limit), own) in script.states().zip(&script.tags) {
             match self.read(script, state, limit)? {
+                Found::Unknown(tag) if script.lost.contains(&tag) => {
+                    found.push(Here::full(limit, *own, now));
+                }
                 Found::Unknown(tag) => {
-                    let told = [tag.to_string(), place.to_string()].map(String::into_bytes);
-                    return Ok((says("shape", told.to_vec()), None));
+                    return Ok((says("shape", vec![tag.to_string().into_bytes()]), None));
                 }
                 Found::Here(here) => found.push(here),
             }
@@ -435,7 +443,7 @@ impl SimulatedRedis {
         if script.verb != Verb::Peek {
             let names = script.states().zip(&script.tags).zip(&found);
             for (((((state, limit), tag), here), before), after) in names.zip(&before).zip(&after) {
-                if before != after {
+                if before != after || here.lost {
                     let tag = if after.shape == limit { *tag } else { here.tag };
                     self.write(state, after, now, tag);
                 }
@@ -449,14 +457,17 @@ impl SimulatedRedis {
             Verb::GiveBack => "give_back",
             Verb::Peek => "peek",
         };
-        Ok((says(verb, words), executed.map(|did| Executed { at: now, did })))
+        let names = script.states().zip(&found);
+        let lost = names.filter(|(_, here)| here.lost).map(|((state, _), _)| state).collect();
+        Ok((says(verb, words), executed.map(|did| Executed { at: now, did, lost })))
     }
 
     /// What a key says, by the shape that it was written under.
     fn read(&self, script: &Script, state: StateId, limit: &Limit) -> Result<Found, Reply> {
         let nothing = || {
             let said = Remembered::Nothing;
-            Found::Here(Here { value: vec![], shape: limit.clone(), said, tag: Tag::Whole })
+            let (value, shape, tag, lost) = (vec![], limit.clone(), Tag::Whole, false);
+            Found::Here(Here { value, shape, tag, said, lost })
         };
         if limit.is_unlimited() || limit.amount() == 0 {
             return Ok(nothing());
@@ -485,7 +496,7 @@ impl SimulatedRedis {
                 wire::Shape::wide_enough(limit, &said).map_err(garbled)?.limit().clone()
             }
         };
-        Ok(Found::Here(Here { value: value.clone(), shape, said, tag }))
+        Ok(Found::Here(Here { value: value.clone(), shape, tag, said, lost: false }))
     }
 
     fn write(&mut self, state: StateId, written: &Written<'_>, now: Timestamp, tag: Tag) {
@@ -527,9 +538,18 @@ struct Here {
     shape: Limit,
     tag: Tag,
     said: Remembered,
+    /// Nothing is known of it, and it counts as full.
+    lost: bool,
 }
 
 impl Here {
+    fn full(limit: &Limit, tag: Tag, now: Timestamp) -> Self {
+        let mut written = Written::empty(limit);
+        limit.charge(&mut written, &Ask::new(now, Cost::new(limit.capacity())));
+        let (value, said) = (wire::value(&written, now, tag), written.remembered(now));
+        Self { value: value.into_bytes(), shape: limit.clone(), tag, said, lost: true }
+    }
+
     fn written(&self) -> Written<'_> {
         Written { shape: &self.shape, state: self.shape.remember(&self.said) }
     }

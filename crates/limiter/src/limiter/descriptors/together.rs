@@ -81,6 +81,8 @@ impl<S: Store> Limiter<S> {
             for (asked, decided) in chunks().zip(&mut decided) {
                 self.take_back(asked, decided).await;
             }
+        } else {
+            chunks().zip(&decided).for_each(|(asked, decided)| self.owe(asked, decided));
         }
         Ok(merged(decided))
     }
@@ -159,5 +161,6 @@ fn merged(all: Vec<Decided>) -> Decided {
         decisions.extend(decided.decisions);
         receipts.extend(decided.receipts);
     }
-    Decided { decisions: decisions.into(), receipts: receipts.into(), at, by, shares: None }
+    let (decisions, receipts) = (decisions.into(), receipts.into());
+    Decided { decisions, receipts, at, by, shares: None, here: vec![] }
 }

@@ -9,6 +9,9 @@
 -- numbers are one shape, whatever its tag.
 local shapes, equal = {}, {}
 
+-- Tags that nobody knows any more: nothing is known of their states, so they count as full.
+local lost = {}
+
 local function shape_of(list, from)
   local shape = {
     per_period = list[from], period = list[from + 1], token = list[from + 2],
@@ -70,6 +73,9 @@ function drain.read(self, value)
     return { zero = tonumber(string.sub(value, 1, colon - 1)), shape = shape }
   end
   local tag = tonumber(string.sub(value, -3))
+  if lost[tag] and not shapes[tag] then
+    return { zero = tick(self.shape, now) + self.shape.full, shape = self.shape, lost = true }
+  end
   return { zero = tonumber(string.sub(value, 1, -4)), shape = shapes[tag], tag = tag }
 end
 

@@ -29,7 +29,12 @@ for i = 1, count do
   takes[i] = asked(numbers(ARGV[7 + i]))
 end
 for i = 8 + count, #ARGV do
-  shape_of(numbers(ARGV[i]), 1)
+  local list = numbers(ARGV[i])
+  if list[1] == 'lost' then
+    lost[list[2]] = true
+  else
+    shape_of(list, 1)
+  end
 end
 
 -- A calendar's window was looked up by the caller; another one may run by now.
@@ -49,7 +54,11 @@ for i, take in ipairs(takes) do
   if value then
     take.state = take.algorithm.read(take, value)
     if take.state.tag and not take.state.shape then
-      return { says('shape'), text(now), text(take.state.tag), text(i - 1) }
+      return { says('shape'), text(now), text(take.state.tag) }
+    end
+    if take.state.lost then
+      -- Written back as what it is taken for, whatever the answer, so that it is full only once.
+      take.changed, reply[3 + i] = true, (take.algorithm.write(take, take.state))
     end
     local mended = take.algorithm.mend(take, take.state)
     if mended then
@@ -62,8 +71,9 @@ if verb == 'peek' then
   return reply
 end
 
--- A receipt is settled once: marked before anything is given back, so that a crash refunds too little.
-if verb == 'give_back' then
+-- A receipt is settled once: marked before anything is given back, so that a crash refunds too little. A charge that is
+-- sent again because its reply was lost is counted once, likewise.
+if verb == 'give_back' or verb == 'charge' then
   local over = tonumber(ARGV[5])
   if over > 0 then
     if over <= now then

@@ -4,16 +4,17 @@
 -- microseconds since the epoch (2^51), periods at most 400 days (2^45), ticks at least half a
 -- microsecond long (2^52). Where a product would not fit, it is divided as it is built: muldiv.
 --
---   KEYS     a state each; for give_back of a receipt, then the mark of the receipt
+--   KEYS     a state each; for give_back of a receipt, or a charge that has one, then the mark of the receipt
 --   ARGV[1]  the verb: take, charge, give_back, peek
 --   ARGV[2]  the time in microseconds, for tests; or nothing, then the server's own
 --   ARGV[3]  the deadline in microseconds of the server's time, or 0: who comes later does nothing
 --   ARGV[4]  how long the caller can wait, in microseconds
---   ARGV[5]  verb-specific: for give_back when the receipt's time is over, in microseconds, or 0
+--   ARGV[5]  for give_back and charge when the receipt's time is over, in microseconds, or 0
 --   ARGV[6]  how many states there are
 --   ARGV[7]  a number that the reply must show, so that no caller takes another's reply for its own
 --   ARGV[8…] for each state its numbers, separated by spaces; the first is the algorithm's letter
---   behind   for each tag of a shape that the caller knows besides its own, its numbers
+--   behind   for each tag of a shape that the caller knows besides its own, its numbers;
+--            for each tag that nobody knows, `lost` and the tag
 --
 -- Nothing is decided twice: the reply holds the time and the states as they were, and the caller computes
 -- from them, with the same functions that decide in memory, what it tells its own caller.

@@ -1,0 +1,91 @@
+//! Replies that come after their callers have left.
+//!
+//! ```text
+//!   asked ──► caller's time is over: its rules decide ──► reply: it was counted ──► was it granted here, too?
+//!                                                                                    yes: nothing more is owed
+//!                                                                                    no:  it is given back
+//! ```
+//!
+//! Bounded in number and time: of a reply that never comes, or of one too many, what it took stays counted until its period
+//! is over. That is too much, never too little.
+
+use super::Redis;
+use super::link::LateSlot;
+use super::owed::cost_of;
+use super::plans::Found;
+use super::script::Reply;
+use crate::error::StoreError;
+use crate::sync::lock;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_core::{
+    Bound, Cost, Limit, Need, Now, Plan, Receipt, Refused, Span, StateId, Take, Timestamp, Written,
+};
+
+/// A take that outlives its caller.
+struct KeptTake {
+    state: StateId,
+    limit: Limit,
+    cost: Cost,
+    need: Need,
+    bound: Bound,
+    refused: Refused,
+}
+
+/// How long a late reply is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl KeptTake {
+    fn of(take: &Take<'_>) -> Self {
+        let Take { state, cost, need, bound, refused, .. } = *take;
+        Self { state, limit: take.limit.clone(), cost, need, bound, refused }
+    }
+
+    fn take(&self) -> Take<'_> {
+        let (need, bound, refused) = (self.need, self.bound, self.refused);
+        Take { need, bound, refused, ..Take::new(self.state, &self.limit, self.cost) }
+    }
+}
+
+impl Redis {
+    /// Waits for a reply whose caller has left, if there is one, and settles what it took.
+    pub(super) fn settle_late(&self, slot: &LateSlot, takes: &[Take<'_>], max_wait: Span) {
+        let Some(late) = lock(slot).take() else { return };
+        let Ok(room) = Arc::clone(&self.latecomers).try_acquire_owned() else { return };
+        let kept: Vec<KeptTake> = takes.iter().map(KeptTake::of).collect();
+        let store = self.another();
+        tokio::spawn(async move {
+            let _room = room;
+            let Some(Reply::Found { now, passes: true, values }) = late.within(PATIENCE).await
+            else {
+                return;
+            };
+            if let Ok(taken) = store.taken(&kept, max_wait, now, &values) {
+                let taken = taken.into_iter().filter(|(state, limit, receipt)| {
+                    !store.owed.cancel(*state, cost_of(limit, receipt), store.fleet.now())
+                });
+                store.settle(taken.collect(), now).await;
+            }
+        });
+    }
+
+    /// What a plan took of the states that a script found.
+    fn taken(
+        &self,
+        kept: &[KeptTake],
+        max_wait: Span,
+        now: Timestamp,
+        values: &[Vec<u8>],
+    ) -> Result<Vec<(StateId, Limit, Receipt)>, StoreError> {
+        let found = self.states(kept.iter().map(|take| &take.limit), values)?;
+        let mut states: Vec<Written<'_>> = found.iter().map(Found::written).collect();
+        let takes: Vec<Take<'_>> = kept.iter().map(KeptTake::take).collect();
+        let plan = Plan::new(takes, max_wait).map_err(super::plans::impossible)?;
+        let done = plan.take(Now::at(now), &mut states);
+        let taken = kept.iter().zip(done.receipts);
+        let part = |(take, receipt): (&KeptTake, Option<Receipt>)| {
+            Some((take.state, take.limit.clone(), receipt?))
+        };
+        Ok(taken.filter_map(part).collect())
+    }
+}
