@@ -105,10 +105,7 @@ fn broken_for_good(scenario: &Scenario) -> bool {
 
 /// When a fault that loses data does.
 const fn lost_at(fault: &Fault) -> u64 {
-    match fault.kind {
-        Kind::StoreDown { .. } => fault.until,
-        _ => fault.at,
-    }
+    if matches!(fault.kind, Kind::StoreDown { .. }) { fault.until } else { fault.at }
 }
 
 // === the ceiling ===

@@ -152,12 +152,11 @@ impl World {
     fn delay(&self, random: &mut Random, reply: bool) -> u64 {
         let mut delay = 0;
         for kind in self.scenario.now(self.millis()) {
-            delay += match kind {
-                Kind::RequestDelay(millis) if !reply => *millis,
-                Kind::ReplyDelay(millis) if reply => *millis,
-                Kind::Jitter(most) => random.within(0, *most),
-                _ => 0,
-            };
+            if let Kind::Jitter(most) = kind {
+                delay += random.within(0, *most);
+            }
+            let one_way = if reply { kind.reply_delay() } else { kind.request_delay() };
+            delay += one_way;
         }
         delay
     }
@@ -165,11 +164,18 @@ impl World {
     fn fate(&self, random: &mut Random) -> Fate {
         let mut fate = Fate { request_lost: false, reply: ReplyFate::Arrives };
         for kind in self.scenario.now(self.millis()) {
-            match kind {
-                Kind::LoseRequests(rate) => fate.request_lost |= random.happens(*rate),
-                Kind::LoseReplies(rate) if random.happens(*rate) => fate.reply = ReplyFate::Lost,
-                Kind::CutReplies(rate) if random.happens(*rate) => fate.reply = ReplyFate::Cut,
-                _ => {}
+            if let Kind::LoseRequests(rate) = kind {
+                fate.request_lost |= random.happens(*rate);
+            }
+            if let Kind::LoseReplies(rate) = kind
+                && random.happens(*rate)
+            {
+                fate.reply = ReplyFate::Lost;
+            }
+            if let Kind::CutReplies(rate) = kind
+                && random.happens(*rate)
+            {
+                fate.reply = ReplyFate::Cut;
             }
         }
         fate

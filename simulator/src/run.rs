@@ -203,7 +203,7 @@ impl Node {
 
     fn policy(&self, world: &World) -> Policy {
         let version = usize::from(self.new_policy.load(Ordering::Relaxed));
-        Policy::parse(&world.scenario.rules[version].policy()).expect("a policy")
+        Policy::parse(world.scenario.rules[version].policy()).expect("a policy")
     }
 
     fn renew(&self, world: &World) {
@@ -275,7 +275,7 @@ async fn ask(world: Arc<World>, process: Arc<Process>, arrival: Arrival) {
     if !process.alive.load(Ordering::Relaxed) {
         return; // Its caller was left without an answer when the process ended.
     }
-    let patience = arrival.timeout.unwrap_or(PATIENCE).min(PATIENCE).max(SLACK);
+    let patience = arrival.timeout.unwrap_or(PATIENCE).clamp(SLACK, PATIENCE);
     let mut answered = Answered {
         process: process.number,
         user: arrival.user,

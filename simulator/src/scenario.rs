@@ -134,7 +134,7 @@ impl RuleSpec {
     }
 
     pub(crate) fn rule_limit(&self) -> RuleLimit {
-        let policy = Policy::parse(&self.policy()).expect("a policy of the simulation");
+        let policy = Policy::parse(self.policy()).expect("a policy of the simulation");
         policy.rules()[0].allowance().limits()[0].clone()
     }
 }
@@ -147,6 +147,16 @@ impl Kind {
             self,
             Self::ForeignState(_) | Self::ForeignShapes | Self::ForeignNodes | Self::ForbidEval
         )
+    }
+
+    /// How much longer a request takes, in milliseconds.
+    pub(crate) const fn request_delay(&self) -> u64 {
+        if let Self::RequestDelay(millis) = self { *millis } else { 0 }
+    }
+
+    /// How much longer a reply takes, in milliseconds.
+    pub(crate) const fn reply_delay(&self) -> u64 {
+        if let Self::ReplyDelay(millis) = self { *millis } else { 0 }
     }
 
     /// Whether what the store counted is lost.

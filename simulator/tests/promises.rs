@@ -55,5 +55,5 @@ fn what_was_mended_stays_mended() {
 
 fn kept(seed: u64) {
     let found = check(&Scenario::of(seed));
-    assert!(found.is_empty(), "make simulate-cluster SEED={seed}: {}", found[0]);
+    assert!(found.is_empty(), "make simulate-cluster SEED={seed}: {found:?}");
 }

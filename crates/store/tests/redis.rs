@@ -307,6 +307,88 @@ async fn a_lost_registry_grants_nothing() {
     }
 }
 
+/// A state whose shape nobody knows any more was read by the limit that asked: two versions of a policy on one key let
+/// everything pass. It counts as full, once: a fill time later it is right again.
+#[tokio::test]
+async fn a_state_of_an_unknown_shape_counts_as_full_for_one_fill_time() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let bucket =
+            |amount| Limit::new(amount, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
+        let (old, new) = (bucket(70), bucket(100));
+        let plan = |limit, cost| {
+            let take = Take::new(StateId(1), limit, Cost::new(cost));
+            [Plan::new(vec![take], Span::ZERO).unwrap()]
+        };
+        let passes = async |store: &Redis, limit, cost| {
+            store.take(&plan(limit, cost)).await[0].as_ref().unwrap().done.passes
+        };
+        let at = |seconds: u64| {
+            Timestamp::from_nanos(1_800_000_000_000_000_000 + seconds * 1_000_000_000)
+        };
+        let first = server.store().await;
+        first.set_test_time(at(0));
+        assert!(passes(&first, &old, 1).await);
+        let mut connection = server.connection().await;
+        let () =
+            redis::cmd("DEL").arg("{tidegate}shapes").query_async(&mut connection).await.unwrap();
+        let second = server.store().await;
+        second.set_test_time(at(1));
+        assert!(!passes(&second, &new, 1).await, "{engine}: nothing is known of it");
+        // Written back as it was read: it drains from there, for both.
+        second.set_test_time(at(1 + 36));
+        assert!(passes(&second, &new, 1).await && !passes(&second, &new, 1).await, "{engine}");
+        second.set_test_time(at(1 + 36 + 3_600));
+        assert!(passes(&second, &new, 100).await, "{engine}");
+    }
+}
+
+/// Another program's data in the place of the registry: buckets are written out in full, and it is said.
+#[tokio::test]
+async fn buckets_need_no_registry() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let mut connection = server.connection().await;
+        let () = redis::cmd("LPUSH")
+            .arg("{tidegate}shapes")
+            .arg("foreign")
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        let limit = Limit::new(10, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
+        let take = Take::new(StateId(1), &limit, Cost::ONE);
+        let plan = [Plan::new(vec![take], Span::ZERO).unwrap()];
+        let (first, second) = (server.store().await, server.store().await);
+        let mut passed = 0;
+        for store in [&first, &second].into_iter().cycle().take(20) {
+            passed += u32::from(store.take(&plan).await[0].as_ref().unwrap().done.passes);
+        }
+        assert_eq!(passed, 10, "{engine}");
+        assert!(first.complaint().unwrap().contains("cannot be registered"), "{engine}");
+    }
+}
+
+/// What was granted without the store is charged to it, once.
+#[tokio::test]
+async fn what_is_owed_is_charged_once() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let store = server.store().await;
+        let limit = Limit::new(100, Span::from_secs(86_400), Algorithm::FIXED_WINDOW).unwrap();
+        let take = |cost| Take::new(StateId(1), &limit, Cost::new(cost));
+        store.owe(&[take(2), take(1)]);
+        let plan = Plan::new(vec![take(1)], Span::ZERO).unwrap();
+        while store.peek(&plan).await.unwrap()[0].remaining != 97 {
+            tokio::task::yield_now().await;
+        }
+        // The next one is charged when the first is known to be.
+        store.owe(&[take(1)]);
+        while store.peek(&plan).await.unwrap()[0].remaining != 96 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// A process that stood still for a while reads replies late. It must not take that for the server's time: the next
 /// calls would seem late to the server, and be refused before their time is over.
 #[tokio::test]

@@ -111,7 +111,7 @@ async fn sentinels_name_another_primary_and_the_store_goes_on_with_it() {
     };
     assert_eq!(left(store.take(&plan()).await), Some(999));
     // What was counted has reached the replica.
-    says(replica, &["DBSIZE"], "int(4)").await;
+    says(replica, &["DBSIZE"], "int(5)").await;
     processes.running[0].kill().unwrap();
     processes.running[0].wait().unwrap();
     let goes_on = async {

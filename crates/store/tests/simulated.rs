@@ -7,7 +7,8 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "a test fails loudly"
+    clippy::print_stdout,
+    reason = "a test fails loudly, and says how much it tried"
 )]
 
 mod support;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// A server that can be connected to.
 pub(super) enum Host {
     /// Redis or Valkey.
-    Server(Client),
+    Server(Box<Client>),
     #[cfg(feature = "testing")]
     Simulated(Arc<dyn Network>),
 }

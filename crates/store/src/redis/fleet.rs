@@ -88,7 +88,7 @@ impl Fleet {
         let (deployment, manners) = address::parse(&settings.url, &settings.tls)?;
         let many = matches!(deployment, Deployment::Cluster(_));
         let (source, alone) = match deployment {
-            Deployment::One(client) => (Source::Known, Some(Host::Server(client))),
+            Deployment::One(client) => (Source::Known, Some(Host::Server(Box::new(client)))),
             Deployment::Cluster(places) => (Source::Cluster(places), None),
             Deployment::Sentinels(places, name) => {
                 (Source::Sentinels(places, name, tokio::sync::Mutex::new(None)), None)
@@ -453,7 +453,7 @@ impl Atlas {
                 link.watch(canary);
                 return Ok((link, Ok(())));
             }
-            let host = Host::Server(self.manners.client(server)?);
+            let host = Host::Server(Box::new(self.manners.client(server)?));
             Ok(Link::open(name, host, canary, &self.common).await)
         };
         let opening = servers.iter().zip(canaries).map(|(server, canary)| open(server, *canary));

@@ -333,8 +333,10 @@ impl Shared {
         // Who does not understand one answer does not know which answer the next one is. Whoever refuses us may do so
         // because of how the connection began: by another password, as a replica. One key with another program's data
         // under it is no reason to give up all others.
+        // So is a user who may do everything but one thing.
         let lost = error.kind() == ErrorKind::Parse
-            || matches!(&trouble, Trouble::Failed(_, StoreError::Unavailable(_)));
+            || (matches!(&trouble, Trouble::Failed(_, StoreError::Unavailable(_)))
+                && error.code() != Some("NOPERM"));
         let mut state = lock(&self.state);
         if let Trouble::Failed(_, why) = &trouble
             && lost

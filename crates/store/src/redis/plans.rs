@@ -62,9 +62,11 @@ struct Debt {
 
 /// How long a debt is remembered by the store, so that it is settled once.
 const DEBT_KEPT: Span = Span::from_secs(60);
-/// How often giving back is tried again, and how long after the time before.
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(100);
+/// How often giving back is tried again, within the time that a debt is remembered; and how long after the time before, at
+/// first and at most.
+const TRIES: u32 = 32;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl<'l> Found<'l> {
     pub(super) fn read(
@@ -207,8 +209,10 @@ impl Redis {
         let store = self.another();
         tokio::spawn(async move {
             let _room = room;
+            let mut pause = FIRST_PAUSE;
             for _ in 0..TRIES {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(pause).await;
+                pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
                 if store.pay(&debt).await.is_ok() {
                     return;
                 }

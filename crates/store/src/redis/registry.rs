@@ -106,7 +106,11 @@ impl Registry {
             Err(error) => {
                 let mut known = lock(&self.shared.known);
                 known.pause_until = self.shared.fleet.now().after(PAUSE).unwrap_or(until);
-                known.why = Some(error.to_string());
+                // That the store is away is said elsewhere.
+                let why = error.to_string();
+                if matches!(error, StoreError::Broken(_)) || why.contains("NOPERM") {
+                    known.why = Some(why);
+                }
                 Tag::Whole
             }
         }

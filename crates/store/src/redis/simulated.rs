@@ -257,7 +257,7 @@ impl Reply {
 
     fn error(text: &str) -> Self {
         let said = ::redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
-        Self(said.map_err(Into::into).and_then(Value::extract_error))
+        Self(said.and_then(Value::extract_error))
     }
 
     fn wrong_type() -> Self {
@@ -354,7 +354,7 @@ impl SimulatedRedis {
             }
             "HGET" => self.hash(word(1), |hash| {
                 let found = hash.get(word(2)).cloned();
-                Value::from(found.map_or(Value::Nil, Value::BulkString))
+                found.map_or(Value::Nil, Value::BulkString)
             }),
             "EVAL" => self.eval(now, words),
             _ => Reply::error(&format!("ERR unknown command '{name}'")),
@@ -427,7 +427,7 @@ impl SimulatedRedis {
                 Found::Unknown(tag) => {
                     return Ok((says("shape", vec![tag.to_string().into_bytes()]), None));
                 }
-                Found::Here(here) => found.push(here),
+                Found::Here(here) => found.push(*here),
             }
         }
         if script.verb == Verb::GiveBack || script.verb == Verb::Charge {
@@ -467,7 +467,7 @@ impl SimulatedRedis {
         let nothing = || {
             let said = Remembered::Nothing;
             let (value, shape, tag, lost) = (vec![], limit.clone(), Tag::Whole, false);
-            Found::Here(Here { value, shape, tag, said, lost })
+            Found::Here(Box::new(Here { value, shape, tag, said, lost }))
         };
         if limit.is_unlimited() || limit.amount() == 0 {
             return Ok(nothing());
@@ -496,7 +496,8 @@ impl SimulatedRedis {
                 wire::Shape::wide_enough(limit, &said).map_err(garbled)?.limit().clone()
             }
         };
-        Ok(Found::Here(Here { value: value.clone(), shape, tag, said, lost: false }))
+        let (value, lost) = (value.clone(), false);
+        Ok(Found::Here(Box::new(Here { value, shape, tag, said, lost })))
     }
 
     fn write(&mut self, state: StateId, written: &Written<'_>, now: Timestamp, tag: Tag) {
@@ -528,7 +529,7 @@ impl SimulatedRedis {
 }
 
 enum Found {
-    Here(Here),
+    Here(Box<Here>),
     Unknown(u16),
 }
 
