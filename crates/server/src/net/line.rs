@@ -288,7 +288,9 @@ fn write_some(
             Poll::Pending => {
                 return Poll::Ready(Err(match ready!(deadline.poll(account, context)) {
                     Woken::NoRoom => io::ErrorKind::OutOfMemory.into(),
-                    _ => io::ErrorKind::TimedOut.into(),
+                    Woken::Bytes | Woken::End | Woken::Late | Woken::Draining => {
+                        io::ErrorKind::TimedOut.into()
+                    }
                 }));
             }
         }

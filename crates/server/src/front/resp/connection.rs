@@ -129,12 +129,11 @@ const fn unread(session: &Session) -> usize {
 
 /// The last reply, to what is no command; whoever speaks another protocol gets none.
 fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
-    let kind = match error {
-        ProtocolError::OtherProtocol => return place.metrics.refused(Refused::OtherProtocol),
-        ProtocolError::NoRoom => Refused::NoRoom,
-        _ => Refused::Malformed,
-    };
-    place.metrics.refused(kind);
+    if error == ProtocolError::OtherProtocol {
+        return place.metrics.refused(Refused::OtherProtocol);
+    }
+    let full = error == ProtocolError::NoRoom;
+    place.metrics.refused(if full { Refused::NoRoom } else { Refused::Malformed });
     reply::error(out, &format!("ERR {error}"));
 }
 
