@@ -54,6 +54,9 @@ pub(crate) const ENTRY: usize = 1024;
 /// What a stream of HTTP/2 takes besides its header fields and its body: the state of the library, a task, a question to the
 /// health service.
 pub(crate) const STREAM: usize = 4 * 1024;
+/// Bytes of every call of a proxy that do not count: what a stream takes, and a small head and message. Calls of all its clients
+/// are on one connection, and none of them may be refused because others are long.
+pub(crate) const GRPC_UNCOUNTED: usize = 8 * 1024;
 /// Bytes of a connection of HTTP/2 that may be on their way: as little as the protocol allows. They are counted when they are read.
 pub(crate) const WINDOW: u32 = 65_535;
 /// The same for a proxy, which has a thousand calls under way and few connections.

@@ -79,6 +79,8 @@ pub(crate) struct Streams {
     pub(crate) pending_resets: usize,
     /// All header fields of one.
     pub(crate) head_bytes: usize,
+    /// Bytes of each that do not count.
+    pub(crate) uncounted: usize,
     /// Bytes on their way, on a stream and in all.
     pub(crate) window: u32,
 }
@@ -184,12 +186,14 @@ impl Streams {
         most: bounds::STREAMS,
         pending_resets: bounds::PENDING_RESETS,
         head_bytes: bounds::HEADER_BLOCK,
+        uncounted: 0,
         window: bounds::WINDOW,
     };
     const OF_PROXIES: Self = Self {
         most: bounds::GRPC_STREAMS,
         pending_resets: bounds::GRPC_PENDING_RESETS,
         head_bytes: bounds::GRPC_HEADER_BLOCK,
+        uncounted: bounds::GRPC_UNCOUNTED,
         window: bounds::GRPC_WINDOW,
     };
 }

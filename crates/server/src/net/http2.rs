@@ -55,7 +55,7 @@ pub(crate) async fn serve<S: Store + 'static>(
     place: &Rc<Place>,
     drain: &Drain,
 ) -> io::Result<()> {
-    let busy = Busy::new(account, &place.turns);
+    let busy = Busy::new(account, place);
     let service = service_fn(|request: Request<Incoming>| {
         let (front, place, busy) = (Rc::clone(front), Rc::clone(place), Rc::clone(&busy));
         let work = busy.begin(&request);
@@ -84,7 +84,7 @@ pub(crate) async fn serve_grpc<S: Store + 'static>(
     drain: &Drain,
 ) -> io::Result<()> {
     let Some(read) = preface(&mut stream, place, drain).await? else { return Ok(()) };
-    let busy = Busy::new(account, &place.turns);
+    let busy = Busy::new(account, place);
     let service = service_fn(|request: Request<Incoming>| {
         let (front, place) = (Rc::clone(front), Rc::clone(place));
         let (work, drain) = (busy.begin(&request), drain.clone());

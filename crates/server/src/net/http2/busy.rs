@@ -10,7 +10,7 @@
 //! What they hold counts against the budget of all connections.
 
 use crate::bounds;
-use crate::net::Turns;
+use crate::net::Place;
 use crate::net::budget::{Account, Hold};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Request};
@@ -34,6 +34,8 @@ pub(super) struct Busy {
     /// Batches wait here for each other, so that a connection with a hundred of them has one place in the queue of its worker.
     batches: Semaphore,
     account: Rc<Account>,
+    /// Bytes of each stream that do not count.
+    uncounted: usize,
     /// Steps of its clients: pieces of requests that came, pieces of answers that were taken.
     steps: Cell<u64>,
     /// So many when somebody looked last.
@@ -43,8 +45,9 @@ pub(super) struct Busy {
 /// A request that is worked on, until it is answered or its client takes it back.
 pub(crate) struct Work {
     busy: Rc<Busy>,
-    /// What the stream takes; nothing if there was no room for it.
-    hold: Hold,
+    /// Whether there was room for what the stream takes.
+    fits: bool,
+    _hold: Hold,
 }
 
 /// The body of an answer, until the last of its bytes is on its way.
@@ -63,14 +66,15 @@ pub(crate) struct Held {
 }
 
 impl Busy {
-    pub(super) fn new(account: &Rc<Account>, turns: &Turns) -> Rc<Self> {
+    pub(super) fn new(account: &Rc<Account>, place: &Place) -> Rc<Self> {
         Rc::new(Self {
             streams: Cell::new(0),
             since: Cell::new(Instant::now()),
             untaken: RefCell::default(),
             first: Cell::new(0),
-            batches: Semaphore::new(turns.at_once()),
+            batches: Semaphore::new(place.turns.at_once()),
             account: Rc::clone(account),
+            uncounted: place.streams.uncounted,
             steps: Cell::new(0),
             seen: Cell::new(0),
         })
@@ -79,8 +83,9 @@ impl Busy {
     pub(super) fn begin<B>(self: &Rc<Self>, request: &Request<B>) -> Work {
         self.streams.set(self.streams.get().saturating_add(1));
         let hold = self.account.hold();
-        hold.resize(bounds::STREAM.saturating_add(size(request.headers())));
-        Work { busy: Rc::clone(self), hold }
+        let takes = bounds::STREAM.saturating_add(size(request.headers()));
+        let fits = hold.resize(takes.saturating_sub(self.uncounted));
+        Work { busy: Rc::clone(self), fits, _hold: hold }
     }
 
     /// Bytes of an answer that take this room; nothing can be done about them any more but to count them.
@@ -132,7 +137,7 @@ impl Busy {
 impl Work {
     /// Whether there was room for it. One without room is refused, and nothing of it is kept.
     pub(crate) const fn fits(&self) -> bool {
-        self.hold.bytes() > 0
+        self.fits
     }
 
     /// Waits for the turn of a batch among those of this connection; it lasts until what is answered is dropped.
@@ -170,11 +175,12 @@ impl Held {
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         self.busy.step();
         let length = self.bytes.len().saturating_add(bytes.len());
-        if length > self.hold.bytes() && !self.hold.resize(larger(length)) {
+        let counts = length > self.busy.uncounted;
+        if counts && length > self.hold.bytes() && !self.hold.resize(larger(length)) {
             return false;
         }
         if length > self.bytes.capacity() {
-            let more = self.hold.bytes().saturating_sub(self.bytes.len());
+            let more = self.hold.bytes().max(length).saturating_sub(self.bytes.len());
             self.bytes.reserve(more.min(self.bytes.len().max(bytes.len())));
         }
         self.bytes.extend_from_slice(bytes);
@@ -236,12 +242,39 @@ impl Buf for Untaken {
 mod tests {
     use super::*;
     use crate::net::budget::{Budget, OfSource};
+    use crate::net::{Timeouts, Versions};
     use std::sync::Arc;
 
     const MIB: usize = 1024 * 1024;
 
     fn busy(budget: &Arc<Budget>) -> Rc<Busy> {
-        Busy::new(&Account::new(Arc::clone(budget), OfSource::default()), &Turns::new(true))
+        at(budget, |place| place)
+    }
+
+    fn at(budget: &Arc<Budget>, of: impl Fn(Place) -> Place) -> Rc<Busy> {
+        let [handshake, head, body, idle] = [Duration::from_secs(9); 4];
+        let timeouts = Timeouts { handshake, head, body, idle };
+        let shared = (Arc::default(), Arc::clone(budget));
+        let place = of(Place::new(timeouts, Versions::OneAndTwo, shared));
+        Busy::new(&Account::new(Arc::clone(budget), OfSource::default()), &place)
+    }
+
+    /// Small calls of a proxy always have room, however many there are and whatever else it holds; long ones have it while
+    /// there is some.
+    #[test]
+    fn small_calls_of_a_proxy_always_have_room() {
+        let budget = Budget::new(64 * MIB);
+        let busy = at(&budget, Place::for_proxies);
+        let long = busy.begin(&Request::new(())).hold();
+        assert!(long.resize(12 * MIB) && !long.resize(13 * MIB));
+        let works: Vec<Work> = (0..10_000).map(|_| busy.begin(&Request::new(()))).collect();
+        assert!(works.iter().all(Work::fits));
+        let mut body = works[0].body();
+        assert!(body.push(&[7; 100]) && body.push(&[7; bounds::GRPC_UNCOUNTED - 100]));
+        let mut large = works[1].body();
+        assert!(!large.push(&vec![7; MIB]));
+        drop((long, body, large, works));
+        assert_eq!(budget.held(), 0);
     }
 
     /// Streams, what is read of them and what is answered count until they are dropped.
