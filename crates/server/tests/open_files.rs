@@ -53,10 +53,11 @@ fn reasons(server: &Server) -> String {
 #[test]
 fn idle_connections_on_one_listener_do_not_starve_the_others() {
     let server = Server::start_with_files(200, &PATIENT);
-    let quiet = server.open_files();
     for flooded in [server.resp, server.grpc, server.http] {
-        let idle = idle(flooded);
+        let mut idle = idle(flooded);
         server.until("it says that files are used up", |server| {
+            // Some of the last flood may go only now, and leave room for more.
+            idle.push(connect(flooded));
             reasons(server).contains("no more files may be open")
         });
         // All that others ask for is served, many times over and at once.
@@ -84,8 +85,6 @@ fn idle_connections_on_one_listener_do_not_starve_the_others() {
         drop((idle, others));
         server
             .until("it is ready again", |server| server.get("/ready").json()["status"] == "ready");
-        // It is so when the first of them has gone; the next flood must find the room of all.
-        server.until("all are gone", |server| server.open_files() <= quiet);
     }
     let log = server.log();
     assert!(log.contains("200 open files leave room for 152 connections"), "{log}");
