@@ -29,6 +29,7 @@ mod board;
 mod breaker;
 mod connection;
 mod fleet;
+mod foreign;
 mod late;
 mod link;
 mod nodes;
@@ -49,6 +50,7 @@ use crate::store::{
     Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, Store, StoreReport,
 };
 use fleet::Fleet;
+use foreign::Foreign;
 use futures_util::future::{join_all, try_join_all};
 use nodes::Nodes;
 use owed::{Owed, Payer};
@@ -157,6 +159,8 @@ pub struct Redis {
     owed: Arc<Owed>,
     /// Charges it; ends with the store.
     payer: Option<Arc<Payer>>,
+    /// Keys that hold data of other programs.
+    foreign: Arc<Foreign>,
     /// Drawn at random: tells our debts from those of others.
     ours: u64,
     /// The time that scripts are told instead of reading it, in microseconds; the largest number is none. For
@@ -252,6 +256,7 @@ impl Redis {
             latecomers: Arc::new(Semaphore::new(settings.in_flight)),
             owed: Arc::default(),
             payer: None,
+            foreign: Arc::default(),
             ours,
             test_time: Arc::new(AtomicU64::new(u64::MAX)),
         };
@@ -272,6 +277,7 @@ impl Redis {
             latecomers: Arc::clone(&self.latecomers),
             owed: Arc::clone(&self.owed),
             payer: None,
+            foreign: Arc::clone(&self.foreign),
             ours: self.ours,
             test_time: Arc::clone(&self.test_time),
         }
@@ -494,8 +500,14 @@ impl Store for Redis {
     }
 
     fn complaint(&self) -> Option<String> {
-        let of_registry = || self.registry.complaint();
-        self.fleet.complaint().or_else(|| self.nodes.complaint()).or_else(of_registry)
+        let complaints = [
+            self.fleet.complaint(),
+            self.nodes.complaint(),
+            self.registry.complaint(),
+            self.foreign.complaint(self.fleet.now()),
+        ];
+        let complaints: Vec<String> = complaints.into_iter().flatten().collect();
+        (!complaints.is_empty()).then(|| complaints.join("; "))
     }
 
     fn wall_clock(&self) -> Option<Timestamp> {

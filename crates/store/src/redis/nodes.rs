@@ -155,12 +155,13 @@ impl Roll {
     }
 
     fn complaint(&self) -> Option<String> {
-        let count = self.count();
-        if self.failures >= MOST_FAILURES {
+        let (count, assumed) = (self.count(), self.trust == Trust::Assumed);
+        // A number that was never counted is not vouched for by any earlier call.
+        let most_failures = if assumed { 1 } else { MOST_FAILURES };
+        if self.failures >= most_failures {
             let why = &self.why;
             return Some(format!("the nodes cannot be counted, {count} are assumed: {why}"));
         }
-        let assumed = self.trust == Trust::Assumed;
         assumed.then(|| format!("the nodes were not counted yet, {count} are assumed"))
     }
 }
@@ -195,6 +196,8 @@ mod tests {
         let mut roll = Roll::assumed(None, at(0));
         assert_eq!(roll.count(), 8);
         assert!(roll.complaint().unwrap().contains("8 are assumed"));
+        roll.failed("WRONGTYPE".to_owned());
+        assert!(roll.complaint().unwrap().contains("8 are assumed: WRONGTYPE"));
         // The store may have lost its data, and the others have not called yet.
         roll.answered(1, at(1));
         assert_eq!((roll.count(), roll.complaint()), (8, None));

@@ -99,7 +99,8 @@ impl Redis {
         let takes = plan.takes();
         let place = takes.first().map_or(0, |take| self.fleet.place(take.state));
         if takes.iter().all(|take| self.fleet.place(take.state) == place) {
-            let taken = self.take_at(place, until, plan, Whole::Yes).await?;
+            let taken = self.take_at(place, until, plan, Whole::Yes).await;
+            let taken = taken.inspect_err(|error| self.note_foreign(takes, error))?;
             return Ok(Answer { at: taken.at, done: taken.done, remembered: false });
         }
         self.take_together(plan, until).await
@@ -168,6 +169,10 @@ impl Redis {
         let taking =
             groups.iter().map(|group| self.take_at(group.place, until, &group.plan, Whole::No));
         let taken = join_all(taking).await;
+        for (group, taken) in groups.iter().zip(&taken) {
+            let _ =
+                taken.as_ref().inspect_err(|error| self.note_foreign(group.plan.takes(), error));
+        }
         let passes = taken.iter().all(|taken| taken.as_ref().is_ok_and(|taken| taken.done.passes));
         let answered = || {
             groups
@@ -186,6 +191,11 @@ impl Redis {
             merged.add(group, taken?);
         }
         merged.answer()
+    }
+
+    /// Remembers takes that failed because of what the store holds under their keys.
+    fn note_foreign(&self, takes: &[Take<'_>], error: &StoreError) {
+        self.foreign.note(takes, error, self.fleet.now());
     }
 
     // === what was taken in vain ===
