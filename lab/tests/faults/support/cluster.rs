@@ -92,6 +92,19 @@ impl Cluster {
         self.nodes.iter().position(follows).unwrap_or_else(|| panic!("{list:?}"))
     }
 
+    /// The primary that has the slot of a key.
+    pub(crate) fn home_of(&self, key: &str) -> usize {
+        let holds = |number: &usize| {
+            // Others say where it is instead.
+            let mut connection = self.nodes[*number].connect();
+            redis::cmd("EXISTS")
+                .arg(key)
+                .query::<u64>(&mut connection)
+                .is_ok_and(|found| found == 1)
+        };
+        self.primaries().into_iter().find(holds).unwrap_or_else(|| panic!("nobody has {key}"))
+    }
+
     /// Moves so many slots from one primary to another, while it is used; first all have to agree where they are.
     pub(crate) fn reshard(&self, from: usize, to: usize, slots: u32) {
         let check = ["--cluster", "check", &self.nodes[from].address.to_string()];

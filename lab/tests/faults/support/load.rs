@@ -136,6 +136,12 @@ impl Samples {
         self.0.iter().filter(|sample| sample.verdict.by == by).count()
     }
 
+    /// How many passed, whoever decided.
+    pub(crate) fn admitted(&self) -> u64 {
+        let admitted = self.0.iter().filter(|sample| sample.verdict.status == 200);
+        u64::try_from(admitted.count()).unwrap()
+    }
+
     /// How many passed because the store said so.
     pub(crate) fn admitted_by_store(&self) -> u64 {
         let admitted = self.0.iter().filter(|sample| sample.verdict.is_admitted_by_store());
@@ -196,7 +202,11 @@ impl Http {
 
     /// Asks with attributes like `"ip":"203.0.113.7"`.
     pub(crate) fn check(&mut self, attributes: &str) -> Verdict {
-        let body = format!("{{\"attributes\":{{{attributes}}}}}");
+        self.check_body(&format!("{{\"attributes\":{{{attributes}}}}}"))
+    }
+
+    /// Asks with a body that may say more than attributes.
+    pub(crate) fn check_body(&mut self, body: &str) -> Verdict {
         let length = body.len();
         let (status, body) = self.ask(&format!(
             "POST /v1/check HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"

@@ -10,6 +10,7 @@
 #![allow(dead_code, reason = "each of the two programs of tests uses its own part of this")]
 
 pub(crate) mod cluster;
+pub(crate) mod crowd;
 pub(crate) mod fake;
 pub(crate) mod grpc;
 pub(crate) mod load;

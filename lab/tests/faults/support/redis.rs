@@ -59,7 +59,8 @@ impl Redis {
         redis
     }
 
-    /// Starts where it was, with nothing of what it knew, and returns when it answers.
+    /// Starts where it was, with nothing of what it knew unless its arguments tell it to keep its data, and returns when it
+    /// answers.
     pub(crate) fn start_again(&mut self) {
         let mut command = Command::new("redis-server");
         command
@@ -135,6 +136,11 @@ impl Redis {
         self.counts().values().sum()
     }
 
+    /// The keys that users are counted under; what servers keep for themselves left out.
+    pub(crate) fn state_keys(&self) -> Vec<Vec<u8>> {
+        state_keys(&mut self.connect())
+    }
+
     /// How often a command was called since it was started.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let stats: String = self.tell(&["INFO", "commandstats"]);
@@ -152,15 +158,20 @@ pub(crate) fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]
     command.query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
+/// A state's key has 14 bytes; those of settled receipts are longer.
+fn state_keys(connection: &mut Connection) -> Vec<Vec<u8>> {
+    let keys: Vec<Vec<u8>> = ask(connection, &["KEYS", "*"]);
+    let is_state = |key: &Vec<u8>| {
+        let text = String::from_utf8_lossy(key);
+        key.len() == 14 && !text.contains("tidegate") && !text.contains("canary")
+    };
+    keys.into_iter().filter(is_state).collect()
+}
+
 /// A fixed window is written as its number and nine digits of its count.
 pub(crate) fn counts(connection: &mut Connection) -> BTreeMap<Vec<u8>, u64> {
-    let keys: Vec<Vec<u8>> = ask(connection, &["KEYS", "*"]);
-    let ours = |key: &Vec<u8>| {
-        let text = String::from_utf8_lossy(key);
-        !text.contains("tidegate") && !text.contains("canary")
-    };
     let mut counts = BTreeMap::new();
-    for key in keys.into_iter().filter(ours) {
+    for key in state_keys(connection) {
         let value: Value = redis::cmd("GET").arg(&key).query(connection).unwrap();
         // Between the two commands its time may have come.
         let Value::BulkString(value) = value else { continue };

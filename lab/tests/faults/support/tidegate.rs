@@ -7,16 +7,19 @@ use super::process::Process;
 use super::shim::Shim;
 use super::{Folder, PATIENCE, within};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Servers with one secret and one policy.
 pub(crate) struct Deployment {
-    folder: Folder,
+    /// With the secret; shared by all versions of the policy.
+    folder: Arc<Folder>,
+    policy: PathBuf,
 }
 
 /// A running server. It is killed when it is dropped.
@@ -25,6 +28,8 @@ pub(crate) struct Tidegate {
     pub(crate) grpc: SocketAddr,
     admin: SocketAddr,
     folder: Folder,
+    /// The policy, which the server reads again when its file goes.
+    _deployment: Arc<Folder>,
     pub(crate) process: Process,
     /// Kept open: a server whose greeting nobody reads must not break.
     _greeting: BufReader<ChildStdout>,
@@ -56,29 +61,61 @@ pub(crate) struct Verdict {
 impl Deployment {
     /// With these rules, as they stand in a policy file between brackets.
     pub(crate) fn new(rules: &str) -> Self {
-        let folder = Folder::new("deployment");
-        let policy = format!("version: 1\nrules: [{rules}]\n");
-        std::fs::write(folder.join("policy.yaml"), policy).unwrap();
-        Self { folder }
+        Self::in_folder(Arc::new(Folder::new("deployment")), "policy.yaml", rules)
+    }
+
+    /// The same deployment with another version of its policy. Servers of the first version keep theirs.
+    pub(crate) fn revised(&self, rules: &str) -> Self {
+        Self::in_folder(Arc::clone(&self.folder), "revised.yaml", rules)
+    }
+
+    fn in_folder(folder: Arc<Folder>, name: &str, rules: &str) -> Self {
+        let policy = folder.join(name);
+        std::fs::write(&policy, format!("version: 1\nrules: [{rules}]\n")).unwrap();
+        Self { folder, policy }
     }
 
     pub(crate) fn server(&self, store: &str, flags: &[&str]) -> Tidegate {
-        self.start(binary(), store, flags, None)
+        self.start(binary(), Folder::new("server"), store, flags, None)
+    }
+
+    /// Several servers that are ready and have counted each other.
+    pub(crate) fn servers(&self, count: u64, store: &str, flags: &[&str]) -> Vec<Tidegate> {
+        let servers: Vec<_> = (0..count).map(|_| self.server(store, flags)).collect();
+        for server in &servers {
+            server.until_ready();
+            server.until_nodes(count);
+        }
+        servers
+    }
+
+    /// Kills a server, and starts it again with its data directory.
+    pub(crate) fn restart(&self, server: Tidegate, store: &str, flags: &[&str]) -> Tidegate {
+        let Tidegate { folder, process, .. } = server;
+        drop(process);
+        self.start(binary(), folder, store, flags, None)
     }
 
     /// A server whose wall clock is this one.
     pub(crate) fn server_by(&self, clock: &Shim, store: &str, flags: &[&str]) -> Tidegate {
-        self.start(binary_that_asks_libc(), store, flags, Some(clock))
+        let folder = Folder::new("server");
+        self.start(binary_that_asks_libc(), folder, store, flags, Some(clock))
     }
 
-    fn start(&self, binary: &Path, store: &str, flags: &[&str], clock: Option<&Shim>) -> Tidegate {
-        let folder = Folder::new("server");
+    fn start(
+        &self,
+        binary: &Path,
+        folder: Folder,
+        store: &str,
+        flags: &[&str],
+        clock: Option<&Shim>,
+    ) -> Tidegate {
         let log = std::fs::File::create(folder.join("log")).unwrap();
         let mut command = Command::new(binary);
         command
             .args(["serve", "--store", store])
             .args(["--secret-file", &self.folder.text("secret")])
-            .args(["--policy", &self.folder.text("policy.yaml")])
+            .args([OsStr::new("--policy"), self.policy.as_os_str()])
             .args(["--data-dir", &folder.text("data")])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
             .args(["--grpc-listen", "127.0.0.1:0", "--resp-listen", "off"])
@@ -111,7 +148,16 @@ impl Deployment {
         let (Some(http), Some(grpc), Some(admin)) = (http, grpc, admin) else {
             panic!("no server: {}", log())
         };
-        Tidegate { http, grpc, admin, folder, process, _greeting: greeting }
+        let deployment = Arc::clone(&self.folder);
+        Tidegate {
+            http,
+            grpc,
+            admin,
+            folder,
+            _deployment: deployment,
+            process,
+            _greeting: greeting,
+        }
     }
 }
 
@@ -143,6 +189,32 @@ impl Tidegate {
         within(PATIENCE, "the store is asked", || self.readiness() == "ready");
     }
 
+    /// Waits until it says that it is degraded, with these words in the reason.
+    pub(crate) fn until_degraded(&self, words: &str) {
+        let words = in_json(words);
+        let is_told = |text: &str| text.contains("degraded") && text.contains(&words);
+        within(PATIENCE, &format!("degraded: {words}"), || is_told(&self.get("/ready").1));
+    }
+
+    /// The same, and its log has a line with these words.
+    pub(crate) fn until_degraded_and_logged(&self, words: &str) {
+        self.until_degraded(words);
+        let words = in_json(words);
+        within(PATIENCE, &format!("logged: {words}"), || self.log().contains(&words));
+    }
+
+    /// Waits until it believes that there are so many servers.
+    pub(crate) fn until_nodes(&self, count: u64) {
+        within(PATIENCE, "the servers are counted", || {
+            self.metric("tidegate_cluster_nodes") == count
+        });
+    }
+
+    /// The number of servers that it keeps for a start without the store.
+    pub(crate) fn nodes_on_disk(&self) -> Option<String> {
+        std::fs::read_to_string(self.folder.join("data/nodes")).ok()
+    }
+
     /// How long it takes, from an instant on, until the store decides again.
     pub(crate) fn until_the_store_decides(&self, since: Instant, attributes: &str) -> Duration {
         within(PATIENCE, "the store decides", || self.check(attributes).by == By::Store);
@@ -151,10 +223,15 @@ impl Tidegate {
 
     /// The sum of a metric over its labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
+        self.metric_with(name, "")
+    }
+
+    /// The sum of a metric over those of its labels that have these words.
+    pub(crate) fn metric_with(&self, name: &str, words: &str) -> u64 {
         let token = std::fs::read_to_string(self.folder.join("data/operator-token")).unwrap();
         let bearer = format!("authorization: Bearer {}\r\n", token.trim());
         let text = Http::connect(self.admin).get("/metrics", &bearer).1;
-        let lines = text.lines().filter(|line| line.starts_with(name));
+        let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(words));
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     }
 
@@ -165,6 +242,12 @@ impl Tidegate {
         assert!(!self.log().contains("panicked"), "{}", self.log());
         assert_eq!(self.get("/live").0, 200);
     }
+}
+
+/// Words as they stand in a JSON text.
+fn in_json(words: &str) -> String {
+    let quoted = serde_json::to_string(words).unwrap();
+    quoted[1..quoted.len() - 1].to_owned()
 }
 
 // === impl Verdict ===

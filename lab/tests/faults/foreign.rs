@@ -1,0 +1,50 @@
+//! Another program writes under the key of one user. Only that user is decided by the fallback, within the ceiling, and an
+//! operator is told which key it is.
+//!
+//! Once, the answers to others made the fallback forget: 4,000 of 4,000 requests of that user passed, and `/ready` said
+//! `ready`.
+
+use crate::support::crowd::{about, ask, others};
+use crate::support::redis::Redis;
+use crate::support::tidegate::{By, Deployment, Tidegate};
+
+const RULE: &str = "{ name: all, key: [ip], limits: [30/week] }";
+const LIMIT: u64 = 30;
+const NODES: u64 = 3;
+const CEILING: u64 = LIMIT + NODES * LIMIT.div_ceil(NODES);
+const FLAGS: [&str; 4] = ["--redis-timeout", "10s", "--redis-denial-cache", "off"];
+const USER: &str = "203.0.113.7";
+
+#[test]
+fn a_foreign_list_under_the_key_of_one_user() {
+    let redis = Redis::start();
+    let deployment = Deployment::new(RULE);
+    let mut servers = deployment.servers(NODES, &redis.url(), &FLAGS);
+    let before = ask(&servers, 3, |_| about(USER));
+    before.are_all_by_store();
+    let key = redis.state_keys().pop().unwrap();
+    let mut connection = redis.connect();
+    redis::cmd("DEL").arg(&key).exec(&mut connection).unwrap();
+    redis::cmd("LPUSH").arg(&key).arg("foreign").exec(&mut connection).unwrap();
+    let _others = others(&servers);
+
+    let during = ask(&servers, 4_000, |_| about(USER));
+    assert_eq!(during.by(By::Fallback), during.len());
+    let named = key.escape_ascii().to_string();
+    servers.iter().for_each(|server| server.until_degraded_and_logged(&named));
+    assert!(servers.iter().all(|server| server.metric_with("tidegate_store_errors", "wrong") > 0));
+    ask(&servers, 300, |number| about(&format!("192.0.2.{}", number % 100))).are_all_by_store();
+
+    // Repaired: what the servers granted meanwhile is charged to the store.
+    redis::cmd("DEL").arg(&key).exec(&mut connection).unwrap();
+    let after = ask(&servers, 300, |_| about(USER));
+    after.are_all_by_store();
+    let [before, during, after] = [before, during, after].map(|samples| samples.admitted());
+    println!(
+        "foreign: {before} passed before, {during} of 4,000 during, {after} after; ceiling {CEILING}"
+    );
+    let all = before + during + after;
+    assert!((LIMIT..=CEILING).contains(&all), "{all} passed, the ceiling is {CEILING}");
+    servers.iter().for_each(Tidegate::until_ready);
+    servers.iter_mut().for_each(Tidegate::is_sound);
+}

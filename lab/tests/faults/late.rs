@@ -1,0 +1,66 @@
+//! The store counts a request, and its reply comes after the caller was answered without it.
+//!
+//! Once, such a request stayed counted until the end of its window although its caller was refused: of 400 requests with
+//! `timeout_ms: 10` and replies late by 20 ms none passed and 47 were counted. Now what a late reply took is given back, or set off
+//! against what was granted: in the end the store has counted what passed, and no more.
+
+use crate::support::crowd::{about, ask, hurried};
+use crate::support::proxy::{Proxy, Way};
+use crate::support::redis::Redis;
+use crate::support::tidegate::{By, Deployment};
+use crate::support::{PATIENCE, within};
+use std::slice;
+use std::time::Duration;
+
+const USER: &str = "203.0.113.7";
+
+/// What happens when there is no answer in time; under it, what a late reply took is given back or set off.
+#[derive(Clone, Copy, Debug)]
+enum OnStoreError {
+    Deny,
+    Local,
+}
+
+/// Almost too late: some of the replies are in time, others are not.
+#[test]
+fn replies_that_are_late_by_48_ms_leave_nothing_behind() {
+    for on_error in [OnStoreError::Deny, OnStoreError::Local] {
+        play(on_error, "50ms", 48, about(USER));
+    }
+}
+
+/// All of them are too late for their callers, and the store is not to blame: it is asked on and on.
+#[test]
+fn replies_that_are_late_for_a_hurried_caller_leave_nothing_behind() {
+    for on_error in [OnStoreError::Deny, OnStoreError::Local] {
+        play(on_error, "10s", 20, hurried(USER, 10));
+    }
+}
+
+fn play(on_error: OnStoreError, timeout: &str, late_ms: u64, body: String) {
+    let on_store_error = match on_error {
+        OnStoreError::Deny => "deny",
+        OnStoreError::Local => "local",
+    };
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.address);
+    let deployment = Deployment::new(&format!(
+        "{{ name: all, key: [ip], limits: [{{ rate: 1000/week, algorithm: fixed_window }}], on_store_error: {on_store_error} }}"
+    ));
+    let mut server = deployment.server(&proxy.url(), &["--redis-timeout", timeout]);
+    server.until_ready();
+    server.until_nodes(1);
+    proxy.replies(Way { delay: Duration::from_millis(late_ms), ..Way::default() });
+    let samples = ask(slice::from_ref(&server), 400, |_| body.clone());
+    let counted_then = redis.counted();
+    proxy.replies(Way::default());
+    server.until_ready();
+    let (admitted, unanswered) = (samples.admitted(), samples.by(By::Fallback));
+    println!("late by {late_ms} ms, {on_error:?}: {}", samples.told());
+    println!(
+        "  {admitted} passed, {counted_then} counted when the last was answered, {unanswered} without the store"
+    );
+    within(PATIENCE, "what was taken in vain is given back", || redis.counted() == admitted);
+    assert!(unanswered > 0, "no reply was late");
+    server.is_sound();
+}

@@ -1,0 +1,104 @@
+//! The store loses its data, and with it the registry that says which limit a bucket was written under, while two versions of a
+//! policy are in use: 70 and 100 per week for the same users.
+//!
+//! Once, a server took a bucket of an unknown limit for one of its own, and remembered that. Of requests that alternated
+//! between the two versions 2,000 of 2,000 passed; in another run one of the servers let nothing pass. Now a bucket whose limit
+//! is unknown counts as full, and a lost registry is written again by the servers that use it.
+
+use crate::support::crowd::{about, ask};
+use crate::support::redis::Redis;
+use crate::support::tidegate::{Deployment, Tidegate};
+use crate::support::{PATIENCE, within};
+
+const OLD: &str = "{ name: all, key: [ip], limits: [{ rate: 70/week, algorithm: token_bucket }] }";
+const NEW: &str = "{ name: all, key: [ip], limits: [{ rate: 100/week, algorithm: token_bucket }] }";
+/// Both versions together let pass what the larger one allows.
+const LIMIT: u64 = 100;
+const REQUESTS: u32 = 2_000;
+/// Every answer is the store's own, however busy the machine is.
+const FLAGS: [&str; 4] = ["--redis-timeout", "10s", "--redis-denial-cache", "off"];
+const USER: &str = "203.0.113.7";
+
+struct Stage {
+    redis: Redis,
+    old: Deployment,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { redis: Redis::start(), old: Deployment::new(OLD) }
+    }
+
+    /// A server of the first version.
+    fn first(&self) -> Tidegate {
+        started(&self.old, &self.redis)
+    }
+
+    /// A server of the second version.
+    fn second(&self) -> Tidegate {
+        started(&self.old.revised(NEW), &self.redis)
+    }
+
+    fn lose_data(&self) {
+        let _: String = self.redis.tell(&["FLUSHALL"]);
+    }
+}
+
+fn started(deployment: &Deployment, redis: &Redis) -> Tidegate {
+    let server = deployment.server(&redis.url(), &FLAGS);
+    server.until_ready();
+    server
+}
+
+/// Alternates between two servers, and answers how many requests passed at each.
+fn alternate(servers: &[Tidegate; 2]) -> [u64; 2] {
+    let samples = ask(servers, REQUESTS, |_| about(USER));
+    samples.are_all_by_store();
+    let passed =
+        [0, 1].map(|server| samples.filter(|sample| sample.number % 2 == server).admitted());
+    println!("versions: {passed:?} of {REQUESTS} passed");
+    assert!(passed.iter().sum::<u64>() <= LIMIT, "{passed:?} passed, the limit is {LIMIT}");
+    assert!(servers.iter().all(|server| server.readiness() == "ready"));
+    passed
+}
+
+/// Neither server knows the limit of the other. Until the first one has noticed the loss, it writes buckets that the second one cannot
+/// read. They count as full, which may refuse too much and never too little.
+#[test]
+fn versions_that_do_not_know_each_other() {
+    let stage = Stage::new();
+    let servers = [stage.first(), stage.second()];
+    for (server, ip) in servers.iter().zip(["198.51.100.1", "198.51.100.2"]) {
+        assert!(server.check(&format!("\"ip\":\"{ip}\"")).is_admitted_by_store());
+    }
+    stage.lose_data();
+    alternate(&servers);
+}
+
+/// The second version starts when the first has written its limit again.
+#[test]
+fn a_version_that_starts_after_the_loss() {
+    let stage = Stage::new();
+    let first = stage.first();
+    assert!(first.check(&format!("\"ip\":\"{USER}\"")).is_admitted_by_store());
+    stage.lose_data();
+    within(PATIENCE, "the limit is registered again", || {
+        first.check("\"ip\":\"198.51.100.1\"");
+        stage.redis.tell::<u64>(&["HLEN", "{tidegate}shapes"]) > 1
+    });
+    let passed = alternate(&[first, stage.second()]);
+    assert!(passed.iter().all(|passed| *passed > 0), "{passed:?}");
+}
+
+/// Both versions have met before the loss.
+#[test]
+fn versions_that_know_each_other() {
+    let stage = Stage::new();
+    let servers = [stage.first(), stage.second()];
+    for server in servers.iter().chain(&servers) {
+        assert!(server.check(&format!("\"ip\":\"{USER}\"")).is_admitted_by_store());
+    }
+    stage.lose_data();
+    let passed = alternate(&servers);
+    assert!(passed.iter().all(|passed| *passed > 0), "{passed:?}");
+}
