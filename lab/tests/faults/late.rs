@@ -25,7 +25,7 @@ enum OnStoreError {
 #[test]
 fn replies_that_are_late_by_48_ms_leave_nothing_behind() {
     for on_error in [OnStoreError::Deny, OnStoreError::Local] {
-        play(on_error, "50ms", 48, about(USER));
+        play(on_error, "50ms", 48, &about(USER));
     }
 }
 
@@ -33,11 +33,11 @@ fn replies_that_are_late_by_48_ms_leave_nothing_behind() {
 #[test]
 fn replies_that_are_late_for_a_hurried_caller_leave_nothing_behind() {
     for on_error in [OnStoreError::Deny, OnStoreError::Local] {
-        play(on_error, "10s", 20, hurried(USER, 10));
+        play(on_error, "10s", 20, &hurried(USER, 10));
     }
 }
 
-fn play(on_error: OnStoreError, timeout: &str, late_ms: u64, body: String) {
+fn play(on_error: OnStoreError, timeout: &str, late_ms: u64, body: &str) {
     let on_store_error = match on_error {
         OnStoreError::Deny => "deny",
         OnStoreError::Local => "local",
@@ -51,7 +51,7 @@ fn play(on_error: OnStoreError, timeout: &str, late_ms: u64, body: String) {
     server.until_ready();
     server.until_nodes(1);
     proxy.replies(Way { delay: Duration::from_millis(late_ms), ..Way::default() });
-    let samples = ask(slice::from_ref(&server), 400, |_| body.clone());
+    let samples = ask(slice::from_ref(&server), 400, |_| body.to_owned());
     let counted_then = redis.counted();
     proxy.replies(Way::default());
     server.until_ready();

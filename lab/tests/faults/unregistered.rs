@@ -18,12 +18,16 @@ const FLAGS: [&str; 4] = ["--redis-timeout", "10s", "--redis-denial-cache", "off
 fn play(name: &str, url: &str, why: &str) -> Vec<Tidegate> {
     let deployment = Deployment::new(RULE);
     let servers: Vec<_> = (0..3).map(|_| deployment.server(url, &FLAGS)).collect();
-    let samples = ask(&servers, REQUESTS, |_| about("203.0.113.7"));
-    println!("unregistered, {name}: {} of {REQUESTS} passed", samples.admitted());
-    samples.are_all_by_store();
-    assert_eq!(samples.admitted(), LIMIT);
-    servers.iter().for_each(|server| server.until_degraded_and_logged(why));
+    count_all_the_same(&servers, name, why);
     servers
+}
+
+fn count_all_the_same(servers: &[Tidegate], name: &str, why: &str) {
+    let samples = ask(servers, REQUESTS, |_| about("203.0.113.7"));
+    println!("unregistered, {name}: {} of {REQUESTS} passed", samples.admitted());
+    assert_eq!(samples.admitted(), LIMIT);
+    samples.are_all_by_store();
+    servers.iter().for_each(|server| server.until_degraded_and_logged(why));
 }
 
 /// A limit is registered when it is used next.
@@ -54,10 +58,7 @@ fn a_registry_that_is_overwritten() {
     let servers = deployment.servers(3, &redis.url(), &FLAGS);
     ask(&servers, 3, |_| about("203.0.113.1")).are_all_by_store();
     let _: String = redis.tell(&["SET", "{tidegate}shapes", "foreign"]);
-    let samples = ask(&servers, REQUESTS, |_| about("203.0.113.7"));
-    samples.are_all_by_store();
-    assert_eq!(samples.admitted(), LIMIT);
-    servers.iter().for_each(|server| server.until_degraded_and_logged("WRONGTYPE"));
+    count_all_the_same(&servers, "overwritten", "WRONGTYPE");
     let _: u64 = redis.tell(&["DEL", "{tidegate}shapes"]);
     until_repaired(servers);
 }
