@@ -23,6 +23,7 @@ mod net;
 mod rule_files;
 mod rulebook;
 mod settings;
+mod shared_store;
 mod supervise;
 mod tls;
 mod watch;

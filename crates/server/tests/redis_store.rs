@@ -195,6 +195,13 @@ fn one_foreign_key_is_no_reason_to_give_up_the_others() {
         assert_eq!(by(&server.check_ip("203.0.113.7")), "fallback");
         assert_eq!(by(&server.check_ip("203.0.113.8")), "store");
     }
+    // Whoever looks is told, for as long as it happens and two seconds more.
+    server.until("it is told", |server| {
+        server.check_ip("203.0.113.7");
+        let told = server.get("/ready").body;
+        told.contains("degraded") && told.contains("some requests are decided without the store")
+    });
+    until_asked(&server);
 }
 
 /// A store may take a minute here; who says that he must have an answer sooner has it sooner, from the rules.
@@ -316,6 +323,23 @@ fn changes_of_operators_reach_all_nodes() {
     fourth.until("it is told", |server| known(server).contains("203.0.113.8"));
 }
 
+/// Another program's data where changes of operators lie: it is said, once in the log, and what is in force stays.
+#[test]
+fn foreign_data_in_the_place_of_changes_is_reported() {
+    let redis = Redis::started();
+    let server = redis.server(LIMITED, &PATIENT);
+    until_asked(&server);
+    redis.tell(&["SET", "{tidegate}control", "nonsense"]);
+    server.until("it is reported", |server| {
+        server.get("/ready").body.contains("what other nodes have changed is not in force here")
+    });
+    assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
+    redis.tell(&["RENAME", "{tidegate}control", "elsewhere"]);
+    until_asked(&server);
+    let log = server.log();
+    assert_eq!(log.matches("is not in force here").count(), 1, "{log}");
+}
+
 /// Some engines let no script read the time. A server says so; told to go by its own clock, it counts exactly all the same.
 #[test]
 fn a_store_whose_scripts_cannot_read_the_time() {
@@ -411,7 +435,7 @@ async fn a_node_whose_clock_is_wrong_has_the_calendar_of_the_store() {
 }
 
 /// What the store's user must be allowed to do.
-const MAY: &str = "evalsha eval script|load get set del expire pexpire time ping hget hset zadd zremrangebyscore zcard";
+const MAY: &str = "evalsha eval script|load get getrange set del expire pexpire time ping role hget hset zadd zremrangebyscore zcard";
 
 /// An address of this process's own: connections of others come from 127.0.0.1, so none of them can take its port first.
 fn own_address() -> std::net::SocketAddr {

@@ -14,9 +14,13 @@ use tidegate_core::Limit;
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be reached or refuses service: ask again later, decide without it meanwhile.
+    /// It cannot be reached: ask again later, decide without it meanwhile.
     #[error("the store cannot be reached: {0}")]
     Unavailable(#[source] Box<dyn Error + Send + Sync>),
+    /// It answers, and does not do what it is asked: it is full, a replica, still reading its data, or does not let us in. Ask
+    /// again later, decide without it meanwhile.
+    #[error("the store refuses: {0}")]
+    Refuses(String),
     /// It did not answer in time; whether it counted is unknown.
     #[error("the store did not answer within {0}")]
     TimedOut(tidegate_core::Span),

@@ -38,6 +38,7 @@ mod plans;
 mod registry;
 mod script;
 mod seen;
+mod sentinels;
 #[cfg(feature = "testing")]
 pub(crate) mod simulated;
 mod slots;
@@ -317,7 +318,7 @@ impl Redis {
             let told = Told { tags: &tags, shapes: &shapes, lost: lost_tags, test, guess };
             let reply = self.fleet.call(slot, until, &call, &told).await?;
             match reply {
-                Reply::UnknownShape(tag) => match self.registry.shape(tag, until).await {
+                Reply::UnknownShape(tag) => match self.registry.shape(tag, until).await? {
                     Some(shape) => shapes.push((tag, shape)),
                     None => lost.push(tag),
                 },

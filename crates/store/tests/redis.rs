@@ -368,6 +368,65 @@ async fn buckets_need_no_registry() {
     }
 }
 
+/// Another program's value under a key of ours, and a long one: it is not read to its end, and it is said whose it is.
+#[tokio::test]
+async fn a_long_value_of_another_program_is_not_read() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let store = server.store().await;
+        let mut connection = server.connection().await;
+        let mut keys = async || -> Vec<Vec<u8>> {
+            redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap()
+        };
+        let limit = Limit::new(10, Span::from_secs(3_600), Algorithm::SLIDING_LOG).unwrap();
+        let take = Take::new(StateId(1), &limit, Cost::ONE);
+        let plan = [Plan::new(vec![take], Span::ZERO).unwrap()];
+        let before = keys().await;
+        assert!(store.take(&plan).await[0].is_ok());
+        let after = keys().await;
+        let ours = after.iter().find(|key| !before.contains(key)).unwrap();
+        let () = redis::cmd("SET")
+            .arg(ours)
+            .arg("1,1;".repeat(2_500_000))
+            .query_async(&mut server.connection().await)
+            .await
+            .unwrap();
+        let error = store.take(&plan).await.pop().unwrap().unwrap_err();
+        assert!(error.to_string().contains("longer than any of ours"), "{engine}: {error}");
+        assert_eq!(store.complaint(), None, "{engine}: others are asked for as ever");
+    }
+}
+
+/// A port that does not speak TLS answers nothing to who does.
+#[tokio::test]
+async fn a_port_without_tls_is_named_for_what_it_is() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = RedisSettings {
+        connect_timeout: Span::from_millis(200),
+        ..RedisSettings::new(&format!("rediss://{}/", listener.local_addr().unwrap()))
+    };
+    let error = Redis::connect(&settings, &Secret::new([7; 32])).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("does this port speak TLS?"), "{error}");
+}
+
+/// A replica can be written to, if it was told so; nobody else would know.
+#[tokio::test]
+async fn a_replica_is_no_place_to_count() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let mut admin = server.connection().await;
+        for words in
+            [&["CONFIG", "SET", "replica-read-only", "no"][..], &["REPLICAOF", "127.0.0.1", "1"]]
+        {
+            let () = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut admin).await.unwrap();
+        }
+        let settings =
+            RedisSettings { timeout: Span::from_secs(10), ..RedisSettings::new(&server.url()) };
+        let error = Redis::connect(&settings, &Secret::new([7; 32])).await.map(drop).unwrap_err();
+        assert!(error.to_string().contains("it is a replica"), "{engine}: {error}");
+    }
+}
+
 /// What was granted without the store is charged to it, once.
 #[tokio::test]
 async fn what_is_owed_is_charged_once() {

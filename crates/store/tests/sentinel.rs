@@ -4,15 +4,22 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
     reason = "a test fails loudly"
 )]
 
 #[path = "support/address.rs"]
 mod address;
+#[path = "support/sentinel.rs"]
+mod fake;
 
 use address::{own_ip, own_port};
+use fake::FakeSentinel;
+use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError};
@@ -29,7 +36,9 @@ struct Processes {
 
 impl Processes {
     fn new() -> Self {
-        let name = format!("tidegate-sentinel-{}", std::process::id());
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-sentinel-{}-{number}", std::process::id());
         Self { folder: std::env::temp_dir().join(name), running: vec![] }
     }
 
@@ -124,4 +133,98 @@ async fn sentinels_name_another_primary_and_the_store_goes_on_with_it() {
     };
     let left = tokio::time::timeout(PATIENCE, goes_on).await.unwrap();
     assert_eq!(left, 998, "the count was taken over");
+}
+
+/// Two servers, neither of which knows the other, and two sentinels that name the first.
+struct Stage {
+    _processes: Processes,
+    ports: [u16; 2],
+    sentinels: [FakeSentinel; 2],
+    store: Redis,
+    /// The next state.
+    next: AtomicU64,
+}
+
+impl Stage {
+    async fn start() -> Self {
+        let mut processes = Processes::new();
+        let ports = [(); 2].map(|()| own_port());
+        for port in ports {
+            processes.start(port, &["--save", ""]);
+            says(port, &["PING"], "PONG").await;
+        }
+        let sentinels = [(); 2].map(|()| FakeSentinel::start(at(ports[0])));
+        let [one, other] = sentinels.each_ref().map(|sentinel| sentinel.address);
+        let settings = RedisSettings {
+            timeout: Span::from_secs(10),
+            connect_timeout: Span::from_secs(30),
+            ..RedisSettings::new(&format!("redis+sentinel://{one},{other}/ours"))
+        };
+        let store = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap();
+        Self { _processes: processes, ports, sentinels, store, next: AtomicU64::new(1) }
+    }
+
+    /// Takes once, and answers whether this server has counted it: nobody else knows the state.
+    async fn takes_at(&self, number: usize) -> bool {
+        let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+        let state = StateId(self.next.fetch_add(1, Ordering::Relaxed).into());
+        let plan = [Plan::new(vec![Take::new(state, &limit, Cost::ONE)], Span::ZERO).unwrap()];
+        let client = redis::Client::open(format!("redis://{}/", at(self.ports[number]))).unwrap();
+        let mut there = client.get_multiplexed_async_connection().await.unwrap();
+        let keys = async |there: &mut _| -> HashSet<Vec<u8>> {
+            let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query_async(there).await.unwrap();
+            let ours = |key: &Vec<u8>| {
+                let text = String::from_utf8_lossy(key);
+                !text.contains("tidegate") && !text.contains("canary")
+            };
+            keys.into_iter().filter(ours).collect()
+        };
+        let before = keys(&mut there).await;
+        let _ = self.store.take(&plan).await;
+        keys(&mut there).await.difference(&before).count() > 0
+    }
+
+    /// Takes until that is counted at this server.
+    async fn goes_to(&self, number: usize, meanwhile: impl Fn()) {
+        let going = async {
+            while !self.takes_at(number).await {
+                meanwhile();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let went = tokio::time::timeout(PATIENCE, going).await;
+        assert!(went.is_ok(), "it never counts at server {number}");
+    }
+}
+
+fn at(port: u16) -> SocketAddr {
+    SocketAddr::new(own_ip().into(), port)
+}
+
+/// Sentinels name a new primary some time after they have made it one. It is asked itself, as soon as it is chosen.
+#[tokio::test]
+async fn a_server_that_was_chosen_and_leads_is_followed_before_it_is_named() {
+    let stage = Stage::start().await;
+    assert!(stage.takes_at(0).await);
+    let [ip, port] = [own_ip().to_string(), stage.ports[1].to_string()];
+    let text = format!("slave {ip}:{port} {ip} {port} @ ours {ip} {}", stage.ports[0]);
+    stage.goes_to(1, || stage.sentinels[1].publish("+selected-slave", &text)).await;
+}
+
+/// One that has not heard of a failover yet goes on naming the old primary.
+#[tokio::test]
+async fn of_two_sentinels_the_one_with_the_higher_epoch_is_believed() {
+    let stage = Stage::start().await;
+    assert!(stage.takes_at(0).await);
+    let [behind, ahead] = &stage.sentinels;
+    ahead.name(2, at(stage.ports[1]));
+    stage.goes_to(1, || ahead.publish("+switch-master", "ours")).await;
+    // The other one is asked, and not believed.
+    let asked = behind.asked();
+    while behind.asked() < asked + 3 {
+        behind.publish("+switch-master", "ours");
+        assert!(stage.takes_at(1).await);
+    }
+    behind.name(3, at(stage.ports[0]));
+    stage.goes_to(0, || behind.publish("+switch-master", "ours")).await;
 }

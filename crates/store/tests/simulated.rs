@@ -1,5 +1,5 @@
 //! The simulated Redis keeps the contract of every store, and agrees with every timeline: what the simulator finds is not
-//! its own doing.
+//! its own doing. And what is easier to show on it than on a real server.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,9 +15,10 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 use support::timelines;
-use tidegate_core::Timestamp;
+use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::{Carried, Network, Reply, Request, Rig, SimulatedRedis, conformance};
-use tidegate_store::{Clock, Redis, RedisSettings, Secret};
+use tidegate_store::{Clock, Redis, RedisSettings, Secret, Store as _};
+use tokio::sync::watch;
 
 /// A network without faults.
 #[derive(Debug, Default)]
@@ -51,4 +52,61 @@ async fn it_keeps_the_contract() {
 async fn it_agrees_with_every_timeline_that_redis_supports() {
     let played = timelines::play_all(rig, 1_000).await;
     assert!(played >= 200, "only {played} timelines");
+}
+
+/// A network that can keep replies back: what is asked is done at once.
+#[derive(Debug)]
+struct Keeping {
+    server: Mutex<SimulatedRedis>,
+    kept: watch::Sender<bool>,
+}
+
+impl Network for Keeping {
+    fn connect(&self) -> Carried<u64> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+
+    fn carry(&self, _connection: u64, request: Arc<Request>) -> Carried<Reply> {
+        let (reply, _) = self.server.lock().unwrap().execute(Timestamp::EPOCH, &request);
+        let mut kept = self.kept.subscribe();
+        Box::pin(async move {
+            let _ = kept.wait_for(|kept| !kept).await;
+            Ok(reply)
+        })
+    }
+}
+
+/// A caller may have a deadline of its own, and drop the question when it is over. The store has counted by then.
+#[tokio::test(start_paused = true)]
+async fn what_a_dropped_caller_took_is_given_back() {
+    let server = Mutex::default();
+    let network = Arc::new(Keeping { server, kept: watch::channel(false).0 });
+    let settings = RedisSettings {
+        timeout: Span::from_secs(3_600),
+        ..RedisSettings::new("redis://simulated/")
+    };
+    let (secret, clock) = (Secret::new([7; 32]), Clock::manual(Timestamp::EPOCH));
+    let wire = Arc::clone(&network);
+    let store = Redis::simulated(&settings, &secret, clock, wire).await.unwrap();
+    let limit = Limit::new(10, Span::from_secs(86_400), Algorithm::FIXED_WINDOW).unwrap();
+    let take = Take::new(StateId(1), &limit, Cost::new(3));
+    let plan = [Plan::new(vec![take], Span::ZERO).unwrap()];
+    network.kept.send_replace(true);
+    {
+        let mut taking = std::pin::pin!(store.take(&plan));
+        let pending = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(taking.as_mut().poll(context).is_pending())
+        });
+        assert!(pending.await, "there is no reply yet");
+    }
+    network.kept.send_replace(false);
+    let left = async || store.peek(&plan[0]).await.unwrap()[0].remaining;
+    assert_eq!(left().await, 7, "it was counted");
+    for _ in 0..1_000 {
+        if left().await == 10 {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("{} are left of 10", left().await);
 }

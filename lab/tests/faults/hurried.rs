@@ -5,10 +5,11 @@
 //! way around a limit: patient and hurried callers together stay within the ceiling.
 
 use crate::support::crowd::{about, ask, hurried, others};
-use crate::support::load::Samples;
+use crate::support::load::{Http, Samples};
 use crate::support::proxy::{Proxy, Way};
 use crate::support::redis::Redis;
 use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::{PATIENCE, within};
 use std::time::Duration;
 
 const RULE: &str = "{ name: all, key: [ip], limits: [30/week] }";
@@ -59,14 +60,20 @@ fn play(servers: &[Tidegate], timeout_ms: u32) {
     println!("  {all} of {REQUESTS} passed, {of_hurried} of them hurried; ceiling {CEILING}");
     assert!((LIMIT..=CEILING).contains(&all), "{all} passed, the ceiling is {CEILING}");
     assert_eq!(hurried.by(By::Store), 0, "some callers were not hurried enough");
-    is_honest(servers, &samples);
+    is_honest(servers, &samples, timeout_ms);
 }
 
-/// Nothing is wrong with the store, so it is not blamed; metrics tell how many were decided without it.
-fn is_honest(servers: &[Tidegate], samples: &Samples) {
+/// Metrics tell how many were decided without the store, and `/ready` that it happens, for as long as it does.
+fn is_honest(servers: &[Tidegate], samples: &Samples, timeout_ms: u32) {
     let counted: u64 = servers.iter().map(decided_by_fallback).sum();
     assert!(counted >= u64::try_from(samples.by(By::Fallback)).unwrap(), "{counted}");
-    assert!(servers.iter().all(|server| server.readiness() == "ready"));
+    for server in servers {
+        within(PATIENCE, "it is told", || {
+            Http::connect(server.http).check_body(&hurried("203.0.113.9", timeout_ms));
+            server.readiness() == "degraded"
+        });
+        server.until_ready();
+    }
 }
 
 fn decided_by_fallback(server: &Tidegate) -> u64 {

@@ -24,6 +24,7 @@ mod clock;
 mod cut;
 mod deadlines;
 mod exact;
+mod failover;
 mod flush;
 mod foreign;
 mod herd;

@@ -186,6 +186,12 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Requests for which the store gave no answer.
+    #[must_use]
+    pub fn store_errors(&self) -> u64 {
+        self.inner.store_errors.load(Ordering::Relaxed)
+    }
+
     /// The version of what it works by; every change makes a new one.
     #[must_use]
     pub fn version(&self) -> u64 {

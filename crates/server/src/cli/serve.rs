@@ -10,11 +10,11 @@ use crate::net::{
 use crate::rule_files::{RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{Ground, Rulebook, Sure, USUAL_POLICY};
 use crate::settings::{self, Flags, Listen, RedisOptions, Settings, StoreUrl, reference};
+use crate::shared_store::{StoreWatch, follow, known_nodes};
 use crate::supervise::supervised;
 use crate::tls::Certificate;
 use crate::{bounds, files, log, rule_files, watch};
 use clap::Args;
-use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate::http::HeaderStyle;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret, Store};
 use tidegate_policy::printable;
@@ -81,12 +80,6 @@ struct Addresses {
     admin: Option<SocketAddr>,
 }
 
-const STORE_LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
-/// The number of nodes, in the data directory.
-const NODES_FILE: &str = "nodes";
-/// A number.
-const MOST_NODES_BYTES: u64 = 16;
-const CHANGES_LOOKED_FOR_EVERY: Duration = Duration::from_millis(400);
 const HTTP: usize = 0;
 const GRPC: usize = 1;
 const RESP: usize = 2;
@@ -184,39 +177,6 @@ fn warn_of_variables() {
         let names = ignored.join(", ");
         tracing::warn!("environment variables of Envoy's reference service are not read: {names}");
     }
-}
-
-/// Looks for changes that were made on other nodes, for ever.
-async fn follow<S: Store + 'static>(
-    limiter: Limiter<S>,
-    rulebook: Arc<Rulebook<S>>,
-    health: Arc<Health>,
-) {
-    let mut ticks = tokio::time::interval(CHANGES_LOOKED_FOR_EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Ok(Some((version, text))) = limiter.store().document(rulebook.version()).await else {
-            continue;
-        };
-        let rulebook = Arc::clone(&rulebook);
-        let followed = tokio::task::spawn_blocking(move || rulebook.follow(version, &text)).await;
-        let complaint = match followed {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some("a mistake of ours".to_owned()),
-        };
-        if let Some(why) = &complaint {
-            tracing::error!("what other nodes have changed is not in force here: {why}");
-        }
-        health.complain("control", complaint);
-    }
-}
-
-/// How many nodes there were when this one last knew; nothing if it never did. What is not a number is not believed.
-fn known_nodes(data_dir: &Path) -> Option<u32> {
-    let bytes = files::read_regular(&data_dir.join(NODES_FILE), MOST_NODES_BYTES).ok()?;
-    str::from_utf8(&bytes).ok()?.trim().parse().ok()
 }
 
 /// How the store is reached, with the certificates that it needs.
@@ -411,43 +371,21 @@ impl<S: Store + 'static> Shared<S> {
         }
     }
 
-    /// Says so when the store is not asked: rules do then what they say for that case.
+    /// Looks after a store that other nodes share.
     fn look_after_the_store(&self) {
         if S::AT_ONCE {
             return;
         }
-        let (limiter, health) = (self.limiter.clone(), Arc::clone(&self.health));
-        let known = RefCell::new(None);
-        let nodes = Cell::new(None);
-        let nodes_file = self.settings.data_dir.join(NODES_FILE);
-        let look = Rc::new(move || {
-            let complaint = limiter.store().complaint();
-            match (known.replace(complaint.clone()), &complaint) {
-                (None, Some(why)) => tracing::error!("something is wrong with the store: {why}"),
-                (Some(_), None) => tracing::info!("all is well with the store again"),
-                (None, None) | (Some(_), Some(_)) => {}
-            }
-            health.complain("store", complaint);
-            let counted = limiter.store().known_nodes();
-            if let Some(counted) = counted.filter(|_| nodes.replace(counted) != counted) {
-                let path = nodes_file.clone();
-                // The disk may be slow. Without the file, a start without the store assumes a number.
-                tokio::task::spawn_blocking(move || {
-                    let _ = files::replace(&path, counted.to_string().as_bytes());
-                });
-            }
-        });
+        let watch = Rc::new(StoreWatch::new(
+            self.limiter.clone(),
+            Arc::clone(&self.health),
+            &self.settings.data_dir,
+        ));
         // Once before anybody is told that we are ready.
-        look();
+        watch.look();
         supervised("watching the store", Arc::clone(&self.metrics), move || {
-            let look = Rc::clone(&look);
-            async move {
-                let mut ticks = tokio::time::interval(STORE_LOOKED_AT_EVERY);
-                loop {
-                    ticks.tick().await;
-                    look();
-                }
-            }
+            let watch = Rc::clone(&watch);
+            async move { watch.go_on().await }
         });
     }
 

@@ -1,8 +1,8 @@
 //! A document that all nodes share: read by everybody now and then, replaced by who has read the last version.
 
+use super::OURS;
 use super::fleet::Fleet;
 use super::slots::slot_of;
-use super::{OURS, garbled};
 use crate::error::StoreError;
 use ::redis::Value;
 use tidegate_core::Timestamp;
@@ -30,7 +30,9 @@ pub(super) async fn read(
     let mut command = ::redis::cmd("EVAL");
     command.arg(READ).arg(1).arg(DOCUMENT_KEY).arg(known);
     let answer = fleet.query(slot_of(OURS), until, &command).await?;
-    ::redis::from_redis_value(answer).map_err(|_| garbled())
+    ::redis::from_redis_value(answer).map_err(|_| {
+        StoreError::Broken(format!("`{DOCUMENT_KEY}` holds what no node of ours has written"))
+    })
 }
 
 /// Puts the next version in the place of the one that it was made from; answers whether that was still the last.

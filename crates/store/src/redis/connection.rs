@@ -16,7 +16,7 @@ use super::simulated::{Network, Request};
 use super::trouble::Trouble;
 use crate::error::StoreError;
 use ::redis::aio::{ConnectionLike as _, MultiplexedConnection};
-use ::redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
+use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, RedisResult, Value};
 use std::sync::Arc;
 
 /// A server that can be connected to.
@@ -110,6 +110,12 @@ impl Connection {
     }
 }
 
+/// Whether the answer to ROLE is that of a replica.
+pub(super) fn is_replica(role: &Value) -> bool {
+    let Value::Array(parts) = role else { return false };
+    matches!(parts.first(), Some(Value::BulkString(role)) if role == b"slave")
+}
+
 /// Connects to a server, within the time that the settings give.
 pub(super) async fn connect(
     client: &Client,
@@ -121,10 +127,20 @@ pub(super) async fn connect(
         .set_connection_timeout(Some(settings.connect_timeout.into()))
         .set_pipeline_buffer_size(settings.in_flight);
     let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    match tokio::time::timeout(settings.connect_timeout.into(), connecting).await {
-        Ok(connected) => {
-            connected.map_err(|error| Trouble::of(&error, settings.timeout).into_error())
+    let error = match tokio::time::timeout(settings.connect_timeout.into(), connecting).await {
+        Ok(Ok(connection)) => return Ok(connection),
+        Ok(Err(error)) if !error.is_timeout() => {
+            return Err(Trouble::of(&error, settings.timeout).into_error());
         }
-        Err(_late) => Err(StoreError::TimedOut(settings.connect_timeout)),
+        Ok(Err(_)) | Err(_) => StoreError::TimedOut(settings.connect_timeout),
+    };
+    if speaks_tls(client) {
+        let why = "no answer to TLS; does this port speak TLS? `redis://` does without";
+        return Err(StoreError::Unavailable(why.into()));
     }
+    Err(error)
+}
+
+fn speaks_tls(client: &Client) -> bool {
+    matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
 }

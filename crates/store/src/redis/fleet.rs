@@ -3,7 +3,8 @@
 //! ```text
 //!   slot ──► map ──► link ──► answered
 //!              ▲       └── MOVED, ASK ──► the link it names, if the map knows it ──► answered
-//!   keeper ────┘ asks any server for the map: now and then, when somebody was sent elsewhere, while a server is away
+//!   keeper ────┘ asks any server for the map: now and then, when somebody was sent elsewhere, while a server is away,
+//!                when a sentinel says that there is another primary
 //! ```
 //!
 //! A server is believed that it does not have a slot, not where another server is: only what the map says is ever
@@ -13,6 +14,7 @@ use super::address::{self, Address, Deployment, Manners};
 use super::connection::{Host, connect};
 use super::link::{Common, Link, canary, supervised};
 use super::script::{Call, Reply, Told};
+use super::sentinels::Sentinels;
 use super::slots::{Slots, slot_of_state};
 use super::trouble::{Class, Trouble};
 use super::{LinkReport, RedisClock, RedisSettings, StoreReport};
@@ -20,7 +22,6 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::key::Secret;
 use crate::sync::{Mutex, lock};
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -33,7 +34,8 @@ use tokio::task::JoinHandle;
 /// All servers of a store, and the way to each.
 pub(super) struct Fleet {
     atlas: Arc<Atlas>,
-    keeper: Option<JoinHandle<()>>,
+    /// They end with it.
+    tasks: Vec<JoinHandle<()>>,
 }
 
 /// The map, and what it is drawn from.
@@ -56,8 +58,7 @@ enum Source {
     Known,
     /// The servers themselves; these at first.
     Cluster(Vec<Address>),
-    /// Sentinels, which know a primary by this name; with the one that answered last.
-    Sentinels(Vec<Address>, String, tokio::sync::Mutex<Option<MultiplexedConnection>>),
+    Sentinels(Box<Sentinels>),
 }
 
 struct Map {
@@ -65,7 +66,7 @@ struct Map {
     /// Who has which slot; without it the first has all.
     slots: Option<Slots>,
     /// Why there is nobody, if so.
-    why: String,
+    why: Option<StoreError>,
 }
 
 /// A question is sent on at most so often.
@@ -91,7 +92,7 @@ impl Fleet {
             Deployment::One(client) => (Source::Known, Some(Host::Server(Box::new(client)))),
             Deployment::Cluster(places) => (Source::Cluster(places), None),
             Deployment::Sentinels(places, name) => {
-                (Source::Sentinels(places, name, tokio::sync::Mutex::new(None)), None)
+                (Source::Sentinels(Box::new(Sentinels::new(places, name))), None)
             }
         };
         let common = Common::new(settings, secret, Clock::system(), many);
@@ -118,7 +119,7 @@ impl Fleet {
         alone: Option<Host>,
     ) -> Result<(Self, Result<(), StoreError>), StoreError> {
         let common = Arc::new(common);
-        let nobody = Map { links: vec![], slots: None, why: "it was not asked yet".to_owned() };
+        let nobody = Map { links: vec![], slots: None, why: None };
         let atlas = Arc::new(Atlas {
             common,
             manners,
@@ -127,24 +128,23 @@ impl Fleet {
             map: Mutex::new(Arc::new(nobody)),
             drawn: watch::channel(0).0,
         });
-        let (first, keeper) = match alone {
+        let (first, tasks) = match alone {
             Some(host) => {
                 let common = &atlas.common;
                 let (link, first) =
                     Link::open("store".to_owned(), host, Some(canary(0)), common).await;
-                atlas.publish(Map { links: vec![link], slots: None, why: String::new() });
-                (first, None)
+                atlas.publish(Map { links: vec![link], slots: None, why: None });
+                (first, vec![])
             }
             None => {
                 let first = atlas.draw().await;
-                let keeper = tokio::spawn(supervised(Arc::clone(&atlas.common), {
-                    let atlas = Arc::clone(&atlas);
-                    move || keep(Arc::clone(&atlas))
-                }));
-                (first, Some(keeper))
+                let keeper = atlas.spawn(keep);
+                let listeners = (0..atlas.sentinels().len())
+                    .map(|place| atlas.spawn(move |atlas| listen(atlas, place)));
+                (first, listeners.chain([keeper]).collect())
             }
         };
-        let fleet = Self { atlas, keeper };
+        let fleet = Self { atlas, tasks };
         match first {
             Err(error @ StoreError::Unusable(_)) => Err(error),
             first => Ok((fleet, first)),
@@ -312,8 +312,8 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.abort();
+        for task in &self.tasks {
+            task.abort();
         }
     }
 }
@@ -367,10 +367,19 @@ async fn keep(atlas: Arc<Atlas>) {
         if let Err(error) = atlas.draw().await {
             let mut map = lock(&atlas.map);
             if map.links.is_empty() {
-                *map = Arc::new(Map { links: vec![], slots: None, why: error.to_string() });
+                *map = Arc::new(Map { links: vec![], slots: None, why: Some(error) });
             }
         }
         tokio::time::sleep(DRAWN_AT_MOST_EVERY).await;
+    }
+}
+
+/// Listens to a sentinel, which tells at once who is the primary now.
+async fn listen(atlas: Arc<Atlas>, place: usize) {
+    if let (Source::Sentinels(sentinels), Some(place)) =
+        (&atlas.source, atlas.sentinels().get(place))
+    {
+        sentinels.listen(place, &atlas.common, &atlas.manners).await;
     }
 }
 
@@ -378,10 +387,19 @@ impl Map {
     fn link(&self, slot: u16) -> Result<Arc<Link>, StoreError> {
         let number = self.slots.as_ref().map_or(Some(0), |slots| slots.owner(slot));
         let link = number.and_then(|number| self.links.get(number)).map(Arc::clone);
-        link.ok_or_else(|| {
-            let why = if self.links.is_empty() { &self.why } else { "nobody has this slot" };
-            StoreError::Unavailable(why.into())
+        link.ok_or_else(|| match self.nobody() {
+            Some(why) => why,
+            None => StoreError::Unavailable("nobody has this slot".into()),
         })
+    }
+
+    /// Why there is nobody to ask, if so.
+    fn nobody(&self) -> Option<StoreError> {
+        let why = || match &self.why {
+            Some(why) => Trouble::away(why).into_error(),
+            None => StoreError::Unavailable("it was not asked yet".into()),
+        };
+        self.links.is_empty().then(why)
     }
 
     fn named(&self, name: &str) -> Option<Arc<Link>> {
@@ -390,6 +408,23 @@ impl Map {
 }
 
 impl Atlas {
+    /// Starts a task that is started again when it panics.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(
+        self: &Arc<Self>,
+        task: impl Fn(Arc<Self>) -> F + Send + 'static,
+    ) -> JoinHandle<()> {
+        let atlas = Arc::clone(self);
+        tokio::spawn(supervised(Arc::clone(&self.common), move || task(Arc::clone(&atlas))))
+    }
+
+    /// Where sentinels are, if there are any.
+    fn sentinels(&self) -> &[Address] {
+        match &self.source {
+            Source::Sentinels(sentinels) => sentinels.places(),
+            Source::Known | Source::Cluster(_) => &[],
+        }
+    }
+
     fn map(&self) -> Arc<Map> {
         Arc::clone(&lock(&self.map))
     }
@@ -401,8 +436,8 @@ impl Atlas {
 
     fn complaint(&self) -> Option<String> {
         let map = self.map();
-        if map.links.is_empty() {
-            return Some(map.why.clone());
+        if let Some(why) = map.nobody() {
+            return Some(why.to_string());
         }
         let missing = map.slots.as_ref().map_or(0, Slots::without_owner);
         if missing > 0 {
@@ -427,13 +462,16 @@ impl Atlas {
                 servers.extend(self.newcomers(&slots).await);
                 canaries.resize(servers.len(), None);
                 let (links, opened) = self.links(&servers, &canaries).await?;
-                self.publish(Map { links, slots: Some(slots), why: String::new() });
+                self.publish(Map { links, slots: Some(slots), why: None });
                 opened
             }
-            Source::Sentinels(places, name, asked) => {
-                let primary = self.primary(places, name, asked).await?;
+            Source::Sentinels(sentinels) => {
+                let map = self.map();
+                let silent = map.links.iter().find(|link| link.complaint().is_some());
+                let silent = silent.map(|link| link.name());
+                let primary = sentinels.primary(&self.common, &self.manners, silent).await?;
                 let (links, opened) = self.links(&[primary], &[Some(canary(0))]).await?;
-                self.publish(Map { links, slots: None, why: String::new() });
+                self.publish(Map { links, slots: None, why: None });
                 opened
             }
         }
@@ -546,53 +584,6 @@ impl Atlas {
         }
         vec![]
     }
-
-    /// Asks a sentinel who is the primary: the one that answered last, or else all of them in turn.
-    async fn primary(
-        &self,
-        places: &[Address],
-        name: &str,
-        asked: &tokio::sync::Mutex<Option<MultiplexedConnection>>,
-    ) -> Result<Address, StoreError> {
-        let patience = self.common.settings.patience();
-        let mut question = ::redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-        let told =
-            |error| not_one_of_them(Trouble::of(&error, self.common.settings.timeout).into_error());
-        let ask = async |connection: &mut MultiplexedConnection| {
-            let answer: Option<(String, u16)> =
-                question.query_async(connection).await.map_err(told)?;
-            let (host, port) = answer.ok_or_else(|| {
-                StoreError::Unusable(format!("the sentinels know no primary called `{name}`"))
-            })?;
-            Ok(Address { host, port })
-        };
-        let mut asked = asked.lock().await;
-        if let Some(connection) = asked.as_mut()
-            && let Ok(Ok(primary)) = tokio::time::timeout(patience.into(), ask(connection)).await
-        {
-            return Ok(primary);
-        }
-        *asked = None;
-        let mut last = StoreError::Unavailable("no sentinel answers".into());
-        for place in places {
-            let answer = async {
-                let client = self.manners.client_of_sentinel(place)?;
-                let mut connection = connect(&client, &self.common.settings).await?;
-                let primary = ask(&mut connection).await?;
-                Ok((connection, primary))
-            };
-            match tokio::time::timeout(patience.into(), answer).await {
-                Ok(Ok((connection, primary))) => {
-                    *asked = Some(connection);
-                    return Ok(primary);
-                }
-                Ok(Err(error)) => last = error,
-                Err(_late) => last = StoreError::TimedOut(patience),
-            }
-        }
-        Err(last)
-    }
 }
 
 /// Who belongs to a cluster, as CLUSTER NODES tells it: a line each, with `host:port@bus[,name]` as its second word.
@@ -611,10 +602,11 @@ fn members(answer: Value) -> Vec<Address> {
 }
 
 /// A server that does not know such a question is no server of a cluster, or no sentinel.
-fn not_one_of_them(error: StoreError) -> StoreError {
+pub(super) fn not_one_of_them(error: StoreError) -> StoreError {
     match error {
         StoreError::Broken(why) => StoreError::Unusable(why),
         other @ (StoreError::Unavailable(_)
+        | StoreError::Refuses(_)
         | StoreError::TimedOut(_)
         | StoreError::Partly(_)
         | StoreError::Overloaded

@@ -1,4 +1,4 @@
-//! Replies that come after their callers have left.
+//! Replies that come after their callers have left: their time was over, or they were dropped.
 //!
 //! ```text
 //!   asked ──► caller's time is over: its rules decide ──► reply: it was counted ──► was it granted here, too?
@@ -10,7 +10,7 @@
 //! is over. That is too much, never too little.
 
 use super::Redis;
-use super::link::LateSlot;
+use super::link::{LateReply, LateSlot};
 use super::owed::cost_of;
 use super::plans::Found;
 use super::script::Reply;
@@ -21,6 +21,7 @@ use std::time::Duration;
 use tidegate_core::{
     Bound, Cost, Limit, Need, Now, Plan, Receipt, Refused, Span, StateId, Take, Timestamp, Written,
 };
+use tokio::runtime::Handle;
 
 /// A take that outlives its caller.
 struct KeptTake {
@@ -30,6 +31,33 @@ struct KeptTake {
     need: Need,
     bound: Bound,
     refused: Refused,
+}
+
+/// Settles the reply to a plan when its caller has left before it came.
+pub(super) struct SettlesLate<'p> {
+    store: &'p Redis,
+    takes: &'p [Take<'p>],
+    max_wait: Span,
+    slot: LateSlot,
+}
+
+impl<'p> SettlesLate<'p> {
+    pub(super) fn new(store: &'p Redis, takes: &'p [Take<'p>], max_wait: Span) -> Self {
+        Self { store, takes, max_wait, slot: LateSlot::default() }
+    }
+
+    /// Where a late reply is left.
+    pub(super) const fn slot(&self) -> &LateSlot {
+        &self.slot
+    }
+}
+
+impl Drop for SettlesLate<'_> {
+    fn drop(&mut self) {
+        if let Some(late) = lock(&self.slot).take() {
+            self.store.settle_late(late, self.takes, self.max_wait);
+        }
+    }
 }
 
 /// How long a late reply is waited for.
@@ -48,13 +76,14 @@ impl KeptTake {
 }
 
 impl Redis {
-    /// Waits for a reply whose caller has left, if there is one, and settles what it took.
-    pub(super) fn settle_late(&self, slot: &LateSlot, takes: &[Take<'_>], max_wait: Span) {
-        let Some(late) = lock(slot).take() else { return };
+    /// Waits for a reply whose caller has left, and settles what it took.
+    fn settle_late(&self, late: LateReply, takes: &[Take<'_>], max_wait: Span) {
         let Ok(room) = Arc::clone(&self.latecomers).try_acquire_owned() else { return };
+        // There is none any more while the process ends.
+        let Ok(runtime) = Handle::try_current() else { return };
         let kept: Vec<KeptTake> = takes.iter().map(KeptTake::of).collect();
         let store = self.another();
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             let _room = room;
             let Some(Reply::Found { now, passes: true, values }) = late.within(PATIENCE).await
             else {

@@ -10,7 +10,7 @@
 //! Nothing is ever sent twice that may have been counted: a command that failed is its caller's to judge.
 
 use super::breaker::Breaker;
-use super::connection::{Connection, Host, Message};
+use super::connection::{Connection, Host, Message, is_replica};
 use super::script::{self, Call, Reply, Times, Told, Verb};
 use super::trouble::{Class, Counts, Trouble};
 use super::wire::Tag;
@@ -80,7 +80,7 @@ struct State {
     number: u64,
     breaker: Breaker,
     /// What went wrong last.
-    why: String,
+    why: StoreError,
     /// Where the keeper counts its own questions; nowhere on a server that has no slot of ours.
     canary: Option<StateId>,
 }
@@ -102,14 +102,42 @@ pub(super) fn canary(tag: u16) -> StateId {
     StateId(CANARY & (u128::MAX >> 16) | u128::from(tag) << 112)
 }
 
+/// A reply that is on its way.
+type Answering = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+
 /// A reply that its caller did not wait for.
 pub(super) struct LateReply {
-    answer: Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>,
+    answer: Answering,
     echo: u64,
+}
+
+/// A question that was sent. If its caller leaves, because its time is over or because it was dropped, the reply is left where
+/// somebody settles it.
+struct Sent<'s> {
+    answer: Answering,
+    answered: bool,
+    late: Option<(&'s LateSlot, u64)>,
 }
 
 /// Where a late reply is left. Locked to put or to take.
 pub(super) type LateSlot = Mutex<Option<LateReply>>;
+
+impl Sent<'_> {
+    async fn answer(&mut self) -> RedisResult<Value> {
+        let answer = (&mut self.answer).await;
+        self.answered = true;
+        answer
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if let Some((slot, echo)) = self.late.filter(|_| !self.answered) {
+            let answer = std::mem::replace(&mut self.answer, Box::pin(std::future::pending()));
+            *lock(slot) = Some(LateReply { answer, echo });
+        }
+    }
+}
 
 impl LateReply {
     /// What the script answered, if it comes within this time.
@@ -151,7 +179,7 @@ impl Link {
                 connection: None,
                 number: 0,
                 breaker: Breaker::open(),
-                why: "it was not asked yet".to_owned(),
+                why: StoreError::Unavailable("it was not asked yet".into()),
                 canary,
             }),
             room: Semaphore::new(common.settings.in_flight),
@@ -181,7 +209,7 @@ impl Link {
     /// Why the server is not asked at the moment.
     pub(super) fn complaint(&self) -> Option<String> {
         let state = lock(&self.shared.state);
-        state.breaker.is_open().then(|| state.why.clone())
+        state.breaker.is_open().then(|| state.why.to_string())
     }
 
     /// The server's time at an instant of ours: as far as it is known, and at the latest.
@@ -266,16 +294,11 @@ impl Link {
             // Nobody would wait for the answer, so the question is not asked.
             return Err(shared.timed_out());
         }
-        let mut answer: Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>> =
-            Box::pin(connection.send(Arc::clone(message), asking));
-        match tokio::time::timeout(left.into(), &mut answer).await {
+        let answer = Box::pin(connection.send(Arc::clone(message), asking));
+        let mut sent = Sent { answer, answered: false, late };
+        match tokio::time::timeout(left.into(), sent.answer()).await {
             Ok(answer) => shared.judge(answer, number),
-            Err(_late) => {
-                if let Some((slot, echo)) = late {
-                    *lock(slot) = Some(LateReply { answer, echo });
-                }
-                Err(shared.late(left))
-            }
+            Err(_late) => Err(shared.late(left)),
         }
     }
 }
@@ -334,9 +357,12 @@ impl Shared {
         // because of how the connection began: by another password, as a replica. One key with another program's data
         // under it is no reason to give up all others.
         // So is a user who may do everything but one thing.
+        let refused = |why: &StoreError| {
+            matches!(why, StoreError::Unavailable(_) | StoreError::Refuses(_))
+                && error.code() != Some("NOPERM")
+        };
         let lost = error.kind() == ErrorKind::Parse
-            || (matches!(&trouble, Trouble::Failed(_, StoreError::Unavailable(_)))
-                && error.code() != Some("NOPERM"));
+            || matches!(&trouble, Trouble::Failed(_, why) if refused(why));
         let mut state = lock(&self.state);
         if let Trouble::Failed(_, why) = &trouble
             && lost
@@ -360,7 +386,7 @@ impl Shared {
             state.breaker.failed(self.now());
         }
         if state.breaker.is_open() {
-            state.why = StoreError::TimedOut(self.common.settings.timeout).to_string();
+            state.why = StoreError::TimedOut(self.common.settings.timeout);
             self.trouble.notify_one();
             self.common.stale.notify_one();
         }
@@ -423,8 +449,10 @@ impl Shared {
                 connection
             }
         };
-        // It must be as quick as it has to be for decisions; once it may be late, or twice.
         let timeout = self.common.settings.timeout;
+        let checked = tokio::time::timeout(timeout.into(), self.check_role(&connection)).await;
+        checked.unwrap_or(Ok(())).map_err(Trouble::into_error)?;
+        // It must be as quick as it has to be for decisions; once it may be late, or twice.
         for _ in 0..MOST_CANARIES {
             let tried = self.try_canary(&connection, canary);
             if let Ok(tried) = tokio::time::timeout(timeout.into(), tried).await {
@@ -489,6 +517,22 @@ impl Shared {
         let told = self.tell::<Value>(connection, &set);
         // Whether it worked shows when somebody connects next.
         let _ = tokio::time::timeout(self.common.settings.timeout.into(), told).await;
+    }
+
+    /// A replica is no place to count: some can be written to, and nobody else is told. In a cluster a replica sends us to its
+    /// primary by itself.
+    async fn check_role(&self, connection: &Connection) -> Result<(), Trouble> {
+        if self.common.many {
+            return Ok(());
+        }
+        match self.tell::<Value>(connection, &::redis::cmd("ROLE")).await {
+            Ok(role) if is_replica(&role) => {
+                let why = StoreError::Refuses("it is a replica".to_owned());
+                Err(Trouble::Failed(Class::ReadOnly, why))
+            }
+            // Whoever does not tell is judged by what it does.
+            _ => Ok(()),
+        }
     }
 
     /// Runs the real script, which reads, decides and writes: a server that only answers pings is of no use.
@@ -607,6 +651,6 @@ impl State {
     fn lose(&mut self, why: &StoreError) {
         self.connection = None;
         self.breaker.lost();
-        self.why = why.to_string();
+        self.why = Trouble::away(why).into_error();
     }
 }

@@ -9,7 +9,7 @@
 //! On several places a plan is not decided at one instant. It never passes when one of its limits refuses; but while it is
 //! asked, others may find charged what is then given back.
 
-use super::link::LateSlot;
+use super::late::SettlesLate;
 use super::registry::Registry;
 use super::script::{Call, Reply, Verb};
 use super::wire::{self, WrittenUnder};
@@ -126,11 +126,10 @@ impl Redis {
         whole: Whole,
     ) -> Result<Taken, StoreError> {
         let (takes, max_wait) = (plan.takes(), whole_micros(plan.max_wait()));
-        let slot = LateSlot::default();
-        let late = Some(&slot);
+        let settles = SettlesLate::new(self, takes, max_wait);
+        let late = Some(settles.slot());
         let call = Call { verb: Verb::Take, takes, parts: &[], max_wait, receipt: None, late };
-        let reply = self.call(place, until, call).await;
-        let reply = reply.inspect_err(|_| self.settle_late(&slot, takes, max_wait))?;
+        let reply = self.call(place, until, call).await?;
         let Reply::Found { now, passes, values } = reply else {
             return Err(garbled());
         };

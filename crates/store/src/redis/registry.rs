@@ -21,8 +21,9 @@ use siphasher::sip::SipHasher13;
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tidegate_core::{Limit, Span, Timestamp};
+use tidegate_core::{Algorithm, Limit, Span, Timestamp};
 use tokio::task::JoinHandle;
 
 /// Tags and shapes that this process knows; the server knows all.
@@ -33,8 +34,11 @@ pub(super) struct Registry {
 
 struct Shared {
     fleet: Arc<Fleet>,
-    /// Drawn at random: what this node calls a registry that it begins.
+    /// Drawn at random: with a number, what this node calls a registry that it begins.
     name: String,
+    /// The next number: a registry that was lost and begun anew has another name. Relaxed: only different numbers are
+    /// wanted.
+    number: AtomicU64,
     /// Locked for a look-up, never across an await.
     known: Mutex<Known>,
 }
@@ -66,7 +70,7 @@ const PAUSE: Span = Span::from_secs(1);
 impl Registry {
     pub(super) fn new(fleet: Arc<Fleet>, ours: u64, timeout: Span) -> Self {
         let (name, known) = (format!("{ours:016x}"), Mutex::default());
-        let shared = Arc::new(Shared { fleet, name, known });
+        let shared = Arc::new(Shared { fleet, name, number: AtomicU64::new(0), known });
         let watcher = tokio::spawn(shared.fleet.supervised({
             let shared = Arc::clone(&shared);
             move || watch(Arc::clone(&shared), timeout)
@@ -101,50 +105,42 @@ impl Registry {
         }
         // Half of the time that is left: the other half is for the question itself.
         let half = Span::from_nanos(until.since(now).as_nanos() / 2);
-        match self.register(limit, now.after(half).unwrap_or(until)).await {
+        match self.shared.register(limit, now.after(half).unwrap_or(until)).await {
             Ok(tag) => tag,
             Err(error) => {
                 let mut known = lock(&self.shared.known);
                 known.pause_until = self.shared.fleet.now().after(PAUSE).unwrap_or(until);
                 // That the store is away is said elsewhere.
-                let why = error.to_string();
-                if matches!(error, StoreError::Broken(_)) || why.contains("NOPERM") {
-                    known.why = Some(why);
+                if matches!(error, StoreError::Broken(_) | StoreError::Refuses(_)) {
+                    known.why = Some(error.to_string());
                 }
                 Tag::Whole
             }
         }
     }
 
-    async fn register(&self, limit: &Limit, until: Timestamp) -> Result<Tag, StoreError> {
-        let (tag, text) = (tag_of(limit), wire::shape_text(limit));
-        let mut register = ::redis::cmd("EVAL");
-        register.arg(script::REGISTER).arg(1).arg(REGISTRY_KEY).arg(tag).arg(text);
-        register.arg(KEPT_SECONDS).arg(EPOCH_FIELD).arg(&self.shared.name);
-        let (ours, epoch): (bool, String) = self.shared.ask(&register, until).await?;
-        let mut known = lock(&self.shared.known);
-        if known.tags.len() >= MOST_TAGS || known.epoch.as_ref().is_some_and(|old| *old != epoch) {
-            known.tags.clear();
-        }
-        (known.epoch, known.why) = (Some(epoch), None);
-        let tag = if ours { Tag::Registered(tag) } else { Tag::Whole };
-        known.tags.insert(limit.clone(), tag);
-        if let Tag::Registered(tag) = tag {
-            known.shapes.insert(tag, Arc::new(limit.clone()));
-        }
-        Ok(tag)
-    }
-
-    /// The shape of a tag, looked up if this process does not know it yet; nothing if nobody can tell.
-    pub(super) async fn shape(&self, tag: u16, until: Timestamp) -> Option<Arc<Limit>> {
+    /// The shape of a tag, looked up if this process does not know it yet; nothing if it is lost. If nobody can be asked, that is
+    /// an error: a state must not count as full because its shape is out of reach for a moment.
+    pub(super) async fn shape(
+        &self,
+        tag: u16,
+        until: Timestamp,
+    ) -> Result<Option<Arc<Limit>>, StoreError> {
         if let Ok(shape) = self.known(tag) {
-            return Some(shape);
+            return Ok(Some(shape));
         }
         let mut get = ::redis::cmd("HGET");
-        let text = self.shared.ask::<Option<String>>(get.arg(REGISTRY_KEY).arg(tag), until).await;
-        let shape = Arc::new(wire::parse_shape(&text.ok()??).ok()?);
+        let text: Option<String> =
+            match self.shared.ask(get.arg(REGISTRY_KEY).arg(tag), until).await {
+                Err(StoreError::Broken(_)) => None,
+                answered => answered?,
+            };
+        let Some(shape) = text.and_then(|text| wire::parse_shape(&text).ok()) else {
+            return Ok(None);
+        };
+        let shape = Arc::new(shape);
         lock(&self.shared.known).shapes.insert(tag, Arc::clone(&shape));
-        Some(shape)
+        Ok(Some(shape))
     }
 
     /// The shape of a tag that was met before.
@@ -173,6 +169,26 @@ impl Drop for Registry {
 // === impl Shared ===
 
 impl Shared {
+    async fn register(&self, limit: &Limit, until: Timestamp) -> Result<Tag, StoreError> {
+        let (tag, text) = (tag_of(limit), wire::shape_text(limit));
+        let mut register = ::redis::cmd("EVAL");
+        register.arg(script::REGISTER).arg(1).arg(REGISTRY_KEY).arg(tag).arg(text);
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        register.arg(KEPT_SECONDS).arg(EPOCH_FIELD).arg(format!("{}-{number}", self.name));
+        let (ours, epoch): (bool, String) = self.ask(&register, until).await?;
+        let mut known = lock(&self.known);
+        if known.tags.len() >= MOST_TAGS || known.epoch.as_ref().is_some_and(|old| *old != epoch) {
+            known.tags.clear();
+        }
+        (known.epoch, known.why) = (Some(epoch), None);
+        let tag = if ours { Tag::Registered(tag) } else { Tag::Whole };
+        known.tags.insert(limit.clone(), tag);
+        if let Tag::Registered(tag) = tag {
+            known.shapes.insert(tag, Arc::new(limit.clone()));
+        }
+        Ok(tag)
+    }
+
     async fn ask<T: FromRedisValue>(
         &self,
         command: &::redis::Cmd,
@@ -183,28 +199,24 @@ impl Shared {
     }
 }
 
-/// Looks whether the registry is still the one that shapes were registered in, for ever. If it is not, they are registered
-/// again when they are used next.
+/// Registers a limit of its own again and again, for ever, as any bucket is registered. So a registry that was lost, or where
+/// nothing can be registered, is noticed before somebody needs it; lost shapes are registered again when they are used next.
 async fn watch(shared: Arc<Shared>, timeout: Span) {
+    let Ok(canary) = Limit::new(1_000_000, Span::from_secs(1), Algorithm::TOKEN_BUCKET) else {
+        return;
+    };
     loop {
         tokio::time::sleep(LOOKED_AT_EVERY).await;
         let until = shared.fleet.now().after(timeout).unwrap_or(Timestamp::END);
-        let mut get = ::redis::cmd("HGET");
-        let epoch = shared.ask::<Option<String>>(get.arg(REGISTRY_KEY).arg(EPOCH_FIELD), until);
-        match epoch.await {
-            Ok(epoch) => {
-                let mut known = lock(&shared.known);
-                if known.epoch != epoch {
-                    known.tags.clear();
-                    known.epoch = None;
-                }
-            }
-            // What was registered may be there or not; whoever cannot be asked now is asked again in a second.
-            Err(StoreError::Broken(why)) => {
+        match shared.register(&canary, until).await {
+            Ok(_) => {}
+            // What was registered may be there or not.
+            Err(error @ (StoreError::Broken(_) | StoreError::Refuses(_))) => {
                 let mut known = lock(&shared.known);
                 known.tags.clear();
-                known.why = Some(why);
+                known.why = Some(error.to_string());
             }
+            // That the store is away is said elsewhere.
             Err(_) => {}
         }
     }

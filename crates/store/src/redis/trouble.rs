@@ -100,6 +100,24 @@ impl Class {
         }
     }
 
+    /// Whether the server answers, and only does not do it.
+    const fn is_refusal(self) -> bool {
+        match self {
+            Self::Down
+            | Self::Loading
+            | Self::ReadOnly
+            | Self::Full
+            | Self::Busy
+            | Self::Refused => true,
+            Self::TimedOut
+            | Self::Disconnected
+            | Self::Overloaded
+            | Self::Redirected
+            | Self::Wrong
+            | Self::Other => false,
+        }
+    }
+
     fn of(error: &RedisError) -> Self {
         if error.is_timeout() {
             return Self::TimedOut;
@@ -151,6 +169,8 @@ impl Trouble {
             StoreError::TimedOut(timeout)
         } else if class == Class::Wrong {
             StoreError::Broken(told)
+        } else if class.is_refusal() {
+            StoreError::Refuses(told)
         } else {
             StoreError::Unavailable(told.into())
         };
@@ -161,9 +181,22 @@ impl Trouble {
         Self::Failed(Class::TimedOut, StoreError::TimedOut(timeout))
     }
 
-    /// The server cannot be asked.
-    pub(super) fn away(why: &str) -> Self {
-        Self::Failed(Class::Disconnected, StoreError::Unavailable(why.into()))
+    /// The server is not asked, because of what went wrong before: nothing was counted.
+    pub(super) fn away(why: &StoreError) -> Self {
+        let error = match why {
+            StoreError::Unavailable(why) => StoreError::Unavailable(why.to_string().into()),
+            StoreError::Refuses(why) => StoreError::Refuses(why.clone()),
+            StoreError::Unusable(why) => StoreError::Unusable(why.clone()),
+            StoreError::Broken(why) => StoreError::Broken(why.clone()),
+            StoreError::TimedOut(after) => {
+                StoreError::Unavailable(format!("it did not answer within {after}").into())
+            }
+            other @ (StoreError::Partly(_)
+            | StoreError::Overloaded
+            | StoreError::TooManyLimits
+            | StoreError::Unsupported { .. }) => StoreError::Unavailable(other.to_string().into()),
+        };
+        Self::Failed(Class::Disconnected, error)
     }
 
     /// An answer that cannot be.
@@ -255,6 +288,18 @@ mod tests {
         }
         assert!(matches!(trouble("TRYAGAIN Multiple keys"), Trouble::TryAgain));
         assert!(matches!(trouble("NOSCRIPT No matching script."), Trouble::NoScript));
+    }
+
+    #[test]
+    fn a_server_that_answers_is_not_called_unreachable() {
+        for line in ["OOM no room", "NOPERM no", "READONLY no", "LOADING wait", "BUSY wait"] {
+            let error = trouble(line).into_error();
+            assert!(matches!(error, StoreError::Refuses(_)), "{line}: {error}");
+            assert!(
+                Trouble::away(&error).into_error().to_string().starts_with("the store refuses: "),
+                "{error}"
+            );
+        }
     }
 
     #[test]

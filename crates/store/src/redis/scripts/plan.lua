@@ -46,10 +46,18 @@ end
 
 local reply = { says(verb), text(now), 0 }
 
+-- No state of ours is longer; what another program put there is not read to its end.
+local LONGEST = 65536
+
 -- Read everything first: a shape that nobody told us of sends the caller to look it up.
 for i, take in ipairs(takes) do
   -- Under no limit, or one that blocks, nothing is remembered; what is there stays.
-  local value = not take.nothing and redis.call('GET', KEYS[i])
+  local value = not take.nothing and redis.call('GETRANGE', KEYS[i], 0, LONGEST)
+  if value == '' then
+    value = nil
+  elseif value and #value > LONGEST then
+    return redis.error_reply('WRONGTYPE a value longer than any of ours')
+  end
   reply[3 + i] = value or ''
   if value then
     take.state = take.algorithm.read(take, value)
