@@ -48,8 +48,10 @@ struct Known {
     epoch: Option<String>,
     /// Until then nothing is registered, because it failed.
     pause_until: Timestamp,
-    /// Why it failed the last time.
+    /// Why registering failed the last time.
     why: Option<String>,
+    /// Why the registry could not be looked at the last time.
+    unreadable: Option<String>,
 }
 
 /// Limits that a process remembers the tags of; more are looked up again.
@@ -135,16 +137,27 @@ impl Registry {
         Ok(tag)
     }
 
-    /// The shape of a tag, looked up if this process does not know it yet; nothing if nobody can tell.
-    pub(super) async fn shape(&self, tag: u16, until: Timestamp) -> Option<Arc<Limit>> {
+    /// The shape of a tag, looked up if this process does not know it yet; nothing if nobody can tell. That the registry is
+    /// away, as one server of a cluster may be, is an error: it says nothing about the shape.
+    pub(super) async fn shape(
+        &self,
+        tag: u16,
+        until: Timestamp,
+    ) -> Result<Option<Arc<Limit>>, StoreError> {
         if let Ok(shape) = self.known(tag) {
-            return Some(shape);
+            return Ok(Some(shape));
         }
         let mut get = ::redis::cmd("HGET");
         let text = self.shared.ask::<Option<String>>(get.arg(REGISTRY_KEY).arg(tag), until).await;
-        let shape = Arc::new(wire::parse_shape(&text.ok()??).ok()?);
-        lock(&self.shared.known).shapes.insert(tag, Arc::clone(&shape));
-        Some(shape)
+        let text = match text {
+            Err(error) if is_away(&error) => return Err(error),
+            text => text.ok().flatten(),
+        };
+        let shape = text.and_then(|text| wire::parse_shape(&text).ok()).map(Arc::new);
+        if let Some(shape) = &shape {
+            lock(&self.shared.known).shapes.insert(tag, Arc::clone(shape));
+        }
+        Ok(shape)
     }
 
     /// The shape of a tag that was met before.
@@ -157,7 +170,8 @@ impl Registry {
 
     /// Why shapes are written out in full at the moment.
     pub(super) fn complaint(&self) -> Option<String> {
-        let why = lock(&self.shared.known).why.clone();
+        let known = lock(&self.shared.known);
+        let why = known.why.as_ref().or(known.unreadable.as_ref()).cloned();
         why.map(|why| {
             format!("buckets take more memory, because their limits cannot be registered: {why}")
         })
@@ -194,6 +208,7 @@ async fn watch(shared: Arc<Shared>, timeout: Span) {
         match epoch.await {
             Ok(epoch) => {
                 let mut known = lock(&shared.known);
+                known.unreadable = None;
                 if known.epoch != epoch {
                     known.tags.clear();
                     known.epoch = None;
@@ -203,11 +218,20 @@ async fn watch(shared: Arc<Shared>, timeout: Span) {
             Err(StoreError::Broken(why)) => {
                 let mut known = lock(&shared.known);
                 known.tags.clear();
-                known.why = Some(why);
+                known.unreadable = Some(why);
             }
             Err(_) => {}
         }
     }
+}
+
+/// Whether the registry may be there and only cannot be asked just now. A user who may not read it never can.
+fn is_away(error: &StoreError) -> bool {
+    let away = matches!(
+        error,
+        StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::Overloaded
+    );
+    away && !error.to_string().contains("NOPERM")
 }
 
 /// The tag of a shape, 1 to 999: of the server's choosing it is not, so a fixed hash will do.
