@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run cluster simulate simulate-cluster test models lint bench mutants faults fuzz deps proxies fmt doc
+.PHONY: help run cluster simulate simulate-cluster test models lint bench mutants mutants-cluster faults fuzz deps proxies fmt doc
 
 # Valkey comes as a wheel that holds the server itself.
 VALKEY := target/valkey/valkey-server
@@ -98,6 +98,9 @@ models: ## Model checks of the store in memory: many orders of steps (shuttle), 
 
 mutants: ## Plant known mistakes in a copy of the core; each must be caught
 	$(CARGO) run --quiet -p tidegate-lab -- mutants
+
+mutants-cluster: ## Plant known mistakes in a copy of the store and the limiter; the simulator must find each (20 minutes)
+	$(CARGO) run --quiet -p tidegate-lab -- mutants --cluster
 
 faults: ## Break the store under load, one fault after another (10 minutes, on a machine with nothing else to do)
 	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(MAKE) --no-print-directory deps

@@ -26,7 +26,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Experiment {
-    /// Plants every mistake of lab/mutants in a copy of the core; each must be caught.
+    /// Plants every mistake of lab/mutants in a copy of the core, or of the store and the limiter; each must be caught.
     Mutants(mutants::Options),
     /// A server that only answers, for `lab http`.
     #[command(hide = true)]

@@ -1,25 +1,29 @@
 //! Mutants: small mistakes, planted one by one. A test suite that lets one live is not a test suite.
 //!
-//! A copy of the core and its timelines is made under `target/mutants`, so that nothing here can
-//! leave a mistake in the real source. For each mutant one text is replaced, and the laws, unit tests
-//! and timelines run until one of them fails. A mutant that passes them all, or that no longer applies or
-//! compiles, is a failure.
+//! ```text
+//!   lab mutants            lab/mutants/core.txt     the core        laws, unit tests, timelines
+//!   lab mutants --cluster  lab/mutants/cluster.txt  store, limiter  2,000 simulated deployments
+//! ```
+//!
+//! A copy of the crates is made under `target`, so that nothing here can leave a mistake in the real source. For each
+//! mutant one text is replaced, and the tests run until one of them fails. A mutant that passes them all, or that no
+//! longer applies or compiles, is a failure.
+
+mod cluster;
+mod copy;
+mod core;
 
 use crate::{root, say};
 use clap::Args;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use copy::Copy;
 use std::{fs, io};
-
-/// Enough to catch every mutant, a twentieth of what `make test` runs on the real code.
-const CASES: &str = "500";
-
-/// For building and running one test.
-const MOST_SECONDS: &str = "120";
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
 pub(crate) struct Options {
+    /// Plants mistakes in the store and the limiter instead, for the simulator to find.
+    #[arg(long)]
+    cluster: bool,
     /// Only mutants whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
@@ -34,29 +38,66 @@ struct Mutant {
     to: String,
 }
 
+/// Where mistakes are planted, and what must catch them.
+#[derive(Clone, Copy)]
+enum Ground {
+    Core,
+    Cluster,
+}
+
+impl Ground {
+    /// Its list of mutants.
+    const fn list(self) -> &'static str {
+        match self {
+            Self::Core => "lab/mutants/core.txt",
+            Self::Cluster => "lab/mutants/cluster.txt",
+        }
+    }
+
+    /// Where it is copied to and built, and which crates are copied.
+    fn copy(self) -> io::Result<Copy> {
+        match self {
+            Self::Core => Copy::new("target/mutants", &core::CRATES),
+            Self::Cluster => Copy::new("target/mutants-cluster", &cluster::CRATES),
+        }
+    }
+
+    /// Who catches what is planted in the copy, if anybody does; the compiler's complaint is an error.
+    fn first_failure(self, copy: &Copy) -> Result<Option<String>, String> {
+        match self {
+            Self::Core => core::first_failure(copy),
+            Self::Cluster => cluster::first_failure(copy),
+        }
+    }
+}
+
 /// Plants every mutant; an error when one was not caught.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let list = fs::read_to_string(root().join("lab/mutants/core.txt"))
-        .map_err(told("lab/mutants/core.txt"))?;
-    let mutants: Vec<Mutant> =
-        parse(&list)?.into_iter().filter(|mutant| mutant.name.contains(&options.only)).collect();
-    let copy = Copy::new().map_err(told("target/mutants"))?;
-    if let Some(failure) = copy.first_failure()? {
+    let ground = if options.cluster { Ground::Cluster } else { Ground::Core };
+    let list = fs::read_to_string(root().join(ground.list())).map_err(told(ground.list()))?;
+    let mutants: Vec<Mutant> = parse(ground.list(), &list)?
+        .into_iter()
+        .filter(|mutant| mutant.name.contains(&options.only))
+        .collect();
+    let copy = ground.copy().map_err(told("target"))?;
+    say(&format!("mutants: {} of {}; first the unchanged copy", mutants.len(), ground.list()));
+    if let Some(failure) = ground.first_failure(&copy)? {
         return Err(format!("the unchanged copy fails already:\n{failure}"));
     }
     let mut alive = 0usize;
-    for mutant in &mutants {
-        let verdict = copy.plant(mutant)?;
+    for (number, mutant) in (1usize..).zip(&mutants) {
+        let verdict = copy.plant(mutant, || ground.first_failure(&copy))?;
         alive = alive.saturating_add(usize::from(verdict.is_none()));
         let caught = verdict.unwrap_or_else(|| "NOT CAUGHT".to_owned());
-        say(&format!("mutant: {:<92} {caught}", mutant.name));
+        say(&format!("{number:>3} of {}: {:<92} {caught}", mutants.len(), mutant.name));
     }
     let caught = mutants.len().saturating_sub(alive);
     say(&format!("mutants: {caught} of {} caught", mutants.len()));
     if alive == 0 { Ok(()) } else { Err(format!("{alive} mutants live")) }
 }
 
-fn parse(list: &str) -> Result<Vec<Mutant>, String> {
+/// Reads a list; `path` is for complaints.
+fn parse(path: &str, list: &str) -> Result<Vec<Mutant>, String> {
     let mut mutants: Vec<Mutant> = Vec::new();
     for (number, line) in (1usize..).zip(list.lines()) {
         let Some((word, text)) = line.split_once(' ').filter(|(word, _)| *word != "#") else {
@@ -73,112 +114,10 @@ fn parse(list: &str) -> Result<Vec<Mutant>, String> {
             "to" => Some(&mut mutant.to),
             _ => None,
         });
-        *field.ok_or_else(|| {
-            format!("lab/mutants/core.txt:{number}: expected mutant, file, from or to")
-        })? = text;
+        let expected = || format!("{path}:{number}: expected mutant, file, from or to");
+        *field.ok_or_else(expected)? = text;
     }
     Ok(mutants)
-}
-
-/// A copy of the part of the workspace that mutants are planted in.
-struct Copy {
-    folder: PathBuf,
-}
-
-impl Copy {
-    fn new() -> io::Result<Self> {
-        let folder = root().join("target/mutants/workspace");
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
-        }
-        for part in ["crates/core", "timelines"] {
-            copy_folder(&root().join(part), &folder.join(part))?;
-        }
-        fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
-        let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
-        let members = manifest.lines().map(|line| match line.starts_with("members") {
-            true => "members = [\"crates/core\", \"timelines\"]",
-            false => line,
-        });
-        fs::write(folder.join("Cargo.toml"), members.collect::<Vec<_>>().join("\n"))?;
-        Ok(Self { folder })
-    }
-
-    /// Plants a mutant, runs the tests, and takes it out again; answers who caught it.
-    fn plant(&self, mutant: &Mutant) -> Result<Option<String>, String> {
-        let path = self.folder.join(&mutant.file);
-        let original = fs::read_to_string(&path).map_err(told(&mutant.file))?;
-        let (flat_from, places) = (mutant.from.as_str(), original.matches(&mutant.from).count());
-        if places != 1 {
-            return Err(format!(
-                "`{flat_from}` stands {places} times in {}, not once: mend the mutant",
-                mutant.file
-            ));
-        }
-        fs::write(&path, original.replacen(&mutant.from, &mutant.to, 1))
-            .map_err(told(&mutant.file))?;
-        let failure = self.first_failure();
-        fs::write(&path, original).map_err(told(&mutant.file))?;
-        failure
-    }
-
-    /// The first test that fails, or the compiler's complaint as an error.
-    fn first_failure(&self) -> Result<Option<String>, String> {
-        let tests: [&[&str]; 3] = [
-            &["-p", "tidegate-core", "--test", "laws"],
-            &["-p", "tidegate-core", "--lib"],
-            &["-p", "tidegate-timelines", "--test", "core"],
-        ];
-        for test in tests {
-            let built = self.cargo(&[&["test", "--no-run"], test].concat())?;
-            if !built.status.success() {
-                return Err(format!(
-                    "does not compile:\n{}",
-                    String::from_utf8_lossy(&built.stderr)
-                ));
-            }
-            let output = self.cargo(&[&["test"], test].concat())?;
-            if !output.status.success() {
-                return Ok(Some(first_complaint(&String::from_utf8_lossy(&output.stdout))));
-            }
-        }
-        Ok(None)
-    }
-
-    fn cargo(&self, words: &[&str]) -> Result<Output, String> {
-        // Some mistakes make a loop endless: that is caught, too.
-        let mut cargo = Command::new("timeout");
-        cargo.arg(MOST_SECONDS).arg(env!("CARGO"));
-        cargo.current_dir(&self.folder).args(words).args(["--quiet", "--offline"]);
-        cargo
-            .env("CARGO_TARGET_DIR", root().join("target/mutants/target"))
-            .env("LAWS_CASES", CASES);
-        cargo.output().map_err(told("cargo"))
-    }
-}
-
-/// Which law, test or timeline complained first.
-fn first_complaint(output: &str) -> String {
-    let complaint = output.lines().find_map(|line| {
-        let law = line.strip_prefix("BROKEN: ").map(|law| format!("law: {law}"));
-        let test = line.strip_suffix(" stdout ----").map(|test| test.replace("---- ", "test: "));
-        law.or(test)
-    });
-    complaint.unwrap_or_else(|| "caught".to_owned())
-}
-
-fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
 }
 
 fn told(what: &str) -> impl Fn(io::Error) -> String {

@@ -244,6 +244,24 @@ fn every_chapter_has_the_same_headings() {
 }
 
 #[test]
+fn every_mutant_still_applies() {
+    for list in ["lab/mutants/core.txt", "lab/mutants/cluster.txt"] {
+        let (text, mut file, mut mutants) = (read(list), String::new(), 0);
+        for line in text.lines() {
+            if let Some(path) = line.strip_prefix("file ") {
+                file = read(path.trim());
+            }
+            if let Some(from) = line.strip_prefix("from ") {
+                mutants += 1;
+                let places = file.matches(from.trim()).count();
+                assert_eq!(places, 1, "{list}: `{}` must stand once in its file", from.trim());
+            }
+        }
+        assert!(mutants > 20, "{list}: only {mutants} mutants");
+    }
+}
+
+#[test]
 fn the_readme_names_only_commands_that_exist() {
     let makefile = read("Makefile");
     for page in ["README.md", "CONTRIBUTING.md"] {

@@ -1,10 +1,12 @@
 //! What must be true of every history: the promises of the docs, as bounds over true times.
 
-use crate::history::{Answered, By, History};
-use crate::run::state;
+mod answers;
+mod charges;
+mod passed;
+
+use crate::history::{By, History};
 use crate::scenario::{Fault, Kind, Scenario};
 use std::fmt;
-use tidegate_core::{Algorithm, Limit, Period};
 
 /// A promise that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,28 @@ pub enum Violation {
         passed: u64,
         /// The ceiling.
         ceiling: u64,
+    },
+    /// A node that counts by itself let pass more than its share.
+    Share {
+        /// Which process.
+        process: usize,
+        /// Who asked.
+        user: usize,
+        /// What it granted by itself within an interval.
+        granted: u64,
+        /// Its share.
+        share: u64,
+    },
+    /// A node that counts by itself refused a request for which its share had room.
+    Stingy {
+        /// Which process.
+        process: usize,
+        /// Who asked.
+        user: usize,
+        /// What it had granted the user before, and the cost of the request.
+        wanted: u64,
+        /// Its share.
+        share: u64,
     },
     /// The store counted what nobody was granted, beyond what was lost on the way.
     ChargedTooMuch {
@@ -43,10 +67,28 @@ pub enum Violation {
         /// For how many milliseconds.
         millis: u64,
     },
+    /// A caller waited for a store that its node knew to be away.
+    Waited {
+        /// For how many milliseconds.
+        millis: u64,
+    },
+    /// A caller was never answered.
+    Unanswered(usize),
+    /// A node decided by itself although nothing was wrong.
+    FellBack(usize),
+    /// A refusal was remembered for too long: the store would not have refused.
+    Remembered(usize),
+    /// The store counted a request long after its caller had left.
+    Counted {
+        /// How long it was on its way, in milliseconds.
+        millis: u64,
+    },
     /// After everything was healed a node still did not ask the store.
     NotHealed(usize),
     /// Something is wrong for good, and a node does not say so.
     Silent(usize),
+    /// Nothing is wrong any more, and a node still says so.
+    Alarmed(usize),
 }
 
 impl fmt::Display for Violation {
@@ -56,6 +98,16 @@ impl fmt::Display for Violation {
             Self::Ceiling { user, passed, ceiling } => {
                 write!(f, "ceiling: {passed} passed of user {user}, {ceiling} is the most")
             }
+            Self::Share { process, user, granted, share } => {
+                write!(
+                    f,
+                    "share: process {process} granted {granted} to user {user}, {share} is its share"
+                )
+            }
+            Self::Stingy { process, user, wanted, share } => write!(
+                f,
+                "share: process {process} refused user {user}, who has {wanted} with it, {share} is its share"
+            ),
             Self::ChargedTooMuch { user, counted, at_most } => {
                 write!(f, "charges: {counted} are counted of user {user}, {at_most} is the most")
             }
@@ -63,8 +115,22 @@ impl fmt::Display for Violation {
                 write!(f, "charges: {counted} are counted of user {user}, {at_least} is the least")
             }
             Self::Late { millis } => write!(f, "deadline: a caller waited for {millis} ms"),
+            Self::Waited { millis } => {
+                write!(f, "breaker: a caller waited for {millis} ms for a store that was away")
+            }
+            Self::Unanswered(process) => write!(f, "answers: process {process} left one out"),
+            Self::FellBack(process) => {
+                write!(f, "fallback: process {process} decided by itself for no reason")
+            }
+            Self::Remembered(user) => {
+                write!(f, "denial cache: user {user} was refused, and not by the store")
+            }
+            Self::Counted { millis } => {
+                write!(f, "deadline: a request was counted after {millis} ms")
+            }
             Self::NotHealed(node) => write!(f, "healing: node {node} does not ask the store"),
             Self::Silent(node) => write!(f, "honesty: node {node} does not say what is wrong"),
+            Self::Alarmed(node) => write!(f, "honesty: node {node} says that something is wrong"),
         }
     }
 }
@@ -74,13 +140,12 @@ impl fmt::Display for Violation {
 pub fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
     let mut found: Vec<Violation> =
         history.wrong.iter().map(|wrong| Violation::Replay(wrong.clone())).collect();
-    let late = history.answered.iter().filter(|answer| answer.answered > answer.deadline);
-    found.extend(
-        late.map(|answer| Violation::Late { millis: (answer.answered - answer.asked) / 1_000_000 }),
-    );
+    found.extend(history.counted_late.iter().map(|millis| Violation::Counted { millis: *millis }));
+    found.extend(answers::violations(scenario, history));
     for user in 0..history.counted.len() {
-        found.extend(ceiling(scenario, history, user));
-        found.extend(charges(scenario, history, user));
+        found.extend(passed::ceiling(scenario, history, user));
+        found.extend(passed::shares(scenario, history, user));
+        found.extend(charges::violation(scenario, history, user));
     }
     for (node, by, complaint) in &history.healed {
         if *by != Some(By::Store) {
@@ -88,6 +153,9 @@ pub fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
         }
         if broken_for_good(scenario) && complaint.is_none() {
             found.push(Violation::Silent(*node));
+        }
+        if nothing_is_left(scenario) && complaint.is_some() {
+            found.push(Violation::Alarmed(*node));
         }
     }
     found
@@ -103,127 +171,19 @@ fn broken_for_good(scenario: &Scenario) -> bool {
     broken.max() > lost.max()
 }
 
+/// Whether nothing of other programs is left in the end, and no command is missing. A replica may bring back what was lost.
+fn nothing_is_left(scenario: &Scenario) -> bool {
+    let last = |wanted: fn(&Kind) -> bool| {
+        let faults = scenario.faults.iter().filter(move |fault| wanted(&fault.kind));
+        faults.map(lost_at).max()
+    };
+    let foreign = last(|kind| matches!(kind, Kind::ForeignShapes | Kind::ForeignNodes));
+    let fails_over = last(|kind| matches!(kind, Kind::Failover { .. })).is_some();
+    let gone = || foreign < last(Kind::loses_data) && !fails_over;
+    last(|kind| *kind == Kind::ForbidEval).is_none() && (foreign.is_none() || gone())
+}
+
 /// When a fault that loses data does.
 const fn lost_at(fault: &Fault) -> u64 {
     if matches!(fault.kind, Kind::StoreDown { .. }) { fault.until } else { fault.at }
-}
-
-// === the ceiling ===
-
-/// Ends of intervals that are looked at for one user.
-const MOST_STEPS: usize = 150;
-
-/// The first interval in which more of a user passed than may.
-fn ceiling(scenario: &Scenario, history: &History, user: usize) -> Option<Violation> {
-    let mut passed: Vec<&Answered> =
-        history.answered.iter().filter(|answer| answer.user == user && answer.allowed).collect();
-    passed.sort_by_key(|answer| answer.decided);
-    let limits = scenario.rules.each_ref().map(crate::RuleSpec::limit);
-    // All pairs of a few hundred, and of more every few: a ceiling is not passed by one alone for long.
-    let stride = passed.len() / MOST_STEPS + 1;
-    for (first, start) in passed.iter().enumerate().step_by(stride) {
-        let mut sum = 0;
-        for (number, end) in passed.iter().enumerate().skip(first) {
-            sum += end.cost;
-            if !number.is_multiple_of(stride) && number + 1 < passed.len() {
-                continue;
-            }
-            let ceiling = most(scenario, history, &limits, start.decided, end.decided);
-            if sum > ceiling {
-                return Some(Violation::Ceiling { user, passed: sum, ceiling });
-            }
-        }
-    }
-    None
-}
-
-/// What may pass of one user within an interval: of the store once, and once more each time that it lost what it counted;
-/// and of every process its share.
-fn most(scenario: &Scenario, history: &History, limits: &[Limit; 2], from: u64, to: u64) -> u64 {
-    let nodes = u32::try_from(scenario.clocks.len()).unwrap();
-    let by = |limit: &Limit| {
-        let millis = |nanos: u64| nanos / 1_000_000;
-        // What a failover has not seen was counted up to its lag earlier.
-        let losses = scenario.faults.iter().filter(|fault| {
-            let lost_at = lost_at(fault);
-            fault.kind.loses_data() && millis(from) <= lost_at + 1 && lost_at <= millis(to) + 1
-        });
-        let of_store = of_one(limit, from, to, scenario.store_clock, 0);
-        let of_store = of_store * (1 + u64::try_from(losses.count()).unwrap());
-        if scenario.is_healthy() {
-            return of_store;
-        }
-        let share = limit.divided(nodes);
-        let of_process = |(node, began, ended): &(usize, u64, u64)| {
-            let lives = *began <= millis(to) && millis(from) <= *ended;
-            let (off, drift) = scenario.clocks[*node];
-            if lives { of_one(&share, from, to, off, drift) } else { 0 }
-        };
-        of_store + history.processes.iter().map(of_process).sum::<u64>()
-    };
-    by(&limits[0]).max(by(&limits[1]))
-}
-
-/// The most that one exact counter grants within an interval, by a clock that is off and drifts.
-fn of_one(limit: &Limit, from: u64, to: u64, off_millis: i64, drift_ppm: i64) -> u64 {
-    let Period::Every(period) = limit.period() else { return u64::MAX };
-    let period = period.as_nanos();
-    let at = |nanos: u64| crate::network::shifted(nanos, off_millis, drift_ppm).as_nanos();
-    // Timers and scripts count whole milliseconds and microseconds.
-    let (from, to) = (at(from).saturating_sub(1_000_000), at(to) + 1_000_000);
-    let lasts = to - from;
-    let times = |n: u64| limit.amount() * n;
-    match limit.algorithm() {
-        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
-            let refilled = u128::from(lasts) * u128::from(limit.amount()) / u128::from(period);
-            limit.capacity() + u64::try_from(refilled).unwrap() + 1
-        }
-        Algorithm::FixedWindow { .. } | Algorithm::SlidingWeighted => {
-            times(to / period - from / period + 1)
-        }
-        Algorithm::SlidingLog => times(lasts / period + 1),
-        Algorithm::SlidingBuckets { buckets } => {
-            times(lasts / (period - period / u64::from(buckets)) + 1)
-        }
-    }
-}
-
-// === charges ===
-
-/// Whether the store has counted in the end what was granted. Only where that can be told: under a limit that forgets
-/// nothing meanwhile, by a store that lost nothing.
-fn charges(scenario: &Scenario, history: &History, user: usize) -> Option<Violation> {
-    let rule = &scenario.rules[0];
-    let told_apart = rule.seconds >= 3_600
-        && rule.algorithm != "leaky_bucket"
-        && !scenario.faults.iter().any(|fault| {
-            fault.kind.loses_data()
-                || matches!(fault.kind, Kind::ForeignState(_) | Kind::Crash(_) | Kind::NewPolicy(_))
-        });
-    if !told_apart {
-        return None;
-    }
-    let of_user = |answer: &&Answered| answer.user == user && answer.allowed;
-    let granted: u64 = history.answered.iter().filter(of_user).map(|answer| answer.cost).sum();
-    let untold = history.untold.get(&state(scenario, user, 0)).copied().unwrap_or(0);
-    let counted = history.counted[user];
-    let at_most = granted + untold;
-    // A bucket's tokens come back, a few within a history.
-    let at_least = granted.min(rule.limit().capacity()).saturating_sub(refilled(scenario));
-    // A state whose shape cannot be looked up counts as full.
-    let unknown = |kind: &Kind| matches!(kind, Kind::ForeignShapes | Kind::ForbidEval);
-    let may_be_full = scenario.faults.iter().any(|fault| unknown(&fault.kind));
-    if counted > at_most && !may_be_full {
-        return Some(Violation::ChargedTooMuch { user, counted, at_most });
-    }
-    (counted < at_least).then_some(Violation::ChargedTooLittle { user, counted, at_least })
-}
-
-/// What comes back of a bucket within a history, rounded up.
-fn refilled(scenario: &Scenario) -> u64 {
-    let rule = &scenario.rules[0];
-    if rule.algorithm == "token_bucket" {
-        return (scenario.ends() / 1_000 + 10) * rule.amount / rule.seconds + 1;
-    }
-    0
 }

@@ -34,7 +34,7 @@ mod shrink;
 pub use checks::{Violation, violations};
 pub use history::{Answered, By, History};
 pub use run::run;
-pub use scenario::{Arrival, Fault, Kind, RuleSpec, Scenario};
+pub use scenario::{Arrival, Fault, Kind, Reported, RuleSpec, Scenario};
 pub use shrink::shrunk;
 
 /// What is wrong with the history of a scenario; nothing if all is as promised.

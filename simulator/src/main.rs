@@ -18,6 +18,9 @@ struct Cli {
     /// Plays this seed alone and tells its story.
     #[arg(long)]
     seed: Option<u64>,
+    /// Ends at a seed that breaks a promise without telling its story.
+    #[arg(long)]
+    brief: bool,
     /// Goes on after a seed that breaks a promise, and counts them.
     #[arg(long)]
     count: bool,
@@ -45,6 +48,9 @@ fn main() -> ExitCode {
             told.dedup_by_key(|told| told.split(':').next().map(str::to_owned));
             let faults = scenario.faults.iter().map(|fault| fault.kind).collect::<Vec<_>>();
             say(&format!("\nseed {seed}: {}; faults {faults:?}", told.join("; ")));
+            if cli.brief {
+                return ExitCode::FAILURE;
+            }
             if !cli.count {
                 return story(seed);
             }

@@ -22,8 +22,9 @@ impl Model {
         self.0.remove(&state);
     }
 
-    /// Does what the store did. Answers whether a plan passes, and what its takes are told.
-    pub(crate) fn replay(&mut self, executed: &Executed) -> Option<(bool, Vec<Decision>)> {
+    /// Does what the store did. Answers whether a plan passes, and what each of its takes is told, and would be told if it
+    /// had not been counted.
+    pub(crate) fn replay(&mut self, executed: &Executed) -> Option<(bool, Vec<[Decision; 2]>)> {
         let now = executed.at;
         for state in &executed.lost {
             self.fill(*state, executed, now);
@@ -34,9 +35,14 @@ impl Model {
                 let plan = Plan::new(takes.clone(), *max_wait).ok()?;
                 let found = self.found(takes.iter().map(|take| (take.state, take.limit)));
                 let mut written = written(&found);
+                let judge = |(take, written): (&Take<'_>, &Written<'_>)| {
+                    take.limit.decide(written, &plan.ask(take, Now::at(now)))
+                };
+                let before: Vec<Decision> = takes.iter().zip(&written).map(judge).collect();
                 let done = plan.take(Now::at(now), &mut written);
                 self.keep(&found, &written);
-                Some((done.passes, done.decisions.into_iter().collect()))
+                let told = done.decisions.into_iter().zip(before);
+                Some((done.passes, told.map(|(told, before)| [told, before]).collect()))
             }
             Did::Charged(takes) => {
                 for take in takes {
@@ -80,6 +86,13 @@ impl Model {
     pub(crate) fn used(&self, state: StateId, now: Timestamp) -> u64 {
         let Some((shape, state)) = self.0.get(&state) else { return 0 };
         Written { shape, state: state.clone() }.units_in_use(now)
+    }
+
+    /// Whether a cost is refused at a time.
+    pub(crate) fn refuses(&self, state: StateId, limit: &Limit, cost: u64, now: Timestamp) -> bool {
+        let found = self.found([(state, limit)].into_iter());
+        let ask = Ask::new(now, Cost::new(cost));
+        written(&found).iter().any(|written| !limit.decide(written, &ask).passes())
     }
 
     fn found<'l>(

@@ -7,8 +7,8 @@ use crate::scenario::{Fault, Kind, Scenario};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tidegate_core::{StateId, Timestamp};
-use tidegate_store::testing::{Carried, Did, Executed, Network, Reply, Request};
+use tidegate_core::{Decision, StateId, Timestamp};
+use tidegate_store::testing::{Carried, Did, Executed, Network, OwnedTake, Reply, Request};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) scenario: Scenario,
-    /// The states of each user, under each version of the rule.
+    /// The states of each user and tenant, under each version of its rule.
     pub(crate) states: Vec<[StateId; 2]>,
     start: Instant,
     backend: Mutex<Backend>,
@@ -32,6 +32,7 @@ struct Wires {
 #[derive(Debug)]
 struct Connection {
     node: usize,
+    server: usize,
     process: usize,
     cut: watch::Sender<bool>,
     /// Nothing arrives before what was sent before it.
@@ -45,6 +46,16 @@ pub(crate) struct Wire {
     pub(crate) world: Arc<World>,
     pub(crate) node: usize,
     pub(crate) process: usize,
+    /// Which server of the store is at its other end.
+    pub(crate) server: usize,
+}
+
+/// Which connections end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cut {
+    All,
+    Process(usize),
+    Server(usize),
 }
 
 /// What becomes of one message and its reply.
@@ -65,13 +76,16 @@ enum ReplyFate {
 /// time, so what is told later than this may remain counted.
 pub(crate) const LATE: Duration = Duration::from_millis(4_000);
 
+/// What is executed so long after it was sent should have done nothing: a script knows when its caller will have gone, which
+/// is after 50 ms, by an idea of the server's time that is at most 25 ms off.
+const TOO_LATE: Duration = Duration::from_millis(80);
+
 impl World {
     pub(crate) fn new(scenario: Scenario) -> Arc<Self> {
         let random = Random::new(scenario.seed ^ 0x6e65_7477_6f72_6b00);
         let wires = Mutex::new(Wires { random, connections: vec![] });
-        let users = scenario.arrivals.iter().map(|arrival| arrival.user + 1).max().unwrap_or(1);
-        let of_user = |user| [0, 1].map(|version| state(&scenario, user, version));
-        let states = (0..users).map(of_user).collect();
+        let of_subject = |subject| [0, 1].map(|version| state(&scenario, subject, version));
+        let states = (0..scenario.subjects()).map(of_subject).collect();
         Arc::new(Self { scenario, states, start: Instant::now(), backend: Mutex::default(), wires })
     }
 
@@ -107,10 +121,15 @@ impl World {
         self.backend().history.trace.push(line);
     }
 
-    /// Ends the connections of a process, or of all.
-    pub(crate) fn cut(&self, process: Option<usize>) {
+    /// Ends all connections, or those of a process, or those to a server.
+    pub(crate) fn cut(&self, whose: Cut) {
         for connection in &self.wires().connections {
-            if process.is_none_or(|process| process == connection.process) {
+            let cut = match whose {
+                Cut::All => true,
+                Cut::Process(process) => process == connection.process,
+                Cut::Server(server) => server == connection.server,
+            };
+            if cut {
                 connection.cut.send_replace(true);
             }
         }
@@ -134,8 +153,9 @@ impl World {
         }
     }
 
-    fn is_down(&self) -> bool {
-        self.is(|kind| matches!(kind, Kind::StoreDown { .. }))
+    fn is_down(&self, server: usize) -> bool {
+        let down = |kind: &Kind| matches!(kind, Kind::StoreDown { .. });
+        self.is(|kind| down(kind) || *kind == Kind::ServerDown(server))
     }
 
     /// Waits until messages between a node and the store get through.
@@ -144,8 +164,10 @@ impl World {
         self.over(stuck).await;
     }
 
-    async fn not_paused(&self) {
-        self.over(|kind| *kind == Kind::StorePaused).await;
+    async fn not_paused(&self, server: usize) {
+        let paused =
+            |kind: &Kind| *kind == Kind::StorePaused || *kind == Kind::ServerPaused(server);
+        self.over(paused).await;
     }
 
     /// How much longer a message takes now, in milliseconds.
@@ -183,21 +205,22 @@ impl World {
 
     /// A message to the store and back; nothing if the caller never hears of it.
     async fn exchange(&self, number: usize, request: &Request) -> io::Result<Reply> {
-        let (node, process, cut, fate, arrives) = {
+        let (node, process, server, cut, fate, arrives) = {
             let mut wires = self.wires();
             let fate = self.fate(&mut wires.random);
             let delay = self.delay(&mut wires.random, false);
             let connection = &mut wires.connections[number];
             let arrives = self.instant(self.millis() + delay).max(connection.last_request);
             connection.last_request = arrives;
-            (connection.node, connection.process, connection.cut.subscribe(), fate, arrives)
+            let (node, process, server) = (connection.node, connection.process, connection.server);
+            (node, process, server, connection.cut.subscribe(), fate, arrives)
         };
         let sent = Instant::now();
         let mut waiting = cut.clone();
         let arriving = async {
             sleep_until(arrives).await;
             self.reachable(node).await;
-            self.not_paused().await;
+            self.not_paused(server).await;
             if fate.request_lost {
                 std::future::pending::<()>().await;
             }
@@ -207,15 +230,15 @@ impl World {
             _ = waiting.wait_for(|cut| *cut) => return Err(broken()),
             () = arriving => {}
         }
-        let (reply, told) = self.execute(process, request);
+        let (reply, told) = self.execute(process, request, sent);
         if fate.reply == ReplyFate::Cut {
             self.wires().connections[number].cut.send_replace(true);
-            self.untold(process, told);
+            self.untold(process, &told);
             return Err(broken());
         }
         let told = if fate.reply == ReplyFate::Lost {
-            self.untold(process, told);
-            None
+            self.untold(process, &told);
+            vec![]
         } else {
             told
         };
@@ -238,23 +261,30 @@ impl World {
         tokio::select! {
             biased;
             _ = waiting.wait_for(|cut| *cut) => {
-                self.untold(process, told);
+                self.untold(process, &told);
                 return Err(broken());
             }
             () = returning => {}
         }
         if sent.elapsed() >= LATE {
-            self.untold(process, told);
+            self.untold(process, &told);
         }
         Ok(reply)
     }
 
     /// What the server does, and what the model makes of it.
-    fn execute(&self, process: usize, request: &Request) -> (Reply, Option<Told>) {
+    fn execute(&self, process: usize, request: &Request, sent: Instant) -> (Reply, Vec<Told>) {
         let (now, at) = (self.store_time(), self.nanos());
         let mut backend = self.backend();
         let (reply, executed) = backend.server.execute(now, request);
         let told = executed.as_ref().and_then(|executed| backend.replay(process, executed, at));
+        let told = told.unwrap_or_default();
+        if executed.as_ref().is_some_and(|executed| self.is_of_users(executed))
+            && sent.elapsed() > TOO_LATE
+        {
+            let millis = u64::try_from(sent.elapsed().as_millis()).unwrap();
+            backend.history.counted_late.push(millis);
+        }
         drop(backend);
         if let Some(executed) = executed {
             self.say(&format!("store: {}", words(&executed)));
@@ -262,37 +292,51 @@ impl World {
         (reply, told)
     }
 
+    /// Whether something was done to the state of a user; keepers have states of their own.
+    fn is_of_users(&self, executed: &Executed) -> bool {
+        let state = match &executed.did {
+            Did::Took { takes, .. } | Did::Charged(takes) => takes.first().map(|take| take.state),
+            Did::GaveBack(parts) => parts.first().map(|part| part.state),
+        };
+        self.states.iter().flatten().any(|of_user| Some(*of_user) == state)
+    }
+
     /// Nobody will tell the caller that this was counted.
-    fn untold(&self, process: usize, told: Option<Told>) {
-        let Some(told) = told else { return };
+    fn untold(&self, process: usize, told: &[Told]) {
         let mut backend = self.backend();
-        if let Some(list) = backend.told.get_mut(&process) {
-            list.retain(|other| other.number != told.number);
-        }
-        if told.passes {
-            *backend.history.untold.entry(told.state).or_default() += told.cost;
+        for told in told {
+            if let Some(list) = backend.told.get_mut(&process) {
+                list.retain(|other| other.number != told.number);
+            }
+            if told.passes {
+                *backend.history.untold.entry(told.state).or_default() += told.cost;
+            }
         }
     }
 }
 
 impl Backend {
     /// Compares what the server did with what the core makes of the same history.
-    fn replay(&mut self, process: usize, executed: &Executed, at: u64) -> Option<Told> {
+    fn replay(&mut self, process: usize, executed: &Executed, at: u64) -> Option<Vec<Told>> {
+        if let Did::GaveBack(parts) = &executed.did {
+            parts.iter().for_each(|part| self.gave_back(part.state, at));
+        }
         let (passes, decisions) = self.model.replay(executed)?;
         let Did::Took { takes, passes: said, .. } = &executed.did else { return None };
-        let take = &takes[0];
         if passes != *said {
-            let amount = take.limit.amount();
+            let (cost, amount) = (takes[0].cost.get(), takes[0].limit.amount());
             self.history.wrong.push(format!(
-                "the store decided passes = {said} for a take of {} under a limit of {amount}, the core {passes}",
-                take.cost.get()
+                "the store decided passes = {said} for a take of {cost} under a limit of {amount}, the core {passes}"
             ));
         }
-        let remaining = decisions[0].remaining;
-        self.decided += 1;
-        let (number, state, cost) = (self.decided, take.state, take.cost.get());
-        let told = Told { number, state, passes, remaining, cost, at };
-        self.told.entry(process).or_default().push(told.clone());
+        let first = self.decided;
+        self.decided += takes.len();
+        let told = |((number, take), [told, before]): ((usize, &OwnedTake), [Decision; 2])| {
+            let (remaining, before) = (told.remaining, before.remaining);
+            Told { number, state: take.state, passes, cost: take.cost.get(), remaining, before, at }
+        };
+        let told: Vec<Told> = (first..).zip(takes).zip(decisions).map(told).collect();
+        self.told.entry(process).or_default().extend_from_slice(&told);
         Some(told)
     }
 }
@@ -300,16 +344,18 @@ impl Backend {
 impl Network for Wire {
     fn connect(&self) -> Carried<u64> {
         let (world, node, process) = (Arc::clone(&self.world), self.node, self.process);
+        let server = self.server;
         Box::pin(async move {
             world.reachable(node).await;
-            world.not_paused().await;
-            if world.is_down() {
+            world.not_paused(server).await;
+            if world.is_down(server) {
                 return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
             }
             let mut wires = world.wires();
             let (last_request, last_reply) = (Instant::now(), Instant::now());
             let cut = watch::channel(false).0;
-            wires.connections.push(Connection { node, process, cut, last_request, last_reply });
+            let connection = Connection { node, server, process, cut, last_request, last_reply };
+            wires.connections.push(connection);
             Ok(u64::try_from(wires.connections.len() - 1).unwrap())
         })
     }

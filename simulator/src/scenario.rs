@@ -18,8 +18,10 @@ pub struct Scenario {
     pub store_clock: i64,
     /// Whether a node that starts again knows what it wrote to disk.
     pub keeps_disk: bool,
-    /// The rule, and what it is edited to by [`Kind::NewPolicy`].
+    /// The rule of users, and what it is edited to by [`Kind::NewPolicy`].
     pub rules: [RuleSpec; 2],
+    /// A rule of tenants besides. Then the store has two servers, and most requests need both.
+    pub tenants: Option<RuleSpec>,
     /// What breaks.
     pub faults: Vec<Fault>,
     /// Who asks.
@@ -35,6 +37,8 @@ pub struct RuleSpec {
     pub amount: u64,
     /// In how many seconds.
     pub seconds: u64,
+    /// How many at once, if not as many as in the whole time.
+    pub burst: Option<u64>,
 }
 
 /// A request.
@@ -46,10 +50,27 @@ pub struct Arrival {
     pub node: usize,
     /// Who asks.
     pub user: usize,
+    /// For which tenant; of interest where tenants have a rule.
+    pub tenant: usize,
     /// What it costs.
     pub cost: u64,
     /// How long the caller waits, in milliseconds, if it says so.
     pub timeout: Option<u64>,
+    /// What it turns out to cost, if the caller reports that.
+    pub report: Option<Reported>,
+}
+
+/// What a caller reports of a request that passed.
+#[derive(Clone, Copy, Debug)]
+pub struct Reported {
+    /// How long after the answer, in milliseconds.
+    pub after: u64,
+    /// To which node.
+    pub node: usize,
+    /// What it cost in truth: less than was asked for, or nothing.
+    pub cost: u64,
+    /// Whether the same is reported again.
+    pub again: bool,
 }
 
 /// Something that breaks for a while.
@@ -87,6 +108,10 @@ pub enum Kind {
     },
     /// The store does nothing, and later all that it was asked.
     StorePaused,
+    /// One of two servers is not there; it has its data when it is back.
+    ServerDown(usize),
+    /// One of two servers does nothing, and later all that it was asked.
+    ServerPaused(usize),
     /// FLUSHALL.
     LoseData,
     /// Another server takes over, which has not seen the last writes.
@@ -114,17 +139,21 @@ pub enum Kind {
 
 /// When requests begin: by then all nodes know of each other.
 pub(crate) const BEGINS: u64 = 2_500;
+/// By then a node knows that its store is away, in milliseconds.
+const NOTICED_WITHIN: u64 = 1_500;
+/// Tells the numbers of what was added to scenarios from those that they are drawn from. Chosen so that the seeds of known
+/// stories, `simulator/tests/promises.rs`, were given nothing.
+const ADDED: u64 = 0x6164_6465_6404_dc87;
 /// What is asked by the latest.
 const LONGEST: u64 = 14_000;
 
 impl RuleSpec {
-    /// The policy that has this rule alone.
-    #[must_use]
-    pub fn policy(&self) -> String {
-        let Self { algorithm, amount, seconds } = self;
-        format!(
-            "{{ version: 1, rules: [{{ name: r, key: [user], limits: [{{ rate: {amount}/{seconds}s, algorithm: {algorithm} }}] }}] }}"
-        )
+    /// A rule of a policy that has this limit alone.
+    fn rule(&self, name: &str, key: &str) -> String {
+        let Self { algorithm, amount, seconds, burst } = self;
+        let burst = burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
+        let limit = format!("{{ rate: {amount}/{seconds}s, algorithm: {algorithm}{burst} }}");
+        format!("{{ name: {name}, key: [{key}], limits: [{limit}] }}")
     }
 
     /// The limit.
@@ -134,9 +163,14 @@ impl RuleSpec {
     }
 
     pub(crate) fn rule_limit(&self) -> RuleLimit {
-        let policy = Policy::parse(self.policy()).expect("a policy of the simulation");
+        let policy = policy(&[self.rule("r", "user")]);
         policy.rules()[0].allowance().limits()[0].clone()
     }
+}
+
+fn policy(rules: &[String]) -> Policy {
+    let text = format!("{{ version: 1, rules: [{}] }}", rules.join(", "));
+    Policy::parse(text).expect("a policy of the simulation")
 }
 
 impl Kind {
@@ -182,15 +216,96 @@ impl Scenario {
         let clock = |random: &mut Random| {
             (signed(random, 1_500), if random.happens(300) { signed(random, 200) } else { 0 })
         };
-        Self {
+        let mut scenario = Self {
             seed,
             clocks: (0..nodes).map(|_| clock(&mut random)).collect(),
             store_clock: signed(&mut random, 1_500),
             keeps_disk: random.happens(500),
             rules,
+            tenants: None,
             faults,
             arrivals,
+        };
+        scenario.add_to(&mut Random::new(seed ^ ADDED));
+        scenario
+    }
+
+    /// What scenarios had not from the beginning, drawn from numbers of its own: so a seed keeps all else that it had.
+    fn add_to(&mut self, random: &mut Random) {
+        if random.happens(100) {
+            let far = i64::try_from(random.within(60_000, 300_000)).unwrap();
+            self.store_clock += if random.happens(500) { far } else { -far };
         }
+        let [bursts, reports] = [random.happens(250), random.happens(250)];
+        if bursts && self.rules[0].algorithm == "token_bucket" {
+            let burst = random.within(1, 2 * self.rules[0].amount);
+            self.rules.iter_mut().for_each(|rule| rule.burst = Some(burst));
+        }
+        if random.happens(200) {
+            self.add_tenants(random);
+        }
+        let often = random.one_of(&[30, 300]);
+        let last = u64::try_from(self.clocks.len() - 1).unwrap();
+        for arrival in self.arrivals.iter_mut().filter(|_| reports) {
+            if random.happens(often) {
+                arrival.report = Some(Reported {
+                    after: random.within(1, 1_500),
+                    node: usize::try_from(random.within(0, last)).unwrap(),
+                    cost: random.within(0, arrival.cost - 1),
+                    again: random.happens(300),
+                });
+            }
+        }
+    }
+
+    /// A rule of tenants, a second server, and faults of one of the two.
+    fn add_tenants(&mut self, random: &mut Random) {
+        let [tenants, _] = rules(random);
+        let amount = (tenants.amount + random.within(0, self.rules[0].amount)).min(900);
+        self.tenants = Some(RuleSpec { amount, ..tenants });
+        for arrival in &mut self.arrivals {
+            arrival.tenant = usize::try_from(random.within(0, 1)).unwrap();
+        }
+        for _ in 0..random.within(0, 3) {
+            let server = usize::try_from(random.within(0, 1)).unwrap();
+            let kind = random.one_of(&[Kind::ServerDown(server), Kind::ServerPaused(server)]);
+            let at = BEGINS + random.within(0, LONGEST - BEGINS);
+            let most = random.one_of(&[50, 500, 3_000, 8_000]);
+            self.faults.push(Fault { at, until: at + random.within(1, most), kind });
+        }
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
+    /// How many servers the store has.
+    #[must_use]
+    pub const fn servers(&self) -> usize {
+        if self.tenants.is_some() { 2 } else { 1 }
+    }
+
+    /// How many users and tenants there are.
+    #[must_use]
+    pub fn subjects(&self) -> usize {
+        self.users() + if self.tenants.is_some() { 2 } else { 0 }
+    }
+
+    /// How many users there are. Subjects with higher numbers are tenants.
+    pub(crate) fn users(&self) -> usize {
+        self.arrivals.iter().map(|arrival| arrival.user + 1).max().unwrap_or(1)
+    }
+
+    /// The rule of a subject, and what it is edited to.
+    pub(crate) fn rules_of(&self, subject: usize) -> [&RuleSpec; 2] {
+        match &self.tenants {
+            Some(tenants) if subject >= self.users() => [tenants, tenants],
+            Some(_) | None => self.rules.each_ref(),
+        }
+    }
+
+    /// What a node has, or has after [`Kind::NewPolicy`].
+    pub(crate) fn policy(&self, version: usize) -> Policy {
+        let users = self.rules[version].rule("r", "user");
+        let tenants = self.tenants.iter().map(|tenants| tenants.rule("t", "tenant"));
+        policy(&std::iter::once(users).chain(tenants).collect::<Vec<_>>())
     }
 
     /// The scenario of a seed in which nothing breaks and nobody is in a hurry.
@@ -213,6 +328,18 @@ impl Scenario {
     pub fn ends(&self) -> u64 {
         let faults = self.faults.iter().map(|fault| fault.until);
         faults.chain(self.arrivals.iter().map(|arrival| arrival.at)).max().unwrap_or(BEGINS)
+    }
+
+    /// Whether a node and the store could not reach each other for a while before and within a time, in nanoseconds: then the
+    /// store has not heard of what the node granted by itself.
+    pub(crate) fn is_cut_off(&self, node: usize, from: u64, to: u64) -> bool {
+        let cut = |fault: &Fault| {
+            let begins = (fault.at + NOTICED_WITHIN) * 1_000_000;
+            let stuck = matches!(fault.kind, Kind::StoreDown { .. } | Kind::StorePaused);
+            let stuck = stuck || fault.kind == Kind::Partition(node);
+            stuck && begins <= from && to < fault.until * 1_000_000
+        };
+        self.faults.iter().any(cut)
     }
 
     /// Faults that are on at a time.
@@ -244,7 +371,7 @@ fn rules(random: &mut Random) -> [RuleSpec; 2] {
     let seconds = random.one_of(&[604_800, 3_600, 3_600, 10, 2]);
     // Small ones are passed soon; under large ones it shows what was counted and not granted.
     let amount = if random.happens(600) { random.within(3, 40) } else { random.within(100, 900) };
-    let first = RuleSpec { algorithm, amount, seconds };
+    let first = RuleSpec { algorithm, amount, seconds, burst: None };
     let amount =
         if random.happens(500) { first.amount + random.within(1, 20) } else { first.amount };
     [first.clone(), RuleSpec { amount, ..first }]
@@ -326,8 +453,10 @@ fn arrivals(random: &mut Random, nodes: usize, lasts: u64) -> Vec<Arrival> {
             at,
             node: usize::try_from(random.within(0, last)).unwrap(),
             user: usize::try_from(random.within(0, users - 1)).unwrap(),
+            tenant: 0,
             cost: if random.happens(900) { 1 } else { random.within(2, 5) },
             timeout,
+            report: None,
         });
     }
     arrivals

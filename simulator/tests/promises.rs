@@ -31,7 +31,7 @@ fn promises_are_kept_in_every_history() {
 }
 
 /// Seeds that broke a promise once, and why.
-const MENDED: [(u64, &str); 11] = [
+const MENDED: [(u64, &str); 15] = [
     (15, "what a node counted by itself was forgotten when it remembered a refusal of the store"),
     (23, "the same when the store answered somebody else"),
     (581, "a request that nobody waited for was sent and charged all the same"),
@@ -43,6 +43,10 @@ const MENDED: [(u64, &str); 11] = [
     (364, "a node that started after the store had lost its data believed that it was alone"),
     (3574, "what was granted came back to a bucket once on every node before it was charged"),
     (3017, "a shape that cannot be looked up counts as full, which is no unexplained charge"),
+    (3, "a caller waited until a server had taken back what another server refused"),
+    (6, "a caller's own timeout was forgotten when one of two servers was away"),
+    (1188, "a bucket counted as full because the server with the registry of shapes was away"),
+    (1219, "a node said that shapes cannot be registered when they could be again"),
 ];
 
 #[test]

@@ -414,21 +414,7 @@ impl Store for Redis {
     }
 
     async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
-        self.seen.forget(settlement.parts.iter().map(|part| part.state));
-        let until = self.until();
-        let mut places = self.by_place(settlement.parts.iter().copied(), |part| part.state);
-        if places.is_empty() {
-            places.push((self.fleet.place(StateId(settlement.id.0)), vec![]));
-        }
-        // Each place marks the receipt for itself, so that a second try settles what the first could not.
-        let lowest = |(_, parts): &(u16, Vec<Part<'_>>)| parts.iter().map(|part| part.state).min();
-        places.sort_by_key(lowest);
-        let mut settled = None;
-        for (place, parts) in &places {
-            let there = self.give_back_at(*place, until, settlement, parts).await?;
-            settled.get_or_insert(there);
-        }
-        Ok(settled.unwrap_or(Settled::Done))
+        self.give_back_until(settlement, self.until()).await
     }
 
     fn owe(&self, takes: &[Take<'_>]) {
@@ -443,7 +429,7 @@ impl Store for Redis {
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
-        let (max_wait, until) = (whole_micros(plan.max_wait()), self.until());
+        let (max_wait, until) = (whole_micros(plan.max_wait()), self.until_within(plan.patience()));
         let takes = plan.takes().iter().copied().enumerate();
         let peek = async |place: u16, takes: &[(usize, Take<'_>)]| {
             let asked: Vec<Take<'_>> = takes.iter().map(|(_, take)| *take).collect();
@@ -537,6 +523,28 @@ impl Store for Redis {
 }
 
 impl Redis {
+    /// Gives back what a plan took, once, and within a time.
+    async fn give_back_until(
+        &self,
+        settlement: &Settlement<'_>,
+        until: Timestamp,
+    ) -> Result<Settled, StoreError> {
+        self.seen.forget(settlement.parts.iter().map(|part| part.state));
+        let mut places = self.by_place(settlement.parts.iter().copied(), |part| part.state);
+        if places.is_empty() {
+            places.push((self.fleet.place(StateId(settlement.id.0)), vec![]));
+        }
+        // Each place marks the receipt for itself, so that a second try settles what the first could not.
+        let lowest = |(_, parts): &(u16, Vec<Part<'_>>)| parts.iter().map(|part| part.state).min();
+        places.sort_by_key(lowest);
+        let mut settled = None;
+        for (place, parts) in &places {
+            let there = self.give_back_at(*place, until, settlement, parts).await?;
+            settled.get_or_insert(there);
+        }
+        Ok(settled.unwrap_or(Settled::Done))
+    }
+
     /// Gives back what was taken at one place, once.
     async fn give_back_at(
         &self,

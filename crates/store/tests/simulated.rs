@@ -35,22 +35,28 @@ impl Network for Direct {
     }
 }
 
-async fn rig() -> Rig<Redis> {
+async fn rig(servers: usize) -> Rig<Redis> {
     let settings = RedisSettings::new("redis://simulated/");
     let clock = Clock::manual(Timestamp::EPOCH);
-    let network = Arc::new(Direct::default());
-    let store = Redis::simulated(&settings, &Secret::new([7; 32]), clock, network).await.unwrap();
+    let network: Arc<dyn Network> = Arc::new(Direct::default());
+    let networks = vec![network; servers];
+    let store = Redis::simulated(&settings, &Secret::new([7; 32]), clock, networks).await.unwrap();
     Rig { store, set_time: Box::new(|store: &Redis, now| store.set_test_time(now)) }
 }
 
 #[tokio::test]
 async fn it_keeps_the_contract() {
-    assert!(conformance(rig).await >= 22);
+    assert!(conformance(async || rig(1).await).await >= 22);
+}
+
+#[tokio::test]
+async fn several_servers_keep_the_contract() {
+    assert!(conformance(async || rig(3).await).await >= 22);
 }
 
 #[tokio::test]
 async fn it_agrees_with_every_timeline_that_redis_supports() {
-    let played = timelines::play_all(rig, 1_000).await;
+    let played = timelines::play_all(async || rig(1).await, 1_000).await;
     assert!(played >= 200, "only {played} timelines");
 }
 
@@ -86,7 +92,7 @@ async fn what_a_dropped_caller_took_is_given_back() {
         ..RedisSettings::new("redis://simulated/")
     };
     let (secret, clock) = (Secret::new([7; 32]), Clock::manual(Timestamp::EPOCH));
-    let wire = Arc::clone(&network);
+    let wire: Vec<Arc<dyn Network>> = vec![Arc::<Keeping>::clone(&network)];
     let store = Redis::simulated(&settings, &secret, clock, wire).await.unwrap();
     let limit = Limit::new(10, Span::from_secs(86_400), Algorithm::FIXED_WINDOW).unwrap();
     let take = Take::new(StateId(1), &limit, Cost::new(3));

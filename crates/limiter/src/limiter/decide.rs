@@ -299,7 +299,7 @@ impl<S: Store> Limiter<S> {
         match answer {
             Some(Ok(answer)) => Ok(Decided::by_store(answer)),
             Some(Err(StoreError::Partly(missing))) => {
-                self.without_a_part(asked, &missing, plan.max_wait()).await
+                self.without_a_part(asked, &missing, plan).await
             }
             Some(Err(_)) | None => self.without_store(asked, plan.max_wait()),
         }

@@ -111,9 +111,10 @@ impl<S: Store> Limiter<S> {
         &self,
         asked: &[Asked<'_>],
         missing: &[usize],
-        max_wait: Span,
+        whole: &Plan<'_>,
     ) -> Result<Decided, CheckError> {
         self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
+        let max_wait = whole.max_wait();
         let number = |wanted: bool| {
             let numbered = asked.iter().enumerate();
             numbered.filter(move |(number, _)| missing.contains(number) == wanted)
@@ -122,6 +123,8 @@ impl<S: Store> Limiter<S> {
         let there: Vec<&Asked<'_>> = number(false).map(|(_, asked)| asked).collect();
         let here = self.by_rules(&gone, max_wait)?;
         let plan = Plan::new(there.iter().map(|asked| asked.take).collect::<Vec<_>>(), max_wait)?;
+        // Nothing was asked yet, so its caller has as much time as before.
+        let plan = whole.patience().map_or(plan.clone(), |patience| plan.within(patience));
         let passes = gone
             .iter()
             .zip(&here.decisions)

@@ -99,17 +99,32 @@ impl Fleet {
         Self::start(common, manners, source, alone).await
     }
 
-    /// One simulated server, reached through a network of a test.
+    /// Simulated servers, each reached through a network of a test. One has everything, several have equal parts of the slots.
     #[cfg(feature = "testing")]
     pub(super) async fn simulated(
         settings: &RedisSettings,
         secret: &Secret,
         clock: Clock,
-        network: Arc<dyn super::simulated::Network>,
+        networks: Vec<Arc<dyn super::simulated::Network>>,
     ) -> Result<(Self, Result<(), StoreError>), StoreError> {
         let (_, manners) = address::parse(&settings.url, &settings.tls)?;
-        let common = Common::new(settings, secret, clock, false);
-        Self::start(common, manners, Source::Known, Some(Host::Simulated(network))).await
+        let many = networks.len() > 1;
+        let common = Common::new(settings, secret, clock, many);
+        let mut hosts = networks.into_iter().map(Host::Simulated);
+        if !many {
+            return Self::start(common, manners, Source::Known, hosts.next()).await;
+        }
+        let slots = Slots::even(u16::try_from(hosts.len()).unwrap_or(u16::MAX));
+        let fleet = Self { atlas: Atlas::new(common, manners, Source::Known), tasks: vec![] };
+        let (mut links, mut worst) = (Vec::new(), Ok(()));
+        for ((host, canary), server) in hosts.zip(canaries(&slots)).zip(&slots.servers) {
+            let (link, first) =
+                Link::open(server.to_string(), host, canary, &fleet.atlas.common).await;
+            links.push(link);
+            worst = worst.and(first);
+        }
+        fleet.atlas.publish(Map { links, slots: Some(slots), why: None });
+        Ok((fleet, worst))
     }
 
     async fn start(
@@ -118,16 +133,7 @@ impl Fleet {
         source: Source,
         alone: Option<Host>,
     ) -> Result<(Self, Result<(), StoreError>), StoreError> {
-        let common = Arc::new(common);
-        let nobody = Map { links: vec![], slots: None, why: None };
-        let atlas = Arc::new(Atlas {
-            common,
-            manners,
-            source,
-            strangers: Mutex::default(),
-            map: Mutex::new(Arc::new(nobody)),
-            drawn: watch::channel(0).0,
-        });
+        let atlas = Atlas::new(common, manners, source);
         let (first, tasks) = match alone {
             Some(host) => {
                 let common = &atlas.common;
@@ -408,6 +414,18 @@ impl Map {
 }
 
 impl Atlas {
+    fn new(common: Common, manners: Manners, source: Source) -> Arc<Self> {
+        let nobody = Map { links: vec![], slots: None, why: None };
+        Arc::new(Self {
+            common: Arc::new(common),
+            manners,
+            source,
+            strangers: Mutex::default(),
+            map: Mutex::new(Arc::new(nobody)),
+            drawn: watch::channel(0).0,
+        })
+    }
+
     /// Starts a task that is started again when it panics.
     fn spawn<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,

@@ -93,7 +93,7 @@ impl Redis {
                 let taken = taken.into_iter().filter(|(state, limit, receipt)| {
                     !store.owed.cancel(*state, cost_of(limit, receipt), store.fleet.now())
                 });
-                store.settle(taken.collect(), now).await;
+                store.settle(taken.collect(), now, store.until()).await;
             }
         });
     }

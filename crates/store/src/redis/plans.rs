@@ -15,7 +15,7 @@ use super::script::{Call, Reply, Verb};
 use super::wire::{self, WrittenUnder};
 use super::{Redis, garbled, whole_micros};
 use crate::error::StoreError;
-use crate::store::{Answer, Part, ReceiptId, Settlement, Store};
+use crate::store::{Answer, Part, ReceiptId, Settlement};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -183,7 +183,7 @@ impl Redis {
             let failed = taken.iter().any(Result::is_err);
             let parts = answered().flat_map(|(group, taken)| taken.owed(group, failed)).collect();
             let at = answered().map(|(_, taken)| taken.at).max().unwrap_or(Timestamp::EPOCH);
-            self.settle(parts, at).await;
+            self.settle(parts, at, until).await;
         }
         let mut merged = Merged::new(plan.takes().len(), passes);
         for (group, taken) in groups.iter().zip(taken) {
@@ -199,8 +199,13 @@ impl Redis {
 
     // === what was taken in vain ===
 
-    /// Gives back at once; what cannot be given back now, soon.
-    pub(super) async fn settle(&self, parts: Vec<(StateId, Limit, Receipt)>, at: Timestamp) {
+    /// Gives back at once, as far as there is time `until` the caller wants its answer; what cannot be given back now, soon.
+    pub(super) async fn settle(
+        &self,
+        parts: Vec<(StateId, Limit, Receipt)>,
+        at: Timestamp,
+        until: Timestamp,
+    ) {
         if parts.is_empty() {
             return;
         }
@@ -210,7 +215,7 @@ impl Redis {
             until: at.after(DEBT_KEPT).unwrap_or(Timestamp::END),
             parts,
         };
-        if self.pay(&debt).await.is_ok() {
+        if self.pay(&debt, until).await.is_ok() {
             return;
         }
         // Where too many try already it is left: it counts until its period is over, too much and never too little.
@@ -222,21 +227,21 @@ impl Redis {
             for _ in 0..TRIES {
                 tokio::time::sleep(pause).await;
                 pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
-                if store.pay(&debt).await.is_ok() {
+                if store.pay(&debt, store.until()).await.is_ok() {
                     return;
                 }
             }
         });
     }
 
-    async fn pay(&self, debt: &Debt) -> Result<(), StoreError> {
+    async fn pay(&self, debt: &Debt, until: Timestamp) -> Result<(), StoreError> {
         let parts: Vec<Part<'_>> = debt
             .parts
             .iter()
             .map(|(state, limit, receipt)| Part { state: *state, limit, receipt: *receipt })
             .collect();
         let settlement = Settlement { id: debt.id, until: debt.until, parts: &parts };
-        self.give_back(&settlement).await.map(drop)
+        self.give_back_until(&settlement, until).await.map(drop)
     }
 
     // === refusals that are remembered ===

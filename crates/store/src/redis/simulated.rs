@@ -8,7 +8,8 @@
 //! script that meets a tag it was not told of answers with it, a deadline that has passed does nothing. Only the
 //! decision itself is the core's instead of Lua's, which other tests compare with each other.
 //!
-//! Not simulated: several servers, calendars, and the time to live of states (they say for themselves when they are over).
+//! Several servers may share one simulated server's data, each asked for its own slots. Not simulated: slots that move,
+//! calendars, and the time to live of states (they say for themselves when they are over).
 
 use super::script::{Call, REGISTER, Times, Told, Verb};
 use super::wire::{self, Tag, WrittenUnder};
@@ -156,15 +157,16 @@ const NODE_KEPT_MILLIS: u64 = 5_000;
 // === impl Redis ===
 
 impl Redis {
-    /// The store over a simulated server. Like [`Redis::open`], it begins without its server if it must.
+    /// The store over simulated servers, each behind a network: one, or several that have equal parts of the slots. Like
+    /// [`Redis::open`], it begins without its servers if it must.
     pub async fn simulated(
         settings: &RedisSettings,
         secret: &Secret,
         clock: Clock,
-        network: Arc<dyn Network>,
+        networks: Vec<Arc<dyn Network>>,
     ) -> Result<Self, StoreError> {
         let (fleet, first) =
-            super::fleet::Fleet::simulated(settings, secret, clock, network).await?;
+            super::fleet::Fleet::simulated(settings, secret, clock, networks).await?;
         Ok(Self::on(fleet, first, settings).await?.0)
     }
 }

@@ -66,6 +66,19 @@ impl Slots {
         Ok(slots)
     }
 
+    /// As many servers as there are places, each with as many slots as the others.
+    #[cfg(feature = "testing")]
+    pub(super) fn even(servers: u16) -> Self {
+        let address = |port| Address { host: "simulated".to_owned(), port };
+        let per_server = SLOTS.div_ceil(usize::from(servers).max(1));
+        let owner =
+            |slot: usize| slot.checked_div(per_server).and_then(|owner| owner.try_into().ok());
+        Self {
+            servers: (0..servers).map(address).collect(),
+            owners: (0..SLOTS).map(owner).collect(),
+        }
+    }
+
     /// The number of the server that has a slot.
     pub(super) fn owner(&self, slot: u16) -> Option<usize> {
         self.owners.get(usize::from(slot)).copied().flatten().map(usize::from)

@@ -1,0 +1,32 @@
+//! Mistakes in what nodes do while their store comes and goes: the simulator must find each within 2,000 seeds.
+
+use super::copy::{Copy, bounded, output};
+
+pub(super) const CRATES: [&str; 6] =
+    ["crates/core", "crates/limiter", "crates/policy", "crates/store", "simulator", "timelines"];
+
+/// How many histories the simulator plays at most, from the first one on.
+const SEEDS: &str = "2000";
+/// For building the simulator: at first with everything that it depends on.
+const MOST_SECONDS_BUILDING: u32 = 1_800;
+/// For playing. A history takes a few milliseconds of a quiet machine; one that does not end is stopped.
+const MOST_SECONDS_PLAYING: u32 = 1_800;
+
+/// The first seed that breaks a promise.
+pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
+    copy.build(MOST_SECONDS_BUILDING, &["build", "-p", "tidegate-simulator"])?;
+    let mut play = bounded(MOST_SECONDS_PLAYING, copy.built("simulate-cluster"));
+    play.args(["--seeds", SEEDS, "--brief"]);
+    let played = output(play)?;
+    let found = String::from_utf8_lossy(&played.stdout).into_owned();
+    let seed = found.lines().find(|line| line.starts_with("seed "));
+    match (played.status.success(), seed) {
+        (true, _) => Ok(None),
+        (false, Some(seed)) => Ok(Some(seed.to_owned())),
+        (false, None) => Err(format!(
+            "the simulator ended without a verdict ({}):\n{}",
+            played.status,
+            String::from_utf8_lossy(&played.stderr)
+        )),
+    }
+}
