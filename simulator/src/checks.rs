@@ -177,10 +177,13 @@ fn nothing_is_left(scenario: &Scenario) -> bool {
         let faults = scenario.faults.iter().filter(move |fault| wanted(&fault.kind));
         faults.map(lost_at).max()
     };
+    // A state with foreign data is named for a while after it was last asked for.
+    let named = last(|kind| matches!(kind, Kind::ForeignState(_))).is_some();
     let foreign = last(|kind| matches!(kind, Kind::ForeignShapes | Kind::ForeignNodes));
     let fails_over = last(|kind| matches!(kind, Kind::Failover { .. })).is_some();
     let gone = || foreign < last(Kind::loses_data) && !fails_over;
-    last(|kind| *kind == Kind::ForbidEval).is_none() && (foreign.is_none() || gone())
+    let forbidden = last(|kind| *kind == Kind::ForbidEval).is_some();
+    !named && !forbidden && (foreign.is_none() || gone())
 }
 
 /// When a fault that loses data does.
