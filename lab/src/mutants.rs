@@ -86,9 +86,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let mut alive = 0usize;
     for (number, mutant) in (1usize..).zip(&mutants) {
-        let verdict = copy.plant(mutant, || ground.first_failure(&copy))?;
-        alive = alive.saturating_add(usize::from(verdict.is_none()));
-        let caught = verdict.unwrap_or_else(|| "NOT CAUGHT".to_owned());
+        let verdict = copy.plant(mutant, || ground.first_failure(&copy));
+        alive = alive.saturating_add(usize::from(!matches!(verdict, Ok(Some(_)))));
+        let caught = verdict.map(|by| by.unwrap_or_else(|| "NOT CAUGHT".to_owned()));
+        let caught = caught.unwrap_or_else(|why| format!("NOT PLANTED: {why}"));
         say(&format!("{number:>3} of {}: {:<92} {caught}", mutants.len(), mutant.name));
     }
     let caught = mutants.len().saturating_sub(alive);

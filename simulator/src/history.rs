@@ -26,6 +26,8 @@ pub struct History {
     pub untold: BTreeMap<StateId, u64>,
     /// What the store has counted in the end, by user and then by tenant.
     pub counted: Vec<u64>,
+    /// What could not be given back, because it had come back by itself, by user and then by tenant.
+    pub short: Vec<u64>,
     /// After everything was healed: of each node, whether it asks the store again, and its complaint.
     pub healed: Vec<(usize, Option<By>, Option<String>)>,
 }

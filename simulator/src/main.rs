@@ -46,11 +46,12 @@ fn main() -> ExitCode {
             broken = broken.saturating_add(1);
             let mut told: Vec<String> = found.iter().map(ToString::to_string).collect();
             told.dedup_by_key(|told| told.split(':').next().map(str::to_owned));
-            let faults = scenario.faults.iter().map(|fault| fault.kind).collect::<Vec<_>>();
-            say(&format!("\nseed {seed}: {}; faults {faults:?}", told.join("; ")));
             if cli.brief {
+                say(&format!("\nseed {seed}: {}", told.first().map_or("", |told| told)));
                 return ExitCode::FAILURE;
             }
+            let faults = scenario.faults.iter().map(|fault| fault.kind).collect::<Vec<_>>();
+            say(&format!("\nseed {seed}: {}; faults {faults:?}", told.join("; ")));
             if !cli.count {
                 return story(seed);
             }

@@ -5,21 +5,25 @@
 
 use std::collections::BTreeMap;
 use tidegate_core::{
-    Ask, Cost, Decision, Limit, Now, Plan, State, StateId, Take, Timestamp, Written,
+    Ask, Cost, Decision, Limit, Now, Plan, Remembered, State, StateId, Take, Timestamp, Written,
 };
-use tidegate_store::testing::{Did, Executed, OwnedTake};
+use tidegate_store::testing::{Did, Executed, OwnedPart, OwnedTake};
 
 /// States, and the limits that they were written under.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Model(BTreeMap<StateId, (Limit, State)>);
+pub(crate) struct Model {
+    states: BTreeMap<StateId, (Limit, State)>,
+    /// What could not be given back to a bucket, because it had come back by itself: in ticks, of which a token has so many.
+    short: BTreeMap<StateId, (u64, u64)>,
+}
 
 impl Model {
     pub(crate) fn forget_all(&mut self) {
-        self.0.clear();
+        self.states.clear();
     }
 
     pub(crate) fn forget(&mut self, state: StateId) {
-        self.0.remove(&state);
+        self.states.remove(&state);
     }
 
     /// Does what the store did. Answers whether a plan passes, and what each of its takes is told, and would be told if it
@@ -58,12 +62,27 @@ impl Model {
                 for part in parts {
                     let found = self.found([(part.state, &part.limit)].into_iter());
                     let mut written = written(&found);
+                    let before = written[0].remembered(now);
                     written[0].give_back(now, &part.limit, &part.receipt);
+                    self.note_short(part, &before, &written[0].remembered(now));
                     self.keep(&found, &written);
                 }
                 None
             }
         }
+    }
+
+    fn note_short(&mut self, part: &OwnedPart, before: &Remembered, after: &Remembered) {
+        let (Remembered::Zero(before), Remembered::Zero(after)) = (before, after) else { return };
+        let token = part.limit.ticks().map_or(1, |ticks| ticks.token);
+        let given_back = before.saturating_sub(*after);
+        let short = self.short.entry(part.state).or_insert((0, token));
+        short.0 += part.receipt.weight.saturating_sub(given_back);
+    }
+
+    /// What could not be given back to a state, in whole costs, rounded up.
+    pub(crate) fn short(&self, state: StateId) -> u64 {
+        self.short.get(&state).map_or(0, |(ticks, token)| ticks.div_ceil(*token))
     }
 
     /// A state of which the store knows nothing counts as full.
@@ -78,13 +97,13 @@ impl Model {
             let mut full = Written::empty(limit);
             limit.charge(&mut full, &Ask::new(now, Cost::new(limit.capacity())));
             let state_of_it = full.state.clone();
-            self.0.insert(state, (limit.clone(), state_of_it));
+            self.states.insert(state, (limit.clone(), state_of_it));
         }
     }
 
     /// How much a state has in use, in whole costs, rounded up.
     pub(crate) fn used(&self, state: StateId, now: Timestamp) -> u64 {
-        let Some((shape, state)) = self.0.get(&state) else { return 0 };
+        let Some((shape, state)) = self.states.get(&state) else { return 0 };
         Written { shape, state: state.clone() }.units_in_use(now)
     }
 
@@ -99,7 +118,7 @@ impl Model {
         &self,
         states: impl Iterator<Item = (StateId, &'l Limit)>,
     ) -> Vec<(StateId, Limit, State)> {
-        let found = |(id, limit): (StateId, &Limit)| match self.0.get(&id) {
+        let found = |(id, limit): (StateId, &Limit)| match self.states.get(&id) {
             Some((shape, state)) => (id, shape.clone(), state.clone()),
             None => (id, limit.clone(), State::Empty),
         };
@@ -108,7 +127,7 @@ impl Model {
 
     fn keep(&mut self, found: &[(StateId, Limit, State)], written: &[Written<'_>]) {
         for ((id, ..), written) in found.iter().zip(written) {
-            self.0.insert(*id, (written.shape.clone(), written.state.clone()));
+            self.states.insert(*id, (written.shape.clone(), written.state.clone()));
         }
     }
 }

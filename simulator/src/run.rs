@@ -461,7 +461,9 @@ fn refused_there(world: &World, arrival: &Arrival, verdict: &Verdict) -> bool {
 async fn end(world: &Arc<World>, nodes: &[Arc<Node>]) {
     for states in &world.states {
         let used = states.map(|state| world.backend().model.used(state, world.store_time()));
+        let short = states.map(|state| world.backend().model.short(state));
         world.backend().history.counted.push(used[0].max(used[1]));
+        world.backend().history.short.push(short[0].max(short[1]));
     }
     for node in nodes {
         let process = node.process.lock().unwrap().clone();

@@ -12,6 +12,9 @@ const MOST_SECONDS_BUILDING: u32 = 1_800;
 /// For playing. A history takes a few milliseconds of a quiet machine; one that does not end is stopped.
 const MOST_SECONDS_PLAYING: u32 = 1_800;
 
+/// What `timeout` answers for a program that it had to stop.
+const TIMED_OUT: i32 = 124;
+
 /// The first seed that breaks a promise.
 pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
     copy.build(MOST_SECONDS_BUILDING, &["build", "-p", "tidegate-simulator"])?;
@@ -20,10 +23,11 @@ pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
     let played = output(play)?;
     let found = String::from_utf8_lossy(&played.stdout).into_owned();
     let seed = found.lines().find(|line| line.starts_with("seed "));
-    match (played.status.success(), seed) {
-        (true, _) => Ok(None),
-        (false, Some(seed)) => Ok(Some(seed.to_owned())),
-        (false, None) => Err(format!(
+    match (played.status.code(), seed) {
+        (Some(0), _) => Ok(None),
+        (_, Some(seed)) => Ok(Some(seed.to_owned())),
+        (Some(TIMED_OUT), None) => Ok(Some("a history does not end".to_owned())),
+        (_, None) => Err(format!(
             "the simulator ended without a verdict ({}):\n{}",
             played.status,
             String::from_utf8_lossy(&played.stderr)

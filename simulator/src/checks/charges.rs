@@ -5,9 +5,6 @@ use crate::history::{Answered, History};
 use crate::run::state;
 use crate::scenario::{Kind, RuleSpec, Scenario};
 
-/// Callers report within this time, in seconds.
-const REPORTED_WITHIN: u64 = 2;
-
 /// What is wrong with the counts of a user in the end. Only where that can be told: under a limit that forgets
 /// nothing meanwhile, by a store that lost nothing.
 pub(super) fn violation(scenario: &Scenario, history: &History, user: usize) -> Option<Violation> {
@@ -28,7 +25,7 @@ pub(super) fn violation(scenario: &Scenario, history: &History, user: usize) -> 
         (sum(|answer| answer.given_back.0), sum(|answer| answer.given_back.1));
     let untold = history.untold.get(&state(scenario, user, 0)).copied().unwrap_or(0);
     let counted = history.counted[user];
-    let at_most = granted + untold + drained(history, user, rule) - given_back.0;
+    let at_most = granted + untold + history.short[user] - given_back.0;
     // A bucket's tokens come back, a few within a history.
     let at_least = granted.min(rule.limit().capacity());
     let at_least = at_least.saturating_sub(refilled(scenario, rule) + given_back.1);
@@ -39,16 +36,6 @@ pub(super) fn violation(scenario: &Scenario, history: &History, user: usize) -> 
         return Some(Violation::ChargedTooMuch { user, counted, at_most });
     }
     (counted < at_least).then_some(Violation::ChargedTooLittle { user, counted, at_least })
-}
-
-/// What reports could not give back to a bucket, rounded up: what has come back by itself since, of each of them.
-fn drained(history: &History, user: usize, rule: &RuleSpec) -> u64 {
-    if rule.algorithm != "token_bucket" {
-        return 0;
-    }
-    let reported = |answer: &&Answered| answer.is_of(user) && answer.given_back.0 > 0;
-    let reports = u64::try_from(history.answered.iter().filter(reported).count()).unwrap();
-    (reports * REPORTED_WITHIN * rule.amount).div_ceil(rule.seconds)
 }
 
 /// What comes back of a bucket within a history, rounded up.
