@@ -110,8 +110,8 @@ fn connect(address: SocketAddr) -> Option<Connection> {
 }
 
 /// When something was first true.
-fn until(mut condition: impl FnMut() -> bool) -> Instant {
-    within(PATIENCE, "another primary", || condition());
+fn until(condition: impl FnMut() -> bool) -> Instant {
+    within(PATIENCE, "another primary", condition);
     Instant::now()
 }
 
