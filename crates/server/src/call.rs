@@ -108,6 +108,11 @@ impl Answer {
         Self { status, kind, fields: Vec::new(), body: Cow::Owned(body.into()) }
     }
 
+    /// The same, and only its status tells.
+    pub(crate) fn without_body(self) -> Self {
+        Self { kind: "", body: Cow::Borrowed(b""), ..self }
+    }
+
     pub(crate) fn fixed(kind: &'static str, body: &'static str) -> Self {
         let body = Cow::Borrowed(body.as_bytes());
         Self { status: StatusCode::OK, kind, fields: Vec::new(), body }

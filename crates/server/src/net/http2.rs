@@ -62,14 +62,15 @@ pub(crate) async fn serve<S: Store + 'static>(
         async move {
             let head_only = request.method() == Method::HEAD;
             let answer = match front.web() {
+                // Its body is not read over, and its answer has none: both would have to be kept, and there is no room.
                 _ if !work.fits() => {
-                    read_over(request.into_body());
-                    refused(HeadError::NoRoom, &place)
+                    drop(request);
+                    refused(HeadError::NoRoom, &place).without_body()
                 }
                 Some(web) => one_request(request, peer, web, (&place, &work)).await,
                 None => Answer::problem(StatusCode::NOT_FOUND, "nobody speaks HTTP here"),
             };
-            Ok::<_, Infallible>(response(answer, head_only, &busy, &place))
+            Ok::<_, Infallible>(response(answer, head_only, work, &place))
         }
     });
     run(stream, read, place, drain, &busy, service).await
@@ -317,12 +318,7 @@ fn refused(error: HeadError, place: &Place) -> Answer {
     Answer::problem(error.status().unwrap_or(StatusCode::BAD_REQUEST), &error.to_string())
 }
 
-fn response(
-    answer: Answer,
-    head_only: bool,
-    busy: &Rc<Busy>,
-    place: &Place,
-) -> Response<Full<Untaken>> {
+fn response(answer: Answer, head_only: bool, work: Work, place: &Place) -> Response<Full<Untaken>> {
     let Answer { status, kind, fields, body } = answer;
     let length = body.len();
     let mut room = 0;
@@ -334,7 +330,7 @@ fn response(
             bytes.into()
         }
     };
-    let mut response = Response::new(Full::new(busy.answered(body, room)));
+    let mut response = Response::new(Full::new(work.ended(body, room)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     if head_only {

@@ -47,7 +47,7 @@ pub(crate) struct Work {
     busy: Rc<Busy>,
     /// Whether there was room for what the stream takes.
     fits: bool,
-    _hold: Hold,
+    stream: Hold,
 }
 
 /// The body of an answer, until the last of its bytes is on its way.
@@ -56,6 +56,8 @@ pub(crate) struct Untaken {
     busy: Rc<Busy>,
     number: u64,
     _hold: Hold,
+    /// What the stream takes, which lives as long.
+    stream: Hold,
 }
 
 /// The body of a request while it is read and decided.
@@ -85,7 +87,7 @@ impl Busy {
         let hold = self.account.hold();
         let takes = bounds::STREAM.saturating_add(size(request.headers()));
         let fits = hold.resize(takes.saturating_sub(self.uncounted));
-        Work { busy: Rc::clone(self), fits, _hold: hold }
+        Work { busy: Rc::clone(self), fits, stream: hold }
     }
 
     /// Bytes of an answer that take this room; nothing can be done about them any more but to count them.
@@ -96,7 +98,8 @@ impl Busy {
         let behind = u64::try_from(untaken.len()).unwrap_or(u64::MAX);
         let (number, now) = (self.first.get().wrapping_add(behind), Instant::now());
         untaken.push_back(Some(now));
-        Untaken { bytes, busy: Rc::clone(self), number, _hold: hold }
+        let busy = Rc::clone(self);
+        Untaken { bytes, busy, number, _hold: hold, stream: Hold::default() }
     }
 
     fn taken(&self, number: u64) {
@@ -154,6 +157,13 @@ impl Work {
     /// Room for something else of this request.
     pub(crate) fn hold(&self) -> Hold {
         self.busy.account.hold()
+    }
+
+    /// Its whole answer, which takes this room. The stream counts until all of it is on its way: a client may leave it untaken.
+    pub(super) fn ended(mut self, bytes: Bytes, room: usize) -> Untaken {
+        let mut untaken = self.busy.answered(bytes, room);
+        untaken.stream = std::mem::take(&mut self.stream);
+        untaken
     }
 
     /// A part of its answer, which counts until it is on its way.
