@@ -385,6 +385,11 @@ async fn report(
             let sure = answered.by == By::Store
                 || world.scenario.is_cut_off(arrival.node, answered.asked, reported_at);
             given_back(if sure { amount } else { 0 }, amount);
+            let alone = answered.by == By::Fallback && world.scenario.tenants.is_none();
+            if alone && answered.process != process.number {
+                let wrong = "a node gave back what another had counted by itself";
+                world.backend().history.wrong.push(wrong.to_owned());
+            }
         }
         Ok(Settled::Already | Settled::Late | Settled::Full) => given_back(0, 0),
         Err(_) => {}

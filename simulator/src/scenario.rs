@@ -162,6 +162,12 @@ impl RuleSpec {
         self.rule_limit().limit().clone()
     }
 
+    /// The share of one of so many nodes. The core divides limits, too; this is what it should do.
+    pub(crate) fn share(&self, nodes: u32) -> Limit {
+        let part = |amount: u64| (amount / u64::from(nodes)).max(1);
+        Self { amount: part(self.amount), burst: self.burst.map(part), ..self.clone() }.limit()
+    }
+
     pub(crate) fn rule_limit(&self) -> RuleLimit {
         let policy = policy(&[self.rule("r", "user")]);
         policy.rules()[0].allowance().limits()[0].clone()

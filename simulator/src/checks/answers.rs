@@ -136,6 +136,6 @@ fn least_share(scenario: &Scenario, history: &History, process: usize) -> u64 {
     let counted = began == 0 && scenario.clocks[node].1 >= 0;
     let ever = u32::try_from(history.processes.len()).unwrap();
     let nodes = if counted { ever } else { ever.max(ASSUMED_NODES) };
-    let share = |rule: &crate::RuleSpec| rule.limit().divided(nodes).capacity();
+    let share = |rule: &crate::RuleSpec| rule.share(nodes).capacity();
     scenario.rules.iter().map(share).min().unwrap()
 }

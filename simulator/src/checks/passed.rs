@@ -13,7 +13,8 @@ const MOST_STEPS: usize = 150;
 /// The first interval in which more of a user or tenant passed than may.
 pub(super) fn ceiling(scenario: &Scenario, history: &History, subject: usize) -> Option<Violation> {
     let passed = history.answered.iter().filter(|answer| answer.is_of(subject) && answer.allowed);
-    let limits = scenario.rules_of(subject).map(crate::RuleSpec::limit);
+    let nodes = u32::try_from(scenario.clocks.len()).unwrap();
+    let limits = scenario.rules_of(subject).map(|rule| (rule.limit(), rule.share(nodes)));
     // Where a server was away, the other may have decided its part some time before the answer.
     let earlier = if scenario.tenants.is_some() { PATIENCE } else { 0 };
     let ceiling =
@@ -29,7 +30,7 @@ pub(super) fn shares(scenario: &Scenario, history: &History, user: usize) -> Opt
         return None;
     }
     let nodes = u32::try_from(scenario.clocks.len()).unwrap();
-    let shares = scenario.rules.each_ref().map(|rule| rule.limit().divided(nodes));
+    let shares = scenario.rules.each_ref().map(|rule| rule.share(nodes));
     let of_process = |process: usize| {
         let by_itself = |answer: &&Answered| {
             (answer.process, answer.user) == (process, user)
@@ -108,9 +109,14 @@ fn excess<'h>(
 
 /// What may pass of one user within an interval: of the store once, and once more each time that it lost what it counted;
 /// and of every process its share.
-fn most(scenario: &Scenario, history: &History, limits: &[Limit; 2], from: u64, to: u64) -> u64 {
-    let nodes = u32::try_from(scenario.clocks.len()).unwrap();
-    let by = |limit: &Limit| {
+fn most(
+    scenario: &Scenario,
+    history: &History,
+    limits: &[(Limit, Limit); 2],
+    from: u64,
+    to: u64,
+) -> u64 {
+    let by = |(limit, share): &(Limit, Limit)| {
         let millis = |nanos: u64| nanos / 1_000_000;
         // What a failover has not seen was counted up to its lag earlier.
         let losses = scenario.faults.iter().filter(|fault| {
@@ -122,11 +128,10 @@ fn most(scenario: &Scenario, history: &History, limits: &[Limit; 2], from: u64, 
         if scenario.is_healthy() {
             return of_store;
         }
-        let share = limit.divided(nodes);
         let of_process = |(node, began, ended): &(usize, u64, u64)| {
             let lives = *began <= millis(to) && millis(from) <= *ended;
             let (off, drift) = scenario.clocks[*node];
-            if lives { of_one(&share, from, to, off, drift) } else { 0 }
+            if lives { of_one(share, from, to, off, drift) } else { 0 }
         };
         of_store + history.processes.iter().map(of_process).sum::<u64>()
     };
