@@ -4,7 +4,7 @@
 
 mod busy;
 
-use super::budget::Account;
+use super::budget::{Account, Hold};
 use super::guard::{Ending, Guarded};
 use super::http1::{HeadError, is_list};
 use super::line::LINGER;
@@ -237,7 +237,7 @@ async fn one_request<S: Store + 'static>(
     let most = match front.begin(&call) {
         Ok(most) => most,
         Err(answer) => {
-            read_over(body);
+            read_over(body, work.lingers());
             return answer;
         }
     };
@@ -245,7 +245,7 @@ async fn one_request<S: Store + 'static>(
     let body = match timeout_at(deadline, bytes(&mut body, most, work)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
-            read_over(body);
+            read_over(body, work.lingers());
             return refused(error, place);
         }
         Err(_) => return refused(HeadError::Late, place),
@@ -281,7 +281,7 @@ async fn bytes(body: &mut Incoming, most: super::Most, work: &Work) -> Result<He
     // What was announced, as far as it may be so much.
     let announced = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let announced = announced.unwrap_or(0).min(most.batch);
-    if !bytes.expect(announced).await {
+    if !bytes.expect(announced) {
         return Err(HeadError::NoRoom);
     }
     while let Some(frame) = body.frame().await {
@@ -289,7 +289,7 @@ async fn bytes(body: &mut Incoming, most: super::Most, work: &Work) -> Result<He
         let Ok(data) = frame.into_data() else { continue };
         let then = bytes.len().saturating_add(data.len());
         let needs = if then > announced { then.next_power_of_two() } else { announced };
-        if !bytes.expect(needs).await || !bytes.push(&data) {
+        if !bytes.expect(needs) || !bytes.push(&data) {
             return Err(HeadError::NoRoom);
         }
         let most = most.of(&bytes);
@@ -303,8 +303,9 @@ async fn bytes(body: &mut Incoming, most: super::Most, work: &Work) -> Result<He
 /// Reads over the rest of a body that has been answered already, for a moment. To end a stream while its
 /// client still sends is an offence of the client's in the eyes of the library, and a few of them end the
 /// connection, with every other request on it.
-pub(crate) fn read_over(mut body: Incoming) {
+pub(crate) fn read_over(mut body: Incoming, held: Hold) {
     let rest = async move {
+        let _held = held;
         let mut left = bounds::LINGER_BYTES;
         while let (Some(Ok(frame)), 1..) = (body.frame().await, left) {
             left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));

@@ -36,7 +36,7 @@ pub(crate) async fn serve_call<S: Store + 'static>(
     drain: &Drain,
 ) -> Response<Reply> {
     if let Some(status) = no_call(&request) {
-        read_over(request.into_body());
+        read_over(request.into_body(), work.lingers());
         return Reply::plain(status);
     }
     if request.uri().path() != SHOULD_RATE_LIMIT {
@@ -46,7 +46,7 @@ pub(crate) async fn serve_call<S: Store + 'static>(
     let timeout = match timeout(request.headers()) {
         Ok(timeout) => timeout,
         Err(()) => {
-            read_over(request.into_body());
+            read_over(request.into_body(), work.lingers());
             return Reply::wrong(
                 Code::InvalidArgument,
                 "`grpc-timeout` is up to eight digits and one of H, M, S, m, u, n",
@@ -60,7 +60,7 @@ pub(crate) async fn serve_call<S: Store + 'static>(
         Ok(message) => message,
         Err(error) => {
             place.metrics.refused(error.kind());
-            read_over(body);
+            read_over(body, work.lingers());
             let refused = || Reply::message(work.answered(front.undecided(&error.text())));
             return error.error().unwrap_or_else(refused);
         }
@@ -117,7 +117,7 @@ async fn others<S: Store + 'static>(
 ) -> Response<Reply> {
     let Some(whose) = RequestOf::path(request.uri().path()) else {
         let path = request.uri().path().chars().take(100).collect::<String>();
-        read_over(request.into_body());
+        read_over(request.into_body(), work.lingers());
         return Reply::wrong(Code::Unimplemented, &format!("there is no method {path}"));
     };
     let (head, body) = request.into_parts();

@@ -159,6 +159,13 @@ impl Work {
         self.busy.account.hold()
     }
 
+    /// Room for its stream while the rest of a body is read over that has been answered already.
+    pub(crate) fn lingers(&self) -> Hold {
+        let hold = self.hold();
+        hold.resize_anyway(bounds::STREAM);
+        hold
+    }
+
     /// Its whole answer, which takes this room. The stream counts until all of it is on its way: a client may leave it untaken.
     pub(super) fn ended(mut self, bytes: Bytes, room: usize) -> Untaken {
         let mut untaken = self.busy.answered(bytes, room);
@@ -176,9 +183,10 @@ impl Work {
 // === impl Held ===
 
 impl Held {
-    /// Keeps room for all of it at once: two bodies that each have half of their room would wait for each other.
-    pub(crate) async fn expect(&mut self, length: usize) -> bool {
-        self.hold.resize_soon(length.max(self.hold.bytes())).await
+    /// Keeps room for all of it at once; false when there is none. Nobody waits for it, as over HTTP/1: what a client may send
+    /// meanwhile, 64 KiB on every connection, would be held uncounted.
+    pub(crate) fn expect(&mut self, length: usize) -> bool {
+        self.hold.resize(length.max(self.hold.bytes()))
     }
 
     /// Adds bytes; false when there is no room for them. Nobody waits for it here: proxies have little time.
@@ -300,7 +308,7 @@ mod tests {
         let mut bodies = Vec::new();
         loop {
             let mut body = work.body();
-            if !body.expect(MIB).await {
+            if !body.expect(MIB) {
                 break;
             }
             assert!(body.push(&megabyte));
@@ -320,7 +328,7 @@ mod tests {
         let first = busy(&budget);
         let work = first.begin(&Request::new(()));
         let mut body = work.body();
-        assert!(body.expect(12 * MIB).await && body.push(b"x"));
+        assert!(body.expect(12 * MIB) && body.push(b"x"));
         assert!(!first.stands_in_the_way() && !first.stands_in_the_way());
         let other = busy(&budget);
         let large = other.begin(&Request::new(())).hold();
