@@ -68,6 +68,64 @@ pub(crate) enum Shape {
     LeakyBucket(leaky_bucket::Shape),
 }
 
+/// The shape of a limit and the shape that a state was written under, where both are of one algorithm.
+enum Alike<'a> {
+    FixedWindow(&'a fixed_window::Shape, &'a fixed_window::Shape),
+    SlidingLog(&'a sliding_log::Shape, &'a sliding_log::Shape),
+    SlidingBuckets(&'a sliding_buckets::Shape, &'a sliding_buckets::Shape),
+    SlidingWeighted(&'a sliding_weighted::Shape, &'a sliding_weighted::Shape),
+    TokenBucket(&'a token_bucket::Shape, &'a token_bucket::Shape),
+    LeakyBucket(&'a leaky_bucket::Shape, &'a leaky_bucket::Shape),
+}
+
+impl Shape {
+    /// `None` where the algorithms differ: then nothing of the state counts under this limit.
+    #[inline]
+    const fn alike<'a>(&'a self, other: &'a Self) -> Option<Alike<'a>> {
+        Some(match self {
+            Self::Unlimited | Self::Blocked => return None,
+            Self::FixedWindow(new) => {
+                let Self::FixedWindow(old) = other else { return None };
+                Alike::FixedWindow(new, old)
+            }
+            Self::SlidingLog(new) => {
+                let Self::SlidingLog(old) = other else { return None };
+                Alike::SlidingLog(new, old)
+            }
+            Self::SlidingBuckets(new) => {
+                let Self::SlidingBuckets(old) = other else { return None };
+                Alike::SlidingBuckets(new, old)
+            }
+            Self::SlidingWeighted(new) => {
+                let Self::SlidingWeighted(old) = other else { return None };
+                Alike::SlidingWeighted(new, old)
+            }
+            Self::TokenBucket(new) => {
+                let Self::TokenBucket(old) = other else { return None };
+                Alike::TokenBucket(new, old)
+            }
+            Self::LeakyBucket(new) => {
+                let Self::LeakyBucket(old) = other else { return None };
+                Alike::LeakyBucket(new, old)
+            }
+        })
+    }
+
+    /// Whether a limit of this shape makes callers wait for their turn.
+    const fn has_turns(&self) -> bool {
+        match self {
+            Self::Unlimited
+            | Self::Blocked
+            | Self::FixedWindow(_)
+            | Self::SlidingLog(_)
+            | Self::SlidingBuckets(_)
+            | Self::SlidingWeighted(_)
+            | Self::TokenBucket(_) => false,
+            Self::LeakyBucket(_) => true,
+        }
+    }
+}
+
 /// What a take did.
 ///
 /// ```
@@ -203,26 +261,18 @@ impl Written<'_> {
         self.mend_unasked(now);
         let Receipt { mark, weight } = *receipt;
         let state = &mut self.state;
-        match (&self.shape.shape, &taken_under.shape) {
-            (Shape::FixedWindow(shape), Shape::FixedWindow(_)) => {
-                shape.remove(state, now, mark, weight);
-            }
-            (Shape::SlidingLog(shape), Shape::SlidingLog(_)) => {
-                shape.remove(state, now, mark, weight);
-            }
-            (Shape::SlidingBuckets(shape), Shape::SlidingBuckets(_)) => {
-                shape.remove(state, now, mark, weight);
-            }
-            (Shape::SlidingWeighted(shape), Shape::SlidingWeighted(_)) => {
-                shape.remove(state, now, mark, weight);
-            }
-            (Shape::TokenBucket(shape), Shape::TokenBucket(taken)) => {
+        match self.shape.shape.alike(&taken_under.shape) {
+            None => {} // a receipt of another state
+            Some(Alike::FixedWindow(shape, _)) => shape.remove(state, now, mark, weight),
+            Some(Alike::SlidingLog(shape, _)) => shape.remove(state, now, mark, weight),
+            Some(Alike::SlidingBuckets(shape, _)) => shape.remove(state, now, mark, weight),
+            Some(Alike::SlidingWeighted(shape, _)) => shape.remove(state, now, mark, weight),
+            Some(Alike::TokenBucket(shape, taken)) => {
                 shape.remove(state, now, taken, mark, weight);
             }
-            (Shape::LeakyBucket(shape), Shape::LeakyBucket(taken)) => {
+            Some(Alike::LeakyBucket(shape, taken)) => {
                 shape.remove(state, now, taken, mark, weight);
             }
-            _ => {} // a receipt of another state
         }
     }
 
@@ -335,12 +385,12 @@ impl Limit {
         &'a self,
         written: &Written<'a>,
     ) -> Option<(&'a fixed_window::Shape, &'a fixed_window::Shape)> {
-        match (&self.shape, &written.shape.shape) {
-            (Shape::FixedWindow(new), Shape::FixedWindow(old)) if new.shares_calendar(old) => {
-                Some((new, old))
-            }
-            _ => None, // a shape that is never laid out anew
-        }
+        let (Shape::FixedWindow(new), Shape::FixedWindow(old)) =
+            (&self.shape, &written.shape.shape)
+        else {
+            return None;
+        };
+        new.shares_calendar(old).then_some((new, old))
     }
 
     fn decide_mended(&self, written: &Written<'_>, ask: &Ask) -> Decision {
@@ -383,7 +433,7 @@ impl Limit {
     /// How long a cost waits for its turn; `None` when that lies past the end of time. Only a leaky
     /// bucket makes anybody wait, and nobody who takes nothing.
     fn turn(&self, written: &Written<'_>, ask: &Ask) -> Option<Turn> {
-        if !matches!(self.shape, Shape::LeakyBucket(_)) || ask.cost == Cost::default() {
+        if !self.shape.has_turns() || ask.cost == Cost::default() {
             return Some(Turn { wait: Span::ZERO, too_long: Span::ZERO });
         }
         let wait = self.wait(written, ask.now, 0)?;
@@ -398,8 +448,7 @@ impl Limit {
         }
         let reset = self.wait(written, ask.now, 0);
         // Behind a longer queue than the caller can wait for, nothing passes.
-        let waits = matches!(self.shape, Shape::LeakyBucket(_));
-        let in_vain = waits && reset.is_none_or(|wait| wait > ask.max_wait);
+        let in_vain = self.shape.has_turns() && reset.is_none_or(|wait| wait > ask.max_wait);
         let room = self.room(Bound::Plain).saturating_sub(used);
         let remaining = if in_vain { 0 } else { self.whole_units(room) };
         Decision { outcome, over, remaining, reset }
@@ -425,54 +474,44 @@ impl Limit {
     /// What is used, in the measure of this limit.
     pub(crate) fn used(&self, written: &Written<'_>, now: Timestamp) -> u64 {
         let state = &written.state;
-        match (&self.shape, &written.shape.shape) {
-            (Shape::FixedWindow(new), Shape::FixedWindow(old)) => new.used(old, state, now),
-            (Shape::SlidingLog(_), Shape::SlidingLog(old)) => old.used(state, now),
-            (Shape::SlidingBuckets(_), Shape::SlidingBuckets(old)) => old.used(state, now),
-            (Shape::SlidingWeighted(_), Shape::SlidingWeighted(old)) => old.used(state, now),
-            (Shape::TokenBucket(new), Shape::TokenBucket(old)) => new.used(old, state, now),
-            (Shape::LeakyBucket(new), Shape::LeakyBucket(old)) => {
-                new.used(&new.adopt(old, state, now), now)
-            }
-            _ => 0, // nothing was ever written under this algorithm
+        match self.shape.alike(&written.shape.shape) {
+            None => 0, // nothing was ever written under this algorithm
+            Some(Alike::FixedWindow(new, old)) => new.used(old, state, now),
+            Some(Alike::SlidingLog(_, old)) => old.used(state, now),
+            Some(Alike::SlidingBuckets(_, old)) => old.used(state, now),
+            Some(Alike::SlidingWeighted(_, old)) => old.used(state, now),
+            Some(Alike::TokenBucket(new, old)) => new.used(old, state, now),
+            Some(Alike::LeakyBucket(new, old)) => new.used(&new.adopt(old, state, now), now),
         }
     }
 
     /// How long until no more than `at_most` is used, in the measure of this limit.
     pub(crate) fn wait(&self, written: &Written<'_>, now: Timestamp, at_most: u64) -> Option<Span> {
         let state = &written.state;
-        match (&self.shape, &written.shape.shape) {
-            (Shape::FixedWindow(new), Shape::FixedWindow(old)) => {
-                new.wait(old, state, now, at_most)
-            }
-            (Shape::SlidingLog(_), Shape::SlidingLog(old)) => old.wait(state, now, at_most),
-            (Shape::SlidingBuckets(_), Shape::SlidingBuckets(old)) => old.wait(state, now, at_most),
-            (Shape::SlidingWeighted(_), Shape::SlidingWeighted(old)) => {
-                old.wait(state, now, at_most)
-            }
-            (Shape::TokenBucket(new), Shape::TokenBucket(old)) => {
-                new.wait(old, state, now, at_most)
-            }
-            (Shape::LeakyBucket(new), Shape::LeakyBucket(old)) => {
+        match self.shape.alike(&written.shape.shape) {
+            None => Some(Span::ZERO),
+            Some(Alike::FixedWindow(new, old)) => new.wait(old, state, now, at_most),
+            Some(Alike::SlidingLog(_, old)) => old.wait(state, now, at_most),
+            Some(Alike::SlidingBuckets(_, old)) => old.wait(state, now, at_most),
+            Some(Alike::SlidingWeighted(_, old)) => old.wait(state, now, at_most),
+            Some(Alike::TokenBucket(new, old)) => new.wait(old, state, now, at_most),
+            Some(Alike::LeakyBucket(new, old)) => {
                 new.wait(&new.adopt(old, state, now), now, at_most)
             }
-            _ => Some(Span::ZERO),
         }
     }
 
     /// The state as this limit would have written it.
     fn adopt(&self, written: &Written<'_>, now: Timestamp) -> State {
         let state = &written.state;
-        match (&self.shape, &written.shape.shape) {
-            (Shape::FixedWindow(new), Shape::FixedWindow(old)) => new.adopt(old, state, now),
-            (Shape::SlidingLog(new), Shape::SlidingLog(old)) => new.adopt(old, state, now),
-            (Shape::SlidingBuckets(new), Shape::SlidingBuckets(old)) => new.adopt(old, state, now),
-            (Shape::SlidingWeighted(new), Shape::SlidingWeighted(old)) => {
-                new.adopt(old, state, now)
-            }
-            (Shape::TokenBucket(new), Shape::TokenBucket(old)) => new.adopt(old, state, now),
-            (Shape::LeakyBucket(new), Shape::LeakyBucket(old)) => new.adopt(old, state, now),
-            _ => State::Empty,
+        match self.shape.alike(&written.shape.shape) {
+            None => State::Empty,
+            Some(Alike::FixedWindow(new, old)) => new.adopt(old, state, now),
+            Some(Alike::SlidingLog(new, old)) => new.adopt(old, state, now),
+            Some(Alike::SlidingBuckets(new, old)) => new.adopt(old, state, now),
+            Some(Alike::SlidingWeighted(new, old)) => new.adopt(old, state, now),
+            Some(Alike::TokenBucket(new, old)) => new.adopt(old, state, now),
+            Some(Alike::LeakyBucket(new, old)) => new.adopt(old, state, now),
         }
     }
 

@@ -104,12 +104,17 @@ impl Limit {
 
     /// When use that ends at `until` began at the latest, where that can be told.
     fn began(&self, now: Timestamp, until: Timestamp) -> Timestamp {
-        let period = match (&self.shape, self.period()) {
-            (
-                Shape::FixedWindow(_) | Shape::SlidingLog(_) | Shape::SlidingBuckets(_),
-                Period::Every(period),
-            ) => *period,
-            _ => return now,
+        let lasts_a_period = match self.shape {
+            Shape::FixedWindow(_) | Shape::SlidingLog(_) | Shape::SlidingBuckets(_) => true,
+            Shape::Unlimited
+            | Shape::Blocked
+            | Shape::SlidingWeighted(_)
+            | Shape::TokenBucket(_)
+            | Shape::LeakyBucket(_) => false,
+        };
+        let period = match self.period() {
+            Period::Every(period) if lasts_a_period => *period,
+            Period::Every(_) | Period::Calendar(_) => return now,
         };
         let began = until.as_nanos().saturating_sub(period.as_nanos());
         now.min(Timestamp::from_nanos(began))

@@ -414,13 +414,11 @@ impl Limit {
     #[must_use]
     pub fn weight(&self, cost: Cost, bound: Bound) -> Option<u64> {
         let weight = u128::from(cost.get()).saturating_mul(u128::from(self.measure.unit));
-        let weight = match (&self.shape, self.headroom, bound) {
-            (
-                Shape::TokenBucket(_) | Shape::LeakyBucket(_),
-                Headroom::Elastic(percent),
-                Bound::Headroom,
-            ) => weight.saturating_mul(100).div_ceil(u128::from(percent)),
-            _ => weight,
+        let weight = match (self.headroom, bound) {
+            (Headroom::Elastic(percent), Bound::Headroom) if self.ticks().is_some() => {
+                weight.saturating_mul(100).div_ceil(u128::from(percent))
+            }
+            (Headroom::None | Headroom::Soft(_) | Headroom::Elastic(_), _) => weight,
         };
         u64::try_from(weight).ok()
     }

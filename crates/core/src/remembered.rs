@@ -69,17 +69,30 @@ impl Written<'_> {
     /// ```
     #[must_use]
     pub fn remembered(&self, now: Timestamp) -> Remembered {
-        let said = match (&self.shape.shape, &self.state) {
-            (Shape::FixedWindow(shape), State::Word(word)) => shape.remembered(*word, now),
-            (Shape::SlidingWeighted(shape), state) => shape.remembered(state, now),
-            (Shape::SlidingBuckets(_), State::Buckets(buckets)) => Some(buckets.remembered()),
-            (Shape::SlidingLog(_), State::Log(log)) => Some(log.remembered()),
-            (Shape::TokenBucket(_) | Shape::LeakyBucket(_), State::Word(zero)) => {
-                Some(Remembered::Zero(*zero))
+        self.said(now).unwrap_or(Remembered::Nothing)
+    }
+
+    fn said(&self, now: Timestamp) -> Option<Remembered> {
+        match &self.shape.shape {
+            Shape::Unlimited | Shape::Blocked => None,
+            Shape::FixedWindow(shape) => {
+                let State::Word(word) = self.state else { return None };
+                shape.remembered(word, now)
             }
-            _ => None,
-        };
-        said.unwrap_or(Remembered::Nothing)
+            Shape::SlidingWeighted(shape) => shape.remembered(&self.state, now),
+            Shape::SlidingBuckets(_) => {
+                let State::Buckets(buckets) = &self.state else { return None };
+                Some(buckets.remembered())
+            }
+            Shape::SlidingLog(_) => {
+                let State::Log(log) = &self.state else { return None };
+                Some(log.remembered())
+            }
+            Shape::TokenBucket(_) | Shape::LeakyBucket(_) => {
+                let State::Word(zero) = self.state else { return None };
+                Some(Remembered::Zero(zero))
+            }
+        }
     }
 }
 
@@ -95,21 +108,32 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn remember(&self, said: &Remembered) -> State {
-        match (&self.shape, said) {
-            (Shape::FixedWindow(shape), Remembered::Window { number, count }) => {
-                shape.remember(*number, *count)
+        self.state_that_says(said).unwrap_or_default()
+    }
+
+    fn state_that_says(&self, said: &Remembered) -> Option<State> {
+        match &self.shape {
+            Shape::Unlimited | Shape::Blocked => None,
+            Shape::FixedWindow(shape) => {
+                let Remembered::Window { number, count } = said else { return None };
+                Some(shape.remember(*number, *count))
             }
-            (Shape::SlidingWeighted(shape), Remembered::Windows { number, cur, prev }) => {
-                shape.remember(*number, *cur, *prev)
+            Shape::SlidingWeighted(shape) => {
+                let Remembered::Windows { number, cur, prev } = said else { return None };
+                Some(shape.remember(*number, *cur, *prev))
             }
-            (Shape::SlidingBuckets(shape), Remembered::Buckets { newest, counts }) => {
-                Buckets::remember(shape, *newest, counts)
+            Shape::SlidingBuckets(shape) => {
+                let Remembered::Buckets { newest, counts } = said else { return None };
+                Some(Buckets::remember(shape, *newest, counts))
             }
-            (Shape::SlidingLog(_), Remembered::Log(entries)) => Log::remember(entries),
-            (Shape::TokenBucket(_) | Shape::LeakyBucket(_), Remembered::Zero(zero)) => {
-                State::of_word(*zero)
+            Shape::SlidingLog(_) => {
+                let Remembered::Log(entries) = said else { return None };
+                Some(Log::remember(entries))
             }
-            _ => State::Empty,
+            Shape::TokenBucket(_) | Shape::LeakyBucket(_) => {
+                let Remembered::Zero(zero) = said else { return None };
+                Some(State::of_word(*zero))
+            }
         }
     }
 }

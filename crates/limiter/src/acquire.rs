@@ -12,7 +12,7 @@
 
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::limiter::{Limiter, Want};
+use crate::limiter::{Limiter, Want, now};
 use crate::queue::Place;
 use crate::receipt::{Receipt, Report};
 use crate::verdict::Verdict;
@@ -78,7 +78,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// Most requests wait for nobody, and nobody for them: they are asked once. The others line up.
     async fn wait(&self, check: &Check<'_>, waits: Waits) -> Result<Verdict, CheckError> {
         if self.inner.queues.is_empty() {
-            let verdict = self.decide(check, Want::Undo).await?;
+            let verdict = self.decide(self.live(), check, Want::Undo).await?;
             if !waits.out(&verdict, check) {
                 return Ok(self.go(verdict, check).await);
             }
@@ -86,27 +86,27 @@ impl<S: Store + 'static> Limiter<S> {
         self.line_up(check, waits).await
     }
 
-    /// [`Limiter::admit`] for a request that waits for nothing: neither for the store, nor for others, nor for
-    /// a turn. `None` when it would have to, and then nothing was taken.
+    /// [`Limiter::admit`] without `await`, for a store in this process and a request that no rule can make wait. Answers
+    /// `None` for every other store and request, and then nothing was taken.
     ///
     /// ```
     /// use tidegate::{Attributes, Check, Limiter, Policy};
     /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
     /// let limiter = Limiter::in_memory(policy)?;
     /// let nobody = Attributes::new();
-    /// let verdict = limiter.admit_at_once(&Check::new(&nobody));
+    /// let verdict = limiter.try_admit(&Check::new(&nobody));
     /// assert!(verdict.unwrap()?.allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn admit_at_once(&self, check: &Check<'_>) -> Option<Result<Verdict, CheckError>> {
-        if !self.inner.queues.is_empty() {
+    pub fn try_admit(&self, check: &Check<'_>) -> Option<Result<Verdict, CheckError>> {
+        if !S::IN_PROCESS || !self.inner.queues.is_empty() {
             return None;
         }
-        let verdict = self.decide_at_once(check, Want::AtOnce)?;
-        if let Ok(verdict) = &verdict {
-            self.count(verdict);
+        let live = self.live();
+        if live.delays && check.max_wait > Span::ZERO {
+            return None;
         }
-        Some(verdict)
+        Some(now(self.decide(live, check, Want::Answer)))
     }
 
     async fn line_up(&self, check: &Check<'_>, waits: Waits) -> Result<Verdict, CheckError> {
@@ -123,7 +123,7 @@ impl<S: Store + 'static> Limiter<S> {
                 }
                 continue;
             }
-            let verdict = self.decide(&check.waiting(left), Want::Undo).await?;
+            let verdict = self.decide(self.live(), &check.waiting(left), Want::Undo).await?;
             let retry = match verdict.outcome {
                 Outcome::Deny(Retry::After(retry))
                     if retry <= left

@@ -195,25 +195,11 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn check(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        let verdict = self.decide(check, Want::Answer).await?;
-        self.count(&verdict);
-        Ok(verdict)
-    }
-
-    /// [`Limiter::check`] without waiting, for a store in this process; `None` for all others.
-    ///
-    /// ```
-    /// # use tidegate::{Attributes, Check, Limiter, Policy};
-    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
-    /// # let limiter = Limiter::in_memory(policy)?;
-    /// let verdict = limiter.check_at_once(&Check::new(&Attributes::new())).unwrap()?;
-    /// assert!(verdict.allowed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn check_at_once(&self, check: &Check<'_>) -> Option<Result<Verdict, CheckError>> {
-        let verdict = self.decide_at_once(check, Want::Answer)?;
-        Some(verdict.inspect(|verdict| self.count(verdict)))
+    pub fn check(
+        &self,
+        check: &Check<'_>,
+    ) -> impl Future<Output = Result<Verdict, CheckError>> + Send {
+        self.decide(self.live(), check, Want::Answer)
     }
 
     /// What the limiter works by, with calendars that are fresh enough.

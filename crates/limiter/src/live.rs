@@ -7,8 +7,8 @@ use crate::error::LimiterError;
 use crate::stats::RuleCounters;
 use std::ops::Range;
 use std::sync::Arc;
-use tidegate_core::{Span, Timestamp};
-use tidegate_policy::{Allowance, Changes, Expression, Mode, Policy};
+use tidegate_core::{Algorithm, Span, Timestamp};
+use tidegate_policy::{Allowance, Changes, Expression, Mode, OnLimit, Policy, RuleLimit};
 use tidegate_store::Store;
 
 /// What a request works by, for as long as it does. Lent, so that requests do not write to one count of holders.
@@ -29,13 +29,16 @@ pub(crate) struct Live {
     /// While the wall clock is in here, its calendars are good; before and after, they are to be laid out again. `None`
     /// without calendars.
     pub(crate) laid_out_for: Option<Range<Timestamp>>,
+    /// Whether any of its limits can make a request wait: for its turn in a leaky bucket, or because its rule says so.
+    pub(crate) delays: bool,
 }
 
 impl Live {
     pub(crate) fn first(policy: Policy, now: Timestamp) -> Self {
         let counters = policy.rules().iter().map(|_| Arc::default()).collect();
         let changes = Changes::default();
-        Self { version: 1, policy, changes, counters, laid_out_for: None }.renewed(now)
+        Self { version: 1, policy, changes, counters, laid_out_for: None, delays: false }
+            .renewed(now)
     }
 
     /// The next version, by another policy. Counts go on under the rules' names.
@@ -47,14 +50,14 @@ impl Live {
         let counters = counters.collect();
         let version = self.version.saturating_add(1);
         let changes = self.changes.clone();
-        Self { version, policy, changes, counters, laid_out_for: None }.renewed(now)
+        Self { version, policy, changes, counters, laid_out_for: None, delays: false }.renewed(now)
     }
 
     /// The next version, with other changes.
     pub(crate) fn with_changes(&self, changes: Changes, now: Timestamp) -> Self {
         let version = self.version.saturating_add(1);
         let (policy, counters) = (self.policy.clone(), self.counters.clone());
-        Self { version, policy, changes, counters, laid_out_for: None }.renewed(now)
+        Self { version, policy, changes, counters, laid_out_for: None, delays: false }.renewed(now)
     }
 
     /// The same version, with these changes instead.
@@ -70,7 +73,19 @@ impl Live {
             self.changes.renew(now);
             self.policy = self.policy.renewed(now);
         }
+        self.delays = self.can_delay();
         self
+    }
+
+    fn can_delay(&self) -> bool {
+        self.policy.rules().iter().any(|rule| {
+            let changed = self.changes.allowances_of(rule);
+            let mut limits = rule.allowances().chain(changed).flat_map(Allowance::limits);
+            let leaky = |limit: &RuleLimit| {
+                matches!(limit.limit().algorithm(), Algorithm::LeakyBucket { .. })
+            };
+            matches!(rule.on_limit(), OnLimit::Delay { .. }) || limits.any(leaky)
+        })
     }
 
     /// Whether a store can count all its limits.

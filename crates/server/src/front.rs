@@ -1,12 +1,14 @@
 //! The fronts: protocols by which somebody asks, each in a folder of its own.
 //!
 //! Fronts that speak HTTP are asked twice about a request: whether they want the body ([`Web::begin`]), and for
-//! the answer ([`Web::answer`]). Fronts are a closed set, so they are an enum.
+//! the answer ([`Accepted::answer`]). Fronts are a closed set, so they are an enum.
 
 pub(crate) mod admin;
 pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod resp;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use crate::call::{Answer, Call};
 use crate::metrics::Metrics;
@@ -14,7 +16,7 @@ use crate::net::Most;
 use ::http::StatusCode;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use tidegate::Store;
@@ -36,6 +38,19 @@ pub(crate) enum Web<S> {
     Admin(Arc<admin::Handler<S>>),
 }
 
+/// A request whose head was accepted: its body may follow.
+pub(crate) struct Accepted<'f, S> {
+    /// How large its body may be.
+    pub(crate) most: Most,
+    by: By<'f, S>,
+}
+
+/// Who answers it.
+enum By<'f, S> {
+    Http(&'f http::Handler<S>, http::Route),
+    Admin(&'f admin::Handler<S>),
+}
+
 impl<S> Front<S> {
     /// Who answers here in HTTP, if anybody does.
     pub(crate) const fn web(&self) -> Option<&Web<S>> {
@@ -55,31 +70,29 @@ impl<S: Store + 'static> Web<S> {
         }
     }
 
-    /// How large a body this request may have; or the answer, when its head is enough to refuse it.
-    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
-        match self {
-            Self::Http(handler) => handler.begin(call),
-            Self::Admin(handler) => handler.begin(call),
-        }
-    }
-
-    /// The answer to a whole request that nobody has to be waited for.
-    pub(crate) fn answer_at_once(&self, call: &Call<'_>) -> Option<Answer> {
-        match self {
+    /// Accepts a request by its head, or answers it when its head is enough to refuse it.
+    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Accepted<'_, S>, Answer> {
+        Ok(match self {
             Self::Http(handler) => {
-                let answer = catch_unwind(AssertUnwindSafe(|| handler.answer_at_once(call)));
-                answer.unwrap_or_else(|_| Some(broken(handler.metrics())))
+                let (route, most) = handler.begin(call)?;
+                Accepted { most, by: By::Http(handler, route) }
             }
-            Self::Admin(_) => None,
-        }
+            Self::Admin(handler) => Accepted { most: handler.begin(call)?, by: By::Admin(handler) },
+        })
     }
+}
 
-    /// The answer to a whole request. A mistake of ours stays with the request that met it.
+impl<S: Store + 'static> Accepted<'_, S> {
+    /// The answer to the whole request. A panic costs this one answer and nothing else.
     pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
-        let (answer, metrics) = match self {
-            Self::Http(handler) => (contained(pin!(handler.answer(call))).await, handler.metrics()),
-            Self::Admin(handler) => {
-                (contained(pin!(handler.answer(call))).await, handler.metrics())
+        // On the heap: all that a request may become would otherwise take room in every connection.
+        let (answer, metrics) = match &self.by {
+            By::Http(handler, route) => (
+                contained(Box::pin(handler.answer(*route, call)).as_mut()).await,
+                handler.metrics(),
+            ),
+            By::Admin(handler) => {
+                (contained(Box::pin(handler.answer(call)).as_mut()).await, handler.metrics())
             }
         };
         answer.unwrap_or_else(|_| broken(metrics))

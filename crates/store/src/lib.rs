@@ -67,5 +67,6 @@ pub use private_file::read_private;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
 pub use store::{
-    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, Store, StoreReport,
+    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, SingleAnswer, Store,
+    StoreReport,
 };

@@ -64,7 +64,7 @@ mod tests;
 
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::store::{Answer, Charged, Settled, Settlement, Store};
+use crate::store::{Answer, Charged, Settled, Settlement, SingleAnswer, Store};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
 use bring::Asked;
@@ -455,18 +455,19 @@ impl Memory {
 
 /// Nothing waits here: every future is ready when it is first polled, does nothing before, and none is boxed.
 impl Store for Memory {
-    const AT_ONCE: bool = true;
-
-    fn take_at_once(&self, plan: &Plan<'_>) -> Option<Answer> {
-        Some(self.take_now(plan))
-    }
-
-    fn take_each_at_once(&self, takes: &[Take<'_>]) -> Option<Vec<Taken>> {
-        Some(self.take_each_now(takes))
-    }
+    const IN_PROCESS: bool = true;
 
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         self.take_batch_now(plans).into_iter().map(Ok).collect()
+    }
+
+    async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
+        Ok(self.take_now(plan))
+    }
+
+    async fn take_each(&self, takes: &[Take<'_>]) -> Vec<Result<SingleAnswer, StoreError>> {
+        let taken = self.take_each_now(takes).into_iter();
+        taken.map(|taken| Ok(SingleAnswer { taken, remembered: false })).collect()
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {

@@ -314,14 +314,14 @@ impl Locked<'_> {
 
 /// Nothing waits here: every future is ready when it is first polled, does nothing before, and none is boxed.
 impl Store for Plain {
-    const AT_ONCE: bool = true;
-
-    fn take_at_once(&self, plan: &Plan<'_>) -> Option<Answer> {
-        Some(self.take_now(plan))
-    }
+    const IN_PROCESS: bool = true;
 
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         plans.iter().map(|plan| Ok(self.take_now(plan))).collect()
+    }
+
+    async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
+        Ok(self.take_now(plan))
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {

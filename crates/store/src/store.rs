@@ -25,28 +25,36 @@ use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Taken, 
 /// assert!(Memory::new(Clock::system()).supports(&limit).is_ok());
 /// ```
 pub trait Store: Send + Sync {
-    /// Whether [`Store::take_at_once`] answers: the states are in this process.
-    const AT_ONCE: bool = false;
+    /// Whether its states are in this process. Every future of such a store is ready when it is first polled.
+    const IN_PROCESS: bool = false;
 
     /// Whether it keeps a document that all its nodes share.
     const SHARED: bool = false;
-
-    /// [`Store::take`] of one plan without waiting, for stores in this process; `None` for all others.
-    fn take_at_once(&self, _plan: &Plan<'_>) -> Option<Answer> {
-        None
-    }
-
-    /// Takes in order, each by itself, without waiting, for stores in this process; `None` for all others.
-    fn take_each_at_once(&self, takes: &[Take<'_>]) -> Option<Vec<Taken>> {
-        let alone = |take: &Take<'_>| self.take_at_once(&Plan::from(*take))?.done.only();
-        takes.iter().map(alone).collect()
-    }
 
     /// Decides plans: an answer or an error for each, in order.
     fn take(
         &self,
         plans: &[Plan<'_>],
     ) -> impl Future<Output = Vec<Result<Answer, StoreError>>> + Send;
+
+    /// Decides one plan.
+    fn take_one(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Answer, StoreError>> + Send {
+        async move {
+            let answer = self.take(std::slice::from_ref(plan)).await.pop();
+            answer.unwrap_or_else(|| Err(StoreError::Unavailable("no answer".into())))
+        }
+    }
+
+    /// Decides takes in order, each by itself: a plan of one take each, without what plans cost.
+    fn take_each(
+        &self,
+        takes: &[Take<'_>],
+    ) -> impl Future<Output = Vec<Result<SingleAnswer, StoreError>>> + Send {
+        async move {
+            let plans: Vec<Plan<'_>> = takes.iter().map(|take| Plan::from(*take)).collect();
+            self.take(&plans).await.into_iter().map(|answer| answer.and_then(single)).collect()
+        }
+    }
 
     /// Counts takes whether or not they pass, at most one capacity deep into debt.
     fn charge(
@@ -150,19 +158,19 @@ pub trait Store: Send + Sync {
 /// is_store(&Arc::new(Memory::new(Clock::system())));
 /// ```
 impl<S: Store> Store for Arc<S> {
-    const AT_ONCE: bool = S::AT_ONCE;
+    const IN_PROCESS: bool = S::IN_PROCESS;
     const SHARED: bool = S::SHARED;
-
-    fn take_at_once(&self, plan: &Plan<'_>) -> Option<Answer> {
-        S::take_at_once(self, plan)
-    }
-
-    fn take_each_at_once(&self, takes: &[Take<'_>]) -> Option<Vec<Taken>> {
-        S::take_each_at_once(self, takes)
-    }
 
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         S::take(self, plans).await
+    }
+
+    async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
+        S::take_one(self, plan).await
+    }
+
+    async fn take_each(&self, takes: &[Take<'_>]) -> Vec<Result<SingleAnswer, StoreError>> {
+        S::take_each(self, takes).await
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
@@ -256,6 +264,34 @@ pub struct Answer {
     pub done: Done,
     /// It is a refusal that was remembered; nobody was asked.
     pub remembered: bool,
+}
+
+/// The answer to a single take.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
+/// use tidegate_store::{Clock, Memory, Store};
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let take = Take::new(StateId(7), &limit, Cost::ONE);
+/// let answers = Memory::new(Clock::system()).take_each(&[take, take]).await;
+/// let passes: Vec<bool> = answers.into_iter().map(|answer| answer.unwrap().taken.decision.passes()).collect();
+/// assert_eq!(passes, [true, false]);
+/// # });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SingleAnswer {
+    /// What was decided.
+    pub taken: Taken,
+    /// It is a refusal from the denial cache; the store was not asked.
+    pub remembered: bool,
+}
+
+/// The answer to a plan of one take.
+fn single(answer: Answer) -> Result<SingleAnswer, StoreError> {
+    let taken = answer.done.only();
+    let taken = taken.ok_or_else(|| StoreError::Unavailable("no answer".into()))?;
+    Ok(SingleAnswer { taken, remembered: answer.remembered })
 }
 
 /// How the servers of a store are.

@@ -15,8 +15,8 @@ use crate::verdict::{DecidedBy, Entry, LimitOf, OF_CALLER, Verdict};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    Algorithm, Bound, Cost, Decision, Done, Few, Limit, NamedBy, Need, Outcome, Plan, Retry, Span,
-    Take, Timestamp,
+    Bound, Cost, Decision, Done, Few, Limit, NamedBy, Need, Outcome, Plan, Retry, Span, Take,
+    Timestamp,
 };
 use tidegate_policy::{Attributes, Count, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
 use tidegate_store::{Answer, KeyName, LimitName, ReceiptId, Store, StoreError};
@@ -47,14 +47,13 @@ pub(super) struct Decided {
     pub(super) here: Vec<usize>,
 }
 
-/// What a caller wants besides the answer.
+/// What a caller wants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
+    /// The answer, counted in the statistics.
     Answer,
-    /// And a receipt for a turn that is promised, because it may have to be given back.
+    /// The answer, which the caller counts, and a receipt for a turn that is promised, because it may have to be given back.
     Undo,
-    /// At once or not at all: where a rule could let the request wait, nothing is taken.
-    AtOnce,
 }
 
 // === asking ===
@@ -142,29 +141,11 @@ impl<S: Store> Limiter<S> {
         let state = self.inner.secret.subject(&[(BY_CALLER, key)]).state(name);
         self.admit_limit(limit.limit())?;
         let take = Take { named_by: NamedBy::Caller, ..Take::new(state, limit.limit(), cost) };
-        let plan = Plan::new(take, max_wait)?;
-        let answer = match self.inner.store.take_at_once(&plan) {
-            Some(answer) => Some(answer),
-            None => {
-                self.inner.store.take(std::slice::from_ref(&plan)).await.pop().and_then(Result::ok)
-            }
-        };
-        let decided = match answer {
-            Some(answer) => Decided::by_store(answer),
-            None => {
-                let answer = self.take_locally(&plan)?;
-                Decided { by: DecidedBy::Fallback, ..Decided::by_store(answer) }
-            }
-        };
-        let entry = |decision| Entry {
-            rule: OF_CALLER,
-            limit: LimitOf::Given(limit.clone()),
-            need: Need::Required,
-            shadow: false,
-            cost,
-            decision,
-        };
-        let entries = decided.decisions.into_iter().map(entry).collect();
+        let rule = &self.inner.callers;
+        let asked = [Asked { number: OF_CALLER, rule, limit, own: None, take, shadow: false }];
+        let nothing = Attributes::new();
+        let decided = self.decided(&asked, &Check::new(&nothing).waiting(max_wait)).await?;
+        let entries = entries(&asked, decided.decisions);
         Ok(verdict(self.live(), entries, decided.by, decided.at, None))
     }
 
@@ -180,60 +161,31 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Decides a request and does not count the answer in the statistics.
+    /// Decides a request by what is live at one moment.
     pub(crate) async fn decide(
         &self,
+        live: Lent,
         check: &Check<'_>,
         want: Want,
     ) -> Result<Verdict, CheckError> {
-        match self.decide_at_once(check, want) {
-            Some(verdict) => verdict,
-            None => self.decide_later(check, want).await,
-        }
-    }
-
-    /// Decides a request that a store in this process counts; `None` for other stores.
-    pub(crate) fn decide_at_once(
-        &self,
-        check: &Check<'_>,
-        want: Want,
-    ) -> Option<Result<Verdict, CheckError>> {
-        if !S::AT_ONCE {
-            return None;
-        }
         if let Some(refused) = self.unreadable(check) {
-            return Some(Ok(refused));
-        }
-        let live = self.live();
-        let (entries, at, by, receipt) = {
-            let attributes = self.concealed(&live, check.attributes);
-            let asked = self.asked(&live, &attributes, check);
-            if want == Want::AtOnce && check.max_wait > Span::ZERO && asked.iter().any(may_wait) {
-                return None;
+            if want == Want::Answer {
+                self.count(&refused);
             }
-            let decided = match self.decided_at_once(&asked, check) {
-                Ok(decided) => decided,
-                Err(error) => return Some(Err(error)),
-            };
-            let receipt = self.receipt(&asked, &decided, check, want);
-            (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
-        };
-        Some(Ok(verdict(live, entries, by, at, receipt)))
-    }
-
-    async fn decide_later(&self, check: &Check<'_>, want: Want) -> Result<Verdict, CheckError> {
-        if let Some(refused) = self.unreadable(check) {
             return Ok(refused);
         }
-        let live = self.live();
         let (entries, at, by, receipt) = {
             let attributes = self.concealed(&live, check.attributes);
             let asked = self.asked(&live, &attributes, check);
-            let decided = self.decided_later(&asked, check).await?;
+            let decided = self.decided(&asked, check).await?;
             let receipt = self.receipt(&asked, &decided, check, want);
             (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
         };
-        Ok(verdict(live, entries, by, at, receipt))
+        let verdict = verdict(live, entries, by, at, receipt);
+        if want == Want::Answer {
+            self.count(&verdict);
+        }
+        Ok(verdict)
     }
 
     /// The refusal of a request whose path cannot be read, because it is unknown which rules apply to it.
@@ -242,22 +194,8 @@ impl<S: Store> Limiter<S> {
         Some(Verdict::of_unreadable(self.live(), reason, self.inner.clock.now().steady))
     }
 
-    /// Decides takes that a store in this process counts.
-    pub(super) fn decided_at_once(
-        &self,
-        asked: &[Asked<'_>],
-        check: &Check<'_>,
-    ) -> Result<Decided, CheckError> {
-        let plan = match plan(asked, check) {
-            Err(error) => return Decided::too_many(asked, check, error),
-            Ok(plan) => plan,
-        };
-        let answer = plan.as_ref().and_then(|plan| self.inner.store.take_at_once(plan));
-        Ok(answer.map_or_else(Decided::by_policy, Decided::by_store))
-    }
-
     /// Decides takes by a store that may be away, or a part of it.
-    pub(super) async fn decided_later(
+    pub(super) async fn decided(
         &self,
         asked: &[Asked<'_>],
         check: &Check<'_>,
@@ -267,10 +205,15 @@ impl<S: Store> Limiter<S> {
             Ok(None) => return Ok(Decided::by_policy()),
             Ok(Some(plan)) => plan,
         };
-        let answer = self.inner.store.take(std::slice::from_ref(&plan)).await.pop();
-        let decided = self.decided_by(asked, &plan, answer).await?;
-        self.owe(asked, &decided);
-        Ok(decided)
+        match self.inner.store.take_one(&plan).await {
+            Ok(answer) => Ok(Decided::by_store(answer)),
+            // On the heap, because it is large and rare: every request would carry it otherwise.
+            Err(error) => {
+                let decided = Box::pin(self.decided_without(asked, &plan, error)).await?;
+                self.owe(asked, &decided);
+                Ok(decided)
+            }
+        }
     }
 
     /// Decides several lists of takes, each a plan of its own; the store is asked for all of them at once.
@@ -284,25 +227,25 @@ impl<S: Store> Limiter<S> {
         let answers = self.inner.store.take(&plans).await;
         let mut all = Vec::with_capacity(plans.len());
         for ((asked, plan), answer) in lists.zip(&plans).zip(answers) {
-            all.push(self.decided_by(asked, plan, Some(answer)).await?);
+            all.push(match answer {
+                Ok(answer) => Decided::by_store(answer),
+                Err(error) => self.decided_without(asked, plan, error).await?,
+            });
         }
         Ok(all)
     }
 
-    /// What the store said to a plan; where it said nothing, what the rules say for that case.
-    async fn decided_by(
+    /// What the rules say when the store did not answer a plan, or only a part of it.
+    async fn decided_without(
         &self,
         asked: &[Asked<'_>],
         plan: &Plan<'_>,
-        answer: Option<Result<Answer, StoreError>>,
+        error: StoreError,
     ) -> Result<Decided, CheckError> {
-        match answer {
-            Some(Ok(answer)) => Ok(Decided::by_store(answer)),
-            Some(Err(StoreError::Partly(missing))) => {
-                self.without_a_part(asked, &missing, plan).await
-            }
-            Some(Err(_)) | None => self.without_store(asked, plan.max_wait()),
+        if let StoreError::Partly(missing) = error {
+            return self.without_a_part(asked, &missing, plan).await;
         }
+        self.without_store(asked, plan.max_wait())
     }
 
     /// The takes that a request's rules ask for.
@@ -446,13 +389,6 @@ impl Decided {
         let (at, by) = (Timestamp::EPOCH, DecidedBy::Policy);
         Self { decisions, receipts, at, by, shares: None, here: vec![] }
     }
-}
-
-/// Whether a take could let its request wait: for a turn, or because its rule says so.
-fn may_wait(asked: &Asked<'_>) -> bool {
-    let leaky = matches!(asked.take.limit.algorithm(), Algorithm::LeakyBucket { .. });
-    let delays = matches!(asked.rule.on_limit(), OnLimit::Delay { .. });
-    asked.take.need == Need::Required && (leaky || delays)
 }
 
 /// All takes of a request; none when no limit applies to it.

@@ -14,8 +14,8 @@
 mod meets;
 mod together;
 
+use super::Limiter;
 use super::decide::{Asked, entries};
-use super::{Limiter, now};
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::Live;
@@ -174,7 +174,7 @@ impl<S: Store> Limiter<S> {
             let nothing = Attributes::new();
             let check = Check::new(&nothing).waiting(call.max_wait);
             let check = Check { timeout: call.timeout, ..check };
-            let mut decided = self.decided(&together.asked, &check).await?;
+            let mut decided = self.decided_together(&together.asked, &check).await?;
             self.give_back(call, &together, &mut decided).await;
             let entries = entries(&together.asked, decided.decisions);
             let statuses = statuses(&meets, &together, &entries);
@@ -190,15 +190,6 @@ impl<S: Store> Limiter<S> {
         }
         self.count(&verdict);
         Ok(DescriptorVerdict { verdict, metadata, statuses })
-    }
-
-    /// [`Limiter::check_descriptors`] without waiting, for a store in this process; `None` for all others.
-    pub fn check_descriptors_at_once(
-        &self,
-        call: &DescriptorCall<'_, '_>,
-    ) -> Option<Result<DescriptorVerdict, DescriptorError>> {
-        // Where everything is ready at once, nothing of it has to outlive the call.
-        S::AT_ONCE.then(|| now(self.check_descriptors(call)))
     }
 
     /// All takes of a call. Descriptors that draw from the same state are one take of what they cost together.

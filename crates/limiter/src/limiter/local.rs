@@ -130,14 +130,14 @@ impl<S: Store> Limiter<S> {
             .zip(&here.decisions)
             .all(|(asked, decision)| asked.take.need == Need::Optional || decision.passes());
         let (decisions, receipts, at) = if passes {
-            match self.inner.store.take(std::slice::from_ref(&plan)).await.pop() {
-                Some(Ok(answer)) => {
+            match self.inner.store.take_one(&plan).await {
+                Ok(answer) => {
                     if !answer.done.passes {
                         self.undo(&gone, &here);
                     }
                     (answer.done.decisions, answer.done.receipts, answer.at)
                 }
-                Some(Err(_)) | None => {
+                Err(_) => {
                     self.undo(&gone, &here);
                     return self.by_rules(&asked.iter().collect::<Vec<_>>(), max_wait);
                 }

@@ -6,7 +6,7 @@ use crate::error::CheckError;
 use crate::verdict::DecidedBy;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Few, Limit, NamedBy, Plan, Take};
-use tidegate_store::{KeyName, LimitName, Store};
+use tidegate_store::{KeyName, LimitName, SingleAnswer, Store, StoreError};
 
 /// A limit that a caller names. Made once, used often.
 ///
@@ -74,52 +74,31 @@ impl<S: Store> Limiter<S> {
     /// let limit = NamedLimit::new(Limit::new(2, Span::from_secs(3600), Algorithm::TOKEN_BUCKET)?);
     /// let take = NamedTake { key: b"alice", limit: &limit, cost: Cost::ONE };
     /// let answers = limiter.take_named(&[take; 3]).await?;
-    /// assert_eq!(answers.map(|(decision, _)| decision.passes()).collect::<Vec<_>>(), [true, true, false]);
+    /// let passes: Vec<bool> = answers.iter().map(|(decision, _)| decision.passes()).collect();
+    /// assert_eq!(passes, [true, true, false]);
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn take_named(
         &self,
         takes: &[NamedTake<'_>],
-    ) -> Result<impl Iterator<Item = (Decision, DecidedBy)> + use<S>, CheckError> {
-        let plans: Vec<Plan<'_>> = takes.iter().map(|take| self.named(take).into()).collect();
-        let answers = self.inner.store.take(&plans).await;
-        let mut decided = Vec::with_capacity(plans.len());
-        for (plan, answer) in plans.iter().zip(answers) {
-            let (answer, by) = match answer {
-                Ok(answer) if answer.remembered => (answer, DecidedBy::Cache),
-                Ok(answer) => (answer, DecidedBy::Store),
-                Err(_) => (self.take_locally(plan)?, DecidedBy::Fallback),
-            };
-            decided.extend(answer.done.only().map(|taken| (taken.decision, by)));
-        }
-        Ok(decided.into_iter())
+    ) -> Result<Few<(Decision, DecidedBy)>, CheckError> {
+        let takes: SmallVec<[Take<'_>; 4]> = takes.iter().map(|take| self.named(take)).collect();
+        let answers = self.inner.store.take_each(&takes).await;
+        let decided = |(take, answer): (&Take<'_>, Result<SingleAnswer, StoreError>)| match answer {
+            Ok(SingleAnswer { taken, remembered: true }) => Ok((taken.decision, DecidedBy::Cache)),
+            Ok(SingleAnswer { taken, remembered: false }) => Ok((taken.decision, DecidedBy::Store)),
+            Err(_) => self.named_locally(take),
+        };
+        takes.iter().zip(answers).map(decided).collect()
     }
 
-    /// [`Limiter::take_named`] without waiting, for a store in this process; `None` for all others.
-    ///
-    /// ```
-    /// use tidegate::{Algorithm, Cost, Limit, Limiter, NamedLimit, NamedTake, Policy, Span};
-    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
-    /// # let limiter = Limiter::in_memory(policy)?;
-    /// let limit = NamedLimit::new(Limit::new(1, Span::from_secs(3600), Algorithm::TOKEN_BUCKET)?);
-    /// let take = NamedTake { key: b"bob", limit: &limit, cost: Cost::ONE };
-    /// let answers = limiter.take_named_at_once(&[take, take]).unwrap();
-    /// assert_eq!(answers.iter().map(|decision| decision.passes()).collect::<Vec<_>>(), [true, false]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn take_named_at_once(&self, takes: &[NamedTake<'_>]) -> Option<Few<Decision>> {
-        if !S::AT_ONCE {
-            return None;
-        }
-        let takes: SmallVec<[Take<'_>; 1]> = takes.iter().map(|take| self.named(take)).collect();
-        if let [take] = &*takes {
-            let answer = self.inner.store.take_at_once(&Plan::from(*take))?;
-            return Some(Few::One(answer.done.only()?.decision));
-        }
-        let taken = self.inner.store.take_each_at_once(&takes)?;
-        Some(taken.into_iter().map(|taken| taken.decision).collect())
+    /// The answer of this node to a take that the store did not answer.
+    fn named_locally(&self, take: &Take<'_>) -> Result<(Decision, DecidedBy), CheckError> {
+        let answer = self.take_locally(&Plan::from(*take))?;
+        let taken =
+            answer.done.only().ok_or_else(|| StoreError::Unavailable("no answer".into()))?;
+        Ok((taken.decision, DecidedBy::Fallback))
     }
 
     fn named<'t>(&self, take: &NamedTake<'t>) -> Take<'t> {

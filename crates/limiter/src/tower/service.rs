@@ -2,6 +2,7 @@
 
 use super::Settings;
 use crate::check::Check;
+use crate::error::CheckError;
 use crate::http::{HeaderStyle, grpc_refusal, refusal};
 use crate::limiter::Limiter;
 use crate::receipt::Report;
@@ -71,7 +72,7 @@ where
         }
         let (parts, body) = request.into_parts();
         let gate = Gate { limiter: &self.limiter, settings: &self.settings };
-        match gate.ask_at_once(&parts) {
+        match gate.try_ask(&parts) {
             Some(Ok(verdict)) if verdict.allowed() => {
                 let (request, after) = gate.admitted(verdict, parts, body);
                 ResponseFuture::served(inner.call(request), Some(after))
@@ -130,23 +131,29 @@ impl<S: Store + 'static> Gate<'_, S> {
         Ok(after.finish(answer?))
     }
 
-    fn ask_at_once(&self, parts: &Parts) -> Option<Result<Verdict, Response<String>>> {
-        let attributes = match self.settings.attributes(self.limiter, parts) {
+    /// Asks a limiter that answers without waiting; `None` where it may have to wait.
+    fn try_ask(&self, parts: &Parts) -> Option<Result<Verdict, Response<String>>> {
+        if !S::IN_PROCESS {
+            return None;
+        }
+        let attributes = match self.attributes(parts) {
             Ok(attributes) => attributes,
-            Err(error) => return Some(Err(plain(StatusCode::BAD_REQUEST, &error.to_string()))),
+            Err(refused) => return Some(Err(refused)),
         };
-        let verdict = self.limiter.admit_at_once(&self.check(&attributes, parts))?;
-        Some(verdict.map_err(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())))
+        let verdict = self.limiter.try_admit(&self.check(&attributes, parts))?;
+        Some(verdict.map_err(|error| undecided(&error)))
     }
 
-    /// Asks the limiter; whoever cannot be asked about is answered by what comes back.
+    /// Asks the limiter; a request that cannot be decided is answered by the error.
     async fn ask(&self, parts: &Parts) -> Result<Verdict, Response<String>> {
-        let attributes = self
-            .settings
-            .attributes(self.limiter, parts)
-            .map_err(|error| plain(StatusCode::BAD_REQUEST, &error.to_string()))?;
+        let attributes = self.attributes(parts)?;
         let verdict = self.limiter.admit(&self.check(&attributes, parts)).await;
-        verdict.map_err(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
+        verdict.map_err(|error| undecided(&error))
+    }
+
+    fn attributes<'p>(&self, parts: &'p Parts) -> Result<Attributes<'p>, Response<String>> {
+        let attributes = self.settings.attributes(self.limiter, parts);
+        attributes.map_err(|error| plain(StatusCode::BAD_REQUEST, &error.to_string()))
     }
 
     fn check<'c>(&self, attributes: &'c Attributes<'c>, parts: &Parts) -> Check<'c> {
@@ -296,6 +303,10 @@ where
 
 fn ours<B>(text: String) -> Body<B> {
     Either::Right(Full::from(text))
+}
+
+fn undecided(error: &CheckError) -> Response<String> {
+    plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
 }
 
 fn plain(status: StatusCode, detail: &str) -> Response<String> {

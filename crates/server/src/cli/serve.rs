@@ -373,7 +373,7 @@ impl<S: Store + 'static> Shared<S> {
 
     /// Looks after a store that other nodes share.
     fn look_after_the_store(&self) {
-        if S::AT_ONCE {
+        if S::IN_PROCESS {
             return;
         }
         let watch = Rc::new(StoreWatch::new(
@@ -436,7 +436,7 @@ impl<S: Store + 'static> Shared<S> {
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let budget = Arc::clone(&self.budget);
         let make = move || -> Fronts<S> {
-            let turns = Rc::new(Turns::new(S::AT_ONCE));
+            let turns = Rc::new(Turns::new(S::IN_PROCESS));
             let place = |timeouts, tls: &Option<TlsAcceptor>| {
                 let shared = (Arc::clone(&metrics), Arc::clone(&budget));
                 let place = Place::new(timeouts, Versions::OneAndTwo, shared);

@@ -10,6 +10,8 @@
 
 mod commands;
 mod connection;
+#[cfg(test)]
+mod panics;
 mod reply;
 mod throttle;
 mod users;

@@ -266,8 +266,8 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             // Nothing is begun that could not be answered.
             return Ok(Looked::Answered(Next::Close, here.len()));
         }
-        let most = match self.front.begin(&call) {
-            Ok(most) => most,
+        let accepted = match self.front.begin(&call) {
+            Ok(accepted) => accepted,
             Err(answer) => {
                 let next = self.unread(&answer, &call, &framing, rest.is_empty());
                 return Ok(Looked::Answered(next, head_end));
@@ -279,16 +279,14 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
             Length::Chunks => None,
         };
         let Some(body) = body else { return Ok(Looked::BodyToCome) };
-        if body.len() > most.of(body) {
-            return Err(HeadError::BodyTooLarge(most.of(body)));
+        let most = accepted.most.of(body);
+        if body.len() > most {
+            return Err(HeadError::BodyTooLarge(most));
         }
         let used = head_end.saturating_add(body.len());
         let next = self.next(&framing, used == here.len());
         let call = Call { body, ..call };
-        let answer = match self.front.answer_at_once(&call) {
-            Some(answer) => answer,
-            None => self.front.answer(&call).await,
-        };
+        let answer = accepted.answer(&call).await;
         self.write(&answer, call.method == "HEAD", next);
         Ok(Looked::Answered(next, used))
     }
@@ -347,19 +345,19 @@ impl<'f, S: Store + 'static> Connection<'f, S> {
         };
         let room = self.line.answers();
         let call = self.call(&request, &framing, &room);
-        let most = match self.front.begin(&call) {
-            Ok(most) => most,
+        let accepted = match self.front.begin(&call) {
+            Ok(accepted) => accepted,
             Err(answer) => return Ok(self.unread(&answer, &call, &framing, false)),
         };
         let hold = self.line.hold();
-        let body = match self.body(&framing, most, &hold).await? {
+        let body = match self.body(&framing, accepted.most, &hold).await? {
             Ok(body) => body,
             Err(error) => {
                 self.refuse(error);
                 return Ok(Next::Close);
             }
         };
-        let answer = self.front.answer(&Call { body: &body, ..call }).await;
+        let answer = accepted.answer(&Call { body: &body, ..call }).await;
         let next = self.next(&framing, self.line.input.is_empty());
         self.write(&answer, call.method == "HEAD", next);
         Ok(next)

@@ -234,15 +234,15 @@ async fn one_request<S: Store + 'static>(
     if let Err(error) = whole(&parts) {
         return refused(error, place);
     }
-    let most = match front.begin(&call) {
-        Ok(most) => most,
+    let accepted = match front.begin(&call) {
+        Ok(accepted) => accepted,
         Err(answer) => {
             read_over(body, work.lingers());
             return answer;
         }
     };
     let deadline = after(place.timeouts.body);
-    let body = match timeout_at(deadline, bytes(&mut body, most, work)).await {
+    let body = match timeout_at(deadline, bytes(&mut body, accepted.most, work)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
             read_over(body, work.lingers());
@@ -251,7 +251,7 @@ async fn one_request<S: Store + 'static>(
         Err(_) => return refused(HeadError::Late, place),
     };
     let _turn = if is_list(&body) { work.batch().await } else { None };
-    front.answer(&Call { body: &body, ..call }).await
+    accepted.answer(&Call { body: &body, ..call }).await
 }
 
 /// What HTTP/1 asks of a head too.

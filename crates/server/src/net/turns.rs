@@ -27,7 +27,8 @@ pub(crate) struct Turns {
     batches: Semaphore,
     /// Microseconds of long work that may pass before the gate closes.
     left: Cell<u32>,
-    at_once: usize,
+    /// How many batches may be open at the same time.
+    open: usize,
 }
 
 /// A batch that is open: its entries are being read or decided.
@@ -49,15 +50,15 @@ const PORTION: u32 = 25;
 impl Turns {
     /// With a store in this process one batch is open at a time. With a store elsewhere any number is, because batches spend
     /// their time waiting for the store.
-    pub(crate) fn new(store_at_once: bool) -> Self {
-        let at_once = if store_at_once { 1 } else { Semaphore::MAX_PERMITS };
-        let (gate, batches) = (Semaphore::new(1), Semaphore::new(at_once));
-        Self { gate, batches, left: Cell::new(PIECE), at_once }
+    pub(crate) fn new(store_in_process: bool) -> Self {
+        let open = if store_in_process { 1 } else { Semaphore::MAX_PERMITS };
+        let (gate, batches) = (Semaphore::new(1), Semaphore::new(open));
+        Self { gate, batches, left: Cell::new(PIECE), open }
     }
 
     /// How many batches may be open at the same time.
-    pub(crate) const fn at_once(&self) -> usize {
-        self.at_once
+    pub(crate) const fn open_batches(&self) -> usize {
+        self.open
     }
 
     /// Waits for the turn of a piece of work that takes about so many microseconds.

@@ -47,7 +47,7 @@ impl<'l> Together<'l> {
 
 impl<S: Store> Limiter<S> {
     /// Decides all takes of a call.
-    pub(super) async fn decided(
+    pub(super) async fn decided_together(
         &self,
         asked: &[Asked<'_>],
         check: &Check<'_>,
@@ -56,10 +56,7 @@ impl<S: Store> Limiter<S> {
             // Seldom and large: what it needs is not carried by all the others.
             return Box::pin(self.decided_in_several(asked, check)).await;
         }
-        match S::AT_ONCE {
-            true => self.decided_at_once(asked, check),
-            false => self.decided_later(asked, check).await,
-        }
+        self.decided(asked, check).await
     }
 
     /// Decides more takes than a plan has, in plans that the store is asked for together.

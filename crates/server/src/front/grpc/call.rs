@@ -18,8 +18,6 @@ use crate::front::{Panicked, contained};
 use crate::net::{Drain, PIECE, Place, Work, after, read_over};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::time::Duration;
 use tidegate::{Span, Store};
 use tokio::time::{sleep, timeout_at};
@@ -69,14 +67,8 @@ pub(crate) async fn serve_call<S: Store + 'static>(
         // It is decided in one piece, all or none.
         place.turns.pass(PIECE).await;
     }
-    let answered = catch_unwind(AssertUnwindSafe(|| front.answer_at_once(&message, timeout)));
-    let answered = match answered {
-        Ok(Some(answered)) => Ok(answered),
-        Ok(None) => {
-            Box::pin(async { contained(pin!(front.answer(&message, timeout))).await }).await
-        }
-        Err(_) => Err(Panicked),
-    };
+    // On the heap: what it takes to ask the store would otherwise take room in every call.
+    let answered = contained(Box::pin(front.answer(&message, timeout)).as_mut()).await;
     drop(message);
     match answered {
         Ok(Ok((answer, Span::ZERO))) => Reply::message(work.answered(answer)),

@@ -87,21 +87,8 @@ impl<S: Store + 'static> Handler<S> {
         }
     }
 
-    /// The answer to a call, as it goes out, and how long it is to wait until then; from a store in this process. Nothing is
-    /// counted before all of the call was understood.
-    pub(super) fn answer_at_once(&self, message: &[u8], timeout: Option<Span>) -> Option<Answered> {
-        let began = Instant::now();
-        let asked = match self.read(message) {
-            Ok(asked) => asked,
-            Err(error) => return Some(Err(error)),
-        };
-        match self.limiter.check_descriptors_at_once(&asked.call(timeout))? {
-            Ok(answer) => Some(Ok(self.answered(&asked, &answer, began))),
-            Err(error) => Some(Err(error.into())),
-        }
-    }
-
-    /// The same from any store. Whoever gives up while it waits for the store leaves nothing half done there.
+    /// The answer to a call, as it goes out, and how long it is to wait until then. Nothing is counted before all of the call
+    /// was understood, and a caller that gives up while the store is asked leaves nothing half done there.
     pub(super) async fn answer(&self, message: &[u8], timeout: Option<Span>) -> Answered {
         let began = Instant::now();
         let asked = self.read(message)?;

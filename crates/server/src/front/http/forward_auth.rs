@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 /// Which proxy asks. The path says it and not the query, because Caddy keeps the query of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Profile {
+pub(crate) enum Profile {
     /// Traefik, Caddy and whoever does as they do.
     Forwarded,
     /// nginx: its `auth_request` knows 2xx, 401 and 403, and makes 500 of everything else.

@@ -10,7 +10,6 @@ use crate::health::Health;
 use crate::metrics::{Metrics, Tally};
 use crate::net::{Most, Turns};
 use http::{HeaderValue, StatusCode, header};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,7 +36,7 @@ pub(crate) struct Handler<S> {
 
 /// What can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Route {
+pub(crate) enum Route {
     Check,
     Peek,
     Report,
@@ -62,7 +61,7 @@ impl<S: Store + 'static> Handler<S> {
     ) -> Self {
         let [tally, auth_tally, json_tally] =
             ["http", "auth", "json"].map(|front| metrics.tally(front));
-        let (descriptors, turns) = (limiter.clone(), Rc::new(Turns::new(S::AT_ONCE)));
+        let (descriptors, turns) = (limiter.clone(), Rc::new(Turns::new(S::IN_PROCESS)));
         Self { limiter, style, tally, auth_tally, descriptors, json_tally, metrics, health, turns }
     }
 
@@ -80,7 +79,8 @@ impl<S: Store + 'static> Handler<S> {
         &self.metrics
     }
 
-    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
+    /// What is asked for, and how large the body of the request may be.
+    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<(Route, Most), Answer> {
         let route = Route::of(call.path).ok_or_else(|| not_found(call.path))?;
         let fits = match route {
             Route::Check | Route::Peek | Route::Report | Route::Take | Route::Json => {
@@ -95,56 +95,27 @@ impl<S: Store + 'static> Handler<S> {
         }
         if route == Route::Json {
             // Its clients do not say what they send.
-            return Ok(Most::bytes(bounds::BATCH_BODY));
+            return Ok((route, Most::bytes(bounds::BATCH_BODY)));
         }
         if call.method == "POST" {
             wants_json(call)?;
-            return Ok(Most { one: bounds::BODY, batch: bounds::BATCH_BODY });
+            return Ok((route, Most { one: bounds::BODY, batch: bounds::BATCH_BODY }));
         }
-        Ok(Most::bytes(bounds::BODY))
+        Ok((route, Most::bytes(bounds::BODY)))
     }
 
-    /// The answer to a check, which is nearly all that is ever asked, from a store in this process.
-    pub(crate) fn answer_at_once(&self, call: &Call<'_>) -> Option<Answer> {
-        if call.path != "/v1/check" {
-            return None;
-        }
-        let began = Instant::now();
-        let answer = match wire::read_one::<wire::Check<'_>>(call.body)? {
-            Ok(asked) => match self.check_at_once(&asked)? {
-                Ok(verdict) => self.verdict(&verdict),
-                Err(error) => error.answer(),
-            },
-            Err(error) => error.answer(),
-        };
-        self.tally.took(began.elapsed());
-        Some(answer)
-    }
-
-    fn check_at_once(&self, asked: &wire::Check<'_>) -> Option<Result<Verdict, WireError>> {
-        let attributes = match asked.attributes.attributes() {
-            Ok(attributes) => attributes,
-            Err(error) => return Some(Err(error)),
-        };
-        let check = asked.check(&attributes);
-        let decided = catch_unwind(AssertUnwindSafe(|| self.limiter.check_at_once(&check)));
-        let decided = decided.unwrap_or_else(|_| Some(self.without_store(&check)));
-        Some(decided?.map_err(|error| undecided(&error)))
-    }
-
-    pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
-        match Route::of(call.path) {
-            Some(Route::Check) => answered(self.check(call).await),
-            Some(Route::Peek) => answered(self.peek(call).await),
-            Some(Route::Report) => answered(self.report(call).await),
-            Some(Route::Take) => answered(self.take(call).await),
-            Some(Route::Auth(profile)) => forward_auth::answer(self, call, profile).await,
-            Some(Route::Live) => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
-            Some(Route::Ready) => self.ready(),
-            Some(Route::OpenApi) => Answer::fixed(JSON, OPENAPI),
-            Some(Route::Json) => reference::json(self, call.body).await,
-            Some(Route::HealthCheck) => reference::healthcheck(&self.health),
-            None => not_found(call.path),
+    pub(crate) async fn answer(&self, route: Route, call: &Call<'_>) -> Answer {
+        match route {
+            Route::Check => answered(self.check(call).await),
+            Route::Peek => answered(self.peek(call).await),
+            Route::Report => answered(self.report(call).await),
+            Route::Take => answered(self.take(call).await),
+            Route::Auth(profile) => forward_auth::answer(self, call, profile).await,
+            Route::Live => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
+            Route::Ready => self.ready(),
+            Route::OpenApi => Answer::fixed(JSON, OPENAPI),
+            Route::Json => reference::json(self, call.body).await,
+            Route::HealthCheck => reference::healthcheck(&self.health),
         }
     }
 
@@ -368,84 +339,52 @@ mod tests {
     use super::*;
     use crate::call::Headers;
     use crate::front::Web;
+    use crate::front::testing::Panicking;
     use crate::net::Hold;
     use std::sync::atomic::{AtomicU64, Ordering};
-    use tidegate::{Clock, Decision, Memory, Policy, Secret};
-    use tidegate_core::{Limit, Plan, StateId, Take, Timestamp};
-    use tidegate_store::{Answer as Taken, Charged, Settlement};
+    use tidegate::{Clock, Policy, Secret};
+    use tidegate_core::Timestamp;
 
-    /// A store with a mistake in it: every hundredth take panics.
-    struct Mistaken {
-        memory: Memory,
-        takes: AtomicU64,
-    }
-
-    impl Store for Mistaken {
-        const AT_ONCE: bool = true;
-
-        fn take_at_once(&self, plan: &Plan<'_>) -> Option<Taken> {
-            assert!(!self.takes.fetch_add(1, Ordering::Relaxed).is_multiple_of(100), "a mistake");
-            self.memory.take_at_once(plan)
-        }
-
-        async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Taken, StoreError>> {
-            self.memory.take(plans).await
-        }
-
-        async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
-            self.memory.charge(takes).await
-        }
-
-        async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
-            self.memory.give_back(settlement).await
-        }
-
-        async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
-            self.memory.peek(plan).await
-        }
-
-        async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
-            self.memory.reset(states).await
-        }
-
-        fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
-            self.memory.supports(limit)
-        }
-    }
-
-    fn front(on_store_error: &str) -> (Web<Mistaken>, Arc<Metrics>) {
+    fn front(on_store_error: &str) -> (Web<Panicking>, Arc<Metrics>) {
         let policy = Policy::parse(format!(
             "{{ version: 1, rules: [{{ name: a, key: [ip], limits: [1000/h], on_store_error: {on_store_error} }}] }}"
         ));
         let clock = Clock::manual(Timestamp::from_nanos(1));
-        let store = Mistaken { memory: Memory::new(clock.clone()), takes: AtomicU64::new(1) };
+        let takes = AtomicU64::new(1);
+        let store = Panicking::new(&clock, move |_| {
+            takes.fetch_add(1, Ordering::Relaxed).is_multiple_of(100)
+        });
         let limiter = Limiter::new(policy.unwrap(), store, Secret::new([1; 32]), clock).unwrap();
         let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
         let style = HeaderStyle::default();
         (Web::Http(Handler::new(limiter, style, Arc::clone(&metrics), health)), metrics)
     }
 
-    fn ask(front: &Web<Mistaken>) -> (u16, String) {
+    async fn ask(front: &Web<Panicking>) -> (u16, String) {
+        let json = httparse::Header { name: "content-type", value: b"application/json" };
         let call = Call {
             peer: [127, 0, 0, 1].into(),
             method: "POST",
             path: "/v1/check",
             query: None,
-            headers: Headers::Lines(&[]),
+            headers: Headers::Lines(&[json]),
             body: b"{\"attributes\":{\"ip\":\"203.0.113.7\"}}",
             room: &Hold::default(),
         };
-        let answer = front.answer_at_once(&call).unwrap();
+        let answer = front.begin(&call).ok().unwrap().answer(&call).await;
         (answer.status.as_u16(), String::from_utf8(answer.body.into_owned()).unwrap())
     }
 
     /// A mistake in the way of one request in a hundred must not become everybody's: the request is decided
     /// as its rule says for a store that is gone, it is counted, and the others are answered as always.
-    #[test]
-    fn a_mistake_of_ours_stays_with_the_request_that_met_it() {
+    #[tokio::test]
+    async fn a_mistake_of_ours_stays_with_the_request_that_met_it() {
         for (on_store_error, status) in [("allow", 200), ("deny", 429), ("local", 200)] {
             let (front, metrics) = front(on_store_error);
-            let answers: Vec<(u16, String)> = (1..=1_000).map(|_| ask(&front)).collect();
+            let mut answers: Vec<(u16, String)> = Vec::new();
+            for _ in 1..=1_000 {
+                answers.push(ask(&front).await);
+            }
             for (number, (found, body)) in (1..).zip(&answers) {
                 let met = number % 100 == 0;
                 let by =

@@ -100,11 +100,30 @@ impl<S: Store + 'static> Handler<S> {
         Some(throttle.map(|throttle| (rest.first().copied().unwrap_or_default(), throttle)))
     }
 
-    /// Decides throttles together, and writes their replies in order.
+    /// Decides throttles together, and writes their replies in order. Should one of them cause a panic, they are decided one by
+    /// one, so that it costs one reply; some are then counted twice.
     pub(crate) async fn decide(&self, batch: &Batch<'_>, out: &mut Vec<u8>) {
-        if batch.is_empty() {
+        if batch.is_empty() || self.decided(batch, out).await {
             return;
         }
+        for throttle in batch {
+            if !self.decided(std::slice::from_ref(throttle), out).await {
+                self.panicked(out);
+            }
+        }
+    }
+
+    /// Whether throttles could be decided without a panic; otherwise nothing was written.
+    async fn decided(&self, batch: &[(&[u8], Throttle)], out: &mut Vec<u8>) -> bool {
+        let before = out.len();
+        let done = contained(Box::pin(self.decide_together(batch, out)).as_mut()).await.is_ok();
+        if !done {
+            out.truncate(before);
+        }
+        done
+    }
+
+    async fn decide_together(&self, batch: &[(&[u8], Throttle)], out: &mut Vec<u8>) {
         let began = Instant::now();
         let admitted: SmallVec<[bool; 4]> = batch
             .iter()
@@ -119,31 +138,26 @@ impl<S: Store + 'static> Handler<S> {
             })
             .collect();
         let admitted = &admitted;
-        if let Some(decisions) = self.limiter.take_named_at_once(&takes) {
-            let decisions = decisions.iter().map(|decision| (*decision, DecidedBy::Store));
-            self.write_each(batch, admitted, decisions, out);
-        } else if let Ok(decisions) = self.limiter.take_named(&takes).await {
-            self.write_each(batch, admitted, decisions, out);
-        } else {
-            self.write_each(batch, admitted, std::iter::empty(), out);
-        }
+        let decisions = self.limiter.take_named(&takes).await;
+        self.write_each(batch, admitted, decisions.as_deref().unwrap_or_default(), out);
         self.tally.took_each(began.elapsed(), batch.len());
     }
 
     /// A reply for every throttle, whatever happened; the decisions are those of the throttles that were admitted.
     fn write_each(
         &self,
-        batch: &Batch<'_>,
+        batch: &[(&[u8], Throttle)],
         admitted: &[bool],
-        mut decisions: impl Iterator<Item = (Decision, DecidedBy)>,
+        decisions: &[(Decision, DecidedBy)],
         out: &mut Vec<u8>,
     ) {
+        let mut decisions = decisions.iter();
         for ((_, throttle), admitted) in batch.iter().zip(admitted) {
             if !admitted {
                 reply::error(out, &format!("BUSY {}", StoreError::TooManyLimits));
             } else if let Some((decision, by)) = decisions.next() {
-                throttle::write(out, throttle.limit.limit(), &decision);
-                self.tally.count_bare(decision.outcome, by);
+                throttle::write(out, throttle.limit.limit(), decision);
+                self.tally.count_bare(decision.outcome, *by);
             } else {
                 reply::error(out, "ERR no decision could be made");
             }
@@ -158,13 +172,20 @@ impl<S: Store + 'static> Handler<S> {
         session: &mut Session,
         out: &mut Vec<u8>,
     ) -> Next {
+        let before = out.len();
         if let Ok(next) = contained(pin!(self.answered(words, session, out))).await {
             return next;
         }
+        out.truncate(before);
+        self.panicked(out);
+        Next::Command
+    }
+
+    /// The reply to a command that caused a panic.
+    fn panicked(&self, out: &mut Vec<u8>) {
         self.metrics.panicked();
-        tracing::error!("a command met a mistake of ours");
-        reply::error(out, "ERR a mistake of ours; it has been logged");
-        Next::Close
+        tracing::error!("a command caused a panic");
+        reply::error(out, "ERR internal error; it has been logged");
     }
 
     async fn answered(&self, words: &Words<'_>, session: &mut Session, out: &mut Vec<u8>) -> Next {
@@ -306,10 +327,7 @@ impl<S: Store + 'static> Handler<S> {
         let check = asked.check();
         let verdict = match asking {
             Asking::Peek => self.limiter.peek(&check).await,
-            Asking::Check => match self.limiter.check_at_once(&check) {
-                Some(verdict) => verdict,
-                None => self.limiter.check(&check).await,
-            },
+            Asking::Check => self.limiter.check(&check).await,
         };
         match verdict {
             Ok(verdict) => {

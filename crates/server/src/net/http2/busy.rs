@@ -74,7 +74,7 @@ impl Busy {
             since: Cell::new(Instant::now()),
             untaken: RefCell::default(),
             first: Cell::new(0),
-            batches: Semaphore::new(place.turns.at_once()),
+            batches: Semaphore::new(place.turns.open_batches()),
             account: Rc::clone(account),
             uncounted: place.streams.uncounted,
             steps: Cell::new(0),
