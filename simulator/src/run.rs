@@ -12,7 +12,7 @@ use tidegate::{
 };
 use tidegate_core::{Cost, Now, Span, StateId, Timestamp};
 use tidegate_store::testing::Network;
-use tidegate_store::{Name, Redis, RedisSettings};
+use tidegate_store::{Name, Redis, RedisSettings, StoreHealth};
 use tokio::time::{sleep, sleep_until};
 
 /// A machine that runs one process after another.

@@ -148,10 +148,6 @@ impl Store for Fragile {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    fn complaint(&self) -> Option<String> {
-        self.gone.load(Ordering::Relaxed).then(|| "gone".to_owned())
-    }
-
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
         // As a store whose numbers have 53 bits.
         match limit.amount() {

@@ -10,6 +10,7 @@ pub(crate) mod resp;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use crate::backend::Backend;
 use crate::call::{Answer, Call};
 use crate::metrics::Metrics;
 use crate::net::Most;
@@ -19,7 +20,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use tidegate::Store;
 
 /// What whoever serves a request is told of it: that others come first, and words that rules marked it with.
 pub(crate) const PRIORITY: &str = "tidegate-priority";
@@ -61,7 +61,7 @@ impl<S> Front<S> {
     }
 }
 
-impl<S: Store + 'static> Web<S> {
+impl<S: Backend> Web<S> {
     /// Whether a request shows a valid token, where tokens are shown.
     pub(crate) fn knows(&self, call: &Call<'_>) -> bool {
         match self {
@@ -82,7 +82,7 @@ impl<S: Store + 'static> Web<S> {
     }
 }
 
-impl<S: Store + 'static> Accepted<'_, S> {
+impl<S: Backend> Accepted<'_, S> {
     /// The answer to the whole request. A panic costs this one answer and nothing else.
     pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
         // On the heap: all that a request may become would otherwise take room in every connection.

@@ -10,6 +10,7 @@
 )]
 
 mod audit;
+mod backend;
 mod bounds;
 mod call;
 mod cli;

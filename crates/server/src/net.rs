@@ -32,6 +32,7 @@ pub(crate) use stream::Stream;
 pub(crate) use turns::{OpenBatch, PIECE, Turns};
 pub(crate) use worker::{Fronts, Workers};
 
+use crate::backend::Backend;
 use crate::bounds;
 use crate::front::{Front, resp};
 use crate::metrics::{Metrics, Refused};
@@ -44,7 +45,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
-use tidegate::{Clock, Store};
+use tidegate::Clock;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
@@ -115,7 +116,7 @@ const DATE: usize = 29;
 const DATE_EVERY: Duration = Duration::from_millis(500);
 
 /// Serves a connection to its end.
-pub(crate) async fn serve<S: Store + 'static>(
+pub(crate) async fn serve<S: Backend>(
     stream: TcpStream,
     peer: IpAddr,
     slot: &Slot,

@@ -3,13 +3,14 @@
 //! As everywhere, files with mistakes change nothing: what decided before goes on deciding, and everybody who could wonder is
 //! told. A folder in which nothing is left is such a mistake: it is what somebody sees who looks while it is filled anew.
 
+use crate::backend::Backend;
 use crate::files;
 use crate::health::Health;
 use crate::metrics::{Metrics, Reload};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use tidegate::{Limiter, LimiterError, Policy, Store};
+use tidegate::{Limiter, LimiterError, Policy};
 use tidegate_policy::{EnvoyError, EnvoyFile, printable};
 
 /// The rules of a folder, and the only way to change them.
@@ -124,7 +125,7 @@ pub(crate) fn warn(folder: &RuleFolder, policy: &Policy) {
     }
 }
 
-impl<S: Store> RuleFiles<S> {
+impl<S: Backend> RuleFiles<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
         folder: RuleFolder,

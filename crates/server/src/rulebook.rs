@@ -15,6 +15,7 @@ mod kept;
 pub(crate) use diff::Difference;
 
 use crate::audit::{Actor, Audit, Damage, Deed, Head};
+use crate::backend::Backend;
 use crate::control::{Action, Change, Control, Document, Event, RefusedChange, Uploaded};
 use crate::files;
 use crate::health::Health;
@@ -25,7 +26,7 @@ use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tidegate::{Clock, Limiter, LimiterError, Policy, PolicyError, Secret, Store};
+use tidegate::{Clock, Limiter, LimiterError, Policy, PolicyError, Secret};
 use tidegate_policy::{Rule, printable};
 
 /// The rules that are in force, and the only way to change them.
@@ -101,7 +102,7 @@ pub(crate) struct Ground {
     pub(crate) file: Option<PathBuf>,
 }
 
-impl<S: Store> Rulebook<S> {
+impl<S: Backend> Rulebook<S> {
     /// Takes up what was left: the file's policy is in the limiter already, and the changes of operators
     /// are put on it.
     pub(crate) fn open(

@@ -1,5 +1,6 @@
 //! Looking after a store that other nodes share: how it is, how many nodes there are, what operators changed elsewhere.
 
+use crate::backend::Backend;
 use crate::files;
 use crate::health::Health;
 use crate::rulebook::Rulebook;
@@ -7,7 +8,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate::{Limiter, Store, StoreError};
+use tidegate::{Limiter, StoreError};
 
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
 /// So many looks, two seconds, after a request was decided without the store it is still said.
@@ -51,7 +52,7 @@ struct Unanswered {
 
 // === impl StoreWatch ===
 
-impl<S: Store> StoreWatch<S> {
+impl<S: Backend> StoreWatch<S> {
     pub(crate) fn new(limiter: Limiter<S>, health: Arc<Health>, data_dir: &Path) -> Self {
         let nodes_file = data_dir.join(NODES_FILE);
         Self { limiter, health, nodes_file, seen: RefCell::default() }
@@ -124,7 +125,7 @@ impl Unanswered {
 }
 
 /// Looks for changes that were made on other nodes, for ever.
-pub(crate) async fn follow<S: Store + 'static>(
+pub(crate) async fn follow<S: Backend>(
     limiter: Limiter<S>,
     rulebook: Arc<Rulebook<S>>,
     health: Arc<Health>,

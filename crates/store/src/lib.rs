@@ -67,6 +67,6 @@ pub use private_file::read_private;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
 pub use store::{
-    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, SingleAnswer, Store,
-    StoreReport,
+    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, SharedDocument,
+    SingleAnswer, Store, StoreHealth, StoreReport,
 };

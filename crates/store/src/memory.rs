@@ -64,7 +64,9 @@ mod tests;
 
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::store::{Answer, Charged, Settled, Settlement, SingleAnswer, Store};
+use crate::store::{
+    Answer, Charged, Settled, Settlement, SharedDocument, SingleAnswer, Store, StoreHealth,
+};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
 use bring::Asked;
@@ -486,14 +488,16 @@ impl Store for Memory {
         Ok(self.reset_now(states))
     }
 
-    fn gauges(&self) -> Option<Gauges> {
-        Some(Self::gauges(self))
-    }
-
     fn admit_limit(&self, limit: &Limit) -> Result<(), StoreError> {
         self.admit_limit_now(limit)
     }
 
+    fn supports(&self, _limit: &Limit) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+impl StoreHealth for Memory {
     fn shortage(&self) -> Option<&'static str> {
         if self.shapes.is_short() {
             Some(TOO_MANY_LIMITS)
@@ -502,7 +506,10 @@ impl Store for Memory {
         }
     }
 
-    fn supports(&self, _limit: &Limit) -> Result<(), StoreError> {
-        Ok(())
+    fn gauges(&self) -> Option<Gauges> {
+        Some(Self::gauges(self))
     }
 }
+
+/// There is one node, and nothing to share.
+impl SharedDocument for Memory {}

@@ -48,7 +48,8 @@ mod wire;
 use crate::error::StoreError;
 use crate::key::Secret;
 use crate::store::{
-    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, Store, StoreReport,
+    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, SharedDocument, Store,
+    StoreHealth, StoreReport,
 };
 use fleet::Fleet;
 use foreign::Foreign;
@@ -373,15 +374,17 @@ impl Redis {
 // === the contract ===
 
 impl Store for Redis {
-    const SHARED: bool = true;
-
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         // They are sent in order, and a server decides them in order.
         let mut answers = Vec::with_capacity(plans.len());
         for plans in plans.chunks(AT_ONCE) {
-            answers.extend(join_all(plans.iter().map(|plan| self.take_one(plan))).await);
+            answers.extend(join_all(plans.iter().map(|plan| self.decide(plan))).await);
         }
         answers
+    }
+
+    async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
+        self.decide(plan).await
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
@@ -474,29 +477,6 @@ impl Store for Redis {
         Ok(count)
     }
 
-    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
-        board::read(&self.fleet, self.until(), known).await
-    }
-
-    async fn replace_document(
-        &self,
-        versions: (u64, u64),
-        text: &[u8],
-    ) -> Result<bool, StoreError> {
-        board::replace(&self.fleet, self.until(), versions, text).await
-    }
-
-    fn complaint(&self) -> Option<String> {
-        let complaints = [
-            self.fleet.complaint(),
-            self.nodes.complaint(),
-            self.registry.complaint(),
-            self.foreign.complaint(self.fleet.now()),
-        ];
-        let complaints: Vec<String> = complaints.into_iter().flatten().collect();
-        (!complaints.is_empty()).then(|| complaints.join("; "))
-    }
-
     fn wall_clock(&self) -> Option<Timestamp> {
         if let Some(micros) = self.test_time() {
             return Some(Timestamp::from_nanos(micros.saturating_mul(1_000)));
@@ -508,6 +488,24 @@ impl Store for Redis {
         self.nodes.count()
     }
 
+    fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
+        wire::supports(limit)
+            .map_err(|reason| StoreError::Unsupported { limit: Box::new(limit.clone()), reason })
+    }
+}
+
+impl StoreHealth for Redis {
+    fn complaint(&self) -> Option<String> {
+        let complaints = [
+            self.fleet.complaint(),
+            self.nodes.complaint(),
+            self.registry.complaint(),
+            self.foreign.complaint(self.fleet.now()),
+        ];
+        let complaints: Vec<String> = complaints.into_iter().flatten().collect();
+        (!complaints.is_empty()).then(|| complaints.join("; "))
+    }
+
     fn known_nodes(&self) -> Option<u32> {
         self.nodes.known()
     }
@@ -515,10 +513,21 @@ impl Store for Redis {
     fn report(&self) -> Option<StoreReport> {
         Some(self.fleet.report())
     }
+}
 
-    fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
-        wire::supports(limit)
-            .map_err(|reason| StoreError::Unsupported { limit: Box::new(limit.clone()), reason })
+impl SharedDocument for Redis {
+    const SHARED: bool = true;
+
+    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+        board::read(&self.fleet, self.until(), known).await
+    }
+
+    async fn replace_document(
+        &self,
+        versions: (u64, u64),
+        text: &[u8],
+    ) -> Result<bool, StoreError> {
+        board::replace(&self.fleet, self.until(), versions, text).await
     }
 }
 

@@ -28,9 +28,6 @@ pub trait Store: Send + Sync {
     /// Whether its states are in this process. Every future of such a store is ready when it is first polled.
     const IN_PROCESS: bool = false;
 
-    /// Whether it keeps a document that all its nodes share.
-    const SHARED: bool = false;
-
     /// Decides plans: an answer or an error for each, in order.
     fn take(
         &self,
@@ -94,6 +91,20 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
+    /// The wall clock by which this store finds the windows of calendars, as far as it is known; `None` where that is
+    /// the clock of whoever asks.
+    fn wall_clock(&self) -> Option<Timestamp> {
+        None
+    }
+
+    /// How many nodes count in it, this one included: for stores that several share.
+    fn nodes(&self) -> u32 {
+        1
+    }
+}
+
+/// How a store is: for operators and health checks. A store without servers and without a bound has nothing to say.
+pub trait StoreHealth {
     /// What it has no room for at the moment, and what it refuses therefore, for stores that can fill up.
     fn shortage(&self) -> Option<&'static str> {
         None
@@ -103,6 +114,28 @@ pub trait Store: Send + Sync {
     fn complaint(&self) -> Option<String> {
         None
     }
+
+    /// How many nodes count in it, as far as they were counted and not assumed: what a node should know when it starts without
+    /// the store.
+    fn known_nodes(&self) -> Option<u32> {
+        None
+    }
+
+    /// How its servers are, for stores that have some.
+    fn report(&self) -> Option<StoreReport> {
+        None
+    }
+
+    /// How full it is, for stores that can fill up.
+    fn gauges(&self) -> Option<Gauges> {
+        None
+    }
+}
+
+/// A document that all nodes of a store share: the changes that operators made.
+pub trait SharedDocument {
+    /// Whether it keeps a document that all its nodes share.
+    const SHARED: bool = false;
 
     /// The document that all nodes share, unless its version is `known`; version 0 is that there is none.
     fn document(
@@ -121,32 +154,6 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         std::future::ready(Ok(false))
     }
-
-    /// The wall clock by which this store finds the windows of calendars, as far as it is known; `None` where that is
-    /// the clock of whoever asks.
-    fn wall_clock(&self) -> Option<Timestamp> {
-        None
-    }
-
-    /// How many nodes count in it, this one included: for stores that several share.
-    fn nodes(&self) -> u32 {
-        1
-    }
-
-    /// The same as far as it was counted and not assumed: what a node should know when it starts without the store.
-    fn known_nodes(&self) -> Option<u32> {
-        None
-    }
-
-    /// How its servers are, for stores that have some.
-    fn report(&self) -> Option<StoreReport> {
-        None
-    }
-
-    /// How full it is, for stores that can fill up.
-    fn gauges(&self) -> Option<Gauges> {
-        None
-    }
 }
 
 /// A store that several limiters count in.
@@ -159,7 +166,6 @@ pub trait Store: Send + Sync {
 /// ```
 impl<S: Store> Store for Arc<S> {
     const IN_PROCESS: bool = S::IN_PROCESS;
-    const SHARED: bool = S::SHARED;
 
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         S::take(self, plans).await
@@ -205,32 +211,22 @@ impl<S: Store> Store for Arc<S> {
         S::admit_limit(self, limit)
     }
 
-    fn shortage(&self) -> Option<&'static str> {
-        S::shortage(self)
-    }
-
-    fn complaint(&self) -> Option<String> {
-        S::complaint(self)
-    }
-
-    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
-        S::document(self, known).await
-    }
-
-    async fn replace_document(
-        &self,
-        versions: (u64, u64),
-        text: &[u8],
-    ) -> Result<bool, StoreError> {
-        S::replace_document(self, versions, text).await
-    }
-
     fn wall_clock(&self) -> Option<Timestamp> {
         S::wall_clock(self)
     }
 
     fn nodes(&self) -> u32 {
         S::nodes(self)
+    }
+}
+
+impl<S: StoreHealth> StoreHealth for Arc<S> {
+    fn shortage(&self) -> Option<&'static str> {
+        S::shortage(self)
+    }
+
+    fn complaint(&self) -> Option<String> {
+        S::complaint(self)
     }
 
     fn known_nodes(&self) -> Option<u32> {
@@ -243,6 +239,22 @@ impl<S: Store> Store for Arc<S> {
 
     fn gauges(&self) -> Option<Gauges> {
         S::gauges(self)
+    }
+}
+
+impl<S: SharedDocument + Send + Sync> SharedDocument for Arc<S> {
+    const SHARED: bool = S::SHARED;
+
+    async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+        S::document(self, known).await
+    }
+
+    async fn replace_document(
+        &self,
+        versions: (u64, u64),
+        text: &[u8],
+    ) -> Result<bool, StoreError> {
+        S::replace_document(self, versions, text).await
     }
 }
 

@@ -20,7 +20,7 @@ use support::cluster::Cluster;
 use support::server::{ENGINES, Server};
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::testing::conformance;
-use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError};
+use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError, StoreHealth};
 
 /// A state of its own key: the upper bits choose the slot.
 fn state(key: u128) -> StateId {

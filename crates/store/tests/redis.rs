@@ -21,7 +21,7 @@ use tidegate_core::{Algorithm, Calendar, Cost, Limit, Plan, Span, StateId, Take,
 use tidegate_store::testing::conformance;
 use tidegate_store::{
     Clock, Name, Part, ReceiptId, Redis, RedisSettings, Secret, Settled, Settlement, Store,
-    StoreError,
+    StoreError, StoreHealth,
 };
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! Replies are cut in the middle, again and again, after the store has counted: callers get a decision, and the store has
-//! counted what it admitted and at most what was cut on its way.
+//! counted what it admitted, what the server granted instead, and at most what was cut on its way.
 
 use crate::support::load::Load;
 use crate::support::proxy::Proxy;
@@ -36,9 +36,10 @@ fn replies_that_are_cut_are_counted_at_most_once() {
     let (counted, admitted) = (redis.counted(), samples.admitted_by_store());
     println!("cut: {}; {counted} counted, {admitted} admitted", samples.told());
     samples.are_all_answers();
-    // Whoever was on the way when a connection went may have been counted; nobody twice, and nobody else.
+    // A request that was on the way when a connection went may have been counted there. Nobody can tell, so the server charges
+    // what it granted instead: such a request may count twice, and nothing else does.
     let unknown = u64::try_from(samples.by(By::Fallback)).unwrap();
-    assert!((admitted..=admitted + unknown).contains(&counted), "{counted} of {admitted}");
+    assert!((admitted..=admitted + 2 * unknown).contains(&counted), "{counted} of {admitted}");
     // A connection that goes costs the callers of a moment, not of the time between two.
     assert!(samples.by(By::Store) * 2 > samples.len(), "{}", samples.told());
     server.is_sound();

@@ -84,10 +84,14 @@ impl Stage {
 
     /// When the replica became the primary by its own word, and when a sentinel first named it. Both are asked all the time.
     fn watch(&self) -> impl FnOnce() -> (Instant, Instant) + use<> {
-        let mut replica = self.replica.connect();
+        let replica = self.replica.address;
         let promoted = thread::spawn(move || {
-            let leads = |role: Value| !format!("{role:?}").contains("slave");
-            until(|| leads(ask(&mut replica, &["ROLE"])))
+            // On a connection of its own each time: a server that is promoted closes those of its clients.
+            let leads = || {
+                let role: Value = redis::cmd("ROLE").query(&mut connect(replica)?).ok()?;
+                Some(!format!("{role:?}").contains("slave"))
+            };
+            until(|| leads() == Some(true))
         });
         let port = self.replica.address.port();
         let mut sentinels: Vec<Connection> =

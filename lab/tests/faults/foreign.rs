@@ -45,7 +45,8 @@ fn a_foreign_list_under_the_key_of_one_user() {
     println!(
         "foreign: {before} passed before, {during} of 4,000 during, {after} after; ceiling {CEILING}"
     );
-    let all = before + during + after;
+    // What passed before was deleted by the foreign program, so the store starts anew.
+    let all = during + after;
     assert!((LIMIT..=CEILING).contains(&all), "{all} passed, the ceiling is {CEILING}");
     servers.iter().for_each(Tidegate::until_ready);
     servers.iter_mut().for_each(Tidegate::is_sound);

@@ -1,5 +1,6 @@
 //! `tidegate serve`: the server.
 
+use crate::backend::Backend;
 use crate::front::{Front, Web, admin, grpc, http, resp};
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 use tidegate::http::HeaderStyle;
-use tidegate::{Clock, Limiter, Memory, Policy, Secret, Store};
+use tidegate::{Clock, Limiter, Memory, Policy, Secret};
 use tidegate_policy::printable;
 use tidegate_store::{Redis, RedisSettings, RedisTls};
 use tokio::runtime::{Builder, LocalOptions};
@@ -210,11 +211,7 @@ struct Before {
 }
 
 impl Before {
-    async fn serve<S: Store + 'static>(
-        self,
-        store: S,
-        out: &mut impl Write,
-    ) -> Result<(), Failure> {
+    async fn serve<S: Backend>(self, store: S, out: &mut impl Write) -> Result<(), Failure> {
         let Self { settings, clock, secret, certificate, text, policy, rules, bounded } = self;
         let store = Arc::new(store);
         let limiter = Limiter::new(policy, Arc::clone(&store), secret.clone(), clock.clone())?
@@ -257,7 +254,7 @@ impl Before {
     }
 }
 
-impl<S: Store + 'static> Shared<S> {
+impl<S: Backend> Shared<S> {
     /// Serves until somebody says stop.
     async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
         let tokens = self.settings.admin.address.map(|_| self.tokens()).transpose()?;

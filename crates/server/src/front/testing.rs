@@ -2,7 +2,7 @@
 
 use tidegate::{Clock, Decision, Memory, Settled, Store, StoreError};
 use tidegate_core::{Limit, Plan, StateId, Take};
-use tidegate_store::{Answer, Charged, Settlement};
+use tidegate_store::{Answer, Charged, Settlement, SharedDocument, StoreHealth};
 
 /// A store in memory that panics instead of deciding some plans.
 pub(crate) struct Panicking {
@@ -47,3 +47,7 @@ impl Store for Panicking {
         self.memory.supports(limit)
     }
 }
+
+impl StoreHealth for Panicking {}
+
+impl SharedDocument for Panicking {}

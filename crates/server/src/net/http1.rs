@@ -21,6 +21,7 @@ use super::door::Slot;
 use super::line::{Line, Woken};
 use super::stream::Stream;
 use super::{Drain, PIECE, Place};
+use crate::backend::Backend;
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
 use crate::front::Web;
@@ -31,7 +32,6 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::IpAddr;
 use std::rc::Rc;
-use tidegate::Store;
 
 /// A connection of HTTP/1.
 pub(crate) struct Connection<'f, S> {
@@ -83,7 +83,7 @@ type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 
 // === impl Connection ===
 
-impl<'f, S: Store + 'static> Connection<'f, S> {
+impl<'f, S: Backend> Connection<'f, S> {
     pub(crate) fn new(
         stream: Stream,
         (peer, slot, account): (IpAddr, &'f Slot, Rc<Account>),

@@ -10,6 +10,7 @@ use super::http1::{HeadError, is_list};
 use super::line::LINGER;
 use super::stream::Stream;
 use super::{Drain, Place, after};
+use crate::backend::Backend;
 use crate::bounds;
 use crate::call::{Answer, Call, Headers};
 use crate::front::{Front, Web, grpc};
@@ -33,7 +34,6 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
-use tidegate::Store;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -48,7 +48,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Here {
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve<S: Store + 'static>(
+pub(crate) async fn serve<S: Backend>(
     (stream, read): (Stream, Vec<u8>),
     (peer, account): (IpAddr, &Rc<Account>),
     front: &Rc<Front<S>>,
@@ -77,7 +77,7 @@ pub(crate) async fn serve<S: Store + 'static>(
 }
 
 /// Serves a connection on which gRPC is spoken, and nothing else.
-pub(crate) async fn serve_grpc<S: Store + 'static>(
+pub(crate) async fn serve_grpc<S: Backend>(
     mut stream: Stream,
     account: &Rc<Account>,
     front: &Rc<Front<S>>,
@@ -214,7 +214,7 @@ fn builder(place: &Place) -> Builder<Here> {
     builder
 }
 
-async fn one_request<S: Store + 'static>(
+async fn one_request<S: Backend>(
     request: Request<Incoming>,
     peer: IpAddr,
     front: &Web<S>,

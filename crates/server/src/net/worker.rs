@@ -2,6 +2,7 @@
 
 use super::door::Slot;
 use super::{Drain, Place, serve};
+use crate::backend::Backend;
 use crate::front::Front;
 use crate::metrics::Refused;
 use std::cell::Cell;
@@ -10,7 +11,7 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::thread::JoinHandle;
-use tidegate::{Clock, Store};
+use tidegate::Clock;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -38,7 +39,7 @@ struct Arrival {
 
 impl Workers {
     /// Starts so many threads of this name, each with fronts of its own.
-    pub(crate) fn start<S: Store + 'static>(
+    pub(crate) fn start<S: Backend>(
         name: &str,
         count: usize,
         clock: &Clock,
@@ -91,7 +92,7 @@ impl Workers {
 }
 
 /// Serves connections until there are no more to come and the last has ended.
-async fn work<S: Store + 'static>(
+async fn work<S: Backend>(
     mut arrivals: UnboundedReceiver<Arrival>,
     fronts: Fronts<S>,
     clock: Clock,

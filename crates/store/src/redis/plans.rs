@@ -91,7 +91,7 @@ impl<'l> Found<'l> {
 
 impl Redis {
     /// Decides one plan.
-    pub(super) async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
+    pub(super) async fn decide(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
         if let Some(answer) = self.refused_lately(plan)? {
             return Ok(answer);
         }

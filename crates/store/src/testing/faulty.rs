@@ -1,7 +1,7 @@
 //! A store that fails on purpose: the faults of a network, as an ordinary implementation.
 
 use crate::error::StoreError;
-use crate::store::{Answer, Charged, Settled, Settlement, Store};
+use crate::store::{Answer, Charged, Settled, Settlement, SharedDocument, Store, StoreHealth};
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 use tidegate_core::{Decision, Limit, Plan, Span, StateId, Take};
@@ -151,11 +151,15 @@ impl<S: Store> Store for Faulty<S> {
     fn admit_limit(&self, limit: &Limit) -> Result<(), StoreError> {
         self.inner.admit_limit(limit)
     }
+}
 
+impl<S: StoreHealth> StoreHealth for Faulty<S> {
     fn shortage(&self) -> Option<&'static str> {
         self.inner.shortage()
     }
 }
+
+impl<S> SharedDocument for Faulty<S> {}
 
 #[cfg(test)]
 mod tests {

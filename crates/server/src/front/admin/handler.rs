@@ -3,6 +3,7 @@
 use super::auth::{Foreign, Hosts, Role, Tokens};
 use super::wire;
 use crate::audit::Actor;
+use crate::backend::Backend;
 use crate::bounds;
 use crate::call::{Answer, Call, JSON};
 use crate::control::{Change, RefusedChange};
@@ -17,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate::{Attributes, Changes, Check, Limiter, Policy, Store};
+use tidegate::{Attributes, Changes, Check, Limiter, Policy};
 use tokio::time::Instant;
 
 /// Answers operators.
@@ -98,7 +99,7 @@ const POLICY_FROM: http::HeaderName = http::HeaderName::from_static("tidegate-po
 /// Lines of the audit log that are shown unless said otherwise, and at most.
 const AUDIT_LINES: (usize, usize) = (100, 1_000);
 
-impl<S: Store + 'static> Handler<S> {
+impl<S: Backend> Handler<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
         rulebook: Arc<Rulebook<S>>,

@@ -13,20 +13,21 @@ use super::others::{Others, Question};
 use super::reflection::RequestOf;
 use super::reply::{Code, Reply};
 use super::wire::WireError;
+use crate::backend::Backend;
 use crate::bounds;
 use crate::front::{Panicked, contained};
 use crate::net::{Drain, PIECE, Place, Work, after, read_over};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use std::time::Duration;
-use tidegate::{Span, Store};
+use tidegate::Span;
 use tokio::time::{sleep, timeout_at};
 
 pub(super) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Answers a stream.
-pub(crate) async fn serve_call<S: Store + 'static>(
+pub(crate) async fn serve_call<S: Backend>(
     request: Request<Incoming>,
     work: Work,
     front: &Handler<S>,
@@ -100,7 +101,7 @@ fn no_call(request: &Request<Incoming>) -> Option<StatusCode> {
 }
 
 /// Services that others wrote.
-async fn others<S: Store + 'static>(
+async fn others<S: Backend>(
     request: Request<Incoming>,
     work: Work,
     front: &Handler<S>,

@@ -4,6 +4,7 @@ use super::call::CallError;
 use super::others::Question;
 use super::reflection::{RequestOf, reflect};
 use super::wire::{Answer, Asked, WireError, seconds};
+use crate::backend::Backend;
 use crate::bounds;
 use crate::front::{FLAGS, PRIORITY};
 use crate::metrics::{Metrics, Refused, Tally};
@@ -13,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, LegacyReset};
 use tidegate::{DecidedBy, DescriptorCall, DescriptorStatus, DescriptorVerdict, Limiter, Outcome};
-use tidegate::{Retry, Span, Store};
+use tidegate::{Retry, Span};
 use tidegate_policy::printable;
 use tokio::time::Instant;
 use tonic_health::pb::health_server::HealthServer;
@@ -55,7 +56,7 @@ pub(super) type Answered = Result<(Bytes, Span), CallError>;
 /// The bytes before a message: it is not packed, and so long.
 const PREFIX: [u8; 5] = [0; 5];
 
-impl<S: Store + 'static> Handler<S> {
+impl<S: Backend> Handler<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
         manners: Manners,

@@ -5,6 +5,7 @@
 use super::handler::{Handler, undecided};
 use super::list::List;
 use super::wire::{self, VerdictText, WireError};
+use crate::backend::Backend;
 use crate::bounds;
 use crate::call::{Answer, Call, JSON};
 use crate::metrics::Metrics;
@@ -13,7 +14,7 @@ use futures_util::stream::{self, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
-use tidegate::{Attributes, Check, CheckError, RuleLimit, Span, Store, Verdict};
+use tidegate::{Attributes, Check, CheckError, RuleLimit, Span, Verdict};
 
 /// Entries that are asked for at the same time, of a store that takes its time.
 const AT_ONCE: usize = 64;
@@ -30,7 +31,7 @@ const SETTLED: u32 = 4;
 /// Bytes that are read in a microsecond.
 const BYTES: usize = 256;
 
-impl<S: Store + 'static> Handler<S> {
+impl<S: Backend> Handler<S> {
     pub(super) async fn check_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let mut batch = self.turns.batch().await;
         let asked: Vec<wire::Check<'_>> = read(call, &mut batch, &self.metrics).await?;
@@ -154,7 +155,7 @@ impl Answers {
     }
 
     /// An entry that could not be decided is told in its place: the others were decided, and counted.
-    fn decided<S: Store>(&mut self, decided: &Result<Verdict, CheckError>, handler: &Handler<S>) {
+    fn decided<S: Backend>(&mut self, decided: &Result<Verdict, CheckError>, handler: &Handler<S>) {
         let body = self.entry();
         match decided {
             Ok(verdict) => VerdictText::new(verdict, &handler.limiter).write(body),

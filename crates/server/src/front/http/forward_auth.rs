@@ -10,11 +10,12 @@
 //! the client's word.
 
 use super::handler::Handler;
+use crate::backend::Backend;
 use crate::call::{Answer, Call};
 use crate::front;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::http::{HeaderStyle, refusal};
-use tidegate::{Check, Limiter, Priority, Request, Store, Verdict};
+use tidegate::{Check, Limiter, Priority, Request, Verdict};
 use tokio::time::Instant;
 
 /// Which proxy asks. The path says it and not the query, because Caddy keeps the query of its client.
@@ -31,7 +32,7 @@ const PRIORITY: HeaderName = HeaderName::from_static(front::PRIORITY);
 const FLAGS: HeaderName = HeaderName::from_static(front::FLAGS);
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
-pub(super) async fn answer<S: Store + 'static>(
+pub(super) async fn answer<S: Backend>(
     handler: &Handler<S>,
     call: &Call<'_>,
     profile: Profile,
@@ -44,7 +45,7 @@ pub(super) async fn answer<S: Store + 'static>(
     answer
 }
 
-async fn decided<S: Store + 'static>(
+async fn decided<S: Backend>(
     handler: &Handler<S>,
     call: &Call<'_>,
     profile: Profile,
@@ -76,7 +77,7 @@ async fn decided<S: Store + 'static>(
     })
 }
 
-fn passed<S: Store>(verdict: &Verdict, style: &HeaderStyle, limiter: &Limiter<S>) -> Answer {
+fn passed<S: Backend>(verdict: &Verdict, style: &HeaderStyle, limiter: &Limiter<S>) -> Answer {
     let mut fields = HeaderMap::new();
     style.write(verdict, &mut fields);
     if verdict.priority == Priority::Low {

@@ -3,6 +3,7 @@
 use super::forward_auth::{self, Profile};
 use super::reference;
 use super::wire::{self, VerdictText, WireError};
+use crate::backend::Backend;
 use crate::bounds;
 use crate::call::{Answer, Call, JSON};
 use crate::front::contained;
@@ -15,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, status};
 use tidegate::{Check, CheckError, Limiter, Outcome, Report, ReportError, Retry, RuleLimit};
-use tidegate::{Settled, Span, Store, StoreError, Verdict};
+use tidegate::{Settled, Span, StoreError, Verdict};
 use tokio::time::Instant;
 
 /// Answers what is asked in HTTP and JSON.
@@ -52,7 +53,7 @@ pub(crate) enum Route {
 
 const OPENAPI: &str = include_str!("openapi.json");
 
-impl<S: Store + 'static> Handler<S> {
+impl<S: Backend> Handler<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
         style: HeaderStyle,

@@ -11,6 +11,7 @@
 //! or empty is left out of an answer; numbers may be texts.
 
 use super::handler::Handler;
+use crate::backend::Backend;
 use crate::bounds;
 use crate::call::Answer;
 use crate::health::Health;
@@ -20,9 +21,7 @@ use http::StatusCode;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use tidegate::{
-    DecidedBy, Descriptor, DescriptorCall, DescriptorStatus, Outcome, Retry, Span, Store,
-};
+use tidegate::{DecidedBy, Descriptor, DescriptorCall, DescriptorStatus, Outcome, Retry, Span};
 use tidegate_policy::{Unit, printable};
 
 /// `RateLimitRequest`
@@ -87,7 +86,7 @@ pub(super) fn healthcheck(health: &Health) -> Answer {
 }
 
 /// `/json`
-pub(super) async fn json<S: Store + 'static>(handler: &Handler<S>, body: &[u8]) -> Answer {
+pub(super) async fn json<S: Backend>(handler: &Handler<S>, body: &[u8]) -> Answer {
     if body.len() > bounds::SHORT_MESSAGE {
         // It is decided in one piece, all or none.
         handler.turns.pass(PIECE).await;

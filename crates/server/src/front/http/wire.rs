@@ -1,5 +1,6 @@
 //! JSON in and out: the shapes that stand in `openapi.json`.
 
+use crate::backend::Backend;
 use crate::call::Answer;
 use http::StatusCode;
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use tidegate::{
     Algorithm, Attributes, LimitReport, Limiter, Outcome, Period, Priority, Retry, RuleLimit, Span,
-    Store, Verdict,
+    Verdict,
 };
 use tidegate_core::{Headroom, Refill};
 use tidegate_policy::Rate;
@@ -356,7 +357,7 @@ pub(crate) struct VerdictText<'v> {
 }
 
 impl<'v> VerdictText<'v> {
-    pub(crate) fn new<S: Store>(verdict: &'v Verdict, limiter: &Limiter<S>) -> Self {
+    pub(crate) fn new<S: Backend>(verdict: &'v Verdict, limiter: &Limiter<S>) -> Self {
         let receipt = verdict.receipt().map(|receipt| limiter.sealed(receipt));
         Self { verdict, receipt }
     }

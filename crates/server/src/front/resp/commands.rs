@@ -5,6 +5,7 @@ use super::throttle::{self, Limits, Throttle};
 use super::users::{Role, Users};
 use super::wire::Words;
 use crate::audit::Actor;
+use crate::backend::Backend;
 use crate::front::contained;
 use crate::metrics::{Metrics, Refused, Tally};
 use crate::rulebook::Rulebook;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use tidegate::{
     Attributes, Check, DecidedBy, Decision, Limiter, NamedTake, Outcome, Report, ReportError,
 };
-use tidegate::{Settled, Span, Store, StoreError, Verdict};
+use tidegate::{Settled, Span, StoreError, Verdict};
 use tokio::time::{Instant, sleep};
 
 /// Answers commands; one for each worker.
@@ -65,7 +66,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 /// A name of a client.
 const LONGEST_NAME: usize = 128;
 
-impl<S: Store + 'static> Handler<S> {
+impl<S: Backend> Handler<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
         rulebook: Arc<Rulebook<S>>,

@@ -10,6 +10,7 @@
 use super::commands::{Batch, Handler, Next, Session};
 use super::reply;
 use super::wire::{self, Most, ProtocolError, Read, Words};
+use crate::backend::Backend;
 use crate::bounds;
 use crate::metrics::Refused;
 use crate::net::{Account, Drain, Line, PIECE, Place, Stream, Woken};
@@ -17,7 +18,6 @@ use std::io;
 use std::mem;
 use std::net::IpAddr;
 use std::rc::Rc;
-use tidegate::Store;
 
 /// How far some bytes were answered.
 struct Answered {
@@ -47,7 +47,7 @@ enum Then {
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve<S: Store + 'static>(
+pub(crate) async fn serve<S: Backend>(
     stream: Stream,
     (peer, account): (IpAddr, Rc<Account>),
     handler: &Handler<S>,
@@ -138,7 +138,7 @@ fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
 }
 
 /// Answers what is here, as far as it goes.
-async fn answer<S: Store + 'static>(
+async fn answer<S: Backend>(
     (handler, place): (&Handler<S>, &Place),
     here: &[u8],
     session: &mut Session,
