@@ -49,7 +49,7 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Vec<Result<SingleAnswer, StoreError>>> + Send {
         async move {
             let plans: Vec<Plan<'_>> = takes.iter().map(|take| Plan::from(*take)).collect();
-            self.take(&plans).await.into_iter().map(|answer| answer.and_then(single)).collect()
+            self.take(&plans).await.into_iter().map(|answer| single(&answer?)).collect()
         }
     }
 
@@ -300,7 +300,7 @@ pub struct SingleAnswer {
 }
 
 /// The answer to a plan of one take.
-fn single(answer: Answer) -> Result<SingleAnswer, StoreError> {
+fn single(answer: &Answer) -> Result<SingleAnswer, StoreError> {
     let taken = answer.done.only();
     let taken = taken.ok_or_else(|| StoreError::Unavailable("no answer".into()))?;
     Ok(SingleAnswer { taken, remembered: answer.remembered })

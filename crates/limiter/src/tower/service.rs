@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tidegate_policy::Attributes;
+use tidegate_policy::{AttributeError, Attributes};
 use tidegate_store::{Memory, Store};
 use tower_service::Service;
 
@@ -136,9 +136,9 @@ impl<S: Store + 'static> Gate<'_, S> {
         if !S::IN_PROCESS {
             return None;
         }
-        let attributes = match self.attributes(parts) {
+        let attributes = match self.settings.attributes(self.limiter, parts) {
             Ok(attributes) => attributes,
-            Err(refused) => return Some(Err(refused)),
+            Err(error) => return Some(Err(unreadable(&error))),
         };
         let verdict = self.limiter.try_admit(&self.check(&attributes, parts))?;
         Some(verdict.map_err(|error| undecided(&error)))
@@ -146,14 +146,10 @@ impl<S: Store + 'static> Gate<'_, S> {
 
     /// Asks the limiter; a request that cannot be decided is answered by the error.
     async fn ask(&self, parts: &Parts) -> Result<Verdict, Response<String>> {
-        let attributes = self.attributes(parts)?;
+        let attributes = self.settings.attributes(self.limiter, parts);
+        let attributes = attributes.map_err(|error| unreadable(&error))?;
         let verdict = self.limiter.admit(&self.check(&attributes, parts)).await;
         verdict.map_err(|error| undecided(&error))
-    }
-
-    fn attributes<'p>(&self, parts: &'p Parts) -> Result<Attributes<'p>, Response<String>> {
-        let attributes = self.settings.attributes(self.limiter, parts);
-        attributes.map_err(|error| plain(StatusCode::BAD_REQUEST, &error.to_string()))
     }
 
     fn check<'c>(&self, attributes: &'c Attributes<'c>, parts: &Parts) -> Check<'c> {
@@ -303,6 +299,10 @@ where
 
 fn ours<B>(text: String) -> Body<B> {
     Either::Right(Full::from(text))
+}
+
+fn unreadable(error: &AttributeError) -> Response<String> {
+    plain(StatusCode::BAD_REQUEST, &error.to_string())
 }
 
 fn undecided(error: &CheckError) -> Response<String> {
