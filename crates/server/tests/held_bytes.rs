@@ -162,30 +162,6 @@ fn bodies_that_never_end_over_http_2() {
     bounded(&server, || thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(attack))));
 }
 
-/// Bodies that come a byte at a time, each byte in a long piece of something that HTTP/2 reads over. A byte that were left unread
-/// would keep all of its piece in memory, and the window of the connection counts the byte alone.
-#[test]
-fn bodies_whose_bytes_come_in_long_pieces() {
-    const NOTHING: u8 = 0xfe;
-    let server = server(POLICY);
-    let nothing = vec![0; 16_000];
-    let attack = || {
-        let mut two = Two::to(server.http);
-        let stream = two.next();
-        let mut text = announced(stream, MIB);
-        for _ in 0..40 {
-            text.extend_from_slice(&frame(DATA, NONE, stream, b" "));
-            text.extend_from_slice(&frame(NOTHING, NONE, 0, &nothing));
-        }
-        two.send(&text);
-        two
-    };
-    bounded(&server, || {
-        let mut all: Vec<Two> = (0..300).map(|_| attack()).collect();
-        all.iter_mut().for_each(|two| _ = two.in_step());
-    });
-}
-
 /// Streams without an end, each with many header fields.
 #[test]
 fn streams_that_never_end() {
