@@ -93,8 +93,8 @@ impl<S: Store + 'static> Limiter<S> {
     /// use tidegate::{Attributes, Check, Limiter, Policy};
     /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
     /// let limiter = Limiter::in_memory(policy)?;
-    /// let nobody = Attributes::new();
-    /// let verdict = limiter.try_admit(&Check::new(&nobody));
+    /// let request = Attributes::new();
+    /// let verdict = limiter.try_admit(&Check::new(&request));
     /// assert!(verdict.unwrap()?.allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

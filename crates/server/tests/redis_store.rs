@@ -195,7 +195,7 @@ fn one_foreign_key_is_no_reason_to_give_up_the_others() {
         assert_eq!(by(&server.check_ip("203.0.113.7")), "fallback");
         assert_eq!(by(&server.check_ip("203.0.113.8")), "store");
     }
-    // Whoever looks is told, for as long as it happens and a while more.
+    // `/ready` names the key while requests for it fail, and for ten seconds more.
     server.until("it is told", |server| {
         server.check_ip("203.0.113.7");
         let told = server.get("/ready").body;

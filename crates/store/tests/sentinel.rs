@@ -211,6 +211,30 @@ async fn a_server_that_was_chosen_and_leads_is_followed_before_it_is_named() {
     stage.goes_to(1, || stage.sentinels[1].publish("+selected-slave", &text)).await;
 }
 
+/// The story: a sentinel that promotes a server also closes the connections of its clients (`CLIENT KILL`). The store asked for
+/// the role over one connection, lost it at that moment, and went on with the old primary until a sentinel named the new one.
+#[tokio::test]
+async fn a_promotion_that_closes_connections_is_noticed() {
+    let stage = Stage::start().await;
+    let ([ip, old], new) = ([own_ip().to_string(), stage.ports[0].to_string()], stage.ports[1]);
+    says(new, &["REPLICAOF", &ip, &old], "Ok(").await;
+    says(new, &["INFO", "replication"], "master_link_status:up").await;
+    let text = format!("slave {ip}:{new} {ip} {new} @ ours {ip} {old}");
+    // The store asks this sentinel once it listens to it. It is told once.
+    while stage.sentinels[1].asked() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stage.sentinels[1].publish("+selected-slave", &text);
+    says(new, &["INFO", "commandstats"], "cmdstat_role").await;
+    let client = redis::Client::open(format!("redis://{}/", at(new))).unwrap();
+    let mut there = client.get_multiplexed_async_connection().await.unwrap();
+    let mut promote = redis::pipe();
+    promote.atomic().cmd("REPLICAOF").arg("NO").arg("ONE");
+    promote.cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal");
+    let _: redis::Value = promote.query_async(&mut there).await.unwrap();
+    stage.goes_to(1, || ()).await;
+}
+
 /// One that has not heard of a failover yet goes on naming the old primary.
 #[tokio::test]
 async fn of_two_sentinels_the_one_with_the_higher_epoch_is_believed() {

@@ -3,7 +3,7 @@
 //! ```text
 //!   slot ──► map ──► link ──► answered
 //!              ▲       └── MOVED, ASK ──► the link it names, if the map knows it ──► answered
-//!   keeper ────┘ asks any server for the map: now and then, when somebody was sent elsewhere, while a server is away,
+//!   keeper ────┘ asks any server for the map: now and then, after a redirect (MOVED), while a server is away,
 //!                when a sentinel says that there is another primary
 //! ```
 //!
@@ -65,7 +65,7 @@ struct Map {
     links: Vec<Arc<Link>>,
     /// Who has which slot; without it the first has all.
     slots: Option<Slots>,
-    /// Why there is nobody, if so.
+    /// Why there is no server, if there is none.
     why: Option<StoreError>,
 }
 
@@ -393,14 +393,14 @@ impl Map {
     fn link(&self, slot: u16) -> Result<Arc<Link>, StoreError> {
         let number = self.slots.as_ref().map_or(Some(0), |slots| slots.owner(slot));
         let link = number.and_then(|number| self.links.get(number)).map(Arc::clone);
-        link.ok_or_else(|| match self.nobody() {
+        link.ok_or_else(|| match self.no_server() {
             Some(why) => why,
-            None => StoreError::Unavailable("nobody has this slot".into()),
+            None => StoreError::Unavailable("no server owns this slot".into()),
         })
     }
 
-    /// Why there is nobody to ask, if so.
-    fn nobody(&self) -> Option<StoreError> {
+    /// Why there is no server to ask, if there is none.
+    fn no_server(&self) -> Option<StoreError> {
         let why = || match &self.why {
             Some(why) => Trouble::away(why).into_error(),
             None => StoreError::Unavailable("it was not asked yet".into()),
@@ -454,7 +454,7 @@ impl Atlas {
 
     fn complaint(&self) -> Option<String> {
         let map = self.map();
-        if let Some(why) = map.nobody() {
+        if let Some(why) = map.no_server() {
             return Some(why.to_string());
         }
         let missing = map.slots.as_ref().map_or(0, Slots::without_owner);

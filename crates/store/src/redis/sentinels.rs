@@ -192,24 +192,32 @@ impl Sentinels {
     /// Asks a server that was chosen until it is the primary by its own word.
     async fn follow(&self, chosen: Address, common: &Common, manners: &Manners) {
         let asking = async {
-            let client = manners.client(&chosen)?;
-            let mut connection = connect(&client, &common.settings).await?;
-            loop {
-                let role: Value = ::redis::cmd("ROLE")
-                    .query_async(&mut connection)
-                    .await
-                    .map_err(|error| Trouble::of(&error, common.settings.timeout).into_error())?;
-                if !is_replica(&role) {
-                    return Ok::<_, StoreError>(());
-                }
+            // A sentinel that promotes a server closes the connections of its clients (`CLIENT KILL`), this one too.
+            while leads(&chosen, common, manners).await.is_err() {
                 tokio::time::sleep(ASKED_EVERY).await;
             }
         };
-        // If it cannot be asked, the sentinels will say how it went.
-        if let Ok(Ok(())) = tokio::time::timeout(ASKED_FOR, asking).await {
+        // If the server cannot be asked, the sentinels will say how it went.
+        if tokio::time::timeout(ASKED_FOR, asking).await.is_ok() {
             let until = common.clock.now().steady.after(BELIEVED_FOR).unwrap_or(Timestamp::END);
             lock(&self.known).promoted = Some((chosen, until));
         }
+    }
+}
+
+/// Asks a server for its role over one connection until it is the primary; an error when the connection ends before.
+async fn leads(chosen: &Address, common: &Common, manners: &Manners) -> Result<(), StoreError> {
+    let client = manners.client(chosen)?;
+    let mut connection = connect(&client, &common.settings).await?;
+    loop {
+        let role: Value = ::redis::cmd("ROLE")
+            .query_async(&mut connection)
+            .await
+            .map_err(|error| Trouble::of(&error, common.settings.timeout).into_error())?;
+        if !is_replica(&role) {
+            return Ok(());
+        }
+        tokio::time::sleep(ASKED_EVERY).await;
     }
 }
 

@@ -183,8 +183,8 @@ impl Work {
 // === impl Held ===
 
 impl Held {
-    /// Keeps room for all of it at once; false when there is none. Nobody waits for it, as over HTTP/1: what a client may send
-    /// meanwhile, 64 KiB on every connection, would be held uncounted.
+    /// Reserves room for the whole body in the connection budget; false when there is not enough. Unlike over HTTP/1, the request
+    /// does not wait for room: the client could send up to 64 KiB meanwhile, which the budget does not count.
     pub(crate) fn expect(&mut self, length: usize) -> bool {
         self.hold.resize(length.max(self.hold.bytes()))
     }
