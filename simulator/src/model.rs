@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use tidegate_core::{
-    Ask, Cost, Decision, Limit, Now, Plan, Remembered, State, StateId, Take, Timestamp, Written,
+    Ask, Cost, Decision, Limit, Now, Plan, State, StateContents, StateId, Take, Timestamp, Written,
 };
 use tidegate_store::testing::{Did, Executed, OwnedPart, OwnedTake};
 
@@ -72,8 +72,10 @@ impl Model {
         }
     }
 
-    fn note_short(&mut self, part: &OwnedPart, before: &Remembered, after: &Remembered) {
-        let (Remembered::Zero(before), Remembered::Zero(after)) = (before, after) else { return };
+    fn note_short(&mut self, part: &OwnedPart, before: &StateContents, after: &StateContents) {
+        let (StateContents::Zero(before), StateContents::Zero(after)) = (before, after) else {
+            return;
+        };
         let token = part.limit.ticks().map_or(1, |ticks| ticks.token);
         let given_back = before.saturating_sub(*after);
         let short = self.short.entry(part.state).or_insert((0, token));

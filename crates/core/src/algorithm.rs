@@ -32,20 +32,20 @@
 //! alternate on one key. Another algorithm is another state.
 
 pub(crate) mod drain;
+mod fast_path;
 pub mod fixed_window;
 pub mod leaky_bucket;
 pub(crate) mod packed;
-mod short;
 pub mod sliding_buckets;
 pub mod sliding_log;
 pub mod sliding_weighted;
 pub mod token_bucket;
 
-pub use short::Ready;
+pub use fast_path::PreparedTake;
 
 use crate::decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
 use crate::limit::Limit;
-use crate::state::{Receipt, State, Written};
+use crate::state::{State, TakeReceipt, Written};
 use crate::time::{Span, Timestamp};
 
 /// How far ahead of now a state may lie and still be believed.
@@ -141,7 +141,7 @@ pub struct Taken {
     /// The answer; `remaining` and `reset` are as of after the take.
     pub decision: Decision,
     /// The proof of what was taken; none when it was refused.
-    pub receipt: Option<Receipt>,
+    pub receipt: Option<TakeReceipt>,
 }
 
 /// Whether a cost passes, and what is used.
@@ -174,7 +174,7 @@ impl Limit {
     /// assert_eq!(more.decision.outcome, Outcome::Deny(Retry::After(Span::from_nanos(66_666_667))));
     /// ```
     pub fn take<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken {
-        match self.take_short(written, ask) {
+        match self.take_fast(written, ask) {
             Some(taken) => taken,
             None => self.take_long(written, ask),
         }
@@ -234,7 +234,7 @@ impl Limit {
     /// assert_eq!(peek.outcome, Outcome::Deny(Retry::After(Span::from_secs(10))));
     /// assert_eq!(peek.remaining, 0);
     /// ```
-    pub fn charge<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Receipt {
+    pub fn charge<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> TakeReceipt {
         self.mend(written, ask.now);
         let weight = self.weight(ask.cost, ask.bound).unwrap_or(u64::MAX);
         let depth = self.deepest().saturating_sub(self.used(written, ask.now));
@@ -257,9 +257,9 @@ impl Written<'_> {
     /// written.give_back(Timestamp::EPOCH, &limit, &taken.receipt.unwrap());
     /// assert_eq!(written.state, State::Empty);
     /// ```
-    pub fn give_back(&mut self, now: Timestamp, taken_under: &Limit, receipt: &Receipt) {
+    pub fn give_back(&mut self, now: Timestamp, taken_under: &Limit, receipt: &TakeReceipt) {
         self.mend_unasked(now);
-        let Receipt { mark, weight } = *receipt;
+        let TakeReceipt { mark, weight } = *receipt;
         let state = &mut self.state;
         match self.shape.shape.alike(&taken_under.shape) {
             None => {} // a receipt of another state
@@ -455,7 +455,7 @@ impl Limit {
     }
 
     /// Adds a weight and signs for it. Nothing is written when there is nothing to add.
-    fn write<'l>(&'l self, written: &mut Written<'l>, now: Timestamp, weight: u64) -> Receipt {
+    fn write<'l>(&'l self, written: &mut Written<'l>, now: Timestamp, weight: u64) -> TakeReceipt {
         let mut mark = 0;
         if weight > 0 {
             if !core::ptr::eq(self, written.shape) {
@@ -464,7 +464,7 @@ impl Limit {
             }
             mark = self.add(&mut written.state, now, weight);
         }
-        Receipt { mark, weight }
+        TakeReceipt { mark, weight }
     }
 }
 

@@ -19,7 +19,7 @@
 //! |---|---|
 //! | how the six algorithms work | [`algorithm`], a chapter each |
 //! | what is asked and answered | [`Ask`], [`Decision`] |
-//! | what is remembered | [`State`], [`Written`], [`Receipt`] |
+//! | what is remembered | [`State`], [`Written`], [`TakeReceipt`] |
 //! | how several limits are taken together | [`Plan`] |
 //!
 //! **Spans are half-open.** A hit at `t` counts in `[t, t + W)` and is free at `t + W`.
@@ -36,23 +36,25 @@ pub mod algorithm;
 mod calendar;
 mod compile;
 mod decision;
-mod few;
-mod in_use;
+mod inline_vec;
 mod limit;
 mod plan;
 mod ratio;
-mod remembered;
 mod state;
+mod state_contents;
 mod time;
+mod usage;
 mod varint;
 
-pub use algorithm::{Ready, Taken};
+pub use algorithm::{PreparedTake, Taken};
 pub use calendar::{Calendar, CalendarError};
 pub use decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
-pub use few::Few;
-pub use in_use::InUse;
+pub use inline_vec::InlineVec;
 pub use limit::{Algorithm, Align, Headroom, Limit, LimitError, Period, Refill, Ticks};
-pub use plan::{Done, Freshness, NamedBy, Need, Overflow, Plan, PlanError, Refused, StateId, Take};
-pub use remembered::Remembered;
-pub use state::{Receipt, State, Written};
+pub use plan::{
+    Freshness, NamedBy, Need, Plan, PlanError, PlanOutcome, RejectedCost, StateId, Take, WhenFull,
+};
+pub use state::{State, TakeReceipt, Written};
+pub use state_contents::StateContents;
 pub use time::{Now, Span, Timestamp};
+pub use usage::Usage;

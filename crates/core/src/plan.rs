@@ -12,9 +12,9 @@
 
 use crate::algorithm::Taken;
 use crate::decision::{Ask, Bound, Cost, Decision};
-use crate::few::Few;
+use crate::inline_vec::InlineVec;
 use crate::limit::Limit;
-use crate::state::{Receipt, Written};
+use crate::state::{TakeReceipt, Written};
 use crate::time::{Now, Span};
 use core::fmt;
 
@@ -28,7 +28,7 @@ use core::fmt;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan<'l> {
-    takes: Few<Take<'l>>,
+    takes: InlineVec<Take<'l>>,
     max_wait: Span,
     /// How long the answer itself may take.
     patience: Option<Span>,
@@ -55,11 +55,11 @@ pub struct Take<'l> {
     /// Which bound of the limit decides.
     pub bound: Bound,
     /// What a refusal, of the plan or of this take, does to its state.
-    pub refused: Refused,
+    pub refused: RejectedCost,
     /// How recent the state must be.
     pub freshness: Freshness,
     /// What becomes of it when the store has no room for one state more.
-    pub overflow: Overflow,
+    pub when_full: WhenFull,
     /// Where its limit comes from.
     pub named_by: NamedBy,
 }
@@ -91,10 +91,10 @@ pub enum Need {
 /// What a refusal does to the state of a take.
 ///
 /// ```
-/// assert_eq!(tidegate_core::Refused::default(), tidegate_core::Refused::Free);
+/// assert_eq!(tidegate_core::RejectedCost::default(), tidegate_core::RejectedCost::Free);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refused {
+pub enum RejectedCost {
     /// Nothing.
     #[default]
     Free,
@@ -121,10 +121,10 @@ pub enum Freshness {
 /// What a store with a bounded memory does with a new state when all of it is taken by states that count.
 ///
 /// ```
-/// assert_eq!(tidegate_core::Overflow::default(), tidegate_core::Overflow::Shared);
+/// assert_eq!(tidegate_core::WhenFull::default(), tidegate_core::WhenFull::Shared);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Overflow {
+pub enum WhenFull {
     /// Counts it, and what the least used state has used from then on with many others: too much, never too
     /// little.
     #[default]
@@ -160,13 +160,13 @@ pub enum NamedBy {
 /// assert!(done.passes && done.decisions.len() == 1 && done.receipts[0].is_some());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct PlanOutcome {
     /// No required take refused.
     pub passes: bool,
     /// An answer for each take, in order, refused plan or not.
-    pub decisions: Few<Decision>,
+    pub decisions: InlineVec<Decision>,
     /// The proof of what was counted for each take.
-    pub receipts: Few<Option<Receipt>>,
+    pub receipts: InlineVec<Option<TakeReceipt>>,
 }
 
 /// Why a plan was refused before it was asked.
@@ -185,9 +185,9 @@ pub enum PlanError {
     SameStateTwice,
 }
 
-// === impl Done ===
+// === impl PlanOutcome ===
 
-impl Done {
+impl PlanOutcome {
     /// What the first take of a plan did: the only one, of a plan that has only one.
     ///
     /// ```
@@ -222,7 +222,7 @@ impl<'l> Plan<'l> {
     /// use tidegate_core::{Plan, Span};
     /// assert!(Plan::new(vec![], Span::ZERO).is_ok());
     /// ```
-    pub fn new(takes: impl Into<Few<Take<'l>>>, max_wait: Span) -> Result<Self, PlanError> {
+    pub fn new(takes: impl Into<InlineVec<Take<'l>>>, max_wait: Span) -> Result<Self, PlanError> {
         let takes = takes.into();
         if takes.len() > Self::MOST_TAKES {
             return Err(PlanError::TooManyTakes);
@@ -285,7 +285,7 @@ impl<'l> Plan<'l> {
 
     /// Decides all takes at one instant and counts all of them or none; `states` belong to them one by
     /// one. What is refused, by the whole plan or by an optional take for itself, counts only where the take is
-    /// [`Refused::Charged`]; its answer is as of after that.
+    /// [`RejectedCost::Charged`]; its answer is as of after that.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written};
@@ -297,19 +297,19 @@ impl<'l> Plan<'l> {
     /// assert!(!done.passes);
     /// assert_eq!(done.decisions[1].remaining, 500); // the hour lost nothing
     /// ```
-    pub fn take<'s>(&self, now: Now, states: &mut [Written<'s>]) -> Done
+    pub fn take<'s>(&self, now: Now, states: &mut [Written<'s>]) -> PlanOutcome
     where
         'l: 's,
     {
         // One take that a refusal leaves free is decided and counted in one go.
         if let ([take], [written]) = (&*self.takes, &mut *states)
-            && (take.need, take.refused) == (Need::Required, Refused::Free)
+            && (take.need, take.refused) == (Need::Required, RejectedCost::Free)
         {
             let Taken { decision, receipt } = take.limit.take(written, &self.ask(take, now));
             let passes = decision.passes();
-            return Done { passes, decisions: decision.into(), receipts: receipt.into() };
+            return PlanOutcome { passes, decisions: decision.into(), receipts: receipt.into() };
         }
-        let mut decisions: Few<Decision> = (self.takes.iter().zip(&*states))
+        let mut decisions: InlineVec<Decision> = (self.takes.iter().zip(&*states))
             .map(|(take, written)| take.limit.decide(written, &self.ask(take, now)))
             .collect();
         // A plan without all its states is a mistake of its store, and no reason to let anything pass.
@@ -325,7 +325,7 @@ impl<'l> Plan<'l> {
                 receipt
             })
             .collect();
-        Done { passes, decisions, receipts }
+        PlanOutcome { passes, decisions, receipts }
     }
 
     /// Counts one take, or not, and answers how things stand then.
@@ -336,7 +336,7 @@ impl<'l> Plan<'l> {
         judged: Decision,
         passes: bool,
         now: Now,
-    ) -> (Decision, Option<Receipt>)
+    ) -> (Decision, Option<TakeReceipt>)
     where
         'l: 's,
     {
@@ -345,7 +345,7 @@ impl<'l> Plan<'l> {
             let taken = take.limit.take(written, &ask);
             return (taken.decision, taken.receipt);
         }
-        if take.refused == Refused::Charged && take.fits_ever() {
+        if take.refused == RejectedCost::Charged && take.fits_ever() {
             let receipt = take.limit.charge(written, &ask);
             let after = take.limit.decide(written, &ask);
             // What was judged stays judged; only when to come back is as of after the charge.
@@ -385,10 +385,10 @@ impl<'l> Take<'l> {
     /// A required, exact take under the plain bound that a refusal leaves free.
     ///
     /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Need, Refused, Span, StateId, Take};
+    /// use tidegate_core::{Algorithm, Cost, Limit, Need, RejectedCost, Span, StateId, Take};
     /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
     /// let take = Take::new(StateId(7), &limit, Cost::ONE);
-    /// assert_eq!((take.need, take.refused), (Need::Required, Refused::Free));
+    /// assert_eq!((take.need, take.refused), (Need::Required, RejectedCost::Free));
     /// ```
     #[must_use]
     pub const fn new(state: StateId, limit: &'l Limit, cost: Cost) -> Self {
@@ -398,9 +398,9 @@ impl<'l> Take<'l> {
             cost,
             need: Need::Required,
             bound: Bound::Plain,
-            refused: Refused::Free,
+            refused: RejectedCost::Free,
             freshness: Freshness::Exact,
-            overflow: Overflow::Shared,
+            when_full: WhenFull::Shared,
             named_by: NamedBy::Policy,
         }
     }
@@ -416,12 +416,12 @@ impl<'l> Take<'l> {
     /// ```
     #[must_use]
     pub fn asks_the_same(&self, other: &Take<'_>) -> bool {
-        let Self { state: _, limit, cost, need, bound, refused, freshness, overflow, named_by } =
+        let Self { state: _, limit, cost, need, bound, refused, freshness, when_full, named_by } =
             *self;
         core::ptr::eq(limit, other.limit)
             && (cost, bound) == (other.cost, other.bound)
             && (need, refused) == (other.need, other.refused)
-            && (freshness, overflow) == (other.freshness, other.overflow)
+            && (freshness, when_full) == (other.freshness, other.when_full)
             && named_by == other.named_by
     }
 
@@ -505,7 +505,7 @@ mod tests {
     fn charged_takes_count_when_refused_also_those_that_fit() {
         let (small, large) = (per_minute(1), per_minute(1_000));
         let charged = |id, limit| Take {
-            refused: Refused::Charged,
+            refused: RejectedCost::Charged,
             ..Take::new(StateId(id), limit, Cost::ONE)
         };
         let takes = [charged(1, &small), charged(2, &large)];
@@ -525,7 +525,7 @@ mod tests {
         let small = per_minute(1);
         let shadow = Take {
             need: Need::Optional,
-            refused: Refused::Charged,
+            refused: RejectedCost::Charged,
             ..Take::new(StateId(1), &small, Cost::ONE)
         };
         let mut states = [Written::empty(&small)];
@@ -541,7 +541,7 @@ mod tests {
     fn a_cost_above_capacity_is_not_charged() {
         let small = per_minute(1);
         let take =
-            Take { refused: Refused::Charged, ..Take::new(StateId(1), &small, Cost::new(2)) };
+            Take { refused: RejectedCost::Charged, ..Take::new(StateId(1), &small, Cost::new(2)) };
         let mut states = [Written::empty(&small)];
         let done = plan(&[take]).take(Now::at(Timestamp::EPOCH), &mut states);
         assert_eq!(done.decisions[0].outcome, Outcome::Deny(Retry::Never));
@@ -551,7 +551,8 @@ mod tests {
     #[test]
     fn seventeen_takes_are_too_many() {
         let limit = per_minute(1);
-        let takes: Few<_> = (0..17).map(|id| Take::new(StateId(id), &limit, Cost::ONE)).collect();
+        let takes: InlineVec<_> =
+            (0..17).map(|id| Take::new(StateId(id), &limit, Cost::ONE)).collect();
         assert_eq!(Plan::new(takes, Span::ZERO), Err(PlanError::TooManyTakes));
     }
 }

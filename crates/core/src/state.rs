@@ -75,7 +75,7 @@ pub struct Written<'l> {
 ///
 /// Its numbers mean something only with the limit it was taken under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt {
+pub struct TakeReceipt {
     /// Where it was counted: a window's number, or the tick of a bucket.
     pub mark: u64,
     /// What was counted: a cost for windows, ticks for buckets. A charge into debt may count less

@@ -27,7 +27,11 @@ rules:
         let stats = limiter.stats();
         let strict = stats.rules.iter().find(|(name, _)| name == "strict");
         let (_, strict) = strict.ok_or("there is a rule named strict")?;
-        writeln!(out, "{phase}: would have refused {}, refused {}", strict.marked, strict.denied)?;
+        writeln!(
+            out,
+            "{phase}: would have refused {}, refused {}",
+            strict.would_deny, strict.denied
+        )?;
         Ok(())
     };
     traffic(&mut out, "shadow")?;

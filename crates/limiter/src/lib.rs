@@ -60,7 +60,7 @@ pub use stats::{RuleStats, Stats};
 pub use verdict::{DecidedBy, LimitReport, Priority, Verdict};
 
 pub use tidegate_core::{
-    Algorithm, Cost, Decision, Few, Limit, Outcome, Period, Retry, Span, Timestamp,
+    Algorithm, Cost, Decision, InlineVec, Limit, Outcome, Period, Retry, Span, Timestamp,
 };
 pub use tidegate_policy::{
     Allowance, AttributeError, Attributes, Changes, Explanation, Policy, PolicyError, Request,

@@ -35,7 +35,7 @@ use tidegate_policy::{Attributes, Policy, Rule};
 use tidegate_store::{Clock, Memory, Secret, Store};
 
 /// How long a receipt can be settled, unless said otherwise.
-const SETTLE_WITHIN: Span = Span::from_secs(60);
+const RECEIPT_TTL: Span = Span::from_secs(60);
 /// What a refusal without an answer of the store tells the client.
 const STORE_RETRY: Span = Span::from_secs(1);
 
@@ -56,7 +56,7 @@ const STORE_RETRY: Span = Span::from_secs(1);
 pub struct Limiter<S = Memory> {
     pub(crate) inner: Arc<Inner<S>>,
     /// How long a receipt that this handle gives out can be settled.
-    settle_within: Span,
+    receipt_ttl: Span,
 }
 
 #[derive(Debug)]
@@ -124,7 +124,7 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
 
 impl<S> Clone for Limiter<S> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), settle_within: self.settle_within }
+        Self { inner: Arc::clone(&self.inner), receipt_ttl: self.receipt_ttl }
     }
 }
 
@@ -164,7 +164,7 @@ impl<S: Store> Limiter<S> {
             unknown_tiers: AtomicU64::new(0),
             store_errors: AtomicU64::new(0),
         };
-        Ok(Self { inner: Arc::new(inner), settle_within: SETTLE_WITHIN })
+        Ok(Self { inner: Arc::new(inner), receipt_ttl: RECEIPT_TTL })
     }
 
     /// The same limiter, giving out receipts that can be settled for this long; it is a minute unless said otherwise.
@@ -179,7 +179,7 @@ impl<S: Store> Limiter<S> {
     /// ```
     #[must_use]
     pub fn settling_within(self, span: Span) -> Self {
-        Self { settle_within: span, ..self }
+        Self { receipt_ttl: span, ..self }
     }
 
     /// Whether a request may pass. What may, is counted.

@@ -51,7 +51,7 @@ pub(crate) struct Taken {
     pub(crate) limit: Limit,
     pub(crate) bound: Bound,
     pub(crate) count: Count,
-    pub(crate) receipt: tidegate_core::Receipt,
+    pub(crate) receipt: tidegate_core::TakeReceipt,
 }
 
 /// What became of a request.
@@ -92,7 +92,7 @@ impl Taken {
                 let drained = matches!(self.limit.algorithm(), Algorithm::TokenBucket { .. });
                 let later = if drained { kept } else { 0 };
                 let mark = self.receipt.mark.saturating_add(later);
-                let receipt = tidegate_core::Receipt { mark, weight };
+                let receipt = tidegate_core::TakeReceipt { mark, weight };
                 (weight > 0).then_some(Part { receipt, ..all })
             }
             Report::Cost(_) => None,

@@ -12,8 +12,8 @@ pub struct RuleStats {
     pub delayed: u64,
     /// Requests it refused.
     pub denied: u64,
-    /// Requests it would have refused, had it not been a shadow, or let pass marked.
-    pub marked: u64,
+    /// Requests it would have refused, had it not been a shadow, or that passed above a soft limit.
+    pub would_deny: u64,
 }
 
 /// Counts of a limiter.
@@ -58,7 +58,7 @@ struct Counters {
     allowed: AtomicU64,
     delayed: AtomicU64,
     denied: AtomicU64,
-    marked: AtomicU64,
+    would_deny: AtomicU64,
 }
 
 impl RuleCounters {
@@ -68,21 +68,21 @@ impl RuleCounters {
             Outcome::Allow => &counters.allowed,
             Outcome::Delay(_) => &counters.delayed,
             Outcome::Deny(_) if required => &counters.denied,
-            Outcome::Deny(_) => &counters.marked,
+            Outcome::Deny(_) => &counters.would_deny,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn read(&self) -> RuleStats {
         self.places.iter().fold(RuleStats::default(), |sum, counters| {
-            let [allowed, delayed, denied, marked] = [
+            let [allowed, delayed, denied, would_deny] = [
                 (sum.allowed, &counters.allowed),
                 (sum.delayed, &counters.delayed),
                 (sum.denied, &counters.denied),
-                (sum.marked, &counters.marked),
+                (sum.would_deny, &counters.would_deny),
             ]
             .map(|(sum, counter)| sum.wrapping_add(counter.load(Ordering::Relaxed)));
-            RuleStats { allowed, delayed, denied, marked }
+            RuleStats { allowed, delayed, denied, would_deny }
         })
     }
 }
@@ -113,7 +113,7 @@ mod tests {
         });
         let threads = u64::try_from(PLACES + 3).unwrap();
         let expected =
-            RuleStats { allowed: threads * 1_000, marked: threads, ..RuleStats::default() };
+            RuleStats { allowed: threads * 1_000, would_deny: threads, ..RuleStats::default() };
         assert_eq!(counters.read(), expected);
     }
 }

@@ -24,12 +24,12 @@ use crate::index::Index;
 use crate::key::Key;
 use crate::overrides::Overrides;
 use crate::policy::{Policy, Tiers};
-use crate::rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Rule};
+use crate::rule::{Count, Mode, OnLimit, OnStoreError, Rule};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use tidegate_core::{Overflow, Refused, Span};
+use tidegate_core::{RejectedCost, Span, WhenFull};
 
 /// The rules of all files: a tree for each domain.
 ///
@@ -262,11 +262,10 @@ fn rule(name: String, place: Place, limit: Option<RuleLimit>, shadow: bool) -> R
         overrides: Overrides::default(),
         mode: Mode::Hard,
         on_limit: OnLimit::Reject,
-        denied: Refused::Charged,
+        count_rejected: RejectedCost::Charged,
         count: Count::All,
-        consistency: Consistency::Exact,
         on_store_error: OnStoreError::Local,
-        overflow: Overflow::Shared,
+        when_full: WhenFull::Shared,
         shadow,
         enabled: true,
         stop: false,

@@ -13,7 +13,7 @@ use crate::pattern::Case;
 use crate::policy::Policy;
 use crate::rule::{Count, Mode, OnLimit, Rule, Skipped};
 use std::fmt;
-use tidegate_core::{Algorithm, Refused};
+use tidegate_core::{Algorithm, RejectedCost};
 
 /// What became of every rule for one request.
 ///
@@ -163,7 +163,8 @@ fn manners(rule: &Rule, shadow: bool) -> Vec<String> {
         Count::Failures => Some("only failures count".to_owned()),
         Count::Successes => Some("only successes count".to_owned()),
     };
-    let denied = (rule.denied == Refused::Charged).then(|| "refused costs count too".to_owned());
+    let denied = (rule.count_rejected == RejectedCost::Charged)
+        .then(|| "refused costs count too".to_owned());
     let case = (rule.key.case() == Case::Insensitive)
         .then(|| "capitals and small letters of paths are the same".to_owned());
     let shadow = shadow.then(|| "shadow: it only pretends".to_owned());

@@ -229,7 +229,7 @@ pub(crate) static RULE: Record = Record {
         ),
         optional("mode", "Whether the limit is the last word.", Shape::Choice(&MODE)),
         optional("on_limit", "What happens to a request over the limit.", Shape::Choice(&ON_LIMIT)),
-        optional("denied", "Whether a refused cost counts too.", Shape::Choice(&DENIED)),
+        optional("count_rejected", "Whether a rejected request counts too.", Shape::Flag),
         optional(
             "count",
             "Which requests count; outcomes are reported later.",
@@ -246,9 +246,9 @@ pub(crate) static RULE: Record = Record {
             Shape::Choice(&ON_STORE_ERROR),
         ),
         optional(
-            "overflow",
+            "when_full",
             "What becomes of new keys when memory is full of live ones.",
-            Shape::Choice(&OVERFLOW),
+            Shape::Choice(&WHEN_FULL),
         ),
         optional(
             "shadow",
@@ -312,10 +312,9 @@ pub(crate) static ALGORITHM: Choice = words(
 );
 pub(crate) static REFILL: Choice = words("`refill`", &["continuous", "interval"]);
 pub(crate) static ALIGN: Choice = words("`align`", &["epoch", "first"]);
-pub(crate) static DENIED: Choice = words("`denied`", &["free", "charged"]);
 pub(crate) static COUNT: Choice = words("`count`", &["all", "failures", "successes"]);
 pub(crate) static ON_STORE_ERROR: Choice = words("`on_store_error`", &["local", "allow", "deny"]);
-pub(crate) static OVERFLOW: Choice = words("`overflow`", &["shared", "allow", "deny"]);
+pub(crate) static WHEN_FULL: Choice = words("`when_full`", &["shared", "allow", "deny"]);
 pub(crate) static PRIORITY: Choice = words("`deprioritize`", &["low"]);
 
 pub(crate) static TIER_ALLOWANCE: Choice = Choice {
@@ -392,26 +391,4 @@ pub(crate) static DELAY: Record = Record {
     others: None,
 };
 
-pub(crate) static CONSISTENCY: Choice = Choice {
-    title: "`consistency`",
-    words: &["exact"],
-    forms: &[optional(
-        "write_back",
-        "Nodes count by themselves and settle with the store.",
-        Shape::Record(&WRITE_BACK),
-    )],
-};
-
-pub(crate) static WRITE_BACK: Record = Record {
-    title: "`write_back`",
-    fields: &[
-        optional("lease", "Nodes take so much of the limit ahead.", PERCENT),
-        optional(
-            "batch",
-            "Nodes report after so much.",
-            Shape::Whole { least: 1, most: 1_000_000 },
-        ),
-        required("interval", "How long a node keeps to itself what it took.", LENGTH),
-    ],
-    others: None,
-};
+pub(crate) static CONSISTENCY: Choice = words("`consistency`", &["exact"]);

@@ -82,6 +82,6 @@ pub use path::{NormalPath, PathError};
 pub use pattern::{Pattern, PatternError};
 pub use policy::{Origin, Policy, PolicyError, Tiers};
 pub use rate::{CalendarUnit, Per, Rate, RateError};
-pub use rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Rule, Skipped};
+pub use rule::{Count, Mode, OnLimit, OnStoreError, Rule, Skipped};
 pub use schema::schema;
-pub use tidegate_core::Overflow;
+pub use tidegate_core::WhenFull;

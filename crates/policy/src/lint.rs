@@ -16,7 +16,7 @@ use crate::reader::nearest;
 use crate::rule::{Condition, OnLimit, Rule};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use tidegate_core::{Algorithm, Headroom, Limit, Period, Plan, Refill, Refused};
+use tidegate_core::{Algorithm, Headroom, Limit, Period, Plan, Refill, RejectedCost};
 
 /// As many takes as a plan has.
 const MOST_TAKES: usize = Plan::MOST_TAKES;
@@ -374,9 +374,11 @@ fn twin(likely: &[(usize, &Rule)], number: usize, rule: &Rule) -> Option<Problem
 
 /// Settings that do nothing together.
 fn pointless(rule: &Rule) -> Option<Problem> {
-    if rule.denied == Refused::Charged && matches!(rule.on_limit, OnLimit::Delay { .. }) {
+    if rule.count_rejected == RejectedCost::Charged
+        && matches!(rule.on_limit, OnLimit::Delay { .. })
+    {
         let text = format!(
-            "rule `{}`: `denied: charged` with `delay` charges a waiting request for every try",
+            "rule `{}`: `count_rejected: true` with `delay` charges a waiting request for every try",
             rule.name
         );
         return Some(problem(rule.place, text));
@@ -569,7 +571,7 @@ mod tests {
                 "rule `b` is about the same requests and keys as `a` at 2:9",
             ),
             (
-                "rules: [{ name: a, key: [ip], limits: [2/s], denied: charged, on_limit: { delay: { max_wait: 1s } } }]",
+                "rules: [{ name: a, key: [ip], limits: [2/s], count_rejected: true, on_limit: { delay: { max_wait: 1s } } }]",
                 "charges a waiting request for every try",
             ),
             (

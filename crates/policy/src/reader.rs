@@ -10,6 +10,10 @@ use crate::grammar::{Choice, Record};
 /// No record has more keys; what comes after is a mistake made often.
 const MOST_ENTRIES: usize = 200;
 
+/// Keys that had another name once, and what to write now.
+const RENAMED: [(&str, &str); 2] =
+    [("denied", "count_rejected: true` or `count_rejected: false"), ("overflow", "when_full")];
+
 /// What was found wrong so far.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
@@ -83,8 +87,15 @@ impl Reader {
         };
         for entry in entries.iter().take(MOST_ENTRIES) {
             if record.others.is_none() && !known().any(|name| *name == *entry.name) {
-                let text =
-                    format!("unknown key `{}`{}", shown(&entry.name), hint(&entry.name, known()));
+                let renamed = RENAMED.iter().find(|(old, _)| **old == *entry.name);
+                let text = match renamed {
+                    Some((old, new)) => format!("`{old}` is now called `{new}`"),
+                    None => format!(
+                        "unknown key `{}`{}",
+                        shown(&entry.name),
+                        hint(&entry.name, known())
+                    ),
+                };
                 let _: Option<()> = self.wrong(entry.place, text);
             }
         }

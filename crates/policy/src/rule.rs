@@ -14,7 +14,7 @@ use crate::overrides::Overrides;
 use crate::pattern::{Case, Pattern};
 use ipnet::IpNet;
 use std::borrow::Cow;
-use tidegate_core::{Headroom, Overflow, Refused, Span};
+use tidegate_core::{Headroom, RejectedCost, Span, WhenFull};
 
 /// A rule of a policy. Its fields are those of the file, and documented there.
 ///
@@ -38,11 +38,10 @@ pub struct Rule {
     pub(crate) overrides: Overrides,
     pub(crate) mode: Mode,
     pub(crate) on_limit: OnLimit,
-    pub(crate) denied: Refused,
+    pub(crate) count_rejected: RejectedCost,
     pub(crate) count: Count,
-    pub(crate) consistency: Consistency,
     pub(crate) on_store_error: OnStoreError,
-    pub(crate) overflow: Overflow,
+    pub(crate) when_full: WhenFull,
     pub(crate) shadow: bool,
     pub(crate) enabled: bool,
     pub(crate) stop: bool,
@@ -115,32 +114,6 @@ pub enum Count {
     Failures,
     /// Those that succeed.
     Successes,
-}
-
-/// How fresh counts must be that several nodes share.
-///
-/// ```
-/// assert_eq!(tidegate_policy::Consistency::default(), tidegate_policy::Consistency::Exact);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Consistency {
-    /// Every take asks the store.
-    #[default]
-    Exact,
-    /// Nodes take a share of the limit ahead, and spend it by themselves.
-    Lease {
-        /// So many per cent of the limit.
-        percent: u16,
-        /// Returned when unused for so long.
-        interval: Span,
-    },
-    /// Nodes report what they admitted.
-    Batch {
-        /// After so much.
-        size: u64,
-        /// Or after so long.
-        interval: Span,
-    },
 }
 
 /// What a rule does while its store is gone.
@@ -258,20 +231,14 @@ impl Rule {
 
     /// Whether a refused cost counts too.
     #[must_use]
-    pub const fn denied(&self) -> Refused {
-        self.denied
+    pub const fn count_rejected(&self) -> RejectedCost {
+        self.count_rejected
     }
 
     /// Which requests count.
     #[must_use]
     pub const fn count(&self) -> Count {
         self.count
-    }
-
-    /// How fresh counts must be.
-    #[must_use]
-    pub const fn consistency(&self) -> Consistency {
-        self.consistency
     }
 
     /// What it does while its store is gone.
@@ -282,8 +249,8 @@ impl Rule {
 
     /// What becomes of new keys when memory is full.
     #[must_use]
-    pub const fn overflow(&self) -> Overflow {
-        self.overflow
+    pub const fn when_full(&self) -> WhenFull {
+        self.when_full
     }
 
     /// Whether it only pretends.

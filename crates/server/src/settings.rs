@@ -44,7 +44,7 @@ pub(crate) struct Settings {
     pub(crate) connection_budget: usize,
     /// `None` is as many as the system allows.
     pub(crate) max_open_files: Option<u64>,
-    pub(crate) settle_within: Duration,
+    pub(crate) receipt_ttl: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) http: Listen,
@@ -77,7 +77,7 @@ pub(crate) enum StoreUrl {
 pub(crate) struct RedisOptions {
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
-    pub(crate) authority: Option<PathBuf>,
+    pub(crate) ca_file: Option<PathBuf>,
     /// A certificate and its key.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     pub(crate) clock: RedisClock,
@@ -198,7 +198,7 @@ impl Settings {
                 .check("memory.connection_budget", value::connection_budget)
                 .unwrap_or(0),
             max_open_files: reader.check("max_open_files", value::open_files).flatten(),
-            settle_within: reader.time("settle_within"),
+            receipt_ttl: reader.time("receipt_ttl"),
             drain_timeout: reader.time("drain_timeout"),
             tls: reader.tls(),
             http,
@@ -277,8 +277,8 @@ impl<'g> Reader<'g> {
         let tls = !self.text("tls.certificate").is_empty()
             && value::words(self.text("tls.listeners")).iter().any(|name| name == group);
         let caps = Caps {
-            all: self.check(&named("connections"), value::count).unwrap_or(1),
-            per_source: self.check(&named("connections_per_source"), value::count).unwrap_or(1),
+            all: self.check(&named("max_connections"), value::count).unwrap_or(1),
+            per_source: self.check(&named("max_connections_per_source"), value::count).unwrap_or(1),
         };
         Listen { address, tls, timeouts, caps }
     }
@@ -288,14 +288,14 @@ impl<'g> Reader<'g> {
         let file = |name: &str| {
             Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
         };
-        let [certificate, key, client_authority] =
-            ["tls.certificate", "tls.key", "tls.client_authority"].map(file);
+        let [certificate, key, client_ca_file] =
+            ["tls.certificate", "tls.key", "tls.client_ca_file"].map(file);
         match (certificate, key) {
-            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key, client_authority }),
-            (None, None) if client_authority.is_none() => None,
+            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key, client_ca_file }),
+            (None, None) if client_ca_file.is_none() => None,
             _ => {
                 let text =
-                    "tls.certificate and tls.key go together, and tls.client_authority with them";
+                    "tls.certificate and tls.key go together, and tls.client_ca_file with them";
                 self.problems.push(text.to_owned());
                 None
             }
@@ -312,15 +312,15 @@ impl<'g> Reader<'g> {
         let file = |name: &str| {
             Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
         };
-        let [authority, certificate, key] =
-            ["redis.authority", "redis.certificate", "redis.key"].map(file);
+        let [ca_file, certificate, key] =
+            ["redis.ca_file", "redis.certificate", "redis.key"].map(file);
         if certificate.is_some() != key.is_some() {
             self.problems.push("redis.certificate and redis.key go together".to_owned());
         }
         RedisOptions {
             timeout: self.time("redis.timeout"),
             connect_timeout: self.time("redis.connect_timeout"),
-            authority,
+            ca_file,
             certificate: certificate.zip(key),
             clock: self.check("redis.clock", value::redis_clock).unwrap_or_default(),
             denial_cache: self.check("redis.denial_cache", value::switch).unwrap_or(true),
@@ -528,6 +528,21 @@ mod tests {
             assert_eq!(*line, expected, "{error}");
         }
         assert_eq!(lines.len(), 7, "{error}");
+    }
+
+    #[test]
+    fn a_setting_that_was_renamed_is_refused_with_its_new_name() {
+        let file = "settle_within: 5s\nhttp: { connections: 7 }\n";
+        let error = load(file, &[("TIDEGATE_REDIS_AUTHORITY", "ca.pem")], &[]).unwrap_err();
+        let lines: Vec<&str> = error.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "FILE:1:1: `settle_within` is now called `receipt_ttl`",
+                "FILE:2:9: `http.connections` is now called `http.max_connections`",
+                "TIDEGATE_REDIS_AUTHORITY: this setting is now called TIDEGATE_REDIS_CA_FILE",
+            ]
+        );
     }
 
     #[test]

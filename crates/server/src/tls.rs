@@ -24,7 +24,7 @@ pub(crate) struct TlsFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
     /// Clients must show a certificate that one of these has signed.
-    pub(crate) client_authority: Option<PathBuf>,
+    pub(crate) client_ca_file: Option<PathBuf>,
 }
 
 /// The certificate that is shown now.
@@ -59,10 +59,10 @@ impl Certificate {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?;
-        let builder = match &self.files.client_authority {
+        let builder = match &self.files.client_ca_file {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let wrong = |error: String| told("tls.client_authority", path, &error);
+                let wrong = |error: String| told("tls.client_ca_file", path, &error);
                 let roots = Arc::new(authorities(path).map_err(|error| wrong(error.to_string()))?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
                 let verifier = verifier.build().map_err(|error| wrong(error.to_string()))?;

@@ -380,7 +380,7 @@ fn an_answer_that_nobody_takes_is_not_kept_for_those_that_are_taken() {
 
 #[test]
 fn an_idle_connection_costs_little() {
-    let server = Server::start(&["--http-connections-per-source", "2000"]);
+    let server = Server::start(&["--http-max-connections-per-source", "2000"]);
     assert_eq!(server.get("/live").status, 200);
     let before = server.resident_kib();
     let mut idle: Vec<Two> = (0..1_000).map(|_| Two::to(server.http)).collect();

@@ -193,7 +193,7 @@ const TRUSTS_NOBODY: &str = "{ version: 1, rules: [{ name: a, key: [ip], limits:
 
 #[test]
 fn one_source_has_so_many_connections_and_no_more() {
-    let server = Server::with_policy(TRUSTS_NOBODY, &["--http-connections-per-source", "5"]);
+    let server = Server::with_policy(TRUSTS_NOBODY, &["--http-max-connections-per-source", "5"]);
     let mut inside: Vec<Wire> = (0..5)
         .map(|_| {
             let mut wire = Wire::to(server.http);
@@ -236,7 +236,7 @@ fn a_trusted_proxy_has_all_but_an_eighth_of_the_connections() {
             "{{ version: 1, identity: {{ trusted: [{trusted}] }}, rules: [{{ name: a, key: [ip], limits: [15/s] }}] }}"
         )
     };
-    let caps = ["--http-connections", "40", "--http-connections-per-source", "5"];
+    let caps = ["--http-max-connections", "40", "--http-max-connections-per-source", "5"];
     let server = Server::with_policy(&policy("127.0.0.1/32"), &caps);
     let enter = || {
         let mut wire = Wire::to(server.http);
@@ -259,7 +259,7 @@ fn a_trusted_proxy_has_all_but_an_eighth_of_the_connections() {
 
 #[test]
 fn all_together_have_so_many_connections_and_no_more() {
-    let server = Server::start(&["--http-connections", "3"]);
+    let server = Server::start(&["--http-max-connections", "3"]);
     let mut inside: Vec<Wire> = (0..3).map(|_| Wire::to(server.http)).collect();
     for wire in &mut inside {
         wire.send(LIVE);
@@ -271,7 +271,7 @@ fn all_together_have_so_many_connections_and_no_more() {
 /// Whoever is turned away at the door makes the server neither write nor remember.
 #[test]
 fn a_thousand_who_find_no_room_fill_no_log() {
-    let server = Server::with_policy(TRUSTS_NOBODY, &["--http-connections-per-source", "1"]);
+    let server = Server::with_policy(TRUSTS_NOBODY, &["--http-max-connections-per-source", "1"]);
     let mut inside = Wire::to(server.http);
     inside.send(LIVE);
     assert_eq!(inside.answer().unwrap().status, 200);
@@ -317,7 +317,7 @@ fn who_comes_and_goes_leaves_nothing_open() {
 
 #[test]
 fn an_idle_connection_costs_little() {
-    let server = Server::start(&["--http-connections-per-source", "3000"]);
+    let server = Server::start(&["--http-max-connections-per-source", "3000"]);
     assert_eq!(server.get("/live").status, 200);
     let count = 2_000;
     let before = server.resident_kib();

@@ -42,7 +42,7 @@ fn check(client: &mut Client, attributes: &Value) -> Value {
 /// How often a rule said something, as far as the metrics know.
 fn decisions(operator: &mut Operator, front: &str, rule: &str, outcome: &str, by: &str) -> u64 {
     let labels =
-        format!("front=\"{front}\",rule=\"{rule}\",outcome=\"{outcome}\",decided_by=\"{by}\"");
+        format!("protocol=\"{front}\",rule=\"{rule}\",outcome=\"{outcome}\",decided_by=\"{by}\"");
     operator.metric(&format!("tidegate_decisions_total{{{labels}}}"))
 }
 
@@ -111,7 +111,7 @@ fn warm_up(server: &Server) {
         let said = |verdict: Value| {
             let flagged = verdict["flags"] == json!(["challenge"]);
             if flagged {
-                "marked".to_owned()
+                "would_deny".to_owned()
             } else {
                 verdict["outcome"].as_str().unwrap().to_owned()
             }
@@ -124,7 +124,7 @@ fn warm_up(server: &Server) {
     assert_eq!((&*waits[0], &*waits[1], &*waits[7]), ("allow", "delay", "deny"));
     assert_eq!(
         outcomes(&mut client, json!({ "path": "/mark", "ip": "::1" }), 2),
-        ["allow", "marked"]
+        ["allow", "would_deny"]
     );
     assert_eq!(outcomes(&mut client, json!({ "shard": "x" }), 1), ["allow"]);
     for _ in 0..2 {
@@ -180,8 +180,9 @@ fn a_million_keys_make_no_series() {
     assert_eq!(names(&after), names(&before));
 
     let grown = |rule: &str, front: &str, outcome: &str| {
-        let labels =
-            format!("front=\"{front}\",rule=\"{rule}\",outcome=\"{outcome}\",decided_by=\"store\"");
+        let labels = format!(
+            "protocol=\"{front}\",rule=\"{rule}\",outcome=\"{outcome}\",decided_by=\"store\""
+        );
         let name = format!("tidegate_decisions_total{{{labels}}}");
         after[&name] - before[&name]
     };
@@ -224,8 +225,8 @@ fn counts_are_what_was_asked() {
         status["rules"].as_array().unwrap().iter().find(|rule| rule["rule"] == "refuse").unwrap();
     assert_eq!((&refuse["allowed"], &refuse["denied"]), (&json!(9), &json!(8 * 3 + 15)));
     // Answers to requests, whether they could be read or not.
-    assert_eq!(operator.metric("tidegate_decision_seconds_count{front=\"http\"}"), 8 * 9);
-    assert_eq!(operator.metric("tidegate_decision_seconds_count{front=\"auth\"}"), 8);
+    assert_eq!(operator.metric("tidegate_decision_seconds_count{protocol=\"http\"}"), 8 * 9);
+    assert_eq!(operator.metric("tidegate_decision_seconds_count{protocol=\"auth\"}"), 8);
 }
 
 #[test]
@@ -234,7 +235,7 @@ fn buckets_of_a_histogram_only_grow() {
     warm_up(&server);
     let text = Operator::of(&server).get("/metrics").body;
     for front in ["http", "auth"] {
-        let labelled = format!("front=\"{front}\"}} ");
+        let labelled = format!("protocol=\"{front}\"}} ");
         let buckets: Vec<(f64, u64)> = text
             .lines()
             .filter_map(|line| line.strip_prefix("tidegate_decision_seconds_bucket{le=\""))
@@ -245,7 +246,7 @@ fn buckets_of_a_histogram_only_grow() {
             .collect();
         assert!(buckets.is_sorted() && buckets.len() == 14, "{buckets:?}");
         assert!(buckets.iter().map(|(_, count)| count).is_sorted(), "{buckets:?}");
-        let count = format!("tidegate_decision_seconds_count{{front=\"{front}\"}}");
+        let count = format!("tidegate_decision_seconds_count{{protocol=\"{front}\"}}");
         let count = Operator::of(&server).metric(&count);
         assert!(buckets[13] == (f64::INFINITY, count) && count > 0, "{buckets:?}");
     }

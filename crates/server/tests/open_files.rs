@@ -123,8 +123,8 @@ fn fewer_files_can_be_asked_for_and_enough_files_are_no_warning() {
     let log = server.log();
     assert!(log.contains("max_open_files is 300, but the system allows 250"), "{log}");
     assert!(log.contains("250 open files leave room for 206 connections"), "{log}");
-    let caps = ["--http-connections", "50", "--grpc-connections", "50"];
-    let more = ["--resp-connections", "50", "--admin-connections", "50"];
+    let caps = ["--http-max-connections", "50", "--grpc-max-connections", "50"];
+    let more = ["--resp-max-connections", "50", "--admin-max-connections", "50"];
     let few = ["--max-open-files", "300", "--workers", "1"];
     let server = Server::start(&[&caps[..], &more, &few].concat());
     assert!(!server.log().contains("open files leave room"), "{}", server.log());

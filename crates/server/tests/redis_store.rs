@@ -391,7 +391,7 @@ fn a_store_may_speak_tls_and_know_its_users() {
     let redis = Redis { folder, child: Some(child.unwrap()) };
     let url = format!("rediss://tg:hush@{address}/");
     let mut flags = ASKED.to_vec();
-    flags.extend(["--redis-authority", &authority]);
+    flags.extend(["--redis-ca-file", &authority]);
     let server = redis.server_at(&url, LIMITED, &flags);
     until_asked(&server);
     assert_eq!(by(&server.check_ip("203.0.113.7")), "store");

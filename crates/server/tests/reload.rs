@@ -163,11 +163,11 @@ fn wrong_values() -> Vec<Vec<u8>> {
         "overrides",
         "mode",
         "on_limit",
-        "denied",
+        "count_rejected",
         "count",
         "consistency",
         "on_store_error",
-        "overflow",
+        "when_full",
         "shadow",
         "enabled",
         "stop",
@@ -531,7 +531,7 @@ fn every_answer_is_of_one_version() {
     );
     let counted = |operator: &mut Operator, rule: &str, outcome: &str| {
         let labels =
-            format!("front=\"http\",rule=\"{rule}\",outcome=\"{outcome}\",decided_by=\"store\"");
+            format!("protocol=\"http\",rule=\"{rule}\",outcome=\"{outcome}\",decided_by=\"store\"");
         operator.metric(&format!("tidegate_decisions_total{{{labels}}}"))
     };
     assert_eq!(counted(&mut operator, "few", "allow"), 2);

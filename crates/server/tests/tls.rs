@@ -193,7 +193,7 @@ fn clients_must_show_a_certificate_if_they_are_asked_for_one() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let trusted = authority.text("authority.pem");
     let server =
-        authority.server(&["--tls-client-authority", &trusted, "--tls-listeners", "http,resp"]);
+        authority.server(&["--tls-client-ca-file", &trusted, "--tls-listeners", "http,resp"]);
     authority.sign("client");
     stranger.sign("client");
     let shown = |by: &Authority| [by.text("client.pem"), by.text("client.key")];
@@ -241,7 +241,7 @@ fn files_that_are_none_are_told_before_anything_starts() {
     let (one, key, two, empty) = (path("one.pem"), path("one.key"), path("two.key"), path("empty"));
     for (flags, said) in [
         (vec!["--tls-certificate", &one], "tls.certificate and tls.key go together"),
-        (vec!["--tls-client-authority", &one], "tls.certificate and tls.key go together"),
+        (vec!["--tls-client-ca-file", &one], "tls.certificate and tls.key go together"),
         (
             vec!["--tls-certificate", "/no/such", "--tls-key", &key],
             "tls.certificate: /no/such: No such file",
@@ -256,8 +256,8 @@ fn files_that_are_none_are_told_before_anything_starts() {
         ),
         (vec!["--tls-certificate", &one, "--tls-key", &two], "it does not go with the certificate"),
         (
-            vec!["--tls-certificate", &one, "--tls-key", &key, "--tls-client-authority", &empty],
-            "tls.client_authority: ",
+            vec!["--tls-certificate", &one, "--tls-key", &key, "--tls-client-ca-file", &empty],
+            "tls.client_ca_file: ",
         ),
         (vec!["--tls-listeners", "grpcs"], "listeners are `http`, `grpc`, `resp` and `admin`"),
     ] {

@@ -78,7 +78,7 @@ use sketch::Sketch;
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::{Table, Tag};
 use tidegate_core::{
-    Ask, Cost, Decision, Limit, NamedBy, Now, Overflow, Plan, StateId, Take, Taken,
+    Ask, Cost, Decision, Limit, NamedBy, Now, Plan, StateId, Take, Taken, WhenFull,
 };
 
 /// What [`Memory::new`] may use: eleven million keys of one word.
@@ -190,7 +190,7 @@ impl Memory {
     /// ```
     pub fn take_now(&self, plan: &Plan<'_>) -> Answer {
         let reading = self.fetch(plan.takes());
-        let answer = match self.take_shortly(plan, &reading) {
+        let answer = match self.take_fast(plan, &reading) {
             Some(answer) => answer,
             None => self.take_any(plan).1,
         };
@@ -209,7 +209,7 @@ impl Memory {
     /// ```
     pub fn take_one_now(&self, take: &Take<'_>) -> Taken {
         let reading = self.fetch(std::slice::from_ref(take));
-        let ready = |now| take.limit.ready(&take.ask(now));
+        let ready = |now| take.limit.prepare(&take.ask(now));
         let known = self.shapes.number(take.limit);
         let taken = match known.and_then(|shape| self.take_known(take, shape, ready, &reading)) {
             Some((_, taken)) => taken,
@@ -239,7 +239,7 @@ impl Memory {
         // Takes that ask for the same have most of the arithmetic in common.
         for run in takes.chunk_by(Take::asks_the_same) {
             let Some(first) = run.first() else { continue };
-            let mut ready = first.limit.ready(&first.ask(now));
+            let mut ready = first.limit.prepare(&first.ask(now));
             let known = self.shapes.number(first.limit);
             for take in run {
                 ahead.next().into_iter().for_each(fetch);
@@ -251,7 +251,7 @@ impl Memory {
                     None => {
                         let taken;
                         (now, taken) = *self.take_alone(take);
-                        ready = first.limit.ready(&first.ask(now));
+                        ready = first.limit.prepare(&first.ask(now));
                         taken
                     }
                 });
@@ -282,7 +282,7 @@ impl Memory {
         let take = |plan: &Plan<'_>| {
             ahead.next().into_iter().for_each(fetch);
             let reading = Reading::<fn() -> Now>::Given(now);
-            self.take_shortly(plan, &reading).unwrap_or_else(|| {
+            self.take_fast(plan, &reading).unwrap_or_else(|| {
                 let answer;
                 (now, answer) = self.take_any(plan);
                 answer
@@ -349,8 +349,8 @@ impl Memory {
             refused @ (Settled::Already | Settled::Late | Settled::Full) => return refused,
         }
         for part in settlement.parts {
-            let (overflow, named_by) = (Overflow::Shared, NamedBy::Policy);
-            let asked = [Asked { id: part.state, limit: part.limit, overflow, named_by }];
+            let (when_full, named_by) = (WhenFull::Shared, NamedBy::Policy);
+            let asked = [Asked { id: part.state, limit: part.limit, when_full, named_by }];
             let (mut brought, found) = self.bring(&asked);
             let mut written = self.states(&mut brought, &asked, &found);
             for written in &mut written {

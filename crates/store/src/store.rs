@@ -3,7 +3,9 @@
 use crate::error::StoreError;
 use crate::memory::Gauges;
 use std::sync::Arc;
-use tidegate_core::{Decision, Done, Limit, Plan, Receipt, StateId, Take, Taken, Timestamp};
+use tidegate_core::{
+    Decision, Limit, Plan, PlanOutcome, StateId, Take, TakeReceipt, Taken, Timestamp,
+};
 
 /// Where states live.
 ///
@@ -273,7 +275,7 @@ pub struct Answer {
     /// The instant of the decision, by the store's clock.
     pub at: Timestamp,
     /// What was decided.
-    pub done: Done,
+    pub done: PlanOutcome,
     /// It is a refusal that was remembered; nobody was asked.
     pub remembered: bool,
 }
@@ -352,7 +354,7 @@ pub struct Charged {
     /// How things stand for each take: the answer to a cost of nothing.
     pub decisions: Vec<Decision>,
     /// What was counted for each take.
-    pub receipts: Vec<Receipt>,
+    pub receipts: Vec<TakeReceipt>,
 }
 
 /// Names the receipt of a plan, so that it is settled once.
@@ -384,10 +386,10 @@ pub struct Settlement<'s> {
 /// What one take counted.
 ///
 /// ```
-/// use tidegate_core::{Algorithm, Limit, Receipt, Span, StateId};
+/// use tidegate_core::{Algorithm, Limit, TakeReceipt, Span, StateId};
 /// use tidegate_store::Part;
 /// let limit = Limit::new(5, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
-/// let part = Part { state: StateId(1), limit: &limit, receipt: Receipt { mark: 0, weight: 2 } };
+/// let part = Part { state: StateId(1), limit: &limit, receipt: TakeReceipt { mark: 0, weight: 2 } };
 /// assert_eq!(part.receipt.weight, 2);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -397,7 +399,7 @@ pub struct Part<'s> {
     /// The limit it was taken under.
     pub limit: &'s Limit,
     /// Where and what was counted.
-    pub receipt: Receipt,
+    pub receipt: TakeReceipt,
 }
 
 /// What became of a settlement.

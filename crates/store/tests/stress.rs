@@ -27,7 +27,7 @@ use std::thread;
 use support::concurrency::NOW;
 use support::dice::Dice;
 use tidegate_core::{
-    Algorithm, Cost, Limit, Now, Plan, Receipt, Span, StateId, Take, Timestamp, Written,
+    Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, TakeReceipt, Timestamp, Written,
 };
 use tidegate_store::{Clock, Memory, Part, ReceiptId, Settlement};
 
@@ -54,7 +54,7 @@ struct Limits {
 struct Passed {
     key: u64,
     at: Timestamp,
-    receipt: Receipt,
+    receipt: TakeReceipt,
 }
 
 /// One run: a store, and the clock that its threads move.

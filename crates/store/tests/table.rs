@@ -19,8 +19,9 @@ use std::thread;
 use support::concurrency::{self, NOW, zipf_key};
 use support::dice::Dice;
 use tidegate_core::{
-    Algorithm, Align, Ask, Bound, Calendar, Cost, Decision, Done, Headroom, Limit, Need, Now,
-    Overflow, Plan, Receipt, Refill, Refused, Span, StateId, Take, Timestamp, Written,
+    Algorithm, Align, Ask, Bound, Calendar, Cost, Decision, Headroom, Limit, Need, Now, Plan,
+    PlanOutcome, Refill, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp, WhenFull,
+    Written,
 };
 use tidegate_store::{Clock, Memory, Part, Plain, ReceiptId, Settled, Settlement};
 
@@ -44,8 +45,8 @@ fn spread(key: u64) -> StateId {
 }
 
 /// One take of cost 1, by whoever can wait.
-fn one(id: u64, limit: &Limit, overflow: Overflow) -> Plan<'_> {
-    let take = Take { overflow, ..Take::new(spread(id), limit, Cost::ONE) };
+fn one(id: u64, limit: &Limit, when_full: WhenFull) -> Plan<'_> {
+    let take = Take { when_full, ..Take::new(spread(id), limit, Cost::ONE) };
     Plan::new(take, PATIENT).unwrap()
 }
 
@@ -53,20 +54,20 @@ fn one(id: u64, limit: &Limit, overflow: Overflow) -> Plan<'_> {
 
 /// What a store is compared with.
 trait Twin<'l> {
-    fn take(&mut self, plan: &Plan<'l>, now: Now) -> Done;
-    fn charge(&mut self, takes: &[Take<'l>], now: Now) -> (Vec<Decision>, Vec<Receipt>);
+    fn take(&mut self, plan: &Plan<'l>, now: Now) -> PlanOutcome;
+    fn charge(&mut self, takes: &[Take<'l>], now: Now) -> (Vec<Decision>, Vec<TakeReceipt>);
     fn give_back(&mut self, settlement: &Settlement<'l>, now: Now) -> Settled;
     fn peek(&mut self, plan: &Plan<'l>, now: Now) -> Vec<Decision>;
     fn reset(&mut self, id: StateId, now: Now) -> bool;
 }
 
 impl<'l> Twin<'l> for Plain {
-    fn take(&mut self, plan: &Plan<'l>, now: Now) -> Done {
+    fn take(&mut self, plan: &Plan<'l>, now: Now) -> PlanOutcome {
         self.clock().set(now.steady);
         self.take_now(plan).done
     }
 
-    fn charge(&mut self, takes: &[Take<'l>], now: Now) -> (Vec<Decision>, Vec<Receipt>) {
+    fn charge(&mut self, takes: &[Take<'l>], now: Now) -> (Vec<Decision>, Vec<TakeReceipt>) {
         self.clock().set(now.steady);
         let charged = self.charge_now(takes);
         (charged.decisions, charged.receipts)
@@ -99,7 +100,7 @@ impl<'l> Core<'l> {
 }
 
 impl<'l> Twin<'l> for Core<'l> {
-    fn take(&mut self, plan: &Plan<'l>, now: Now) -> Done {
+    fn take(&mut self, plan: &Plan<'l>, now: Now) -> PlanOutcome {
         let mut states: Vec<Written<'l>> =
             plan.takes().iter().map(|take| self.of(take).clone()).collect();
         let done = plan.take(now, &mut states);
@@ -107,7 +108,7 @@ impl<'l> Twin<'l> for Core<'l> {
         done
     }
 
-    fn charge(&mut self, takes: &[Take<'l>], now: Now) -> (Vec<Decision>, Vec<Receipt>) {
+    fn charge(&mut self, takes: &[Take<'l>], now: Now) -> (Vec<Decision>, Vec<TakeReceipt>) {
         let charge = |take: &Take<'l>| {
             let ask = Ask::new(now.of(take.limit), take.cost).bounded(take.bound);
             let receipt = take.limit.charge(self.of(take), &ask);
@@ -189,7 +190,8 @@ impl<'l> History<'l> {
         let half = limit.amount() / 2;
         let cost = if self.dice.roll(12) == 0 { half } else { self.dice.roll(5) };
         let need = if self.dice.roll(8) == 0 { Need::Optional } else { Need::Required };
-        let refused = if self.dice.roll(6) == 0 { Refused::Charged } else { Refused::Free };
+        let refused =
+            if self.dice.roll(6) == 0 { RejectedCost::Charged } else { RejectedCost::Free };
         let bound = if self.dice.roll(4) == 0 { Bound::Headroom } else { Bound::Plain };
         let take = Take::new(spread(key), limit, Cost::new(cost));
         Take { need, refused, bound, ..take }
@@ -208,7 +210,7 @@ impl<'l> History<'l> {
         Plan::new(takes, wait[index(self.dice.roll(3))]).unwrap()
     }
 
-    fn file(&mut self, plan: &Plan<'l>, done: &Done) {
+    fn file(&mut self, plan: &Plan<'l>, done: &PlanOutcome) {
         let parts = plan.takes().iter().zip(&*done.receipts).filter_map(|(take, receipt)| {
             Some(Part { state: take.state, limit: take.limit, receipt: (*receipt)? })
         });
@@ -413,16 +415,16 @@ fn nothing_is_demoted_for_large_plans_while_the_table_can_grow() {
 #[test]
 fn nothing_is_demoted_for_plans_that_ask_not_to() {
     let limit = Limit::new(5, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
-    for overflow in [Overflow::Deny, Overflow::Allow] {
+    for when_full in [WhenFull::Deny, WhenFull::Allow] {
         let store = Memory::with_budget(clock(), 8 << 10);
         for first in (0..20_000u64).step_by(16) {
-            let take = |key| Take { overflow, ..Take::new(spread(key), &limit, Cost::ONE) };
+            let take = |key| Take { when_full, ..Take::new(spread(key), &limit, Cost::ONE) };
             let takes: Vec<Take<'_>> = (first..first + 16).map(take).collect();
             let _ = store.take_now(&Plan::new(takes, Span::ZERO).unwrap());
         }
-        assert_eq!(store.gauges().demotions, 0, "{overflow:?}");
-        assert!(store.len() > 300, "{overflow:?}: {} are there", store.len());
-        assert_eq!(store.len(), store.gauges().entries, "{overflow:?}");
+        assert_eq!(store.gauges().demotions, 0, "{when_full:?}");
+        assert!(store.len() > 300, "{when_full:?}: {} are there", store.len());
+        assert_eq!(store.len(), store.gauges().entries, "{when_full:?}");
     }
 }
 
@@ -498,7 +500,7 @@ fn admits_no_more(limit: &Limit, budget: usize, advance: impl Fn(&mut Dice) -> u
         plain.clock().set(Timestamp::from_nanos(nanos));
         let often = u64::try_from(zipf_key(&mut dice)).unwrap();
         let key = 1 + if step % 2 == 0 { often % 200 } else { dice.roll(keys) };
-        let plan = one(key, limit, Overflow::Shared);
+        let plan = one(key, limit, WhenFull::Shared);
         let (ours, theirs) = admitted.entry(key).or_default();
         *ours += u64::from(store.take_now(&plan).done.passes);
         *theirs += u64::from(plain.take_now(&plan).done.passes);
@@ -547,7 +549,8 @@ fn without_room_no_plan_brings_a_key_above_its_capacity() {
                 let limit = &limits[index(key % 7)];
                 let id = spread(key);
                 let take = Take::new(id, limit, Cost::new(dice.roll(5)));
-                let refused = if dice.roll(6) == 0 { Refused::Charged } else { Refused::Free };
+                let refused =
+                    if dice.roll(6) == 0 { RejectedCost::Charged } else { RejectedCost::Free };
                 let need = if dice.roll(6) == 0 { Need::Optional } else { Need::Required };
                 if takes.iter().all(|other| other.state != id) {
                     takes.push(Take { refused, need, ..take });
@@ -575,13 +578,13 @@ fn a_flood_of_new_keys_lets_nobody_off() {
         for (budget, used) in [(TINY[0], 1), (TINY[0], 0), (TINY[1], 1), (TINY[1], 0)] {
             let name = format!("{} in {budget} bytes", limit.algorithm().name());
             let store = Memory::with_budget(clock(), budget);
-            let victim = one(1, &limit, Overflow::Shared);
+            let victim = one(1, &limit, WhenFull::Shared);
             // At the limit, or at one less, when it goes sooner.
             let first = limit.capacity() - (1 - used);
             assert!((0..first).all(|_| store.take_now(&victim).done.passes), "{name}");
             let slots = u64::try_from(budget / 128 * 7).unwrap();
             for key in 0..20 * slots {
-                let _ = store.take_now(&one(1_000 + key, &limit, Overflow::Shared));
+                let _ = store.take_now(&one(1_000 + key, &limit, WhenFull::Shared));
                 if key % 512 == 0 {
                     within_budget(&store);
                 }
@@ -602,12 +605,12 @@ fn an_edit_does_not_let_off_who_was_forgotten() {
     for key in 0..20_000 {
         // All of them take all but one, so that nobody is spared.
         for _ in 0..4 {
-            let plan = one(1 + key, &old, Overflow::Shared);
+            let plan = one(1 + key, &old, WhenFull::Shared);
             let _ = (store.take_now(&plan), plain.take_now(&plan));
         }
     }
     for key in 0..1_000 {
-        let plan = one(1 + key, &new, Overflow::Shared);
+        let plan = one(1 + key, &new, WhenFull::Shared);
         let passed = (0..10).filter(|_| store.take_now(&plan).done.passes).count();
         let right = (0..10).filter(|_| plain.take_now(&plan).done.passes).count();
         assert!(passed <= right, "key {key}: {passed} passed after the edit, and {right} may");
@@ -633,7 +636,7 @@ fn a_wall_clock_that_is_put_forward_lets_no_weekly_key_off() {
     let mut admitted: HashMap<u64, u64> = HashMap::new();
     let mut take_all = |store: &Memory, times: u64| {
         for key in 0..3_000 {
-            let plan = one(key, &weekly, Overflow::Shared);
+            let plan = one(key, &weekly, WhenFull::Shared);
             let passed = (0..times).filter(|_| store.take_now(&plan).done.passes).count();
             *admitted.entry(key).or_default() += u64::try_from(passed).unwrap();
         }
@@ -642,7 +645,7 @@ fn a_wall_clock_that_is_put_forward_lets_no_weekly_key_off() {
     let _ = take_all(&store, 4);
     ahead.store(8 * DAY, Ordering::Relaxed);
     for key in 100_000..110_000 {
-        let _ = store.take_now(&one(key, &daily, Overflow::Shared));
+        let _ = store.take_now(&one(key, &daily, WhenFull::Shared));
     }
     assert!(store.gauges().demotions > 10_000, "there was room");
     let most = take_all(&store, 10);
@@ -656,7 +659,7 @@ fn full(limit: &Limit) -> (Memory, Vec<u64>) {
     let store = Memory::with_budget(clock(), 8 << 10);
     let is_new = |key: &u64| {
         let before = store.gauges().entries;
-        let _ = store.take_now(&one(*key, limit, Overflow::Allow));
+        let _ = store.take_now(&one(*key, limit, WhenFull::Allow));
         store.gauges().entries > before
     };
     let there = (1..20_000).filter(is_new).collect();
@@ -664,11 +667,11 @@ fn full(limit: &Limit) -> (Memory, Vec<u64>) {
 }
 
 /// Those that are there have what they had, and go on counting.
-fn still_there(store: &Memory, there: &[u64], limit: &Limit, overflow: Overflow) {
+fn still_there(store: &Memory, there: &[u64], limit: &Limit, when_full: WhenFull) {
     let name = limit.algorithm().name();
     let all = limit.capacity();
     for key in there {
-        let plan = one(*key, limit, overflow);
+        let plan = one(*key, limit, when_full);
         assert_eq!(store.peek_now(&plan)[0].remaining, all - 1, "{name}, key {key}");
         let done = store.take_now(&plan).done;
         assert_eq!(
@@ -688,19 +691,19 @@ fn by_size() -> (Vec<Limit>, Vec<Limit>) {
 }
 
 /// How many of a thousand newcomers pass.
-fn newcomers(store: &Memory, limit: &Limit, overflow: Overflow) -> usize {
-    let passes = |key: &u64| store.take_now(&one(*key, limit, overflow)).done.passes;
+fn newcomers(store: &Memory, limit: &Limit, when_full: WhenFull) -> usize {
+    let passes = |key: &u64| store.take_now(&one(*key, limit, when_full)).done.passes;
     (30_000..31_000).filter(passes).count()
 }
 
 fn denies(limit: &Limit) {
     let name = limit.algorithm().name();
     let (store, there) = full(limit);
-    assert_eq!(newcomers(&store, limit, Overflow::Deny), 0, "{name}: newcomers that pass");
+    assert_eq!(newcomers(&store, limit, WhenFull::Deny), 0, "{name}: newcomers that pass");
     assert_eq!(store.len(), there.len(), "{name}");
-    still_there(&store, &there, limit, Overflow::Deny);
+    still_there(&store, &there, limit, WhenFull::Deny);
     store.clock().set(Timestamp::from_nanos(NOW + 100 * SECOND));
-    let passes = |key| store.take_now(&one(key, limit, Overflow::Deny)).done.passes;
+    let passes = |key| store.take_now(&one(key, limit, WhenFull::Deny)).done.passes;
     // As many as had room before.
     let mut others = (40_000..40_050).take(there.len());
     assert!(others.all(passes), "{name}: others have expired");
@@ -711,9 +714,9 @@ fn denies(limit: &Limit) {
 fn allows(limit: &Limit) {
     let name = limit.algorithm().name();
     let (store, there) = full(limit);
-    assert_eq!(newcomers(&store, limit, Overflow::Allow), 1_000, "{name}: newcomers that pass");
+    assert_eq!(newcomers(&store, limit, WhenFull::Allow), 1_000, "{name}: newcomers that pass");
     assert_eq!(store.len(), there.len(), "{name}");
-    still_there(&store, &there, limit, Overflow::Allow);
+    still_there(&store, &there, limit, WhenFull::Allow);
 }
 
 #[test]
@@ -750,7 +753,7 @@ fn a_full_store_denies_limits_of_longer_periods() {
     let passed = Algorithm::ALL.map(|algorithm| {
         let hour = Limit::new(5, Span::from_secs(3_600), algorithm).unwrap();
         let (store, _) = full(&second);
-        (algorithm.name(), newcomers(&store, &hour, Overflow::Deny))
+        (algorithm.name(), newcomers(&store, &hour, WhenFull::Deny))
     });
     assert!(passed.iter().all(|(_, passed)| *passed == 0), "{passed:?}");
 }
@@ -784,13 +787,13 @@ fn where_all_numbers_are_in_use_nobody_is_let_off() {
     let (store, plain) = (Memory::new(clock()), Plain::new(clock()));
     for key in 1..=65_536 {
         let limit = numbered(1_000_000 + key);
-        let plan = one(key, &limit, Overflow::Shared);
+        let plan = one(key, &limit, WhenFull::Shared);
         assert!(store.take_now(&plan).done.passes && plain.take_now(&plan).done.passes);
     }
     for n in 0..10 {
         let limit = numbered(5 + n);
         for key in [1 + n, 100_000 + n] {
-            let plan = one(key, &limit, Overflow::Shared);
+            let plan = one(key, &limit, WhenFull::Shared);
             let passed = (0..30).filter(|_| store.take_now(&plan).done.passes).count();
             let right = (0..30).filter(|_| plain.take_now(&plan).done.passes).count();
             assert!(passed <= right, "key {key}: {passed} passed, and {right} may");

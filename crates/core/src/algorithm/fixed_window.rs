@@ -51,8 +51,8 @@ use super::packed::Packed;
 use crate::calendar::Calendar;
 use crate::limit::Align;
 use crate::ratio::Ratio;
-use crate::remembered::Remembered;
 use crate::state::State;
+use crate::state_contents::StateContents;
 use crate::time::{Span, Timestamp};
 
 /// Windows that open with the first hit keep their start to this fraction of the period.
@@ -199,9 +199,9 @@ impl Shape {
         matches!((&self.windows, &other.windows), (Windows::Calendar(_), Windows::Calendar(_)))
     }
 
-    pub(crate) fn remembered(&self, word: u64, now: Timestamp) -> Option<Remembered> {
+    pub(crate) fn remembered(&self, word: u64, now: Timestamp) -> Option<StateContents> {
         let number = self.packed.number(word, self.windows.opened_by(now))?;
-        Some(Remembered::Window { number, count: self.packed.count(word) })
+        Some(StateContents::Window { number, count: self.packed.count(word) })
     }
 
     pub(crate) fn remember(&self, number: u64, count: u64) -> State {

@@ -45,8 +45,8 @@
 
 use super::TOLERANCE;
 use crate::ratio::Ratio;
-use crate::remembered::Remembered;
 use crate::state::State;
+use crate::state_contents::StateContents;
 use crate::time::{Span, Timestamp};
 use crate::varint;
 
@@ -225,9 +225,9 @@ impl Buckets {
         counters.saturating_add(16) // newest and sum
     }
 
-    pub(crate) fn remembered(&self) -> Remembered {
+    pub(crate) fn remembered(&self) -> StateContents {
         let counts = (self.oldest()..=self.newest).map(|number| (number, self.get(number)));
-        Remembered::Buckets {
+        StateContents::Buckets {
             newest: self.newest,
             counts: counts.filter(|(_, count)| *count > 0).collect(),
         }

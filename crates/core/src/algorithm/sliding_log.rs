@@ -11,7 +11,7 @@
 //! ```
 //!
 //! ## The formula
-//! A take of cost `n` at `t` passes iff `Σ costs taken in (t − W, t] + n ≤ L`. Refused takes are not
+//! A take of cost `n` at `t` passes iff `Σ costs taken in (t − W, t] + n ≤ L`. RejectedCost takes are not
 //! written down, so the log has at most `L` entries (twice that in debt), one per take whatever it costs.
 //!
 //! ## A worked example
@@ -49,8 +49,8 @@
 
 use super::TOLERANCE;
 use crate::ratio::Ratio;
-use crate::remembered::Remembered;
 use crate::state::State;
+use crate::state_contents::StateContents;
 use crate::time::{Span, Timestamp};
 use crate::varint;
 
@@ -234,8 +234,8 @@ impl Log {
         self.entries.len().saturating_add(16) // first, span and total
     }
 
-    pub(crate) fn remembered(&self) -> Remembered {
-        Remembered::Log(self.entries().map(|entry| (entry.step, entry.cost)).collect())
+    pub(crate) fn remembered(&self) -> StateContents {
+        StateContents::Log(self.entries().map(|entry| (entry.step, entry.cost)).collect())
     }
 
     /// The log that says this.

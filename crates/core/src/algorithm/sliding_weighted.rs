@@ -51,8 +51,8 @@
 use super::TOLERANCE;
 use super::packed::Packed;
 use crate::ratio::Ratio;
-use crate::remembered::Remembered;
 use crate::state::State;
+use crate::state_contents::StateContents;
 use crate::time::{Span, Timestamp};
 
 /// What the limit is compiled into.
@@ -158,9 +158,9 @@ impl Shape {
         self.put(state, Reading { cur: both.max(ahead.cur), ..self.read(&State::Empty, now) });
     }
 
-    pub(crate) fn remembered(&self, state: &State, now: Timestamp) -> Option<Remembered> {
+    pub(crate) fn remembered(&self, state: &State, now: Timestamp) -> Option<StateContents> {
         let (number, cur, prev) = self.unpack(state, self.windows.floor(now.as_nanos()))?;
-        Some(Remembered::Windows { number, cur, prev })
+        Some(StateContents::Windows { number, cur, prev })
     }
 
     pub(crate) fn remember(&self, number: u64, cur: u64, prev: u64) -> State {

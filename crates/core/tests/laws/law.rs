@@ -5,7 +5,8 @@ use crate::model::Model;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tidegate_core::{
-    Ask, Bound, Cost, Decision, Headroom, Limit, Outcome, Receipt, Retry, Span, Timestamp, Written,
+    Ask, Bound, Cost, Decision, Headroom, Limit, Outcome, Retry, Span, TakeReceipt, Timestamp,
+    Written,
 };
 
 /// A law and its name.
@@ -312,7 +313,7 @@ fn give_back_restores(case: &Case) -> Holds {
 fn give_back_keeps_bounds(case: &Case) -> Holds {
     let limit = case.params.limit();
     let mut written = Written::empty(&limit);
-    let mut kept: Vec<(Passed, Receipt)> = Vec::new();
+    let mut kept: Vec<(Passed, TakeReceipt)> = Vec::new();
     for (now, step) in timed(case) {
         let at = Timestamp::from_nanos(now);
         if step.dice % 3 == 0 && !kept.is_empty() {
@@ -487,7 +488,7 @@ fn reshape_never_forgets(case: &Case) -> Holds {
     let limits =
         shapes.map(|(amount, window, size)| case.params.limit_of(amount.min(10_000), window, size));
     let mut written = Written::empty(&limits[0]);
-    let mut kept: Vec<(Passed, &Limit, Receipt)> = Vec::new();
+    let mut kept: Vec<(Passed, &Limit, TakeReceipt)> = Vec::new();
     for (now, step) in timed(case) {
         let at = Timestamp::from_nanos(now);
         let limit = &limits[usize::try_from(step.dice % 4).unwrap()];
@@ -631,7 +632,7 @@ fn extremes_are_answered(case: &Case) -> Holds {
         4 => 1 << (small % 64),
         _ => small % 20,
     };
-    let mut receipts: Vec<Receipt> = Vec::new();
+    let mut receipts: Vec<TakeReceipt> = Vec::new();
     for step in &case.steps {
         let now = pick(step.dice, case.params.start + step.gap);
         let cost = pick(step.dice / 7, step.cost);

@@ -15,8 +15,8 @@ use crate::verdict::{DecidedBy, Entry, LimitOf, OF_CALLER, Verdict};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    Bound, Cost, Decision, Done, Few, Limit, NamedBy, Need, Outcome, Plan, Retry, Span, Take,
-    Timestamp,
+    Bound, Cost, Decision, InlineVec, Limit, NamedBy, Need, Outcome, Plan, PlanOutcome, Retry,
+    Span, Take, Timestamp,
 };
 use tidegate_policy::{Attributes, Count, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
 use tidegate_store::{Answer, KeyName, LimitName, ReceiptId, Store, StoreError};
@@ -37,8 +37,8 @@ pub(super) struct Asked<'l> {
 
 /// The answers to the takes of a plan.
 pub(super) struct Decided {
-    pub(super) decisions: Few<Decision>,
-    pub(super) receipts: Few<Option<tidegate_core::Receipt>>,
+    pub(super) decisions: InlineVec<Decision>,
+    pub(super) receipts: InlineVec<Option<tidegate_core::TakeReceipt>>,
     pub(super) at: Timestamp,
     pub(super) by: DecidedBy,
     /// The limits that this node counted under, if it did so by itself.
@@ -285,8 +285,8 @@ impl<S: Store> Limiter<S> {
             let take = Take {
                 need: if optional { Need::Optional } else { Need::Required },
                 bound,
-                refused: rule.denied(),
-                overflow: rule.overflow(),
+                refused: rule.count_rejected(),
+                when_full: rule.when_full(),
                 ..Take::new(state, limit.limit(), check.cost)
             };
             asked.push(Asked {
@@ -341,7 +341,7 @@ impl<S: Store> Limiter<S> {
         let node = if decided.shares.is_some() { self.inner.node } else { 0 };
         Some(Receipt {
             id: ReceiptId(self.next_receipt()),
-            until: decided.at.after(self.settle_within)?,
+            until: decided.at.after(self.receipt_ttl)?,
             node,
             cost: check.cost,
             parts: parts.collect(),
@@ -361,7 +361,7 @@ impl<S> Limiter<S> {
 
 impl Decided {
     fn by_store(answer: Answer) -> Self {
-        let Done { decisions, receipts, .. } = answer.done;
+        let PlanOutcome { decisions, receipts, .. } = answer.done;
         let by = if answer.remembered { DecidedBy::Cache } else { DecidedBy::Store };
         Self { decisions, receipts, at: answer.at, by, shares: None, here: vec![] }
     }
@@ -410,7 +410,7 @@ fn for_the_store(timeout: Span) -> Span {
     Span::from_nanos(timeout.as_nanos().saturating_sub(rest))
 }
 
-pub(super) fn takes<'l>(asked: &[Asked<'l>]) -> Few<Take<'l>> {
+pub(super) fn takes<'l>(asked: &[Asked<'l>]) -> InlineVec<Take<'l>> {
     asked.iter().map(|asked| asked.take).collect()
 }
 

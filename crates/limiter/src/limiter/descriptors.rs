@@ -24,7 +24,7 @@ use meets::{Meets, attributes, meets, own_limits};
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use tidegate_core::{Cost, Need, Outcome, Period, Refused, Retry, Span, Take};
+use tidegate_core::{Cost, Need, Outcome, Period, RejectedCost, Retry, Span, Take};
 use tidegate_policy::{AttributeError, Attributes, DescriptorRule, Met, RuleLimit, Unit};
 use tidegate_store::{LimitName, Store};
 use together::Together;
@@ -246,7 +246,7 @@ impl<S: Store> Limiter<S> {
         let optional = *shadow || *quota;
         let take = Take {
             need: if optional { Need::Optional } else { Need::Required },
-            refused: rule.denied(),
+            refused: rule.count_rejected(),
             ..self.take_of(call, &key, limit, descriptor.cost(call.hits))
         };
         Some(Asked { number: *number, rule, limit, own: None, take, shadow: *shadow })
@@ -259,7 +259,7 @@ impl<S: Store> Limiter<S> {
         limit: &'l RuleLimit,
     ) -> Asked<'l> {
         let take = self.take_of(call, &descriptor.entries, limit, descriptor.cost(call.hits));
-        let take = Take { refused: Refused::Charged, ..take };
+        let take = Take { refused: RejectedCost::Charged, ..take };
         Asked {
             number: OF_CALLER,
             rule: &self.inner.callers,

@@ -20,7 +20,7 @@ use super::{Limiter, now};
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
 use std::sync::atomic::Ordering;
-use tidegate_core::{Decision, Limit, Need, Plan, Receipt, Refused, Span, StateId, Take};
+use tidegate_core::{Decision, Limit, Need, Plan, RejectedCost, Span, StateId, Take, TakeReceipt};
 use tidegate_policy::OnStoreError;
 use tidegate_store::{Answer, Clock, Memory, Part, ReceiptId, Settlement, Store};
 
@@ -148,7 +148,7 @@ impl<S: Store> Limiter<S> {
                 Ok(decisions) => decisions,
                 Err(_) => there.iter().map(|asked| blind(asked, true)).collect(),
             };
-            let receipts: Vec<Option<Receipt>> = vec![None; decisions.len()];
+            let receipts: Vec<Option<TakeReceipt>> = vec![None; decisions.len()];
             (decisions.into(), receipts.into(), here.at)
         };
         let numbers: Vec<usize> = number(true).map(|(number, _)| number).collect();
@@ -164,7 +164,7 @@ impl<S: Store> Limiter<S> {
             };
             from.unwrap_or_else(|| (blind(asked, false), None))
         });
-        let (decisions, receipts): (Vec<Decision>, Vec<Option<Receipt>>) = merged.unzip();
+        let (decisions, receipts): (Vec<Decision>, Vec<Option<TakeReceipt>>) = merged.unzip();
         let (decisions, receipts) = (decisions.into(), receipts.into());
         let by = DecidedBy::Fallback;
         Ok(Decided { decisions, receipts, at, by, shares: None, here: counted })
@@ -198,7 +198,7 @@ impl<S: Store> Limiter<S> {
             }
             (blind(asked, !refuses(asked)), None)
         };
-        let (decisions, receipts): (Vec<_>, Vec<Option<Receipt>>) =
+        let (decisions, receipts): (Vec<_>, Vec<Option<TakeReceipt>>) =
             asked.iter().map(decide).unzip();
         let taken = receipts.iter().enumerate().filter(|(_, receipt)| receipt.is_some());
         let here = taken.map(|(number, _)| number).collect();
@@ -212,7 +212,7 @@ impl<S: Store> Limiter<S> {
         let limits = here.shares.iter().flatten();
         let taken = asked.iter().zip(limits).zip(&here.receipts);
         let parts: Vec<Part<'_>> = taken
-            .filter(|((asked, _), _)| asked.take.refused == Refused::Free)
+            .filter(|((asked, _), _)| asked.take.refused == RejectedCost::Free)
             .filter_map(|((asked, limit), receipt)| {
                 Some(Part { state: asked.take.state, limit, receipt: (*receipt)? })
             })
@@ -233,7 +233,7 @@ impl<S: Store> Limiter<S> {
         let after = self.inner.local.memory().peek_now(&plan);
         let taken = asked.iter().zip(&here.receipts).zip(here.decisions.iter_mut()).zip(after);
         for (((asked, receipt), decision), after) in taken {
-            if receipt.is_some() && asked.take.refused == Refused::Free {
+            if receipt.is_some() && asked.take.refused == RejectedCost::Free {
                 *decision = after;
             }
         }

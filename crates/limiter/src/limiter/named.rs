@@ -5,7 +5,7 @@ use super::decide::BY_CALLER;
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decision, Few, Limit, NamedBy, Plan, Take};
+use tidegate_core::{Cost, Decision, InlineVec, Limit, NamedBy, Plan, Take};
 use tidegate_store::{KeyName, LimitName, SingleAnswer, Store, StoreError};
 
 /// A limit that a caller names. Made once, used often.
@@ -82,7 +82,7 @@ impl<S: Store> Limiter<S> {
     pub async fn take_named(
         &self,
         takes: &[NamedTake<'_>],
-    ) -> Result<Few<(Decision, DecidedBy)>, CheckError> {
+    ) -> Result<InlineVec<(Decision, DecidedBy)>, CheckError> {
         let takes: SmallVec<[Take<'_>; 4]> = takes.iter().map(|take| self.named(take)).collect();
         let answers = self.inner.store.take_each(&takes).await;
         let decided = |(take, answer): (&Take<'_>, Result<SingleAnswer, StoreError>)| match answer {

@@ -96,7 +96,7 @@ fn take_taken(rest: &mut &[u8]) -> Option<Taken> {
         2 => Count::Successes,
         _ => return None,
     };
-    let receipt = tidegate_core::Receipt { mark: take(rest)?, weight: take(rest)? };
+    let receipt = tidegate_core::TakeReceipt { mark: take(rest)?, weight: take(rest)? };
     Some(Taken { state, limit: take_limit(rest)?, bound, count, receipt })
 }
 
@@ -223,7 +223,7 @@ mod tests {
             limit,
             bound: if n % 2 == 0 { Bound::Plain } else { Bound::Headroom },
             count: [Count::All, Count::Failures, Count::Successes][usize::try_from(n % 3).unwrap()],
-            receipt: tidegate_core::Receipt { mark: 1_440 + n, weight: u64::MAX - n },
+            receipt: tidegate_core::TakeReceipt { mark: 1_440 + n, weight: u64::MAX - n },
         });
         Receipt {
             id: ReceiptId(u128::MAX / 3),

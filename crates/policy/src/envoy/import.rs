@@ -203,7 +203,7 @@ impl Writer {
             let key = attribute(key);
             let _ = writeln!(text, "      - {{ key: {{ {key}: {value:?} }}, limits: {limits} }}");
         }
-        text.push_str("    denied: charged\n");
+        text.push_str("    count_rejected: true\n");
         if rule.shadow {
             text.push_str("    shadow: true\n");
         }

@@ -3,28 +3,29 @@
 use super::{LONGEST_WAIT, USUAL_QUEUE};
 use crate::allowance::Allowance;
 use crate::attributes::shown;
-use crate::document::Document;
+use crate::document::{Document, Value};
 use crate::grammar;
 use crate::identity::Identity;
 use crate::key::Key;
 use crate::overrides::Overrides;
 use crate::rate;
 use crate::reader::{Chosen, Fields, Reader};
-use crate::rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Rule};
-use tidegate_core::Overflow;
-use tidegate_core::{Refused, Span};
+use crate::rule::{Count, Mode, OnLimit, OnStoreError, Rule};
+use tidegate_core::WhenFull;
+use tidegate_core::{RejectedCost, Span};
 
 impl Reader {
     /// What is left of a rule: how it treats requests, nodes and memory.
     pub(super) fn manners(&mut self, fields: &Fields<'_>) -> Rule {
         let on_limit = fields.get("on_limit").and_then(|node| self.on_limit(node));
-        let consistency = fields.get("consistency").and_then(|node| self.consistency(node));
+        if let Some(node) = fields.get("consistency") {
+            self.consistency(node);
+        }
         let mut word =
             |name: &str, choice| match fields.get(name).and_then(|n| self.choice(n, choice)) {
                 Some(Chosen::Word(word)) => word,
                 Some(Chosen::Form(..)) | None => "",
             };
-        let denied = word("denied", &grammar::DENIED) == "charged";
         let count = match word("count", &grammar::COUNT) {
             "failures" => Count::Failures,
             "successes" => Count::Successes,
@@ -35,10 +36,10 @@ impl Reader {
             "deny" => OnStoreError::Deny,
             _ => OnStoreError::Local,
         };
-        let overflow = match word("overflow", &grammar::OVERFLOW) {
-            "allow" => Overflow::Allow,
-            "deny" => Overflow::Deny,
-            _ => Overflow::Shared,
+        let when_full = match word("when_full", &grammar::WHEN_FULL) {
+            "allow" => WhenFull::Allow,
+            "deny" => WhenFull::Deny,
+            _ => WhenFull::Shared,
         };
         let mut flag = |name: &str, usual| {
             let read = fields.get(name).and_then(|node| self.flag(node, &format!("`{name}`")));
@@ -55,11 +56,14 @@ impl Reader {
             overrides: Overrides::default(),
             mode: Mode::Hard,
             on_limit: on_limit.unwrap_or_default(),
-            denied: if denied { Refused::Charged } else { Refused::Free },
+            count_rejected: if flag("count_rejected", false) {
+                RejectedCost::Charged
+            } else {
+                RejectedCost::Free
+            },
             count,
-            consistency: consistency.unwrap_or_default(),
             on_store_error,
-            overflow,
+            when_full,
             shadow: flag("shadow", false),
             enabled: flag("enabled", true),
             stop: flag("stop", false),
@@ -121,23 +125,15 @@ impl Reader {
         }
     }
 
-    fn consistency(&mut self, node: &Document) -> Option<Consistency> {
-        let Chosen::Form(_, node) = self.choice(node, &grammar::CONSISTENCY)? else {
-            return Some(Consistency::Exact);
-        };
-        let fields = self.record(node, &grammar::WRITE_BACK)?;
-        let interval = fields.get("interval").and_then(|node| self.length(node, "`interval`"));
-        match (fields.get("lease"), fields.get("batch")) {
-            (Some(node), None) => {
-                let percent = self.percent(node, "`lease`", 1, 100)?;
-                Some(Consistency::Lease { percent, interval: interval? })
+    /// Only `exact` exists; a policy that asks for write-back must not be counted in another way than it says.
+    fn consistency(&mut self, node: &Document) {
+        match &node.value {
+            Value::Map(entries) if entries.iter().any(|entry| &*entry.name == "write_back") => {
+                let text = "`write_back` is not available yet; write `consistency: exact`";
+                let _: Option<()> = self.wrong(node.place, text);
             }
-            (None, Some(node)) => {
-                let size = self.whole(node, "`batch`", 1, 1_000_000)?;
-                Some(Consistency::Batch { size, interval: interval? })
-            }
-            (Some(_), Some(_)) | (None, None) => {
-                self.wrong(node.place, "`write_back` has `lease` or `batch`: one of them")
+            Value::Nothing | Value::Text(..) | Value::List(_) | Value::Map(_) => {
+                self.choice(node, &grammar::CONSISTENCY);
             }
         }
     }

@@ -183,7 +183,7 @@ fn warn_of_variables() {
 /// How the store is reached, with the certificates that it needs.
 fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisSettings, Failure> {
     let read = |setting, path: &PathBuf| std::fs::read(path).map_err(named(setting, path));
-    let authority = options.authority.as_ref().map(|path| read("redis.authority", path));
+    let authority = options.authority.as_ref().map(|path| read("redis.ca_file", path));
     let client = options.certificate.as_ref().map(|(certificate, key)| {
         Ok::<_, Failure>((read("redis.certificate", certificate)?, read("redis.key", key)?))
     });
@@ -215,7 +215,7 @@ impl Before {
         let Self { settings, clock, secret, certificate, text, policy, rules, bounded } = self;
         let store = Arc::new(store);
         let limiter = Limiter::new(policy, Arc::clone(&store), secret.clone(), clock.clone())?
-            .settling_within(settings.settle_within.into());
+            .settling_within(settings.receipt_ttl.into());
         let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
         let ground = Ground {
             secret: secret.clone(),

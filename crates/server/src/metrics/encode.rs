@@ -206,7 +206,7 @@ impl Collected {
             encoder.encode_descriptor("tidegate_decisions", help, None, MetricType::Counter)?;
         for ([front, rule, outcome, by], count) in &self.decisions {
             let labels = [
-                ("front", front.as_str()),
+                ("protocol", front.as_str()),
                 ("rule", rule),
                 ("outcome", outcome),
                 ("decided_by", by),
@@ -228,7 +228,7 @@ impl Collected {
             for ([front, rule], counts) in &self.hits {
                 let count = counts.get(at).copied().unwrap_or(0);
                 metric
-                    .encode_family(&[("front", front.as_str()), ("rule", rule)])?
+                    .encode_family(&[("protocol", front.as_str()), ("rule", rule)])?
                     .encode_counter::<[(&str, &str); 0], _, u64>(&count, None)?;
             }
         }
@@ -248,7 +248,7 @@ impl Collected {
             let buckets: Vec<(f64, u64)> =
                 BUCKETS.iter().zip(counts).map(|(most, count)| (seconds(*most), *count)).collect();
             let all = counts.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
-            metric.encode_family(&[("front", *front)])?.encode_histogram::<[(&str, &str); 0]>(
+            metric.encode_family(&[("protocol", *front)])?.encode_histogram::<[(&str, &str); 0]>(
                 seconds(*nanos),
                 all,
                 &buckets,

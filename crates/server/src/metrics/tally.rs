@@ -38,7 +38,7 @@ pub(crate) struct Row {
     near_limit: AtomicU64,
 }
 
-pub(crate) const OUTCOMES: [&str; 4] = ["allow", "delay", "deny", "marked"];
+pub(crate) const OUTCOMES: [&str; 4] = ["allow", "delay", "deny", "would_deny"];
 pub(crate) const DECIDERS: [DecidedBy; 6] = [
     DecidedBy::Store,
     DecidedBy::Cache,

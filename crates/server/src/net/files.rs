@@ -87,7 +87,7 @@ impl Division {
                 self.guaranteed.iter().copied().fold(self.shared, usize::saturating_add);
             tracing::warn!(
                 "the listeners may have more connections than files may be open: {limit} open files leave room for {connections} connections. \
-                 Raise the limit to {} (`ulimit -n`, or LimitNOFILE= in systemd), or lower the caps (--http-connections and others)",
+                 Raise the limit to {} (`ulimit -n`, or LimitNOFILE= in systemd), or lower the caps (--http-max-connections and others)",
                 self.wanted
             );
         }

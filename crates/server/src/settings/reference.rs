@@ -22,12 +22,12 @@ const VARIABLES: [(&str, &str); 44] = [
     ("GRPC_SERVER_USE_TLS", "--tls-certificate, --tls-key and --tls-listeners"),
     ("GRPC_SERVER_TLS_CERT", "--tls-certificate"),
     ("GRPC_SERVER_TLS_KEY", "--tls-key"),
-    ("GRPC_CLIENT_TLS_CACERT", "--tls-client-authority"),
+    ("GRPC_CLIENT_TLS_CACERT", "--tls-client-ca-file"),
     ("GRPC_CLIENT_TLS_SAN", "nothing; every client that the authority signed may ask"),
     ("DEBUG_HOST", "--admin-listen"),
     ("DEBUG_PORT", "--admin-listen"),
     ("BACKEND_TYPE", "--store"),
-    ("REDIS_TLS_CACERT", "--redis-authority"),
+    ("REDIS_TLS_CACERT", "--redis-ca-file"),
     ("REDIS_TLS_CLIENT_CERT", "--redis-certificate"),
     ("REDIS_TLS_CLIENT_KEY", "--redis-key"),
     ("REDIS_TIMEOUT", "--redis-timeout"),
@@ -97,7 +97,7 @@ mod tests {
             told(&["REDIS_URL", "PORT", "PATH", "REDIS_TLS_CACERT", "LIMIT_RESET_HEADER"]),
             [
                 "LIMIT_RESET_HEADER (here: nothing; the names are fixed)",
-                "REDIS_TLS_CACERT (here: --redis-authority)",
+                "REDIS_TLS_CACERT (here: --redis-ca-file)",
                 "REDIS_URL (here: --store)",
                 "PORT (here: --http-listen)",
             ]

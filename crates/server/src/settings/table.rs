@@ -50,7 +50,7 @@ pub(crate) const TABLE: &[Setting] = &[
         "The secret of the deployment; usually `secret` in the data directory",
     ),
     setting("workers", "N", "auto", "Threads that serve requests; usually one for each core"),
-    setting("settle_within", "TIME", "60s", "How long a receipt can be settled"),
+    setting("receipt_ttl", "TIME", "60s", "How long a receipt can be settled"),
     setting(
         "drain_timeout",
         "TIME",
@@ -73,7 +73,7 @@ pub(crate) const TABLE: &[Setting] = &[
     setting("redis.timeout", "TIME", "50ms", "How long a decision waits for the store"),
     setting("redis.connect_timeout", "TIME", "1s", "How long connecting to the store may take"),
     setting(
-        "redis.authority",
+        "redis.ca_file",
         "FILE",
         "",
         "Certificates, in PEM, of whoever signs those of the store, instead of those that this machine trusts",
@@ -106,7 +106,7 @@ pub(crate) const TABLE: &[Setting] = &[
     ),
     setting("tls.key", "FILE", "", "The private key of tls.certificate, in PEM"),
     setting(
-        "tls.client_authority",
+        "tls.client_ca_file",
         "FILE",
         "",
         "Certificates, in PEM, of whoever signs those that clients must show",
@@ -132,9 +132,9 @@ pub(crate) const TABLE: &[Setting] = &[
         "For a body to arrive, and for an answer to be taken",
     ),
     setting("http.idle_timeout", "TIME", "60s", "Between the requests of a connection"),
-    setting("http.connections", "N", "10000", "Connections at once"),
+    setting("http.max_connections", "N", "10000", "Connections at once"),
     setting(
-        "http.connections_per_source",
+        "http.max_connections_per_source",
         "N",
         "1000",
         "Connections at once from one address or IPv6 /64; an address that the policy trusts may have 7/8 of all",
@@ -154,9 +154,9 @@ pub(crate) const TABLE: &[Setting] = &[
         "For a message to arrive, and for an answer to be taken",
     ),
     setting("grpc.idle_timeout", "TIME", "1h", "Between the calls of a connection"),
-    setting("grpc.connections", "N", "10000", "Connections at once"),
+    setting("grpc.max_connections", "N", "10000", "Connections at once"),
     setting(
-        "grpc.connections_per_source",
+        "grpc.max_connections_per_source",
         "N",
         "1000",
         "Connections at once from one address or IPv6 /64; an address that the policy trusts may have 7/8 of all",
@@ -195,9 +195,9 @@ pub(crate) const TABLE: &[Setting] = &[
     setting("resp.command_timeout", "TIME", "10s", "From the first byte of a command to its end"),
     setting("resp.write_timeout", "TIME", "20s", "For replies to be taken"),
     setting("resp.idle_timeout", "TIME", "5min", "Between the commands of a connection"),
-    setting("resp.connections", "N", "10000", "Connections at once"),
+    setting("resp.max_connections", "N", "10000", "Connections at once"),
     setting(
-        "resp.connections_per_source",
+        "resp.max_connections_per_source",
         "N",
         "1000",
         "Connections at once from one address or IPv6 /64",
@@ -229,9 +229,9 @@ pub(crate) const TABLE: &[Setting] = &[
     setting("admin.header_timeout", "TIME", "10s", "As http.header_timeout"),
     setting("admin.body_timeout", "TIME", "20s", "As http.body_timeout"),
     setting("admin.idle_timeout", "TIME", "60s", "As http.idle_timeout"),
-    setting("admin.connections", "N", "200", "Connections at once"),
+    setting("admin.max_connections", "N", "200", "Connections at once"),
     setting(
-        "admin.connections_per_source",
+        "admin.max_connections_per_source",
         "N",
         "50",
         "Connections at once from one address or IPv6 /64",
@@ -252,15 +252,18 @@ impl Setting {
 
     /// `TIDEGATE_HTTP_IDLE_TIMEOUT`
     pub(crate) fn variable(&self) -> String {
-        format!("TIDEGATE_{}", self.name.replace('.', "_").to_ascii_uppercase())
+        variable_of(self.name)
     }
 
     fn long(&self) -> String {
-        self.name.replace(['.', '_'], "-")
+        flag_of(self.name)
     }
 
     /// A complaint about a name that is none, and which was probably meant.
     pub(crate) fn unknown(name: &str) -> String {
+        if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == name) {
+            return format!("`{name}` is now called `{new}`");
+        }
         let groups =
             TABLE.iter().filter_map(|one| one.name.split_once('.')).map(|(group, _)| group);
         let names = TABLE.iter().map(|one| one.name).chain(groups);
@@ -276,6 +279,10 @@ impl Setting {
     }
 
     pub(crate) fn unknown_variable(variable: &str) -> String {
+        let renamed = RENAMED.iter().find(|(old, _)| variable_of(old) == variable);
+        if let Some((_, new)) = renamed {
+            return format!("{}: this setting is now called {}", variable, variable_of(new));
+        }
         let names: Vec<String> = TABLE.iter().map(Self::variable).collect();
         let hint = match nearest(variable, names.iter().map(String::as_str)) {
             Some(near) => format!("did you mean {near}?"),
@@ -285,10 +292,33 @@ impl Setting {
     }
 }
 
+fn flag_of(name: &str) -> String {
+    name.replace(['.', '_'], "-")
+}
+
+fn variable_of(name: &str) -> String {
+    format!("TIDEGATE_{}", name.replace('.', "_").to_ascii_uppercase())
+}
+
 fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let near = known.map(|known| (strsim::damerau_levenshtein(name, known), known)).min()?;
     (near.0 <= 3 && near.0 < name.len()).then_some(near.1)
 }
+
+/// Settings that had another name once, and their names now.
+const RENAMED: &[(&str, &str)] = &[
+    ("settle_within", "receipt_ttl"),
+    ("redis.authority", "redis.ca_file"),
+    ("tls.client_authority", "tls.client_ca_file"),
+    ("http.connections", "http.max_connections"),
+    ("http.connections_per_source", "http.max_connections_per_source"),
+    ("grpc.connections", "grpc.max_connections"),
+    ("grpc.connections_per_source", "grpc.max_connections_per_source"),
+    ("resp.connections", "resp.max_connections"),
+    ("resp.connections_per_source", "resp.max_connections_per_source"),
+    ("admin.connections", "admin.max_connections"),
+    ("admin.connections_per_source", "admin.max_connections_per_source"),
+];
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
@@ -325,6 +355,11 @@ impl clap::FromArgMatches for Flags {
 
 impl clap::Args for Flags {
     fn augment_args(command: Command) -> Command {
+        let command = RENAMED.iter().fold(command, |command, (old, new)| {
+            let now = format!("this flag is now called --{}", flag_of(new));
+            let refuse = move |_: &str| Err::<String, _>(now.clone());
+            command.arg(Arg::new(*old).long(flag_of(old)).hide(true).value_parser(refuse))
+        });
         TABLE.iter().fold(command, |command, setting| {
             let default = match setting.default {
                 "" => String::new(),

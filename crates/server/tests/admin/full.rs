@@ -10,7 +10,12 @@ const PLACES: usize = 8;
 /// Servers whose admin listener is full with eight connections: in all, and from one source.
 fn servers() -> [Server; 2] {
     [["8", "50"], ["50", "8"]].map(|[all, per_source]| {
-        Server::start(&["--admin-connections", all, "--admin-connections-per-source", per_source])
+        Server::start(&[
+            "--admin-max-connections",
+            all,
+            "--admin-max-connections-per-source",
+            per_source,
+        ])
     })
 }
 

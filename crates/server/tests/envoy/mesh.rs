@@ -152,7 +152,7 @@ impl Mesh {
     fn counted(&self, labels: &[&str]) -> u64 {
         let metrics = self.tidegate.admin("GET", "/metrics", "", "").body;
         let lines = metrics.lines().filter(|line| {
-            line.starts_with("tidegate_decisions_total{front=\"grpc\"")
+            line.starts_with("tidegate_decisions_total{protocol=\"grpc\"")
                 && labels.iter().all(|label| line.contains(label))
         });
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()

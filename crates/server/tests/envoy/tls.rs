@@ -65,7 +65,7 @@ fn envoy_asks_under_tls() {
 fn envoy_shows_who_it_is_if_we_want_to_know() {
     let (ours, stranger) = (Authority::new(), Authority::new());
     let authority = ours.text("authority.pem");
-    let flags = ["--tls-client-authority", &authority];
+    let flags = ["--tls-client-ca-file", &authority];
     assert_eq!(orders(&ours, &ours, Some(&ours), &flags), LIMITED);
     assert_eq!(orders(&ours, &ours, None, &flags), NOBODY_ANSWERS);
     assert_eq!(orders(&ours, &ours, Some(&stranger), &flags), NOBODY_ANSWERS);

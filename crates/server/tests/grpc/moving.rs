@@ -54,13 +54,13 @@ fn operators_see_the_rules_that_decide() {
     assert_eq!(status["rules"][1]["rule"], "web/user=banned");
     assert_eq!(status["rules"][1]["denied"], 1);
 
-    for path in ["/admin/v1/policy?front=grpc", "/rlconfig"] {
+    for path in ["/admin/v1/policy?protocol=grpc", "/rlconfig"] {
         let text = server.admin("GET", path, "", "");
         assert!(text.body.contains("web.yaml\n") && text.body.contains(RULES), "{text:?}");
         assert_eq!(text.field("tidegate-policy-from"), Some("envoy_config"));
     }
     let policy = server.admin("GET", "/admin/v1/policy", "", "");
-    assert_eq!(policy.field("tidegate-grpc-rules"), Some("/admin/v1/policy?front=grpc"));
+    assert_eq!(policy.field("tidegate-grpc-rules"), Some("/admin/v1/policy?protocol=grpc"));
     assert!(!policy.body.contains("banned"), "what is uploaded is still the policy: {policy:?}");
 
     let version = |server: &Server| {
@@ -154,7 +154,7 @@ fn hits_are_counted_and_those_near_the_limit() {
     let user = |hits| Request::of([Descriptor::of(&[("user", "alice")]).hits(hits)]);
     let counts = |server: &Server| {
         ["hits", "near_limit_hits"].map(|name| {
-            server.metric(&format!("tidegate_{name}_total{{front=\"grpc\",rule=\"web/user\"}}"))
+            server.metric(&format!("tidegate_{name}_total{{protocol=\"grpc\",rule=\"web/user\"}}"))
         })
     };
     for (hits, passes, all, near) in

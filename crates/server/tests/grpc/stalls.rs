@@ -126,7 +126,7 @@ fn calls_that_were_given_up_in_a_stall_are_charged_once_at_most() {
     drop(still);
     // Behind all of them.
     let charged = u64::from(100_000 - grpc.remaining(&ALICE));
-    let decided = server.metric("tidegate_decision_seconds_count{front=\"grpc\"}") - 2;
+    let decided = server.metric("tidegate_decision_seconds_count{protocol=\"grpc\"}") - 2;
     println!("400 calls, 200 of them given up: {charged} charged");
     assert_eq!(charged, decided);
     assert!((200..=400).contains(&charged), "{charged}");

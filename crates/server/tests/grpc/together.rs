@@ -153,7 +153,7 @@ fn charged(server: &Server) -> u64 {
 fn whoever_gives_up_leaves_nothing_half_done() {
     let server = Server::with_policy(&format!("version: 1\nrules: [{BOTH}]"), &[]);
     let seen = clients(&server);
-    let decided = server.metric("tidegate_decision_seconds_count{front=\"grpc\"}");
+    let decided = server.metric("tidegate_decision_seconds_count{protocol=\"grpc\"}");
     let charged = charged(&server);
     println!("{seen:?}: {decided} decided, {charged} charged");
     assert!(seen.given_up > 500, "{seen:?}");
@@ -170,7 +170,7 @@ fn whoever_gives_up_leaves_nothing_half_done_in_redis() {
     let server = redis.server(BOTH, &patient);
     server.until("the store is asked", |server| server.get("/ready").body.contains("\"ready\""));
     let seen = clients(&server);
-    let decided = server.metric("tidegate_decision_seconds_count{front=\"grpc\"}");
+    let decided = server.metric("tidegate_decision_seconds_count{protocol=\"grpc\"}");
     let charged = charged(&server);
     println!("{seen:?}: {decided} decided and told, {charged} charged");
     assert!(seen.given_up > 500, "{seen:?}");

@@ -40,12 +40,13 @@ on_limit: { delay: { max_wait: 2s, max_queue: '9' } } => 88 `max_queue` is a num
 on_limit: { deprioritize: high } => 68 `deprioritize` is `low`, not `high`
 on_limit: { flag: 'a b' } => 60 `a b` is no name for a flag
 on_limit: { flag: .. }    => 60 `..` is no name for a flag; it has ¤, and no point first
-denied: charge     => 50 `denied` is `free` or `charged`, not `charge`, did you mean `charged`?
+count_rejected: yes => 50 `count_rejected` is `true` or `false`, not `yes`
 count: failure     => 49 `count` is ¤, not `failure`, did you mean `failures`?
 consistency: exactly => 55 `consistency` is ¤, not `exactly`, did you mean `exact`?
-consistency: { write_back: { lease: 5%, batch: 5, interval: 1s } } => 69 `write_back` has `lease` or `batch`: one of them
+consistency: { write_back: { lease: 5%, interval: 1s } } => 55 `write_back` is not available yet; write `consistency: exact`
+consistency: {} => 55 `consistency` is `exact`, not a map
 on_store_error: open => 58 `on_store_error` is `local` or `allow` or `deny`, not `open`
-overflow: sahred   => 52 `overflow` is ¤, not `sahred`, did you mean `shared`?
+when_full: sahred   => 52 `when_full` is ¤, not `sahred`, did you mean `shared`?
 ",
     );
 }

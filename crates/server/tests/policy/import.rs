@@ -25,14 +25,14 @@ rules:
     match: { domain: "rl", service: "one" }
     key: []
     limits: [{ rate: 1/h, algorithm: fixed_window }]
-    denied: charged
+    count_rejected: true
   - name: rl-user
     match: { domain: "rl" }
     key: [user]
     limits: [{ rate: 3/min, algorithm: fixed_window }]
     overrides:
       - { key: { user: "banned" }, limits: [{ rate: 0/min, algorithm: fixed_window, block: true }] }
-    denied: charged
+    count_rejected: true
 "#;
 
 fn folder(scratch: &Scratch, files: &[(&str, &str)]) -> String {

@@ -39,11 +39,11 @@ overides: []     => 42 unknown key `overides`, did you mean `overrides`?
 moed: hard       => 42 unknown key `moed`, did you mean `mode`?
 on-limit: reject => 42 unknown key `on-limit`, did you mean `on_limit`?
 onLimit: reject  => 42 unknown key `onLimit`, did you mean `on_limit`?
-Denied: free     => 42 unknown key `Denied`, did you mean `denied`?
+Count_rejected: false => 42 unknown key `Count_rejected`, did you mean `count_rejected`?
 conut: all       => 42 unknown key `conut`, did you mean `count`?
 consistancy: x   => 42 unknown key `consistancy`, did you mean `consistency`?
 on_store_eror: x => 42 unknown key `on_store_eror`, did you mean `on_store_error`?
-overfow: shared  => 42 unknown key `overfow`, did you mean `overflow`?
+when_ful: shared => 42 unknown key `when_ful`, did you mean `when_full`?
 shaddow: true    => 42 unknown key `shaddow`, did you mean `shadow`?
 enable: true     => 42 unknown key `enable`, did you mean `enabled`?
 stopp: true      => 42 unknown key `stopp`, did you mean `stop`?
@@ -79,8 +79,8 @@ on_limit: { deprioritise: low }     => 54 unknown key `deprioritise`, did you me
 on_limit: { flga: challenge }       => 54 unknown key `flga`, did you mean `flag`?
 on_limit: { delya: {} }             => 54 unknown key `delya`, did you mean `delay`?
 on_limit: { delay: { maxwait: 2s } } => 63 unknown key `maxwait`, did you mean `max_wait`?
-consistency: { writeback: {} }      => 57 unknown key `writeback`, did you mean `write_back`?
-consistency: { write_back: { batch: 5, intervall: 1s } } => 81 unknown key `intervall`, did you mean `interval`?
+denied: charged                     => 42 `denied` is now called `count_rejected: true` or `count_rejected: false`
+overflow: deny                      => 42 `overflow` is now called `when_full`
 ",
     );
     check_row("keys-rate", LIMIT, "{ rat: 1/s }", "38 unknown key `rat`, did you mean `rate`?");
@@ -122,8 +122,6 @@ on_limit: { delay: {} }            => 61 `delay` needs the key `max_wait`
 mode: { elastic: { up_to: 200% } } => 59 `elastic` needs the key `while`
 mode: soft                         => 48 `soft` needs a value here: `{ soft: … }`
 on_limit: flag                     => 52 `flag` needs a value here: `{ flag: … }`
-consistency: { write_back: { interval: 1s } } => 69 `write_back` has `lease` or `batch`: one of them
-consistency: { write_back: { batch: 5 } }     => 69 `write_back` needs the key `interval`
 ",
     );
     check_row("missing-rate", LIMIT, "{ name: x }", "36 a limit needs the key `rate`");

@@ -104,13 +104,6 @@ const AT_ONCE: [(&str, &[&str]); 12] = [
         ],
     ),
     (
-        "version: 1\nrules:\n  - { name: a, key: [ip], limits: [1/s], consistency: { write_back: { lease: 101%, interval: 2h } } }",
-        &[
-            "3:78: error: `lease` is `1%` to `100%`, not `101%`",
-            "3:94: error: `interval` is at most 1h, not `2h`",
-        ],
-    ),
-    (
         "version: 1\nrules:\n  - { name: a, key: [ip], limits: [1/s], mode: { elastic: { up_to: 1%, while: load < } } }",
         &[
             "3:68: error: `up_to` is `101%` to `1000%`, not `1%`",

@@ -112,7 +112,7 @@ fn whoever_says_nothing_is_sent_away() {
 /// One address cannot have all connections.
 #[test]
 fn there_is_room_for_others() {
-    let server = Server::start(&["--resp-connections-per-source", "5"]);
+    let server = Server::start(&["--resp-max-connections-per-source", "5"]);
     let mut talks: Vec<Talk> = (0..5).map(|_| server.talk()).collect();
     for talk in &mut talks {
         assert_eq!(talk.ask("PING"), simple("PONG"));

@@ -12,7 +12,7 @@ use crate::sync::yield_point;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    InUse, Limit, NamedBy, Now, Overflow, Plan, State, StateId, Take, Timestamp, Written,
+    Limit, NamedBy, Now, Plan, State, StateId, Take, Timestamp, Usage, WhenFull, Written,
 };
 
 /// Buckets that are added when a state has no room.
@@ -29,7 +29,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(super) struct Asked<'l> {
     pub(super) id: StateId,
     pub(super) limit: &'l Limit,
-    pub(super) overflow: Overflow,
+    pub(super) when_full: WhenFull,
     pub(super) named_by: NamedBy,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Brought<'m> {
     pub(super) now: Now,
     tags: Four<Tag>,
     /// What is remembered of those that were not found.
-    recalled: Four<Option<InUse>>,
+    recalled: Four<Option<Usage>>,
     /// Of the limits that ask.
     numbers: Four<Option<Number>>,
     /// Those numbers that are pinned, because no state was found under them; until a state is written under them.
@@ -118,7 +118,7 @@ impl Memory {
         let can_grow = !self.table.is_full_grown(&self.budget);
         let mut reserved: Four<Option<At>> = Four::new();
         for ((asked, tag), found) in asked.iter().zip(tags).zip(found) {
-            let wanted = found.is_none() && (can_grow || asked.overflow != Overflow::Shared);
+            let wanted = found.is_none() && (can_grow || asked.when_full != WhenFull::Shared);
             let has_room = wanted && self.has_room(held, *tag, now, tags);
             if wanted && can_grow && !has_room {
                 reserved.iter().flatten().for_each(|at| held.clear(*at));
@@ -137,19 +137,19 @@ impl Memory {
         found: &'s [Option<Found>],
     ) -> Four<Written<'s>> {
         let Brought { now, recalled, reserved, left_out, .. } = brought;
-        let state = |((asked, found), (recalled, reserved)): (_, (&Option<InUse>, &Option<At>))| {
+        let state = |((asked, found), (recalled, reserved)): (_, (&Option<Usage>, &Option<At>))| {
             let (asked, found): (&Asked<'s>, &'s Option<Found>) = (asked, found);
             let mut written = self.written(found.as_ref(), *recalled, asked, *now);
             // Where there is no room and nothing is demoted for it, that decides.
             let no_room = found.is_none()
-                && asked.overflow != Overflow::Shared
+                && asked.when_full != WhenFull::Shared
                 && !(reserved.is_some() && self.has_blocks(asked.limit, *now));
-            if no_room && asked.overflow == Overflow::Deny {
-                let all = InUse { units: u64::MAX, until: Timestamp::END };
+            if no_room && asked.when_full == WhenFull::Deny {
+                let all = Usage { units: u64::MAX, until: Timestamp::END };
                 written = asked.limit.with_in_use(now.of(asked.limit), all);
             }
             let nothing_known = written.state == State::Empty;
-            left_out.push(no_room && (asked.overflow == Overflow::Deny || nothing_known));
+            left_out.push(no_room && (asked.when_full == WhenFull::Deny || nothing_known));
             written
         };
         asked.iter().zip(found).zip(recalled.iter().zip(&*reserved)).map(state).collect()
@@ -282,7 +282,7 @@ impl Memory {
     pub(super) fn written<'s>(
         &self,
         found: Option<&'s Found>,
-        recalled: Option<InUse>,
+        recalled: Option<Usage>,
         asked: &Asked<'s>,
         now: Now,
     ) -> Written<'s> {
@@ -303,7 +303,7 @@ impl Memory {
     }
 
     /// What is remembered of a state that was not found. To be asked before the clock is read.
-    pub(super) fn recall(&self, asked: &Asked<'_>, found: Option<&Found>) -> Option<InUse> {
+    pub(super) fn recall(&self, asked: &Asked<'_>, found: Option<&Found>) -> Option<Usage> {
         match found {
             Some(_) => None,
             None => self.remembered(Tag::of(asked.id), asked.limit),
@@ -311,7 +311,7 @@ impl Memory {
     }
 
     /// What the sketch and marks remember of a state. Without the lock of its home, marks are only a hint.
-    pub(super) fn remembered(&self, tag: Tag, limit: &Limit) -> Option<InUse> {
+    pub(super) fn remembered(&self, tag: Tag, limit: &Limit) -> Option<Usage> {
         if self.demotions.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -368,7 +368,12 @@ impl Memory {
 
 impl<'l> Asked<'l> {
     pub(super) const fn of(take: &Take<'l>) -> Self {
-        Self { id: take.state, limit: take.limit, overflow: take.overflow, named_by: take.named_by }
+        Self {
+            id: take.state,
+            limit: take.limit,
+            when_full: take.when_full,
+            named_by: take.named_by,
+        }
     }
 }
 
@@ -396,14 +401,14 @@ mod tests {
             if readings.fetch_add(1, Ordering::Relaxed) == 1
                 && let Some(store) = others.get()
             {
-                let next = InUse { units: 1, until: at(2 * SECOND) };
+                let next = Usage { units: 1, until: at(2 * SECOND) };
                 (100..10_000)
                     .for_each(|tag| store.sketch.add(Tag(tag), theirs, next, Now::at(at(SECOND))));
             }
             Now::at(at(SECOND - 1))
         });
         let store = shared.get_or_init(|| Memory::with_budget(clock, 8 << 10));
-        let full = InUse { units: 3, until: at(SECOND) };
+        let full = Usage { units: 3, until: at(SECOND) };
         store.demotions.fetch_add(1, Ordering::Relaxed);
         store.sketch.add(Tag(7), Class::of(&limit), full, Now::at(at(SECOND - 2)));
         let take = Take::new(StateId(7), &limit, Cost::ONE);

@@ -19,7 +19,9 @@ use super::table::{Candidate, Tag};
 use crate::store::Answer;
 use crate::sync::spin_loop;
 use std::cell::Cell;
-use tidegate_core::{Decision, Done, Few, Need, Now, Plan, Ready, Refused, Take, Taken};
+use tidegate_core::{
+    Decision, InlineVec, Need, Now, Plan, PlanOutcome, PreparedTake, RejectedCost, Take, Taken,
+};
 
 /// Optimistic retries on a state that other threads change, before falling back to the slow path.
 const TRIES: u32 = 128;
@@ -45,8 +47,8 @@ impl<C: Fn() -> Now> Reading<C> {
     fn now<'l>(
         &self,
         word: u64,
-        ready: impl Fn(Now) -> Option<Ready<'l>>,
-    ) -> Option<(Now, Ready<'l>)> {
+        ready: impl Fn(Now) -> Option<PreparedTake<'l>>,
+    ) -> Option<(Now, PreparedTake<'l>)> {
         let now = match self {
             Self::Given(now) => *now,
             Self::Early(now, clock) => match ready(*now) {
@@ -100,18 +102,18 @@ impl Memory {
 
     /// A plan, if the short way leads there.
     #[inline]
-    pub(super) fn take_shortly(
+    pub(super) fn take_fast(
         &self,
         plan: &Plan<'_>,
         reading: &Reading<impl Fn() -> Now>,
     ) -> Option<Answer> {
         let (now, done) = if let [take] = plan.takes() {
             let shape = self.shapes.number(take.limit)?;
-            let ready = |now| take.limit.ready(&plan.ask(take, now));
+            let ready = |now| take.limit.prepare(&plan.ask(take, now));
             let (now, taken) = self.take_known(take, shape, ready, reading)?;
             let Taken { decision, receipt } = taken;
             let passes = decision.passes();
-            (now, Done { passes, decisions: decision.into(), receipts: receipt.into() })
+            (now, PlanOutcome { passes, decisions: decision.into(), receipts: receipt.into() })
         } else {
             let now = reading.first();
             (now, self.take_known_together(plan, now)?)
@@ -127,7 +129,7 @@ impl Memory {
         &self,
         take: &Take<'_>,
         shape: Number,
-        ready: impl Fn(Now) -> Option<Ready<'l>>,
+        ready: impl Fn(Now) -> Option<PreparedTake<'l>>,
         reading: &Reading<impl Fn() -> Now>,
     ) -> Option<(Now, Taken)> {
         for _ in 0..TRIES {
@@ -167,7 +169,7 @@ impl Memory {
     /// Several takes of one plan, all of which pass. They are decided one after another, then locked all together if all
     /// of them still are what was read: so they were, at one instant. Nobody waits for a lock here, so their order does not
     /// matter. `None` when anything is unusual, or one is refused, and nothing was done.
-    pub(super) fn take_known_together(&self, plan: &Plan<'_>, now: Now) -> Option<Done> {
+    pub(super) fn take_known_together(&self, plan: &Plan<'_>, now: Now) -> Option<PlanOutcome> {
         let decide = |take: &Take<'_>| {
             let known = self.known(take, self.shapes.number(take.limit)?).ok()?;
             let (next, taken) =
@@ -175,10 +177,10 @@ impl Memory {
             // If it is refused, how the others stand is for the long way to say.
             taken.decision.passes().then_some((known, next, taken))
         };
-        let decided: Few<(Known<'_>, u64, Taken)> =
+        let decided: InlineVec<(Known<'_>, u64, Taken)> =
             plan.takes().iter().map(decide).collect::<Option<_>>()?;
         let held = decided.iter().map(|(known, ..)| known.bucket.lock_as(&known.seen));
-        let held: Few<Locked<'_>> = held.collect::<Option<_>>()?;
+        let held: InlineVec<Locked<'_>> = held.collect::<Option<_>>()?;
         if !decided.iter().all(|(known, ..)| self.shapes.is_current(known.epoch)) {
             return None;
         }
@@ -193,7 +195,7 @@ impl Memory {
         for (take, (known, ..)) in plan.takes().iter().zip(&decided) {
             self.bring_home(take, known);
         }
-        Some(Done {
+        Some(PlanOutcome {
             passes: true,
             decisions: decided.iter().map(|(_, _, taken)| taken.decision).collect(),
             receipts: decided.iter().map(|(_, _, taken)| taken.receipt).collect(),
@@ -203,7 +205,7 @@ impl Memory {
     /// Reads a state without a lock.
     #[inline(always)] // as above
     fn known(&self, take: &Take<'_>, shape: Number) -> Result<Known<'_>, Unseen> {
-        if (take.need, take.refused) != (Need::Required, Refused::Free) {
+        if (take.need, take.refused) != (Need::Required, RejectedCost::Free) {
             return Err(Unseen::Unusual);
         }
         let (candidate, bucket, read) = self.table.read(Tag::of(take.state));

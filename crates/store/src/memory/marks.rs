@@ -29,7 +29,7 @@ use super::bucket::{Bucket, Entry, Locked, MARKS, SLOTS, Slot};
 use super::sketch::{Class, NANOS, code, fill_nanos, instant, most, second, units};
 use super::table::{Tag, parent, place};
 use smallvec::SmallVec;
-use tidegate_core::{InUse, Limit, Now, Period};
+use tidegate_core::{Limit, Now, Period, Usage};
 
 /// Pages of a generation.
 const PARTS: usize = 4;
@@ -43,7 +43,7 @@ const CROWDED: u32 = 8;
 pub(super) struct Mark {
     pub(super) tag: Tag,
     pub(super) class: Class,
-    pub(super) in_use: InUse,
+    pub(super) in_use: Usage,
     scale: Scale,
     /// Half of its limit's period, in seconds.
     half: u64,
@@ -79,7 +79,7 @@ struct Page {
 type Pages = SmallVec<[(Slot, Page); SLOTS]>;
 
 /// What is marked of a state in its home; `None` when nothing is.
-pub(super) fn find(home: &Bucket, tag: Tag, limit: &Limit) -> Option<InUse> {
+pub(super) fn find(home: &Bucket, tag: Tag, limit: &Limit) -> Option<Usage> {
     let pages = pages(home);
     if pages.is_empty() {
         return None;
@@ -158,13 +158,13 @@ fn set_in(home: &mut Locked<'_>, pages: &Pages, of: &Page, mark: &Mark) -> Optio
 }
 
 /// What some of the pages know of a state.
-fn marked(pages: &Pages, tag: Tag, counts: impl Fn(&Page) -> bool) -> Option<InUse> {
+fn marked(pages: &Pages, tag: Tag, counts: impl Fn(&Page) -> bool) -> Option<Usage> {
     let bits = bits(tag);
     let pages = pages.iter().map(|(_, page)| page).filter(|page| {
         let own = || page.part == place(hash(tag), parts(pages, page));
         page.bits & bits == bits && counts(page) && own()
     });
-    let in_use = pages.map(|page| InUse { units: units(page.most), until: instant(page.until) });
+    let in_use = pages.map(|page| Usage { units: units(page.most), until: instant(page.until) });
     in_use.reduce(most)
 }
 
@@ -180,7 +180,7 @@ fn pages(bucket: &Bucket) -> Pages {
 // === impl Mark ===
 
 impl Mark {
-    pub(super) fn of(tag: Tag, limit: &Limit, in_use: InUse) -> Self {
+    pub(super) fn of(tag: Tag, limit: &Limit, in_use: Usage) -> Self {
         let period = match (fill_nanos(limit), limit.period()) {
             (Some(nanos), _) => u64::try_from(nanos).unwrap_or(u64::MAX),
             (None, Period::Every(period)) => period.as_nanos(),
@@ -295,8 +295,8 @@ mod tests {
         Limit::new(20, Span::from_secs(seconds), algorithm).unwrap()
     }
 
-    fn in_use(units: u64, until: u64) -> InUse {
-        InUse { units, until: Timestamp::from_nanos(until * NANOS) }
+    fn in_use(units: u64, until: u64) -> Usage {
+        Usage { units, until: Timestamp::from_nanos(until * NANOS) }
     }
 
     /// Marks a state as the store does, with pages as long as there are slots; answers whether there was a page for it.
@@ -337,7 +337,7 @@ mod tests {
                 let slot = home.free().unwrap();
                 home.put(slot, state);
             }
-            let (mut now, mut live): (u64, Vec<(Tag, usize, InUse)>) = (START, vec![]);
+            let (mut now, mut live): (u64, Vec<(Tag, usize, Usage)>) = (START, vec![]);
             for (tag, which, units, later) in marks {
                 now += later / 10;
                 forget(&mut home, at(now));

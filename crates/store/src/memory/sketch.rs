@@ -36,7 +36,7 @@ use super::table::Tag;
 use crate::sync::{AtomicU64, Mutex, lock};
 use std::sync::atomic::AtomicU64 as Counter;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use tidegate_core::{Algorithm, InUse, Limit, Now, Period, Span, Timestamp};
+use tidegate_core::{Algorithm, Limit, Now, Period, Span, Timestamp, Usage};
 
 /// Cells of a line.
 const CELLS: u64 = 60;
@@ -109,7 +109,7 @@ impl Sketch {
     ///
     /// A line that has ended may be cleared at any moment, by a thread that knows a later time than the caller does. So
     /// callers compare `until` with a clock that they read *afterwards*: what was cleared has then ended for them, too.
-    pub(super) fn get(&self, tag: Tag, limit: &Limit) -> Option<InUse> {
+    pub(super) fn get(&self, tag: Tag, limit: &Limit) -> Option<Usage> {
         Class::looked_into(limit)
             .filter_map(|class| {
                 let lines = self.lines_of(class)?.load(Relaxed);
@@ -120,13 +120,13 @@ impl Sketch {
     }
 
     /// The smaller of the two cells of a tag.
-    fn smaller(&self, tag: Tag, lines: u64) -> InUse {
+    fn smaller(&self, tag: Tag, lines: u64) -> Usage {
         let [one, two] = cells(tag, lines).map(|cell| self.read(cell));
-        InUse { units: one.units.min(two.units), until: one.until.min(two.until) }
+        Usage { units: one.units.min(two.units), until: one.until.min(two.until) }
     }
 
     /// Remembers what is used of a state.
-    pub(super) fn add(&self, tag: Tag, class: Class, in_use: InUse, now: Now) {
+    pub(super) fn add(&self, tag: Tag, class: Class, in_use: Usage, now: Now) {
         let now = class.of_clock(now);
         if in_use.units == 0 || in_use.until <= now {
             return;
@@ -177,17 +177,17 @@ impl Sketch {
         word
     }
 
-    fn read(&self, Cell { line, cell }: Cell) -> InUse {
+    fn read(&self, Cell { line, cell }: Cell) -> Usage {
         let (Some(Line(words)), Some(mutex)) = (self.lines.get(line), self.lock_of(line)) else {
-            return InUse { units: 0, until: Timestamp::EPOCH };
+            return Usage { units: 0, until: Timestamp::EPOCH };
         };
         let _locked = lock(mutex);
         let (word, shift) = place(cell);
         let code = words.get(word).map_or(0, |word| word.load(Relaxed) >> shift & 0xff);
-        InUse { units: units(code), until: until(words) }
+        Usage { units: units(code), until: until(words) }
     }
 
-    fn raise(&self, Cell { line, cell }: Cell, in_use: InUse, now: Timestamp) {
+    fn raise(&self, Cell { line, cell }: Cell, in_use: Usage, now: Timestamp) {
         let (Some(Line(words)), Some(mutex)) = (self.lines.get(line), self.lock_of(line)) else {
             return;
         };
@@ -318,8 +318,8 @@ pub(super) const fn instant(second: u64) -> Timestamp {
 }
 
 /// As much as either says, for as long as either says.
-pub(super) fn most(one: InUse, other: InUse) -> InUse {
-    InUse { units: one.units.max(other.units), until: one.until.max(other.until) }
+pub(super) fn most(one: Usage, other: Usage) -> Usage {
+    Usage { units: one.units.max(other.units), until: one.until.max(other.until) }
 }
 
 /// The word and the bit at which a cell of a line begins.
@@ -406,7 +406,7 @@ mod tests {
         let (now, until) = (Timestamp::from_nanos(5 * NANOS), Timestamp::from_nanos(90 * NANOS));
         assert_eq!(sketch.get(Tag(1), &limit), None);
         for n in 1..=10_000u64 {
-            sketch.add(Tag(n), Class::of(&limit), InUse { units: n % 20, until }, Now::at(now));
+            sketch.add(Tag(n), Class::of(&limit), Usage { units: n % 20, until }, Now::at(now));
         }
         for n in (1..=10_000u64).filter(|n| n % 20 != 0) {
             let found = sketch.get(Tag(n), &limit).unwrap();
@@ -420,7 +420,7 @@ mod tests {
         let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
         let (now, until) = (Timestamp::EPOCH, Timestamp::from_nanos(NANOS));
         for n in 1..=1_000_000u64 {
-            sketch.add(Tag(n), Class::of(&limit), InUse { units: 1, until }, Now::at(now));
+            sketch.add(Tag(n), Class::of(&limit), Usage { units: 1, until }, Now::at(now));
         }
         assert!(
             (2_000_000..2_001_000u64)
@@ -438,7 +438,7 @@ mod tests {
             sketch.add(
                 Tag(n),
                 Class::of(&daily()),
-                InUse { units: 20, until },
+                Usage { units: 20, until },
                 Now::at(Timestamp::EPOCH),
             );
         }
@@ -464,7 +464,7 @@ mod tests {
                 limits.rotate_left(first);
                 let sketch = Sketch::new(&Budget::new(budget));
                 for (limit, until) in limits.iter().zip(1u64..) {
-                    let in_use = InUse { units: 1, until: Timestamp::from_nanos(until * NANOS) };
+                    let in_use = Usage { units: 1, until: Timestamp::from_nanos(until * NANOS) };
                     let (class, now) = (Class::of(limit), Now::at(Timestamp::EPOCH));
                     (1..1_000).for_each(|n| sketch.add(Tag(n), class, in_use, now));
                 }

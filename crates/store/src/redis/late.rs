@@ -19,7 +19,8 @@ use crate::sync::lock;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_core::{
-    Bound, Cost, Limit, Need, Now, Plan, Receipt, Refused, Span, StateId, Take, Timestamp, Written,
+    Bound, Cost, Limit, Need, Now, Plan, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp,
+    Written,
 };
 use tokio::runtime::Handle;
 
@@ -30,7 +31,7 @@ struct KeptTake {
     cost: Cost,
     need: Need,
     bound: Bound,
-    refused: Refused,
+    refused: RejectedCost,
 }
 
 /// Settles the reply to a plan when its caller has left before it came.
@@ -105,14 +106,14 @@ impl Redis {
         max_wait: Span,
         now: Timestamp,
         values: &[Vec<u8>],
-    ) -> Result<Vec<(StateId, Limit, Receipt)>, StoreError> {
+    ) -> Result<Vec<(StateId, Limit, TakeReceipt)>, StoreError> {
         let found = self.states(kept.iter().map(|take| &take.limit), values)?;
         let mut states: Vec<Written<'_>> = found.iter().map(Found::written).collect();
         let takes: Vec<Take<'_>> = kept.iter().map(KeptTake::take).collect();
         let plan = Plan::new(takes, max_wait).map_err(super::plans::impossible)?;
         let done = plan.take(Now::at(now), &mut states);
         let taken = kept.iter().zip(done.receipts);
-        let part = |(take, receipt): (&KeptTake, Option<Receipt>)| {
+        let part = |(take, receipt): (&KeptTake, Option<TakeReceipt>)| {
             Some((take.state, take.limit.clone(), receipt?))
         };
         Ok(taken.filter_map(part).collect())

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidegate_core::{
-    Ask, Cost, Limit, Period, Receipt, Span, State, StateId, Take, Timestamp, Written,
+    Ask, Cost, Limit, Period, Span, State, StateId, Take, TakeReceipt, Timestamp, Written,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -165,7 +165,7 @@ impl Drop for Payer {
 }
 
 /// What a receipt stands for, in whole costs, rounded down.
-pub(super) fn cost_of(limit: &Limit, receipt: &Receipt) -> Cost {
+pub(super) fn cost_of(limit: &Limit, receipt: &TakeReceipt) -> Cost {
     let token = limit.ticks().map_or(1, |ticks| ticks.token);
     Cost::new(receipt.weight.checked_div(token).unwrap_or(0))
 }

@@ -21,13 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidegate_core::{
-    Decision, Done, Limit, Now, Plan, Receipt, Refused, Span, StateId, Take, Timestamp, Written,
+    Decision, Limit, Now, Plan, PlanOutcome, RejectedCost, Span, StateId, Take, TakeReceipt,
+    Timestamp, Written,
 };
 
 /// A state that a script found, and the shape that it was written under.
 pub(super) struct Found<'l> {
     shape: wire::Shape<'l>,
-    value: tidegate_core::Remembered,
+    value: tidegate_core::StateContents,
 }
 
 /// The takes of a plan that lie at one place.
@@ -48,7 +49,7 @@ enum Whole {
 /// What became of a group.
 struct Taken {
     at: Timestamp,
-    done: Done,
+    done: PlanOutcome,
     /// What each take would be answered if nothing were counted, where the group passes.
     judged: Vec<Decision>,
 }
@@ -57,7 +58,7 @@ struct Taken {
 struct Debt {
     id: ReceiptId,
     until: Timestamp,
-    parts: Vec<(StateId, Limit, Receipt)>,
+    parts: Vec<(StateId, Limit, TakeReceipt)>,
 }
 
 /// How long a debt is remembered by the store, so that it is settled once.
@@ -202,7 +203,7 @@ impl Redis {
     /// Gives back at once, as far as there is time `until` the caller wants its answer; what cannot be given back now, soon.
     pub(super) async fn settle(
         &self,
-        parts: Vec<(StateId, Limit, Receipt)>,
+        parts: Vec<(StateId, Limit, TakeReceipt)>,
         at: Timestamp,
         until: Timestamp,
     ) {
@@ -286,9 +287,9 @@ impl Taken {
         &'g self,
         group: &'g Group<'_>,
         all: bool,
-    ) -> impl Iterator<Item = (StateId, Limit, Receipt)> + 'g {
+    ) -> impl Iterator<Item = (StateId, Limit, TakeReceipt)> + 'g {
         let owes =
-            move |take: &Take<'_>| self.done.passes && (all || take.refused == Refused::Free);
+            move |take: &Take<'_>| self.done.passes && (all || take.refused == RejectedCost::Free);
         let takes = group.plan.takes().iter().zip(&self.done.receipts);
         takes
             .filter(move |(take, _)| owes(take))
@@ -300,7 +301,7 @@ impl Taken {
 struct Merged {
     passes: bool,
     at: Timestamp,
-    answers: Vec<Option<(Decision, Option<Receipt>)>>,
+    answers: Vec<Option<(Decision, Option<TakeReceipt>)>>,
 }
 
 impl Merged {
@@ -316,7 +317,7 @@ impl Merged {
         for ((take, number), answer) in group.plan.takes().iter().zip(&group.numbers).zip(answers) {
             let before = judged.next();
             let answer = match before {
-                Some(before) if given_back && take.refused == Refused::Free => (before, None),
+                Some(before) if given_back && take.refused == RejectedCost::Free => (before, None),
                 _ => answer,
             };
             if let Some(place) = self.answers.get_mut(*number) {
@@ -328,8 +329,11 @@ impl Merged {
     fn answer(self) -> Result<Answer, StoreError> {
         let answers = self.answers.into_iter().collect::<Option<Vec<_>>>().ok_or_else(garbled)?;
         let (decisions, receipts): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
-        let done =
-            Done { passes: self.passes, decisions: decisions.into(), receipts: receipts.into() };
+        let done = PlanOutcome {
+            passes: self.passes,
+            decisions: decisions.into(),
+            receipts: receipts.into(),
+        };
         Ok(Answer { at: self.at, done, remembered: false })
     }
 }

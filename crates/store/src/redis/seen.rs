@@ -13,8 +13,8 @@ use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_core::{
-    Algorithm, Cost, Done, Limit, Need, Plan, Refused, Span, State, StateId, Take, Timestamp,
-    Written,
+    Algorithm, Cost, Limit, Need, Plan, PlanOutcome, RejectedCost, Span, State, StateId, Take,
+    Timestamp, Written,
 };
 
 /// The states of plans that were refused, or that took the last.
@@ -75,7 +75,7 @@ impl Seen {
     pub(super) fn note(
         &self,
         plan: &Plan<'_>,
-        done: &Done,
+        done: &PlanOutcome,
         states: &[Written<'_>],
         now: Timestamp,
     ) {
@@ -128,7 +128,7 @@ impl Seen {
 
 /// Whether a refusal changes the state, beyond what ends with its window.
 fn must_be_counted(take: &Take<'_>) -> bool {
-    take.refused == Refused::Charged
+    take.refused == RejectedCost::Charged
         && !matches!(take.limit.algorithm(), Algorithm::FixedWindow { .. })
 }
 
@@ -172,10 +172,11 @@ mod tests {
         let plan = noted(&seen, take, at(0));
         seen.forget([StateId(1)].into_iter());
         assert!(seen.look(plan.takes(), at(1)).is_none());
-        let charged = noted(&seen, Take { refused: Refused::Charged, ..take }, at(0));
+        let charged = noted(&seen, Take { refused: RejectedCost::Charged, ..take }, at(0));
         assert!(seen.look(charged.takes(), at(1)).is_none());
         let window = limit(Algorithm::FIXED_WINDOW);
-        let fixed = Take { refused: Refused::Charged, ..Take::new(StateId(2), &window, Cost::ONE) };
+        let fixed =
+            Take { refused: RejectedCost::Charged, ..Take::new(StateId(2), &window, Cost::ONE) };
         assert!(seen.look(noted(&seen, fixed, at(0)).takes(), at(1)).is_some());
     }
 

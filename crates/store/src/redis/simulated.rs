@@ -24,8 +24,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use tidegate_core::{
-    Ask, Bound, Cost, Limit, Need, Now, Plan, Receipt, Refused, Remembered, Span, State, StateId,
-    Take, Timestamp, Written,
+    Ask, Bound, Cost, Limit, Need, Now, Plan, RejectedCost, Span, State, StateContents, StateId,
+    Take, TakeReceipt, Timestamp, Written,
 };
 
 /// A future of the network.
@@ -79,7 +79,7 @@ pub struct OwnedTake {
     /// Which bound of the limit decides.
     pub bound: Bound,
     /// What a refusal does to its state.
-    pub refused: Refused,
+    pub refused: RejectedCost,
 }
 
 /// What was taken of one state, and is given back.
@@ -90,7 +90,7 @@ pub struct OwnedPart {
     /// The limit it was taken under.
     pub limit: Limit,
     /// Where and what was counted.
-    pub receipt: Receipt,
+    pub receipt: TakeReceipt,
 }
 
 /// What a server answers.
@@ -467,7 +467,7 @@ impl SimulatedRedis {
     /// What a key says, by the shape that it was written under.
     fn read(&self, script: &Script, state: StateId, limit: &Limit) -> Result<Found, Reply> {
         let nothing = || {
-            let said = Remembered::Nothing;
+            let said = StateContents::Nothing;
             let (value, shape, tag, lost) = (vec![], limit.clone(), Tag::Whole, false);
             Found::Here(Box::new(Here { value, shape, tag, said, lost }))
         };
@@ -540,7 +540,7 @@ struct Here {
     value: Vec<u8>,
     shape: Limit,
     tag: Tag,
-    said: Remembered,
+    said: StateContents,
     /// Nothing is known of it, and it counts as full.
     lost: bool,
 }

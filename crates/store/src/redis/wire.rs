@@ -5,8 +5,8 @@ use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
 use std::sync::Arc;
 use tidegate_core::{
-    Algorithm, Align, Bound, Headroom, Limit, Need, Period, Refill, Refused, Remembered, Span,
-    StateId, Take, Timestamp,
+    Algorithm, Align, Bound, Headroom, Limit, Need, Period, Refill, RejectedCost, Span,
+    StateContents, StateId, Take, Timestamp,
 };
 
 /// The largest number a script is given: doubles are exact up to 2⁵³.
@@ -110,7 +110,7 @@ pub(super) fn take(verb: Verb, take: &Take<'_>, tag: Tag, now: Timestamp) -> Str
         (Verb::Take | Verb::GiveBack | Verb::Peek, _) => "-1".to_owned(), // it never passes
     };
     let required = u8::from(take.need == Need::Required);
-    let charged = u8::from(take.refused == Refused::Charged);
+    let charged = u8::from(take.refused == RejectedCost::Charged);
     let asked =
         [weight, room.min(MOST).to_string(), take.limit.deepest().min(MOST).to_string()].join(" ");
     format!(
@@ -191,9 +191,12 @@ fn period_nanos(limit: &Limit) -> u64 {
 // === values ===
 
 /// What a value says under a limit, and the shape it was written under if it says so.
-pub(super) fn parse(limit: &Limit, value: &[u8]) -> Result<(Remembered, WrittenUnder), StoreError> {
+pub(super) fn parse(
+    limit: &Limit,
+    value: &[u8],
+) -> Result<(StateContents, WrittenUnder), StoreError> {
     if value.is_empty() {
-        return Ok((Remembered::Nothing, WrittenUnder::Asking));
+        return Ok((StateContents::Nothing, WrittenUnder::Asking));
     }
     let text = str::from_utf8(value).map_err(|_| garbled(value))?;
     let said = match letter_of(limit) {
@@ -204,12 +207,12 @@ pub(super) fn parse(limit: &Limit, value: &[u8]) -> Result<(Remembered, WrittenU
                 .or_else(|| text.split_at_checked(text.len().saturating_sub(9)));
             let (number, count) = split.ok_or_else(|| garbled(value))?;
             let number = if number.is_empty() { 0 } else { parsed(number)? };
-            Remembered::Window { number, count: parsed(count)? }
+            StateContents::Window { number, count: parsed(count)? }
         }
         'W' => {
             let mut words = text.split(':').map(parsed::<u64>);
             let mut next = || words.next().unwrap_or_else(|| Err(garbled(value)));
-            let said = Remembered::Windows { number: next()?, cur: next()?, prev: next()? };
+            let said = StateContents::Windows { number: next()?, cur: next()?, prev: next()? };
             return Ok((said, WrittenUnder::Room(next()?)));
         }
         'B' => {
@@ -220,7 +223,7 @@ pub(super) fn parse(limit: &Limit, value: &[u8]) -> Result<(Remembered, WrittenU
                 let (age, count) = pair.split_once(',').ok_or_else(|| garbled(value))?;
                 counts.push((newest.saturating_sub(parsed(age)?), parsed(count)?));
             }
-            Remembered::Buckets { newest, counts }
+            StateContents::Buckets { newest, counts }
         }
         'L' => {
             let mut step = 0u64;
@@ -230,9 +233,9 @@ pub(super) fn parse(limit: &Limit, value: &[u8]) -> Result<(Remembered, WrittenU
                 step = step.saturating_add(parsed(distance)?);
                 entries.push((step, parsed(cost)?));
             }
-            Remembered::Log(entries)
+            StateContents::Log(entries)
         }
-        _ => Remembered::Nothing,
+        _ => StateContents::Nothing,
     };
     Ok((said, WrittenUnder::Asking))
 }
@@ -242,21 +245,21 @@ pub(super) fn parse(limit: &Limit, value: &[u8]) -> Result<(Remembered, WrittenU
 pub(super) fn value(written: &tidegate_core::Written<'_>, now: Timestamp, tag: Tag) -> String {
     let listed = |entries: Vec<String>| entries.join(";");
     match written.remembered(now) {
-        Remembered::Nothing => String::new(),
-        Remembered::Window { number, count } if count < 1_000_000_000 => {
+        StateContents::Nothing => String::new(),
+        StateContents::Window { number, count } if count < 1_000_000_000 => {
             format!("{number}{count:09}")
         }
-        Remembered::Window { number, count } => format!("{number}:{count}"),
-        Remembered::Windows { number, cur, prev } => {
+        StateContents::Window { number, count } => format!("{number}:{count}"),
+        StateContents::Windows { number, cur, prev } => {
             format!("{number}:{cur}:{prev}:{}", written.shape.room(Bound::Headroom))
         }
-        Remembered::Buckets { newest, counts } => {
+        StateContents::Buckets { newest, counts } => {
             let pair = |(number, count): &(u64, u64)| {
                 format!("{},{count}", newest.saturating_sub(*number))
             };
             format!("{newest}:{}", listed(counts.iter().rev().map(pair).collect()))
         }
-        Remembered::Log(entries) => {
+        StateContents::Log(entries) => {
             let mut last = 0;
             let entry = |(step, cost): &(u64, u64)| {
                 let distance = step.saturating_sub(last);
@@ -265,7 +268,7 @@ pub(super) fn value(written: &tidegate_core::Written<'_>, now: Timestamp, tag: T
             };
             listed(entries.iter().map(entry).collect())
         }
-        Remembered::Zero(zero) => match tag {
+        StateContents::Zero(zero) => match tag {
             Tag::Registered(tag) => format!("{zero}{tag:03}"),
             Tag::Whole => {
                 format!("{zero}:{}", numbers(written.shape, Tag::Whole, Timestamp::EPOCH))
@@ -275,14 +278,14 @@ pub(super) fn value(written: &tidegate_core::Written<'_>, now: Timestamp, tag: T
 }
 
 /// A bucket's zero with its tag, or with its shape written out.
-fn parse_zero(text: &str) -> Result<(Remembered, WrittenUnder), StoreError> {
+fn parse_zero(text: &str) -> Result<(StateContents, WrittenUnder), StoreError> {
     if let Some((zero, numbers)) = text.split_once(':') {
         let shape = numbers.rsplit(' ').next().unwrap_or_default();
-        return Ok((Remembered::Zero(parsed(zero)?), WrittenUnder::Whole(parse_shape(shape)?)));
+        return Ok((StateContents::Zero(parsed(zero)?), WrittenUnder::Whole(parse_shape(shape)?)));
     }
     let split = text.split_at_checked(text.len().saturating_sub(3));
     let (zero, tag) = split.ok_or_else(|| garbled(text.as_bytes()))?;
-    Ok((Remembered::Zero(parsed(zero)?), WrittenUnder::Registered(parsed(tag)?)))
+    Ok((StateContents::Zero(parsed(zero)?), WrittenUnder::Registered(parsed(tag)?)))
 }
 
 pub(super) fn number<N: std::str::FromStr>(bytes: &[u8]) -> Result<N, StoreError> {
@@ -328,9 +331,9 @@ pub(super) enum Shape<'l> {
 impl<'l> Shape<'l> {
     /// The limit that asks, if as much fits under it and it can hold what was counted; otherwise one like it
     /// under which so much does.
-    pub(super) fn with_room(limit: &'l Limit, room: u64, said: &Remembered) -> Self {
+    pub(super) fn with_room(limit: &'l Limit, room: u64, said: &StateContents) -> Self {
         let counted =
-            if let Remembered::Windows { cur, prev, .. } = said { *cur.max(prev) } else { 0 };
+            if let StateContents::Windows { cur, prev, .. } = said { *cur.max(prev) } else { 0 };
         if room == limit.room(Bound::Headroom) && counted <= limit.deepest() {
             return Self::Asking(limit);
         }
@@ -340,14 +343,14 @@ impl<'l> Shape<'l> {
 
     /// The limit that asks; or, if it was lowered and what was counted does not fit it any more, one like it
     /// that is as large as it was.
-    pub(super) fn wide_enough(limit: &'l Limit, said: &Remembered) -> Result<Self, StoreError> {
+    pub(super) fn wide_enough(limit: &'l Limit, said: &StateContents) -> Result<Self, StoreError> {
         let counted = match said {
-            Remembered::Window { count, .. } => *count,
-            Remembered::Buckets { counts, .. } => counts.iter().map(|(_, count)| *count).sum(),
-            Remembered::Nothing
-            | Remembered::Windows { .. }
-            | Remembered::Log(_)
-            | Remembered::Zero(_) => 0,
+            StateContents::Window { count, .. } => *count,
+            StateContents::Buckets { counts, .. } => counts.iter().map(|(_, count)| *count).sum(),
+            StateContents::Nothing
+            | StateContents::Windows { .. }
+            | StateContents::Log(_)
+            | StateContents::Zero(_) => 0,
         };
         if counted <= limit.deepest() || limit.is_unlimited() || limit.amount() == 0 {
             return Ok(Self::Asking(limit));
@@ -451,7 +454,7 @@ mod tests {
     fn a_lowered_limit_reads_what_was_counted_before() {
         let first = Algorithm::FixedWindow { align: Align::First };
         let low = every(500_000, Span::from_secs(60), first);
-        let said = Remembered::Window { number: 1, count: 2_000_000 };
+        let said = StateContents::Window { number: 1, count: 2_000_000 };
         let shape = Shape::wide_enough(&low, &said).unwrap();
         assert_ne!(shape.limit().remember(&said), tidegate_core::State::Empty);
     }

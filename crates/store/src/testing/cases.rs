@@ -4,8 +4,8 @@ use super::Rig;
 use crate::key::{Name, Secret};
 use crate::store::{Answer, Part, ReceiptId, Settled, Settlement, Store};
 use tidegate_core::{
-    Algorithm, Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Plan, Refused, Retry, Span,
-    StateId, Take, Timestamp,
+    Algorithm, Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Plan, RejectedCost, Retry,
+    Span, StateId, Take, Timestamp,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -168,7 +168,7 @@ async fn a_refused_take_may_be_charged<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let (small, large) =
         (limit(1, 60, Algorithm::FIXED_WINDOW), limit(9, 60, Algorithm::FIXED_WINDOW));
-    let charged = |take| Take { refused: Refused::Charged, ..take };
+    let charged = |take| Take { refused: RejectedCost::Charged, ..take };
     let takes = [charged(one(1, &small)), charged(one(2, &large)), one(3, &large)];
     take(&rig, &takes).await;
     let refused = take(&rig, &takes).await;
@@ -181,7 +181,7 @@ async fn a_refused_take_may_be_charged<S: Store>(rig: Rig<S>) {
 async fn an_optional_take_may_be_charged<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let small = limit(1, 60, Algorithm::FIXED_WINDOW);
-    let shadow = Take { need: Need::Optional, refused: Refused::Charged, ..one(1, &small) };
+    let shadow = Take { need: Need::Optional, refused: RejectedCost::Charged, ..one(1, &small) };
     assert!(take(&rig, &[shadow]).await.done.passes);
     assert!(peek(&rig, cost(1, &small, 0)).await.passes()); // full, and nothing owed
     assert!(take(&rig, &[shadow]).await.done.passes);
@@ -191,7 +191,7 @@ async fn an_optional_take_may_be_charged<S: Store>(rig: Rig<S>) {
 async fn a_cost_above_capacity_is_never_charged<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let small = limit(3, 60, Algorithm::FIXED_WINDOW);
-    let answer = take(&rig, &[Take { refused: Refused::Charged, ..cost(1, &small, 4) }]).await;
+    let answer = take(&rig, &[Take { refused: RejectedCost::Charged, ..cost(1, &small, 4) }]).await;
     assert_eq!(answer.done.decisions[0].outcome, Outcome::Deny(Retry::Never));
     assert_eq!(remaining(&rig, one(1, &small)).await, 3);
 }

@@ -3,8 +3,8 @@
 use super::dice::Dice;
 use tidegate_core::Written;
 use tidegate_core::{
-    Algorithm, Align, Ask, Bound, Cost, Headroom, Limit, Now, Plan, Receipt, Refill, Span, StateId,
-    Take, Timestamp,
+    Algorithm, Align, Ask, Bound, Cost, Headroom, Limit, Now, Plan, Refill, Span, StateId, Take,
+    TakeReceipt, Timestamp,
 };
 use tidegate_store::testing::Rig;
 use tidegate_store::{Part, ReceiptId, Redis, Settled, Settlement, Store};
@@ -40,7 +40,7 @@ async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
     let mut micros = [0, 3_000_000, 1_700_000_000_000_000][usize::try_from(dice.roll(3)).unwrap()]
         + dice.roll(window);
     let mut core = Written::empty(&limits[0]);
-    let mut receipts: Vec<(usize, Receipt)> = Vec::new();
+    let mut receipts: Vec<(usize, TakeReceipt)> = Vec::new();
     let mut settled = 0u128;
     for step in 0..STEPS {
         micros = advance(micros, window, dice);

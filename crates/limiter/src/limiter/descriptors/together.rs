@@ -14,7 +14,7 @@ use crate::limiter::Limiter;
 use crate::limiter::decide::{Asked, Decided, max_wait, takes};
 use crate::verdict::DecidedBy;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Cost, Need, Plan, Refused, Span, StateId, Written};
+use tidegate_core::{Ask, Cost, Need, Plan, RejectedCost, Span, StateId, Written};
 use tidegate_store::{Part, ReceiptId, Settlement, Store};
 
 /// The takes of a call, each once, and which of them are whose.
@@ -91,7 +91,7 @@ impl<S: Store> Limiter<S> {
         }
         let taken = asked.iter().zip(&decided.receipts);
         let parts: Vec<Part<'_>> = taken
-            .filter(|(asked, _)| asked.take.refused == Refused::Free)
+            .filter(|(asked, _)| asked.take.refused == RejectedCost::Free)
             .filter_map(|(asked, receipt)| {
                 let (state, limit) = (asked.take.state, asked.take.limit);
                 Some(Part { state, limit, receipt: (*receipt)? })

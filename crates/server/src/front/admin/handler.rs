@@ -313,9 +313,9 @@ impl<S: Backend> Handler<S> {
         Answer::json(StatusCode::OK, &json!(rules))
     }
 
-    /// The policy; or the rule files, where they decide and are asked for by `?front=grpc`.
+    /// The policy; or the rule files, where they decide and are asked for by `?protocol=grpc`.
     fn policy(&self, call: &Call<'_>) -> Result<Answer, Answer> {
-        match call.parameter("front") {
+        match call.parameter("protocol") {
             Some("grpc") if self.rule_files.is_some() => return self.rule_files_text(),
             Some("grpc" | "http" | "resp") | None => {}
             Some(_) => return Err(bad("`front` is `http`, `grpc` or `resp`")),
@@ -326,7 +326,7 @@ impl<S: Backend> Handler<S> {
         if self.rule_files.is_none() {
             return Ok(answer);
         }
-        let elsewhere = HeaderValue::from_static("/admin/v1/policy?front=grpc");
+        let elsewhere = HeaderValue::from_static("/admin/v1/policy?protocol=grpc");
         Ok(answer.with(http::HeaderName::from_static("tidegate-grpc-rules"), elsewhere))
     }
 

@@ -85,7 +85,7 @@ pub(super) fn counts(stats: &Stats) -> Vec<Value> {
     let count = |(rule, stats): &(String, RuleStats)| {
         json!({
             "rule": rule, "allowed": stats.allowed, "delayed": stats.delayed,
-            "denied": stats.denied, "marked": stats.marked,
+            "denied": stats.denied, "would_deny": stats.would_deny,
         })
     };
     stats.rules.iter().map(count).collect()

@@ -16,17 +16,17 @@ use crate::time::Timestamp;
 /// What a state says.
 ///
 /// ```
-/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Remembered, Span, Timestamp, Written};
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, StateContents, Span, Timestamp, Written};
 /// let limit = Limit::new(3, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
 /// let mut written = Written::empty(&limit);
 /// let now = Timestamp::from_nanos(61_000_000_000);
 /// limit.take(&mut written, &Ask::new(now, Cost::new(2)));
 /// let says = written.remembered(now);
-/// assert_eq!(says, Remembered::Window { number: 1, count: 2 });
+/// assert_eq!(says, StateContents::Window { number: 1, count: 2 });
 /// assert_eq!(limit.remember(&says), written.state);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remembered {
+pub enum StateContents {
     /// Nothing.
     Nothing,
     /// A window and its count.
@@ -63,16 +63,16 @@ impl Written<'_> {
     /// instant within decades will do.
     ///
     /// ```
-    /// use tidegate_core::{Limit, Remembered, Timestamp, Written};
+    /// use tidegate_core::{Limit, StateContents, Timestamp, Written};
     /// let limit = Limit::unlimited();
-    /// assert_eq!(Written::empty(&limit).remembered(Timestamp::EPOCH), Remembered::Nothing);
+    /// assert_eq!(Written::empty(&limit).remembered(Timestamp::EPOCH), StateContents::Nothing);
     /// ```
     #[must_use]
-    pub fn remembered(&self, now: Timestamp) -> Remembered {
-        self.said(now).unwrap_or(Remembered::Nothing)
+    pub fn remembered(&self, now: Timestamp) -> StateContents {
+        self.said(now).unwrap_or(StateContents::Nothing)
     }
 
-    fn said(&self, now: Timestamp) -> Option<Remembered> {
+    fn said(&self, now: Timestamp) -> Option<StateContents> {
         match &self.shape.shape {
             Shape::Unlimited | Shape::Blocked => None,
             Shape::FixedWindow(shape) => {
@@ -90,7 +90,7 @@ impl Written<'_> {
             }
             Shape::TokenBucket(_) | Shape::LeakyBucket(_) => {
                 let State::Word(zero) = self.state else { return None };
-                Some(Remembered::Zero(zero))
+                Some(StateContents::Zero(zero))
             }
         }
     }
@@ -101,37 +101,37 @@ impl Limit {
     /// could, or counts what this limit never could.
     ///
     /// ```
-    /// use tidegate_core::{Algorithm, Limit, Remembered, Span, State};
+    /// use tidegate_core::{Algorithm, Limit, StateContents, Span, State};
     /// let bucket = Limit::new(3, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
-    /// assert_eq!(bucket.remember(&Remembered::Zero(7)), State::Word(7));
-    /// assert_eq!(bucket.remember(&Remembered::Log(vec![])), State::Empty);
+    /// assert_eq!(bucket.remember(&StateContents::Zero(7)), State::Word(7));
+    /// assert_eq!(bucket.remember(&StateContents::Log(vec![])), State::Empty);
     /// ```
     #[must_use]
-    pub fn remember(&self, said: &Remembered) -> State {
+    pub fn remember(&self, said: &StateContents) -> State {
         self.state_that_says(said).unwrap_or_default()
     }
 
-    fn state_that_says(&self, said: &Remembered) -> Option<State> {
+    fn state_that_says(&self, said: &StateContents) -> Option<State> {
         match &self.shape {
             Shape::Unlimited | Shape::Blocked => None,
             Shape::FixedWindow(shape) => {
-                let Remembered::Window { number, count } = said else { return None };
+                let StateContents::Window { number, count } = said else { return None };
                 Some(shape.remember(*number, *count))
             }
             Shape::SlidingWeighted(shape) => {
-                let Remembered::Windows { number, cur, prev } = said else { return None };
+                let StateContents::Windows { number, cur, prev } = said else { return None };
                 Some(shape.remember(*number, *cur, *prev))
             }
             Shape::SlidingBuckets(shape) => {
-                let Remembered::Buckets { newest, counts } = said else { return None };
+                let StateContents::Buckets { newest, counts } = said else { return None };
                 Some(Buckets::remember(shape, *newest, counts))
             }
             Shape::SlidingLog(_) => {
-                let Remembered::Log(entries) = said else { return None };
+                let StateContents::Log(entries) = said else { return None };
                 Some(Log::remember(entries))
             }
             Shape::TokenBucket(_) | Shape::LeakyBucket(_) => {
-                let Remembered::Zero(zero) = said else { return None };
+                let StateContents::Zero(zero) = said else { return None };
                 Some(State::of_word(*zero))
             }
         }

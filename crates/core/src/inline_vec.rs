@@ -5,13 +5,13 @@ use core::ops::{Deref, DerefMut};
 /// A list of which up to two elements stand in the list itself.
 ///
 /// ```
-/// use tidegate_core::Few;
-/// let one: Few<u64> = [7].into_iter().collect();
-/// let none: Few<u64> = Few::from(vec![]);
+/// use tidegate_core::InlineVec;
+/// let one: InlineVec<u64> = [7].into_iter().collect();
+/// let none: InlineVec<u64> = InlineVec::from(vec![]);
 /// assert_eq!((&*one, none.len()), (&[7][..], 0));
 /// ```
 #[derive(Clone, Debug)]
-pub enum Few<T> {
+pub enum InlineVec<T> {
     /// One element.
     One(T),
     /// Two elements.
@@ -20,7 +20,7 @@ pub enum Few<T> {
     Many(Vec<T>),
 }
 
-impl<T> Deref for Few<T> {
+impl<T> Deref for InlineVec<T> {
     type Target = [T];
 
     #[inline]
@@ -33,7 +33,7 @@ impl<T> Deref for Few<T> {
     }
 }
 
-impl<T> DerefMut for Few<T> {
+impl<T> DerefMut for InlineVec<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
@@ -44,20 +44,20 @@ impl<T> DerefMut for Few<T> {
     }
 }
 
-impl<T> From<T> for Few<T> {
+impl<T> From<T> for InlineVec<T> {
     #[inline]
     fn from(one: T) -> Self {
         Self::One(one)
     }
 }
 
-impl<T> From<Vec<T>> for Few<T> {
+impl<T> From<Vec<T>> for InlineVec<T> {
     fn from(many: Vec<T>) -> Self {
         Self::Many(many)
     }
 }
 
-impl<T> FromIterator<T> for Few<T> {
+impl<T> FromIterator<T> for InlineVec<T> {
     #[inline]
     fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Self {
         let mut elements = elements.into_iter();
@@ -68,21 +68,21 @@ impl<T> FromIterator<T> for Few<T> {
     }
 }
 
-impl<T: PartialEq> PartialEq for Few<T> {
+impl<T: PartialEq> PartialEq for InlineVec<T> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl<T: Eq> Eq for Few<T> {}
+impl<T: Eq> Eq for InlineVec<T> {}
 
-impl<T: PartialEq, const N: usize> PartialEq<[T; N]> for Few<T> {
+impl<T: PartialEq, const N: usize> PartialEq<[T; N]> for InlineVec<T> {
     fn eq(&self, other: &[T; N]) -> bool {
         **self == *other
     }
 }
 
-impl<T> IntoIterator for Few<T> {
+impl<T> IntoIterator for InlineVec<T> {
     type Item = T;
     type IntoIter = core::iter::Chain<
         core::iter::Flatten<core::array::IntoIter<Option<T>, 2>>,
@@ -99,7 +99,7 @@ impl<T> IntoIterator for Few<T> {
     }
 }
 
-impl<'f, T> IntoIterator for &'f Few<T> {
+impl<'f, T> IntoIterator for &'f InlineVec<T> {
     type Item = &'f T;
     type IntoIter = core::slice::Iter<'f, T>;
 
@@ -115,11 +115,11 @@ mod tests {
     #[test]
     fn it_is_the_list_it_was_made_of() {
         for length in 0..6 {
-            let few: Few<usize> = (0..length).collect();
-            assert_eq!(matches!(few, Few::Many(_)), !(1..=2).contains(&length));
+            let few: InlineVec<usize> = (0..length).collect();
+            assert_eq!(matches!(few, InlineVec::Many(_)), !(1..=2).contains(&length));
             assert!(few.iter().copied().eq(0..length));
             assert!(few.clone().into_iter().eq(0..length));
-            assert_eq!(few, Few::from((0..length).collect::<Vec<_>>()));
+            assert_eq!(few, InlineVec::from((0..length).collect::<Vec<_>>()));
         }
     }
 }

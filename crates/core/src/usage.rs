@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   used                                     the state      ▓
-//!    4 ┤▓▓▓▓▓▓▓▓▓                            made of InUse  ░
+//!    4 ┤▓▓▓▓▓▓▓▓▓                            made of Usage  ░
 //!    3 ┤▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░
 //!    2 ┤▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░▓▓▓▓
 //!      └────────┬──────────────┬──────► time
@@ -31,7 +31,7 @@ use crate::time::Timestamp;
 /// assert_eq!(limit.peek(&again, Timestamp::EPOCH).remaining, 17);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InUse {
+pub struct Usage {
     /// In costs of 1, rounded up.
     pub units: u64,
     /// When nothing is used any more.
@@ -47,10 +47,10 @@ impl Written<'_> {
     /// assert_eq!(Written::empty(&limit).in_use(Timestamp::EPOCH).units, 0);
     /// ```
     #[must_use]
-    pub fn in_use(&self, now: Timestamp) -> InUse {
+    pub fn in_use(&self, now: Timestamp) -> Usage {
         let units = self.units_in_use(now);
         let gone = self.shape.wait(self, now, 0);
-        InUse { units, until: gone.and_then(|span| now.after(span)).unwrap_or(Timestamp::END) }
+        Usage { units, until: gone.and_then(|span| now.after(span)).unwrap_or(Timestamp::END) }
     }
 }
 
@@ -72,15 +72,15 @@ impl Limit {
     /// A state of which as much is used, and as long, or more: as far as this limit can count.
     ///
     /// ```
-    /// use tidegate_core::{Algorithm, InUse, Limit, Span, Timestamp};
+    /// use tidegate_core::{Algorithm, Usage, Limit, Span, Timestamp};
     /// let limit = Limit::new(20, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
     /// let second = Timestamp::from_nanos(1_000_000_000);
-    /// let all = limit.with_in_use(Timestamp::EPOCH, InUse { units: u64::MAX, until: second });
+    /// let all = limit.with_in_use(Timestamp::EPOCH, Usage { units: u64::MAX, until: second });
     /// assert_eq!(limit.peek(&all, Timestamp::EPOCH).remaining, 0);
     /// assert_eq!(limit.peek(&all, second).remaining, 20);
     /// ```
     #[must_use]
-    pub fn with_in_use(&self, now: Timestamp, in_use: InUse) -> Written<'_> {
+    pub fn with_in_use(&self, now: Timestamp, in_use: Usage) -> Written<'_> {
         let mut written = Written::empty(self);
         if in_use.until <= now {
             return written;

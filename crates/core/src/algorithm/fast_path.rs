@@ -10,7 +10,7 @@ use super::fixed_window;
 use super::{Shape, Taken, token_bucket};
 use crate::decision::{Ask, Bound, Decision, Outcome, Retry};
 use crate::limit::Limit;
-use crate::state::{Receipt, State, Written};
+use crate::state::{State, TakeReceipt, Written};
 use crate::time::Span;
 
 /// Before this instant, in the year 2116, no sum in here comes near 64 bits.
@@ -19,7 +19,7 @@ const EARLY: u64 = 1 << 62;
 impl Limit {
     /// Takes a cost the short way; `None`, and nothing changed, where only the long way leads on.
     #[inline]
-    pub(crate) fn take_short<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Option<Taken> {
+    pub(crate) fn take_fast<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Option<Taken> {
         if !core::ptr::eq(self, written.shape) {
             return None;
         }
@@ -44,7 +44,7 @@ impl Limit {
     #[must_use]
     #[inline(always)] // its answer is large, and most of it is known where it is asked for
     pub fn take_word(&self, word: u64, ask: &Ask) -> Option<(u64, Taken)> {
-        self.ready(ask)?.take(word)
+        self.prepare(ask)?.take(word)
     }
 
     /// What takes of one cost at one instant have in common, whatever their states. `None` where only
@@ -54,12 +54,12 @@ impl Limit {
     /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
     /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
     /// let ask = Ask::new(Timestamp::from_nanos(7), Cost::new(15));
-    /// let ready = limit.ready(&ask).unwrap();
+    /// let ready = limit.prepare(&ask).unwrap();
     /// assert_eq!(ready.take(0), limit.take_word(0, &ask));
     /// ```
     #[must_use]
     #[inline(always)] // as above
-    pub fn ready(&self, ask: &Ask) -> Option<Ready<'_>> {
+    pub fn prepare(&self, ask: &Ask) -> Option<PreparedTake<'_>> {
         if ask.bound != Bound::Plain || ask.now.as_nanos() >= EARLY {
             return None;
         }
@@ -81,21 +81,21 @@ impl Limit {
         };
         let room = self.room(Bound::Plain);
         let at_most = room.checked_sub(weight)?;
-        Some(Ready { counter, mark, weight, room, at_most })
+        Some(PreparedTake { counter, mark, weight, room, at_most })
     }
 }
 
-/// What takes of one cost under one limit at one instant have in common. See [`Limit::ready`].
+/// What takes of one cost under one limit at one instant have in common. See [`Limit::prepare`].
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
 /// let limit = Limit::new(2, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-/// let one = limit.ready(&Ask::new(Timestamp::from_nanos(7), Cost::ONE)).unwrap();
+/// let one = limit.prepare(&Ask::new(Timestamp::from_nanos(7), Cost::ONE)).unwrap();
 /// let (word, _) = one.take(0).unwrap();
 /// assert!(one.passes(0) && one.passes(word)); // somebody new, and who has taken one of two
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Ready<'l> {
+pub struct PreparedTake<'l> {
     counter: Counter<'l>,
     /// Where a take is counted: the tick of now, or the window's number.
     mark: u64,
@@ -107,13 +107,13 @@ pub struct Ready<'l> {
     at_most: u64,
 }
 
-impl Ready<'_> {
+impl PreparedTake<'_> {
     /// Takes on a state of this word; see [`Limit::take_word`].
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
     /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let ready = limit.ready(&Ask::new(Timestamp::from_nanos(7), Cost::new(15))).unwrap();
+    /// let ready = limit.prepare(&Ask::new(Timestamp::from_nanos(7), Cost::new(15))).unwrap();
     /// let (word, taken) = ready.take(0).unwrap();
     /// assert!(taken.decision.passes() && !ready.take(word).unwrap().1.decision.passes());
     /// ```
@@ -138,7 +138,7 @@ impl Ready<'_> {
             remaining: counter.units(room.saturating_sub(used)),
             reset: Some(counter.until(used, 0)),
         };
-        Some((word, Taken { decision, receipt: passes.then_some(Receipt { mark, weight }) }))
+        Some((word, Taken { decision, receipt: passes.then_some(TakeReceipt { mark, weight }) }))
     }
 
     /// Whether a take would pass, for less than [`take`](Self::take) costs. What cannot be told does not.
@@ -146,7 +146,7 @@ impl Ready<'_> {
     /// ```
     /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp};
     /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// assert!(limit.ready(&Ask::new(Timestamp::from_nanos(7), Cost::new(15))).unwrap().passes(0));
+    /// assert!(limit.prepare(&Ask::new(Timestamp::from_nanos(7), Cost::new(15))).unwrap().passes(0));
     /// ```
     #[must_use]
     #[inline]
@@ -263,7 +263,7 @@ mod tests {
                 now = if back && shift > 40 { now.saturating_sub(gap) } else { now.saturating_add(gap) };
                 let ask = Ask::new(Timestamp::from_nanos(now), Cost::new(cost));
                 let ask = if headroom && cost % 8 == 0 { ask.bounded(Bound::Headroom) } else { ask };
-                let passes = limit.ready(&ask).filter(|ready| ready.take(short.state.word()).is_some())
+                let passes = limit.prepare(&ask).filter(|ready| ready.take(short.state.word()).is_some())
                     .map(|ready| ready.passes(short.state.word()));
                 let taken = limit.take(&mut short, &ask);
                 prop_assert_eq!(taken, limit.take_long(&mut long, &ask));
@@ -279,7 +279,7 @@ mod tests {
             let limit = Limit::new(15, Span::from_secs(1), algorithm).unwrap();
             let mut written = Written::empty(&limit);
             let ask = Ask::new(Timestamp::from_nanos(1_800_000_000_000_000_000), Cost::ONE);
-            assert!((0..20).all(|_| limit.take_short(&mut written, &ask).is_some()));
+            assert!((0..20).all(|_| limit.take_fast(&mut written, &ask).is_some()));
         }
     }
 }
