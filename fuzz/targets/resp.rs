@@ -1,23 +1,17 @@
 //! Bytes at the port for Redis clients: the parser as the server has it, against its own laws and against another parser.
 
 #![no_main]
-#![allow(dead_code, reason = "the parser's file is shared; not all of it is used here")]
-
-#[path = "../../crates/server/src/bounds.rs"]
-mod bounds;
-#[path = "../../crates/server/src/front/resp/wire.rs"]
-mod wire;
 
 use libfuzzer_sys::fuzz_target;
 use redis_protocol::resp2::decode::decode;
 use redis_protocol::resp2::types::OwnedFrame;
-use wire::{Most, Read, Words, read};
+use tidegate_server::fuzzing::wire::{CommandBound, Read, Words, read};
 
 fuzz_target!(|bytes: &[u8]| {
-    let whole = all(bytes, Most::KNOWN);
+    let whole = all(bytes, CommandBound::KNOWN);
     // What is said of the beginning is true however it is cut.
     for cut in 0..bytes.len().min(96) {
-        let part = all(&bytes[..cut], Most::KNOWN);
+        let part = all(&bytes[..cut], CommandBound::KNOWN);
         let same = part.commands.iter().zip(&whole.commands).all(|(part, whole)| part == whole);
         assert!(same && part.commands.len() <= whole.commands.len(), "cut at {cut}");
         if let Some(needed) = part.needs
@@ -29,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     // A stranger may say less, and what they may say means the same.
-    let stranger = all(bytes, Most::UNKNOWN);
+    let stranger = all(bytes, CommandBound::UNKNOWN);
     assert!(whole.commands.starts_with(&stranger.commands));
     as_others_read_it(bytes);
 });
@@ -40,7 +34,7 @@ struct All {
     needs: Option<usize>,
 }
 
-fn all(bytes: &[u8], most: Most) -> All {
+fn all(bytes: &[u8], most: CommandBound) -> All {
     let (mut at, mut commands, mut words) = (0, Vec::new(), Words::new());
     loop {
         let rest = &bytes[at..];
@@ -69,7 +63,7 @@ fn all(bytes: &[u8], most: Most) -> All {
 fn as_others_read_it(bytes: &[u8]) {
     let mut words = Words::new();
     let (Some(b'*'), Ok(Read::Command(length))) =
-        (bytes.first(), read(bytes, Most::KNOWN, &mut words))
+        (bytes.first(), read(bytes, CommandBound::KNOWN, &mut words))
     else {
         return;
     };

@@ -1,6 +1,53 @@
-//! The sub-commands, one file each: options in, text out.
+//! The command line: a file for each subcommand, and what all of them share: parse, dispatch, exit code.
 
-pub(crate) mod check;
-pub(crate) mod policy;
-pub(crate) mod serve;
-pub(crate) mod simulate;
+mod check;
+mod policy;
+mod serve;
+mod simulate;
+
+use clap::{Parser, Subcommand};
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+/// A distributed API rate limiter.
+#[derive(Parser)]
+#[command(name = "tidegate", version, arg_required_else_help = true)]
+struct Tidegate {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Starts the server.
+    Serve(serve::ServeOptions),
+    /// Asks a running server, or a policy file, whether a request may pass.
+    ///
+    /// The exit code is 0 if the request may pass, 1 if it may not, and 2 on error.
+    Check(check::CheckOptions),
+    /// Sends one trace of requests through all six algorithms and draws what each lets pass.
+    Simulate(simulate::SimulateOptions),
+    /// Checks and explains policy files.
+    Policy(policy::PolicyOptions),
+}
+
+/// Runs the command that the command line names, to its end.
+pub fn run() -> ExitCode {
+    let out = &mut io::stdout().lock();
+    let outcome = match Tidegate::parse().command {
+        Command::Serve(options) => serve::run(&options, out),
+        Command::Check(options) => check::run(&options, out),
+        Command::Simulate(options) => simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
+        Command::Policy(options) => policy::run(&options, out),
+    };
+    match outcome {
+        Ok(code) => code,
+        // The reader of our output has closed it, as in `tidegate simulate | head -3`.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            // If even this cannot be written, the exit code is all that is left.
+            let _ = writeln!(io::stderr(), "tidegate: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

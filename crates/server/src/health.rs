@@ -1,8 +1,5 @@
 //! Whether the server should be asked: starting, ready, ready with a complaint, draining.
 
-use crate::call::Answer;
-use http::StatusCode;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// Locked by whoever looks and whoever knows something new.
-    state: Mutex<State>,
+    state: Mutex<HealthState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HealthState {
     stage: Stage,
     /// What is wrong, by who says so; the server decides all the same.
     reasons: BTreeMap<&'static str, String>,
@@ -27,6 +24,14 @@ pub(crate) enum Stage {
     Starting,
     Serving,
     Draining,
+}
+
+/// Whether requests should be sent here, and what is wrong.
+#[derive(Debug)]
+pub(crate) struct HealthReport {
+    pub(crate) ready: bool,
+    pub(crate) status: &'static str,
+    pub(crate) reasons: Vec<String>,
 }
 
 impl Health {
@@ -48,16 +53,16 @@ impl Health {
         self.lock().stage == Stage::Serving
     }
 
-    pub(crate) fn answer(&self) -> Answer {
+    /// What `/ready` says.
+    pub(crate) fn report(&self) -> HealthReport {
         let state = self.lock();
-        let (status, word) = match state.stage {
-            Stage::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
-            Stage::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-            Stage::Serving if state.reasons.is_empty() => (StatusCode::OK, "ready"),
-            Stage::Serving => (StatusCode::OK, "degraded"),
+        let (ready, status) = match state.stage {
+            Stage::Starting => (false, "starting"),
+            Stage::Draining => (false, "draining"),
+            Stage::Serving if state.reasons.is_empty() => (true, "ready"),
+            Stage::Serving => (true, "degraded"),
         };
-        let reasons: Vec<&String> = state.reasons.values().collect();
-        Answer::json(status, &json!({ "status": word, "reasons": reasons }))
+        HealthReport { ready, status, reasons: state.reasons.values().cloned().collect() }
     }
 
     #[cfg(test)]
@@ -65,7 +70,7 @@ impl Health {
         !self.lock().reasons.is_empty()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HealthState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,6 @@
 //! that is counted, and the count is a line itself.
 
 use crate::metrics::Metrics;
-use crate::settings::{Log, LogFormat};
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,15 +17,30 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// How logs are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogOptions {
+    pub(crate) format: LogFormat,
+    pub(crate) level: tracing::Level,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// Lines for people on a terminal, JSON elsewhere.
+    Auto,
+    Text,
+    Json,
+}
+
 /// Lets ten lines of each kind pass in a second.
 pub(crate) struct Bounded {
     level: tracing::Level,
     clock: Clock,
     /// By the place in our code that writes the line; there are a few dozen of them.
-    kinds: Mutex<HashMap<Identifier, Kind>>,
+    kinds: Mutex<HashMap<Identifier, LineKind>>,
 }
 
-struct Kind {
+struct LineKind {
     second: u64,
     lines: u32,
     left_out: u64,
@@ -37,7 +51,7 @@ struct Kind {
 const LINES_PER_SECOND: u32 = 10;
 
 /// Sends all lines to the standard error from here on.
-pub(crate) fn start(settings: Log, clock: &Clock) -> Arc<Bounded> {
+pub(crate) fn start(settings: LogOptions, clock: &Clock) -> Arc<Bounded> {
     let bounded =
         Arc::new(Bounded { level: settings.level, clock: clock.clone(), kinds: Mutex::default() });
     let json = match settings.format {
@@ -46,7 +60,7 @@ pub(crate) fn start(settings: Log, clock: &Clock) -> Arc<Bounded> {
         LogFormat::Auto => !std::io::stderr().is_terminal(),
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
-    let filter = Shared(Arc::clone(&bounded));
+    let filter = BoundedFilter(Arc::clone(&bounded));
     let started = if json {
         let lines = lines.json().flatten_event(true).with_filter(filter);
         tracing_subscriber::registry().with(lines).try_init()
@@ -76,7 +90,7 @@ impl Bounded {
     fn passes(&self, kind: Identifier, name: impl FnOnce() -> String) -> bool {
         let second = self.clock.now().steady.as_nanos().checked_div(1_000_000_000).unwrap_or(0);
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind = kinds.entry(kind).or_insert_with(|| Kind {
+        let kind = kinds.entry(kind).or_insert_with(|| LineKind {
             second,
             lines: 0,
             left_out: 0,
@@ -100,9 +114,9 @@ impl Bounded {
     }
 }
 
-struct Shared(Arc<Bounded>);
+struct BoundedFilter(Arc<Bounded>);
 
-impl<S> Filter<S> for Shared {
+impl<S> Filter<S> for BoundedFilter {
     fn enabled(&self, metadata: &Metadata<'_>, _context: &Context<'_, S>) -> bool {
         *metadata.level() <= self.0.level
     }
@@ -143,7 +157,7 @@ mod tests {
             clock: Clock::manual(Timestamp::from_nanos(0)),
             kinds: Mutex::default(),
         };
-        let filter = Shared(Arc::new(bounded));
+        let filter = BoundedFilter(Arc::new(bounded));
         let lines = tracing_subscriber::fmt::layer().with_filter(filter);
         let log = tracing_subscriber::registry().with(lines);
         tracing::subscriber::with_default(log, || {

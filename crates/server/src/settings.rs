@@ -9,15 +9,20 @@
 //! Every setting has one name, and each place spells it by the same rule. What cannot be read is told all at
 //! once, with the place where it stands, before anything starts.
 
+mod reader;
 pub(crate) mod reference;
+mod sources;
 mod table;
 mod value;
 
-pub(crate) use table::{Flags, Setting};
+pub(crate) use sources::PREFIX;
+pub(crate) use table::Flags;
 
-use crate::front::grpc::Manners;
-use crate::net::{Caps, Timeouts};
-use crate::tls::TlsFiles;
+use crate::front::grpc::GrpcOptions;
+use crate::log::{LogFormat, LogOptions};
+use crate::net::{Caps, Timeouts, TlsFiles};
+use reader::Reader;
+use sources::{Given, Origin, from_environment, from_file};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,11 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use table::TABLE;
 use tidegate::http::LegacyReset;
-use tidegate_policy::{Document, Value, printable};
 use tidegate_store::RedisClock;
-
-/// How the names of variables begin that are settings.
-pub(crate) const PREFIX: &str = "TIDEGATE_";
 
 /// What the server is told before it starts.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ pub(crate) struct Settings {
     pub(crate) http: Listen,
     pub(crate) legacy_headers: Option<LegacyReset>,
     pub(crate) grpc: Listen,
-    pub(crate) grpc_manners: Manners,
+    pub(crate) grpc_options: GrpcOptions,
     pub(crate) envoy_config: Option<PathBuf>,
     pub(crate) merge_domains: bool,
     pub(crate) resp: Listen,
@@ -59,7 +60,7 @@ pub(crate) struct Settings {
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) operator_token_file: Option<PathBuf>,
     pub(crate) reader_token_file: Option<PathBuf>,
-    pub(crate) log: Log,
+    pub(crate) log: LogOptions,
     /// Every setting as text, and where it comes from.
     given: Given,
 }
@@ -95,41 +96,10 @@ pub(crate) struct Listen {
     pub(crate) caps: Caps,
 }
 
-/// How logs are written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Log {
-    pub(crate) format: LogFormat,
-    pub(crate) level: tracing::Level,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogFormat {
-    /// Lines for people on a terminal, JSON elsewhere.
-    Auto,
-    Text,
-    Json,
-}
-
-/// Where a value stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
-    Default,
-    File(String),
-    Variable(String),
-    Flag(String),
-}
-
-type Given = BTreeMap<&'static str, (String, Origin)>;
-
 /// Everything that is wrong with the settings.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub(crate) struct SettingsError(pub(crate) Vec<String>);
-
-/// The file that is read when none is named.
-const USUAL_FILE: &str = "tidegate.yaml";
-/// A file of settings has some dozen lines.
-const MOST_BYTES: u64 = 64 * 1024;
 
 impl Settings {
     /// Reads all three places.
@@ -204,7 +174,7 @@ impl Settings {
             http,
             legacy_headers: reader.check("http.legacy_headers", value::legacy).flatten(),
             grpc,
-            grpc_manners: reader.grpc_manners(),
+            grpc_options: reader.grpc_options(),
             envoy_config: path(reader.text("envoy.config")),
             merge_domains: reader.check("envoy.merge_domains", value::switch).unwrap_or(false),
             resp,
@@ -213,7 +183,7 @@ impl Settings {
             admin_hosts: value::words(reader.text("admin.hosts")),
             operator_token_file: path(reader.text("admin.operator_token_file")),
             reader_token_file: path(reader.text("admin.reader_token_file")),
-            log: Log {
+            log: LogOptions {
                 format: reader.check("log.format", value::log_format).unwrap_or(LogFormat::Auto),
                 level: reader.check("log.level", value::level).unwrap_or(tracing::Level::INFO),
             },
@@ -225,237 +195,12 @@ impl Settings {
     }
 }
 
-/// Turns texts into values and notes what is wrong with them.
-struct Reader<'g> {
-    given: &'g Given,
-    problems: &'g mut Vec<String>,
-}
-
-impl<'g> Reader<'g> {
-    fn text(&self, name: &str) -> &'g str {
-        self.given.get(name).map_or("", |(text, _)| text)
-    }
-
-    fn check<T>(
-        &mut self,
-        name: &str,
-        read: impl FnOnce(&'g str) -> Result<T, String>,
-    ) -> Option<T> {
-        let (text, origin) = self.given.get(name)?;
-        match read(text) {
-            Ok(value) => Some(value),
-            Err(error) => {
-                self.problems.push(format!("{origin}: `{}`: {error}", printable(text)));
-                None
-            }
-        }
-    }
-
-    /// The same for what may hold a password: the text is not repeated.
-    fn hidden<T>(
-        &mut self,
-        name: &str,
-        read: impl FnOnce(&'g str) -> Result<T, String>,
-    ) -> Option<T> {
-        let (text, origin) = self.given.get(name)?;
-        read(text).map_err(|error| self.problems.push(format!("{origin}: {error}"))).ok()
-    }
-
-    fn time(&mut self, name: &str) -> Duration {
-        self.check(name, value::time).unwrap_or_default()
-    }
-
-    fn listen(&mut self, group: &str, [head, body]: [&str; 2]) -> Listen {
-        let named = |name: &str| format!("{group}.{name}");
-        let address = self.check(&named("listen"), value::address).flatten();
-        let timeouts = Timeouts {
-            handshake: self.time("tls.handshake_timeout"),
-            head: self.time(&named(head)),
-            body: self.time(&named(body)),
-            idle: self.time(&named("idle_timeout")),
-        };
-        let tls = !self.text("tls.certificate").is_empty()
-            && value::words(self.text("tls.listeners")).iter().any(|name| name == group);
-        let caps = Caps {
-            all: self.check(&named("max_connections"), value::count).unwrap_or(1),
-            per_source: self.check(&named("max_connections_per_source"), value::count).unwrap_or(1),
-        };
-        Listen { address, tls, timeouts, caps }
-    }
-
-    fn tls(&mut self) -> Option<TlsFiles> {
-        self.check("tls.listeners", value::listeners);
-        let file = |name: &str| {
-            Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
-        };
-        let [certificate, key, client_ca_file] =
-            ["tls.certificate", "tls.key", "tls.client_ca_file"].map(file);
-        match (certificate, key) {
-            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key, client_ca_file }),
-            (None, None) if client_ca_file.is_none() => None,
-            _ => {
-                let text =
-                    "tls.certificate and tls.key go together, and tls.client_ca_file with them";
-                self.problems.push(text.to_owned());
-                None
-            }
-        }
-    }
-
-    fn grpc_manners(&mut self) -> Manners {
-        let headers = self.check("grpc.response_headers", value::response_headers);
-        let metadata = self.check("grpc.dynamic_metadata", value::switch);
-        Manners { headers: headers.unwrap_or_default(), metadata: metadata.unwrap_or(true) }
-    }
-
-    fn redis(&mut self) -> RedisOptions {
-        let file = |name: &str| {
-            Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
-        };
-        let [ca_file, certificate, key] =
-            ["redis.ca_file", "redis.certificate", "redis.key"].map(file);
-        if certificate.is_some() != key.is_some() {
-            self.problems.push("redis.certificate and redis.key go together".to_owned());
-        }
-        RedisOptions {
-            timeout: self.time("redis.timeout"),
-            connect_timeout: self.time("redis.connect_timeout"),
-            ca_file,
-            certificate: certificate.zip(key),
-            clock: self.check("redis.clock", value::redis_clock).unwrap_or_default(),
-            denial_cache: self.check("redis.denial_cache", value::switch).unwrap_or(true),
-            nodes: self.check("cluster.nodes", value::nodes).flatten(),
-        }
-    }
-
-    /// What makes sense alone may not make sense together.
-    fn agree(&mut self, settings: &Settings) {
-        let listeners = [
-            ("http.listen", settings.http.address),
-            ("grpc.listen", settings.grpc.address),
-            ("resp.listen", settings.resp.address),
-            ("admin.listen", settings.admin.address),
-        ];
-        let on = || listeners.iter().filter_map(|(name, address)| Some((name, (*address)?)));
-        for (at, (name, address)) in on().enumerate() {
-            let same = on().skip(at.saturating_add(1)).find(|(_, other)| *other == address);
-            if let Some((other, _)) = same.filter(|_| address.port() != 0) {
-                self.problems.push(format!(
-                    "{name} and {other} are both {address}; give one of them another port"
-                ));
-            }
-        }
-        if on().next().is_none() {
-            self.problems.push("every listener is off; there would be nothing to serve".to_owned());
-        }
-        let admin = settings.admin.address;
-        if let Some(admin) = admin.filter(|admin| !admin.ip().is_loopback())
-            && settings.operator_token_file.is_none()
-        {
-            self.problems.push(format!(
-                "admin.listen is {admin}, which others can reach; set admin.operator_token_file to a file with a token of your own, or listen on 127.0.0.1"
-            ));
-        }
-    }
-}
-
-/// Reads the file: nested names become one, joined by points.
-fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut Vec<String>) {
-    let path = match file {
-        Some(path) => path,
-        None if Path::new(USUAL_FILE).is_file() => Path::new(USUAL_FILE),
-        None => return,
-    };
-    let name = printable(&path.display().to_string());
-    let bytes = match crate::files::read_regular(path, MOST_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) => return problems.push(format!("{name}: {error}")),
-    };
-    let blank = bytes.split(|byte| *byte == b'\n').all(|line| {
-        let line = line.trim_ascii();
-        line.is_empty() || line.starts_with(b"#")
-    });
-    if blank {
-        return;
-    }
-    match Document::parse(&bytes) {
-        Ok(document) => entries(&name, "", &document, given, problems),
-        Err(found) => {
-            problems.extend(found.iter().map(|problem| format!("{name}:{problem}")));
-        }
-    }
-}
-
-fn entries(
-    file: &str,
-    prefix: &str,
-    document: &Document,
-    given: &mut Given,
-    problems: &mut Vec<String>,
-) {
-    let Value::Map(map) = &document.value else {
-        return problems.push(format!("{file}:{}: settings are a map of names", document.place));
-    };
-    for entry in map {
-        let name = format!("{prefix}{}", entry.name);
-        let place = format!("{file}:{}", entry.place);
-        let group = format!("{name}.");
-        let setting = Setting::find(&name);
-        match (&entry.node.value, setting) {
-            (Value::Map(_), None) if TABLE.iter().any(|one| one.name.starts_with(&group)) => {
-                entries(file, &group, &entry.node, given, problems);
-            }
-            (Value::Text(text, _), Some(setting)) => {
-                given
-                    .insert(setting.name, (text.clone(), Origin::File(format!("{place}: {name}"))));
-            }
-            (Value::Nothing, Some(setting)) => {
-                given.insert(
-                    setting.name,
-                    (String::new(), Origin::File(format!("{place}: {name}"))),
-                );
-            }
-            (Value::List(_) | Value::Map(_), Some(_)) => {
-                problems.push(format!("{place}: `{}` is one value", printable(&name)));
-            }
-            (_, None) => problems.push(format!("{place}: {}", Setting::unknown(&name))),
-        }
-    }
-}
-
-/// Reads the environment; what looks like ours and is not is a mistake.
-fn from_environment(
-    environment: impl Iterator<Item = (String, String)>,
-    given: &mut Given,
-    problems: &mut Vec<String>,
-) {
-    for (variable, text) in environment {
-        if !variable.starts_with(PREFIX) {
-            continue;
-        }
-        match TABLE.iter().find(|setting| setting.variable() == variable) {
-            Some(setting) => _ = given.insert(setting.name, (text, Origin::Variable(variable))),
-            None => problems.push(Setting::unknown_variable(&variable)),
-        }
-    }
-}
-
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Memory => "memory:",
             Self::Redis(_) => "redis:",
         })
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::File(place) => f.write_str(place),
-            Self::Variable(name) | Self::Flag(name) => f.write_str(name),
-        }
     }
 }
 

@@ -1,15 +1,35 @@
-//! Tasks that go on whatever happens in them.
+//! Panics cost as little as possible: a request that panics loses one answer, a background task is started again.
 
 use crate::metrics::Metrics;
 use futures_util::FutureExt as _;
-use std::panic::AssertUnwindSafe;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-/// A task that fails at once does not keep the machine busy with it.
+/// The pause before a task is started again, so that one that always panics does not use up a core.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Runs a task on this thread until it ends by itself. When it meets a mistake of ours it begins anew, and that is counted.
+/// A future panicked: a bug in tidegate.
+pub(crate) struct Panicked;
+
+/// Polls a future and catches its panic. The future is large, so it is pinned where it is.
+pub(crate) async fn contained<T>(
+    mut future: Pin<&mut impl Future<Output = T>>,
+) -> Result<T, Panicked> {
+    poll_fn(|context| {
+        // What a request shares with others is either atomic or behind a lock that ignores poison.
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => Poll::Ready(Err(Panicked)),
+        }
+    })
+    .await
+}
+
+/// Runs a task on this thread until it ends by itself. If it panics, it is started again, and that is counted.
 pub(crate) fn supervised<F: Future<Output = ()>>(
     name: &'static str,
     metrics: Arc<Metrics>,
@@ -18,7 +38,7 @@ pub(crate) fn supervised<F: Future<Output = ()>>(
     tokio::task::spawn_local(async move {
         while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
             metrics.restarted();
-            tracing::error!("{name} met a mistake of ours and begins anew");
+            tracing::error!("{name} met a bug in tidegate and starts again");
             tokio::time::sleep(PAUSE).await;
         }
     });

@@ -59,8 +59,9 @@ fn play(replica: Replica) {
     }
     let samples = load.finish();
 
-    let (before, after) =
-        (samples.between(samples.0[0].due, killed), samples.between(killed, killed + 30 * SECOND));
+    // A request that was under way when the primary was killed belongs to what came after.
+    let before = samples.filter(|sample| sample.due + sample.latency < killed);
+    let after = samples.filter(|sample| sample.due + sample.latency >= killed);
     let of = |samples: &Samples, by: By| -> BTreeSet<u32> {
         let those = samples.0.iter().filter(|sample| sample.verdict.by == by);
         those.map(|sample| sample.number % KEYS).collect()
@@ -68,7 +69,8 @@ fn play(replica: Replica) {
     let missed = of(&after, By::Fallback);
     let elsewhere = after.filter(|sample| !missed.contains(&(sample.number % KEYS)));
     let last = after.filter(|sample| sample.verdict.by == By::Fallback);
-    let dark = last.0.last().map_or(Duration::ZERO, |sample| sample.due - killed);
+    let dark =
+        last.0.last().map_or(Duration::ZERO, |sample| sample.due.saturating_duration_since(killed));
     println!("primary killed\n  before:    {}\n  after:     {}", before.told(), after.told());
     println!(
         "  elsewhere: {}\n  {} of {KEYS} keys were missed, for {dark:?}",

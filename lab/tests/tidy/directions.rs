@@ -1,7 +1,7 @@
 //! Which module may import which: the block "Module directions" of ARCHITECTURE.md, against the `use` lines and paths.
 //!
-//! A crate's section lists its modules from the bottom to the top. A module imports modules of lines below its own, and
-//! none of its own line: so there is no cycle.
+//! A section lists the modules of a folder, each line of them after those that they import. So a module imports modules of
+//! lines above its own and none of its own line, and there is no cycle.
 
 use super::{read, rust_files};
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! ## The formula
-//! A take of cost `n` at `t` passes iff `Σ costs taken in (t − W, t] + n ≤ L`. RejectedCost takes are not
+//! A take of cost `n` at `t` passes iff `Σ costs taken in (t − W, t] + n ≤ L`. Refused takes are not
 //! written down, so the log has at most `L` entries (twice that in debt), one per take whatever it costs.
 //!
 //! ## A worked example

@@ -1,8 +1,8 @@
 //! `tidegate check`: may this request pass? Asked of a running server, or of a policy file.
 
-use super::policy::{attributes, source::Source};
+use super::policy::{attributes, source::PolicyFile};
 use crate::front::http::VerdictText;
-use crate::tls;
+use crate::net::tls;
 use bytes::Bytes;
 use clap::Args;
 use http::uri::Authority;
@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct CheckOptions {
     /// What is known of the request, such as `ip=203.0.113.7 method=POST path=/urls user=alice`.
     #[arg(value_name = "ATTRIBUTE=VALUE")]
     attributes: Vec<String>,
@@ -57,7 +57,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_BYTES: usize = 1024 * 1024;
 
 /// Ends with exit code 0 when the request may pass, 1 when not, 2 when nobody could say.
-pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &CheckOptions, out: &mut impl Write) -> io::Result<ExitCode> {
     // What is wrong with the attributes is told before anybody is asked.
     attributes(&options.attributes)?;
     let verdict = match &options.policy {
@@ -79,8 +79,12 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCod
 // === a policy ===
 
 /// The verdict of a limiter that has counted nothing; `None` when the policy has mistakes, which are shown.
-fn of_policy(path: &Path, options: &Options, out: &mut impl Write) -> io::Result<Option<Value>> {
-    let source = Source::read(path)?;
+fn of_policy(
+    path: &Path,
+    options: &CheckOptions,
+    out: &mut impl Write,
+) -> io::Result<Option<Value>> {
+    let source = PolicyFile::read(path)?;
     let policy = match Policy::parse(&source.bytes) {
         Ok(policy) => policy,
         Err(error) => {
@@ -102,7 +106,7 @@ fn of_policy(path: &Path, options: &Options, out: &mut impl Write) -> io::Result
 
 // === a server ===
 
-fn of_server(options: &Options) -> io::Result<Value> {
+fn of_server(options: &CheckOptions) -> io::Result<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let asked = async { tokio::time::timeout(PATIENCE, ask(options)).await };
     match runtime.block_on(asked) {
@@ -111,7 +115,7 @@ fn of_server(options: &Options) -> io::Result<Value> {
     }
 }
 
-async fn ask(options: &Options) -> io::Result<Value> {
+async fn ask(options: &CheckOptions) -> io::Result<Value> {
     let server = &options.server;
     let wrong = || {
         let text =
@@ -146,7 +150,7 @@ async fn ask(options: &Options) -> io::Result<Value> {
 async fn under_tls(
     stream: TcpStream,
     host: &str,
-    options: &Options,
+    options: &CheckOptions,
 ) -> io::Result<TlsStream<TcpStream>> {
     let Some(path) = &options.cacert else {
         return Err(io::Error::other(
@@ -167,7 +171,7 @@ async fn under_tls(
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     authority: &Authority,
-    options: &Options,
+    options: &CheckOptions,
 ) -> io::Result<Value> {
     let server = &options.server;
     let told = |error: hyper::Error| unanswered(server, &error.to_string());
@@ -188,7 +192,7 @@ async fn exchange(
     read(server, status, &bytes)
 }
 
-fn body(options: &Options) -> io::Result<String> {
+fn body(options: &CheckOptions) -> io::Result<String> {
     let attributes = attributes(&options.attributes)?;
     let pairs: serde_json::Map<String, Value> =
         attributes.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();

@@ -2,24 +2,25 @@
 
 pub(crate) mod source;
 
+use crate::front::admin::explanation as explanation_json;
 use crate::rule_files::RuleFolder;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use source::Source;
+use source::PolicyFile;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tidegate_policy::{AppliedRule, Attributes, Changes, Explanation, Policy, Problem, printable};
+use tidegate_policy::{Attributes, Changes, Policy, Problem, printable};
 use tidegate_store::Secret;
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct PolicyOptions {
     #[command(subcommand)]
-    command: Command,
+    command: PolicyCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum PolicyCommand {
     /// Says what is wrong with a policy file: exit code 2 for errors, 0 for warnings.
     Lint(Lint),
     /// Says for one request what every rule makes of it: matched or why not, the key, the limits and where
@@ -81,15 +82,15 @@ struct Explain {
 /// Errors in the file, or in what was asked.
 const REFUSED: u8 = 2;
 
-pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &PolicyOptions, out: &mut impl Write) -> io::Result<ExitCode> {
     match &options.command {
-        Command::Lint(options) => lint(options, out),
-        Command::Explain(options) => explain(options, out),
-        Command::Schema => {
+        PolicyCommand::Lint(options) => lint(options, out),
+        PolicyCommand::Explain(options) => explain(options, out),
+        PolicyCommand::Schema => {
             write!(out, "{}", tidegate_policy::schema())?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Import(Import::Envoy(options)) => import(options, out),
+        PolicyCommand::Import(Import::Envoy(options)) => import(options, out),
     }
 }
 
@@ -122,7 +123,7 @@ fn import(options: &ImportEnvoy, out: &mut impl Write) -> io::Result<ExitCode> {
 // === lint ===
 
 fn lint(options: &Lint, out: &mut impl Write) -> io::Result<ExitCode> {
-    let source = Source::read(&options.file)?;
+    let source = PolicyFile::read(&options.file)?;
     let (errors, warnings, rules) = match Policy::parse(&source.bytes) {
         Ok(policy) => (vec![], policy.warnings(), policy.rules().len()),
         Err(error) => (error.problems().to_vec(), vec![], 0),
@@ -164,7 +165,7 @@ fn plural(n: usize, word: &str) -> String {
 // === explain ===
 
 fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
-    let source = Source::read(&options.file)?;
+    let source = PolicyFile::read(&options.file)?;
     let policy = match Policy::parse(&source.bytes) {
         Ok(policy) => policy,
         Err(error) => {
@@ -180,7 +181,7 @@ fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
     });
     let explanation = policy.explain(&Changes::default(), &attributes, options.cost);
     if options.json {
-        writeln!(out, "{}", escaped(&format!("{:#}", as_json(&explanation))))?;
+        writeln!(out, "{}", escaped(&format!("{:#}", explanation_json(&explanation))))?;
     } else {
         for line in explanation.to_string().lines() {
             writeln!(out, "{}", printable(line))?;
@@ -224,19 +225,4 @@ fn escaped(json: &str) -> String {
 
 fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
-}
-
-pub(crate) fn as_json(explanation: &Explanation) -> serde_json::Value {
-    let rule = |rule: &tidegate_policy::RuleExplanation| match &rule.outcome {
-        Ok(AppliedRule { key, limits, origin, manners }) => json!({
-            "rule": rule.rule, "applies": true, "key": key, "limits": limits, "from": origin,
-            "unlimited": limits.is_empty(), "notes": manners,
-        }),
-        Err(skipped) => json!({ "rule": rule.rule, "applies": false, "why": skipped.to_string() }),
-    };
-    let rules: Vec<serde_json::Value> = explanation.rules.iter().map(rule).collect();
-    json!({
-        "tier": explanation.tier, "unknown_tier": explanation.unknown_tier,
-        "readings": explanation.readings, "rules": rules,
-    })
 }

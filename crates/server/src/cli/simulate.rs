@@ -18,7 +18,7 @@ use tidegate_core::{Algorithm, Ask, Cost, Limit, LimitError, Outcome, Span, Time
 
 /// What the sub-command takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct SimulateOptions {
     /// How the requests come.
     #[arg(long, value_enum, default_value_t = Trace::Boundary)]
     trace: Trace,
@@ -56,7 +56,7 @@ enum Fate {
 }
 
 /// Runs the simulation and writes the picture.
-pub(crate) fn run(options: &Options, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn run(options: &SimulateOptions, out: &mut impl Write) -> io::Result<()> {
     let period = Span::from_secs(options.seconds);
     let requests = options.trace.requests(options.amount, period.as_nanos());
     let screen = draw::Screen::new(period.as_nanos(), options.ascii);

@@ -16,4 +16,5 @@ mod handler;
 mod wire;
 
 pub(crate) use auth::{Tokens, read_or_make};
-pub(crate) use handler::Handler;
+pub(crate) use handler::AdminHandler;
+pub(crate) use wire::explanation;

@@ -25,5 +25,5 @@ mod reply;
 mod text;
 mod wire;
 
-pub(crate) use call::serve_call;
-pub(crate) use handler::{Handler, HeaderChoice, Manners};
+pub(crate) use call::serve;
+pub(crate) use handler::{GrpcHandler, GrpcOptions, HeaderChoice};

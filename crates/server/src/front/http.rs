@@ -18,5 +18,5 @@ mod list;
 mod reference;
 mod wire;
 
-pub(crate) use handler::{Handler, Route};
+pub(crate) use handler::HttpHandler;
 pub(crate) use wire::{VerdictText, read_json};

@@ -15,8 +15,8 @@ mod panics;
 mod reply;
 mod throttle;
 mod users;
-mod wire;
+pub mod wire;
 
-pub(crate) use commands::Handler;
+pub(crate) use commands::RespHandler;
 pub(crate) use connection::serve;
-pub(crate) use users::{Role, Users};
+pub(crate) use users::{UserRole, Users};

@@ -7,8 +7,10 @@
 //! On the admin listener a connection without a token does not keep a place from another one: see [`super::strangers`].
 
 use super::budget::OfSource;
+use super::caps::Caps;
+use super::drain::Drain;
+use super::files::Files;
 use super::strangers::{Stranger, Strangers};
-use super::{Drain, Files};
 use crate::bounds;
 use crate::health::Health;
 use crate::metrics::{Metrics, Refused};
@@ -22,14 +24,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-
-/// How many connections there may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Caps {
-    pub(crate) all: usize,
-    /// From one address that is not trusted; of IPv6, from one network of 64 bits.
-    pub(crate) per_source: usize,
-}
 
 /// Whether a peer is a trusted proxy, as the policy says at the moment it connects.
 pub(crate) type Trusts = Box<dyn Fn(IpAddr) -> bool>;
@@ -67,12 +61,12 @@ enum Full {
 #[derive(Default)]
 struct Sources {
     all: usize,
-    by_source: HashMap<IpAddr, Source>,
+    by_source: HashMap<IpAddr, SourceUse>,
 }
 
 /// One source.
 #[derive(Clone, Default)]
-struct Source {
+struct SourceUse {
     connections: usize,
     bytes: OfSource,
 }
@@ -223,7 +217,7 @@ impl Room {
         let source = source(peer);
         let mut sources = room.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let known = sources.by_source.get(&source).cloned().unwrap_or_default();
-        let Source { connections: here, bytes } = known;
+        let SourceUse { connections: here, bytes } = known;
         let most = || if trusts(peer) { room.caps.per_proxy() } else { room.caps.per_source };
         if here >= room.caps.per_source && here >= most() {
             return Err(Full::Source(source));
@@ -236,17 +230,9 @@ impl Room {
         }
         sources.all = sources.all.saturating_add(1);
         let connections = here.saturating_add(1);
-        sources.by_source.insert(source, Source { connections, bytes: Arc::clone(&bytes) });
+        sources.by_source.insert(source, SourceUse { connections, bytes: Arc::clone(&bytes) });
         let stranger = room.strangers.as_ref().map(|strangers| strangers.add(source));
         Ok(Slot { room: Arc::clone(room), source, stranger, bytes })
-    }
-}
-
-impl Caps {
-    /// From one trusted proxy: all but a part that is left for others.
-    fn per_proxy(&self) -> usize {
-        let left = self.all.checked_div(bounds::LEFT_BY_PROXIES).unwrap_or(0);
-        self.all.saturating_sub(left).max(self.per_source)
     }
 }
 

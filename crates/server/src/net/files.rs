@@ -11,7 +11,7 @@
 //! system would accept no connection on any other, the operators' included. Example: of 200 files, 44 are kept with two
 //! workers; each of four listeners has 19 guaranteed, and 80 are shared.
 
-use super::Caps;
+use super::caps::Caps;
 use crate::bounds;
 use crate::health::Health;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

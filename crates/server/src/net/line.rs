@@ -3,10 +3,12 @@
 //! Every front that speaks TCP itself stands on this. The usual case costs two system calls and nothing else: a
 //! timer is touched only for who is slow, and the end of the server is a flag until it comes.
 
+use super::after;
 use super::budget::{Account, Hold};
+use super::drain::Drain;
 use super::input::Input;
+use super::place::Place;
 use super::stream::Stream;
-use super::{Drain, Place, after};
 use crate::bounds;
 use crate::metrics::Refused;
 use std::future::poll_fn;
@@ -63,7 +65,7 @@ pub(crate) enum Woken {
 }
 
 /// How long somebody is waited for at the end.
-pub(super) const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
+pub(crate) const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
 /// What it takes to write [`bounds::UNWRITTEN`] bytes, in microseconds.
 const WRITE: u32 = 30;
 /// How long a connection that holds more than others leave it may stand still.

@@ -1,9 +1,11 @@
-//! Workers: a thread and a runtime each, and their connections.
+//! Workers: a thread and a runtime each, the connections that they serve, and the trait that a protocol implements.
 
+use super::budget::Account;
 use super::door::Slot;
-use super::{Drain, Place, serve};
-use crate::backend::Backend;
-use crate::front::Front;
+use super::drain::Drain;
+use super::line::LINGER;
+use super::place::Place;
+use super::stream::Stream;
 use crate::metrics::Refused;
 use std::cell::Cell;
 use std::io;
@@ -15,6 +17,7 @@ use tidegate::Clock;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 /// The threads that serve connections, of whichever listener.
@@ -25,10 +28,31 @@ pub(crate) struct Workers {
     next: Cell<usize>,
 }
 
-/// A front and the place of its connections, for each listener.
-pub(crate) type Fronts<S> = Vec<(Front<S>, Place)>;
+/// A protocol that connections of a listener speak.
+pub(crate) trait Protocol: 'static {
+    /// Serves one connection to its end. An error means that the connection broke.
+    fn serve(
+        self: Rc<Self>,
+        opened: Opened<'_>,
+        place: Rc<Place>,
+        drain: Drain,
+    ) -> impl Future<Output = io::Result<()>>;
+}
 
-/// Somebody who was let in.
+/// A connection that was accepted and, where the listener wants it, secured by TLS.
+pub(crate) struct Opened<'s> {
+    pub(crate) stream: Stream,
+    pub(crate) peer: IpAddr,
+    /// Its place at the listener.
+    pub(crate) slot: &'s Slot,
+    /// The bytes that are held for it.
+    pub(crate) account: Rc<Account>,
+}
+
+/// The protocol of each listener, and what its connections share.
+pub(crate) type Protocols<P> = Vec<(P, Place)>;
+
+/// A connection on its way from the listener to a worker.
 struct Arrival {
     stream: std::net::TcpStream,
     peer: IpAddr,
@@ -38,13 +62,13 @@ struct Arrival {
 }
 
 impl Workers {
-    /// Starts so many threads of this name, each with fronts of its own.
-    pub(crate) fn start<S: Backend>(
+    /// Starts `count` threads; `make` builds the protocols that each of them serves.
+    pub(crate) fn start<P: Protocol>(
         name: &str,
         count: usize,
         clock: &Clock,
         drain: &Drain,
-        make: impl Fn() -> Fronts<S> + Clone + Send + 'static,
+        make: impl Fn() -> Protocols<P> + Clone + Send + 'static,
     ) -> io::Result<Self> {
         let mut workers = Self { threads: Vec::new(), senders: Vec::new(), next: Cell::new(0) };
         for number in 0..count {
@@ -92,36 +116,73 @@ impl Workers {
 }
 
 /// Serves connections until there are no more to come and the last has ended.
-async fn work<S: Backend>(
+async fn work<P: Protocol>(
     mut arrivals: UnboundedReceiver<Arrival>,
-    fronts: Fronts<S>,
+    protocols: Protocols<P>,
     clock: Clock,
     drain: Drain,
 ) {
-    let fronts: Vec<(Rc<Front<S>>, Rc<Place>)> =
-        fronts.into_iter().map(|(front, place)| (Rc::new(front), Rc::new(place))).collect();
-    for (_, place) in &fronts {
+    let protocols: Vec<(Rc<P>, Rc<Place>)> = protocols
+        .into_iter()
+        .map(|(protocol, place)| (Rc::new(protocol), Rc::new(place)))
+        .collect();
+    for (_, place) in &protocols {
         let (dated, clock) = (Rc::clone(place), clock.clone());
         tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
     }
     let connections = TaskTracker::new();
     while let Some(Arrival { stream, peer, slot, listener }) = arrivals.recv().await {
-        let Some((front, place)) = fronts.get(listener).cloned() else { continue };
+        let Some((protocol, place)) = protocols.get(listener).cloned() else { continue };
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let drain = drain.clone();
         connections.spawn_local(async move {
-            let served = pin!(serve(stream, peer, &slot, front, place, drain));
+            let served = pin!(serve(stream, peer, &slot, protocol, place, drain));
             slot.while_kept(served).await;
         });
     }
     connections.close();
     tokio::select! {
         () = connections.wait() => {}
-        // Whoever is not done is dropped with the runtime, and so disconnected.
+        // Connections that are still open are dropped with the runtime, which closes them.
         () = drain.over.cancelled() => {
-            if let Some((_, place)) = fronts.first() {
+            if let Some((_, place)) = protocols.first() {
                 (0..connections.len()).for_each(|_| place.metrics.refused(Refused::CutOff));
             }
         }
+    }
+}
+
+/// Serves a connection to its end.
+async fn serve<P: Protocol>(
+    stream: TcpStream,
+    peer: IpAddr,
+    slot: &Slot,
+    protocol: Rc<P>,
+    place: Rc<Place>,
+    drain: Drain,
+) {
+    let account = place.account(slot);
+    let Some(stream) = opened(stream, &place, &drain).await else { return };
+    let opened = Opened { stream, peer, slot, account };
+    // An error is a broken connection: the client is gone, and nobody is left to tell.
+    let _: io::Result<()> = protocol.serve(opened, place, drain).await;
+}
+
+/// The connection, after the TLS handshake if the listener wants one; `None` if the handshake failed.
+async fn opened(stream: TcpStream, place: &Place, drain: &Drain) -> Option<Stream> {
+    let Some(acceptor) = &place.tls else { return Some(Stream::Plain(stream)) };
+    let stopped = async {
+        drain.begun.cancelled().await;
+        sleep(LINGER).await;
+    };
+    tokio::select! {
+        opened = Stream::under_tls(stream, acceptor, place.timeouts.handshake) => match opened {
+            Ok(stream) => Some(stream),
+            Err(_) => {
+                place.metrics.refused(Refused::Handshake);
+                None
+            }
+        },
+        () = stopped => None,
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use tidegate_policy::{Place, Problem, printable};
 
 /// The bytes of a file, and what to call it.
-pub(crate) struct Source {
+pub(crate) struct PolicyFile {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
 }
@@ -16,7 +16,7 @@ const MOST_BYTES: u64 = 4 * 1024 * 1024 + 1;
 /// As much of a line as fits on a screen.
 const WIDEST: usize = 120;
 
-impl Source {
+impl PolicyFile {
     /// Reads a regular file or, for `-`, the standard input.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let name = printable(&path.display().to_string());

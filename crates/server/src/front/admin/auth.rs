@@ -1,7 +1,7 @@
 //! Who asks, and from where.
 
-use crate::call::Call;
 use crate::files;
+use crate::web::Call;
 use data_encoding::BASE32_NOPAD;
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tidegate_store::read_private;
 
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
+pub(crate) enum AdminRole {
     /// Look.
     Reader,
     /// Look and change.
@@ -31,7 +31,7 @@ pub(crate) struct Hosts(Vec<String>);
 /// Shorter ones can be guessed.
 const SHORTEST: usize = 16;
 
-impl Role {
+impl AdminRole {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Reader => "reader",
@@ -48,15 +48,15 @@ impl Tokens {
     }
 
     /// Whose token a request shows.
-    pub(crate) fn role(&self, call: &Call<'_>) -> Option<Role> {
+    pub(crate) fn role(&self, call: &Call<'_>) -> Option<AdminRole> {
         let mut fields = call.headers.all("authorization");
         let (Some(field), None) = (fields.next(), fields.next()) else { return None };
         let token = bearer(field)?;
         let operator = self.secret.signed(token, &self.operator);
         let reader = self.secret.signed(token, &self.reader);
         match (operator, reader) {
-            (true, _) => Some(Role::Operator),
-            (false, true) => Some(Role::Reader),
+            (true, _) => Some(AdminRole::Operator),
+            (false, true) => Some(AdminRole::Reader),
             (false, false) => None,
         }
     }
@@ -136,8 +136,8 @@ pub(crate) enum Foreign {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Headers;
     use crate::net::Hold;
+    use crate::web::Headers;
 
     fn with<T>(lines: &[(&str, &str)], ask: impl FnOnce(&Call<'_>) -> T) -> T {
         let lines: Vec<httparse::Header<'_>> = lines
@@ -159,8 +159,8 @@ mod tests {
     fn a_token_is_right_or_wrong() {
         let tokens = Tokens::new(Secret::new([1; 32]), "operator-token-1234", "reader-token-12345");
         for (field, role) in [
-            ("Bearer operator-token-1234", Some(Role::Operator)),
-            ("bearer reader-token-12345", Some(Role::Reader)),
+            ("Bearer operator-token-1234", Some(AdminRole::Operator)),
+            ("bearer reader-token-12345", Some(AdminRole::Reader)),
             ("Bearer operator-token-1234 ", None),
             ("Bearer operator-token-1234\t", None),
             ("Bearer operator-token-123", None),

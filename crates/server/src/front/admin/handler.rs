@@ -1,18 +1,19 @@
 //! From an operator's request to its answer.
 
-use super::auth::{Foreign, Hosts, Role, Tokens};
+use super::auth::{AdminRole, Foreign, Hosts, Tokens};
 use super::wire;
 use crate::audit::Actor;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::call::{Answer, Call, JSON};
 use crate::control::{Change, RefusedChange};
+use crate::front;
 use crate::front::http::{VerdictText, read_json};
 use crate::health::Health;
 use crate::metrics::{Metrics, Moment, Refused};
-use crate::net::{Budget, Most};
+use crate::net::Budget;
 use crate::rule_files::RuleFiles;
-use crate::rulebook::{Rulebook, RulebookError, Sure};
+use crate::rulebook::{Caution, Rulebook, RulebookError};
+use crate::web::{Answer, BodyBound, Call, JSON, PROBLEM, WebHandler};
 use http::{HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ use tidegate::{Attributes, Changes, Check, Limiter, Policy};
 use tokio::time::Instant;
 
 /// Answers operators.
-pub(crate) struct Handler<S> {
+pub(crate) struct AdminHandler<S> {
     limiter: Limiter<S>,
     rulebook: Arc<Rulebook<S>>,
     /// What decides over gRPC in place of the policy, if it does.
@@ -39,10 +40,10 @@ pub(crate) struct Handler<S> {
 }
 
 /// One thing that can be asked: by which method, at which path, by whom.
-struct Route {
+struct AdminRoute {
     method: &'static str,
     path: &'static str,
-    role: Role,
+    role: AdminRole,
     what: What,
 }
 
@@ -67,28 +68,33 @@ enum What {
     RuleFiles,
 }
 
-const fn route(method: &'static str, path: &'static str, role: Role, what: What) -> Route {
-    Route { method, path, role, what }
+const fn route(
+    method: &'static str,
+    path: &'static str,
+    role: AdminRole,
+    what: What,
+) -> AdminRoute {
+    AdminRoute { method, path, role, what }
 }
 
 /// Everything that can be asked; what is not here is not found.
-const ROUTES: [Route; 16] = [
-    route("GET", "/metrics", Role::Reader, What::Metrics),
-    route("GET", "/admin/v1/status", Role::Reader, What::Status),
-    route("GET", "/admin/v1/control", Role::Reader, What::Control),
-    route("GET", "/admin/v1/audit", Role::Reader, What::Audit),
-    route("GET", "/admin/v1/rules", Role::Reader, What::Rules),
-    route("GET", "/admin/v1/policy", Role::Reader, What::Policy),
-    route("GET", "/rlconfig", Role::Reader, What::RuleFiles),
-    route("PUT", "/admin/v1/policy", Role::Operator, What::PutPolicy),
-    route("DELETE", "/admin/v1/policy", Role::Operator, What::DeletePolicy),
-    route("POST", "/admin/v1/peek", Role::Reader, What::Peek),
-    route("POST", "/admin/v1/explain", Role::Reader, What::Explain),
-    route("POST", "/admin/v1/reset", Role::Operator, What::Reset),
-    route("PUT", "/admin/v1/rules", Role::Operator, What::PutRules),
-    route("PUT", "/admin/v1/overrides", Role::Operator, What::PutOverrides),
-    route("PUT", "/admin/v1/tiers", Role::Operator, What::PutTiers),
-    route("PUT", "/admin/v1/signals", Role::Operator, What::PutSignals),
+const ROUTES: [AdminRoute; 16] = [
+    route("GET", "/metrics", AdminRole::Reader, What::Metrics),
+    route("GET", "/admin/v1/status", AdminRole::Reader, What::Status),
+    route("GET", "/admin/v1/control", AdminRole::Reader, What::Control),
+    route("GET", "/admin/v1/audit", AdminRole::Reader, What::Audit),
+    route("GET", "/admin/v1/rules", AdminRole::Reader, What::Rules),
+    route("GET", "/admin/v1/policy", AdminRole::Reader, What::Policy),
+    route("GET", "/rlconfig", AdminRole::Reader, What::RuleFiles),
+    route("PUT", "/admin/v1/policy", AdminRole::Operator, What::PutPolicy),
+    route("DELETE", "/admin/v1/policy", AdminRole::Operator, What::DeletePolicy),
+    route("POST", "/admin/v1/peek", AdminRole::Reader, What::Peek),
+    route("POST", "/admin/v1/explain", AdminRole::Reader, What::Explain),
+    route("POST", "/admin/v1/reset", AdminRole::Operator, What::Reset),
+    route("PUT", "/admin/v1/rules", AdminRole::Operator, What::PutRules),
+    route("PUT", "/admin/v1/overrides", AdminRole::Operator, What::PutOverrides),
+    route("PUT", "/admin/v1/tiers", AdminRole::Operator, What::PutTiers),
+    route("PUT", "/admin/v1/signals", AdminRole::Operator, What::PutSignals),
 ];
 
 /// Wrong tokens that one address, or one IPv6 /64, may send.
@@ -99,48 +105,16 @@ const POLICY_FROM: http::HeaderName = http::HeaderName::from_static("tidegate-po
 /// Lines of the audit log that are shown unless said otherwise, and at most.
 const AUDIT_LINES: (usize, usize) = (100, 1_000);
 
-impl<S: Backend> Handler<S> {
-    pub(crate) fn new(
-        limiter: Limiter<S>,
-        rulebook: Arc<Rulebook<S>>,
-        (metrics, health, budget): (Arc<Metrics>, Arc<Health>, Arc<Budget>),
-        tokens: Tokens,
-        (listens, hosts): (SocketAddr, &[String]),
-    ) -> Result<Self, Box<dyn std::error::Error>> {
-        let guesses = Limiter::in_memory(Policy::parse(GUESSES)?)?;
-        let hosts = Hosts::new(listens, hosts);
-        let started = Instant::now();
-        let rule_files = None;
-        Ok(Self {
-            limiter,
-            rulebook,
-            rule_files,
-            metrics,
-            health,
-            budget,
-            tokens,
-            hosts,
-            guesses,
-            started,
-        })
-    }
-
-    /// The same, where rule files of Envoy's reference service decide over gRPC.
-    pub(crate) fn with_rule_files(self, rule_files: Option<Arc<RuleFiles<S>>>) -> Self {
-        Self { rule_files, ..self }
-    }
-
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
+impl<S: Backend> WebHandler for AdminHandler<S> {
+    type Route = ();
 
     /// Whether a request shows a valid token.
-    pub(crate) fn knows(&self, call: &Call<'_>) -> bool {
+    fn knows(&self, call: &Call<'_>) -> bool {
         self.tokens.role(call).is_some()
     }
 
     /// Everything that can be refused by the head is: nobody without a token sends us a body.
-    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<Most, Answer> {
+    fn begin(&self, call: &Call<'_>) -> Result<((), BodyBound), Answer> {
         if let Err(foreign) = self.hosts.meant(call) {
             self.metrics.refused(Refused::Foreign);
             return Err(match foreign {
@@ -155,7 +129,7 @@ impl<S: Backend> Handler<S> {
             });
         }
         if call.path == "/live" && call.method == "GET" {
-            return Ok(Most::bytes(0));
+            return Ok(((), BodyBound::bytes(0)));
         }
         let role = self.tokens.role(call).ok_or_else(|| self.unknown(call))?;
         let route = find(call)?;
@@ -164,26 +138,10 @@ impl<S: Backend> Handler<S> {
             let detail = "this needs the token of an operator";
             return Err(Answer::problem(StatusCode::FORBIDDEN, detail));
         }
-        route.body(call)
+        Ok(((), route.body(call)?))
     }
 
-    /// No token, or a wrong one. Whoever guesses is told less and less often.
-    fn unknown(&self, call: &Call<'_>) -> Answer {
-        self.metrics.refused(Refused::Unauthorized);
-        let guesser = Attributes::new().from_address(call.peer);
-        let guess = self.guesses.check_now(&Check::new(&guesser));
-        if let Some(refused) = guess.ok().filter(|verdict| !verdict.allowed()) {
-            let wait = refused.retry_after().map_or(60, |wait| wait.as_secs_ceil().max(1));
-            return Answer::problem(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens")
-                .with(header::RETRY_AFTER, HeaderValue::from(wait));
-        }
-        tracing::warn!(peer = %call.peer, "somebody without a token was at the admin listener");
-        let detail = "show a token: `authorization: Bearer …`; it lies in the data directory";
-        Answer::problem(StatusCode::UNAUTHORIZED, detail)
-            .with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
-    }
-
-    pub(crate) async fn answer(&self, call: &Call<'_>) -> Answer {
+    async fn answer(&self, (): (), call: &Call<'_>) -> Answer {
         if call.path == "/live" {
             return Answer::fixed(JSON, "{\"status\":\"live\"}\n");
         }
@@ -220,6 +178,58 @@ impl<S: Backend> Handler<S> {
         answered.unwrap_or_else(|answer| answer)
     }
 
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+}
+
+impl<S: Backend> AdminHandler<S> {
+    pub(crate) fn new(
+        limiter: Limiter<S>,
+        rulebook: Arc<Rulebook<S>>,
+        (metrics, health, budget): (Arc<Metrics>, Arc<Health>, Arc<Budget>),
+        tokens: Tokens,
+        (listens, hosts): (SocketAddr, &[String]),
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let guesses = Limiter::in_memory(Policy::parse(GUESSES)?)?;
+        let hosts = Hosts::new(listens, hosts);
+        let started = Instant::now();
+        let rule_files = None;
+        Ok(Self {
+            limiter,
+            rulebook,
+            rule_files,
+            metrics,
+            health,
+            budget,
+            tokens,
+            hosts,
+            guesses,
+            started,
+        })
+    }
+
+    /// The same, where rule files of Envoy's reference service decide over gRPC.
+    pub(crate) fn with_rule_files(self, rule_files: Option<Arc<RuleFiles<S>>>) -> Self {
+        Self { rule_files, ..self }
+    }
+
+    /// No token, or a wrong one. Whoever guesses is told less and less often.
+    fn unknown(&self, call: &Call<'_>) -> Answer {
+        self.metrics.refused(Refused::Unauthorized);
+        let guesser = Attributes::new().from_address(call.peer);
+        let guess = self.guesses.check_now(&Check::new(&guesser));
+        if let Some(refused) = guess.ok().filter(|verdict| !verdict.allowed()) {
+            let wait = refused.retry_after().map_or(60, |wait| wait.as_secs_ceil().max(1));
+            return Answer::problem(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens")
+                .with(header::RETRY_AFTER, HeaderValue::from(wait));
+        }
+        tracing::warn!(peer = %call.peer, "somebody without a token was at the admin listener");
+        let detail = "show a token: `authorization: Bearer …`; it lies in the data directory";
+        Answer::problem(StatusCode::UNAUTHORIZED, detail)
+            .with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
     // === looking ===
 
     fn metrics_text(&self) -> Answer {
@@ -244,7 +254,8 @@ impl<S: Backend> Handler<S> {
                 "demotions": gauges.demotions,
             })
         });
-        let health: Value = serde_json::from_slice(&self.health.answer().body).unwrap_or_default();
+        let health: Value =
+            serde_json::from_slice(&front::ready(&self.health).body).unwrap_or_default();
         let envoy = self.rule_files.as_ref().map(|files| {
             let stats = files.limiter().stats();
             json!({
@@ -354,7 +365,7 @@ impl<S: Backend> Handler<S> {
         let ask: wire::Ask = read(call)?;
         let attributes = attributes(&ask.attributes)?;
         let explanation = self.limiter.explain(&Check::new(&attributes).cost(ask.cost));
-        Ok(Answer::json(StatusCode::OK, &crate::cli::policy::as_json(&explanation)))
+        Ok(Answer::json(StatusCode::OK, &wire::explanation(&explanation)))
     }
 
     // === changing ===
@@ -398,7 +409,7 @@ impl<S: Backend> Handler<S> {
 
     async fn put_policy(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
         let [dry, force] = flags(call, ["dry_run", "force"])?;
-        let sure = if force { Sure::Forced } else { Sure::Careful };
+        let sure = if force { Caution::Forced } else { Caution::Careful };
         let (expected, text) = (expected(call)?, call.body.to_vec());
         let difference = self
             .aside(actor, move |rulebook, actor| rulebook.upload(&text, sure, dry, expected, actor))
@@ -438,7 +449,7 @@ impl<S: Backend> Handler<S> {
     }
 
     fn put_signals(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
-        let signals: wire::Signals = read(call)?;
+        let signals: wire::PutSignalsBody = read(call)?;
         if signals.len() > MOST_SIGNALS || signals.keys().any(|name| name.len() > 64) {
             return Err(bad("at most 64 signals, with names of at most 64 bytes"));
         }
@@ -454,10 +465,10 @@ impl<S: Backend> Handler<S> {
 
 const MOST_SIGNALS: usize = 64;
 
-// === impl Route ===
+// === impl AdminRoute ===
 
 /// Which route a request takes; the path has one spelling.
-fn find(call: &Call<'_>) -> Result<&'static Route, Answer> {
+fn find(call: &Call<'_>) -> Result<&'static AdminRoute, Answer> {
     let method = if call.method == "HEAD" { "GET" } else { call.method };
     let mut here = ROUTES.iter().filter(|route| route.path == call.path).peekable();
     if here.peek().is_none() {
@@ -478,23 +489,23 @@ fn find(call: &Call<'_>) -> Result<&'static Route, Answer> {
     })
 }
 
-impl Route {
+impl AdminRoute {
     /// What body it takes.
-    fn body(&self, call: &Call<'_>) -> Result<Most, Answer> {
+    fn body(&self, call: &Call<'_>) -> Result<BodyBound, Answer> {
         let unsupported = |detail| Answer::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
         match (self.method, self.what) {
-            ("GET" | "DELETE", _) => Ok(Most::bytes(0)),
+            ("GET" | "DELETE", _) => Ok(BodyBound::bytes(0)),
             (_, What::PutPolicy) => {
                 let kind = call.headers.one("content-type").unwrap_or_default();
                 let kind = kind.split(';').next().unwrap_or_default().trim();
                 if ["application/yaml", "application/x-yaml", "text/yaml", "application/json"]
                     .contains(&kind.to_ascii_lowercase().as_str())
                 {
-                    return Ok(Most::bytes(bounds::POLICY_BODY));
+                    return Ok(BodyBound::bytes(bounds::POLICY_BODY));
                 }
                 Err(unsupported("a policy is sent with `content-type: application/yaml`"))
             }
-            (_, _) if call.is_json() => Ok(Most::bytes(bounds::BODY)),
+            (_, _) if call.is_json() => Ok(BodyBound::bytes(bounds::BODY)),
             (_, _) => {
                 Err(unsupported("the body is JSON; say so with `content-type: application/json`"))
             }
@@ -595,5 +606,5 @@ fn not_a_policy(error: &tidegate::PolicyError) -> Answer {
         "title": "Bad Request", "status": status.as_u16(),
         "detail": error.to_string(), "problems": problems,
     });
-    Answer::new(status, crate::call::PROBLEM, format!("{body}\n"))
+    Answer::new(status, PROBLEM, format!("{body}\n"))
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tidegate::{AttributeError, Attributes, Changes, Policy, RuleStats, Stats};
-use tidegate_policy::Rule;
+use tidegate_policy::{AppliedRule, Explanation, Rule, RuleExplanation};
 
 /// `POST /admin/v1/peek` and `/explain`.
 #[derive(Deserialize)]
@@ -36,7 +36,7 @@ pub(super) struct Switch {
 }
 
 /// `PUT /admin/v1/signals`: names and numbers.
-pub(super) type Signals = BTreeMap<String, f64>;
+pub(super) type PutSignalsBody = BTreeMap<String, f64>;
 
 /// `PUT /admin/v1/overrides`: `"limits": null` takes the override away.
 pub(super) type PutOverride = Override;
@@ -106,5 +106,21 @@ pub(super) fn described(rule: &Rule, policy: &Policy, changes: &Changes) -> Valu
         "limits": limits.collect::<Vec<_>>(),
         "enabled": policy.is_enabled(changes, rule),
         "shadow": policy.is_shadow(changes, rule),
+    })
+}
+
+/// What every rule makes of a request; `tidegate policy explain --json` prints the same.
+pub(crate) fn explanation(explanation: &Explanation) -> Value {
+    let rule = |rule: &RuleExplanation| match &rule.outcome {
+        Ok(AppliedRule { key, limits, origin, manners }) => json!({
+            "rule": rule.rule, "applies": true, "key": key, "limits": limits, "from": origin,
+            "unlimited": limits.is_empty(), "notes": manners,
+        }),
+        Err(skipped) => json!({ "rule": rule.rule, "applies": false, "why": skipped.to_string() }),
+    };
+    let rules: Vec<Value> = explanation.rules.iter().map(rule).collect();
+    json!({
+        "tier": explanation.tier, "unknown_tier": explanation.unknown_tier,
+        "readings": explanation.readings, "rules": rules,
     })
 }

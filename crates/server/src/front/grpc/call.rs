@@ -7,18 +7,21 @@
 //! By hand and not by tonic, because that answers other statuses to broken messages than people expect, and takes buffers of
 //! eight kilobytes and several boxes for a call of a hundred bytes.
 
-use super::handler::Handler;
+use super::handler::GrpcHandler;
 use super::message::{NoMessage, whole};
-use super::others::{Others, Question};
+use super::others::{Others, RequestBody};
 use super::reflection::RequestOf;
 use super::reply::{Code, Reply};
-use super::wire::WireError;
+use super::wire::MessageError;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::front::{Panicked, contained};
-use crate::net::{Drain, PIECE, Place, Work, after, read_over};
+use crate::net::{Drain, Opened, PIECE, Place, after};
+use crate::supervise::{Panicked, contained};
+use crate::web::{self, Work, read_over};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
+use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 use tidegate::Span;
 use tokio::time::{sleep, timeout_at};
@@ -26,11 +29,25 @@ use tokio::time::{sleep, timeout_at};
 pub(super) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+/// Serves a connection to its end.
+pub(crate) async fn serve<S: Backend>(
+    opened: Opened<'_>,
+    handler: &Rc<GrpcHandler<S>>,
+    place: &Rc<Place>,
+    drain: &Drain,
+) -> io::Result<()> {
+    web::serve_calls(opened, place, drain, |request, work| {
+        let (handler, place, drain) = (Rc::clone(handler), Rc::clone(place), drain.clone());
+        async move { serve_call(request, work, &handler, &place, &drain).await }
+    })
+    .await
+}
+
 /// Answers a stream.
-pub(crate) async fn serve_call<S: Backend>(
+async fn serve_call<S: Backend>(
     request: Request<Incoming>,
     work: Work,
-    front: &Handler<S>,
+    front: &GrpcHandler<S>,
     place: &Place,
     drain: &Drain,
 ) -> Response<Reply> {
@@ -83,8 +100,8 @@ pub(crate) async fn serve_call<S: Backend>(
         Ok(Err(error)) => Reply::wrong(Code::InvalidArgument, &error.to_string()),
         Err(Panicked) => {
             front.metrics().panicked();
-            tracing::error!("a call met a mistake of ours and was refused");
-            Reply::message(work.answered(front.undecided(&"a mistake of ours")))
+            tracing::error!("a call met a bug in tidegate and was refused");
+            Reply::message(work.answered(front.undecided(&"an internal error")))
         }
     }
 }
@@ -104,7 +121,7 @@ fn no_call(request: &Request<Incoming>) -> Option<StatusCode> {
 async fn others<S: Backend>(
     request: Request<Incoming>,
     work: Work,
-    front: &Handler<S>,
+    front: &GrpcHandler<S>,
     place: &Place,
     drain: &Drain,
 ) -> Response<Reply> {
@@ -114,7 +131,7 @@ async fn others<S: Backend>(
         return Reply::wrong(Code::Unimplemented, &format!("there is no method {path}"));
     };
     let (head, body) = request.into_parts();
-    let (question, answering) = Question::new(body);
+    let (question, answering) = RequestBody::new(body);
     let asked = front.others(whose, Request::from_parts(head, question));
     match timeout_at(after(place.timeouts.body), asked).await {
         Ok(response) => {
@@ -165,7 +182,7 @@ fn span(text: &[u8]) -> Option<Span> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     #[error("{0}")]
-    Wire(#[from] WireError),
+    Wire(#[from] MessageError),
     #[error("{0}")]
     Descriptor(#[from] tidegate::DescriptorError),
 }

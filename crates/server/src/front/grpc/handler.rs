@@ -1,9 +1,9 @@
 //! From a call to its answer.
 
 use super::call::CallError;
-use super::others::Question;
+use super::others::RequestBody;
 use super::reflection::{RequestOf, reflect};
-use super::wire::{Answer, Asked, WireError, seconds};
+use super::wire::{MessageError, RateLimitRequest, RateLimitResponse, seconds};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::front::{FLAGS, PRIORITY};
@@ -21,9 +21,9 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 /// Answers what is asked over gRPC.
-pub(crate) struct Handler<S> {
+pub(crate) struct GrpcHandler<S> {
     limiter: Limiter<S>,
-    manners: Manners,
+    options: GrpcOptions,
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
     health: HealthServer<HealthService>,
@@ -31,7 +31,7 @@ pub(crate) struct Handler<S> {
 
 /// What is said besides the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manners {
+pub(crate) struct GrpcOptions {
     pub(crate) headers: HeaderChoice,
     /// What rules say in `metadata` is told.
     pub(crate) metadata: bool,
@@ -51,21 +51,21 @@ pub(crate) enum HeaderChoice {
 }
 
 /// An answer and how long it is to wait: where rules let a call wait for its turn, the answer is what waits.
-pub(super) type Answered = Result<(Bytes, Span), CallError>;
+pub(super) type CallAnswer = Result<(Bytes, Span), CallError>;
 
 /// The bytes before a message: it is not packed, and so long.
 const PREFIX: [u8; 5] = [0; 5];
 
-impl<S: Backend> Handler<S> {
+impl<S: Backend> GrpcHandler<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
-        manners: Manners,
+        options: GrpcOptions,
         metrics: Arc<Metrics>,
         health: HealthService,
     ) -> Self {
         let tally = metrics.tally("grpc");
         let health = HealthServer::new(health).max_decoding_message_size(bounds::GRPC_QUESTION);
-        Self { limiter, manners, tally, metrics, health }
+        Self { limiter, options, tally, metrics, health }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -76,7 +76,7 @@ impl<S: Backend> Handler<S> {
     pub(super) async fn others(
         &self,
         whose: RequestOf,
-        request: Request<Question>,
+        request: Request<RequestBody>,
     ) -> Response<tonic::body::Body> {
         match whose {
             RequestOf::Health => {
@@ -90,7 +90,7 @@ impl<S: Backend> Handler<S> {
 
     /// The answer to a call, as it goes out, and how long it is to wait until then. Nothing is counted before all of the call
     /// was understood, and a caller that gives up while the store is asked leaves nothing half done there.
-    pub(super) async fn answer(&self, message: &[u8], timeout: Option<Span>) -> Answered {
+    pub(super) async fn answer(&self, message: &[u8], timeout: Option<Span>) -> CallAnswer {
         let began = Instant::now();
         let asked = self.read(message)?;
         let answer = self.limiter.check_descriptors(&asked.call(timeout)).await?;
@@ -103,22 +103,22 @@ impl<S: Backend> Handler<S> {
         self.metrics.refused(Refused::Undecided);
         self.tally.count_bare(Outcome::Deny(Retry::Never), DecidedBy::Policy);
         let mut out = PREFIX.to_vec();
-        Answer(&mut out).overall(true);
+        RateLimitResponse(&mut out).overall(true);
         framed(out)
     }
 
-    fn read<'b>(&self, message: &'b [u8]) -> Result<Asked<'b>, CallError> {
-        let refused = |error: &WireError| {
+    fn read<'b>(&self, message: &'b [u8]) -> Result<RateLimitRequest<'b>, CallError> {
+        let refused = |error: &MessageError| {
             if !error.is_undecided() {
                 self.metrics.refused(Refused::Malformed);
             }
         };
-        Ok(Asked::read(message).inspect_err(refused)?)
+        Ok(RateLimitRequest::read(message).inspect_err(refused)?)
     }
 
     fn answered(
         &self,
-        asked: &Asked<'_>,
+        asked: &RateLimitRequest<'_>,
         answer: &DescriptorVerdict,
         began: Instant,
     ) -> (Bytes, Span) {
@@ -128,24 +128,24 @@ impl<S: Backend> Handler<S> {
         (written, answer.verdict.delay())
     }
 
-    fn written(&self, asked: &Asked<'_>, answer: &DescriptorVerdict) -> Bytes {
+    fn written(&self, asked: &RateLimitRequest<'_>, answer: &DescriptorVerdict) -> Bytes {
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(&PREFIX);
-        let mut wire = Answer(&mut out);
+        let mut wire = RateLimitResponse(&mut out);
         wire.overall(!answer.verdict.allowed());
         for status in answer.statuses() {
             wire.status(&status);
         }
         self.headers(answer, &mut wire);
-        if self.manners.metadata && answer.is_by_files() {
+        if self.options.metadata && answer.is_by_files() {
             wire.metadata(asked, &answer.metadata);
         }
         framed(out)
     }
 
-    fn headers(&self, answer: &DescriptorVerdict, wire: &mut Answer<'_>) {
+    fn headers(&self, answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
         let verdict = &answer.verdict;
-        let style = match self.manners.headers {
+        let style = match self.options.headers {
             HeaderChoice::Off => None,
             HeaderChoice::Current => Some(HeaderStyle::default()),
             HeaderChoice::Legacy => Some(HeaderStyle {
@@ -186,7 +186,7 @@ fn framed(mut out: Vec<u8>) -> Bytes {
     out.into()
 }
 
-impl<'b> Asked<'b> {
+impl<'b> RateLimitRequest<'b> {
     fn call(&self, timeout: Option<Span>) -> DescriptorCall<'_, 'b> {
         DescriptorCall {
             domain: self.domain,
@@ -201,7 +201,7 @@ impl<'b> Asked<'b> {
 }
 
 /// The fields of the reference service: about the descriptor that is nearest to its limit, or over it.
-fn reference(answer: &DescriptorVerdict, wire: &mut Answer<'_>) {
+fn reference(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
     let limited = answer.statuses().filter(|status| status.limit.is_some());
     let nearest = |status: &DescriptorStatus<'_>| (!status.over, status.remaining);
     let Some(status) = limited.min_by_key(nearest) else { return };

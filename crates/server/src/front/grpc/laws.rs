@@ -4,7 +4,7 @@
 
 use super::messages::{Descriptor, Entry, Header, Limit, OwnLimit, Request, Response, Status};
 use super::text::text;
-use super::wire::{Answer, Asked, seconds};
+use super::wire::{RateLimitRequest, RateLimitResponse, seconds};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 /// What was read, as prost would have it.
-fn as_read(asked: &Asked<'_>) -> Request {
+fn as_read(asked: &RateLimitRequest<'_>) -> Request {
     let descriptor = |read: &tidegate::Descriptor<'_>| {
         let limit = |(amount, unit): (u32, Unit)| OwnLimit {
             requests_per_unit: amount,
@@ -67,7 +67,7 @@ fn spelled(mut request: Request) -> Request {
 
 /// What both take for a message, both read the same.
 fn agree(bytes: &[u8]) {
-    if let (Ok(ours), Ok(theirs)) = (Asked::read(bytes), Request::decode(bytes)) {
+    if let (Ok(ours), Ok(theirs)) = (RateLimitRequest::read(bytes), Request::decode(bytes)) {
         assert_eq!(as_read(&ours), spelled(theirs));
     }
 }
@@ -76,7 +76,7 @@ proptest! {
     #[test]
     fn what_others_write_is_read(request in request()) {
         let bytes = request.encode_to_vec();
-        prop_assert_eq!(as_read(&Asked::read(&bytes).unwrap()), spelled(request));
+        prop_assert_eq!(as_read(&RateLimitRequest::read(&bytes).unwrap()), spelled(request));
     }
 
     #[test]
@@ -123,7 +123,7 @@ proptest! {
 #[test]
 fn what_says_nothing_changes_nothing() {
     let bytes = [&[0x0a, 1, b'd', 0x12, 6][..], &[0x1a, 2, 8, 5], &[0x1a, 0]].concat();
-    assert_eq!(Asked::read(&bytes).unwrap().descriptors[0].hits, Some(5));
+    assert_eq!(RateLimitRequest::read(&bytes).unwrap().descriptors[0].hits, Some(5));
     agree(&bytes);
 }
 
@@ -182,7 +182,7 @@ proptest! {
     #[test]
     fn what_is_written_others_read((statuses, headers) in written(), over in any::<bool>()) {
         let mut bytes = vec![];
-        let mut answer = Answer(&mut bytes);
+        let mut answer = RateLimitResponse(&mut bytes);
         let mut expected = Response { overall_code: if over { 2 } else { 1 }, ..Response::default() };
         answer.overall(over);
         for (over, limit, remaining, reset) in &statuses {
@@ -220,7 +220,7 @@ proptest! {
         let object: Map<String, Value> = list.into_iter().collect();
         let call = Request::of([]).encode_to_vec();
         let mut bytes = vec![];
-        Answer(&mut bytes).metadata(&Asked::read(&call).unwrap(), &object);
+        RateLimitResponse(&mut bytes).metadata(&RateLimitRequest::read(&call).unwrap(), &object);
         let told = Response::decode(&*bytes).unwrap().dynamic_metadata.unwrap();
         let mut expected = Map::new();
         expected.insert("domain".to_owned(), "web".into());

@@ -11,7 +11,8 @@
 use super::reply::{Code, Reply};
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Held, Place, Work, after};
+use crate::net::{Place, after};
+use crate::web::{Held, Work};
 use bytes::{Buf, Bytes};
 use http::Response;
 use http_body_util::BodyExt;

@@ -1,13 +1,14 @@
 //! Health and reflection, which are tonic's: what they read of a call, and what they answer, within our bounds.
 //!
 //! ```text
-//!   stream ──Question──► tonic ──Others──► answer        whoever needs no more of a question lets it go; then it is read over
+//!   stream ──RequestBody──► tonic ──Others──► answer        whoever needs no more of a question lets it go; then it is read over
 //!              ▲                     │
 //!              └──── is answered ────┘                   and nobody asks on once the answer is over
 //! ```
 
 use super::reply::{Code, ended};
-use crate::net::{Drain, Hold, Untaken, Work, read_over};
+use crate::net::{Drain, Hold};
+use crate::web::{Untaken, Work, read_over};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
@@ -18,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOw
 
 /// What they read: ends when the answer does, because otherwise a client that asks nothing more keeps the stream, and with it
 /// a server that wants to stop.
-pub(super) struct Question {
+pub(super) struct RequestBody {
     body: Option<Incoming>,
     answered: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -34,9 +35,9 @@ pub(crate) struct Others {
 
 type Polled = Poll<Option<Result<Frame<Untaken>, Box<dyn Error + Send + Sync>>>>;
 
-// === impl Question ===
+// === impl RequestBody ===
 
-impl Question {
+impl RequestBody {
     /// A question, and what must be kept for as long as it is answered.
     pub(super) fn new(body: Incoming) -> (Self, DropGuard) {
         let token = CancellationToken::new();
@@ -45,7 +46,7 @@ impl Question {
     }
 }
 
-impl Body for Question {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -63,7 +64,7 @@ impl Body for Question {
     }
 }
 
-impl Drop for Question {
+impl Drop for RequestBody {
     fn drop(&mut self) {
         if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
             // The library asks for a question that may go to another thread, and what is counted may not.

@@ -3,7 +3,7 @@
 //! The descriptions are written here as a table, because what is described is what [`super::wire`] reads and writes by hand:
 //! a test holds the two together.
 
-use super::others::Question;
+use super::others::RequestBody;
 use crate::bounds;
 use http::{Request, Response};
 use prost_types::field_descriptor_proto::{Label, Type};
@@ -42,7 +42,7 @@ impl RequestOf {
 /// It is asked by people, now and then: made anew for each.
 pub(super) async fn reflect(
     version: Version,
-    request: Request<Question>,
+    request: Request<RequestBody>,
 ) -> Response<tonic::body::Body> {
     let builder = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -73,10 +73,10 @@ fn broken() -> Response<tonic::body::Body> {
 // === the table ===
 
 /// A field: name, number, what it holds.
-type Field = (&'static str, i32, Kind);
+type FieldRow = (&'static str, i32, FieldKind);
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum FieldKind {
     Text,
     Bytes,
     Bool,
@@ -90,7 +90,7 @@ enum Kind {
     Many(&'static str),
 }
 
-use Kind::{
+use FieldKind::{
     Bool, Bytes, Double, Enum, Many, Message, Number32, Number64, Signed32, Signed64, Text,
 };
 
@@ -279,12 +279,12 @@ fn file(name: &str, package: &str, uses: &[&str]) -> File {
     })
 }
 
-fn message(name: &str, fields: &[Field]) -> DescriptorProto {
+fn message(name: &str, fields: &[FieldRow]) -> DescriptorProto {
     let field = fields.iter().map(field).collect();
     DescriptorProto { name: Some(name.to_owned()), field, ..DescriptorProto::default() }
 }
 
-fn field((name, number, kind): &Field) -> FieldDescriptorProto {
+fn field((name, number, kind): &FieldRow) -> FieldDescriptorProto {
     let label = if matches!(kind, Many(_)) { Label::Repeated } else { Label::Optional };
     let (kind, of) = match *kind {
         Text => (Type::String, None),

@@ -6,7 +6,7 @@
 //! ```
 
 use super::others::Others;
-use crate::net::Untaken;
+use crate::web::Untaken;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame};
 use std::error::Error;

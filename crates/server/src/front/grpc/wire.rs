@@ -20,7 +20,7 @@ use tidegate_policy::Unit;
 
 /// `RateLimitRequest`.
 #[derive(Debug)]
-pub(super) struct Asked<'b> {
+pub(super) struct RateLimitRequest<'b> {
     pub(super) domain: &'b str,
     pub(super) descriptors: SmallVec<[Descriptor<'b>; 2]>,
     pub(super) hits: u32,
@@ -28,7 +28,7 @@ pub(super) struct Asked<'b> {
 
 /// Why bytes are no such message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum WireError {
+pub(super) enum MessageError {
     #[error("the message is cut short")]
     CutShort,
     #[error("a number has more than ten bytes")]
@@ -54,7 +54,7 @@ pub(super) enum WireError {
 }
 
 /// One field: its number and what it holds.
-enum Field<'b> {
+enum FieldValue<'b> {
     Number(u64),
     Bytes(&'b [u8]),
     /// Four or eight bytes; nothing that we know has them.
@@ -62,18 +62,18 @@ enum Field<'b> {
 }
 
 /// Bytes that are left of a message.
-struct Message<'b>(&'b [u8]);
+struct MessageReader<'b>(&'b [u8]);
 
-impl<'b> Asked<'b> {
-    pub(super) fn read(bytes: &'b [u8]) -> Result<Self, WireError> {
+impl<'b> RateLimitRequest<'b> {
+    pub(super) fn read(bytes: &'b [u8]) -> Result<Self, MessageError> {
         let mut asked = Self { domain: "", descriptors: SmallVec::new(), hits: 0 };
-        let mut message = Message(bytes);
+        let mut message = MessageReader(bytes);
         while let Some((number, field)) = message.next()? {
             match number {
                 1 => asked.domain = field.text()?,
                 2 => {
                     if asked.descriptors.len() >= bounds::DESCRIPTORS {
-                        return Err(WireError::Descriptors);
+                        return Err(MessageError::Descriptors);
                     }
                     asked.descriptors.push(descriptor(field.bytes()?)?);
                 }
@@ -81,11 +81,11 @@ impl<'b> Asked<'b> {
                 _ => {}
             }
         }
-        if asked.domain.is_empty() { Err(WireError::NoDomain) } else { Ok(asked) }
+        if asked.domain.is_empty() { Err(MessageError::NoDomain) } else { Ok(asked) }
     }
 }
 
-impl WireError {
+impl MessageError {
     /// Whether the message was read, and says what cannot be decided.
     pub(super) const fn is_undecided(self) -> bool {
         match self {
@@ -102,15 +102,15 @@ impl WireError {
     }
 }
 
-fn descriptor(bytes: &[u8]) -> Result<Descriptor<'_>, WireError> {
+fn descriptor(bytes: &[u8]) -> Result<Descriptor<'_>, MessageError> {
     let mut descriptor = Descriptor::default();
     let mut limit = None;
-    let mut message = Message(bytes);
+    let mut message = MessageReader(bytes);
     while let Some((number, field)) = message.next()? {
         match number {
             1 => {
                 if descriptor.entries.len() >= bounds::ENTRIES {
-                    return Err(WireError::Entries);
+                    return Err(MessageError::Entries);
                 }
                 descriptor.entries.push(entry(field.bytes()?)?);
             }
@@ -124,15 +124,15 @@ fn descriptor(bytes: &[u8]) -> Result<Descriptor<'_>, WireError> {
         }
     }
     if let Some((amount, unit)) = limit {
-        let unit = Unit::numbered(unit).ok_or(WireError::Unit(unit))?;
+        let unit = Unit::numbered(unit).ok_or(MessageError::Unit(unit))?;
         descriptor.limit = Some((amount, unit));
     }
     Ok(descriptor)
 }
 
-fn entry(bytes: &[u8]) -> Result<(&str, Cow<'_, str>), WireError> {
+fn entry(bytes: &[u8]) -> Result<(&str, Cow<'_, str>), MessageError> {
     let (mut key, mut value) = ("", &b""[..]);
-    let mut message = Message(bytes);
+    let mut message = MessageReader(bytes);
     while let Some((number, field)) = message.next()? {
         match number {
             1 => key = field.text()?,
@@ -140,13 +140,13 @@ fn entry(bytes: &[u8]) -> Result<(&str, Cow<'_, str>), WireError> {
             _ => {}
         }
     }
-    if key.is_empty() { Err(WireError::NoKey) } else { Ok((key, text(value))) }
+    if key.is_empty() { Err(MessageError::NoKey) } else { Ok((key, text(value))) }
 }
 
 /// `RateLimitOverride`: so much, per the unit of this number.
-fn own_limit(bytes: &[u8], before: (u32, u64)) -> Result<(u32, u64), WireError> {
+fn own_limit(bytes: &[u8], before: (u32, u64)) -> Result<(u32, u64), MessageError> {
     let (mut amount, mut unit) = before;
-    let mut message = Message(bytes);
+    let mut message = MessageReader(bytes);
     while let Some((number, field)) = message.next()? {
         match number {
             1 => amount = field.narrow()?,
@@ -158,8 +158,8 @@ fn own_limit(bytes: &[u8], before: (u32, u64)) -> Result<(u32, u64), WireError> 
 }
 
 /// `UInt64Value`.
-fn wrapped(bytes: &[u8], before: u64) -> Result<u64, WireError> {
-    let (mut value, mut message) = (before, Message(bytes));
+fn wrapped(bytes: &[u8], before: u64) -> Result<u64, MessageError> {
+    let (mut value, mut message) = (before, MessageReader(bytes));
     while let Some((number, field)) = message.next()? {
         if number == 1 {
             value = field.number()?;
@@ -168,42 +168,42 @@ fn wrapped(bytes: &[u8], before: u64) -> Result<u64, WireError> {
     Ok(value)
 }
 
-// === impl Message ===
+// === impl MessageReader ===
 
-impl<'b> Message<'b> {
-    fn next(&mut self) -> Result<Option<(u64, Field<'b>)>, WireError> {
+impl<'b> MessageReader<'b> {
+    fn next(&mut self) -> Result<Option<(u64, FieldValue<'b>)>, MessageError> {
         if self.0.is_empty() {
             return Ok(None);
         }
         let tag = self.number()?;
         let number = tag >> 3;
         if number == 0 {
-            return Err(WireError::Zero);
+            return Err(MessageError::Zero);
         }
         let field = match tag & 7 {
-            0 => Field::Number(self.number()?),
+            0 => FieldValue::Number(self.number()?),
             1 => {
                 self.take(8)?;
-                Field::Fixed
+                FieldValue::Fixed
             }
             2 => {
-                let length = usize::try_from(self.number()?).map_err(|_| WireError::CutShort)?;
-                Field::Bytes(self.take(length)?)
+                let length = usize::try_from(self.number()?).map_err(|_| MessageError::CutShort)?;
+                FieldValue::Bytes(self.take(length)?)
             }
             5 => {
                 self.take(4)?;
-                Field::Fixed
+                FieldValue::Fixed
             }
-            _ => return Err(WireError::Group),
+            _ => return Err(MessageError::Group),
         };
         Ok(Some((number, field)))
     }
 
     /// Seven bits a byte, the lowest first.
-    fn number(&mut self) -> Result<u64, WireError> {
+    fn number(&mut self) -> Result<u64, MessageError> {
         let mut number = 0_u64;
         for shift in (0..70).step_by(7) {
-            let (byte, rest) = self.0.split_first().ok_or(WireError::CutShort)?;
+            let (byte, rest) = self.0.split_first().ok_or(MessageError::CutShort)?;
             self.0 = rest;
             // Of the tenth byte only one bit counts; the others are over the edge, as every reader has it.
             number |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
@@ -211,42 +211,42 @@ impl<'b> Message<'b> {
                 return Ok(number);
             }
         }
-        Err(WireError::Endless)
+        Err(MessageError::Endless)
     }
 
-    fn take(&mut self, length: usize) -> Result<&'b [u8], WireError> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(WireError::CutShort)?;
+    fn take(&mut self, length: usize) -> Result<&'b [u8], MessageError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(MessageError::CutShort)?;
         self.0 = rest;
         Ok(taken)
     }
 }
 
-// === impl Field ===
+// === impl FieldValue ===
 
-impl<'b> Field<'b> {
-    fn number(&self) -> Result<u64, WireError> {
-        if let Self::Number(number) = self { Ok(*number) } else { Err(WireError::Kind) }
+impl<'b> FieldValue<'b> {
+    fn number(&self) -> Result<u64, MessageError> {
+        if let Self::Number(number) = self { Ok(*number) } else { Err(MessageError::Kind) }
     }
 
     /// A number of 32 bits; what is above them is cut off, as every reader has it.
-    fn narrow(&self) -> Result<u32, WireError> {
+    fn narrow(&self) -> Result<u32, MessageError> {
         let [a, b, c, d, ..] = self.number()?.to_le_bytes();
         Ok(u32::from_le_bytes([a, b, c, d]))
     }
 
-    fn bytes(&self) -> Result<&'b [u8], WireError> {
-        if let Self::Bytes(bytes) = self { Ok(bytes) } else { Err(WireError::Kind) }
+    fn bytes(&self) -> Result<&'b [u8], MessageError> {
+        if let Self::Bytes(bytes) = self { Ok(bytes) } else { Err(MessageError::Kind) }
     }
 
-    fn text(&self) -> Result<&'b str, WireError> {
-        str::from_utf8(self.bytes()?).map_err(|_| WireError::Utf8)
+    fn text(&self) -> Result<&'b str, MessageError> {
+        str::from_utf8(self.bytes()?).map_err(|_| MessageError::Utf8)
     }
 }
 
 // === what is answered ===
 
 /// A `RateLimitResponse` while it is written.
-pub(super) struct Answer<'o>(pub(super) &'o mut Vec<u8>);
+pub(super) struct RateLimitResponse<'o>(pub(super) &'o mut Vec<u8>);
 
 const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
@@ -254,7 +254,7 @@ const NANOS_PER_SEC: u64 = 1_000_000_000;
 /// Characters of a value that are told in metadata: what clients send does not fill the memory of their proxy.
 const LONGEST_TOLD: usize = 1_024;
 
-impl Answer<'_> {
+impl RateLimitResponse<'_> {
     pub(super) fn overall(&mut self, over: bool) {
         self.number(1, code(over));
     }
@@ -288,7 +288,7 @@ impl Answer<'_> {
     }
 
     /// What the reference service tells the filters behind it: the call, and what the rules that let it pass say.
-    pub(super) fn metadata(&mut self, asked: &Asked<'_>, of_rules: &Map<String, Value>) {
+    pub(super) fn metadata(&mut self, asked: &RateLimitRequest<'_>, of_rules: &Map<String, Value>) {
         self.message(6, |answer| {
             answer.pair("domain", |answer| answer.string(asked.domain));
             answer.pair("descriptors", |answer| {
@@ -339,7 +339,7 @@ impl Answer<'_> {
     }
 
     /// A field of a `Struct`.
-    fn pair(&mut self, name: &str, value: impl FnOnce(&mut Answer<'_>)) {
+    fn pair(&mut self, name: &str, value: impl FnOnce(&mut RateLimitResponse<'_>)) {
         self.message(1, |answer| {
             answer.text(1, name);
             answer.message(2, value);
@@ -347,7 +347,7 @@ impl Answer<'_> {
     }
 
     /// A `Value` that is a list.
-    fn list<T>(&mut self, items: &[T], value: impl Fn(&mut Answer<'_>, &T)) {
+    fn list<T>(&mut self, items: &[T], value: impl Fn(&mut RateLimitResponse<'_>, &T)) {
         self.message(6, |answer| {
             items.iter().for_each(|item| answer.message(1, |answer| value(answer, item)));
         });
@@ -391,11 +391,11 @@ impl Answer<'_> {
     }
 
     /// A message within: its length stands before it, and is known behind it. Most fit into one byte.
-    fn message(&mut self, field: u64, write: impl FnOnce(&mut Answer<'_>)) {
+    fn message(&mut self, field: u64, write: impl FnOnce(&mut RateLimitResponse<'_>)) {
         self.varint((field << 3) | 2);
         let at = self.0.len();
         self.0.push(0);
-        write(&mut Answer(self.0));
+        write(&mut RateLimitResponse(self.0));
         let length = self.0.len().saturating_sub(at).saturating_sub(1);
         let mut bytes = SmallVec::<[u8; 10]>::new();
         varint(u64::try_from(length).unwrap_or(0), |byte| bytes.push(byte));
@@ -478,7 +478,7 @@ mod tests {
             vec![32, 1],
         ];
         let bytes = [call(&[descriptor.concat(), entry("a", "b")]), vec![24, 200, 1]].concat();
-        let asked = Asked::read(&bytes).unwrap();
+        let asked = RateLimitRequest::read(&bytes).unwrap();
         assert_eq!((asked.domain, asked.hits, asked.descriptors.len()), ("rl", 200, 2));
         let first = &asked.descriptors[0];
         assert_eq!(first.entries.as_slice(), [("foo", "alice".into()), ("bar", "".into())]);
@@ -493,37 +493,37 @@ mod tests {
         let unknown = [field(99, b"x"), vec![0x88, 6, 1], vec![0x8d, 6, 1, 2, 3, 4]].concat();
         let fixed = [vec![0x89, 6], vec![0; 8]].concat();
         let bytes = [unknown.repeat(1_000), call(&[entry("a", "b")]), fixed].concat();
-        assert_eq!(Asked::read(&bytes).unwrap().descriptors.len(), 1);
+        assert_eq!(RateLimitRequest::read(&bytes).unwrap().descriptors.len(), 1);
     }
 
     #[test]
     fn what_is_no_call_is_refused() {
         let whole = call(&[entry("a", "b")]);
         for (bytes, error) in [
-            (vec![], WireError::NoDomain),
-            (field(1, b"\xff"), WireError::Utf8),
-            (call(&vec![entry("a", "b"); bounds::DESCRIPTORS + 1]), WireError::Descriptors),
-            (call(&[entry("a", "b").repeat(bounds::ENTRIES + 1)]), WireError::Entries),
-            (call(&[entry("", "b")]), WireError::NoKey),
-            (call(&[field(2, &[8, 7, 16, 99])]), WireError::Unit(99)),
-            (call(&[field(2, &[8, 7])]), WireError::Unit(0)),
-            (vec![0], WireError::Zero),
-            (vec![0x0b], WireError::Group),
-            (vec![0x08, 1], WireError::Kind), // the domain as a number
-            (vec![0xff; 11], WireError::Endless),
-            (vec![0x0a, 5, b'r'], WireError::CutShort),
-            (field(1, b"rl").repeat(2)[..6].to_vec(), WireError::CutShort),
+            (vec![], MessageError::NoDomain),
+            (field(1, b"\xff"), MessageError::Utf8),
+            (call(&vec![entry("a", "b"); bounds::DESCRIPTORS + 1]), MessageError::Descriptors),
+            (call(&[entry("a", "b").repeat(bounds::ENTRIES + 1)]), MessageError::Entries),
+            (call(&[entry("", "b")]), MessageError::NoKey),
+            (call(&[field(2, &[8, 7, 16, 99])]), MessageError::Unit(99)),
+            (call(&[field(2, &[8, 7])]), MessageError::Unit(0)),
+            (vec![0], MessageError::Zero),
+            (vec![0x0b], MessageError::Group),
+            (vec![0x08, 1], MessageError::Kind), // the domain as a number
+            (vec![0xff; 11], MessageError::Endless),
+            (vec![0x0a, 5, b'r'], MessageError::CutShort),
+            (field(1, b"rl").repeat(2)[..6].to_vec(), MessageError::CutShort),
         ] {
-            assert_eq!(Asked::read(&bytes).unwrap_err(), error, "{bytes:x?}");
+            assert_eq!(RateLimitRequest::read(&bytes).unwrap_err(), error, "{bytes:x?}");
         }
         // A domain of any length, and a value of any bytes.
         let odd = field(2, &field(1, &[field(1, b"k"), field(2, b"bot\xff")].concat()));
         let bytes = [field(1, &[b'd'; 100_000]), odd].concat();
-        let read = Asked::read(&bytes).unwrap();
+        let read = RateLimitRequest::read(&bytes).unwrap();
         assert_eq!(read.domain.len(), 100_000);
         assert_eq!(read.descriptors[0].entries[0], ("k", "bot\u{10ffff}".into()));
         for length in 0..whole.len() {
-            let cut = Asked::read(&whole[..length]);
+            let cut = RateLimitRequest::read(&whole[..length]);
             assert!(cut.is_err() || length == 4, "{length}"); // a domain alone is a call about nothing
         }
     }
@@ -531,7 +531,7 @@ mod tests {
     #[test]
     fn long_messages_have_long_lengths() {
         let mut out = vec![];
-        Answer(&mut out).response_header("name", &"x".repeat(300));
+        RateLimitResponse(&mut out).response_header("name", &"x".repeat(300));
         let value = field(2, "x".repeat(300).as_bytes());
         assert_eq!(out, field(3, &[field(1, b"name"), value].concat()));
     }

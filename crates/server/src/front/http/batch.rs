@@ -2,14 +2,15 @@
 //!
 //! A thousand entries take milliseconds, so every step waits for its turn (see [`Turns`](crate::net::Turns)).
 
-use super::handler::{Handler, undecided};
+use super::handler::{HttpHandler, undecided};
 use super::list::List;
 use super::wire::{self, VerdictText, WireError};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::call::{Answer, Call, JSON};
 use crate::metrics::Metrics;
-use crate::net::{HeadError, OpenBatch};
+use crate::net::OpenBatch;
+use crate::web::HeadError;
+use crate::web::{Answer, Call, JSON};
 use futures_util::stream::{self, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
@@ -31,7 +32,7 @@ const SETTLED: u32 = 4;
 /// Bytes that are read in a microsecond.
 const BYTES: usize = 256;
 
-impl<S: Backend> Handler<S> {
+impl<S: Backend> HttpHandler<S> {
     pub(super) async fn check_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let mut batch = self.turns.batch().await;
         let asked: Vec<wire::Check<'_>> = read(call, &mut batch, &self.metrics).await?;
@@ -155,7 +156,11 @@ impl Answers {
     }
 
     /// An entry that could not be decided is told in its place: the others were decided, and counted.
-    fn decided<S: Backend>(&mut self, decided: &Result<Verdict, CheckError>, handler: &Handler<S>) {
+    fn decided<S: Backend>(
+        &mut self,
+        decided: &Result<Verdict, CheckError>,
+        handler: &HttpHandler<S>,
+    ) {
         let body = self.entry();
         match decided {
             Ok(verdict) => VerdictText::new(verdict, &handler.limiter).write(body),

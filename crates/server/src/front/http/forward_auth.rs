@@ -9,10 +9,10 @@
 //! fields of its profile: a proxy passes on what its client sent, so a field that it does not itself write is
 //! the client's word.
 
-use super::handler::Handler;
+use super::handler::HttpHandler;
 use crate::backend::Backend;
-use crate::call::{Answer, Call};
 use crate::front;
+use crate::web::{Answer, Call};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::http::{HeaderStyle, refusal};
 use tidegate::{Check, Limiter, Priority, Request, Verdict};
@@ -33,7 +33,7 @@ const FLAGS: HeaderName = HeaderName::from_static(front::FLAGS);
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
 pub(super) async fn answer<S: Backend>(
-    handler: &Handler<S>,
+    handler: &HttpHandler<S>,
     call: &Call<'_>,
     profile: Profile,
 ) -> Answer {
@@ -46,7 +46,7 @@ pub(super) async fn answer<S: Backend>(
 }
 
 async fn decided<S: Backend>(
-    handler: &Handler<S>,
+    handler: &HttpHandler<S>,
     call: &Call<'_>,
     profile: Profile,
 ) -> Result<Answer, Answer> {
@@ -105,7 +105,7 @@ fn refused(verdict: &Verdict, style: &HeaderStyle, profile: Profile) -> Answer {
             StatusCode::FORBIDDEN
         }
     };
-    Answer::new(status, crate::call::PROBLEM, body).with_all(&parts.headers)
+    Answer::new(status, crate::web::PROBLEM, body).with_all(&parts.headers)
 }
 
 // === impl Profile ===
@@ -157,8 +157,8 @@ fn path_of(url: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Headers;
     use crate::net::Hold;
+    use crate::web::Headers;
 
     use Profile::{Forwarded, Nginx};
 

@@ -5,11 +5,12 @@ use super::reference;
 use super::wire::{self, VerdictText, WireError};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::call::{Answer, Call, JSON};
-use crate::front::contained;
+use crate::front;
 use crate::health::Health;
 use crate::metrics::{Metrics, Tally};
-use crate::net::{Most, Turns};
+use crate::net::Turns;
+use crate::supervise::contained;
+use crate::web::{Answer, BodyBound, Call, JSON, WebHandler};
 use http::{HeaderValue, StatusCode, header};
 use std::pin::pin;
 use std::rc::Rc;
@@ -20,7 +21,7 @@ use tidegate::{Settled, Span, StoreError, Verdict};
 use tokio::time::Instant;
 
 /// Answers what is asked in HTTP and JSON.
-pub(crate) struct Handler<S> {
+pub(crate) struct HttpHandler<S> {
     pub(super) limiter: Limiter<S>,
     pub(super) style: HeaderStyle,
     pub(super) tally: Arc<Tally>,
@@ -37,7 +38,7 @@ pub(crate) struct Handler<S> {
 
 /// What can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum HttpRoute {
     Check,
     Peek,
     Report,
@@ -53,7 +54,66 @@ pub(crate) enum Route {
 
 const OPENAPI: &str = include_str!("openapi.json");
 
-impl<S: Backend> Handler<S> {
+impl<S: Backend> WebHandler for HttpHandler<S> {
+    type Route = HttpRoute;
+
+    /// Tokens are the admin listener's.
+    fn knows(&self, _: &Call<'_>) -> bool {
+        false
+    }
+
+    /// What is asked for, and how large the body of the request may be.
+    fn begin(&self, call: &Call<'_>) -> Result<(HttpRoute, BodyBound), Answer> {
+        let route = HttpRoute::of(call.path).ok_or_else(|| not_found(call.path))?;
+        let fits = match route {
+            HttpRoute::Check
+            | HttpRoute::Peek
+            | HttpRoute::Report
+            | HttpRoute::Take
+            | HttpRoute::Json => call.method == "POST",
+            HttpRoute::Auth(_)
+            | HttpRoute::Live
+            | HttpRoute::Ready
+            | HttpRoute::OpenApi
+            | HttpRoute::HealthCheck => {
+                matches!(call.method, "GET" | "HEAD")
+            }
+        };
+        if !fits {
+            return Err(route.wrong_method());
+        }
+        if route == HttpRoute::Json {
+            // Its clients do not say what they send.
+            return Ok((route, BodyBound::bytes(bounds::BATCH_BODY)));
+        }
+        if call.method == "POST" {
+            wants_json(call)?;
+            return Ok((route, BodyBound { one: bounds::BODY, batch: bounds::BATCH_BODY }));
+        }
+        Ok((route, BodyBound::bytes(bounds::BODY)))
+    }
+
+    async fn answer(&self, route: HttpRoute, call: &Call<'_>) -> Answer {
+        match route {
+            HttpRoute::Check => answered(self.check(call).await),
+            HttpRoute::Peek => answered(self.peek(call).await),
+            HttpRoute::Report => answered(self.report(call).await),
+            HttpRoute::Take => answered(self.take(call).await),
+            HttpRoute::Auth(profile) => forward_auth::answer(self, call, profile).await,
+            HttpRoute::Live => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
+            HttpRoute::Ready => self.ready(),
+            HttpRoute::OpenApi => Answer::fixed(JSON, OPENAPI),
+            HttpRoute::Json => reference::json(self, call.body).await,
+            HttpRoute::HealthCheck => reference::healthcheck(&self.health),
+        }
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+}
+
+impl<S: Backend> HttpHandler<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
         style: HeaderStyle,
@@ -76,55 +136,11 @@ impl<S: Backend> Handler<S> {
         Self { descriptors, ..self }
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    /// What is asked for, and how large the body of the request may be.
-    pub(crate) fn begin(&self, call: &Call<'_>) -> Result<(Route, Most), Answer> {
-        let route = Route::of(call.path).ok_or_else(|| not_found(call.path))?;
-        let fits = match route {
-            Route::Check | Route::Peek | Route::Report | Route::Take | Route::Json => {
-                call.method == "POST"
-            }
-            Route::Auth(_) | Route::Live | Route::Ready | Route::OpenApi | Route::HealthCheck => {
-                matches!(call.method, "GET" | "HEAD")
-            }
-        };
-        if !fits {
-            return Err(route.wrong_method());
-        }
-        if route == Route::Json {
-            // Its clients do not say what they send.
-            return Ok((route, Most::bytes(bounds::BATCH_BODY)));
-        }
-        if call.method == "POST" {
-            wants_json(call)?;
-            return Ok((route, Most { one: bounds::BODY, batch: bounds::BATCH_BODY }));
-        }
-        Ok((route, Most::bytes(bounds::BODY)))
-    }
-
-    pub(crate) async fn answer(&self, route: Route, call: &Call<'_>) -> Answer {
-        match route {
-            Route::Check => answered(self.check(call).await),
-            Route::Peek => answered(self.peek(call).await),
-            Route::Report => answered(self.report(call).await),
-            Route::Take => answered(self.take(call).await),
-            Route::Auth(profile) => forward_auth::answer(self, call, profile).await,
-            Route::Live => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
-            Route::Ready => self.ready(),
-            Route::OpenApi => Answer::fixed(JSON, OPENAPI),
-            Route::Json => reference::json(self, call.body).await,
-            Route::HealthCheck => reference::healthcheck(&self.health),
-        }
-    }
-
     /// Whether requests should come here; asks the store what it has no room for.
     fn ready(&self) -> Answer {
         let shortage = self.limiter.store().shortage();
         self.health.complain("room", shortage.map(str::to_owned));
-        self.health.answer()
+        front::ready(&self.health)
     }
 
     // === check and peek ===
@@ -294,16 +310,16 @@ fn wants_json(call: &Call<'_>) -> Result<(), Answer> {
 }
 
 fn not_found(path: &str) -> Answer {
-    let known = Route::ALL.iter().map(|(known, _)| *known);
+    let known = HttpRoute::ALL.iter().map(|(known, _)| *known);
     let near = known.min_by_key(|known| strsim::levenshtein(known, path)).unwrap_or("/v1/check");
     let near = if path.len() < 64 { near } else { "/v1/check" };
     let detail = format!("there is nothing at this path; did you mean `{near}`?");
     Answer::problem(StatusCode::NOT_FOUND, &detail)
 }
 
-// === impl Route ===
+// === impl HttpRoute ===
 
-impl Route {
+impl HttpRoute {
     const ALL: [(&'static str, Self); 11] = [
         ("/v1/check", Self::Check),
         ("/v1/auth", Self::Auth(Profile::Forwarded)),
@@ -338,15 +354,14 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Headers;
-    use crate::front::Web;
     use crate::front::testing::Panicking;
     use crate::net::Hold;
+    use crate::web::{Headers, answer};
     use std::sync::atomic::{AtomicU64, Ordering};
     use tidegate::{Clock, Policy, Secret};
     use tidegate_core::Timestamp;
 
-    fn front(on_store_error: &str) -> (Web<Panicking>, Arc<Metrics>) {
+    fn front(on_store_error: &str) -> (HttpHandler<Panicking>, Arc<Metrics>) {
         let policy = Policy::parse(format!(
             "{{ version: 1, rules: [{{ name: a, key: [ip], limits: [1000/h], on_store_error: {on_store_error} }}] }}"
         ));
@@ -358,10 +373,10 @@ mod tests {
         let limiter = Limiter::new(policy.unwrap(), store, Secret::new([1; 32]), clock).unwrap();
         let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
         let style = HeaderStyle::default();
-        (Web::Http(Handler::new(limiter, style, Arc::clone(&metrics), health)), metrics)
+        (HttpHandler::new(limiter, style, Arc::clone(&metrics), health), metrics)
     }
 
-    async fn ask(front: &Web<Panicking>) -> (u16, String) {
+    async fn ask(front: &HttpHandler<Panicking>) -> (u16, String) {
         let json = httparse::Header { name: "content-type", value: b"application/json" };
         let call = Call {
             peer: [127, 0, 0, 1].into(),
@@ -372,7 +387,8 @@ mod tests {
             body: b"{\"attributes\":{\"ip\":\"203.0.113.7\"}}",
             room: &Hold::default(),
         };
-        let answer = front.begin(&call).ok().unwrap().answer(&call).await;
+        let (route, _) = front.begin(&call).ok().unwrap();
+        let answer = answer(front, route, &call).await;
         (answer.status.as_u16(), String::from_utf8(answer.body.into_owned()).unwrap())
     }
 

@@ -10,13 +10,13 @@
 //! The messages are those of gRPC, as protobuf writes them in JSON: names in camel case, or as in the `.proto` file; what is 0
 //! or empty is left out of an answer; numbers may be texts.
 
-use super::handler::Handler;
+use super::handler::HttpHandler;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::call::Answer;
 use crate::health::Health;
 use crate::metrics::Refused;
 use crate::net::PIECE;
+use crate::web::Answer;
 use http::StatusCode;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
@@ -31,7 +31,7 @@ struct Request<'b> {
     #[serde(borrow)]
     domain: Cow<'b, str>,
     #[serde(borrow)]
-    descriptors: Vec<Question<'b>>,
+    descriptors: Vec<JsonDescriptor<'b>>,
     #[serde(default, alias = "hits_addend", deserialize_with = "whole")]
     hits_addend: Option<u64>,
 }
@@ -39,7 +39,7 @@ struct Request<'b> {
 /// `RateLimitDescriptor`
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Question<'b> {
+struct JsonDescriptor<'b> {
     #[serde(borrow, default)]
     entries: Vec<Entry<'b>>,
     limit: Option<OwnLimit>,
@@ -86,7 +86,7 @@ pub(super) fn healthcheck(health: &Health) -> Answer {
 }
 
 /// `/json`
-pub(super) async fn json<S: Backend>(handler: &Handler<S>, body: &[u8]) -> Answer {
+pub(super) async fn json<S: Backend>(handler: &HttpHandler<S>, body: &[u8]) -> Answer {
     if body.len() > bounds::SHORT_MESSAGE {
         // It is decided in one piece, all or none.
         handler.turns.pass(PIECE).await;
@@ -99,7 +99,7 @@ pub(super) async fn json<S: Backend>(handler: &Handler<S>, body: &[u8]) -> Answe
         return bad("a request needs a `domain` and `descriptors`");
     }
     let hits = request.hits_addend.map(u32::try_from).transpose();
-    let descriptors = request.descriptors.iter().map(Question::descriptor).collect();
+    let descriptors = request.descriptors.iter().map(JsonDescriptor::descriptor).collect();
     let (hits, descriptors): (Option<u32>, Vec<Descriptor<'_>>) = match (hits, descriptors) {
         (Ok(hits), Ok(descriptors)) => (hits, descriptors),
         (Err(_), _) => return bad("`hitsAddend` of a request is a number of 32 bits"),
@@ -128,7 +128,7 @@ pub(super) async fn json<S: Backend>(handler: &Handler<S>, body: &[u8]) -> Answe
     }
 }
 
-fn undecided<S>(handler: &Handler<S>, why: &str) -> Answer {
+fn undecided<S>(handler: &HttpHandler<S>, why: &str) -> Answer {
     tracing::warn!("a call cannot be decided and is refused: {}", printable(why));
     handler.metrics.refused(Refused::Undecided);
     handler.json_tally.count_bare(Outcome::Deny(Retry::Never), DecidedBy::Policy);
@@ -171,9 +171,9 @@ fn written(status: &DescriptorStatus<'_>) -> Value {
     out.into()
 }
 
-// === impl Question ===
+// === impl JsonDescriptor ===
 
-impl Question<'_> {
+impl JsonDescriptor<'_> {
     fn descriptor(&self) -> Result<Descriptor<'_>, &'static str> {
         if self.entries.iter().any(|entry| entry.key.is_empty()) {
             return Err("an entry needs a `key`");

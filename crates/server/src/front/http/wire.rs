@@ -1,7 +1,7 @@
 //! JSON in and out: the shapes that stand in `openapi.json`.
 
 use crate::backend::Backend;
-use crate::call::Answer;
+use crate::web::Answer;
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
@@ -45,7 +45,7 @@ pub(crate) struct Take<'b> {
     #[serde(borrow)]
     per: Cow<'b, str>,
     #[serde(default)]
-    algorithm: Option<Kind>,
+    algorithm: Option<AlgorithmName>,
     #[serde(default)]
     burst: Option<u64>,
     #[serde(default)]
@@ -78,7 +78,7 @@ pub(crate) enum ReportOutcome {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum AlgorithmName {
     FixedWindow,
     SlidingLog,
     SlidingBuckets,
@@ -277,11 +277,11 @@ impl Take<'_> {
 
     /// The algorithm; an option that belongs to another one is a mistake.
     fn algorithm(&self) -> Result<Algorithm, WireError> {
-        let kind = self.algorithm.unwrap_or(Kind::TokenBucket);
+        let kind = self.algorithm.unwrap_or(AlgorithmName::TokenBucket);
         let options = [
-            ("burst", self.burst.is_some(), matches!(kind, Kind::TokenBucket)),
-            ("queue", self.queue.is_some(), matches!(kind, Kind::LeakyBucket)),
-            ("buckets", self.buckets.is_some(), matches!(kind, Kind::SlidingBuckets)),
+            ("burst", self.burst.is_some(), matches!(kind, AlgorithmName::TokenBucket)),
+            ("queue", self.queue.is_some(), matches!(kind, AlgorithmName::LeakyBucket)),
+            ("buckets", self.buckets.is_some(), matches!(kind, AlgorithmName::SlidingBuckets)),
         ];
         for (name, given, fits) in options {
             if given && !fits {
@@ -290,17 +290,17 @@ impl Take<'_> {
             }
         }
         Ok(match kind {
-            Kind::FixedWindow => Algorithm::FIXED_WINDOW,
-            Kind::SlidingLog => Algorithm::SlidingLog,
-            Kind::SlidingBuckets => match self.buckets {
+            AlgorithmName::FixedWindow => Algorithm::FIXED_WINDOW,
+            AlgorithmName::SlidingLog => Algorithm::SlidingLog,
+            AlgorithmName::SlidingBuckets => match self.buckets {
                 Some(buckets) => Algorithm::SlidingBuckets { buckets },
                 None => Algorithm::SLIDING_BUCKETS,
             },
-            Kind::SlidingWeighted => Algorithm::SlidingWeighted,
-            Kind::TokenBucket => {
+            AlgorithmName::SlidingWeighted => Algorithm::SlidingWeighted,
+            AlgorithmName::TokenBucket => {
                 Algorithm::TokenBucket { burst: self.burst, refill: Refill::Continuous }
             }
-            Kind::LeakyBucket => Algorithm::LeakyBucket { queue: self.queue },
+            AlgorithmName::LeakyBucket => Algorithm::LeakyBucket { queue: self.queue },
         })
     }
 }

@@ -2,13 +2,13 @@
 
 use super::reply::{self, Dialect};
 use super::throttle::{self, Limits, Throttle};
-use super::users::{Role, Users};
+use super::users::{UserRole, Users};
 use super::wire::Words;
 use crate::audit::Actor;
 use crate::backend::Backend;
-use crate::front::contained;
 use crate::metrics::{Metrics, Refused, Tally};
 use crate::rulebook::Rulebook;
+use crate::supervise::contained;
 use serde_json::json;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -23,7 +23,7 @@ use tidegate::{Settled, Span, StoreError, Verdict};
 use tokio::time::{Instant, sleep};
 
 /// Answers commands; one for each worker.
-pub(crate) struct Handler<S> {
+pub(crate) struct RespHandler<S> {
     limiter: Limiter<S>,
     rulebook: Arc<Rulebook<S>>,
     limits: RefCell<Limits>,
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     number: u64,
     peer: IpAddr,
     dialect: Dialect,
-    pub(crate) role: Option<Role>,
+    pub(crate) role: Option<UserRole>,
     /// Whose token it showed.
     user: Option<String>,
     /// What the client calls itself.
@@ -51,7 +51,7 @@ pub(crate) struct Session {
 
 /// What becomes of a connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum AfterCommand {
     Command,
     Close,
 }
@@ -66,7 +66,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 /// A name of a client.
 const LONGEST_NAME: usize = 128;
 
-impl<S: Backend> Handler<S> {
+impl<S: Backend> RespHandler<S> {
     pub(crate) fn new(
         limiter: Limiter<S>,
         rulebook: Arc<Rulebook<S>>,
@@ -172,14 +172,14 @@ impl<S: Backend> Handler<S> {
         words: &Words<'_>,
         session: &mut Session,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> AfterCommand {
         let before = out.len();
         if let Ok(next) = contained(pin!(self.answered(words, session, out))).await {
             return next;
         }
         out.truncate(before);
         self.panicked(out);
-        Next::Command
+        AfterCommand::Command
     }
 
     /// The reply to a command that caused a panic.
@@ -189,13 +189,18 @@ impl<S: Backend> Handler<S> {
         reply::error(out, "ERR internal error; it has been logged");
     }
 
-    async fn answered(&self, words: &Words<'_>, session: &mut Session, out: &mut Vec<u8>) -> Next {
-        let Some((name, rest)) = words.split_first() else { return Next::Command };
+    async fn answered(
+        &self,
+        words: &Words<'_>,
+        session: &mut Session,
+        out: &mut Vec<u8>,
+    ) -> AfterCommand {
+        let Some((name, rest)) = words.split_first() else { return AfterCommand::Command };
         let upper = name.get(..name.len().min(32)).unwrap_or_default().to_ascii_uppercase();
         match (&upper[..], session.role) {
             (b"QUIT", _) => {
                 reply::simple(out, "OK");
-                return Next::Close;
+                return AfterCommand::Close;
             }
             (b"AUTH", _) => return self.auth(rest, session, out).await,
             (b"HELLO", _) => return self.hello(rest, session, out).await,
@@ -222,31 +227,36 @@ impl<S: Backend> Handler<S> {
             (b"TG.CHECK", _) => self.check(rest, Asking::Check, session, out).await,
             (b"TG.PEEK", _) => self.check(rest, Asking::Peek, session, out).await,
             (b"TG.REPORT", _) => self.report(rest, out).await,
-            (b"TG.RESET", Some(Role::Operator)) => self.reset(rest, session, out).await,
-            (b"TG.RESET", Some(Role::Client)) => {
+            (b"TG.RESET", Some(UserRole::Operator)) => self.reset(rest, session, out).await,
+            (b"TG.RESET", Some(UserRole::Client)) => {
                 reply::error(out, "NOPERM TG.RESET needs the role `operator`: see resp.users_file");
             }
             _ => unknown(name, out),
         }
-        Next::Command
+        AfterCommand::Command
     }
 
-    async fn auth(&self, words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) -> Next {
+    async fn auth(
+        &self,
+        words: &[&[u8]],
+        session: &mut Session,
+        out: &mut Vec<u8>,
+    ) -> AfterCommand {
         let (name, token) = match words {
             [token] => (None, *token),
             [name, token] => (Some(*name), *token),
             _ => {
                 arity(out, "auth");
-                return Next::Command;
+                return AfterCommand::Command;
             }
         };
         if self.users.unnamed().is_some() {
             reply::error(out, "ERR AUTH is not needed here: there are no users");
-            return Next::Command;
+            return AfterCommand::Command;
         }
         if self.login(name, token, session) {
             reply::simple(out, "OK");
-            return Next::Command;
+            return AfterCommand::Command;
         }
         self.refused(session, out).await
     }
@@ -259,33 +269,38 @@ impl<S: Backend> Handler<S> {
     }
 
     /// Whoever guesses waits longer from guess to guess; nobody else waits with them.
-    async fn refused(&self, session: &mut Session, out: &mut Vec<u8>) -> Next {
+    async fn refused(&self, session: &mut Session, out: &mut Vec<u8>) -> AfterCommand {
         self.metrics.refused(Refused::Unauthorized);
         sleep(FIRST_WAIT.saturating_mul(1_u32.checked_shl(session.wrong).unwrap_or(u32::MAX)))
             .await;
         session.wrong = session.wrong.saturating_add(1);
         reply::error(out, "WRONGPASS invalid username-password pair or user is disabled.");
-        if session.wrong >= MOST_WRONG { Next::Close } else { Next::Command }
+        if session.wrong >= MOST_WRONG { AfterCommand::Close } else { AfterCommand::Command }
     }
 
     /// `HELLO [2|3 [AUTH name token] [SETNAME name]]`
-    async fn hello(&self, words: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) -> Next {
+    async fn hello(
+        &self,
+        words: &[&[u8]],
+        session: &mut Session,
+        out: &mut Vec<u8>,
+    ) -> AfterCommand {
         let dialect = match words.first().copied() {
             None => session.dialect,
             Some(b"2") => Dialect::Two,
             Some(b"3") => Dialect::Three,
             Some(_) => {
                 reply::error(out, "NOPROTO unsupported protocol version");
-                return Next::Command;
+                return AfterCommand::Command;
             }
         };
         let Some((user, name)) = introduction(words.get(1..).unwrap_or_default()) else {
             reply::error(out, "ERR Syntax error in HELLO option");
-            return Next::Command;
+            return AfterCommand::Command;
         };
         if name.is_some_and(|name| !is_name(name)) {
             reply::error(out, NO_NAME);
-            return Next::Command;
+            return AfterCommand::Command;
         }
         if let Some([user, token]) = user
             && self.users.unnamed().is_none()
@@ -298,14 +313,14 @@ impl<S: Backend> Handler<S> {
                 out,
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used",
             );
-            return Next::Command;
+            return AfterCommand::Command;
         }
         session.dialect = dialect;
         if let Some(name) = name {
             session.name = name.to_vec();
         }
         greeting(session, out);
-        Next::Command
+        AfterCommand::Command
     }
 
     fn info(&self, out: &mut Vec<u8>) {
@@ -321,7 +336,7 @@ impl<S: Backend> Handler<S> {
 
     async fn check(&self, words: &[&[u8]], asking: Asking, session: &Session, out: &mut Vec<u8>) {
         let began = Instant::now();
-        let asked = match Asked::read(words) {
+        let asked = match CheckCommand::read(words) {
             Ok(asked) => asked,
             Err(error) => return reply::error(out, &error),
         };
@@ -452,14 +467,14 @@ enum Asking {
 }
 
 /// `cost [MAXWAIT ms] [RECEIPT] attr value …`
-struct Asked<'b> {
+struct CheckCommand<'b> {
     cost: u64,
     max_wait: Span,
     receipt: bool,
     attributes: Attributes<'b>,
 }
 
-impl<'b> Asked<'b> {
+impl<'b> CheckCommand<'b> {
     fn read(words: &[&'b [u8]]) -> Result<Self, String> {
         let usage =
             || "ERR write `TG.CHECK cost [MAXWAIT ms] [RECEIPT] attribute value …`".to_owned();

@@ -7,20 +7,18 @@
 //!
 //! A long pipeline is decided in several batches, and others have their turn between them.
 
-use super::commands::{Batch, Handler, Next, Session};
+use super::commands::{AfterCommand, Batch, RespHandler, Session};
 use super::reply;
-use super::wire::{self, Most, ProtocolError, Read, Words};
+use super::wire::{self, CommandBound, ProtocolError, Read, Words};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Account, Drain, Line, PIECE, Place, Stream, Woken};
+use crate::net::{Drain, Line, Opened, PIECE, Place, Woken};
 use std::io;
 use std::mem;
-use std::net::IpAddr;
-use std::rc::Rc;
 
 /// How far some bytes were answered.
-struct Answered {
+struct Progress {
     used: usize,
     then: Then,
 }
@@ -48,9 +46,8 @@ enum Then {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Backend>(
-    stream: Stream,
-    (peer, account): (IpAddr, Rc<Account>),
-    handler: &Handler<S>,
+    Opened { stream, peer, account, .. }: Opened<'_>,
+    handler: &RespHandler<S>,
     place: &Place,
     drain: &Drain,
 ) -> io::Result<()> {
@@ -139,18 +136,18 @@ fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
 
 /// Answers what is here, as far as it goes.
 async fn answer<S: Backend>(
-    (handler, place): (&Handler<S>, &Place),
+    (handler, place): (&RespHandler<S>, &Place),
     here: &[u8],
     session: &mut Session,
     (out, most_out): (&mut Vec<u8>, usize),
     counts: &mut Counts,
-) -> Answered {
+) -> Progress {
     let mut used = 0;
     let mut words = Words::new();
     let mut batch = Batch::new();
     let then = loop {
         let rest = here.get(used..).unwrap_or_default();
-        let most = if session.role.is_some() { Most::KNOWN } else { Most::UNKNOWN };
+        let most = if session.role.is_some() { CommandBound::KNOWN } else { CommandBound::UNKNOWN };
         match wire::read(rest, most, &mut words) {
             Err(error) => break Then::Refuse(error),
             Ok(Read::More(least)) => break Then::More(least),
@@ -178,7 +175,7 @@ async fn answer<S: Backend>(
                 batch.clear();
                 if let Some(Err(error)) = other {
                     reply::error(out, &error);
-                } else if handler.run(&words, session, out).await == Next::Close {
+                } else if handler.run(&words, session, out).await == AfterCommand::Close {
                     break Then::Close;
                 }
             }
@@ -193,5 +190,5 @@ async fn answer<S: Backend>(
     };
     // What came before a mistake is answered before it.
     handler.decide(&batch, out).await;
-    Answered { used, then }
+    Progress { used, then }
 }

@@ -1,12 +1,12 @@
 //! A panic costs one reply: neither the connection nor the rest of a pipeline.
 
-use super::commands::{Batch, Handler, Next};
-use super::users::{Role, Users};
-use super::wire::{self, Most, Read, Words};
+use super::commands::{AfterCommand, Batch, RespHandler};
+use super::users::{UserRole, Users};
+use super::wire::{self, CommandBound, Read, Words};
 use crate::front::testing::Panicking;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::rulebook::{Ground, Rulebook};
+use crate::rulebook::{Rulebook, RulebookContext};
 use std::sync::Arc;
 use tidegate::{Clock, Limiter, Policy, Secret};
 use tidegate_core::Timestamp;
@@ -15,14 +15,14 @@ const POLICY: &str = "{ version: 1, rules: [{ name: a, key: [ip], limits: [10/h]
 /// A take of this many causes a panic.
 const UNLUCKY: u64 = 13;
 
-fn handler(data_dir: &std::path::Path) -> Handler<Panicking> {
+fn handler(data_dir: &std::path::Path) -> RespHandler<Panicking> {
     let (secret, clock) = (Secret::new([1; 32]), Clock::manual(Timestamp::from_nanos(1)));
     let store =
         Panicking::new(&clock, |plan| plan.takes().iter().any(|take| take.cost.get() == UNLUCKY));
     let policy = Policy::parse(POLICY).unwrap();
     let limiter = Limiter::new(policy, store, secret.clone(), clock.clone()).unwrap();
     let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
-    let ground = Ground {
+    let context = RulebookContext {
         secret,
         clock,
         metrics: Arc::clone(&metrics),
@@ -30,14 +30,14 @@ fn handler(data_dir: &std::path::Path) -> Handler<Panicking> {
         data_dir: data_dir.to_owned(),
         file: None,
     };
-    let rulebook = Rulebook::open(limiter.clone(), ground, POLICY.into()).unwrap();
-    let users = Users::everybody(Secret::new([1; 32]), Role::Operator);
-    Handler::new(limiter, Arc::new(rulebook), metrics, Arc::new(users))
+    let rulebook = Rulebook::open(limiter.clone(), context, POLICY.into()).unwrap();
+    let users = Users::everybody(Secret::new([1; 32]), UserRole::Operator);
+    RespHandler::new(limiter, Arc::new(rulebook), metrics, Arc::new(users))
 }
 
 fn words(line: &str) -> Words<'_> {
     let mut words = Words::new();
-    let read = wire::read(line.as_bytes(), Most::KNOWN, &mut words);
+    let read = wire::read(line.as_bytes(), CommandBound::KNOWN, &mut words);
     assert!(matches!(read, Ok(Read::Command(_))));
     words
 }
@@ -68,7 +68,7 @@ async fn a_panic_costs_one_reply_of_a_pipeline() {
     // The same for a command that stands alone; the connection goes on.
     let mut out = Vec::new();
     let check = format!("TG.CHECK {UNLUCKY} ip 203.0.113.7\r\n");
-    assert_eq!(handler.run(&words(&check), &mut session, &mut out).await, Next::Command);
+    assert_eq!(handler.run(&words(&check), &mut session, &mut out).await, AfterCommand::Command);
     assert!(out.starts_with(b"-ERR internal error"), "{}", String::from_utf8_lossy(&out));
     std::fs::remove_dir_all(&data_dir).unwrap();
 }

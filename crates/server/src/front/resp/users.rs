@@ -13,7 +13,7 @@ use tidegate_store::read_private;
 
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
+pub(crate) enum UserRole {
     /// Ask, and report.
     Client,
     /// And reset.
@@ -24,13 +24,13 @@ pub(crate) enum Role {
 pub(crate) struct Users {
     secret: Secret,
     /// What a client may do without showing a token; nothing where there are users.
-    unnamed: Option<Role>,
+    unnamed: Option<UserRole>,
     known: Vec<User>,
 }
 
 struct User {
     name: String,
-    role: Role,
+    role: UserRole,
     /// The signature of the token, so that comparing takes the same time whatever is wrong.
     token: [u8; 32],
 }
@@ -40,7 +40,7 @@ const SHORTEST_TOKEN: usize = 16;
 
 impl Users {
     /// No users: every client may ask, and may do what this role may.
-    pub(crate) const fn everybody(secret: Secret, role: Role) -> Self {
+    pub(crate) const fn everybody(secret: Secret, role: UserRole) -> Self {
         Self { secret, unnamed: Some(role), known: Vec::new() }
     }
 
@@ -57,8 +57,8 @@ impl Users {
             let (name, role, token) = match words.as_slice() {
                 [] => continue,
                 [first, ..] if first.starts_with('#') => continue,
-                [name, "client", token] => (*name, Role::Client, *token),
-                [name, "operator", token] => (*name, Role::Operator, *token),
+                [name, "client", token] => (*name, UserRole::Client, *token),
+                [name, "operator", token] => (*name, UserRole::Operator, *token),
                 _ => {
                     return Err(wrong(format!(
                         "line {number}: write `name client|operator token`"
@@ -85,12 +85,12 @@ impl Users {
     }
 
     /// What a client may do that has shown no token.
-    pub(crate) const fn unnamed(&self) -> Option<Role> {
+    pub(crate) const fn unnamed(&self) -> Option<UserRole> {
         self.unnamed
     }
 
     /// The user with this name and token, and what they may do; without a name, the user with this token.
-    pub(crate) fn known(&self, name: Option<&[u8]>, token: &[u8]) -> Option<(&str, Role)> {
+    pub(crate) fn known(&self, name: Option<&[u8]>, token: &[u8]) -> Option<(&str, UserRole)> {
         let name = name.filter(|name| *name != b"default");
         let mut users = self.known.iter().filter(|user| {
             name.is_none_or(|name| name == user.name.as_bytes())
@@ -124,14 +124,17 @@ mod tests {
             users.known(name.map(str::as_bytes), token.as_bytes()).map(|(_, role)| role)
         };
         assert_eq!(users.unnamed(), None);
-        assert_eq!(role(Some("app"), "0123456789abcdef"), Some(Role::Client));
-        assert_eq!(role(None, "fedcba9876543210"), Some(Role::Operator));
-        assert_eq!(role(Some("default"), "fedcba9876543210"), Some(Role::Operator));
+        assert_eq!(role(Some("app"), "0123456789abcdef"), Some(UserRole::Client));
+        assert_eq!(role(None, "fedcba9876543210"), Some(UserRole::Operator));
+        assert_eq!(role(Some("default"), "fedcba9876543210"), Some(UserRole::Operator));
         assert_eq!(role(Some("app"), "fedcba9876543210"), None);
         assert_eq!(role(Some("app"), "0123456789abcde"), None);
         assert_eq!(role(Some("root"), "0123456789abcdef"), None);
-        let everybody = Users::everybody(Secret::new([3; 32]), Role::Client);
-        assert_eq!((everybody.unnamed(), everybody.known(None, b"")), (Some(Role::Client), None));
+        let everybody = Users::everybody(Secret::new([3; 32]), UserRole::Client);
+        assert_eq!(
+            (everybody.unnamed(), everybody.known(None, b"")),
+            (Some(UserRole::Client), None)
+        );
     }
 
     #[test]

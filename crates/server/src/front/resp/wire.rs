@@ -4,11 +4,11 @@ use crate::bounds;
 use smallvec::SmallVec;
 
 /// A command: its name and what follows it.
-pub(crate) type Words<'b> = SmallVec<[&'b [u8]; 8]>;
+pub type Words<'b> = SmallVec<[&'b [u8]; 8]>;
 
 /// What some bytes begin with.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Read {
+pub enum Read {
     /// A command of so many bytes; its words were put where they were asked for.
     Command(usize),
     /// Nothing, in so many bytes: an empty line, an empty list.
@@ -19,49 +19,62 @@ pub(crate) enum Read {
 
 /// Why the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ProtocolError {
+pub enum ProtocolError {
+    /// An inline command is longer than a line may be.
     #[error("Protocol error: too big inline request")]
     InlineTooLong,
+    /// The length of a list is not a number, or too large.
     #[error("Protocol error: invalid multibulk length")]
     ListLength,
+    /// A command has more words than any command needs.
     #[error("Protocol error: too many arguments")]
     TooManyWords,
+    /// A word of a list is not a bulk string.
     #[error("Protocol error: expected '$'")]
     NoBulk,
+    /// The length of a bulk string is not a number, or too large.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
+    /// A bulk string is longer than its length says.
     #[error("Protocol error: a bulk string does not end where it should")]
     BulkEnd,
+    /// The bytes are not a command in any form.
     #[error("Protocol error: this is no command")]
     NoCommand,
+    /// A quote is opened and not closed.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
     /// Somebody speaks another protocol; a browser may have been made to.
     #[error("Protocol error: this is not that kind of port")]
     OtherProtocol,
+    /// More than a client may send before it has authenticated.
     #[error("Protocol error: too much before AUTH")]
     BeforeAuth,
+    /// More empty lines in a row than a client needs.
     #[error("Protocol error: too many empty lines")]
     TooManyEmpty,
+    /// The budget for unread bytes is used up.
     #[error("there is no room for so long a command at the moment; try again later")]
     NoRoom,
 }
 
 /// How much may be asked at once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Most {
-    pub(crate) words: usize,
-    pub(crate) bulk: usize,
+pub struct CommandBound {
+    /// Words of a command.
+    pub words: usize,
+    /// Bytes of a word.
+    pub bulk: usize,
     /// All of a command together.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
 }
 
-impl Most {
+impl CommandBound {
     /// Of somebody who is known.
-    pub(crate) const KNOWN: Self =
+    pub const KNOWN: Self =
         Self { words: bounds::RESP_WORDS, bulk: bounds::RESP_BULK, bytes: bounds::RESP_UNREAD };
     /// Of somebody who must first say who they are.
-    pub(crate) const UNKNOWN: Self = Self {
+    pub const UNKNOWN: Self = Self {
         words: bounds::RESP_WORDS_BEFORE_AUTH,
         bulk: bounds::RESP_BULK_BEFORE_AUTH,
         bytes: bounds::RESP_UNREAD_BEFORE_AUTH,
@@ -85,9 +98,9 @@ impl Most {
 }
 
 /// Reads one command from the beginning of some bytes.
-pub(crate) fn read<'b>(
+pub fn read<'b>(
     input: &'b [u8],
-    most: Most,
+    most: CommandBound,
     words: &mut Words<'b>,
 ) -> Result<Read, ProtocolError> {
     words.clear();
@@ -105,17 +118,17 @@ pub(crate) fn read<'b>(
 
 fn read_list<'b>(
     input: &'b [u8],
-    most: Most,
+    most: CommandBound,
     words: &mut Words<'b>,
 ) -> Result<Read, ProtocolError> {
     let Some((length, mut at)) = number(input, 1, ProtocolError::ListLength)? else {
         return Ok(Read::More(input.len().saturating_add(1)));
     };
     let count = match length {
-        Length::None => return Ok(Read::Nothing(at)),
-        Length::Of(0) => return Ok(Read::Nothing(at)),
-        Length::Of(count) if count > most.words => return Err(most.too_many()),
-        Length::Of(count) => count,
+        ListLength::None => return Ok(Read::Nothing(at)),
+        ListLength::Of(0) => return Ok(Read::Nothing(at)),
+        ListLength::Of(count) if count > most.words => return Err(most.too_many()),
+        ListLength::Of(count) => count,
     };
     for _ in 0..count {
         match input.get(at) {
@@ -127,7 +140,7 @@ fn read_list<'b>(
         let Some((length, from)) = number(input, begin, ProtocolError::BulkLength)? else {
             return Ok(Read::More(input.len().saturating_add(1)));
         };
-        let Length::Of(length) = length else { return Err(ProtocolError::BulkLength) };
+        let ListLength::Of(length) = length else { return Err(ProtocolError::BulkLength) };
         if length > most.bulk {
             return Err(most.too_long());
         }
@@ -153,7 +166,7 @@ fn wrong_end(input: &[u8], at: usize) -> bool {
 }
 
 /// What a length says.
-enum Length {
+enum ListLength {
     /// -1: no list.
     None,
     Of(usize),
@@ -164,7 +177,7 @@ fn number(
     input: &[u8],
     from: usize,
     wrong: ProtocolError,
-) -> Result<Option<(Length, usize)>, ProtocolError> {
+) -> Result<Option<(ListLength, usize)>, ProtocolError> {
     let rest = input.get(from..).unwrap_or_default();
     let line = rest.get(..rest.len().min(LONGEST_NUMBER)).unwrap_or_default();
     let Some(end) = line.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'-') else {
@@ -179,13 +192,13 @@ fn number(
         None => return Err(wrong),
     }
     let length = match digits {
-        b"-1" => Length::None,
-        [b'0'] => Length::Of(0),
+        b"-1" => ListLength::None,
+        [b'0'] => ListLength::Of(0),
         [b'1'..=b'9', others @ ..] if others.iter().all(u8::is_ascii_digit) => {
             let number = digits.iter().try_fold(0_usize, |number, digit| {
                 number.checked_mul(10)?.checked_add(usize::from(digit.wrapping_sub(b'0')))
             });
-            Length::Of(number.ok_or(wrong)?)
+            ListLength::Of(number.ok_or(wrong)?)
         }
         _ => return Err(wrong),
     };
@@ -200,18 +213,18 @@ const LONGEST_NUMBER: usize = 12;
 /// A command as people type it.
 fn read_inline<'b>(
     input: &'b [u8],
-    most: Most,
+    most: CommandBound,
     words: &mut Words<'b>,
 ) -> Result<Read, ProtocolError> {
     let Some(end) = memchr::memchr(b'\n', input) else {
-        other_protocol(input, Line::Begun)?;
+        other_protocol(input, LineEnd::Begun)?;
         if input.len() > bounds::RESP_LINE {
             return Err(ProtocolError::InlineTooLong);
         }
         return Ok(Read::More(input.len().saturating_add(1)));
     };
     let line = input.get(..end).unwrap_or_default();
-    other_protocol(line, Line::Whole)?;
+    other_protocol(line, LineEnd::Whole)?;
     if end > bounds::RESP_LINE {
         return Err(ProtocolError::InlineTooLong);
     }
@@ -247,20 +260,20 @@ fn one_word(text: &[u8]) -> Result<(&[u8], &[u8]), ProtocolError> {
 
 /// Whether the end of a line is here.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Line {
+enum LineEnd {
     Begun,
     Whole,
 }
 
 /// A browser that was made to talk to us speaks HTTP; its first line is the last that is read. What is said of
 /// the beginning of a line is true of all of it, so that it does not matter how it was cut on its way.
-fn other_protocol(line: &[u8], here: Line) -> Result<(), ProtocolError> {
+fn other_protocol(line: &[u8], here: LineEnd) -> Result<(), ProtocolError> {
     const VERBS: [&str; 10] =
         ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "CONNECT", "TRACE", "PRI"];
     let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
     let (word, rest) = line.split_at_checked(end).unwrap_or((line, b""));
     let verb = rest.starts_with(b" ") && VERBS.iter().any(|verb| verb.as_bytes() == word);
-    let field = word.ends_with(b":") && (!rest.is_empty() || here == Line::Whole);
+    let field = word.ends_with(b":") && (!rest.is_empty() || here == LineEnd::Whole);
     if verb || field || word.starts_with(b"SSH-") {
         return Err(ProtocolError::OtherProtocol);
     }
@@ -280,7 +293,7 @@ mod tests {
         let (mut from, mut to) = (0, 0);
         while to <= bytes.len() {
             let mut words = Words::new();
-            match read(&bytes[from..to], Most::KNOWN, &mut words)? {
+            match read(&bytes[from..to], CommandBound::KNOWN, &mut words)? {
                 Read::Command(used) => {
                     commands.push(
                         words
@@ -358,13 +371,13 @@ mod tests {
         let four = format!("*4\r\n{}$1024\r\n", kilobyte.repeat(3));
         let mut words = Words::new();
         let eleven = b"*11\r\n";
-        assert_eq!(read(eleven, Most::UNKNOWN, &mut words), Err(ProtocolError::BeforeAuth));
+        assert_eq!(read(eleven, CommandBound::UNKNOWN, &mut words), Err(ProtocolError::BeforeAuth));
         let long = b"*1\r\n$1025\r\n";
-        assert_eq!(read(long, Most::UNKNOWN, &mut words), Err(ProtocolError::BeforeAuth));
+        assert_eq!(read(long, CommandBound::UNKNOWN, &mut words), Err(ProtocolError::BeforeAuth));
         let more = Read::More(three.len() + 902);
-        assert_eq!(read(three.as_bytes(), Most::UNKNOWN, &mut words), Ok(more));
+        assert_eq!(read(three.as_bytes(), CommandBound::UNKNOWN, &mut words), Ok(more));
         let too_much = Err(ProtocolError::BeforeAuth);
-        assert_eq!(read(four.as_bytes(), Most::UNKNOWN, &mut words), too_much);
+        assert_eq!(read(four.as_bytes(), CommandBound::UNKNOWN, &mut words), too_much);
     }
 
     // === whatever arrives ===
@@ -372,7 +385,7 @@ mod tests {
     /// What some bytes begin with, and its words.
     fn first(bytes: &[u8]) -> Result<(Read, Vec<Vec<u8>>), ProtocolError> {
         let mut words = Words::new();
-        let read = read(bytes, Most::KNOWN, &mut words)?;
+        let read = read(bytes, CommandBound::KNOWN, &mut words)?;
         Ok((read, words.iter().map(|word| word.to_vec()).collect()))
     }
 

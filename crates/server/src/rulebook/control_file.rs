@@ -8,12 +8,12 @@ use std::path::Path;
 
 /// What the control file holds: the document, and where the audit log ended when it was written.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct ControlFile {
     pub(super) document: Document,
     pub(super) audit: Option<Head>,
 }
 
-impl Kept {
+impl ControlFile {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let named = |text: &dyn std::fmt::Display| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {text}", path.display()))

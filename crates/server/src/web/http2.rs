@@ -4,17 +4,13 @@
 
 mod busy;
 
-use super::budget::{Account, Hold};
+use super::call::{Answer, Call, Headers};
 use super::guard::{Ending, Guarded};
-use super::http1::{HeadError, is_list};
-use super::line::LINGER;
-use super::stream::Stream;
-use super::{Drain, Place, after};
-use crate::backend::Backend;
+use super::http1::{BodyBound, HeadError, is_list};
+use super::{WebHandler, answer};
 use crate::bounds;
-use crate::call::{Answer, Call, Headers};
-use crate::front::{Front, Web, grpc};
 use crate::metrics::Refused;
+use crate::net::{Account, Drain, Hold, LINGER, Opened, Place, Stream, after};
 use busy::Busy;
 pub(crate) use busy::{Held, Untaken, Work};
 use bytes::Bytes;
@@ -31,6 +27,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -48,27 +45,25 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Here {
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve<S: Backend>(
+pub(super) async fn serve<W: WebHandler>(
     (stream, read): (Stream, Vec<u8>),
     (peer, account): (IpAddr, &Rc<Account>),
-    front: &Rc<Front<S>>,
+    handler: &(impl Deref<Target = W> + Clone + 'static),
     place: &Rc<Place>,
     drain: &Drain,
 ) -> io::Result<()> {
     let busy = Busy::new(account, place);
     let service = service_fn(|request: Request<Incoming>| {
-        let (front, place, busy) = (Rc::clone(front), Rc::clone(place), Rc::clone(&busy));
+        let (handler, place, busy) = (handler.clone(), Rc::clone(place), Rc::clone(&busy));
         let work = busy.begin(&request);
         async move {
             let head_only = request.method() == Method::HEAD;
-            let answer = match front.web() {
-                // Its body is not read over, and its answer has none: both would have to be kept, and there is no room.
-                _ if !work.fits() => {
-                    drop(request);
-                    refused(HeadError::NoRoom, &place).without_body()
-                }
-                Some(web) => one_request(request, peer, web, (&place, &work)).await,
-                None => Answer::problem(StatusCode::NOT_FOUND, "nobody speaks HTTP here"),
+            let answer = if work.fits() {
+                one_request(request, peer, &*handler, (&place, &work)).await
+            } else {
+                // Neither its body nor a body of the answer is kept: there is no room for them.
+                drop(request);
+                refused(HeadError::NoRoom, &place).without_body()
             };
             Ok::<_, Infallible>(response(answer, head_only, work, &place))
         }
@@ -76,23 +71,24 @@ pub(crate) async fn serve<S: Backend>(
     run(stream, read, place, drain, &busy, service).await
 }
 
-/// Serves a connection on which gRPC is spoken, and nothing else.
-pub(crate) async fn serve_grpc<S: Backend>(
-    mut stream: Stream,
-    account: &Rc<Account>,
-    front: &Rc<Front<S>>,
+/// Serves a connection on which gRPC is spoken and nothing else; `on_call` answers each call.
+pub(crate) async fn serve_calls<F, B>(
+    Opened { mut stream, account, .. }: Opened<'_>,
     place: &Rc<Place>,
     drain: &Drain,
-) -> io::Result<()> {
+    on_call: impl Fn(Request<Incoming>, Work) -> F,
+) -> io::Result<()>
+where
+    F: Future<Output = Response<B>> + 'static,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     let Some(read) = preface(&mut stream, place, drain).await? else { return Ok(()) };
-    let busy = Busy::new(account, place);
+    let busy = Busy::new(&account, place);
     let service = service_fn(|request: Request<Incoming>| {
-        let (front, place) = (Rc::clone(front), Rc::clone(place));
-        let (work, drain) = (busy.begin(&request), drain.clone());
-        async move {
-            let Front::Grpc(handler) = &*front else { return Err("nobody speaks gRPC here") };
-            Ok(grpc::serve_call(request, work, handler, &place, &drain).await)
-        }
+        let work = busy.begin(&request);
+        let answered = on_call(request, work);
+        async move { Ok::<_, Infallible>(answered.await) }
     });
     run(stream, read, place, drain, &busy, service).await
 }
@@ -214,10 +210,10 @@ fn builder(place: &Place) -> Builder<Here> {
     builder
 }
 
-async fn one_request<S: Backend>(
+async fn one_request<W: WebHandler>(
     request: Request<Incoming>,
     peer: IpAddr,
-    front: &Web<S>,
+    handler: &W,
     (place, work): (&Place, &Work),
 ) -> Answer {
     let (parts, mut body) = request.into_parts();
@@ -234,7 +230,7 @@ async fn one_request<S: Backend>(
     if let Err(error) = whole(&parts) {
         return refused(error, place);
     }
-    let accepted = match front.begin(&call) {
+    let (route, bound) = match handler.begin(&call) {
         Ok(accepted) => accepted,
         Err(answer) => {
             read_over(body, work.lingers());
@@ -242,7 +238,7 @@ async fn one_request<S: Backend>(
         }
     };
     let deadline = after(place.timeouts.body);
-    let body = match timeout_at(deadline, bytes(&mut body, accepted.most, work)).await {
+    let body = match timeout_at(deadline, bytes(&mut body, bound, work)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
             read_over(body, work.lingers());
@@ -251,7 +247,7 @@ async fn one_request<S: Backend>(
         Err(_) => return refused(HeadError::Late, place),
     };
     let _turn = if is_list(&body) { work.batch().await } else { None };
-    accepted.answer(&Call { body: &body, ..call }).await
+    answer(handler, route, &Call { body: &body, ..call }).await
 }
 
 /// What HTTP/1 asks of a head too.
@@ -276,7 +272,7 @@ fn whole(parts: &http::request::Parts) -> Result<(), HeadError> {
     }
 }
 
-async fn bytes(body: &mut Incoming, most: super::Most, work: &Work) -> Result<Held, HeadError> {
+async fn bytes(body: &mut Incoming, most: BodyBound, work: &Work) -> Result<Held, HeadError> {
     let mut bytes = work.body();
     // What was announced, as far as it may be so much.
     let announced = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());

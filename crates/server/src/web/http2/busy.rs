@@ -10,8 +10,7 @@
 //! What they hold counts against the budget of all connections.
 
 use crate::bounds;
-use crate::net::Place;
-use crate::net::budget::{Account, Hold};
+use crate::net::{Account, Hold, Place};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Request};
 use std::cell::{Cell, RefCell};
@@ -259,7 +258,7 @@ impl Buf for Untaken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::budget::{Budget, OfSource};
+    use crate::net::{Budget, OfSource};
     use crate::net::{Timeouts, Versions};
     use std::sync::Arc;
 

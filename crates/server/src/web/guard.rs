@@ -23,9 +23,8 @@
 //! not look at them, and close the connection over the `WINDOW_UPDATE` that follows. So the ACK of a connection that ends is
 //! held back until nothing more has come for a moment.
 
-use super::after;
-use super::stream::Stream;
 use crate::bounds;
+use crate::net::{Stream, after};
 use bytes::{Buf, Bytes};
 use std::cell::Cell;
 use std::io;

@@ -4,12 +4,12 @@
 
 use super::head::Length;
 use crate::bounds;
-use crate::net::input::Input;
+use crate::net::Input;
 use httparse::Status;
 
 /// How large a body may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Most {
+pub(crate) struct BodyBound {
     /// Any body.
     pub(crate) one: usize,
     /// One that begins like a list.
@@ -19,7 +19,7 @@ pub(crate) struct Most {
 /// A body that is being read.
 pub(crate) struct Body {
     bytes: Vec<u8>,
-    most: Most,
+    most: BodyBound,
     left: Left,
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum BodyError {
     BadChunk,
 }
 
-impl Most {
+impl BodyBound {
     pub(crate) const fn bytes(bytes: usize) -> Self {
         Self { one: bytes, batch: bytes }
     }
@@ -62,7 +62,7 @@ pub(crate) fn is_list(beginning: &[u8]) -> bool {
 }
 
 impl Body {
-    pub(crate) fn new(length: Length, most: Most) -> Result<Self, BodyError> {
+    pub(crate) fn new(length: Length, most: BodyBound) -> Result<Self, BodyError> {
         let left = match length {
             Length::None => Left::Nothing,
             Length::Bytes(bytes) if bytes > most.batch => {
@@ -202,7 +202,7 @@ mod tests {
     /// Reads a body that arrives in pieces of this size.
     fn read(
         length: Length,
-        most: Most,
+        most: BodyBound,
         text: &[u8],
         piece: usize,
     ) -> Result<Option<Vec<u8>>, BodyError> {
@@ -221,14 +221,14 @@ mod tests {
     fn chunks_arrive_in_any_pieces() {
         let text = b"4\r\nWiki\r\n6;x=y\r\npedia \r\nE\r\nin \r\n\r\nchunks.\r\n0\r\nA: b\r\n\r\n";
         for piece in 1..=text.len() {
-            let body = read(Length::Chunks, Most::bytes(1_000), text, piece).unwrap().unwrap();
+            let body = read(Length::Chunks, BodyBound::bytes(1_000), text, piece).unwrap().unwrap();
             assert_eq!(body, b"Wikipedia in \r\n\r\nchunks.", "pieces of {piece}");
         }
     }
 
     #[test]
     fn a_length_is_believed_only_as_far_as_it_may() {
-        let five = Most::bytes(5);
+        let five = BodyBound::bytes(5);
         assert_eq!(read(Length::Bytes(5), five, b"hello", 2), Ok(Some(b"hello".to_vec())));
         assert_eq!(read(Length::Bytes(6), five, b"hello!", 2), Err(BodyError::TooLarge(5)));
         assert_eq!(read(Length::Bytes(5), five, b"hell", 2), Ok(None));
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn only_a_list_may_be_as_large_as_a_list() {
-        let most = Most { one: 5, batch: 8 };
+        let most = BodyBound { one: 5, batch: 8 };
         for (text, expected) in [
             (&b"[1,2,34]"[..], Ok(Some(b"[1,2,34]".to_vec()))),
             (b" [1,2,3]", Ok(Some(b" [1,2,3]".to_vec()))),
@@ -270,7 +270,7 @@ mod tests {
         ];
         for text in bad {
             for piece in [1, 7, text.len()] {
-                let read = read(Length::Chunks, Most::bytes(1_000), text.as_bytes(), piece);
+                let read = read(Length::Chunks, BodyBound::bytes(1_000), text.as_bytes(), piece);
                 assert_eq!(read, Err(BodyError::BadChunk), "{text:?} in pieces of {piece}");
             }
         }

@@ -13,18 +13,13 @@
 mod body;
 mod head;
 
-pub(crate) use body::{Most, is_list};
+pub(crate) use body::{BodyBound, is_list};
 pub(crate) use head::HeadError;
 
-use super::budget::{Account, Hold};
-use super::door::Slot;
-use super::line::{Line, Woken};
-use super::stream::Stream;
-use super::{Drain, PIECE, Place};
-use crate::backend::Backend;
+use super::call::{Answer, Call, Headers};
+use super::{WebHandler, answer};
 use crate::bounds;
-use crate::call::{Answer, Call, Headers};
-use crate::front::Web;
+use crate::net::{Account, Drain, Hold, Line, PIECE, Place, Slot, Stream, Woken};
 use body::{Body, BodyError};
 use head::{Framing, Length};
 use http::StatusCode;
@@ -34,12 +29,12 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 /// A connection of HTTP/1.
-pub(crate) struct Connection<'f, S> {
+pub(crate) struct Connection<'f, W> {
     line: Line<'f>,
     peer: IpAddr,
     /// Its place at the listener.
     slot: &'f Slot,
-    front: &'f Web<S>,
+    handler: &'f W,
     place: &'f Place,
     /// The bytes of empty lines since the last request.
     skipped: usize,
@@ -47,7 +42,7 @@ pub(crate) struct Connection<'f, S> {
 
 /// What becomes of a connection after an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum AfterAnswer {
     Request,
     Close,
 }
@@ -65,7 +60,7 @@ pub(crate) enum First {
 /// What became of a request that was looked at where it lies.
 enum Looked {
     /// It was all here, so many bytes, and it is answered.
-    Answered(Next, usize),
+    Answered(AfterAnswer, usize),
     /// Its body is still on its way.
     BodyToCome,
 }
@@ -83,16 +78,16 @@ type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
 
 // === impl Connection ===
 
-impl<'f, S: Backend> Connection<'f, S> {
+impl<'f, W: WebHandler> Connection<'f, W> {
     pub(crate) fn new(
         stream: Stream,
         (peer, slot, account): (IpAddr, &'f Slot, Rc<Account>),
-        front: &'f Web<S>,
+        handler: &'f W,
         place: &'f Place,
         drain: &Drain,
     ) -> Self {
         let line = Line::new(stream, account, place, drain, UNREAD);
-        Self { line, peer, slot, front, place, skipped: 0 }
+        Self { line, peer, slot, handler, place, skipped: 0 }
     }
 
     /// Waits for the first bytes and tells the versions apart.
@@ -124,7 +119,7 @@ impl<'f, S: Backend> Connection<'f, S> {
     pub(crate) async fn serve(mut self) -> io::Result<()> {
         loop {
             let next = self.answer_what_is_here().await?;
-            if next == Next::Close {
+            if next == AfterAnswer::Close {
                 return self.line.close().await;
             }
             self.line.flush().await?;
@@ -156,16 +151,16 @@ impl<'f, S: Backend> Connection<'f, S> {
     // === requests ===
 
     /// Answers every request that has arrived whole, and waits for the rest of one that has begun.
-    async fn answer_what_is_here(&mut self) -> io::Result<Next> {
+    async fn answer_what_is_here(&mut self) -> io::Result<AfterAnswer> {
         // So many at once are short work; a longer pipeline takes turns with others.
         let mut short = bounds::SHORT_PIPELINE;
         loop {
             if let Err(error) = self.skip_empty_lines() {
                 self.refuse(error);
-                return Ok(Next::Close);
+                return Ok(AfterAnswer::Close);
             }
             if self.line.input.is_empty() {
-                return Ok(Next::Request);
+                return Ok(AfterAnswer::Request);
             }
             if short == 0 {
                 self.line.flush().await?;
@@ -173,9 +168,9 @@ impl<'f, S: Backend> Connection<'f, S> {
                 short = REQUESTS;
             }
             short = short.saturating_sub(1);
-            let Some(head_end) = self.whole_head().await? else { return Ok(Next::Close) };
-            if self.one_request(head_end).await? == Next::Close {
-                return Ok(Next::Close);
+            let Some(head_end) = self.whole_head().await? else { return Ok(AfterAnswer::Close) };
+            if self.one_request(head_end).await? == AfterAnswer::Close {
+                return Ok(AfterAnswer::Close);
             }
             if self.line.output.len() > bounds::UNWRITTEN {
                 self.line.flush().await?;
@@ -225,7 +220,7 @@ impl<'f, S: Backend> Connection<'f, S> {
     }
 
     /// Answers one request, whose head is here.
-    async fn one_request(&mut self, head_end: usize) -> io::Result<Next> {
+    async fn one_request(&mut self, head_end: usize) -> io::Result<AfterAnswer> {
         self.skipped = 0;
         // What is read is lent to the request while it is answered, and comes back after it.
         let input = mem::take(&mut self.line.input);
@@ -240,7 +235,7 @@ impl<'f, S: Backend> Connection<'f, S> {
                 let hold = self.line.hold();
                 if !hold.resize(head_end) {
                     self.refuse(HeadError::NoRoom);
-                    return Ok(Next::Close);
+                    return Ok(AfterAnswer::Close);
                 }
                 let head = self.line.input.here().get(..head_end).unwrap_or_default().to_vec();
                 self.line.input.consume(head_end);
@@ -248,7 +243,7 @@ impl<'f, S: Backend> Connection<'f, S> {
             }
             Err(error) => {
                 self.refuse(error);
-                Ok(Next::Close)
+                Ok(AfterAnswer::Close)
             }
         }
     }
@@ -262,11 +257,11 @@ impl<'f, S: Backend> Connection<'f, S> {
         let framing = head::framing(parsed, &request, head)?;
         let room = self.line.answers();
         let call = self.call(&request, &framing, &room);
-        if self.front.knows(&call) && !self.slot.keep() {
+        if self.handler.knows(&call) && !self.slot.keep() {
             // Nothing is begun that could not be answered.
-            return Ok(Looked::Answered(Next::Close, here.len()));
+            return Ok(Looked::Answered(AfterAnswer::Close, here.len()));
         }
-        let accepted = match self.front.begin(&call) {
+        let (route, bound) = match self.handler.begin(&call) {
             Ok(accepted) => accepted,
             Err(answer) => {
                 let next = self.unread(&answer, &call, &framing, rest.is_empty());
@@ -279,14 +274,14 @@ impl<'f, S: Backend> Connection<'f, S> {
             Length::Chunks => None,
         };
         let Some(body) = body else { return Ok(Looked::BodyToCome) };
-        let most = accepted.most.of(body);
+        let most = bound.of(body);
         if body.len() > most {
             return Err(HeadError::BodyTooLarge(most));
         }
         let used = head_end.saturating_add(body.len());
         let next = self.next(&framing, used == here.len());
         let call = Call { body, ..call };
-        let answer = accepted.answer(&call).await;
+        let answer = answer(self.handler, route, &call).await;
         self.write(&answer, call.method == "HEAD", next);
         Ok(Looked::Answered(next, used))
     }
@@ -309,9 +304,9 @@ impl<'f, S: Backend> Connection<'f, S> {
     }
 
     /// What becomes of the connection after the answer to this request, behind which there may be no other.
-    fn next(&mut self, framing: &Framing<'_>, nothing_behind: bool) -> Next {
+    fn next(&mut self, framing: &Framing<'_>, nothing_behind: bool) -> AfterAnswer {
         let last = framing.close || self.line.is_last(nothing_behind);
-        if last { Next::Close } else { Next::Request }
+        if last { AfterAnswer::Close } else { AfterAnswer::Request }
     }
 
     /// Answers a request by its head. A body that nobody wants is not read, so what follows it cannot be told
@@ -322,17 +317,17 @@ impl<'f, S: Backend> Connection<'f, S> {
         call: &Call<'_>,
         framing: &Framing<'_>,
         nothing_behind: bool,
-    ) -> Next {
+    ) -> AfterAnswer {
         let next = match framing.length {
             Length::None => self.next(framing, nothing_behind),
-            Length::Bytes(_) | Length::Chunks => Next::Close,
+            Length::Bytes(_) | Length::Chunks => AfterAnswer::Close,
         };
         self.write(answer, call.method == "HEAD", next);
         next
     }
 
     /// Answers a request whose body is on its way.
-    async fn with_body(&mut self, head: &[u8]) -> io::Result<Next> {
+    async fn with_body(&mut self, head: &[u8]) -> io::Result<AfterAnswer> {
         let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
@@ -340,24 +335,24 @@ impl<'f, S: Backend> Connection<'f, S> {
             Ok(framing) => framing,
             Err(error) => {
                 self.refuse(error);
-                return Ok(Next::Close);
+                return Ok(AfterAnswer::Close);
             }
         };
         let room = self.line.answers();
         let call = self.call(&request, &framing, &room);
-        let accepted = match self.front.begin(&call) {
+        let (route, bound) = match self.handler.begin(&call) {
             Ok(accepted) => accepted,
             Err(answer) => return Ok(self.unread(&answer, &call, &framing, false)),
         };
         let hold = self.line.hold();
-        let body = match self.body(&framing, accepted.most, &hold).await? {
+        let body = match self.body(&framing, bound, &hold).await? {
             Ok(body) => body,
             Err(error) => {
                 self.refuse(error);
-                return Ok(Next::Close);
+                return Ok(AfterAnswer::Close);
             }
         };
-        let answer = accepted.answer(&Call { body: &body, ..call }).await;
+        let answer = answer(self.handler, route, &Call { body: &body, ..call }).await;
         let next = self.next(&framing, self.line.input.is_empty());
         self.write(&answer, call.method == "HEAD", next);
         Ok(next)
@@ -367,7 +362,7 @@ impl<'f, S: Backend> Connection<'f, S> {
     async fn body(
         &mut self,
         framing: &Framing<'_>,
-        most: Most,
+        most: BodyBound,
         hold: &Hold,
     ) -> io::Result<Result<Vec<u8>, HeadError>> {
         let mut body = match Body::new(framing.length, most) {
@@ -406,7 +401,7 @@ impl<'f, S: Backend> Connection<'f, S> {
 
     // === answers ===
 
-    fn write(&mut self, answer: &Answer, head_only: bool, next: Next) {
+    fn write(&mut self, answer: &Answer, head_only: bool, next: AfterAnswer) {
         let out = &mut self.line.output;
         out.extend_from_slice(status_line(answer.status).as_bytes());
         if !answer.kind.is_empty() {
@@ -415,7 +410,7 @@ impl<'f, S: Backend> Connection<'f, S> {
         for (name, value) in &answer.fields {
             field(out, name.as_str().as_bytes(), value.as_bytes());
         }
-        if next == Next::Close {
+        if next == AfterAnswer::Close {
             field(out, b"connection", b"close");
         }
         field(out, b"date", &self.place.date());
@@ -433,7 +428,7 @@ impl<'f, S: Backend> Connection<'f, S> {
     fn refuse(&mut self, error: HeadError) {
         self.place.metrics.refused(error.kind());
         if let Some(status) = error.status() {
-            self.write(&Answer::problem(status, &error.to_string()), false, Next::Close);
+            self.write(&Answer::problem(status, &error.to_string()), false, AfterAnswer::Close);
         }
     }
 }

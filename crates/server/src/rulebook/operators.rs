@@ -1,0 +1,101 @@
+//! What operators change: switches, overrides and tiers, and a policy in place of the file's.
+
+use super::policy_file::drops;
+use super::writing::{AuditLine, details};
+use super::{Caution, Difference, Rulebook, RulebookError, digest};
+use crate::audit::Actor;
+use crate::backend::Backend;
+use crate::control::{Change, Document, Uploaded};
+use crate::metrics::Reload;
+use tidegate::Policy;
+
+impl<S: Backend> Rulebook<S> {
+    /// Changes something.
+    pub(crate) fn change(
+        &self,
+        change: Change,
+        expected: Option<u64>,
+        actor: Actor<'_>,
+    ) -> Result<Document, RulebookError> {
+        let _turn = self.turn();
+        let change = {
+            let state = self.lock();
+            let digest = |value: &str| self.secret.digest(value);
+            change.can_match(state.policy.identity(), &digest)?;
+            let change = change.spelled_as_in(state.control.document(), &state.policy);
+            change.fits(state.control.document(), &state.policy)?;
+            change
+        };
+        let line = AuditLine { actor, what: change.kind(), details: details(&change) };
+        let document = self.write(change, expected, &line)?;
+        self.install(&self.lock())?;
+        Ok(document)
+    }
+
+    /// Puts a policy in the place of the file's; or only says what that would change.
+    pub(crate) fn upload(
+        &self,
+        text: &[u8],
+        caution: Caution,
+        dry: bool,
+        expected: Option<u64>,
+        actor: Actor<'_>,
+    ) -> Result<Difference, RulebookError> {
+        let policy = Policy::parse(text).inspect_err(|_| self.metrics.reloaded(Reload::Refused))?;
+        let _turn = self.turn();
+        let (difference, over) = {
+            let state = self.lock();
+            let difference = Difference::between(&state.text, text, policy.warnings());
+            if dry {
+                return Ok(difference);
+            }
+            drops(&state.policy, &policy, caution)?;
+            (difference, digest(&state.file_text))
+        };
+        // What is a policy is UTF-8, so nothing is lost.
+        let sent = String::from_utf8_lossy(text).into_owned();
+        let line = AuditLine { actor, what: "policy", details: difference.json() };
+        self.write(Change::Policy(Some(Uploaded { text: sent, over })), expected, &line)?;
+        let mut state = self.lock();
+        state.text = text.to_vec();
+        state.policy = policy;
+        let version = self.install(&state)?;
+        self.metrics.reloaded(Reload::Applied);
+        self.health.complain("policy", None);
+        tracing::info!(version, "a policy was sent");
+        Ok(difference)
+    }
+
+    /// Goes back to the file's policy.
+    pub(crate) fn withdraw(
+        &self,
+        expected: Option<u64>,
+        actor: Actor<'_>,
+    ) -> Result<Difference, RulebookError> {
+        let _turn = self.turn();
+        let (policy, difference) = {
+            let state = self.lock();
+            let policy = Policy::parse(&state.file_text)?;
+            let difference = Difference::between(&state.text, &state.file_text, policy.warnings());
+            (policy, difference)
+        };
+        let line = AuditLine { actor, what: "policy", details: difference.json() };
+        self.write(Change::Policy(None), expected, &line)?;
+        let mut state = self.lock();
+        state.text = state.file_text.clone();
+        state.policy = policy;
+        self.install(&state)?;
+        Ok(difference)
+    }
+
+    /// Notes something that does not change the document.
+    pub(crate) fn note(&self, actor: Actor<'_>, what: &str, details: &serde_json::Value) {
+        let _turn = self.turn();
+        let mut state = self.lock();
+        let version = state.control.document().version;
+        // That it could not be written is logged and told by `/ready`.
+        if self.noted(&mut state, version, actor, what, details).is_ok() {
+            let _ = self.save(&state);
+        }
+    }
+}

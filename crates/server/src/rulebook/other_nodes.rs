@@ -1,0 +1,48 @@
+//! Changes that operators make on other nodes that share the store.
+
+use super::{Rulebook, RulebookError};
+use crate::backend::Backend;
+use crate::control::{Document, Event};
+use std::io;
+use tidegate::Policy;
+
+impl<S: Backend> Rulebook<S> {
+    /// The version that is in force here.
+    pub(crate) fn version(&self) -> u64 {
+        self.document().version
+    }
+
+    /// Takes up what another node has changed; or shows all others what we have, if the store has nothing.
+    pub(crate) fn follow(&self, version: u64, text: &[u8]) -> Result<(), RulebookError> {
+        let _turn = self.turn();
+        let ours = self.document();
+        if version == ours.version {
+            return Ok(());
+        }
+        if version == 0 {
+            let text = serde_json::to_vec(&ours).map_err(io::Error::other)?;
+            let shown = self.limiter.store().replace_document((0, ours.version), &text);
+            // If that did not work, it is tried again soon.
+            let _ = tokio::runtime::Handle::current().block_on(shown);
+            return Ok(());
+        }
+        let document: Document = serde_json::from_slice(text).map_err(io::Error::other)?;
+        let policy = match &document.policy {
+            Some(uploaded) => Policy::parse(&uploaded.text)?,
+            None => Policy::parse(&self.lock().file_text)?,
+        };
+        let mut state = self.lock();
+        state.text = match &document.policy {
+            Some(uploaded) => uploaded.text.clone().into_bytes(),
+            None => state.file_text.clone(),
+        };
+        state.policy = policy;
+        let version = document.version;
+        let _ = state.control.on_event(Event::Overtaken(document));
+        self.install(&state)?;
+        let written = self.save(&state);
+        drop(state);
+        tracing::info!(version, "another node has changed the rules");
+        Ok(written?)
+    }
+}

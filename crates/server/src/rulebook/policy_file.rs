@@ -1,0 +1,85 @@
+//! The policy file is read again: when it changed, and on SIGHUP.
+
+use super::writing::withdrawn;
+use super::{Caution, MOST_BYTES, Rulebook, RulebookError};
+use crate::backend::Backend;
+use crate::control::Change;
+use crate::files;
+use crate::metrics::Reload;
+use std::path::Path;
+use tidegate::Policy;
+use tidegate_policy::{Rule, printable};
+
+impl<S: Backend> Rulebook<S> {
+    /// Reads the file again. What is wrong with it is logged, counted and told by `/ready`.
+    pub(crate) fn reload(&self, caution: Caution) {
+        let Some(path) = &self.file else {
+            tracing::info!("there is no policy file to read again");
+            return;
+        };
+        let name = printable(&path.display().to_string());
+        match self.try_reload(path, caution) {
+            Ok(None) => {
+                // Somebody may have put back what was in force all the time.
+                self.health.complain("policy", None);
+                if caution == Caution::Forced {
+                    tracing::info!(file = name, "the policy file has not changed");
+                }
+            }
+            Ok(Some(version)) => {
+                self.metrics.reloaded(Reload::Applied);
+                self.health.complain("policy", None);
+                tracing::info!(file = name, version, "the policy was read again");
+            }
+            Err(error) => {
+                self.metrics.reloaded(Reload::Refused);
+                let hint = match (&error, caution) {
+                    (RulebookError::Drops { .. }, Caution::Careful) => {
+                        "; if that is meant, send SIGHUP"
+                    }
+                    _ => "",
+                };
+                let text = format!("{error}{hint}");
+                for line in text.lines().take(20) {
+                    tracing::error!(file = name, "the policy is not changed: {}", printable(line));
+                }
+                let first = text.lines().next().unwrap_or_default();
+                self.health.complain("policy", Some(format!("{name}: {first}")));
+            }
+        }
+    }
+
+    fn try_reload(&self, path: &Path, caution: Caution) -> Result<Option<u64>, RulebookError> {
+        let text = files::read_regular(path, MOST_BYTES)?;
+        let _turn = self.turn();
+        if text == self.lock().file_text {
+            return Ok(None);
+        }
+        let policy = Policy::parse(&text)?;
+        drops(&self.lock().policy, &policy, caution)?;
+        if self.document().policy.is_some() {
+            tracing::warn!(
+                "the policy file has changed; the policy that was sent is in force no more"
+            );
+            self.write(Change::Policy(None), None, &withdrawn())?;
+        }
+        let mut state = self.lock();
+        state.file_text.clone_from(&text);
+        state.text = text;
+        state.policy = policy;
+        self.install(&state).map(Some)
+    }
+}
+
+/// Half a file is a policy too, with half of the rules.
+pub(super) fn drops(old: &Policy, new: &Policy, caution: Caution) -> Result<(), RulebookError> {
+    let gone: Vec<&str> =
+        old.rules().iter().map(Rule::name).filter(|name| new.rule(name).is_none()).collect();
+    let (dropped, rules) = (gone.len(), old.rules().len());
+    // Of two or three rules it is no wonder that most are gone.
+    if caution == Caution::Forced || rules < 4 || dropped.saturating_mul(2) <= rules {
+        return Ok(());
+    }
+    let names = gone.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+    Err(RulebookError::Drops { dropped, rules, names })
+}

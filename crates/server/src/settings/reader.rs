@@ -1,0 +1,143 @@
+//! From the text of a setting to its value; everything that is wrong is noted, with the place of the setting.
+
+use super::sources::Given;
+use super::{Listen, RedisOptions, Settings, value};
+use crate::front::grpc::GrpcOptions;
+use crate::net::{Caps, Timeouts, TlsFiles};
+use std::path::PathBuf;
+use std::time::Duration;
+use tidegate_policy::printable;
+
+/// Turns texts into values and notes what is wrong with them.
+pub(super) struct Reader<'g> {
+    pub(super) given: &'g Given,
+    pub(super) problems: &'g mut Vec<String>,
+}
+
+impl<'g> Reader<'g> {
+    pub(super) fn text(&self, name: &str) -> &'g str {
+        self.given.get(name).map_or("", |(text, _)| text)
+    }
+
+    pub(super) fn check<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&'g str) -> Result<T, String>,
+    ) -> Option<T> {
+        let (text, origin) = self.given.get(name)?;
+        match read(text) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.problems.push(format!("{origin}: `{}`: {error}", printable(text)));
+                None
+            }
+        }
+    }
+
+    /// The same for what may hold a password: the text is not repeated.
+    pub(super) fn hidden<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&'g str) -> Result<T, String>,
+    ) -> Option<T> {
+        let (text, origin) = self.given.get(name)?;
+        read(text).map_err(|error| self.problems.push(format!("{origin}: {error}"))).ok()
+    }
+
+    pub(super) fn time(&mut self, name: &str) -> Duration {
+        self.check(name, value::time).unwrap_or_default()
+    }
+
+    pub(super) fn listen(&mut self, group: &str, [head, body]: [&str; 2]) -> Listen {
+        let named = |name: &str| format!("{group}.{name}");
+        let address = self.check(&named("listen"), value::address).flatten();
+        let timeouts = Timeouts {
+            handshake: self.time("tls.handshake_timeout"),
+            head: self.time(&named(head)),
+            body: self.time(&named(body)),
+            idle: self.time(&named("idle_timeout")),
+        };
+        let tls = !self.text("tls.certificate").is_empty()
+            && value::words(self.text("tls.listeners")).iter().any(|name| name == group);
+        let caps = Caps {
+            all: self.check(&named("max_connections"), value::count).unwrap_or(1),
+            per_source: self.check(&named("max_connections_per_source"), value::count).unwrap_or(1),
+        };
+        Listen { address, tls, timeouts, caps }
+    }
+
+    pub(super) fn tls(&mut self) -> Option<TlsFiles> {
+        self.check("tls.listeners", value::listeners);
+        let file = |name: &str| {
+            Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
+        };
+        let [certificate, key, client_ca_file] =
+            ["tls.certificate", "tls.key", "tls.client_ca_file"].map(file);
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key, client_ca_file }),
+            (None, None) if client_ca_file.is_none() => None,
+            _ => {
+                let text =
+                    "tls.certificate and tls.key go together, and tls.client_ca_file with them";
+                self.problems.push(text.to_owned());
+                None
+            }
+        }
+    }
+
+    pub(super) fn grpc_options(&mut self) -> GrpcOptions {
+        let headers = self.check("grpc.response_headers", value::response_headers);
+        let metadata = self.check("grpc.dynamic_metadata", value::switch);
+        GrpcOptions { headers: headers.unwrap_or_default(), metadata: metadata.unwrap_or(true) }
+    }
+
+    pub(super) fn redis(&mut self) -> RedisOptions {
+        let file = |name: &str| {
+            Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
+        };
+        let [ca_file, certificate, key] =
+            ["redis.ca_file", "redis.certificate", "redis.key"].map(file);
+        if certificate.is_some() != key.is_some() {
+            self.problems.push("redis.certificate and redis.key go together".to_owned());
+        }
+        RedisOptions {
+            timeout: self.time("redis.timeout"),
+            connect_timeout: self.time("redis.connect_timeout"),
+            ca_file,
+            certificate: certificate.zip(key),
+            clock: self.check("redis.clock", value::redis_clock).unwrap_or_default(),
+            denial_cache: self.check("redis.denial_cache", value::switch).unwrap_or(true),
+            nodes: self.check("cluster.nodes", value::nodes).flatten(),
+        }
+    }
+
+    /// What makes sense alone may not make sense together.
+    pub(super) fn agree(&mut self, settings: &Settings) {
+        let listeners = [
+            ("http.listen", settings.http.address),
+            ("grpc.listen", settings.grpc.address),
+            ("resp.listen", settings.resp.address),
+            ("admin.listen", settings.admin.address),
+        ];
+        let on = || listeners.iter().filter_map(|(name, address)| Some((name, (*address)?)));
+        for (at, (name, address)) in on().enumerate() {
+            let same = on().skip(at.saturating_add(1)).find(|(_, other)| *other == address);
+            if let Some((other, _)) = same.filter(|_| address.port() != 0) {
+                self.problems.push(format!(
+                    "{name} and {other} are both {address}; give one of them another port"
+                ));
+            }
+        }
+        if on().next().is_none() {
+            self.problems.push("every listener is off; there would be nothing to serve".to_owned());
+        }
+        let admin = settings.admin.address;
+        if let Some(admin) = admin.filter(|admin| !admin.ip().is_loopback())
+            && settings.operator_token_file.is_none()
+        {
+            self.problems.push(format!(
+                "admin.listen is {admin}, which others can reach; set admin.operator_token_file to a file with a token of your own, or listen on 127.0.0.1"
+            ));
+        }
+    }
+}

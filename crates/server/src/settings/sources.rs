@@ -1,0 +1,118 @@
+//! The three places where a setting can be given: the file, the environment, the command line.
+
+use super::table::{Setting, TABLE};
+use crate::files;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use tidegate_policy::{Document, Value, printable};
+
+/// How the names of variables begin that are settings.
+pub(crate) const PREFIX: &str = "TIDEGATE_";
+
+/// The file that is read when none is named.
+const USUAL_FILE: &str = "tidegate.yaml";
+/// A file of settings has some dozen lines.
+const MOST_BYTES: u64 = 64 * 1024;
+
+/// Where a value stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Default,
+    File(String),
+    Variable(String),
+    Flag(String),
+}
+
+pub(super) type Given = BTreeMap<&'static str, (String, Origin)>;
+
+/// Reads the file: nested names become one, joined by points.
+pub(super) fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut Vec<String>) {
+    let path = match file {
+        Some(path) => path,
+        None if Path::new(USUAL_FILE).is_file() => Path::new(USUAL_FILE),
+        None => return,
+    };
+    let name = printable(&path.display().to_string());
+    let bytes = match files::read_regular(path, MOST_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) => return problems.push(format!("{name}: {error}")),
+    };
+    let blank = bytes.split(|byte| *byte == b'\n').all(|line| {
+        let line = line.trim_ascii();
+        line.is_empty() || line.starts_with(b"#")
+    });
+    if blank {
+        return;
+    }
+    match Document::parse(&bytes) {
+        Ok(document) => entries(&name, "", &document, given, problems),
+        Err(found) => {
+            problems.extend(found.iter().map(|problem| format!("{name}:{problem}")));
+        }
+    }
+}
+
+fn entries(
+    file: &str,
+    prefix: &str,
+    document: &Document,
+    given: &mut Given,
+    problems: &mut Vec<String>,
+) {
+    let Value::Map(map) = &document.value else {
+        return problems.push(format!("{file}:{}: settings are a map of names", document.place));
+    };
+    for entry in map {
+        let name = format!("{prefix}{}", entry.name);
+        let place = format!("{file}:{}", entry.place);
+        let group = format!("{name}.");
+        let setting = Setting::find(&name);
+        match (&entry.node.value, setting) {
+            (Value::Map(_), None) if TABLE.iter().any(|one| one.name.starts_with(&group)) => {
+                entries(file, &group, &entry.node, given, problems);
+            }
+            (Value::Text(text, _), Some(setting)) => {
+                given
+                    .insert(setting.name, (text.clone(), Origin::File(format!("{place}: {name}"))));
+            }
+            (Value::Nothing, Some(setting)) => {
+                given.insert(
+                    setting.name,
+                    (String::new(), Origin::File(format!("{place}: {name}"))),
+                );
+            }
+            (Value::List(_) | Value::Map(_), Some(_)) => {
+                problems.push(format!("{place}: `{}` is one value", printable(&name)));
+            }
+            (_, None) => problems.push(format!("{place}: {}", Setting::unknown(&name))),
+        }
+    }
+}
+
+/// Reads the environment; what looks like ours and is not is a mistake.
+pub(super) fn from_environment(
+    environment: impl Iterator<Item = (String, String)>,
+    given: &mut Given,
+    problems: &mut Vec<String>,
+) {
+    for (variable, text) in environment {
+        if !variable.starts_with(PREFIX) {
+            continue;
+        }
+        match TABLE.iter().find(|setting| setting.variable() == variable) {
+            Some(setting) => _ = given.insert(setting.name, (text, Origin::Variable(variable))),
+            None => problems.push(Setting::unknown_variable(&variable)),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(place) => f.write_str(place),
+            Self::Variable(name) | Self::Flag(name) => f.write_str(name),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What the server prints when it starts: where everything is, and a command to try.
+
+use super::Server;
+use super::listeners::Addresses;
+use crate::backend::Backend;
+use crate::settings::{Settings, StoreUrl};
+use std::io::{self, Write};
+use std::path::Path;
+
+impl<S: Backend> Server<S> {
+    /// What memory is bounded by.
+    fn memory(&self) -> String {
+        let Settings { http, grpc, resp, admin, .. } = &self.settings;
+        let on = [http, grpc, resp, admin].into_iter().filter(|listen| listen.address.is_some());
+        let connections = on.fold(0_usize, |sum, listen| sum.saturating_add(listen.caps.all));
+        let mebibytes = |bytes: usize| bytes.checked_div(1 << 20).unwrap_or(0);
+        let states = match self.settings.store {
+            StoreUrl::Memory => {
+                format!("{} MiB for states, ", mebibytes(self.settings.memory_budget))
+            }
+            StoreUrl::Redis(_) => String::new(),
+        };
+        let held = mebibytes(self.budget.bytes());
+        format!("{states}{held} MiB for what up to {connections} connections send and take")
+    }
+
+    /// Says where everything is, and what to try.
+    pub(super) fn greet(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
+        let Addresses { http, grpc, resp, admin } = addresses;
+        let settings = &self.settings;
+        let absolute = |path: &Path| {
+            std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+        };
+        let policy = match &settings.policy {
+            Some(path) => absolute(path),
+            None => {
+                "15 requests a second per client address (give your own with --policy)".to_owned()
+            }
+        };
+        writeln!(out, "tidegate {}", env!("CARGO_PKG_VERSION"))?;
+        writeln!(out, "  policy  {policy}")?;
+        writeln!(out, "  data    {}", absolute(&settings.data_dir))?;
+        writeln!(out, "  memory  {}", self.memory())?;
+        if let Some(admin) = admin {
+            let scheme = if settings.admin.tls { "https" } else { "http" };
+            writeln!(out, "  admin   {scheme}://{admin}/  (token in {})", {
+                let made = settings.data_dir.join("operator-token");
+                absolute(settings.operator_token_file.as_deref().unwrap_or(&made))
+            })?;
+        }
+        if let Some(grpc) = grpc {
+            let rules = match &settings.envoy_config {
+                Some(folder) => format!("rules in {}", absolute(folder)),
+                None => "for Envoy, by the policy".to_owned(),
+            };
+            writeln!(out, "  grpc    {grpc}  ({rules})")?;
+        }
+        if let Some(resp) = resp {
+            let scheme = if settings.resp.tls { "rediss" } else { "redis" };
+            writeln!(out, "  resp    {scheme}://{resp}/")?;
+        }
+        if let Some(http) = http {
+            let (scheme, trust) = match (&settings.tls, settings.http.tls) {
+                (Some(tls), true) => ("https", format!("--cacert {} ", absolute(&tls.certificate))),
+                _ => ("http", String::new()),
+            };
+            writeln!(out, "  http    {scheme}://{http}/")?;
+            writeln!(
+                out,
+                "\ntry\n  curl -i {trust}{scheme}://{http}/v1/check --json '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
+            )?;
+        }
+        out.flush()
+    }
+}

@@ -1,0 +1,121 @@
+//! The workers, and the protocol of each listener with everything that it needs to answer.
+
+use super::{Failure, Server, named};
+use crate::backend::Backend;
+use crate::bounds;
+use crate::front::{Front, admin, grpc, http, resp};
+use crate::net::{Budget, Place, Protocols, Turns, Versions, Workers};
+use crate::settings::Listen;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use tidegate::http::HeaderStyle;
+use tokio_rustls::TlsAcceptor;
+use tonic_health::server::HealthService;
+
+impl<S: Backend> Server<S> {
+    pub(super) fn users(&self) -> Result<resp::Users, Failure> {
+        match &self.settings.users_file {
+            Some(path) => resp::Users::read(path, self.secret.clone())
+                .map_err(|error| format!("resp.users_file: {error}").into()),
+            None => {
+                // Whoever reaches the listener from another machine may ask, and no more.
+                let near = self.settings.resp.address.is_some_and(|at| at.ip().is_loopback());
+                let role = if near { resp::UserRole::Operator } else { resp::UserRole::Client };
+                Ok(resp::Users::everybody(self.secret.clone(), role))
+            }
+        }
+    }
+
+    pub(super) fn tokens(&self) -> Result<admin::Tokens, Failure> {
+        let settings = &self.settings;
+        let token = |file: &Option<PathBuf>, setting, name: &str, prefix| {
+            let made = settings.data_dir.join(name);
+            let path = file.as_deref().unwrap_or(&made);
+            admin::read_or_make(path, prefix, file.is_none()).map_err(named(setting, path))
+        };
+        let [of_operators, of_readers] = ["admin.operator_token_file", "admin.reader_token_file"];
+        let operator =
+            token(&settings.operator_token_file, of_operators, "operator-token", "tgo_")?;
+        let reader = token(&settings.reader_token_file, of_readers, "reader-token", "tgr_")?;
+        if operator == reader {
+            let text = "hold the same token, so every reader would be an operator";
+            return Err(format!("{of_operators} and {of_readers} {text}").into());
+        }
+        Ok(admin::Tokens::new(self.secret.clone(), &operator, &reader))
+    }
+
+    pub(super) fn workers(&self, users: resp::Users) -> io::Result<Workers> {
+        let settings = &self.settings;
+        let style = HeaderStyle { legacy: settings.legacy_headers, ..HeaderStyle::default() };
+        let (limiter, users) = (self.limiter.clone(), Arc::new(users));
+        let rulebook = Arc::clone(&self.rulebook);
+        let (of_http, of_grpc) = (settings.http.timeouts, settings.grpc.timeouts);
+        let of_resp = settings.resp.timeouts;
+        let tls_of_http = self.tls(&settings.http, &[b"h2", b"http/1.1"])?;
+        let tls_of_grpc = self.tls(&settings.grpc, &[b"h2"])?;
+        let by_files = self.rule_files.as_ref().map(|rules| rules.limiter().clone());
+        let of_descriptors = by_files.unwrap_or_else(|| limiter.clone());
+        let (options, grpc_health) = (settings.grpc_options, self.grpc_health.clone());
+        let tls_of_resp = self.tls(&settings.resp, &[])?;
+        let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+        let budget = Arc::clone(&self.budget);
+        let make = move || -> Protocols<Front<S>> {
+            let turns = Rc::new(Turns::new(S::IN_PROCESS));
+            let place = |timeouts, tls: &Option<TlsAcceptor>| {
+                let shared = (Arc::clone(&metrics), Arc::clone(&budget));
+                let place = Place::new(timeouts, Versions::OneAndTwo, shared);
+                place.under(tls.clone()).taking(&turns)
+            };
+            let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
+            let http = http::HttpHandler::new(limiter.clone(), style, metrics(), health)
+                .deciding_descriptors_by(of_descriptors.clone())
+                .taking(&turns);
+            let watched = HealthService::from_health_reporter(grpc_health.clone());
+            let grpc = grpc::GrpcHandler::new(of_descriptors.clone(), options, metrics(), watched);
+            let rulebook = Arc::clone(&rulebook);
+            let resp =
+                resp::RespHandler::new(limiter.clone(), rulebook, metrics(), Arc::clone(&users));
+            vec![
+                (Front::Http(Rc::new(http)), place(of_http, &tls_of_http)),
+                (Front::Grpc(Rc::new(grpc)), place(of_grpc, &tls_of_grpc).for_proxies()),
+                (Front::Resp(resp), place(of_resp, &tls_of_resp)),
+            ]
+        };
+        Workers::start("worker", settings.workers, &self.clock, &self.drain, make)
+    }
+
+    /// Operators have a thread of their own: whatever they ask for, and however long that takes, no listener waits for it.
+    pub(super) fn operators(
+        &self,
+        address: SocketAddr,
+        tokens: admin::Tokens,
+    ) -> Result<Workers, Failure> {
+        let handler = admin::AdminHandler::new(
+            self.limiter.clone(),
+            Arc::clone(&self.rulebook),
+            (Arc::clone(&self.metrics), Arc::clone(&self.health), Arc::clone(&self.budget)),
+            tokens,
+            (address, &self.settings.admin_hosts),
+        )?
+        .with_rule_files(self.rule_files.clone());
+        let (handler, timeouts) = (Arc::new(handler), self.settings.admin.timeouts);
+        let tls = self.tls(&self.settings.admin, &[b"http/1.1"])?;
+        let metrics = Arc::clone(&self.metrics);
+        let budget = Budget::new(bounds::OPERATORS_BUDGET);
+        let make = move || -> Protocols<Front<S>> {
+            let shared = (Arc::clone(&metrics), Arc::clone(&budget));
+            let place = Place::new(timeouts, Versions::One, shared);
+            vec![(Front::Admin(Arc::clone(&handler)), place.under(tls.clone()))]
+        };
+        Ok(Workers::start("operators", 1, &self.clock, &self.drain, make)?)
+    }
+
+    /// What a listener does with a connection, if it speaks TLS.
+    fn tls(&self, listen: &Listen, protocols: &[&[u8]]) -> io::Result<Option<TlsAcceptor>> {
+        let certificate = self.certificate.as_ref().filter(|_| listen.tls);
+        certificate.map(|certificate| certificate.acceptor(protocols)).transpose()
+    }
+}

@@ -1,0 +1,84 @@
+//! Background tasks: files that change, the shared store, changes on other nodes.
+
+use super::Server;
+use crate::backend::Backend;
+use crate::health::Health;
+use crate::net::Certificate;
+use crate::rulebook::Caution;
+use crate::shared_store::{StoreWatch, follow};
+use crate::supervise::supervised;
+use crate::watch;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+impl<S: Backend> Server<S> {
+    /// Reads again what changes on the disk: the policy, and the certificate.
+    pub(super) fn watch(&self) {
+        if let Some(path) = self.rulebook.file() {
+            let (paths, rulebook) = (vec![path.to_owned()], Arc::clone(&self.rulebook));
+            let read = move || rulebook.reload(Caution::Careful);
+            supervised("watching the policy", Arc::clone(&self.metrics), move || {
+                let paths = paths.clone();
+                watch::on_change("policy", move || paths.clone(), read.clone())
+            });
+        }
+        if let Some(rules) = &self.rule_files {
+            let (rules, read) = (Arc::clone(rules), Arc::clone(rules));
+            let read = move || read.reload();
+            supervised("watching the rule files", Arc::clone(&self.metrics), move || {
+                let rules = Arc::clone(&rules);
+                watch::on_change("rule files", move || rules.paths(), read.clone())
+            });
+        }
+        if let Some(certificate) = &self.certificate {
+            let paths = certificate.files().map(Path::to_owned).to_vec();
+            let (certificate, health) = (Arc::clone(certificate), Arc::clone(&self.health));
+            let read = move || renew(&certificate, &health);
+            supervised("watching the certificate", Arc::clone(&self.metrics), move || {
+                let paths = paths.clone();
+                watch::on_change("certificate", move || paths.clone(), read.clone())
+            });
+        }
+    }
+
+    /// Looks after a store that other nodes share.
+    pub(super) fn look_after_the_store(&self) {
+        if S::IN_PROCESS {
+            return;
+        }
+        let watch = Rc::new(StoreWatch::new(
+            self.limiter.clone(),
+            Arc::clone(&self.health),
+            &self.settings.data_dir,
+        ));
+        // Once before anybody is told that we are ready.
+        watch.look();
+        supervised("watching the store", Arc::clone(&self.metrics), move || {
+            let watch = Rc::clone(&watch);
+            async move { watch.go_on().await }
+        });
+    }
+
+    /// Takes up what operators change on other nodes.
+    pub(super) fn follow_other_nodes(&self) {
+        if !S::SHARED {
+            return;
+        }
+        let (limiter, rulebook) = (self.limiter.clone(), Arc::clone(&self.rulebook));
+        let health = Arc::clone(&self.health);
+        supervised("following other nodes", Arc::clone(&self.metrics), move || {
+            follow(limiter.clone(), Arc::clone(&rulebook), Arc::clone(&health))
+        });
+    }
+}
+
+/// Reads the certificate again; one that cannot be shown changes nothing, and is complained of.
+pub(super) fn renew(certificate: &Certificate, health: &Health) {
+    let wrong = certificate.reload().err().map(|error| error.to_string());
+    match &wrong {
+        None => tracing::info!("the certificate was read"),
+        Some(error) => tracing::error!("the certificate is not changed: {error}"),
+    }
+    health.complain("certificate", wrong);
+}
