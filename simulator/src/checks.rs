@@ -77,7 +77,7 @@ pub enum Violation {
     /// A node decided by itself although nothing was wrong.
     FellBack(usize),
     /// A refusal was remembered for too long: the store would not have refused.
-    StateContents(usize),
+    StaleDenial(usize),
     /// The store counted a request long after its caller had left.
     Counted {
         /// How long it was on its way, in milliseconds.
@@ -122,7 +122,7 @@ impl fmt::Display for Violation {
             Self::FellBack(process) => {
                 write!(f, "fallback: process {process} decided by itself for no reason")
             }
-            Self::StateContents(user) => {
+            Self::StaleDenial(user) => {
                 write!(f, "denial cache: user {user} was refused, and not by the store")
             }
             Self::Counted { millis } => {

@@ -322,7 +322,7 @@ async fn ask(
         refused_there: refused_there(&world, &arrival, &verdict),
     };
     if answered.by == By::Store {
-        match told(&world, &process, &arrival, &verdict) {
+        match told(&world, &process, &arrival, (asked, &verdict)) {
             Some(at) => answered.decided = at,
             None => {
                 let wrong = "an answer of the store is not what the core makes of its history";
@@ -423,7 +423,7 @@ fn told(
     world: &World,
     process: &Process,
     arrival: &Arrival,
-    verdict: &Verdict,
+    (asked, verdict): (u64, &Verdict),
 ) -> Option<[u64; 2]> {
     let mut backend = world.backend();
     let list = backend.told.get_mut(&process.number)?;
@@ -433,7 +433,9 @@ fn told(
             // What passed on one server and was refused on the other is given back, and answered as if it had not been taken.
             let remaining =
                 if told.passes == verdict.allowed() { told.remaining } else { told.before };
-            world.states[subject].contains(&told.state)
+            // What the store decided before the request was made belongs to a caller that did not wait for it.
+            told.at >= asked
+                && world.states[subject].contains(&told.state)
                 && (told.passes || !verdict.allowed())
                 && remaining == said.decision.remaining
                 && told.cost == arrival.cost

@@ -31,7 +31,7 @@ fn promises_are_kept_in_every_history() {
 }
 
 /// Seeds that broke a promise once, and why.
-const MENDED: [(u64, &str); 15] = [
+const MENDED: [(u64, &str); 18] = [
     (15, "what a node counted by itself was forgotten when it remembered a refusal of the store"),
     (23, "the same when the store answered somebody else"),
     (581, "a request that nobody waited for was sent and charged all the same"),
@@ -47,6 +47,15 @@ const MENDED: [(u64, &str); 15] = [
     (6, "a caller's own timeout was forgotten when one of two servers was away"),
     (1188, "a bucket counted as full because the server with the registry of shapes was away"),
     (1219, "a node said that shapes cannot be registered when they could be again"),
+    (1_000_995, "a server that lost its data between two commands was taken for a broken one"),
+    (
+        3_053_623,
+        "of two takes in one step of a sliding log the second could not be given back after a part of the first",
+    ),
+    (
+        3_000_956,
+        "the simulator took an answer for an older one that looked the same, before data was lost",
+    ),
 ];
 
 #[test]

@@ -9,7 +9,7 @@
 
 use tidegate_core::{
     Algorithm, Ask, Calendar, Cost, Headroom, Limit, LimitError, Outcome, Refill, Retry, Span,
-    Timestamp, Written,
+    TakeReceipt, Timestamp, Written,
 };
 
 const DAY: u64 = 86_400_000_000_000;
@@ -172,4 +172,23 @@ fn what_cannot_be_counted_is_refused_with_its_reason() {
         let refused = limit(1, second, Algorithm::TOKEN_BUCKET).with_headroom(headroom);
         assert_eq!(refused, Err(LimitError::Headroom));
     }
+}
+
+/// Two takes of 3 and 4 in one step of a sliding log cost only 1 and 0 in the end. Once 2 were taken out of the 4, no entry had 4
+/// any more, and the second give-back removed nothing: 5 stayed counted for a week instead of 1.
+#[test]
+fn takes_of_one_step_are_given_back_whatever_is_left_of_each() {
+    let limit = Limit::new(632, Span::from_secs(604_800), Algorithm::SlidingLog).unwrap();
+    let mut written = Written::empty(&limit);
+    let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+    let three = limit.take(&mut written, &Ask::new(at(11_657), Cost::new(3))).receipt.unwrap();
+    let four = limit.take(&mut written, &Ask::new(at(11_718), Cost::new(4))).receipt.unwrap();
+    let now = at(12_598);
+    assert_eq!(three.mark, four.mark, "one step");
+    written.give_back(now, &limit, &TakeReceipt { weight: 2, ..three });
+    written.give_back(now, &limit, &four);
+    assert_eq!(written.units_in_use(now), 1);
+    // A take that is not among the entries of its step is not given back out of others.
+    written.give_back(now, &limit, &four);
+    assert_eq!(written.units_in_use(now), 1);
 }

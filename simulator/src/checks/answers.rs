@@ -31,7 +31,7 @@ pub(super) fn violations(scenario: &Scenario, history: &History) -> Vec<Violatio
             found.push(Violation::Late { millis });
         }
         if answer.by == By::Cache && !answer.refused_there {
-            found.push(Violation::StateContents(answer.user));
+            found.push(Violation::StaleDenial(answer.user));
         }
         if answer.by == By::Fallback && !is_excused(scenario, answer) {
             found.push(Violation::FellBack(answer.process));

@@ -324,19 +324,19 @@ impl Log {
         };
     }
 
-    /// Takes a cost out of one entry of this step: the newest that has just this cost, else the newest that
-    /// has more, of which the rest stays.
+    /// Takes a cost out of the entries of one step, the newest first. They expire together, so it does not matter which of them
+    /// it was. If they have less than the cost, the take that is given back is not among them, and nothing is removed.
     fn remove(&mut self, step: u64, cost: u64) {
-        let of_step = || self.entries().enumerate().filter(|(_, entry)| entry.step == step);
-        let just = of_step().filter(|(_, entry)| entry.cost == cost).last();
-        let more = || of_step().filter(|(_, entry)| entry.cost > cost).last();
-        let Some((place, _)) = just.or_else(more) else { return };
+        let of_step = self.entries().filter(|entry| entry.step == step).map(|entry| entry.cost);
+        let Some(mut stays) = of_step.sum::<u64>().checked_sub(cost) else { return };
         let mut rest = Self::default();
-        for (at, entry) in self.entries().enumerate() {
-            match entry.cost.saturating_sub(cost) {
-                _ if at != place => _ = rest.append(entry.step, entry.cost),
-                0 => {}
-                left => _ = rest.append(entry.step, left),
+        for entry in self.entries() {
+            let kept = if entry.step == step { entry.cost.min(stays) } else { entry.cost };
+            if entry.step == step {
+                stays = stays.saturating_sub(kept);
+            }
+            if kept > 0 {
+                rest.append(entry.step, kept);
             }
         }
         *self = rest;

@@ -71,25 +71,28 @@ function sliding_log.add(self, state, cost)
   return kept
 end
 
--- Out of the newest entry that has just this cost, else out of the newest that has more.
+-- Out of the entries of one step, the newest first: they expire together. If they have less than the cost, the take that is
+-- given back is not among them, and nothing is removed.
 function sliding_log.remove(self, state, mark, cost)
   local kept = settled(self, state)
-  local place
-  for i, entry in ipairs(kept.entries) do
-    local just = place and kept.entries[place].cost == cost
-    if entry.step == mark and (entry.cost == cost or entry.cost > cost and not just) then
-      place = i
+  local stays = -cost
+  for _, entry in ipairs(kept.entries) do
+    stays = stays + (entry.step == mark and entry.cost or 0)
+  end
+  if stays < 0 then
+    return #kept.entries > 0 and kept or nil
+  end
+  local rest = {}
+  for _, entry in ipairs(kept.entries) do
+    if entry.step == mark then
+      entry.cost = math.min(entry.cost, stays)
+      stays = stays - entry.cost
+    end
+    if entry.cost > 0 then
+      rest[#rest + 1] = entry
     end
   end
-  if place then
-    local left = kept.entries[place].cost - cost
-    if left == 0 then
-      table.remove(kept.entries, place)
-    else
-      kept.entries[place].cost = left
-    end
-  end
-  return #kept.entries > 0 and kept or nil
+  return #rest > 0 and { entries = rest } or nil
 end
 
 algorithms.L = sliding_log
