@@ -1,9 +1,9 @@
 -- Asks tidegate about a request, for the `listen tidegate` of haproxy.cfg.
 --
--- A request that may pass goes on with txn.tidegate = "passed". One that may not is answered as tidegate says.
--- When nobody answers, txn.tidegate = "down", and haproxy.cfg decides.
+-- A request that may pass continues with txn.tidegate = "passed". One that may not gets tidegate's answer.
+-- If tidegate does not answer, txn.tidegate = "down", and haproxy.cfg decides.
 
--- Hands the value of each of these fields to `tell`, where the answer has one.
+-- Calls `tell` with the name and value of each of these header fields that the answer has.
 local function each(answer, names, tell)
     for _, name in ipairs(names) do
         local values = answer.headers[name]
@@ -19,8 +19,8 @@ core.register_action("tidegate", { "http-req" }, function(txn)
         dst = "abns@tidegate",
         timeout = 2000,
         headers = {
-            -- Nothing that the client wrote goes along but the method and the URI. If the policy reads cookies
-            -- (all lines of them, or a client chooses which), name it here: ["cookie"] = txn.http:req_get_headers()["cookie"],
+            -- Only the method and the URI of the client's request are sent to tidegate. If the policy reads cookies
+            -- (send all cookie lines, or a client could choose which one counts), name it here: ["cookie"] = txn.http:req_get_headers()["cookie"],
             ["x-forwarded-method"] = { txn.sf:method() },
             ["x-forwarded-uri"] = { txn.sf:pathq() },
             ["x-forwarded-for"] = { txn.sf:src() },
