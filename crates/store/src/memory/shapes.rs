@@ -39,8 +39,8 @@ use super::steps;
 use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, lock, read, write, yield_point};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64 as StampCounter};
 use tidegate_core::{Limit, NamedBy};
 
 /// Stamps that are remembered; the next limit that falls into a place replaces the last one. In models few, which are
@@ -122,7 +122,7 @@ pub(super) struct Epoch(u64);
 /// A number for a limit that has none yet; 0 is no stamp. It is one counter for all stores of the process, because they may
 /// share limits. Relaxed: only the number itself matters.
 fn next_stamp() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    static NEXT: StampCounter = StampCounter::new(1);
     NEXT.fetch_add(1, Relaxed)
 }
 
