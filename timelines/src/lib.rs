@@ -10,25 +10,25 @@
 //!
 //! | line | meaning |
 //! |---|---|
-//! | `# …` | a remark, here or at the end of a line |
-//! | `scenario TITLE` | begins a scenario; nothing is remembered of the one before |
-//! | `limit N/PERIOD ALGORITHM [OPTION …]` | the limit; a second such line edits it |
+//! | `# …` | a comment, on its own line or at the end of a line |
+//! | `scenario TITLE` | begins a scenario, with an empty state |
+//! | `limit N/PERIOD ALGORITHM [OPTION …]` | the limit; another such line edits it |
 //! | `limit unlimited` | no limit |
-//! | `elastic on`, `elastic off` | whether the condition of an elastic limit holds (off at first) |
-//! | `at TIME take [N] [times K] [waiting SPAN] [as NAME] -> ANSWER` | takes a cost of N (1), K times, each answered so |
-//! | `at TIME peek [waiting SPAN] -> ANSWER` | asks, takes nothing |
-//! | `at TIME charge N [as NAME] [-> ANSWER]` | counts N whatever the answer, which is then a peek's |
-//! | `at TIME give_back NAME` | gives back what the line named NAME took, once: a second time nothing happens |
+//! | `elastic on`, `elastic off` | whether the condition of an elastic limit holds (at first it does not) |
+//! | `at TIME take [N] [times K] [waiting SPAN] [as NAME] -> ANSWER` | takes a cost of N (by default 1), K times; every take must give this answer |
+//! | `at TIME peek [waiting SPAN] -> ANSWER` | asks for a cost of 0; takes nothing |
+//! | `at TIME charge N [as NAME] [-> ANSWER]` | counts N unconditionally; the answer is that of a peek afterwards |
+//! | `at TIME give_back NAME` | gives back what the line with that NAME took; a second time has no effect |
 //! | `at TIME reset` | forgets everything |
 //!
-//! `PERIOD` is a span such as `s`, `30s`, `min`, `2day`, or `calendar` with the option `boundaries`. A
-//! `TIME` is since the epoch: `1.500s`, `1h+3min`, `2day`. Units are `ns us ms s min h day week`; time may
-//! go backwards, as clocks do. An `OPTION` is `align first`, `buckets N`, `burst N`, `refill interval`,
-//! `queue N`, `soft P%`, `elastic P%` or `boundaries TIME,TIME,…`.
+//! `PERIOD` is a span such as `s`, `30s`, `min`, `2day`, or `calendar` together with the option `boundaries`. A `TIME` is
+//! measured from the epoch: `1.500s`, `1h+3min`, `2day`. Units are `ns us ms s min h day week`. Time may go backwards, as
+//! clocks do. An `OPTION` is `align first`, `buckets N`, `burst N`, `refill interval`, `queue N`, `soft P%`, `elastic P%` or
+//! `boundaries TIME,TIME,…`.
 //!
-//! An `ANSWER` is `allow`, `delay SPAN` or `deny`, then any of `over`, `retry SPAN`, `never`,
-//! `remaining N`, `reset SPAN`, `no reset`, separated by commas. What is not said is not checked, but for
-//! `over`: an answer that is not said to be over must not be.
+//! An `ANSWER` is `allow`, `delay SPAN` or `deny`, then any of `over`, `retry SPAN`, `never`, `remaining N`, `reset SPAN`,
+//! `no reset`, separated by commas. What the scenario does not mention is not checked, with one exception: if `over` is not
+//! mentioned, the answer must not be over.
 //!
 //! Scenarios for whole policies are in another folder and have their own lines: see [`policy`].
 
@@ -44,21 +44,21 @@ use tidegate_core::{Cost, Decision, Limit, Outcome, Retry, Span, Timestamp};
 /// The folder of the scenarios.
 pub const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 
-/// One story: a limit and what happens to it.
+/// A limit, and a sequence of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// What it shows.
+    /// What the scenario shows.
     pub title: String,
-    /// The line on which it begins.
+    /// The line on which the scenario begins.
     pub line: usize,
-    /// What happens, in order.
+    /// The events, in order.
     pub steps: Vec<Step>,
 }
 
 /// One line of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its line.
+    /// The line number.
     pub line: usize,
     /// What happens.
     pub action: Action,
@@ -71,31 +71,31 @@ pub enum Action {
     Limit(Limit),
     /// The condition of an elastic limit begins or ceases to hold.
     Elastic(bool),
-    /// Something is asked at an instant.
+    /// A call at an instant.
     At(Timestamp, Verb),
 }
 
-/// What is asked.
+/// A call to the layer under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Take a cost if it passes.
     Take {
         /// How much.
         cost: Cost,
-        /// How often.
+        /// How many times.
         times: u32,
         /// How long the caller can wait.
         waiting: Span,
         /// A name for giving it back.
         name: Option<String>,
-        /// What must be answered every time.
+        /// The expected answer, every time.
         answer: Answer,
     },
-    /// Ask how things stand.
+    /// Ask for a cost of 0.
     Peek {
         /// How long the caller can wait.
         waiting: Span,
-        /// What must be answered.
+        /// The expected answer.
         answer: Answer,
     },
     /// Count a cost whether or not it passes.
@@ -104,7 +104,7 @@ pub enum Verb {
         cost: Cost,
         /// A name for giving it back.
         name: Option<String>,
-        /// What a peek must answer then.
+        /// The expected answer of a peek afterwards.
         answer: Option<Answer>,
     },
     /// Give back what was taken under a name.
@@ -113,34 +113,34 @@ pub enum Verb {
     Reset,
 }
 
-/// What must be answered; what is `None` is not checked.
+/// The expected answer; `None` is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The kind of outcome.
+    /// The expected outcome.
     pub outcome: Expected,
-    /// Whether it passes only thanks to headroom.
+    /// Whether it passes only because of headroom.
     pub over: bool,
     /// When a refused cost would pass.
     pub retry: Option<Retry>,
     /// What remains.
     pub remaining: Option<u64>,
-    /// When all is free again; `Some(None)` is "never".
+    /// The time until everything is free again; `Some(None)` is "never".
     pub reset: Option<Option<Span>>,
 }
 
-/// The kind of outcome that an answer must have.
+/// The outcome that an answer must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// It passes now.
     Allow,
-    /// It passes after this long.
+    /// It passes after this time.
     Delay(Span),
     /// It does not pass.
     Deny,
 }
 
 impl Answer {
-    /// Whether a decision is as expected; otherwise what differs.
+    /// Compares a decision with this answer. The error says what differs.
     pub fn check(&self, decision: &Decision) -> Result<(), String> {
         let mut wrong = Vec::new();
         let outcome_fits = match (self.outcome, decision.outcome) {

@@ -1,4 +1,4 @@
-//! From text to scenarios: line by line, word by word. An error names its line and what was expected.
+//! Parses scenarios, line by line and word by word. An error names its line and what was expected.
 
 use crate::{Action, Answer, Expected, Scenario, Step, Verb};
 use core::fmt;
@@ -7,7 +7,7 @@ use tidegate_core::{
     Algorithm, Align, Calendar, Cost, Headroom, Limit, Period, Refill, Retry, Span, Timestamp,
 };
 
-/// What is wrong with a file of scenarios, and where.
+/// A syntax error in a file of scenarios.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The line, counted from 1.
@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Result<Vec<Scenario>, ParseError> {
     match scenarios.iter().find(|scenario| scenario.steps.len() < 2) {
         Some(empty) => Err(ParseError {
             line: empty.line,
-            problem: "a scenario needs a limit and something that happens".to_owned(),
+            problem: "a scenario needs a limit and at least one event".to_owned(),
         }),
         None => Ok(scenarios),
     }
@@ -72,7 +72,7 @@ fn action(text: &str) -> Result<Action, String> {
 }
 
 fn verb(words: &mut SplitWhitespace<'_>, answer: Option<Answer>) -> Result<Verb, String> {
-    let needed = || answer.ok_or_else(|| "expected `-> ANSWER` at the end".to_owned());
+    let required_answer = || answer.ok_or_else(|| "expected `-> ANSWER` at the end".to_owned());
     match words.next() {
         Some("take") => {
             let options = options(words)?;
@@ -81,14 +81,14 @@ fn verb(words: &mut SplitWhitespace<'_>, answer: Option<Answer>) -> Result<Verb,
                 times: options.times,
                 waiting: options.waiting,
                 name: options.name,
-                answer: needed()?,
+                answer: required_answer()?,
             })
         }
         Some("peek") => {
             let options = options(words)?;
             match options {
                 Options { cost: None, times: 1, name: None, waiting } => {
-                    Ok(Verb::Peek { waiting, answer: needed()? })
+                    Ok(Verb::Peek { waiting, answer: required_answer()? })
                 }
                 Options { .. } => Err("a peek has no cost, no times and no name".to_owned()),
             }
@@ -119,7 +119,7 @@ fn unanswered(answer: Option<Answer>, verb: Verb) -> Result<Verb, String> {
     if answer.is_some() { Err("this line has no answer".to_owned()) } else { Ok(verb) }
 }
 
-/// What may follow a verb.
+/// The words that may follow a verb.
 struct Options {
     cost: Option<Cost>,
     times: u32,
@@ -168,7 +168,9 @@ fn limit(words: &mut SplitWhitespace<'_>) -> Result<Limit, String> {
             ("soft", _) => headroom = Headroom::Soft(percent(words.next())?),
             ("elastic", _) => headroom = Headroom::Elastic(percent(words.next())?),
             ("boundaries", _) => boundaries = Some(calendar(words.next())?),
-            (other, _) => return Err(format!("`{other}` is no option of {}", algorithm.name())),
+            (other, _) => {
+                return Err(format!("`{other}` is not an option of {}", algorithm.name()));
+            }
         }
     }
     let period: Period = match (period, boundaries) {
@@ -246,12 +248,12 @@ pub(crate) fn time(word: Option<&str>) -> Result<Timestamp, String> {
     for part in word.unwrap_or_default().split('+') {
         let span =
             span(Some(part)).map_err(|_| expected("a time such as 1.5s or 1day+2h", word))?;
-        time = time.after(span).ok_or_else(|| format!("`{part}` passes the end of time"))?;
+        time = time.after(span).ok_or_else(|| format!("`{part}` is past the end of time"))?;
     }
     Ok(time)
 }
 
-/// A span such as `1.5s`, `500ms` or `min`; exact to the nanosecond or refused.
+/// A span such as `1.5s`, `500ms` or `min`. It must be a whole number of nanoseconds.
 pub(crate) fn span(word: Option<&str>) -> Result<Span, String> {
     let parsed = word.and_then(|word| {
         let unit_at = word.find(|c: char| c.is_ascii_alphabetic())?;
@@ -283,7 +285,7 @@ fn unit_nanos(unit: &str) -> Option<u64> {
     })
 }
 
-/// The digits after the point, of a unit; `None` unless that is whole nanoseconds.
+/// The digits after the decimal point, in nanoseconds; `None` unless that is a whole number.
 fn fraction_of(unit: u64, digits: &str) -> Option<u64> {
     if digits.is_empty() {
         return Some(0);
@@ -315,7 +317,7 @@ impl core::error::Error for ParseError {}
 mod tests {
     use super::*;
 
-    /// The problem of a one-scenario file whose last line is `line`.
+    /// Parses a scenario with a limit and this one line, and returns the error.
     fn problem(line: &str) -> String {
         let error = parse(&format!("scenario s\nlimit 2/s fixed_window\n{line}")).unwrap_err();
         assert_eq!(error.line, 3, "{error}");
@@ -339,7 +341,7 @@ mod tests {
             ("at 1s give_back", "the name of what is given back"),
             ("at 1s charge -> allow", "`charge N [as NAME]`"),
             ("limit 2/s fixed_windw", "one of fixed_window, sliding_log"),
-            ("limit 2/s fixed_window burst 3", "`burst` is no option of fixed_window"),
+            ("limit 2/s fixed_window burst 3", "`burst` is not an option of fixed_window"),
             ("limit 2/calendar fixed_window", "`boundaries TIME,TIME,…`"),
             ("limit 2/0s fixed_window", "the period is shorter than 1 ms"),
             ("limit 2/s fixed_window soft 10", "a percentage such as 10%"),
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_needs_a_title_a_limit_and_something_that_happens() {
+    fn a_scenario_needs_a_title_a_limit_and_an_event() {
         assert_eq!(parse("limit 1/s sliding_log").unwrap_err().line, 1);
         assert_eq!(parse("scenario s\nat 1s take -> allow").unwrap_err().line, 2);
         assert_eq!(parse("# first\nscenario s\nlimit 1/s sliding_log").unwrap_err().line, 2);

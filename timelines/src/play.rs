@@ -1,25 +1,25 @@
-//! Plays a scenario against anything that can answer: the pure core, a store, a server.
+//! Plays a scenario against a layer: the pure core, a store or a server.
 
 use crate::{Action, Answer, Scenario, Verb};
 use core::fmt;
 use tidegate_core::{Ask, Bound, Cost, Decision, Headroom, Limit, Span, Timestamp};
 
-/// One call that a scenario makes of the layer under test.
+/// One call of a scenario to the layer under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call<'s> {
-    /// Take, and remember the receipt under the name if there is one.
+    /// Take, and keep the receipt under the name if there is one.
     Take(&'s Limit, Ask, Option<&'s str>),
-    /// Peek: ask for a cost of nothing, take nothing.
+    /// Peek: ask for a cost of 0, and take nothing.
     Peek(&'s Limit, Ask),
-    /// Charge, remember the receipt under the name, and answer as a peek does then.
+    /// Charge, keep the receipt under the name if there is one, and answer like a peek afterwards.
     Charge(&'s Limit, Ask, Option<&'s str>),
-    /// Give back the receipt of that name.
+    /// Give back the receipt with that name.
     GiveBack(Timestamp, &'s str),
     /// Forget everything.
     Reset,
 }
 
-/// An answer that is not as the scenario says.
+/// An answer that differs from the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The line of the scenario.
@@ -28,7 +28,7 @@ pub struct Mismatch {
     pub difference: String,
 }
 
-/// Plays a scenario; `layer` answers each call (give-back and reset have no answer).
+/// Plays a scenario. `layer` answers each call; giving back and resetting have no answer.
 pub fn play<'s>(
     scenario: &'s Scenario,
     mut layer: impl FnMut(Call<'s>) -> Option<Decision>,
@@ -38,8 +38,8 @@ pub fn play<'s>(
     })
 }
 
-/// The calls of a scenario in order, for a layer that cannot answer on the spot: make them, then
-/// [`play`] the scenario with the answers.
+/// The calls of a scenario in order, for a layer that cannot answer synchronously: make the calls first, then [`play`] the
+/// scenario with the collected answers.
 #[must_use]
 pub fn calls(scenario: &Scenario) -> Vec<Call<'_>> {
     let mut calls = Vec::new();
@@ -51,7 +51,7 @@ pub fn calls(scenario: &Scenario) -> Vec<Call<'_>> {
     calls
 }
 
-/// Visits every call with its line and what must be answered.
+/// Visits every call with its line and its expected answer.
 fn walk<'s>(
     scenario: &'s Scenario,
     mut visit: impl FnMut(usize, Call<'s>, Option<&'s Answer>) -> Result<(), Mismatch>,
@@ -78,7 +78,7 @@ fn walk<'s>(
     Ok(())
 }
 
-/// A soft limit is always asked with headroom, an elastic one while its condition holds.
+/// Headroom applies always to a soft limit, and to an elastic limit while its condition holds.
 fn bound(limit: &Limit, elastic: bool) -> Bound {
     match limit.headroom() {
         Headroom::Soft(_) => Bound::Headroom,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use tidegate_core::{Ask, Cost, Decision, Written};
 use tidegate_timelines::{Call, FOLDER, parse, play};
 
-/// None may get lost.
+/// At least this many scenarios must be found, so that none gets lost.
 const FEWEST: usize = 300;
 
 fn files() -> Vec<PathBuf> {
@@ -26,7 +26,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// A layer that keeps one state in a variable.
+/// The core as a layer: one state in a variable.
 fn on_core<'s>() -> impl FnMut(Call<'s>) -> Option<Decision> {
     let mut kept: Option<Written<'s>> = None;
     let mut receipts = HashMap::new();
@@ -46,7 +46,7 @@ fn on_core<'s>() -> impl FnMut(Call<'s>) -> Option<Decision> {
             Some(limit.decide(written, &Ask { cost: Cost::default(), ..ask }))
         }
         Call::GiveBack(now, name) => {
-            // A receipt is settled once; whoever keeps states remembers that.
+            // A receipt is given back once. The layer that keeps states remembers that.
             if let (Some(written), Some((limit, receipt))) = (kept.as_mut(), receipts.remove(name))
             {
                 written.give_back(now, limit, &receipt);

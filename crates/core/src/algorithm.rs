@@ -1,38 +1,36 @@
-//! The six ways of counting, and the verbs they share.
+//! The six algorithms.
 //!
-//! Every algorithm measures what is *used* of a limit, in hits or in ticks, and answers the same few
-//! questions; its chapter says how. Everything a caller sees is then the same for all six:
+//! Every algorithm measures how much of a limit is *in use*, in hits or in ticks, and answers the same few questions. Its
+//! chapter says how. Everything that a caller sees is computed from that in the same way for all six:
 //!
 //! ```text
 //!   passes     iff used + weight(cost) ≤ room
-//!   remaining  =  ⌊(plain room − used) / unit⌋        rounded down
-//!   retry      =  until used ≤ room − weight(cost)     to the nanosecond
-//!   reset      =  until used is 0
-//!   charge     :  used grows whatever the room, to twice the plain room at most
+//!   remaining  =  ⌊(plain room − used) / unit⌋           rounded down
+//!   retry      =  time until used ≤ room − weight(cost)   exact to the nanosecond
+//!   reset      =  time until used is 0
+//!   charge     :  used grows unconditionally, up to twice the plain room
 //! ```
 //!
-//! | chapter | counts | remembers |
+//! | chapter | measures | memory |
 //! |---|---|---|
 //! | [`fixed_window`] | hits of this window | 8 bytes |
-//! | [`sliding_log`] | hits of the last period | about 2 bytes a hit |
-//! | [`sliding_buckets`] | hits of the last sub-windows | 2 bytes a sub-window |
-//! | [`sliding_weighted`] | hits of this window, and a share of the last one's | 8 or 16 bytes |
+//! | [`sliding_log`] | hits of the last period | about 2 bytes per hit |
+//! | [`sliding_buckets`] | hits of the last sub-windows | 2 bytes per sub-window |
+//! | [`sliding_weighted`] | hits of this window, and a share of the previous one's | 8 or 16 bytes |
 //! | [`token_bucket`] | ticks until all tokens are back | 8 bytes |
 //! | [`leaky_bucket`] | ticks until all promised turns are over | 8 bytes |
 //!
-//! **Clocks that step.** Takes of different threads and hosts arrive out of order by a little; a state
-//! that lies ahead of now by up to the *tolerance*, a second, is simply believed. One that lies further ahead was written by a clock that has since been put back. It would
-//! refuse everything until that time comes again, so it is *mended*: windows and logs count as of now what
-//! they counted then, buckets count all that can be used. What remains never grows by mending, and one
-//! passes again within a period and the tolerance; for a bucket, within the time it takes to fill and one
-//! token more. Mending is the one thing that a refused take may leave behind.
+//! **Clock steps.** Takes of different threads and hosts arrive slightly out of order. So a state may be ahead of now by up
+//! to the *tolerance* of 1 s. A state further ahead was written by a clock that has since been set back. It would refuse
+//! everything until its time comes again, so it is *mended*: windows and logs count their hits as of now, and buckets count
+//! everything that can be in use as used now. Mending never increases what remains. A cost of 1 passes again within a period
+//! and the tolerance; with a bucket, within the time to fill it plus one token. Mending is the only change that a refused
+//! take may make to a state.
 //!
-//! **Limits that change.** A state is read by the shape it was written under, and written under the
-//! shape of the take. So use is never forgotten, and nodes with different versions of a policy may
-//! alternate on one key. Another algorithm is another state.
+//! **Edited limits.** A state is read under the limit that wrote it, and written under the limit of the take. So use is never
+//! forgotten, and nodes with different versions of a policy may take turns on one key. Another algorithm has another state.
 
 pub(crate) mod drain;
-mod fast_path;
 pub mod fixed_window;
 pub mod leaky_bucket;
 pub(crate) mod packed;
@@ -41,78 +39,230 @@ pub mod sliding_log;
 pub mod sliding_weighted;
 pub mod token_bucket;
 
-pub use fast_path::PreparedTake;
-
-use crate::decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
-use crate::limit::Limit;
-use crate::state::{State, TakeReceipt, Written};
+use crate::state::State;
 use crate::time::{Span, Timestamp};
+use fixed_window::FixedWindow;
+use leaky_bucket::LeakyBucket;
+use sliding_buckets::SlidingBuckets;
+use sliding_log::SlidingLog;
+use sliding_weighted::SlidingWeighted;
+use token_bucket::TokenBucket;
 
-/// How far ahead of now a state may lie and still be believed.
+/// How far a state may be ahead of now without being mended.
 ///
-/// Long enough for hosts whose clocks are kept by NTP, short enough that a key which a clock step has
-/// locked is not locked for much longer than its period. It is the same for periods shorter than a
-/// second: a state that a slow host moved back by a period would be expired for the fast one.
+/// It is long enough for hosts whose clocks are synchronised by NTP. It is short enough that a key which a clock step has
+/// locked is not locked for much longer than its period. It does not shrink with periods below a second: if a slow host
+/// moved a state back by a period, the state would have expired for a fast host.
 pub(crate) const TOLERANCE: Span = Span::from_secs(1);
 
-/// A limit, compiled for its algorithm.
+/// The algorithm of a limit, with its options. Each has a chapter in [`crate::algorithm`].
+///
+/// ```
+/// use tidegate_core::{Algorithm, Refill};
+/// let bucket = Algorithm::TokenBucket { burst: Some(30), refill: Refill::Continuous };
+/// assert_eq!(bucket.name(), "token_bucket");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// A count that starts again with every window.
+    FixedWindow {
+        /// Where windows of equal length begin. Windows of a calendar begin at its boundaries.
+        align: Align,
+    },
+    /// A log of every take of the last period.
+    SlidingLog,
+    /// One counter per sub-window: the running one and those that make up a period.
+    SlidingBuckets {
+        /// The number of sub-windows in a period.
+        buckets: u16,
+    },
+    /// The count of this window, plus the previous window's count in proportion to its overlap with the period.
+    SlidingWeighted,
+    /// Tokens that come back at the rate, up to a capacity.
+    TokenBucket {
+        /// The capacity; by default the amount.
+        burst: Option<u64>,
+        /// How tokens come back.
+        refill: Refill,
+    },
+    /// A queue that lets one request pass at a time, at the rate.
+    LeakyBucket {
+        /// How many requests may wait; by default the amount.
+        queue: Option<u64>,
+    },
+}
+
+/// Where fixed windows begin.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Align, Ask, Cost, Limit, Span, Timestamp, Written};
+/// let reset = |align| {
+///     let limit = Limit::new(9, Span::from_secs(60), Algorithm::FixedWindow { align }).unwrap();
+///     let now = Timestamp::from_nanos(90_000_000_000); // 1 min 30 s
+///     limit.take(&mut Written::empty(&limit), &Ask::new(now, Cost::ONE)).decision.reset
+/// };
+/// assert_eq!(reset(Align::Epoch), Some(Span::from_secs(30))); // the window began at 1 min
+/// assert_eq!(reset(Align::First), Some(Span::from_secs(60))); // the window begins now
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Align {
+    /// At whole multiples of the period since the epoch, the same for every key.
+    #[default]
+    Epoch,
+    /// At the key's first take after its previous window ended.
+    First,
+}
+
+/// How the tokens of a token bucket come back.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Refill, Span, Timestamp, Written};
+/// let remaining_at = |refill, millis: u64| {
+///     let limit = Limit::new(4, Span::from_secs(1), Algorithm::TokenBucket { burst: None, refill }).unwrap();
+///     let mut written = Written::empty(&limit);
+///     limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(4)));
+///     limit.peek(&written, Timestamp::from_nanos(millis * 1_000_000)).remaining
+/// };
+/// assert_eq!([500, 1_000].map(|millis| remaining_at(Refill::Continuous, millis)), [2, 4]);
+/// assert_eq!([500, 1_000].map(|millis| remaining_at(Refill::Interval, millis)), [0, 4]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Refill {
+    /// One by one, evenly.
+    #[default]
+    Continuous,
+    /// The whole amount together, at whole multiples of the period since the epoch.
+    Interval,
+}
+
+/// The unit of time of a bucket: a fraction of its period, chosen so that a token is a whole number of ticks.
+///
+/// ```
+/// use tidegate_core::Ticks;
+/// let ticks = Ticks { per_period: 8, token: 4, believed: 20 };
+/// assert_eq!(ticks.per_period / ticks.token, 2); // two tokens per period
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticks {
+    /// Ticks in a period.
+    pub per_period: u64,
+    /// Ticks of one token or turn: a power of two.
+    pub token: u64,
+    /// The most ticks in use that a correct clock can have written. A state with more was written by a clock that has since
+    /// been set back.
+    pub believed: u64,
+}
+
+/// A limit, compiled for its algorithm. Unlike [`Algorithm`] it has all numbers that a decision needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Shape {
     Unlimited,
     Blocked,
-    FixedWindow(fixed_window::Shape),
-    SlidingLog(sliding_log::Shape),
-    SlidingBuckets(sliding_buckets::Shape),
-    SlidingWeighted(sliding_weighted::Shape),
-    TokenBucket(token_bucket::Shape),
-    LeakyBucket(leaky_bucket::Shape),
+    FixedWindow(FixedWindow),
+    SlidingLog(SlidingLog),
+    SlidingBuckets(SlidingBuckets),
+    SlidingWeighted(SlidingWeighted),
+    TokenBucket(TokenBucket),
+    LeakyBucket(LeakyBucket),
 }
 
-/// The shape of a limit and the shape that a state was written under, where both are of one algorithm.
-enum Alike<'a> {
-    FixedWindow(&'a fixed_window::Shape, &'a fixed_window::Shape),
-    SlidingLog(&'a sliding_log::Shape, &'a sliding_log::Shape),
-    SlidingBuckets(&'a sliding_buckets::Shape, &'a sliding_buckets::Shape),
-    SlidingWeighted(&'a sliding_weighted::Shape, &'a sliding_weighted::Shape),
-    TokenBucket(&'a token_bucket::Shape, &'a token_bucket::Shape),
-    LeakyBucket(&'a leaky_bucket::Shape, &'a leaky_bucket::Shape),
+/// The shape of the current limit and the shape under which a state was written, if both have the same algorithm.
+enum ShapePair<'a> {
+    FixedWindow(&'a FixedWindow, &'a FixedWindow),
+    SlidingLog(&'a SlidingLog, &'a SlidingLog),
+    SlidingBuckets(&'a SlidingBuckets, &'a SlidingBuckets),
+    SlidingWeighted(&'a SlidingWeighted, &'a SlidingWeighted),
+    TokenBucket(&'a TokenBucket, &'a TokenBucket),
+    LeakyBucket(&'a LeakyBucket, &'a LeakyBucket),
 }
+
+// === impl Algorithm ===
+
+impl Algorithm {
+    /// `fixed_window` on epoch boundaries.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Align};
+    /// assert_eq!(Algorithm::FIXED_WINDOW, Algorithm::FixedWindow { align: Align::Epoch });
+    /// ```
+    pub const FIXED_WINDOW: Self = Self::FixedWindow { align: Align::Epoch };
+
+    /// `sliding_log`.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Algorithm::SLIDING_LOG.name(), "sliding_log");
+    /// ```
+    pub const SLIDING_LOG: Self = Self::SlidingLog;
+
+    /// `sliding_buckets` with 60 sub-windows: one per minute for a period of an hour.
+    ///
+    /// ```
+    /// use tidegate_core::Algorithm;
+    /// assert_eq!(Algorithm::SLIDING_BUCKETS, Algorithm::SlidingBuckets { buckets: 60 });
+    /// ```
+    pub const SLIDING_BUCKETS: Self = Self::SlidingBuckets { buckets: 60 };
+
+    /// `sliding_weighted`.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Algorithm::SLIDING_WEIGHTED.name(), "sliding_weighted");
+    /// ```
+    pub const SLIDING_WEIGHTED: Self = Self::SlidingWeighted;
+
+    /// `token_bucket` that holds the amount and refills continuously.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Refill};
+    /// let spelled_out = Algorithm::TokenBucket { burst: None, refill: Refill::Continuous };
+    /// assert_eq!(Algorithm::TOKEN_BUCKET, spelled_out);
+    /// ```
+    pub const TOKEN_BUCKET: Self = Self::TokenBucket { burst: None, refill: Refill::Continuous };
+
+    /// `leaky_bucket` with a queue as long as the amount.
+    ///
+    /// ```
+    /// use tidegate_core::Algorithm;
+    /// assert_eq!(Algorithm::LEAKY_BUCKET, Algorithm::LeakyBucket { queue: None });
+    /// ```
+    pub const LEAKY_BUCKET: Self = Self::LeakyBucket { queue: None };
+
+    /// All six algorithms with their default options, in the order of the chapters.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Algorithm::ALL.len(), 6);
+    /// ```
+    pub const ALL: [Self; 6] = [
+        Self::FIXED_WINDOW,
+        Self::SLIDING_LOG,
+        Self::SLIDING_BUCKETS,
+        Self::SLIDING_WEIGHTED,
+        Self::TOKEN_BUCKET,
+        Self::LEAKY_BUCKET,
+    ];
+
+    /// The name in configuration, metrics and answers.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_core::Algorithm::FIXED_WINDOW.name(), "fixed_window");
+    /// ```
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::FixedWindow { .. } => "fixed_window",
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingBuckets { .. } => "sliding_buckets",
+            Self::SlidingWeighted => "sliding_weighted",
+            Self::TokenBucket { .. } => "token_bucket",
+            Self::LeakyBucket { .. } => "leaky_bucket",
+        }
+    }
+}
+
+// === impl Shape: one match for each question ===
 
 impl Shape {
-    /// `None` where the algorithms differ: then nothing of the state counts under this limit.
-    #[inline]
-    const fn alike<'a>(&'a self, other: &'a Self) -> Option<Alike<'a>> {
-        Some(match self {
-            Self::Unlimited | Self::Blocked => return None,
-            Self::FixedWindow(new) => {
-                let Self::FixedWindow(old) = other else { return None };
-                Alike::FixedWindow(new, old)
-            }
-            Self::SlidingLog(new) => {
-                let Self::SlidingLog(old) = other else { return None };
-                Alike::SlidingLog(new, old)
-            }
-            Self::SlidingBuckets(new) => {
-                let Self::SlidingBuckets(old) = other else { return None };
-                Alike::SlidingBuckets(new, old)
-            }
-            Self::SlidingWeighted(new) => {
-                let Self::SlidingWeighted(old) = other else { return None };
-                Alike::SlidingWeighted(new, old)
-            }
-            Self::TokenBucket(new) => {
-                let Self::TokenBucket(old) = other else { return None };
-                Alike::TokenBucket(new, old)
-            }
-            Self::LeakyBucket(new) => {
-                let Self::LeakyBucket(old) = other else { return None };
-                Alike::LeakyBucket(new, old)
-            }
-        })
-    }
-
-    /// Whether a limit of this shape makes callers wait for their turn.
-    const fn has_turns(&self) -> bool {
+    /// Whether limits of this algorithm make callers wait for their turn.
+    pub(crate) const fn has_turns(&self) -> bool {
         match self {
             Self::Unlimited
             | Self::Blocked
@@ -124,406 +274,159 @@ impl Shape {
             Self::LeakyBucket(_) => true,
         }
     }
-}
 
-/// What a take did.
-///
-/// ```
-/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
-/// let limit = Limit::new(1, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
-/// let mut written = Written::empty(&limit);
-/// let one = Ask::new(Timestamp::EPOCH, Cost::ONE);
-/// assert!(limit.take(&mut written, &one).receipt.is_some());
-/// assert!(limit.take(&mut written, &one).receipt.is_none());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// The answer; `remaining` and `reset` are as of after the take.
-    pub decision: Decision,
-    /// The proof of what was taken; none when it was refused.
-    pub receipt: Option<TakeReceipt>,
-}
-
-/// Whether a cost passes, and what is used.
-#[derive(Clone, Copy)]
-struct Judged {
-    outcome: Outcome,
-    over: bool,
-    used: u64,
-}
-
-/// How long a cost waits for its turn, and how much of that is more than its caller can wait.
-#[derive(Clone, Copy)]
-struct Turn {
-    wait: Span,
-    too_long: Span,
-}
-
-// === the verbs ===
-
-impl Limit {
-    /// Takes a cost if it passes; a refusal changes nothing.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
-    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let mut written = Written::empty(&limit);
-    /// let all = Ask::new(Timestamp::EPOCH, Cost::new(15));
-    /// assert!(limit.take(&mut written, &all).decision.passes());
-    /// let more = limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::ONE));
-    /// assert_eq!(more.decision.outcome, Outcome::Deny(Retry::After(Span::from_nanos(66_666_667))));
-    /// ```
-    pub fn take<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken {
-        match self.take_fast(written, ask) {
-            Some(taken) => taken,
-            None => self.take_long(written, ask),
-        }
-    }
-
-    fn take_long<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> Taken {
-        self.mend(written, ask.now);
-        let mut judged = self.judge(written, ask);
-        let receipt = judged.outcome.passes().then(|| {
-            let weight = self.weight(ask.cost, ask.bound).unwrap_or(0);
-            judged.used = judged.used.saturating_add(weight);
-            self.write(written, ask.now, weight)
-        });
-        Taken { decision: self.describe(written, ask, judged), receipt }
-    }
-
-    /// What [`take`](Self::take) would answer, were the take not counted: `remaining` is as of before.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
-    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let written = Written::empty(&limit);
-    /// let decision = limit.decide(&written, &Ask::new(Timestamp::EPOCH, Cost::new(15)));
-    /// assert!(decision.passes() && decision.remaining == 15);
-    /// ```
-    #[must_use]
-    pub fn decide(&self, written: &Written<'_>, ask: &Ask) -> Decision {
-        if self.finds_ahead(written, ask.now) {
-            let mut mended = written.clone();
-            self.mend(&mut mended, ask.now);
-            return self.decide_mended(&mended, ask);
-        }
-        self.decide_mended(written, ask)
-    }
-
-    /// How things stand under the plain bound: the answer to a cost of nothing.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Limit, Outcome, Span, Timestamp, Written};
-    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let decision = limit.peek(&Written::empty(&limit), Timestamp::EPOCH);
-    /// assert_eq!((decision.outcome, decision.remaining), (Outcome::Allow, 15));
-    /// ```
-    #[must_use]
-    pub fn peek(&self, written: &Written<'_>, now: Timestamp) -> Decision {
-        self.decide(written, &Ask::new(now, Cost::default()))
-    }
-
-    /// Counts a cost whether or not it passes, at most one capacity deep into debt.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
-    /// let limit = Limit::new(10, Span::from_secs(10), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let mut written = Written::empty(&limit);
-    /// limit.charge(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(1_000)));
-    /// let peek = limit.peek(&written, Timestamp::EPOCH); // ten used, ten owed
-    /// assert_eq!(peek.outcome, Outcome::Deny(Retry::After(Span::from_secs(10))));
-    /// assert_eq!(peek.remaining, 0);
-    /// ```
-    pub fn charge<'l>(&'l self, written: &mut Written<'l>, ask: &Ask) -> TakeReceipt {
-        self.mend(written, ask.now);
-        let weight = self.weight(ask.cost, ask.bound).unwrap_or(u64::MAX);
-        let depth = self.deepest().saturating_sub(self.used(written, ask.now));
-        self.write(written, ask.now, weight.min(depth))
-    }
-}
-
-impl Written<'_> {
-    /// Gives back what a take still weighs. At the same instant that restores the state bit for bit,
-    /// apart from what had expired anyway; after its window, nothing.
-    ///
-    /// The state cannot tell whether a receipt was given back before: whoever keeps states also
-    /// remembers which receipts are settled.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, State, Timestamp, Written};
-    /// let limit = Limit::new(3, Span::from_secs(60), Algorithm::SLIDING_LOG).unwrap();
-    /// let mut written = Written::empty(&limit);
-    /// let taken = limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(2)));
-    /// written.give_back(Timestamp::EPOCH, &limit, &taken.receipt.unwrap());
-    /// assert_eq!(written.state, State::Empty);
-    /// ```
-    pub fn give_back(&mut self, now: Timestamp, taken_under: &Limit, receipt: &TakeReceipt) {
-        self.mend_unasked(now);
-        let TakeReceipt { mark, weight } = *receipt;
-        let state = &mut self.state;
-        match self.shape.shape.alike(&taken_under.shape) {
-            None => {} // a receipt of another state
-            Some(Alike::FixedWindow(shape, _)) => shape.remove(state, now, mark, weight),
-            Some(Alike::SlidingLog(shape, _)) => shape.remove(state, now, mark, weight),
-            Some(Alike::SlidingBuckets(shape, _)) => shape.remove(state, now, mark, weight),
-            Some(Alike::SlidingWeighted(shape, _)) => shape.remove(state, now, mark, weight),
-            Some(Alike::TokenBucket(shape, taken)) => {
-                shape.remove(state, now, taken, mark, weight);
-            }
-            Some(Alike::LeakyBucket(shape, taken)) => {
-                shape.remove(state, now, taken, mark, weight);
-            }
-        }
-    }
-
-    /// Drops what no longer counts: two states that mean the same at `now` are then equal, and one
-    /// that means nothing is [`State::Empty`].
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, State, Timestamp, Written};
-    /// let limit = Limit::new(3, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
-    /// let mut written = Written::empty(&limit);
-    /// limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::ONE));
-    /// written.settle(Timestamp::from_nanos(1_000_000_000));
-    /// assert_eq!(written.state, State::Empty);
-    /// ```
-    pub fn settle(&mut self, now: Timestamp) {
-        self.mend_unasked(now);
-        let state = &mut self.state;
-        match &self.shape.shape {
-            Shape::Unlimited | Shape::Blocked => *state = State::Empty,
-            Shape::FixedWindow(shape) => shape.settle(state, now),
-            Shape::SlidingLog(shape) => shape.settle(state, now),
-            Shape::SlidingBuckets(shape) => shape.settle(state, now),
-            Shape::SlidingWeighted(shape) => shape.settle(state, now),
-            Shape::TokenBucket(shape) => shape.settle(state, now),
-            Shape::LeakyBucket(shape) => shape.settle(state, now),
-        }
-    }
-
-    /// Counts as of now what a clock that has since been put back wrote too far ahead.
-    ///
-    /// Every verb that writes begins with this; it is public for stores that decide whole plans.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
-    /// let limit = Limit::new(3, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
-    /// let mut written = Written::empty(&limit);
-    /// let next_week = Timestamp::from_nanos(7 * 86_400_000_000_000);
-    /// limit.take(&mut written, &Ask::new(next_week, Cost::new(3)));
-    /// written.mend(Timestamp::EPOCH);
-    /// assert_eq!(limit.peek(&written, Timestamp::EPOCH).remaining, 0);
-    /// assert_eq!(limit.peek(&written, Timestamp::from_nanos(1_000_000_000)).remaining, 3);
-    /// ```
-    pub fn mend(&mut self, now: Timestamp) {
-        if !self.is_ahead(now) {
-            return;
-        }
-        let state = &mut self.state;
-        match &self.shape.shape {
-            Shape::Unlimited | Shape::Blocked => {}
-            Shape::FixedWindow(shape) => shape.mend(shape, state, now),
-            Shape::SlidingLog(shape) => shape.mend(state, now),
-            Shape::SlidingBuckets(shape) => shape.mend(state, now),
-            Shape::SlidingWeighted(shape) => shape.mend(state, now),
-            Shape::TokenBucket(shape) => shape.mend(state, now),
-            Shape::LeakyBucket(shape) => shape.mend(state, now),
-        }
-    }
-
-    /// Mends where no limit asks that would know the windows of now. A calendar that begins after now does not: it was laid
-    /// out by a clock since put back, and no other table would find what it moved to before its first boundary. The state
-    /// stays as it is, for the next take to mend.
-    fn mend_unasked(&mut self, now: Timestamp) {
-        let unknown = matches!(&self.shape.shape, Shape::FixedWindow(shape) if !shape.knows(now));
-        if !unknown {
-            self.mend(now);
-        }
-    }
-
-    /// Whether the state lies further ahead of now than a correct clock could have put it.
-    fn is_ahead(&self, now: Timestamp) -> bool {
-        let state = &self.state;
-        match &self.shape.shape {
-            Shape::Unlimited | Shape::Blocked => false,
-            Shape::FixedWindow(shape) => shape.is_ahead(shape, state, now),
-            Shape::SlidingLog(shape) => shape.is_ahead(state, now),
-            Shape::SlidingBuckets(shape) => shape.is_ahead(state, now),
-            Shape::SlidingWeighted(shape) => shape.is_ahead(state, now),
-            Shape::TokenBucket(shape) => shape.is_ahead(state, now),
-            Shape::LeakyBucket(shape) => shape.is_ahead(state, now),
-        }
-    }
-}
-
-// === one answer for all algorithms ===
-
-impl Limit {
-    /// Mends a state before it is judged by this limit: by the shape it was written under, or, where both count by
-    /// calendars, by the table of this one.
-    pub(crate) fn mend<'l>(&'l self, written: &mut Written<'l>, now: Timestamp) {
-        match self.renews(written) {
-            None => written.mend(now),
-            Some((new, old)) if new.is_ahead(old, &written.state, now) => {
-                new.mend(old, &mut written.state, now);
-                written.shape = self;
-            }
-            Some(_) => {}
-        }
-    }
-
-    /// Whether [`mend`](Self::mend) would change a state.
-    fn finds_ahead(&self, written: &Written<'_>, now: Timestamp) -> bool {
-        match self.renews(written) {
-            None => written.is_ahead(now),
-            Some((new, old)) => new.is_ahead(old, &written.state, now),
-        }
-    }
-
-    /// This limit's windows and those of a state, if both are of a calendar and may be of different tables.
-    fn renews<'a>(
-        &'a self,
-        written: &Written<'a>,
-    ) -> Option<(&'a fixed_window::Shape, &'a fixed_window::Shape)> {
-        let (Shape::FixedWindow(new), Shape::FixedWindow(old)) =
-            (&self.shape, &written.shape.shape)
-        else {
-            return None;
-        };
-        new.shares_calendar(old).then_some((new, old))
-    }
-
-    fn decide_mended(&self, written: &Written<'_>, ask: &Ask) -> Decision {
-        self.describe(written, ask, self.judge(written, ask))
-    }
-
-    /// Whether a cost passes, and whether only thanks to the headroom.
-    fn judge(&self, written: &Written<'_>, ask: &Ask) -> Judged {
-        if self.is_unlimited() {
-            return Judged { outcome: Outcome::Allow, over: false, used: 0 };
-        }
-        let used = self.used(written, ask.now);
-        let outcome = match self.most_used(ask) {
-            None => Outcome::Deny(Retry::Never),
-            Some(at_most) if used > at_most => {
-                let wait = self.wait(written, ask.now, at_most);
-                let wait =
-                    wait.zip(self.turn(written, ask)).map(|(wait, turn)| wait.max(turn.too_long));
-                Outcome::Deny(wait.map_or(Retry::Never, Retry::After))
-            }
-            Some(_) => match self.turn(written, ask) {
-                None => Outcome::Deny(Retry::Never),
-                Some(Turn { wait: Span::ZERO, .. }) => Outcome::Allow,
-                Some(Turn { wait, too_long: Span::ZERO }) => Outcome::Delay(wait),
-                Some(Turn { too_long, .. }) => Outcome::Deny(Retry::After(too_long)),
-            },
-        };
-        let over = ask.bound == Bound::Headroom && outcome.passes() && {
-            let plainly = self.most_used(&ask.bounded(Bound::Plain));
-            plainly.is_none_or(|at_most| used > at_most)
-        };
-        Judged { outcome, over, used }
-    }
-
-    /// The most that may be used for this cost to pass; `None` when it never does.
-    fn most_used(&self, ask: &Ask) -> Option<u64> {
-        self.room(ask.bound).checked_sub(self.weight(ask.cost, ask.bound)?)
-    }
-
-    /// How long a cost waits for its turn; `None` when that lies past the end of time. Only a leaky
-    /// bucket makes anybody wait, and nobody who takes nothing.
-    fn turn(&self, written: &Written<'_>, ask: &Ask) -> Option<Turn> {
-        if !self.shape.has_turns() || ask.cost == Cost::default() {
-            return Some(Turn { wait: Span::ZERO, too_long: Span::ZERO });
-        }
-        let wait = self.wait(written, ask.now, 0)?;
-        let too_long = wait.as_nanos().saturating_sub(ask.max_wait.as_nanos());
-        Some(Turn { wait, too_long: Span::from_nanos(too_long) })
-    }
-
-    fn describe(&self, written: &Written<'_>, ask: &Ask, judged: Judged) -> Decision {
-        let Judged { outcome, over, used } = judged;
-        if self.is_unlimited() {
-            return Decision { outcome, over, remaining: u64::MAX, reset: Some(Span::ZERO) };
-        }
-        let reset = self.wait(written, ask.now, 0);
-        // Behind a longer queue than the caller can wait for, nothing passes.
-        let in_vain = self.shape.has_turns() && reset.is_none_or(|wait| wait > ask.max_wait);
-        let room = self.room(Bound::Plain).saturating_sub(used);
-        let remaining = if in_vain { 0 } else { self.whole_units(room) };
-        Decision { outcome, over, remaining, reset }
-    }
-
-    /// Adds a weight and signs for it. Nothing is written when there is nothing to add.
-    fn write<'l>(&'l self, written: &mut Written<'l>, now: Timestamp, weight: u64) -> TakeReceipt {
-        let mut mark = 0;
-        if weight > 0 {
-            if !core::ptr::eq(self, written.shape) {
-                written.state = self.adopt(written, now);
-                written.shape = self;
-            }
-            mark = self.add(&mut written.state, now, weight);
-        }
-        TakeReceipt { mark, weight }
-    }
-}
-
-// === one match for each question ===
-
-impl Limit {
-    /// What is used, in the measure of this limit.
-    pub(crate) fn used(&self, written: &Written<'_>, now: Timestamp) -> u64 {
-        let state = &written.state;
-        match self.shape.alike(&written.shape.shape) {
+    /// How much is in use, of a state that `old` wrote.
+    pub(crate) fn used(&self, old: &Self, state: &State, now: Timestamp) -> u64 {
+        match self.pair_with(old) {
             None => 0, // nothing was ever written under this algorithm
-            Some(Alike::FixedWindow(new, old)) => new.used(old, state, now),
-            Some(Alike::SlidingLog(_, old)) => old.used(state, now),
-            Some(Alike::SlidingBuckets(_, old)) => old.used(state, now),
-            Some(Alike::SlidingWeighted(_, old)) => old.used(state, now),
-            Some(Alike::TokenBucket(new, old)) => new.used(old, state, now),
-            Some(Alike::LeakyBucket(new, old)) => new.used(&new.adopt(old, state, now), now),
+            Some(ShapePair::FixedWindow(new, old)) => new.used(old, state, now),
+            Some(ShapePair::SlidingLog(_, old)) => old.used(state, now),
+            Some(ShapePair::SlidingBuckets(_, old)) => old.used(state, now),
+            Some(ShapePair::SlidingWeighted(_, old)) => old.used(state, now),
+            Some(ShapePair::TokenBucket(new, old)) => new.used(old, state, now),
+            Some(ShapePair::LeakyBucket(new, old)) => new.used(&new.adopt(old, state), now),
         }
     }
 
-    /// How long until no more than `at_most` is used, in the measure of this limit.
-    pub(crate) fn wait(&self, written: &Written<'_>, now: Timestamp, at_most: u64) -> Option<Span> {
-        let state = &written.state;
-        match self.shape.alike(&written.shape.shape) {
+    /// The time until at most `at_most` is in use, of a state that `old` wrote.
+    pub(crate) fn wait(
+        &self,
+        old: &Self,
+        state: &State,
+        now: Timestamp,
+        at_most: u64,
+    ) -> Option<Span> {
+        match self.pair_with(old) {
             None => Some(Span::ZERO),
-            Some(Alike::FixedWindow(new, old)) => new.wait(old, state, now, at_most),
-            Some(Alike::SlidingLog(_, old)) => old.wait(state, now, at_most),
-            Some(Alike::SlidingBuckets(_, old)) => old.wait(state, now, at_most),
-            Some(Alike::SlidingWeighted(_, old)) => old.wait(state, now, at_most),
-            Some(Alike::TokenBucket(new, old)) => new.wait(old, state, now, at_most),
-            Some(Alike::LeakyBucket(new, old)) => {
-                new.wait(&new.adopt(old, state, now), now, at_most)
+            Some(ShapePair::FixedWindow(new, old)) => new.wait(old, state, now, at_most),
+            Some(ShapePair::SlidingLog(_, old)) => old.wait(state, now, at_most),
+            Some(ShapePair::SlidingBuckets(_, old)) => old.wait(state, now, at_most),
+            Some(ShapePair::SlidingWeighted(_, old)) => old.wait(state, now, at_most),
+            Some(ShapePair::TokenBucket(new, old)) => new.wait(old, state, now, at_most),
+            Some(ShapePair::LeakyBucket(new, old)) => {
+                new.wait(&new.adopt(old, state), now, at_most)
             }
         }
     }
 
-    /// The state as this limit would have written it.
-    fn adopt(&self, written: &Written<'_>, now: Timestamp) -> State {
-        let state = &written.state;
-        match self.shape.alike(&written.shape.shape) {
+    /// The state that `old` wrote, converted to this shape.
+    pub(crate) fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
+        match self.pair_with(old) {
             None => State::Empty,
-            Some(Alike::FixedWindow(new, old)) => new.adopt(old, state, now),
-            Some(Alike::SlidingLog(new, old)) => new.adopt(old, state, now),
-            Some(Alike::SlidingBuckets(new, old)) => new.adopt(old, state, now),
-            Some(Alike::SlidingWeighted(new, old)) => new.adopt(old, state, now),
-            Some(Alike::TokenBucket(new, old)) => new.adopt(old, state, now),
-            Some(Alike::LeakyBucket(new, old)) => new.adopt(old, state, now),
+            Some(ShapePair::FixedWindow(new, old)) => new.adopt(old, state, now),
+            Some(ShapePair::SlidingLog(new, old)) => new.adopt(old, state, now),
+            Some(ShapePair::SlidingBuckets(new, old)) => new.adopt(old, state, now),
+            Some(ShapePair::SlidingWeighted(new, old)) => new.adopt(old, state, now),
+            Some(ShapePair::TokenBucket(new, old)) => new.adopt(old, state, now),
+            Some(ShapePair::LeakyBucket(new, old)) => new.adopt(old, state),
         }
     }
 
+    /// Adds a weight and returns its mark: where it was counted.
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, weight: u64) -> u64 {
-        match &self.shape {
-            Shape::Unlimited | Shape::Blocked => 0,
-            Shape::FixedWindow(shape) => shape.add(state, now, weight),
-            Shape::SlidingLog(shape) => shape.add(state, now, weight),
-            Shape::SlidingBuckets(shape) => shape.add(state, now, weight),
-            Shape::SlidingWeighted(shape) => shape.add(state, now, weight),
-            Shape::TokenBucket(shape) => shape.add(state, now, weight),
-            Shape::LeakyBucket(shape) => shape.add(state, now, weight),
+        match self {
+            Self::Unlimited | Self::Blocked => 0,
+            Self::FixedWindow(shape) => shape.add(state, now, weight),
+            Self::SlidingLog(shape) => shape.add(state, now, weight),
+            Self::SlidingBuckets(shape) => shape.add(state, now, weight),
+            Self::SlidingWeighted(shape) => shape.add(state, now, weight),
+            Self::TokenBucket(shape) => shape.add(state, now, weight),
+            Self::LeakyBucket(shape) => shape.add(state, now, weight),
         }
+    }
+
+    /// Gives back a weight that was taken under the shape `taken`. The receipt of another algorithm has no effect.
+    pub(crate) fn remove(
+        &self,
+        taken: &Self,
+        state: &mut State,
+        now: Timestamp,
+        mark: u64,
+        weight: u64,
+    ) {
+        match self.pair_with(taken) {
+            None => {}
+            Some(ShapePair::FixedWindow(shape, _)) => shape.remove(state, now, mark, weight),
+            Some(ShapePair::SlidingLog(shape, _)) => shape.remove(state, now, mark, weight),
+            Some(ShapePair::SlidingBuckets(shape, _)) => shape.remove(state, now, mark, weight),
+            Some(ShapePair::SlidingWeighted(shape, _)) => shape.remove(state, now, mark, weight),
+            Some(ShapePair::TokenBucket(shape, taken)) => {
+                shape.remove(state, now, taken, mark, weight);
+            }
+            Some(ShapePair::LeakyBucket(shape, taken)) => {
+                shape.remove(state, now, taken, mark, weight);
+            }
+        }
+    }
+
+    /// Drops what has expired.
+    pub(crate) fn settle(&self, state: &mut State, now: Timestamp) {
+        match self {
+            Self::Unlimited | Self::Blocked => *state = State::Empty,
+            Self::FixedWindow(shape) => shape.settle(state, now),
+            Self::SlidingLog(shape) => shape.settle(state, now),
+            Self::SlidingBuckets(shape) => shape.settle(state, now),
+            Self::SlidingWeighted(shape) => shape.settle(state, now),
+            Self::TokenBucket(shape) => shape.settle(state, now),
+            Self::LeakyBucket(shape) => shape.settle(state, now),
+        }
+    }
+
+    /// Whether a state that this shape wrote is further ahead of now than a correct clock can have put it.
+    pub(crate) fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        match self {
+            Self::Unlimited | Self::Blocked => false,
+            Self::FixedWindow(shape) => shape.is_ahead(shape, state, now),
+            Self::SlidingLog(shape) => shape.is_ahead(state, now),
+            Self::SlidingBuckets(shape) => shape.is_ahead(state, now),
+            Self::SlidingWeighted(shape) => shape.is_ahead(state, now),
+            Self::TokenBucket(shape) => shape.is_ahead(state, now),
+            Self::LeakyBucket(shape) => shape.is_ahead(state, now),
+        }
+    }
+
+    /// Counts as of now what a state that [is ahead](Self::is_ahead) holds.
+    pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
+        match self {
+            Self::Unlimited | Self::Blocked => {}
+            Self::FixedWindow(shape) => shape.mend(shape, state, now),
+            Self::SlidingLog(shape) => shape.mend(state, now),
+            Self::SlidingBuckets(shape) => shape.mend(state, now),
+            Self::SlidingWeighted(shape) => shape.mend(state, now),
+            Self::TokenBucket(shape) => shape.mend(state, now),
+            Self::LeakyBucket(shape) => shape.mend(state, now),
+        }
+    }
+
+    /// `None` if the algorithms differ: then nothing of the state counts under this shape.
+    #[inline]
+    const fn pair_with<'a>(&'a self, old: &'a Self) -> Option<ShapePair<'a>> {
+        Some(match self {
+            Self::Unlimited | Self::Blocked => return None,
+            Self::FixedWindow(new) => {
+                let Self::FixedWindow(old) = old else { return None };
+                ShapePair::FixedWindow(new, old)
+            }
+            Self::SlidingLog(new) => {
+                let Self::SlidingLog(old) = old else { return None };
+                ShapePair::SlidingLog(new, old)
+            }
+            Self::SlidingBuckets(new) => {
+                let Self::SlidingBuckets(old) = old else { return None };
+                ShapePair::SlidingBuckets(new, old)
+            }
+            Self::SlidingWeighted(new) => {
+                let Self::SlidingWeighted(old) = old else { return None };
+                ShapePair::SlidingWeighted(new, old)
+            }
+            Self::TokenBucket(new) => {
+                let Self::TokenBucket(old) = old else { return None };
+                ShapePair::TokenBucket(new, old)
+            }
+            Self::LeakyBucket(new) => {
+                let Self::LeakyBucket(old) = old else { return None };
+                ShapePair::LeakyBucket(new, old)
+            }
+        })
     }
 }

@@ -1,24 +1,24 @@
-//! Windows that people name: a day in Berlin, a month in UTC.
+//! Windows with calendar boundaries: a day in Berlin, a month in UTC.
 //!
-//! Days of 23 and 25 hours, months of 28 to 31 days: no formula yields them, so the core does not
-//! try. Whoever knows time zones writes the boundaries down, and the core looks up between which two
-//! of them an instant lies:
+//! Days have 23 to 25 hours and months 28 to 31 days. No formula yields them, so the core does not compute them. The
+//! policy crate knows time zones and passes a table of boundaries. The core only looks up the two boundaries around an
+//! instant:
 //!
 //! ```text
 //!   boundaries    b0          b1         b2
 //!   ──────────────┼───────────┼──────────┼──────────────
-//!    [EPOCH, b0)  │ [b0, b1)  │ [b1, b2) │ [b2, …) no end is known
+//!    [EPOCH, b0)  │ [b0, b1)  │ [b1, b2) │ [b2, …) end unknown
 //! ```
 //!
-//! A window is known by its start, not by its place in the table, so that a table renewed every day
-//! (an old boundary dropped, a new one added) leaves running windows alone.
+//! A window is identified by its start, not by its index in the table. So a table that is renewed every day (an old
+//! boundary dropped, a new one added) does not disturb running windows.
 
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 use core::fmt;
 use std::sync::Arc;
 
-/// Calendar boundaries are whole minutes: every zone in use has such an offset, and a start in
-/// minutes leaves room for the count in one word.
+/// Calendar boundaries are whole minutes. All time zones in use have whole-minute offsets, and a start in minutes
+/// leaves enough bits for the count in one word.
 const NANOS_PER_MINUTE: u64 = 60_000_000_000;
 
 /// A table of window boundaries in ascending order.
@@ -36,7 +36,25 @@ pub struct Calendar {
     boundaries: Arc<[Timestamp]>,
 }
 
-/// Why a table of boundaries was refused.
+/// The time over which an amount is granted.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Calendar, Limit, Period, Span, Timestamp};
+/// let hourly = Limit::new(20, Span::from_secs(3600), Algorithm::FIXED_WINDOW).unwrap();
+/// assert_eq!(hourly.period(), &Period::Every(Span::from_secs(3600)));
+/// let calendar = Calendar::new([Timestamp::EPOCH]).unwrap();
+/// let daily = Limit::new(20, calendar.clone(), Algorithm::FIXED_WINDOW).unwrap();
+/// assert_eq!(daily.period(), &Period::Calendar(calendar));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Period {
+    /// A fixed length.
+    Every(Span),
+    /// From one calendar boundary to the next. Only fixed windows support it.
+    Calendar(Calendar),
+}
+
+/// Why a table of boundaries is not valid.
 ///
 /// ```
 /// use tidegate_core::{Calendar, CalendarError};
@@ -44,18 +62,18 @@ pub struct Calendar {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CalendarError {
-    /// A table needs at least one boundary.
+    /// The table has no boundary.
     Empty,
-    /// The boundary at this place is not later than the one before it.
+    /// The boundary at this index is not later than the one before it.
     NotAscending(usize),
-    /// The boundary at this place is not a whole minute.
+    /// The boundary at this index is not a whole minute.
     NotWholeMinute(usize),
 }
 
 // === impl Calendar ===
 
 impl Calendar {
-    /// A table of these boundaries; they must ascend and be whole minutes.
+    /// A table of these boundaries, which must be whole minutes in ascending order.
     ///
     /// ```
     /// use tidegate_core::{Calendar, CalendarError, Timestamp};
@@ -80,7 +98,7 @@ impl Calendar {
         Ok(Self { boundaries })
     }
 
-    /// The window `[start, end)` that holds `now`; no end when it lies behind the last boundary.
+    /// The window `[start, end)` that contains `now`. The end is `None` if `now` is after the last boundary.
     ///
     /// ```
     /// use tidegate_core::{Calendar, Timestamp};
@@ -95,24 +113,38 @@ impl Calendar {
         (start.copied().unwrap_or(Timestamp::EPOCH), self.boundaries.get(next).copied())
     }
 
-    /// Whether `now` does not lie before the whole table.
+    /// Whether `now` is at or after the first boundary.
     pub(crate) fn begins_by(&self, now: Timestamp) -> bool {
         self.boundaries.first().is_some_and(|first| *first <= now)
     }
 
-    /// The number by which the window that holds `now` is known: its start in minutes.
+    /// The number of the window that contains `now`: its start in minutes since the epoch.
     pub(crate) fn id(&self, now: Timestamp) -> u64 {
         self.window(now).0.as_nanos() / NANOS_PER_MINUTE
     }
 
-    /// Where the window with this number starts.
+    /// The start of the window with this number.
     pub(crate) fn start(id: u64) -> Timestamp {
         Timestamp::from_nanos(id.saturating_mul(NANOS_PER_MINUTE))
     }
 
-    /// Where the window with this number ends, as far as the table knows.
+    /// The end of the window with this number, if the table has it.
     pub(crate) fn end(&self, id: u64) -> Option<Timestamp> {
         self.window(Self::start(id)).1
+    }
+}
+
+// === impl Period ===
+
+impl From<Span> for Period {
+    fn from(span: Span) -> Self {
+        Self::Every(span)
+    }
+}
+
+impl From<Calendar> for Period {
+    fn from(calendar: Calendar) -> Self {
+        Self::Calendar(calendar)
     }
 }
 

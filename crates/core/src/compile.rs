@@ -1,21 +1,23 @@
-//! From what a limit says to the numbers that its algorithm needs; whatever cannot be counted is refused here.
+//! Compiles the definition of a limit into the numbers that its algorithm needs, and refuses limits that cannot be counted.
 //!
 //! ```text
 //!   15 per second, burst 30   ──►   Measure { unit: 2¹⁷ ticks, plain: 30 units, … }   Shape::TokenBucket(…)
 //! ```
 
 use crate::algorithm::{
-    Shape, drain::Drain, fixed_window, leaky_bucket, sliding_buckets, sliding_log,
-    sliding_weighted, token_bucket,
+    Algorithm, Align, Refill, Shape, drain::Drain, fixed_window::FixedWindow,
+    leaky_bucket::LeakyBucket, sliding_buckets::SlidingBuckets, sliding_log::SlidingLog,
+    sliding_weighted::SlidingWeighted, token_bucket::TokenBucket,
 };
-use crate::calendar::Calendar;
-use crate::limit::{Algorithm, Align, Headroom, LimitError, Period, Refill};
+use crate::calendar::{Calendar, Period};
+use crate::headroom::Headroom;
 use crate::time::Span;
+use core::fmt;
 
-/// What the algorithm counts in: hits for windows, ticks for buckets.
+/// The sizes of a limit in the unit of its algorithm: hits for windows, ticks for buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Measure {
-    /// What a cost of 1 weighs.
+    /// The weight of a cost of 1.
     pub(crate) unit: u64,
     /// How much fits under the plain bound.
     pub(crate) plain: u64,
@@ -23,23 +25,60 @@ pub(crate) struct Measure {
     pub(crate) stretched: u64,
 }
 
+/// Why a limit cannot be built.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, LimitError, Span};
+/// let error = Limit::new(20_000, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap_err();
+/// assert_eq!(error, LimitError::AmountTooLarge { most: 10_000 });
+/// assert!(error.to_string().contains("at most 10000"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitError {
+    /// The period is shorter than 1 ms.
+    PeriodTooShort,
+    /// The period is longer than 400 days.
+    PeriodTooLong,
+    /// The rate is above 1,000,000,000 per second.
+    TooFast,
+    /// The amount is more than the algorithm can count in this period.
+    AmountTooLarge {
+        /// The largest amount that the algorithm accepts.
+        most: u64,
+    },
+    /// A token bucket or queue, including headroom, takes over 100 years to fill or drain.
+    TooLongToFill,
+    /// A token bucket cannot hold a single token.
+    NoBurst,
+    /// The number of sub-windows is not between 2 and 1,000.
+    Buckets,
+    /// With `align: first` the period must be at least 1 s.
+    FirstNeedsSecond,
+    /// A calendar period works only with fixed windows, which then begin at the calendar's boundaries.
+    CalendarNeedsFixedWindow,
+    /// Soft headroom is not between 0 and 900 %, or elastic headroom is not between 100 and 1,000 %.
+    Headroom,
+    /// The amount with its headroom is more than the algorithm can count.
+    HeadroomTooLarge,
+}
+
 pub(crate) const SHORTEST_PERIOD: Span = Span::from_millis(1);
 /// A leap year and a month: "per year" and "13 months" fit, and a period in microseconds fits 53 bits.
 const LONGEST_PERIOD: Span = Span::from_secs(400 * 86_400);
-/// Elastic to ten times the amount; counters are sized for it.
+/// Elastic headroom up to ten times the amount. Counters are sized for it.
 const MOST_STRETCH_PERCENT: u16 = 1_000;
-/// An entry each: a log of more is a table, and sub-windows count as exactly for less.
+/// A log has one entry per take. For larger amounts sub-windows are nearly as exact and much smaller.
 const MOST_IN_LOG: u64 = 10_000;
-/// Twice this still fits the four bytes of a counter.
+/// Twice this still fits a counter of four bytes.
 const MOST_IN_BUCKETS: u64 = 1 << 30;
-/// Twice this, ten times this with headroom, and a start to a thousandth of the period share a word.
+/// Twice this (ten times this with headroom) fits one word beside a start in thousandths of the period.
 const MOST_FROM_FIRST: u64 = 1_000_000;
-/// Twice this and a start in minutes share a word.
+/// Twice this fits one word beside a start in minutes.
 const MOST_IN_CALENDAR: u64 = 1 << 34;
-/// Nobody waits longer; and ticks, debt and headroom included, fit 64 bits.
+/// No caller waits longer. And ticks, including debt and headroom, fit 64 bits.
 const HUNDRED_YEARS: Span = Span::from_secs(100 * 31_557_600);
 
-/// The numbers of a limit, and its algorithm's; amount 0 blocks whatever the algorithm.
+/// The measure and the shape of a limit. An amount of 0 blocks with every algorithm.
 pub(crate) fn compile(
     amount: u64,
     period: &Period,
@@ -63,7 +102,7 @@ pub(crate) fn compile(
     }
 }
 
-/// Headroom within its bounds.
+/// The headroom, if it is within its bounds.
 pub(crate) const fn checked_headroom(headroom: Headroom) -> Result<Headroom, LimitError> {
     match headroom {
         Headroom::Soft(percent) if percent > MOST_STRETCH_PERCENT - 100 => {
@@ -76,7 +115,7 @@ pub(crate) const fn checked_headroom(headroom: Headroom) -> Result<Headroom, Lim
     }
 }
 
-/// The period in nanoseconds, if a decision can be computed for this rate at all.
+/// The period in nanoseconds, if the period and the rate are within their bounds.
 fn checked_rate(amount: u64, period: Span) -> Result<u64, LimitError> {
     if period < SHORTEST_PERIOD {
         Err(LimitError::PeriodTooShort)
@@ -89,7 +128,7 @@ fn checked_rate(amount: u64, period: Span) -> Result<u64, LimitError> {
     }
 }
 
-/// A measure, and the shape if there is one for such numbers.
+/// A measure, and the shape if the numbers allow one.
 type Compiled = (Measure, Option<Shape>);
 
 fn of_span(
@@ -101,17 +140,17 @@ fn of_span(
     match algorithm {
         Algorithm::FixedWindow { align } => {
             let measure = counting(amount, headroom, most_in_fixed_window(align, window)?)?;
-            let shape = fixed_window::Shape::new(align, window, measure.most());
+            let shape = FixedWindow::new(align, window, measure.most());
             Ok((measure, shape.map(Shape::FixedWindow)))
         }
         Algorithm::SlidingLog => {
             let measure = counting(amount, headroom, MOST_IN_LOG)?;
-            Ok((measure, sliding_log::Shape::new(window).map(Shape::SlidingLog)))
+            Ok((measure, SlidingLog::new(window).map(Shape::SlidingLog)))
         }
         Algorithm::SlidingBuckets { buckets } => of_buckets(amount, window, buckets, headroom),
         Algorithm::SlidingWeighted => {
             let measure = counting(amount, headroom, u64::MAX)?;
-            let shape = sliding_weighted::Shape::new(measure.stretched, window, measure.most());
+            let shape = SlidingWeighted::new(measure.stretched, window, measure.most());
             Ok((measure, shape.map(Shape::SlidingWeighted)))
         }
         Algorithm::TokenBucket { burst: Some(0), .. } if amount > 0 => Err(LimitError::NoBurst),
@@ -119,14 +158,14 @@ fn of_span(
             let burst = burst.unwrap_or(amount);
             let (measure, drain) =
                 draining(amount, window, refill, burst, headroom.of_bucket(burst))?;
-            Ok((measure, drain.map(|drain| Shape::TokenBucket(token_bucket::Shape(drain)))))
+            Ok((measure, drain.map(|drain| Shape::TokenBucket(TokenBucket(drain)))))
         }
         Algorithm::LeakyBucket { queue } => {
             let queue = queue.unwrap_or(amount);
-            // One more than may wait: the one that passes at once.
+            // One more than may wait: the request that passes immediately.
             let (size, more) = (queue.saturating_add(1), headroom.of_bucket(queue));
             let (measure, drain) = draining(amount, window, Refill::Continuous, size, more)?;
-            Ok((measure, drain.map(|drain| Shape::LeakyBucket(leaky_bucket::Shape(drain)))))
+            Ok((measure, drain.map(|drain| Shape::LeakyBucket(LeakyBucket(drain)))))
         }
     }
 }
@@ -137,7 +176,7 @@ fn of_calendar(
     headroom: Headroom,
 ) -> Result<Compiled, LimitError> {
     let measure = counting(amount, headroom, MOST_IN_CALENDAR)?;
-    let shape = fixed_window::Shape::of_calendar(calendar.clone(), measure.most());
+    let shape = FixedWindow::of_calendar(calendar.clone(), measure.most());
     Ok((measure, shape.map(Shape::FixedWindow)))
 }
 
@@ -154,7 +193,7 @@ fn of_buckets(
     if measure.most() > u64::from(u32::MAX) {
         return Err(LimitError::HeadroomTooLarge);
     }
-    let shape = sliding_buckets::Shape::new(window, buckets, measure.most());
+    let shape = SlidingBuckets::new(window, buckets, measure.most());
     Ok((measure, shape.map(Shape::SlidingBuckets)))
 }
 
@@ -174,7 +213,7 @@ fn counting(amount: u64, headroom: Headroom, most: u64) -> Result<Measure, Limit
     Ok(Measure { unit: 1, plain: amount, stretched: headroom.of_window(amount) })
 }
 
-/// The measure of an algorithm that drains, and its drain; a blocked one has none.
+/// The measure of an algorithm that drains, and its drain. A blocked limit has no drain.
 fn draining(
     amount: u64,
     window: u64,
@@ -200,36 +239,44 @@ fn draining(
 // === impl Measure ===
 
 impl Measure {
-    /// The most that is ever written down: twice the capacity in debt, or the capacity stretched.
+    /// The largest level that is ever written: twice the capacity when in debt, or the capacity with headroom.
     pub(crate) const fn most(&self) -> u64 {
         let debt = self.plain.saturating_mul(2);
         if debt > self.stretched { debt } else { self.stretched }
     }
 }
 
-// === impl Headroom ===
+// === impl LimitError ===
 
-impl Headroom {
-    /// What a window may count to: both kinds of headroom let it count further.
-    fn of_window(self, amount: u64) -> u64 {
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::None => amount,
-            Self::Soft(percent) => amount.saturating_add(percent_of(amount, percent)),
-            Self::Elastic(percent) => percent_of(amount, percent),
-        }
-    }
-
-    /// What more a bucket may hold: elastic grows its rate, not its size.
-    fn of_bucket(self, size: u64) -> u64 {
-        match self {
-            Self::None | Self::Elastic(_) => 0,
-            Self::Soft(percent) => percent_of(size, percent),
+            Self::PeriodTooShort => f.write_str("the period is shorter than 1 ms"),
+            Self::PeriodTooLong => f.write_str("the period is longer than 400 days"),
+            Self::TooFast => f.write_str("the rate is above 1000000000 a second"),
+            Self::AmountTooLarge { most } => write!(
+                f,
+                "this algorithm counts at most {most} per period; use a smaller amount or sliding_weighted or token_bucket"
+            ),
+            Self::TooLongToFill => f.write_str(
+                "burst or queue, headroom included, takes over 100 years to fill; use a smaller one",
+            ),
+            Self::NoBurst => {
+                f.write_str("a burst of 0 lets nothing pass; to block, use an amount of 0")
+            }
+            Self::Buckets => f.write_str("buckets must be between 2 and 1000"),
+            Self::FirstNeedsSecond => f.write_str("align: first needs a period of at least 1 s"),
+            Self::CalendarNeedsFixedWindow => {
+                f.write_str("calendar periods need fixed_window without align")
+            }
+            Self::Headroom => {
+                f.write_str("soft must be between 0 and 900 %, elastic between 100 and 1000 %")
+            }
+            Self::HeadroomTooLarge => f.write_str(
+                "the amount with its headroom is more than this algorithm can count; use less headroom",
+            ),
         }
     }
 }
 
-/// `⌊n · percent / 100⌋`.
-fn percent_of(n: u64, percent: u16) -> u64 {
-    let share = u128::from(n).saturating_mul(u128::from(percent)) / 100;
-    u64::try_from(share).unwrap_or(u64::MAX)
-}
+impl core::error::Error for LimitError {}

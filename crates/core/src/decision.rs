@@ -1,14 +1,15 @@
-//! What is asked of a limit, and what it answers.
+//! The question to a limit, its answer, and the receipt of a take.
 //!
 //! ```text
 //!   Ask { now, cost, … }  ──►  Limit + State  ──►  Decision { outcome, remaining, reset, … }
 //! ```
 //!
-//! A refusal is an answer like any other; nothing in here is an error.
+//! A refusal is a normal answer, not an error.
 
 use crate::time::{Span, Timestamp};
 
-/// How much a request weighs: 1 for an ordinary one, its tokens or bytes where those are limited.
+/// How much of a limit a request uses: 1 for an ordinary request, or its number of bytes or LLM tokens where those are
+/// limited.
 ///
 /// ```
 /// use tidegate_core::Cost;
@@ -18,7 +19,7 @@ use crate::time::{Span, Timestamp};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(u64);
 
-/// One question to one limit.
+/// One request to one limit: may this cost pass now?
 ///
 /// ```
 /// use tidegate_core::{Ask, Bound, Cost, Span, Timestamp};
@@ -28,19 +29,19 @@ pub struct Cost(u64);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The instant at which the question is asked.
+    /// The time of the request.
     pub now: Timestamp,
-    /// What the request weighs. Nothing is a question too: it is refused only by a state in debt.
+    /// The cost of the request. A cost of 0 is a peek; it is refused only if the state is in debt.
     pub cost: Cost,
-    /// Which bound decides.
+    /// Which bound of the limit applies.
     pub bound: Bound,
-    /// How long the caller can wait for its turn. Only a leaky bucket makes anybody wait.
+    /// How long the caller can wait for its turn. Only a leaky bucket delays requests.
     pub max_wait: Span,
 }
 
-/// Which bound of a limit decides: its plain amount, or that amount with its headroom.
+/// Which bound of a limit applies: the plain amount, or the amount with its headroom.
 ///
-/// A soft limit is always asked with headroom, an elastic one while its condition holds.
+/// Callers use `Headroom` always for a soft limit, and for an elastic limit while its condition holds.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Ask, Bound, Cost, Headroom, Limit, Span, Timestamp, Written};
@@ -53,14 +54,14 @@ pub struct Ask {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bound {
-    /// The amount as it stands.
+    /// The plain amount.
     #[default]
     Plain,
-    /// The amount and the headroom the limit was given, if any.
+    /// The amount plus the headroom of the limit, if it has any.
     Headroom,
 }
 
-/// One limit's answer.
+/// The answer of one limit.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Span, Timestamp, Written};
@@ -73,14 +74,14 @@ pub enum Bound {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Pass now, pass later, or not at all.
+    /// Pass now, pass later, or do not pass.
     pub outcome: Outcome,
-    /// It passes only thanks to the headroom.
+    /// The request passes only because of the headroom.
     pub over: bool,
-    /// The largest cost that the same question would pass now under the plain bound.
+    /// The largest cost that would pass now under the plain bound, for the same caller.
     pub remaining: u64,
-    /// How long until `remaining` is at its maximum if nothing more is taken.
-    /// `None` when that lies past the end of time or of the calendar's table.
+    /// The time until `remaining` is at its maximum, if nothing more is taken. `None` if that is past the end of
+    /// time ([`Timestamp::END`]) or past the last boundary of the calendar.
     pub reset: Option<Span>,
 }
 
@@ -93,32 +94,76 @@ pub struct Decision {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It passes now.
+    /// The request passes now.
     Allow,
-    /// It has a place in the queue and passes after this long.
+    /// The request has a place in the queue and passes after this time.
     Delay(Span),
-    /// It does not pass, and nothing was taken.
+    /// The request does not pass, and nothing was taken.
     Deny(Retry),
 }
 
-/// When a refused cost would pass if nothing else is taken meanwhile.
+/// When a refused cost would pass, if nothing else is taken until then.
 ///
 /// ```
-/// use tidegate_core::{Retry, Span};
-/// assert_ne!(Retry::After(Span::ZERO), Retry::Never);
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
+/// let limit = Limit::new(2, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// let mut written = Written::empty(&limit);
+/// let ask = |cost| Ask::new(Timestamp::EPOCH, Cost::new(cost));
+/// limit.take(&mut written, &ask(2));
+/// let outcome = |cost| limit.decide(&written, &ask(cost)).outcome;
+/// assert_eq!(outcome(1), Outcome::Deny(Retry::After(Span::from_millis(500))));
+/// assert_eq!(outcome(3), Outcome::Deny(Retry::Never)); // more than the bucket holds
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// After this long, and not a nanosecond earlier.
+    /// After this time, exact to the nanosecond.
     After(Span),
-    /// Never: the cost is above the capacity, or the instant lies past the end of time.
+    /// Never: the cost is above the capacity, or the instant is past the end of time.
     Never,
+}
+
+/// The result of a take.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+/// let limit = Limit::new(1, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
+/// let mut written = Written::empty(&limit);
+/// let one = Ask::new(Timestamp::EPOCH, Cost::ONE);
+/// assert!(limit.take(&mut written, &one).receipt.is_some());
+/// assert!(limit.take(&mut written, &one).receipt.is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The answer. `remaining` and `reset` already include this take.
+    pub decision: Decision,
+    /// The receipt of what was taken; `None` if the take was refused.
+    pub receipt: Option<TakeReceipt>,
+}
+
+/// The receipt of a take: enough to give the cost back, or to settle it later.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+/// let limit = Limit::new(3, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
+/// let mut written = Written::empty(&limit);
+/// let ask = Ask::new(Timestamp::from_nanos(61_000_000_000), Cost::new(2));
+/// let receipt = limit.take(&mut written, &ask).receipt.unwrap();
+/// assert_eq!((receipt.mark, receipt.weight), (1, 2)); // window 1, a count of 2
+/// ```
+///
+/// Its numbers have a meaning only together with the limit under which the cost was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakeReceipt {
+    /// Where the cost was counted: a window number, or a tick of a bucket.
+    pub mark: u64,
+    /// How much was counted: a cost for windows, ticks for buckets. A charge into debt may count less than its cost.
+    pub weight: u64,
 }
 
 // === impl Cost ===
 
 impl Cost {
-    /// What an ordinary request weighs.
+    /// The cost of an ordinary request.
     ///
     /// ```
     /// assert_eq!(tidegate_core::Cost::ONE.get(), 1);
@@ -128,17 +173,18 @@ impl Cost {
     /// A cost of `n`.
     ///
     /// ```
-    /// assert_eq!(tidegate_core::Cost::new(7).get(), 7);
+    /// use tidegate_core::Cost;
+    /// assert!(Cost::new(7) > Cost::ONE);
     /// ```
     #[must_use]
     pub const fn new(n: u64) -> Self {
         Self(n)
     }
 
-    /// The number.
+    /// The cost as a number.
     ///
     /// ```
-    /// assert_eq!(tidegate_core::Cost::default().get(), 0);
+    /// assert_eq!(tidegate_core::Cost::new(7).get(), 7);
     /// ```
     #[must_use]
     pub const fn get(self) -> u64 {
@@ -155,7 +201,7 @@ impl From<u64> for Cost {
 // === impl Ask ===
 
 impl Ask {
-    /// Asks at `now` for `cost`, under the plain bound, by a caller that cannot wait.
+    /// A request for `cost` at `now`, under the plain bound, by a caller that cannot wait.
     ///
     /// ```
     /// use tidegate_core::{Ask, Cost, Span, Timestamp};
@@ -166,7 +212,7 @@ impl Ask {
         Self { now, cost, bound: Bound::Plain, max_wait: Span::ZERO }
     }
 
-    /// The same question under another bound.
+    /// The same request under another bound.
     ///
     /// ```
     /// use tidegate_core::{Ask, Bound, Cost, Timestamp};
@@ -178,7 +224,7 @@ impl Ask {
         Self { bound, ..self }
     }
 
-    /// The same question by a caller that can wait this long.
+    /// The same request by a caller that can wait up to `max_wait`.
     ///
     /// ```
     /// use tidegate_core::{Ask, Cost, Span, Timestamp};
@@ -194,7 +240,7 @@ impl Ask {
 // === impl Decision ===
 
 impl Decision {
-    /// A refusal for good.
+    /// A refusal that no waiting can change.
     ///
     /// ```
     /// assert!(!tidegate_core::Decision::NEVER.passes());

@@ -1,8 +1,9 @@
-//! A list that mostly has an element or two: most requests meet as many limits, and their answer needs no memory of its own.
+//! A vector that stores up to two elements inline. Most requests match one or two limits, so most plans and answers
+//! need no heap allocation.
 
 use core::ops::{Deref, DerefMut};
 
-/// A list of which up to two elements stand in the list itself.
+/// A list that stores one or two elements inline and more on the heap.
 ///
 /// ```
 /// use tidegate_core::InlineVec;
@@ -12,11 +13,11 @@ use core::ops::{Deref, DerefMut};
 /// ```
 #[derive(Clone, Debug)]
 pub enum InlineVec<T> {
-    /// One element.
+    /// One element, stored inline.
     One(T),
-    /// Two elements.
+    /// Two elements, stored inline.
     Two([T; 2]),
-    /// Any number of elements.
+    /// Any other number of elements, on the heap.
     Many(Vec<T>),
 }
 
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_list_it_was_made_of() {
+    fn every_length_keeps_its_elements_in_order() {
         for length in 0..6 {
             let few: InlineVec<usize> = (0..length).collect();
             assert_eq!(matches!(few, InlineVec::Many(_)), !(1..=2).contains(&length));

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
-//! // 15 requests a second, and nothing remembered of this client yet.
+//! // 15 requests per second, and a client that the limiter has not seen before.
 //! let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET)?;
 //! let mut client = Written::empty(&limit);
 //! let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
@@ -12,15 +12,16 @@
 //! # Ok::<(), tidegate_core::LimitError>(())
 //! ```
 //!
-//! The crate has no dependencies, reads no clock and does no I/O. Only its constructors can fail. Everything is whole numbers; where something is rounded, waits are rounded up and what
-//! remains is rounded down.
+//! The crate has no dependencies, reads no clock and does no I/O. Only its constructors can fail. All arithmetic uses
+//! integers: waiting times are rounded up, and what remains is rounded down.
 //!
-//! | to learn | read |
+//! | topic | read |
 //! |---|---|
-//! | how the six algorithms work | [`algorithm`], a chapter each |
-//! | what is asked and answered | [`Ask`], [`Decision`] |
+//! | how the six algorithms work | [`algorithm`], one chapter each |
+//! | the question to a limit and its answer | [`Ask`], [`Decision`] |
 //! | what is remembered | [`State`], [`Written`], [`TakeReceipt`] |
 //! | how several limits are taken together | [`Plan`] |
+//! | the fast path for stores that keep one-word states | [`Limit::prepare`], [`PreparedTake`] |
 //!
 //! **Spans are half-open.** A hit at `t` counts in `[t, t + W)` and is free at `t + W`.
 
@@ -36,25 +37,31 @@ pub mod algorithm;
 mod calendar;
 mod compile;
 mod decision;
+mod fast_path;
+mod headroom;
 mod inline_vec;
 mod limit;
 mod plan;
 mod ratio;
 mod state;
-mod state_contents;
+mod take;
+mod taking;
 mod time;
 mod usage;
-mod varint;
+pub mod varint;
+mod written;
 
-pub use algorithm::{PreparedTake, Taken};
-pub use calendar::{Calendar, CalendarError};
-pub use decision::{Ask, Bound, Cost, Decision, Outcome, Retry};
+pub use algorithm::{Algorithm, Align, Refill, Ticks};
+pub use calendar::{Calendar, CalendarError, Period};
+pub use compile::LimitError;
+pub use decision::{Ask, Bound, Cost, Decision, Outcome, Retry, TakeReceipt, Taken};
+pub use fast_path::PreparedTake;
+pub use headroom::Headroom;
 pub use inline_vec::InlineVec;
-pub use limit::{Algorithm, Align, Headroom, Limit, LimitError, Period, Refill, Ticks};
-pub use plan::{
-    Freshness, NamedBy, Need, Plan, PlanError, PlanOutcome, RejectedCost, StateId, Take, WhenFull,
-};
-pub use state::{State, TakeReceipt, Written};
-pub use state_contents::StateContents;
+pub use limit::Limit;
+pub use plan::{Plan, PlanError, PlanOutcome};
+pub use state::{State, StateContents};
+pub use take::{Freshness, NamedBy, Need, RejectedCost, StateId, Take, WhenFull};
 pub use time::{Now, Span, Timestamp};
 pub use usage::Usage;
+pub use written::Written;

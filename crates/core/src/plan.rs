@@ -1,4 +1,4 @@
-//! One request against several limits: all of them, or none.
+//! One request against several limits: take from all of them, or from none.
 //!
 //! ```text
 //!   POST /urls by alice  ──►  Plan [ 2/s per user │ 500/h per user │ 15/s per address ]
@@ -6,16 +6,15 @@
 //!                                     decided at one instant; charged all, or none
 //! ```
 //!
-//! A limiter that charges one limit after another burns the first on requests that the second
-//! refuses. So every take is decided before any is counted. [`Plan::take`] is that rule as a pure
-//! function over the states; a store's job is to bring the states and to let nobody in between.
+//! A limiter that charges one limit after another wastes the first on requests that the second refuses. So every take of a
+//! plan is decided before any is counted. [`Plan::take`] is that rule as a pure function of the states. A store only has to
+//! provide the states and to keep other requests from changing them in between.
 
-use crate::algorithm::Taken;
-use crate::decision::{Ask, Bound, Cost, Decision};
+use crate::decision::{Ask, Decision, TakeReceipt, Taken};
 use crate::inline_vec::InlineVec;
-use crate::limit::Limit;
-use crate::state::{TakeReceipt, Written};
+use crate::take::{Need, RejectedCost, Take};
 use crate::time::{Now, Span};
+use crate::written::Written;
 use core::fmt;
 
 /// All takes of one request.
@@ -30,126 +29,11 @@ use core::fmt;
 pub struct Plan<'l> {
     takes: InlineVec<Take<'l>>,
     max_wait: Span,
-    /// How long the answer itself may take.
+    /// How long the caller waits for the answer of the store.
     patience: Option<Span>,
 }
 
-/// One limit, one state, one cost.
-///
-/// ```
-/// use tidegate_core::{Algorithm, Cost, Limit, Need, Span, StateId, Take};
-/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-/// let shadow = Take { need: Need::Optional, ..Take::new(StateId(7), &limit, Cost::ONE) };
-/// assert_eq!(shadow.need, Need::Optional);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Take<'l> {
-    /// Whose state.
-    pub state: StateId,
-    /// Which limit.
-    pub limit: &'l Limit,
-    /// How much.
-    pub cost: Cost,
-    /// Whether its refusal refuses the plan.
-    pub need: Need,
-    /// Which bound of the limit decides.
-    pub bound: Bound,
-    /// What a refusal, of the plan or of this take, does to its state.
-    pub refused: RejectedCost,
-    /// How recent the state must be.
-    pub freshness: Freshness,
-    /// What becomes of it when the store has no room for one state more.
-    pub when_full: WhenFull,
-    /// Where its limit comes from.
-    pub named_by: NamedBy,
-}
-
-/// Names a state: the keyed hash of everything that the state belongs to. A store may tell states apart by
-/// the lower 80 bits and the upper 16 only.
-///
-/// ```
-/// assert_ne!(tidegate_core::StateId(1), tidegate_core::StateId(2));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StateId(pub u128);
-
-/// Whether a take can refuse the plan.
-///
-/// ```
-/// assert_eq!(tidegate_core::Need::default(), tidegate_core::Need::Required);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Need {
-    /// Its refusal refuses the plan.
-    #[default]
-    Required,
-    /// Counted if it fits and the plan passes, or if it is charged anyway; refuses nothing. For shadow rules and
-    /// marks.
-    Optional,
-}
-
-/// What a refusal does to the state of a take.
-///
-/// ```
-/// assert_eq!(tidegate_core::RejectedCost::default(), tidegate_core::RejectedCost::Free);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RejectedCost {
-    /// Nothing.
-    #[default]
-    Free,
-    /// The cost counts all the same, into debt if need be, unless it is above the capacity.
-    Charged,
-}
-
-/// How recent the state must be that decides.
-///
-/// ```
-/// assert_eq!(tidegate_core::Freshness::default(), tidegate_core::Freshness::Exact);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Freshness {
-    /// The one state there is.
-    #[default]
-    Exact,
-    /// A share taken in advance.
-    Lease,
-    /// A local count, reported in batches.
-    Batch,
-}
-
-/// What a store with a bounded memory does with a new state when all of it is taken by states that count.
-///
-/// ```
-/// assert_eq!(tidegate_core::WhenFull::default(), tidegate_core::WhenFull::Shared);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum WhenFull {
-    /// Counts it, and what the least used state has used from then on with many others: too much, never too
-    /// little.
-    #[default]
-    Shared,
-    /// Lets it pass uncounted, if nothing is known to be used of it.
-    Allow,
-    /// Refuses it.
-    Deny,
-}
-
-/// Where the limit of a take comes from. A store that can count under so many different limits only keeps some for the policy.
-///
-/// ```
-/// assert_eq!(tidegate_core::NamedBy::default(), tidegate_core::NamedBy::Policy);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NamedBy {
-    /// The operator's policy, of which there are as many limits as it says.
-    #[default]
-    Policy,
-    /// A client that names limits itself, as many as it likes.
-    Caller,
-}
-
-/// What a plan did.
+/// The result of a plan.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written};
@@ -161,15 +45,15 @@ pub enum NamedBy {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanOutcome {
-    /// No required take refused.
+    /// Whether the request passes: no required take refused it.
     pub passes: bool,
-    /// An answer for each take, in order, refused plan or not.
+    /// One answer per take, in order, whether or not the plan passes.
     pub decisions: InlineVec<Decision>,
-    /// The proof of what was counted for each take.
+    /// One receipt per take, in order, for what was counted.
     pub receipts: InlineVec<Option<TakeReceipt>>,
 }
 
-/// Why a plan was refused before it was asked.
+/// Why a plan is not valid.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Cost, Limit, Plan, PlanError, Span, StateId, Take};
@@ -179,16 +63,16 @@ pub struct PlanOutcome {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanError {
-    /// More than 16 takes.
+    /// The plan has more than 16 takes.
     TooManyTakes,
-    /// Two takes of one state: each would be decided as if the other were not there.
+    /// Two takes use the same state. Each would be decided as if the other did not exist.
     SameStateTwice,
 }
 
 // === impl PlanOutcome ===
 
 impl PlanOutcome {
-    /// What the first take of a plan did: the only one, of a plan that has only one.
+    /// The result of the first take. Use it for plans of one take.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written};
@@ -208,8 +92,8 @@ impl PlanOutcome {
 // === impl Plan ===
 
 impl<'l> Plan<'l> {
-    /// At most so many takes in a plan: more rules than that on one request is a mistake in the policy, and a
-    /// store locks them all at once.
+    /// The most takes in a plan. A policy that needs more for one request is very likely a mistake, and a store locks all
+    /// states of a plan at the same time.
     ///
     /// ```
     /// assert_eq!(tidegate_core::Plan::MOST_TAKES, 16);
@@ -236,11 +120,13 @@ impl<'l> Plan<'l> {
         Ok(Self { takes, max_wait, patience: None })
     }
 
-    /// Its takes, in order.
+    /// The takes, in order.
     ///
     /// ```
-    /// use tidegate_core::{Plan, Span};
-    /// assert!(Plan::new(vec![], Span::ZERO).unwrap().takes().is_empty());
+    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let take = Take::new(StateId(7), &limit, Cost::ONE);
+    /// assert_eq!(Plan::new(vec![take], Span::ZERO).unwrap().takes(), [take]);
     /// ```
     #[must_use]
     #[inline]
@@ -259,8 +145,8 @@ impl<'l> Plan<'l> {
         self.max_wait
     }
 
-    /// The same for a caller who goes when there is no answer after this long. A store that answers at once need not
-    /// care.
+    /// The same plan for a caller that gives up when there is no answer after this time. A store that answers immediately
+    /// may ignore it.
     ///
     /// ```
     /// use tidegate_core::{Plan, Span};
@@ -272,20 +158,22 @@ impl<'l> Plan<'l> {
         Self { patience: Some(patience), ..self }
     }
 
-    /// How long the caller waits for the answer, if it said so.
+    /// How long the caller waits for the answer, if there is a deadline.
     ///
     /// ```
     /// use tidegate_core::{Plan, Span};
-    /// assert_eq!(Plan::new(vec![], Span::ZERO).unwrap().patience(), None);
+    /// let plan = Plan::new(vec![], Span::ZERO).unwrap();
+    /// assert_eq!(plan.patience(), None);
+    /// assert_eq!(plan.within(Span::from_millis(5)).patience(), Some(Span::from_millis(5)));
     /// ```
     #[must_use]
     pub const fn patience(&self) -> Option<Span> {
         self.patience
     }
 
-    /// Decides all takes at one instant and counts all of them or none; `states` belong to them one by
-    /// one. What is refused, by the whole plan or by an optional take for itself, counts only where the take is
-    /// [`RejectedCost::Charged`]; its answer is as of after that.
+    /// Decides all takes at one instant, and counts all of them or none. `states` has the state of each take, in the same
+    /// order. A cost that is refused, by the plan or by an optional take alone, is counted only if the take says
+    /// [`RejectedCost::Charged`]; then its answer already includes the charge.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp, Written};
@@ -295,13 +183,13 @@ impl<'l> Plan<'l> {
     /// let mut states = [Written::empty(&minute), Written::empty(&hour)];
     /// let done = Plan::new(takes.to_vec(), Span::ZERO).unwrap().take(Now::at(Timestamp::EPOCH), &mut states);
     /// assert!(!done.passes);
-    /// assert_eq!(done.decisions[1].remaining, 500); // the hour lost nothing
+    /// assert_eq!(done.decisions[1].remaining, 500); // nothing was taken from the hour
     /// ```
     pub fn take<'s>(&self, now: Now, states: &mut [Written<'s>]) -> PlanOutcome
     where
         'l: 's,
     {
-        // One take that a refusal leaves free is decided and counted in one go.
+        // A single take whose refused cost is free needs no separate decision before the take.
         if let ([take], [written]) = (&*self.takes, &mut *states)
             && (take.need, take.refused) == (Need::Required, RejectedCost::Free)
         {
@@ -312,7 +200,7 @@ impl<'l> Plan<'l> {
         let mut decisions: InlineVec<Decision> = (self.takes.iter().zip(&*states))
             .map(|(take, written)| take.limit.decide(written, &self.ask(take, now)))
             .collect();
-        // A plan without all its states is a mistake of its store, and no reason to let anything pass.
+        // If states are missing, the store has a bug. Such a plan must not pass.
         let complete = decisions.len() == self.takes.len();
         let passes = complete
             && !(self.takes.iter().zip(&decisions))
@@ -328,7 +216,7 @@ impl<'l> Plan<'l> {
         PlanOutcome { passes, decisions, receipts }
     }
 
-    /// Counts one take, or not, and answers how things stand then.
+    /// Counts one take if the plan passes, or charges it if its refused cost counts. Returns the final answer.
     fn finish<'s>(
         &self,
         take: &Take<'l>,
@@ -345,10 +233,10 @@ impl<'l> Plan<'l> {
             let taken = take.limit.take(written, &ask);
             return (taken.decision, taken.receipt);
         }
-        if take.refused == RejectedCost::Charged && take.fits_ever() {
+        if take.refused == RejectedCost::Charged && take.fits_empty_state() {
             let receipt = take.limit.charge(written, &ask);
             let after = take.limit.decide(written, &ask);
-            // What was judged stays judged; only when to come back is as of after the charge.
+            // Whether the take passed stays as judged. The retry time includes the charge.
             let outcome = if judged.passes() { judged.outcome } else { after.outcome };
             return (Decision { outcome, over: judged.over, ..after }, Some(receipt));
         }
@@ -356,7 +244,7 @@ impl<'l> Plan<'l> {
         (judged, None)
     }
 
-    /// The question that a take of this plan asks.
+    /// The request that a take of this plan makes to its limit.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Cost, Limit, Now, Plan, Span, StateId, Take, Timestamp};
@@ -379,80 +267,13 @@ impl<'l> From<Take<'l>> for Plan<'l> {
     }
 }
 
-// === impl Take ===
-
-impl<'l> Take<'l> {
-    /// A required, exact take under the plain bound that a refusal leaves free.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Need, RejectedCost, Span, StateId, Take};
-    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let take = Take::new(StateId(7), &limit, Cost::ONE);
-    /// assert_eq!((take.need, take.refused), (Need::Required, RejectedCost::Free));
-    /// ```
-    #[must_use]
-    pub const fn new(state: StateId, limit: &'l Limit, cost: Cost) -> Self {
-        Self {
-            state,
-            limit,
-            cost,
-            need: Need::Required,
-            bound: Bound::Plain,
-            refused: RejectedCost::Free,
-            freshness: Freshness::Exact,
-            when_full: WhenFull::Shared,
-            named_by: NamedBy::Policy,
-        }
-    }
-
-    /// Whether another take differs from this one by its state alone.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
-    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let [a, b] = [1, 2].map(|state| Take::new(StateId(state), &limit, Cost::ONE));
-    /// assert!(a.asks_the_same(&b));
-    /// assert!(!a.asks_the_same(&Take { cost: Cost::new(2), ..b }));
-    /// ```
-    #[must_use]
-    pub fn asks_the_same(&self, other: &Take<'_>) -> bool {
-        let Self { state: _, limit, cost, need, bound, refused, freshness, when_full, named_by } =
-            *self;
-        core::ptr::eq(limit, other.limit)
-            && (cost, bound) == (other.cost, other.bound)
-            && (need, refused) == (other.need, other.refused)
-            && (freshness, when_full) == (other.freshness, other.when_full)
-            && named_by == other.named_by
-    }
-
-    /// The question that it asks by itself, for a caller that cannot wait.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Now, Span, StateId, Take, Timestamp};
-    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let ask = Take::new(StateId(7), &limit, Cost::ONE).ask(Now::at(Timestamp::EPOCH));
-    /// assert_eq!((ask.cost, ask.max_wait), (Cost::ONE, Span::ZERO));
-    /// ```
-    #[must_use]
-    #[inline]
-    pub const fn ask(&self, now: Now) -> Ask {
-        Ask::new(now.of(self.limit), self.cost).bounded(self.bound)
-    }
-
-    /// Whether an empty state would let the cost pass.
-    fn fits_ever(&self) -> bool {
-        let weight = self.limit.weight(self.cost, self.bound);
-        weight.is_some_and(|weight| weight <= self.limit.room(self.bound))
-    }
-}
-
 // === impl PlanError ===
 
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooManyTakes => write!(f, "a plan holds at most {} takes", Plan::MOST_TAKES),
-            Self::SameStateTwice => write!(f, "two takes of a plan are of one state"),
+            Self::SameStateTwice => write!(f, "two takes of a plan use the same state"),
         }
     }
 }
@@ -462,8 +283,10 @@ impl core::error::Error for PlanError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::{Outcome, Retry};
-    use crate::limit::Algorithm;
+    use crate::algorithm::Algorithm;
+    use crate::decision::{Cost, Outcome, Retry};
+    use crate::limit::Limit;
+    use crate::take::StateId;
     use crate::time::Timestamp;
 
     fn per_minute(amount: u64) -> Limit {
@@ -488,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_optional_take_is_counted_if_it_fits_and_refuses_nothing() {
+    fn an_optional_take_counts_if_it_fits_and_never_refuses_the_plan() {
         let (small, large) = (per_minute(1), per_minute(1_000));
         let shadow = Take { need: Need::Optional, ..Take::new(StateId(1), &small, Cost::ONE) };
         let takes = [shadow, Take::new(StateId(2), &large, Cost::ONE)];
@@ -502,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn charged_takes_count_when_refused_also_those_that_fit() {
+    fn a_refused_plan_charges_all_charged_takes_even_those_that_fit() {
         let (small, large) = (per_minute(1), per_minute(1_000));
         let charged = |id, limit| Take {
             refused: RejectedCost::Charged,
@@ -515,11 +338,11 @@ mod tests {
             plan.take(Now::at(Timestamp::EPOCH), &mut states);
         }
         assert_eq!(large.peek(&states[1], Timestamp::EPOCH).remaining, 995);
-        // One passed, one is owed: the debt is one capacity deep and no deeper.
+        // One passed and one is owed: the debt is at most one capacity.
         assert!(!small.peek(&states[0], Timestamp::EPOCH).passes());
     }
 
-    /// A rule in shadow must count as it would if it were not: what it refuses is owed there, too.
+    /// A shadow rule must count like an enforced one, so the cost that it would refuse becomes debt too.
     #[test]
     fn an_optional_take_that_is_charged_goes_into_debt() {
         let small = per_minute(1);
@@ -531,7 +354,7 @@ mod tests {
         let mut states = [Written::empty(&small)];
         let plan = plan(&[shadow]);
         plan.take(Now::at(Timestamp::EPOCH), &mut states);
-        assert!(small.peek(&states[0], Timestamp::EPOCH).passes()); // full, and nothing owed
+        assert!(small.peek(&states[0], Timestamp::EPOCH).passes()); // full, but not in debt
         let second = plan.take(Now::at(Timestamp::EPOCH), &mut states);
         assert!(second.passes && !second.decisions[0].passes());
         assert!(!small.peek(&states[0], Timestamp::EPOCH).passes());

@@ -1,23 +1,23 @@
-//! Exact scaling of 64-bit numbers by a fraction, without a division on the way.
+//! Exact scaling of 64-bit numbers by a fraction, by multiplication with a precomputed reciprocal.
 //!
-//! `⌊x · num / den⌋` is what turns nanoseconds into ticks (`num` ticks in `den` nanoseconds) and
-//! into window numbers (`num` windows in `den` nanoseconds). A 128-bit division costs more than all
-//! the rest of a decision, so the reciprocal is computed once, when the limit is built:
+//! `⌊x · num / den⌋` converts nanoseconds to ticks (`num` ticks in `den` nanoseconds) and to window numbers
+//! (`num` windows in `den` nanoseconds). A 128-bit division costs more than the rest of a decision together, so
+//! the reciprocal is computed once, when the limit is built:
 //!
 //! ```text
 //!   reciprocal = ⌊num · 2⁶⁴ / den⌋          rounded down, so the guess is never too high
 //!   guess      = ⌊x · reciprocal / 2⁶⁴⌋     low by one at most, because x < 2⁶⁴
-//!   rest       = x · num − guess · den       if it holds another `den`, the guess was one low
+//!   rest       = x · num − guess · den       if rest ≥ den, the guess was low by one
 //! ```
 //!
-//! The correction step makes the result exact for every `x`; nothing is approximate about it.
+//! The last step corrects the guess, so the result is exact for every `x`.
 
 /// The fraction `num / den` with `1 ≤ num ≤ den < 2⁶³`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ratio {
     num: u64,
     den: u64,
-    /// `⌊num · 2⁶⁴ / den⌋`; does not fit, and is not used, when `num == den`.
+    /// `⌊num · 2⁶⁴ / den⌋`. When `num == den` it does not fit 64 bits and is not used.
     reciprocal: u64,
 }
 
@@ -51,7 +51,7 @@ impl Ratio {
         self.floor_and_rest(x).0
     }
 
-    /// `⌊x · num / den⌋`, and what that leaves of `x · num`: less than `den`.
+    /// `⌊x · num / den⌋` and the remainder of that division, which is less than `den`.
     #[inline]
     pub(crate) fn floor_and_rest(&self, x: u64) -> (u64, u64) {
         if self.num == self.den {
@@ -67,7 +67,7 @@ impl Ratio {
         }
     }
 
-    /// The smallest `x` with `floor(x) ≥ y`, that is `⌈y · den / num⌉`; `None` past 64 bits.
+    /// The smallest `x` with `floor(x) ≥ y`, that is `⌈y · den / num⌉`; `None` if it exceeds 64 bits.
     pub(crate) fn first(&self, y: u64) -> Option<u64> {
         if self.num == 1 {
             return y.checked_mul(self.den);
@@ -99,7 +99,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(50_000))]
 
         #[test]
-        fn floor_is_the_long_division((num, den) in fraction(), x in any::<u64>(), near_end in 0u64..3) {
+        fn floor_and_ceil_match_the_128_bit_division((num, den) in fraction(), x in any::<u64>(), near_end in 0u64..3) {
             let ratio = Ratio::new(num, den).unwrap();
             for x in [x, x % den, u64::MAX - near_end] {
                 let expected = u128::from(x) * u128::from(num) / u128::from(den);
@@ -110,7 +110,7 @@ mod tests {
         }
 
         #[test]
-        fn first_is_the_first((num, den) in fraction(), y in any::<u64>(), small in 0u64..1_000) {
+        fn first_is_the_smallest_number_that_reaches_the_floor((num, den) in fraction(), y in any::<u64>(), small in 0u64..1_000) {
             let ratio = Ratio::new(num, den).unwrap();
             for y in [y, small] {
                 if let Some(x) = ratio.first(y) {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_cannot_scale() {
+    fn fractions_outside_the_range_are_refused() {
         for (num, den) in [(0, 1), (2, 1), (1, 0), (1, u64::MAX)] {
             assert_eq!(Ratio::new(num, den), None);
         }

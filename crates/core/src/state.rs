@@ -1,28 +1,30 @@
-//! What one limit remembers of one key, and the proof of a take.
+//! What one limit remembers about one key.
 //!
 //! ```text
 //!   fixed_window, token_bucket, leaky_bucket   Word      8 bytes
-//!   sliding_weighted                           Word     8 bytes, a Pair of 16 for large limits
-//!   sliding_buckets                            Buckets  16 bytes and 2 (or 4) a counter
-//!   sliding_log                                Log      16 bytes and about 2 a hit
+//!   sliding_weighted                           Word      8 bytes, or a Pair of 16 for large limits
+//!   sliding_buckets                            Buckets  16 bytes, and 2 (or 4) per counter
+//!   sliding_log                                Log      16 bytes, and about 2 per hit
 //! ```
 //!
-//! A state means nothing without the limit it was written under: the same word is another use under
-//! another rate. [`Written`] keeps the two together. When the limit was edited in between, the verbs
-//! of [`Limit`] read the state by its old shape and write it, if they write, under the new one.
+//! A state has a meaning only together with the limit under which it was written: the same word stands for a different
+//! use under a different rate. [`Written`](crate::Written) keeps the two together.
 
-use crate::algorithm::sliding_buckets::Buckets;
-use crate::algorithm::sliding_log::Log;
-use crate::limit::Limit;
+mod buckets;
+mod log;
+
+pub use buckets::Buckets;
+pub use log::Log;
+
 use crate::varint;
 
-/// The first byte of a state that is written as bytes.
+/// The first byte of an encoded state says which kind it is.
 const KIND_WORD: u8 = 1;
 const KIND_PAIR: u8 = 2;
 const KIND_BUCKETS: u8 = 3;
 const KIND_LOG: u8 = 4;
 
-/// What one limit remembers of one key.
+/// What one limit remembers about one key.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, State, Timestamp, Written};
@@ -34,59 +36,76 @@ const KIND_LOG: u8 = 4;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// Nothing is remembered. Every algorithm starts here and comes back to it when all is expired.
+    /// Nothing is remembered. Every algorithm starts here and returns here when everything has expired.
     #[default]
     Empty,
-    /// A window's number and count, or the tick at which a bucket is empty again.
+    /// A window number with its count, or the tick at which nothing of a bucket is in use any more.
     Word(u64),
-    /// The running window as a word, and the count of the one before it.
+    /// The running window as a word, and the count of the window before it.
     Pair([u64; 2]),
-    /// Counters of sub-windows.
+    /// The counters of the sub-windows.
     Buckets(Box<Buckets>),
-    /// Times and costs of single takes.
+    /// The times and costs of single takes.
     Log(Box<Log>),
 }
 
-/// A state and the limit it was written under.
+/// The content of a state as plain numbers, independent of how the core packs it.
+///
+/// A store that counts elsewhere (in a script or in a file) has its own format for states. It converts between that format
+/// and the packed [`State`] through this type.
+///
+/// ```text
+///   Word(0x0000_001c_2000_0003)  under 3/min fixed_window   ⇄   Window { number: 28, count: 3 }
+/// ```
 ///
 /// ```
-/// use tidegate_core::{Algorithm, Limit, Span, State, Written};
-/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-/// assert_eq!(Written::empty(&limit), Written { shape: &limit, state: State::Empty });
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written<'l> {
-    /// The limit under which the state was written last. The verbs that write replace it.
-    pub shape: &'l Limit,
-    /// The state, in the units of that limit.
-    pub state: State,
-}
-
-/// The proof of a take: enough to give it back, or to settle it later.
-///
-/// ```
-/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+/// use tidegate_core::{Algorithm, Ask, Cost, Limit, StateContents, Span, Timestamp, Written};
 /// let limit = Limit::new(3, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
 /// let mut written = Written::empty(&limit);
-/// let ask = Ask::new(Timestamp::from_nanos(61_000_000_000), Cost::new(2));
-/// let receipt = limit.take(&mut written, &ask).receipt.unwrap();
-/// assert_eq!((receipt.mark, receipt.weight), (1, 2)); // window 1, a count of 2
+/// let now = Timestamp::from_nanos(61_000_000_000);
+/// limit.take(&mut written, &Ask::new(now, Cost::new(2)));
+/// let contents = written.remembered(now);
+/// assert_eq!(contents, StateContents::Window { number: 1, count: 2 });
+/// assert_eq!(limit.remember(&contents), written.state);
 /// ```
-///
-/// Its numbers mean something only with the limit it was taken under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakeReceipt {
-    /// Where it was counted: a window's number, or the tick of a bucket.
-    pub mark: u64,
-    /// What was counted: a cost for windows, ticks for buckets. A charge into debt may count less
-    /// than it was asked to.
-    pub weight: u64,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateContents {
+    /// Nothing is remembered.
+    Nothing,
+    /// A window and its count.
+    Window {
+        /// The window's number. With `align: first` it is the window's start in steps, with a calendar its start in
+        /// minutes.
+        number: u64,
+        /// The count of this window.
+        count: u64,
+    },
+    /// A window, its count, and the count of the window before it.
+    Windows {
+        /// The window's number.
+        number: u64,
+        /// The count of this window.
+        cur: u64,
+        /// The count of the window before it.
+        prev: u64,
+    },
+    /// The sub-windows whose count is not 0, oldest first.
+    Buckets {
+        /// The number of the newest sub-window, whose count may be 0.
+        newest: u64,
+        /// Sub-window numbers and their counts.
+        counts: Vec<(u64, u64)>,
+    },
+    /// Takes, oldest first: their times in steps, and their costs.
+    Log(Vec<(u64, u64)>),
+    /// The tick at which nothing of a bucket is in use any more.
+    Zero(u64),
 }
 
 // === impl State ===
 
 impl State {
-    /// How many bytes it takes to remember this, apart from the key.
+    /// The number of bytes that this state takes, without its key.
     ///
     /// ```
     /// assert_eq!(tidegate_core::State::Empty.bytes(), 0);
@@ -103,7 +122,7 @@ impl State {
         }
     }
 
-    /// Appends this state as bytes, for stores that keep bytes. They mean something to [`State::read`] only.
+    /// Appends this state as bytes, for stores that keep bytes. [`State::read`] reads them back.
     ///
     /// ```
     /// use tidegate_core::State;
@@ -133,10 +152,12 @@ impl State {
         }
     }
 
-    /// The state that was written as these bytes; empty for bytes that no state was written as.
+    /// The state that [`State::write`] wrote as these bytes. Bytes that are not a valid state read as empty.
     ///
     /// ```
-    /// assert_eq!(tidegate_core::State::read(&[]), tidegate_core::State::Empty);
+    /// use tidegate_core::State;
+    /// assert_eq!(State::read(&[]), State::Empty);
+    /// assert_eq!(State::read(&[0xff, 0xff]), State::Empty); // not a valid state
     /// ```
     #[must_use]
     pub fn read(bytes: &[u8]) -> Self {
@@ -153,29 +174,13 @@ impl State {
         state.unwrap_or_default()
     }
 
-    /// The word of a one-word state; 0 is empty.
+    /// The word of a one-word state; 0 if empty.
     pub(crate) const fn word(&self) -> u64 {
         if let Self::Word(word) = self { *word } else { 0 }
     }
 
-    /// A one-word state; 0 is empty.
+    /// A one-word state; empty if the word is 0.
     pub(crate) const fn of_word(word: u64) -> Self {
         if word == 0 { Self::Empty } else { Self::Word(word) }
-    }
-}
-
-// === impl Written ===
-
-impl<'l> Written<'l> {
-    /// Nothing remembered yet under this limit.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Limit, Span, State, Written};
-    /// let limit = Limit::new(1, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap();
-    /// assert_eq!(Written::empty(&limit).state, State::Empty);
-    /// ```
-    #[must_use]
-    pub const fn empty(shape: &'l Limit) -> Self {
-        Self { shape, state: State::Empty }
     }
 }

@@ -6,11 +6,10 @@
 //!                        |--- wait ---|    Span: a length of time
 //! ```
 //!
-//! Nothing here reads a clock. Whoever asks for a decision says what time it is, so that a test, a
-//! simulation and a replay see what production sees. A `u64` of nanoseconds reaches the year 2554;
-//! arithmetic that would pass the end says so (`None`) or stops at the end, never wraps.
+//! Nothing here reads a clock. The caller passes the time with every request, so a test, a simulation and a
+//! replay see exactly what production sees. A `u64` of nanoseconds reaches the year 2554. Arithmetic that would
+//! go past that end returns `None` or saturates; it never wraps.
 
-use crate::limit::{Limit, Period};
 use core::fmt;
 use core::time::Duration;
 
@@ -24,10 +23,10 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
-/// What time it is, as two clocks have it.
+/// The current time, as read from two clocks.
 ///
-/// On one machine a clock that somebody sets must not change decisions, so windows of equal length and
-/// buckets go by a steady clock; calendar windows are about the time that people read off a wall.
+/// Setting the wall clock of a machine must not change decisions. So buckets, and windows of equal length, use a
+/// steady clock, which never steps. Calendar windows ("per day in Berlin") are defined by the wall clock.
 ///
 /// ```
 /// use tidegate_core::{Now, Timestamp};
@@ -36,13 +35,13 @@ pub struct Timestamp(u64);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// For all limits but calendar ones: never steps.
+    /// The steady clock, used by all limits except those with a calendar period.
     pub steady: Timestamp,
-    /// For calendar limits: the wall clock.
+    /// The wall clock, used by limits with a calendar period.
     pub calendar: Timestamp,
 }
 
-/// A length of time: whole nanoseconds, from nothing to 584 years.
+/// A length of time: whole nanoseconds, from zero to 584 years.
 ///
 /// ```
 /// use tidegate_core::Span;
@@ -58,14 +57,14 @@ const NANOS_PER_SEC: u64 = 1_000_000_000;
 // === impl Timestamp ===
 
 impl Timestamp {
-    /// The Unix epoch, on which windows are aligned.
+    /// The Unix epoch. Windows are aligned to it.
     ///
     /// ```
     /// assert_eq!(tidegate_core::Timestamp::EPOCH.as_nanos(), 0);
     /// ```
     pub const EPOCH: Self = Self(0);
 
-    /// The last instant that can be named, in the year 2554.
+    /// The last instant that can be represented, in the year 2554.
     ///
     /// ```
     /// use tidegate_core::{Span, Timestamp};
@@ -73,7 +72,7 @@ impl Timestamp {
     /// ```
     pub const END: Self = Self(u64::MAX);
 
-    /// The instant so many nanoseconds after the epoch.
+    /// The instant this many nanoseconds after the epoch.
     ///
     /// ```
     /// assert_eq!(tidegate_core::Timestamp::from_nanos(7).as_nanos(), 7);
@@ -93,7 +92,7 @@ impl Timestamp {
         self.0
     }
 
-    /// The instant `span` later, unless it lies past [`Timestamp::END`].
+    /// The instant `span` later, or `None` if that is past [`Timestamp::END`].
     ///
     /// ```
     /// use tidegate_core::{Span, Timestamp};
@@ -108,7 +107,7 @@ impl Timestamp {
         }
     }
 
-    /// How long after `earlier` this is: nothing when it is not after it.
+    /// The time since `earlier`; zero if `earlier` is not in the past.
     ///
     /// ```
     /// use tidegate_core::{Span, Timestamp};
@@ -125,7 +124,7 @@ impl Timestamp {
 // === impl Now ===
 
 impl Now {
-    /// Both clocks agree.
+    /// Both clocks show the same instant.
     ///
     /// ```
     /// use tidegate_core::{Now, Timestamp};
@@ -135,35 +134,19 @@ impl Now {
     pub const fn at(now: Timestamp) -> Self {
         Self { steady: now, calendar: now }
     }
-
-    /// The clock that a limit goes by.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Calendar, Limit, Now, Timestamp};
-    /// let daily = Limit::new(9, Calendar::new([Timestamp::EPOCH]).unwrap(), Algorithm::FIXED_WINDOW).unwrap();
-    /// let now = Now { steady: Timestamp::from_nanos(1), calendar: Timestamp::from_nanos(2) };
-    /// assert_eq!(now.of(&daily), now.calendar);
-    /// ```
-    #[must_use]
-    pub const fn of(&self, limit: &Limit) -> Timestamp {
-        match limit.period() {
-            Period::Every(_) => self.steady,
-            Period::Calendar(_) => self.calendar,
-        }
-    }
 }
 
 // === impl Span ===
 
 impl Span {
-    /// No time at all.
+    /// A span of zero length.
     ///
     /// ```
     /// assert_eq!(tidegate_core::Span::ZERO, tidegate_core::Span::from_nanos(0));
     /// ```
     pub const ZERO: Self = Self(0);
 
-    /// So many nanoseconds.
+    /// A span of this many nanoseconds.
     ///
     /// ```
     /// assert_eq!(tidegate_core::Span::from_nanos(5).as_nanos(), 5);
@@ -173,7 +156,7 @@ impl Span {
         Self(nanos)
     }
 
-    /// So many milliseconds; the longest span when that is too many.
+    /// A span of this many milliseconds; saturates at the longest span.
     ///
     /// ```
     /// assert_eq!(tidegate_core::Span::from_millis(2).as_nanos(), 2_000_000);
@@ -183,7 +166,7 @@ impl Span {
         Self(millis.saturating_mul(NANOS_PER_MILLI))
     }
 
-    /// So many seconds; the longest span when that is too many.
+    /// A span of this many seconds; saturates at the longest span.
     ///
     /// ```
     /// use tidegate_core::Span;
@@ -205,7 +188,7 @@ impl Span {
         self.0
     }
 
-    /// The length in milliseconds, rounded up: a wait told in milliseconds must not end early.
+    /// The length in milliseconds, rounded up, so that a wait given in milliseconds never ends early.
     ///
     /// ```
     /// use tidegate_core::Span;
@@ -217,7 +200,7 @@ impl Span {
         self.0.div_ceil(NANOS_PER_MILLI)
     }
 
-    /// The length in seconds, rounded up: what a `Retry-After` header says.
+    /// The length in seconds, rounded up, as in a `Retry-After` header.
     ///
     /// ```
     /// use tidegate_core::Span;
@@ -229,7 +212,7 @@ impl Span {
     }
 }
 
-/// A [`Duration`] longer than 584 years becomes the longest span.
+/// A [`Duration`] longer than 584 years saturates at the longest span.
 impl From<Duration> for Span {
     fn from(duration: Duration) -> Self {
         Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))

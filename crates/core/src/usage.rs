@@ -1,24 +1,27 @@
-//! What is used of a limit, told without its state: how much, and until when.
+//! The use of a limit, independent of its state: how much is in use, and until when.
 //!
-//! A store that must forget a state remembers this much of it, and makes another state of it when its key comes
-//! again. The new state may count more than the old one did, and longer; never less, and never shorter:
+//! A store that runs out of memory drops a state but keeps this summary of it. When the key comes back, the store makes a
+//! new state from the summary. The new state may count more than the old one, and for longer, but never less and never
+//! shorter:
 //!
 //! ```text
-//!   used                                     the state      ▓
-//!    4 ┤▓▓▓▓▓▓▓▓▓                            made of Usage  ░
+//!   in use                                   the old state          ▓
+//!    4 ┤▓▓▓▓▓▓▓▓▓                            made from the summary  ░
 //!    3 ┤▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░
 //!    2 ┤▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░▓▓▓▓
 //!      └────────┬──────────────┬──────► time
-//!           forgotten        until
+//!            dropped         until
 //! ```
 
-use crate::algorithm::{Shape, leaky_bucket, token_bucket};
+use crate::algorithm::{Shape, leaky_bucket::LeakyBucket, token_bucket::TokenBucket};
+use crate::calendar::Period;
 use crate::decision::{Bound, Cost};
-use crate::limit::{Limit, Period};
-use crate::state::{State, Written};
+use crate::limit::Limit;
+use crate::state::State;
 use crate::time::Timestamp;
+use crate::written::Written;
 
-/// What is used of a limit, and until when anything is.
+/// How much of a limit is in use, and until when.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
@@ -32,14 +35,14 @@ use crate::time::Timestamp;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// In costs of 1, rounded up.
+    /// How much is in use, in costs of 1, rounded up.
     pub units: u64,
-    /// When nothing is used any more.
+    /// When nothing is in use any more.
     pub until: Timestamp,
 }
 
 impl Written<'_> {
-    /// What is used at this instant.
+    /// The use at this instant.
     ///
     /// ```
     /// use tidegate_core::{Limit, Timestamp, Written};
@@ -52,10 +55,8 @@ impl Written<'_> {
         let gone = self.shape.wait(self, now, 0);
         Usage { units, until: gone.and_then(|span| now.after(span)).unwrap_or(Timestamp::END) }
     }
-}
 
-impl Written<'_> {
-    /// How much is used at this instant, in costs of 1, rounded up.
+    /// How much is in use at this instant, in costs of 1, rounded up.
     ///
     /// ```
     /// use tidegate_core::{Limit, Timestamp, Written};
@@ -69,7 +70,7 @@ impl Written<'_> {
 }
 
 impl Limit {
-    /// A state of which as much is used, and as long, or more: as far as this limit can count.
+    /// A state with at least this much in use, for at least as long, as far as this limit can count.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Usage, Limit, Span, Timestamp};
@@ -90,10 +91,9 @@ impl Limit {
             return written;
         }
         let began = self.began(now, in_use.until);
-        self.add(&mut written.state, began, weight);
+        self.shape.add(&mut written.state, began, weight);
         if let (
-            Shape::TokenBucket(token_bucket::Shape(drain))
-            | Shape::LeakyBucket(leaky_bucket::Shape(drain)),
+            Shape::TokenBucket(TokenBucket(drain)) | Shape::LeakyBucket(LeakyBucket(drain)),
             State::Word(zero),
         ) = (&self.shape, &mut written.state)
         {
@@ -102,7 +102,7 @@ impl Limit {
         written
     }
 
-    /// When use that ends at `until` began at the latest, where that can be told.
+    /// The latest instant at which use that ends at `until` can have begun; `now` if the algorithm does not tell.
     fn began(&self, now: Timestamp, until: Timestamp) -> Timestamp {
         let lasts_a_period = match self.shape {
             Shape::FixedWindow(_) | Shape::SlidingLog(_) | Shape::SlidingBuckets(_) => true,
@@ -120,7 +120,7 @@ impl Limit {
         now.min(Timestamp::from_nanos(began))
     }
 
-    /// What a cost of 1 weighs.
+    /// The weight of a cost of 1.
     fn unit(&self) -> u64 {
         self.weight(Cost::ONE, Bound::Plain).unwrap_or(1).max(1)
     }
@@ -129,8 +129,8 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{Algorithm, Align, Refill};
     use crate::decision::Ask;
-    use crate::limit::{Algorithm, Align, Refill};
     use crate::time::Span;
     use proptest::prelude::*;
 
@@ -144,10 +144,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-        /// Whatever was taken when: at every instant after a state was forgotten, what is made of its use counts at
-        /// least as much as it would have.
+        /// For random takes, and at every instant after the state was dropped: the state that is made from its summary
+        /// counts at least as much as the old state would have.
         #[test]
-        fn never_less_and_never_shorter(
+        fn a_state_made_from_its_use_counts_no_less_and_no_shorter(
             takes in prop::collection::vec((0u64..40_000_000_000, 0u64..6), 1..12),
             forgotten in 0u64..60_000_000_000,
             later in prop::collection::vec(0u64..150_000_000_000, 1..12),

@@ -1,4 +1,4 @@
-//! The figures that the core promises: no drift over a day, the size of states, extremes.
+//! Figures that the core promises: no drift over a day, the sizes of states, and extreme limits.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use tidegate_core::{
 };
 
 const DAY: u64 = 86_400_000_000_000;
-/// A whole minute of these days, where a tick begins.
+/// A whole minute in November 2023, at which a tick begins.
 const NOW: u64 = 1_699_999_980_000_000_000;
 
 fn at(nanos: u64) -> Timestamp {
@@ -24,7 +24,7 @@ fn limit(amount: u64, period: Span, algorithm: Algorithm) -> Limit {
     Limit::new(amount, period, algorithm).unwrap()
 }
 
-/// Takes one whenever one can pass, from `NOW` for a day; answers how many passed.
+/// Takes 1 whenever 1 can pass, for a day from `NOW`, and returns how many passed.
 fn greedy_day(limit: &Limit) -> u64 {
     let mut written = Written::empty(limit);
     let (mut now, mut passed) = (NOW, 0);
@@ -32,25 +32,27 @@ fn greedy_day(limit: &Limit) -> u64 {
         match limit.take(&mut written, &Ask::new(at(now), Cost::ONE)).decision.outcome {
             Outcome::Allow => passed += 1,
             Outcome::Deny(Retry::After(wait)) => now += wait.as_nanos(),
-            Outcome::Delay(_) | Outcome::Deny(Retry::Never) => panic!("a token always comes back"),
+            Outcome::Delay(_) | Outcome::Deny(Retry::Never) => {
+                panic!("every refusal must have a retry time")
+            }
         }
     }
     passed
 }
 
 #[test]
-fn seven_a_minute_loses_nothing_over_a_day() {
-    // Seven at once, then 7 · 1,440 over the day, less the one that comes back as the day ends.
+fn seven_per_minute_lose_nothing_over_a_day() {
+    // Seven together, then 7 · 1,440 over the day, minus the one that comes back at the end of the day.
     let bucket = limit(7, Span::from_secs(60), Algorithm::TOKEN_BUCKET);
     assert_eq!(greedy_day(&bucket), 7 + 7 * 1_440 - 1);
 }
 
 #[test]
-fn three_hundred_million_and_one_a_second_loses_nothing_over_a_day() {
+fn three_hundred_million_and_one_per_second_lose_nothing_over_a_day() {
     let bucket = limit(300_000_001, Span::from_secs(1), Algorithm::TOKEN_BUCKET);
     let mut written = Written::empty(&bucket);
     let mut passed = 0;
-    // Every half second all that is there; a second would be the whole bucket and hide a loss.
+    // Take everything every half second. A full second would refill the whole bucket and hide a loss.
     for half in 0..=2 * 86_400u64 {
         let now = at(NOW + half * 500_000_000);
         let remaining = bucket.peek(&written, now).remaining;
@@ -61,7 +63,7 @@ fn three_hundred_million_and_one_a_second_loses_nothing_over_a_day() {
 }
 
 #[test]
-fn states_are_as_small_as_promised() {
+fn states_have_the_promised_sizes() {
     let full = |algorithm| {
         let limit = limit(500, Span::from_secs(3_600), algorithm);
         let mut written = Written::empty(&limit);
@@ -80,7 +82,7 @@ fn states_are_as_small_as_promised() {
 }
 
 #[test]
-fn two_counts_take_a_second_word_when_they_must() {
+fn two_counts_take_a_second_word_only_when_they_do_not_fit_one() {
     let bytes = |amount, secs| {
         let limit = limit(amount, Span::from_secs(secs), Algorithm::SLIDING_WEIGHTED);
         let mut written = Written::empty(&limit);
@@ -92,7 +94,7 @@ fn two_counts_take_a_second_word_when_they_must() {
 }
 
 #[test]
-fn counters_grow_to_four_bytes_when_they_must() {
+fn counters_take_four_bytes_only_when_two_are_too_few() {
     let bytes = |amount, headroom| {
         let limit = limit(amount, Span::from_secs(3_600), Algorithm::SLIDING_BUCKETS);
         let limit = limit.with_headroom(headroom).unwrap();
@@ -112,7 +114,7 @@ fn a_state_fits_three_words() {
 }
 
 #[test]
-fn extremes_work_or_are_refused_when_built() {
+fn extreme_limits_work() {
     let year = Span::from_secs(365 * 86_400);
     for algorithm in Algorithm::ALL {
         let yearly = limit(1, year, algorithm);
@@ -134,7 +136,7 @@ fn extremes_work_or_are_refused_when_built() {
 }
 
 #[test]
-fn what_cannot_be_counted_is_refused_with_its_reason() {
+fn limits_that_cannot_be_counted_are_refused_with_the_reason() {
     let second = Span::from_secs(1);
     let new = |amount, period, algorithm| Limit::new(amount, period, algorithm).unwrap_err();
     let bucket = |burst| Algorithm::TokenBucket { burst: Some(burst), refill: Refill::Continuous };

@@ -1,25 +1,25 @@
 //! # Fixed window: a count that starts again
 //!
 //! ## The idea
-//! Time is cut into windows; each has a count, and a hit passes while the count is below the limit.
-//! One word per key, one comparison per hit. It is the cheapest way to say "20 accounts a day".
+//! Divide time into windows and count the hits of each. A hit passes while the count is below the limit. This takes one
+//! word per key and one comparison per hit: the cheapest way to allow "20 accounts per day".
 //!
 //! ```text
-//!   3 a minute     ┆ window 0          ┆ window 1          ┆
-//!                  ┆                ███┆███                ┆      six within two seconds
+//!   3 per minute   ┆ window 0          ┆ window 1          ┆
+//!                  ┆                ███┆███                ┆      six hits within two seconds
 //!   ───────────────┼───────────────────┼───────────────────┼──►
 //!                  0                  60 s               120 s
 //! ```
 //!
 //! ## The formula
-//! A hit of cost `n` at `t` passes iff `count(window of t) + n ≤ L`. The window of `t` is
-//! - `align: epoch`: `⌊t / W⌋`, the same for every key;
-//! - `align: first`: it opens with the key's first hit after the last one ended; its start is kept to
-//!   `W/1000`, rounded up, so that it never ends early;
-//! - a calendar period: the one of the table that holds `t`.
+//! A hit of cost `n` at `t` passes iff `count(window of t) + n ≤ L`. The window of `t` depends on the alignment:
+//! - `align: epoch`: window `⌊t / W⌋`, the same for every key;
+//! - `align: first`: the window opens with the key's first hit after the previous window ended. Its start is kept in steps
+//!   of `W/1000`, rounded up, so that the window never ends early;
+//! - a calendar period: the window of the calendar's table that contains `t`.
 //!
 //! ## A worked example
-//! Two messages a second; `m1`…`m5` come at 0.3, 0.4, 1.1, 1.2 and 1.5 s. Only `m5` is one too many:
+//! Two messages per second; `m1`…`m5` arrive at 0.3, 0.4, 1.1, 1.2 and 1.5 s. Only `m5` is one too many:
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
@@ -35,42 +35,40 @@
 //! ```
 //!
 //! ## State
-//! One word: the window's number and its count ([`packed`](super)). A count of 0 is an empty state.
+//! One word: the window's number and its count, packed into 64 bits. A count of 0 is the empty state.
 //!
 //! ## Step
-//! Take: open the window of now unless the remembered one still runs, then add. Give back: subtract,
-//! while that window runs. A remembered window that lies ahead of now by more than the tolerance was
-//! written by a clock since put back; its count moves to the window of now. (Of two tables of a calendar, the one that asks says which.)
+//! *Take* opens the window of now, unless the remembered one is still running, and adds. *Give back* subtracts while that
+//! window is running. *After a clock step back*, if the remembered window is ahead of now by more than the tolerance, its
+//! count moves to the window of now. (When a calendar's table was renewed, the table of the current request decides.)
 //!
 //! ## What it does not promise
-//! Not `L` in *any* span of length `W`: twice that fits around a boundary, as in the picture. When
-//! that matters, slide ([`sliding_log`](super::sliding_log), [`sliding_buckets`](super::sliding_buckets)).
+//! Not `L` in *any* span of length `W`: twice as much fits around a boundary, as in the picture. Where that matters, use a
+//! sliding window ([`sliding_log`](super::sliding_log), [`sliding_buckets`](super::sliding_buckets)).
 
-use super::TOLERANCE;
 use super::packed::Packed;
+use super::{Align, TOLERANCE};
 use crate::calendar::Calendar;
-use crate::limit::Align;
 use crate::ratio::Ratio;
-use crate::state::State;
-use crate::state_contents::StateContents;
+use crate::state::{State, StateContents};
 use crate::time::{Span, Timestamp};
 
-/// Windows that open with the first hit keep their start to this fraction of the period.
+/// With `align: first`, a window's start is kept in steps of this fraction of the period.
 const START_STEPS: u64 = 1_000;
 
-/// What the limit is compiled into.
+/// A limit, compiled for this algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
+pub(crate) struct FixedWindow {
     windows: Windows,
     packed: Packed,
 }
 
-/// How time is cut.
+/// How time is divided into windows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Windows {
-    /// One window in so many nanoseconds.
+    /// One window in this many nanoseconds.
     Epoch(Ratio),
-    /// Starts are counted in steps of so many nanoseconds; the window is `length` long.
+    /// Starts are counted in steps of this many nanoseconds; a window is `length` nanoseconds long.
     First {
         step: Ratio,
         length: u64,
@@ -78,7 +76,7 @@ enum Windows {
     Calendar(Calendar),
 }
 
-impl Shape {
+impl FixedWindow {
     pub(crate) fn new(align: Align, window: u64, most: u64) -> Option<Self> {
         let windows = match align {
             Align::Epoch => Windows::Epoch(Ratio::new(1, window)?),
@@ -94,28 +92,28 @@ impl Shape {
         Some(Self { windows: Windows::Calendar(calendar), packed: Packed::new(most)? })
     }
 
-    /// What is used in a state that `other` wrote.
-    pub(crate) fn used(&self, other: &Self, state: &State, now: Timestamp) -> u64 {
-        self.read(other, state, now).map_or(0, |(_, count)| count)
+    /// The hits in use, of a state that `old` wrote.
+    pub(crate) fn used(&self, old: &Self, state: &State, now: Timestamp) -> u64 {
+        self.read(old, state, now).map_or(0, |(_, count)| count)
     }
 
-    /// Until no more than `at_most` is used in a state that `other` wrote.
+    /// The time until at most `at_most` hits are in use, of a state that `old` wrote.
     pub(crate) fn wait(
         &self,
-        other: &Self,
+        old: &Self,
         state: &State,
         now: Timestamp,
         at_most: u64,
     ) -> Option<Span> {
-        match self.read(other, state, now) {
+        match self.read(old, state, now) {
             Some((number, count)) if count > at_most => {
-                Some(self.windows_of(other).end(number)?.since(now))
+                Some(self.windows_of(old).end(number)?.since(now))
             }
             Some(_) | None => Some(Span::ZERO),
         }
     }
 
-    /// The window of an instant, and how long it lasts yet; `None` unless windows follow each other from the epoch.
+    /// The number of the window of an instant, and how long it still lasts; `None` unless windows are aligned to the epoch.
     #[inline]
     pub(crate) fn number_and_left(&self, now: Timestamp) -> Option<(u64, Span)> {
         let Windows::Epoch(ratio) = &self.windows else { return None };
@@ -123,7 +121,8 @@ impl Shape {
         Some((number, Span::from_nanos(ratio.den().saturating_sub(passed))))
     }
 
-    /// What is used in a window, by a word of this very shape; `None` where it is of a window to come.
+    /// The hits in use in window `number`, according to a word that this same limit wrote; `None` if the word is of a later
+    /// window.
     #[inline]
     pub(crate) fn used_by(&self, word: u64, number: u64) -> Option<u64> {
         let used = self.packed.count(word);
@@ -134,12 +133,13 @@ impl Shape {
         Some(if written == number { used } else { 0 })
     }
 
-    /// The word for a window in which so much is used.
+    /// The word for window `number` with this many hits.
     #[inline]
     pub(crate) fn word(&self, number: u64, used: u64) -> u64 {
         self.packed.pack(number, used)
     }
 
+    /// Counts hits and returns the number of the window in which they are counted.
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, hits: u64) -> u64 {
         let opened = (self.windows.opened_by(now), 0);
         let (number, count) = self.read(self, state, now).unwrap_or(opened);
@@ -155,11 +155,11 @@ impl Shape {
         }
     }
 
-    /// The state of another shape, under this one.
-    pub(crate) fn adopt(&self, other: &Self, state: &State, now: Timestamp) -> State {
+    /// The state that `old` wrote, converted to this limit.
+    pub(crate) fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
         let mut adopted = State::Empty;
-        if let Some((number, count)) = self.read(other, state, now) {
-            let kept = self.windows_of(other) == &self.windows;
+        if let Some((number, count)) = self.read(old, state, now) {
+            let kept = self.windows_of(old) == &self.windows;
             self.put(&mut adopted, if kept { number } else { self.windows.opened_by(now) }, count);
         }
         adopted
@@ -171,21 +171,21 @@ impl Shape {
         }
     }
 
-    /// Whether a state that `other` wrote lies ahead of now.
-    pub(crate) fn is_ahead(&self, other: &Self, state: &State, now: Timestamp) -> bool {
-        let windows = self.windows_of(other);
-        self.read(other, state, now).is_some_and(|(number, _)| {
+    /// Whether a state that `old` wrote is ahead of now by more than the tolerance.
+    pub(crate) fn is_ahead(&self, old: &Self, state: &State, now: Timestamp) -> bool {
+        let windows = self.windows_of(old);
+        self.read(old, state, now).is_some_and(|(number, _)| {
             let start = windows.start(number).unwrap_or(Timestamp::END);
             start.since(now) > windows.tolerance()
         })
     }
 
-    /// The count of a state that `other` wrote, in the window of now.
-    pub(crate) fn mend(&self, other: &Self, state: &mut State, now: Timestamp) {
-        self.put(state, self.windows.opened_by(now), other.packed.count(state.word()));
+    /// Moves the count of a state that `old` wrote to the window of now.
+    pub(crate) fn mend(&self, old: &Self, state: &mut State, now: Timestamp) {
+        self.put(state, self.windows.opened_by(now), old.packed.count(state.word()));
     }
 
-    /// Whether this shape knows in which window an instant lies; a calendar that begins after it does not.
+    /// Whether the window of an instant is known. It is not if the instant is before the first boundary of a calendar.
     pub(crate) fn knows(&self, now: Timestamp) -> bool {
         match &self.windows {
             Windows::Epoch(_) | Windows::First { .. } => true,
@@ -193,41 +193,41 @@ impl Shape {
         }
     }
 
-    /// Whether both count by calendars. Such a state is mended by the table that asks, because the table it was written under
-    /// may be of the same wrong time.
-    pub(crate) fn shares_calendar(&self, other: &Self) -> bool {
-        matches!((&self.windows, &other.windows), (Windows::Calendar(_), Windows::Calendar(_)))
+    /// Whether both limits have a calendar. Then a state is mended with the table of the current limit, because the table
+    /// under which it was written may come from the same wrong clock.
+    pub(crate) fn both_have_calendars(&self, old: &Self) -> bool {
+        matches!((&self.windows, &old.windows), (Windows::Calendar(_), Windows::Calendar(_)))
     }
 
-    pub(crate) fn remembered(&self, word: u64, now: Timestamp) -> Option<StateContents> {
+    pub(crate) fn contents(&self, word: u64, now: Timestamp) -> Option<StateContents> {
         let number = self.packed.number(word, self.windows.opened_by(now))?;
         Some(StateContents::Window { number, count: self.packed.count(word) })
     }
 
-    pub(crate) fn remember(&self, number: u64, count: u64) -> State {
+    pub(crate) fn pack(&self, number: u64, count: u64) -> State {
         let mut state = State::Empty;
         self.put(&mut state, number, if self.packed.fits(count) { count } else { 0 });
         state
     }
 
-    /// The remembered window and its count, unless it has ended or holds nothing.
-    fn read(&self, other: &Self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
-        let count = other.packed.count(state.word());
+    /// The number and count of the remembered window; `None` if it has ended or its count is 0.
+    fn read(&self, old: &Self, state: &State, now: Timestamp) -> Option<(u64, u64)> {
+        let count = old.packed.count(state.word());
         if count == 0 {
             return None;
         }
-        let windows = self.windows_of(other);
+        let windows = self.windows_of(old);
         let current = windows.opened_by(now);
-        let number = other.packed.number(state.word(), current)?;
+        let number = old.packed.number(state.word(), current)?;
         (!windows.has_ended(number, current, now)).then_some((number, count))
     }
 
-    /// The windows by which a state that `other` wrote is read: its own, but for a calendar, whose
-    /// tables are renewed while its windows run and which knows them by their start.
-    fn windows_of<'s>(&'s self, other: &'s Self) -> &'s Windows {
-        match (&self.windows, &other.windows) {
+    /// The windows for reading a state that `old` wrote: those of `old`, unless both have calendars. A calendar's table is
+    /// renewed while its windows run, and windows are identified by their start, so the current table applies.
+    fn windows_of<'s>(&'s self, old: &'s Self) -> &'s Windows {
+        match (&self.windows, &old.windows) {
             (Windows::Calendar(_), Windows::Calendar(_)) => &self.windows,
-            (_, theirs) => theirs,
+            (_, windows) => windows,
         }
     }
 
@@ -240,7 +240,7 @@ impl Shape {
 // === impl Windows ===
 
 impl Windows {
-    /// The number of the window that a hit now would open.
+    /// The number of the window that a hit at `now` would open.
     fn opened_by(&self, now: Timestamp) -> u64 {
         match self {
             Self::Epoch(ratio) => ratio.floor(now.as_nanos()),
@@ -257,7 +257,7 @@ impl Windows {
         }
     }
 
-    /// Where a window ends; `None` past the end of time or of the calendar.
+    /// The end of a window; `None` if it is past the end of time or past the last boundary of the calendar.
     fn end(&self, number: u64) -> Option<Timestamp> {
         match self {
             Self::Epoch(ratio) => ratio.first(number.checked_add(1)?).map(Timestamp::from_nanos),
@@ -266,7 +266,7 @@ impl Windows {
         }
     }
 
-    /// Whether a window is over, given the number that a hit now would open.
+    /// Whether a window has ended. `current` is the number of the window that a hit at `now` would open.
     fn has_ended(&self, number: u64, current: u64, now: Timestamp) -> bool {
         match self {
             Self::Epoch(_) | Self::Calendar(_) => number < current,
@@ -274,7 +274,7 @@ impl Windows {
         }
     }
 
-    /// How far ahead of now a remembered start may lie: the disorder of clocks, and our rounding up.
+    /// How far ahead of now a remembered start may be: the tolerance, plus the rounding up of the start.
     fn tolerance(&self) -> Span {
         match self {
             Self::Epoch(_) | Self::Calendar(_) => TOLERANCE,

@@ -1,29 +1,29 @@
-//! # Leaky bucket: a queue that lets one pass at a time
+//! # Leaky bucket: a queue that lets one request pass at a time
 //!
 //! ## The idea
-//! Requests stand in a queue and pass one by one, every `T = W / L`. The first one passes at once;
-//! `queue` more may wait; after that the queue is full. What comes out is smooth whatever goes in.
+//! Requests wait in a queue and pass one by one, every `T = W / L`. The first passes immediately, up to `queue` more may
+//! wait, and after that the queue is full. The output is smooth, whatever the input.
 //!
 //! ```text
-//!   in    ▼▼▼▼         ▼          four at once, one later
+//!   in    ▼▼▼▼         ▼          four together, one later
 //!   out   ▼   ▼   ▼   ▼▼           …
 //!         │ T │ T │ T │
 //! ```
 //!
 //! ## The formula
-//! Only the instant `free` matters at which all promised turns are over. A request of cost `n` at `t`:
+//! The state is one instant, `free`: the end of all promised turns. A request of cost `n` at `t`
 //!
 //! ```text
-//!   waits  d = free − t, or 0 when free has passed
-//!   passes iff  d + n·T ≤ (queue + 1)·T  and the caller can wait d;   then  free = t + d + n·T
+//!   waits   d = free − t, or 0 if free has passed
+//!   passes  iff  d + n·T ≤ (queue + 1)·T  and the caller can wait d;   then  free = t + d + n·T
 //! ```
 //!
-//! It passes when its first turn comes and takes `n` turns: the next one passes `n·T` later.
-//! A cost of nothing takes no turn, so it waits for none.
+//! It passes when its first turn comes, and it takes `n` turns: the next request passes `n·T` later. A request of cost 0
+//! takes no turn, so it does not wait.
 //!
 //! ## A worked example
-//! One message a second, two may wait. Four come at once: one passes, two wait, one is refused. A
-//! caller that cannot wait is told when to come back instead:
+//! One message per second, and two may wait. Four arrive together: one passes, two wait, one is refused. A caller that
+//! cannot wait is refused and told when to retry:
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
@@ -41,27 +41,26 @@
 //! ```
 //!
 //! ## State
-//! One word: the tick of `free`. A tick that has passed is an empty state.
+//! One word: the tick of `free`. A tick that has passed means the same as the empty state.
 //!
 //! ## Step
-//! Take: move `free`. Give back: the place only if it is the last in the queue; otherwise the turn stays
-//! empty, since those behind it were promised theirs. A `free` further ahead than any queue could put it
-//! was written by a clock since put back: all turns that could be promised count as promised now.
-//!
-//! When the limit was edited, `free` stays the same instant: a promise is a promise.
+//! *Take* moves `free` forward. *Give back* frees a place only if it is the last in the queue. Otherwise the turn stays empty,
+//! because the requests behind it were promised theirs. *After a clock step back*, if `free` is further ahead than any queue
+//! allows, all turns that could be promised count as promised now. *After an edit of the limit*, `free` stays the same
+//! instant: promised turns are kept.
 //!
 //! ## What it does not promise
-//! No burst, ever: who was quiet for a day still passes one at a time.
+//! It never allows a burst: a client that was idle for a day still passes one request at a time.
 
 use super::drain::Drain;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
 
-/// What the limit is compiled into.
+/// A limit, compiled for this algorithm: its rate and bounds in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Shape(pub(crate) Drain);
+pub(crate) struct LeakyBucket(pub(crate) Drain);
 
-impl Shape {
+impl LeakyBucket {
     pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
         self.0.used(state, now)
     }
@@ -70,12 +69,13 @@ impl Shape {
         self.0.wait(state, now, at_most)
     }
 
-    /// Promises turns and answers their end: the mark by which the last in the queue is known.
+    /// Promises turns and returns their end. This mark identifies the last place in the queue.
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, ticks: u64) -> u64 {
         self.0.add(state, now, ticks)
     }
 
-    /// Gives back a place if it is the last in the queue.
+    /// Frees a place if it is the last in the queue. `mark` and `ticks` are in ticks of `taken`, the limit under which the
+    /// place was taken.
     pub(crate) fn remove(
         &self,
         state: &mut State,
@@ -98,14 +98,10 @@ impl Shape {
         }
     }
 
-    /// The state of another shape, under this one: `free` stays the same instant.
-    pub(crate) fn adopt(&self, other: &Self, state: &State, _now: Timestamp) -> State {
+    /// The state that `old` wrote, converted to this limit: `free` stays the same instant.
+    pub(crate) fn adopt(&self, old: &Self, state: &State) -> State {
         let free = state.word();
-        State::of_word(if self == other || free == 0 {
-            free
-        } else {
-            self.same_instant(other, free)
-        })
+        State::of_word(if self == old || free == 0 { free } else { self.same_instant(old, free) })
     }
 
     pub(crate) fn settle(&self, state: &mut State, now: Timestamp) {
@@ -120,9 +116,9 @@ impl Shape {
         self.0.mend(state, now);
     }
 
-    /// A tick of another shape as a tick of this one, rounded up to a microsecond and a tick.
-    fn same_instant(&self, other: &Self, tick: u64) -> u64 {
-        let [_, instant] = other.0.micros_around(tick);
+    /// Converts a tick of `old` to a tick of this limit, rounded up to a microsecond and then to a tick.
+    fn same_instant(&self, old: &Self, tick: u64) -> u64 {
+        let [_, instant] = old.0.micros_around(tick);
         self.0.at_or_after(instant)
     }
 }

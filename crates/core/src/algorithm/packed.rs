@@ -1,23 +1,22 @@
-//! A window's number and its count in one word.
+//! A window's number and its count, packed into one word.
 //!
 //! ```text
 //!   63                      bits        bits−1                  0
 //!   ├── number, modulo 2⁶⁴⁻ᵇⁱᵗˢ ──┼──────────── count ────────────┤
 //! ```
 //!
-//! The count gets as many bits as the limit can ever count to; the number gets the rest. Where the
-//! rest is too small for every number there is, numbers repeat, and the one nearest to now is meant.
-//! At ten times a thousand million hits a second they repeat after 34 years, for ordinary limits
-//! never: a state that old has long been dropped.
+//! The count gets as many bits as the limit can ever count to, and the number gets the rest. If the rest is too small for
+//! all window numbers, numbers repeat, and the one nearest to now is meant. With 10¹⁰ hits per second, ten times the
+//! fastest rate, they repeat after 34 years; with ordinary limits never. A state that old has long been dropped.
 
-/// How the 64 bits are shared.
+/// How the 64 bits are divided between number and count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Packed {
     count_bits: u32,
 }
 
 impl Packed {
-    /// Room for counts up to `most`; `None` when that leaves no room for a number.
+    /// A layout for counts up to `most`; `None` if that leaves too few bits for the number.
     pub(crate) fn new(most: u64) -> Option<Self> {
         let count_bits = 64u32.saturating_sub(most.leading_zeros());
         (1..=60).contains(&count_bits).then_some(Self { count_bits })
@@ -30,9 +29,9 @@ impl Packed {
 
     /// The word for this window and count.
     ///
-    /// Counts above the limit's `most` are never written; see `Limit::charge`.
+    /// A limit never writes a count above its `most`; see `Limit::charge`.
     pub(crate) fn pack(&self, number: u64, count: u64) -> u64 {
-        debug_assert!(count >> self.count_bits == 0, "a count that the limit cannot reach");
+        debug_assert!(count >> self.count_bits == 0, "the count exceeds what the limit can reach");
         (number << self.count_bits) | (count & self.count_mask())
     }
 
@@ -41,9 +40,9 @@ impl Packed {
         word & self.count_mask()
     }
 
-    /// The number of a word: of all numbers it may mean, the one nearest to `near`.
+    /// The number of a word: of all numbers that it can stand for, the one nearest to `near`.
     pub(crate) fn number(&self, word: u64, near: u64) -> Option<u64> {
-        // Shifted to the top, the difference of two short numbers has its sign where i64 has it.
+        // Shifted to the top of the word, the difference of two short numbers has its sign bit where i64 has it.
         let ahead = (word & !self.count_mask()).wrapping_sub(near << self.count_bits);
         near.checked_add_signed(ahead.cast_signed() >> self.count_bits)
     }
@@ -62,7 +61,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(50_000))]
 
         #[test]
-        fn a_word_gives_back_what_was_packed(
+        fn unpacking_returns_what_was_packed(
             most in 1u64..1 << 40,
             count in any::<u64>(),
             number in 0u64..1 << 50,
@@ -79,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_widest_count_leaves_room_for_a_number() {
-        // 10⁹ a second for 400 days, ten times over: the largest count that a limit can ask for.
+        // 10⁹ a second for 400 days, ten times over: the largest count of any limit.
         let packed = Packed::new(10 * 400 * 86_400 * 1_000_000_000).unwrap();
         assert_eq!(packed.number(packed.pack(17, 3), 20), Some(17));
         assert_eq!(Packed::new(u64::MAX), None);
@@ -87,9 +86,9 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_window_there_is_none() {
+    fn a_number_before_the_first_window_is_none() {
         let packed = Packed::new(10).unwrap();
-        let word = packed.pack(u64::MAX, 1); // nearest to 0 it means -1
+        let word = packed.pack(u64::MAX, 1); // the number nearest to 0 is -1
         assert_eq!(packed.number(word, 0), None);
     }
 }

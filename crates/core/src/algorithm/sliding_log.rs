@@ -1,21 +1,21 @@
-//! # Sliding log: every take, remembered
+//! # Sliding log: every take is remembered
 //!
 //! ## The idea
-//! Write down the time and cost of everything that passed. What is older than a period no longer
-//! counts; the rest, added up, is what was used. Nothing is estimated.
+//! Write down the time and cost of everything that passed. Entries older than a period no longer count. The sum of the
+//! others is what is in use. Nothing is estimated.
 //!
 //! ```text
 //!                  └─────────── W ───────────┘ now
 //!   ──×───×──────────×────×──×───────────×───┼──►
-//!     gone            └── these four count ──┘
+//!     expired         └── these four count ──┘
 //! ```
 //!
 //! ## The formula
-//! A take of cost `n` at `t` passes iff `Σ costs taken in (t − W, t] + n ≤ L`. Refused takes are not
-//! written down, so the log has at most `L` entries (twice that in debt), one per take whatever it costs.
+//! A take of cost `n` at `t` passes iff `Σ costs taken in (t − W, t] + n ≤ L`. Refused takes are not written down, so the
+//! log has at most `L` entries (`2L` in debt): one per take, whatever its cost.
 //!
 //! ## A worked example
-//! Two messages a second; `m1`…`m5` come at 0.3, 0.4, 1.1, 1.2 and 1.5 s. `m1` counts until 1.3 s and
+//! Two messages per second; `m1`…`m5` arrive at 0.3, 0.4, 1.1, 1.2 and 1.5 s. `m1` counts until 1.3 s and
 //! `m2` until 1.4 s, so `m3` and `m4` are refused and `m5` passes:
 //!
 //! ```
@@ -30,75 +30,37 @@
 //! ```
 //!
 //! ## State
-//! Times are kept to a millionth of the period, rounded up, so that nothing is freed early. An entry
-//! is the distance to the one before it, doubled, plus 1 when a cost other than 1 follows; both as
-//! numbers of 7 bits a byte. A log of 500 an hour, evenly used, takes two bytes a hit.
-//!
-//! ```text
-//!   first: u64 │ span: u32 │ total: u32 │ entries: [distance·2 + has_cost] [cost] …
-//! ```
+//! The entries, delta-encoded ([`Log`]). Times are kept in steps of a millionth of the period, rounded up, so that nothing
+//! is freed early. An evenly used log of 500 per hour takes two bytes per hit.
 //!
 //! ## Step
-//! Take: drop the entries that are a period old, then append. An entry is never written before the
-//! newest one, whatever the clock says. Give back: remove the entry of that time and cost. When
-//! the newest entry lies ahead of now by more than the tolerance, all that lie ahead become one entry of now.
+//! *Take* drops the entries that are a period old and appends one. An entry is never written before the newest one,
+//! whatever the clock says. *Give back* removes the entry with that time and cost. *After a clock step back*, if the newest
+//! entry is ahead of now by more than the tolerance, all entries ahead of now are merged into one entry at now.
 //!
 //! ## What it does not promise
-//! Little memory: it grows with the limit, so limits above 10,000 are refused. Nor constant time:
-//! a refusal reads the log until enough is freed.
+//! Little memory: the log grows with the limit, so limits above 10,000 are refused. Nor constant time: a refusal reads the
+//! log until it finds when enough is freed.
+
+pub use crate::state::Log;
 
 use super::TOLERANCE;
 use crate::ratio::Ratio;
 use crate::state::State;
-use crate::state_contents::StateContents;
 use crate::time::{Span, Timestamp};
-use crate::varint;
 
-/// Times are kept to this fraction of the period.
+/// Times are kept in steps of this fraction of the period.
 const STEPS: u64 = 1_000_000;
 
-/// The takes of one key.
-///
-/// ```
-/// use tidegate_core::algorithm::sliding_log::Log;
-/// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, State, Timestamp, Written};
-/// let limit = Limit::new(9, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap();
-/// let mut written = Written::empty(&limit);
-/// limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(4)));
-/// let State::Log(log) = written.state else { panic!() };
-/// assert_eq!(log.total(), 4);
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
-    /// The step of the oldest entry.
-    first: u64,
-    /// From the oldest to the newest entry, in steps.
-    span: u32,
-    /// The sum of all costs.
-    total: u32,
-    /// The entries, oldest first.
-    entries: Vec<u8>,
-}
-
-/// One take, as it is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    /// When, in steps.
-    step: u64,
-    cost: u64,
-    /// Where the next entry begins.
-    end: usize,
-}
-
-/// What the limit is compiled into.
+/// A limit, compiled for this algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
-    /// One step in so many nanoseconds: a millionth of the period, rounded up.
+pub(crate) struct SlidingLog {
+    /// One step in this many nanoseconds: a millionth of the period, rounded up.
     steps: Ratio,
     window: Span,
 }
 
-impl Shape {
+impl SlidingLog {
     pub(crate) fn new(window: u64) -> Option<Self> {
         let steps = Ratio::new(1, window.div_ceil(STEPS))?;
         Some(Self { steps, window: Span::from_nanos(window) })
@@ -107,17 +69,17 @@ impl Shape {
     pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
         let State::Log(log) = state else { return 0 };
         let gone: u64 = log.before(self.first_kept(now)).map(|entry| entry.cost).sum();
-        u64::from(log.total).saturating_sub(gone)
+        u64::from(log.total()).saturating_sub(gone)
     }
 
     pub(crate) fn wait(&self, state: &State, now: Timestamp, at_most: u64) -> Option<Span> {
         let State::Log(log) = state else { return Some(Span::ZERO) };
-        let mut left = u64::from(log.total);
+        let mut left = u64::from(log.total());
         if left <= at_most {
             return Some(Span::ZERO);
         }
         if at_most == 0 {
-            // All must be gone: that is when the newest is, and no need to read the others.
+            // For 0, all entries must expire. The newest expires last, so the others need not be read.
             return Some(self.start(log.newest())?.after(self.window)?.since(now));
         }
         for entry in log.entries() {
@@ -129,6 +91,7 @@ impl Shape {
         Some(Span::ZERO)
     }
 
+    /// Appends an entry and returns the step under which it is written.
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, cost: u64) -> u64 {
         self.settle(state, now);
         let step = self.step(now);
@@ -149,13 +112,13 @@ impl Shape {
         self.settle(state, now);
     }
 
-    /// The state of another shape, under this one. Equal periods keep their entries.
-    pub(crate) fn adopt(&self, other: &Self, state: &State, now: Timestamp) -> State {
-        if self == other {
+    /// The state that `old` wrote, converted to this limit. With the same period it keeps its entries.
+    pub(crate) fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
+        if self == old {
             return state.clone();
         }
         let mut adopted = State::Empty;
-        match other.used(state, now) {
+        match old.used(state, now) {
             0 => {}
             used => _ = self.add(&mut adopted, now, used),
         }
@@ -165,7 +128,7 @@ impl Shape {
     pub(crate) fn settle(&self, state: &mut State, now: Timestamp) {
         if let State::Log(log) = state {
             log.drop_before(self.first_kept(now));
-            if log.entries.is_empty() {
+            if log.is_empty() {
                 *state = State::Empty;
             }
         }
@@ -194,7 +157,7 @@ impl Shape {
         **log = mended;
     }
 
-    /// The step that a take now is written under, rounded up.
+    /// The step under which a take at `now` is written, rounded up.
     fn step(&self, now: Timestamp) -> u64 {
         now.as_nanos().div_ceil(self.steps.den())
     }
@@ -204,149 +167,11 @@ impl Shape {
         self.steps.first(step).map(Timestamp::from_nanos)
     }
 
-    /// The oldest step that still counts: an entry at `s` is free from `s + W` on.
+    /// The oldest step that still counts. An entry at `s` is free from `s + W` on.
     fn first_kept(&self, now: Timestamp) -> u64 {
         match now.as_nanos().checked_sub(self.window.as_nanos()) {
             Some(horizon) => self.steps.floor(horizon).saturating_add(1),
             None => 0,
         }
-    }
-}
-
-// === impl Log ===
-
-impl Log {
-    /// The sum of all costs that are written down.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, State, Timestamp, Written};
-    /// let limit = Limit::new(9, Span::from_secs(1), Algorithm::SLIDING_LOG).unwrap();
-    /// let mut written = Written::empty(&limit);
-    /// limit.take(&mut written, &Ask::new(Timestamp::EPOCH, Cost::new(4)));
-    /// assert!(matches!(written.state, State::Log(log) if log.total() == 4));
-    /// ```
-    #[must_use]
-    pub const fn total(&self) -> u32 {
-        self.total
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.entries.len().saturating_add(16) // first, span and total
-    }
-
-    pub(crate) fn remembered(&self) -> StateContents {
-        StateContents::Log(self.entries().map(|entry| (entry.step, entry.cost)).collect())
-    }
-
-    /// The log that says this.
-    pub(crate) fn remember(entries: &[(u64, u64)]) -> State {
-        let mut log = Self::default();
-        for (step, cost) in entries {
-            log.append(*step, *cost);
-        }
-        if log.entries.is_empty() { State::Empty } else { State::Log(Box::new(log)) }
-    }
-
-    /// As bytes; the entries already are.
-    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
-        for number in [self.first, u64::from(self.span), u64::from(self.total)] {
-            varint::encode(bytes, number);
-        }
-        bytes.extend_from_slice(&self.entries);
-    }
-
-    /// What [`write`](Self::write) wrote.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        let (first, at) = varint::decode(bytes, 0)?;
-        let (span, at) = varint::decode(bytes, at)?;
-        let (total, at) = varint::decode(bytes, at)?;
-        let entries = bytes.get(at..)?.to_vec();
-        Some(Self {
-            first,
-            span: u32::try_from(span).ok()?,
-            total: u32::try_from(total).ok()?,
-            entries,
-        })
-    }
-
-    fn newest(&self) -> u64 {
-        self.first.saturating_add(u64::from(self.span))
-    }
-
-    /// Writes a take down, not before the newest one; answers the step it is written under.
-    fn append(&mut self, step: u64, cost: u64) -> u64 {
-        if self.entries.is_empty() {
-            self.first = step;
-        }
-        let distance = u32::try_from(step.saturating_sub(self.newest())).unwrap_or(u32::MAX);
-        encode(&mut self.entries, u64::from(distance), cost);
-        self.span = self.span.saturating_add(distance);
-        self.total = self.total.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
-        self.newest()
-    }
-
-    fn entries(&self) -> impl Iterator<Item = Entry> {
-        let mut step = self.first;
-        let mut at = 0;
-        core::iter::from_fn(move || {
-            let (head, cost_at) = varint::decode(&self.entries, at)?;
-            step = step.saturating_add(head >> 1);
-            let (cost, end) =
-                if head & 1 == 0 { (1, cost_at) } else { varint::decode(&self.entries, cost_at)? };
-            at = end;
-            Some(Entry { step, cost, end })
-        })
-    }
-
-    /// The entries older than a step.
-    fn before(&self, step: u64) -> impl Iterator<Item = Entry> {
-        self.entries().take_while(move |entry| entry.step < step)
-    }
-
-    /// Forgets the entries older than a step.
-    fn drop_before(&mut self, step: u64) {
-        if self.first >= step {
-            return;
-        }
-        let Some(next) = self.entries().find(|entry| entry.step >= step) else {
-            *self = Self::default();
-            return;
-        };
-        let gone: u64 = self.before(step).map(|entry| entry.cost).sum();
-        let mut entries = Vec::with_capacity(self.entries.len());
-        encode(&mut entries, 0, next.cost);
-        entries.extend_from_slice(self.entries.get(next.end..).unwrap_or_default());
-        *self = Self {
-            first: next.step,
-            span: u32::try_from(self.newest().saturating_sub(next.step)).unwrap_or(u32::MAX),
-            total: self.total.saturating_sub(u32::try_from(gone).unwrap_or(u32::MAX)),
-            entries,
-        };
-    }
-
-    /// Takes a cost out of the entries of one step, the newest first. They expire together, so it does not matter which of them
-    /// it was. If they have less than the cost, the take that is given back is not among them, and nothing is removed.
-    fn remove(&mut self, step: u64, cost: u64) {
-        let of_step = self.entries().filter(|entry| entry.step == step).map(|entry| entry.cost);
-        let Some(mut stays) = of_step.sum::<u64>().checked_sub(cost) else { return };
-        let mut rest = Self::default();
-        for entry in self.entries() {
-            let kept = if entry.step == step { entry.cost.min(stays) } else { entry.cost };
-            if entry.step == step {
-                stays = stays.saturating_sub(kept);
-            }
-            if kept > 0 {
-                rest.append(entry.step, kept);
-            }
-        }
-        *self = rest;
-    }
-}
-
-fn encode(entries: &mut Vec<u8>, distance: u64, cost: u64) {
-    let has_cost = u64::from(cost != 1);
-    varint::encode(entries, (distance << 1) | has_cost);
-    if cost != 1 {
-        varint::encode(entries, cost);
     }
 }

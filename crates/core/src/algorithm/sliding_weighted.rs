@@ -1,11 +1,11 @@
 //! # Sliding window, weighted: two counts and a proportion
 //!
 //! ## The idea
-//! Keep the counts of this window and of the last one, and suppose that the last one's hits were
-//! spread evenly: as much of it counts as still overlaps the period that ends now.
+//! Keep the counts of this window and of the previous one. Assume that the hits of the previous window were spread evenly:
+//! then the part of its count that still matters is the part of the window that overlaps the period ending now.
 //!
 //! ```text
-//!     last window: prev       this window: cur
+//!   previous window: prev       this window: cur
 //!   ┌───────────────────────┬───────────────────────┐
 //!   │               ░░░░░░░░│▓▓▓▓▓▓▓▓▓▓▓▓           │
 //!   └───────────────────────┴───────────────────────┘
@@ -14,12 +14,12 @@
 //! ```
 //!
 //! ## The formula
-//! With `elapsed` the time since this window began, `n` passes iff
-//! `cur + ⌊prev · (W − elapsed) / W⌋ + n ≤ L`. For `n = 1` that is the `B + P%·A < N` of the textbooks.
+//! With `elapsed` the time since this window began, a cost `n` passes iff
+//! `cur + ⌊prev · (W − elapsed) / W⌋ + n ≤ L`. For `n = 1` this is the `B + P%·A < N` of the textbooks.
 //!
 //! ## A worked example
-//! 100 a minute; 80 came in the last minute, 40 so far in this one, which is a quarter over. Three
-//! quarters of 80 still count, so 40 + 60 are used and one more would be one too many:
+//! 100 per minute. 80 came in the previous minute and 40 so far in this one, of which a quarter has passed. Three quarters
+//! of 80 still count, so 40 + 60 are in use and one more is too many:
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};
@@ -35,39 +35,39 @@
 //! ```
 //!
 //! ## State
-//! One word, where this window's number and both counts fit it: up to 8,191 a second, or half a million an hour.
-//! Otherwise two: number and count in one, the last window's count in the other.
+//! One word, if the window's number and both counts fit: up to 8,191 per second, or about half a million per hour.
+//! Otherwise two words: number and count in one, the previous window's count in the other.
 //!
 //! ## Step
-//! Take: when windows have passed, this count becomes the last one (or nothing); then add. Give back:
-//! subtract from the window it was counted in, while that still counts. Counts that lie ahead of now
-//! by more than the tolerance are taken together as this window's, up to the limit.
+//! *Take* first moves on: when a new window has begun, the current count becomes the previous one (or 0 after two windows).
+//! Then it adds. *Give back* subtracts from the window in which the cost was counted, while that one still counts.
+//! *After a clock step back*, if the window is ahead of now by more than the tolerance, both counts together become the
+//! count of this window, up to the limit.
 //!
 //! ## What it does not promise
-//! Not `L` in any span of length `W`: if all of `prev` came at the end of its window the estimate is
-//! low by up to `prev · elapsed/W`, if all came at its beginning it is high by up to
-//! `prev · (1 − elapsed/W)`. Against a client that knows this, up to `2L` pass in a span.
+//! Not `L` in any span of length `W`. If all of `prev` came at the end of its window, the estimate is too low by up to
+//! `prev · elapsed/W`; if all came at the beginning, it is too high by up to `prev · (1 − elapsed/W)`. A client that
+//! exploits this gets up to `2L` through in a span of length `W`.
 
 use super::TOLERANCE;
 use super::packed::Packed;
 use crate::ratio::Ratio;
-use crate::state::State;
-use crate::state_contents::StateContents;
+use crate::state::{State, StateContents};
 use crate::time::{Span, Timestamp};
 
-/// What the limit is compiled into.
+/// A limit, compiled for this algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
+pub(crate) struct SlidingWeighted {
     /// One window in `W` nanoseconds.
     windows: Ratio,
     packed: Packed,
-    /// Both counts in one word, where a window's number still has room beside them.
+    /// The layout with both counts in one word, if the window's number fits beside them.
     narrow: Option<Narrow>,
     /// The amount with its headroom.
     room: u64,
 }
 
-/// How two counts share a word with the number.
+/// The layout of a word that holds the window's number and two counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Narrow {
     /// The bits of one count.
@@ -75,18 +75,18 @@ struct Narrow {
     both: Packed,
 }
 
-/// The state as it reads at one instant.
+/// A state, decoded as of one instant.
 #[derive(Clone, Copy)]
 struct Reading {
-    /// The running window, or the one ahead that was written last.
+    /// The running window, or a window ahead of now if the state was written there.
     number: u64,
     cur: u64,
     prev: u64,
-    /// Since the window began; nothing when it lies ahead.
+    /// The time since the window began; 0 if the window is ahead of now.
     elapsed: u64,
 }
 
-impl Shape {
+impl SlidingWeighted {
     pub(crate) fn new(room: u64, window: u64, most: u64) -> Option<Self> {
         let narrow = Narrow::new(window, most);
         Some(Self { windows: Ratio::new(1, window)?, packed: Packed::new(most)?, narrow, room })
@@ -102,9 +102,10 @@ impl Shape {
             return Some(Span::ZERO);
         }
         let Reading { number, cur, prev, .. } = self.read(state, now);
-        // In this window `cur` stays and `prev` fades; in the next `cur` is the one that fades.
-        let fading = at_most.checked_sub(cur).and_then(|room| self.faded(number, prev, room));
-        let instant = match fading {
+        // In this window `cur` stays and the share of `prev` falls. In the next window the share of `cur` falls.
+        let in_this_window =
+            at_most.checked_sub(cur).and_then(|room| self.faded(number, prev, room));
+        let instant = match in_this_window {
             Some(instant) => instant,
             None => match self.faded(number.checked_add(1)?, cur, at_most) {
                 Some(instant) => instant,
@@ -114,6 +115,7 @@ impl Shape {
         Some(instant.since(now))
     }
 
+    /// Counts hits and returns the number of the window in which they are counted.
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, hits: u64) -> u64 {
         let reading = self.read(state, now);
         self.put(state, Reading { cur: reading.cur.saturating_add(hits), ..reading });
@@ -130,12 +132,12 @@ impl Shape {
         self.put(state, reading);
     }
 
-    /// The state of another shape, under this one. Equal windows keep their counts.
-    pub(crate) fn adopt(&self, other: &Self, state: &State, now: Timestamp) -> State {
-        let reading = if self.windows == other.windows {
-            other.read(state, now)
+    /// The state that `old` wrote, converted to this limit. Windows of the same length keep their counts.
+    pub(crate) fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
+        let reading = if self.windows == old.windows {
+            old.read(state, now)
         } else {
-            Reading { cur: other.used(state, now), ..self.read(&State::Empty, now) }
+            Reading { cur: old.used(state, now), ..self.read(&State::Empty, now) }
         };
         let mut adopted = State::Empty;
         self.put(&mut adopted, reading);
@@ -158,12 +160,12 @@ impl Shape {
         self.put(state, Reading { cur: both.max(ahead.cur), ..self.read(&State::Empty, now) });
     }
 
-    pub(crate) fn remembered(&self, state: &State, now: Timestamp) -> Option<StateContents> {
+    pub(crate) fn contents(&self, state: &State, now: Timestamp) -> Option<StateContents> {
         let (number, cur, prev) = self.unpack(state, self.windows.floor(now.as_nanos()))?;
         Some(StateContents::Windows { number, cur, prev })
     }
 
-    pub(crate) fn remember(&self, number: u64, cur: u64, prev: u64) -> State {
+    pub(crate) fn pack(&self, number: u64, cur: u64, prev: u64) -> State {
         let mut state = State::Empty;
         if self.packed.fits(cur) {
             self.put(&mut state, Reading { number, cur, prev, elapsed: 0 });
@@ -195,7 +197,7 @@ impl Shape {
         };
     }
 
-    /// The number of the window, its count, and that of the one before it.
+    /// The window's number, its count, and the count of the window before it.
     fn unpack(&self, state: &State, current: u64) -> Option<(u64, u64, u64)> {
         match (state, self.narrow) {
             (State::Word(word), Some(narrow)) => narrow.unpack(*word, current),
@@ -230,7 +232,7 @@ impl Shape {
         };
         let elapsed = u64::try_from(window.saturating_sub(most_left)).unwrap_or(u64::MAX);
         if elapsed == self.windows.den() {
-            return None; // not before the window is over
+            return None; // not before the end of the window
         }
         self.start(number)?.after(Span::from_nanos(elapsed))
     }
@@ -248,11 +250,11 @@ impl Narrow {
         let number_bits = 64u32.checked_sub(bits.checked_mul(2)?)?;
         let kept = u128::from(window).checked_shl(number_bits)?;
         let both = Packed::new(1u64.checked_shl(bits.checked_mul(2)?)?.checked_sub(1)?)?;
-        // Numbers never repeat: a clock may be put back by decades.
+        // Require that window numbers never repeat within 64 bits of time: a clock may be set back by decades.
         (kept > u128::from(u64::MAX)).then_some(Self { bits, both })
     }
 
-    /// The word, if both counts fit. The last window's may not: it may be of a larger limit, since edited.
+    /// The word, if both counts fit. The previous window's count may not fit if the limit was larger before an edit.
     fn pack(&self, number: u64, cur: u64, prev: u64) -> Option<u64> {
         let fits = (cur | prev) >> self.bits == 0;
         fits.then(|| self.both.pack(number, (cur << self.bits) | prev))

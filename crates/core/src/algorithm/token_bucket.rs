@@ -1,9 +1,9 @@
-//! # Token bucket: save up for a burst, then live on the rate
+//! # Token bucket: a burst first, then the rate
 //!
 //! ## The idea
-//! A limit grants `L` tokens per `W`, one every `T = W / L`. The bucket holds up to `B` of them (`burst`;
-//! `L` when not given). A request of cost `n` takes `n` tokens or is refused. A caller that was quiet may
-//! burst; one that is always busy gets the rate.
+//! A limit grants `L` tokens per `W`, one every `T = W / L`. The bucket holds up to `B` tokens (`burst`, by default `L`).
+//! A request of cost `n` takes `n` tokens or is refused. A caller that was idle may send a burst; a caller that is always
+//! busy gets the rate.
 //!
 //! ```text
 //!   tokens   B = 4
@@ -16,32 +16,32 @@
 //! ```
 //!
 //! ## The formula
-//! No timer fills the bucket. We remember what is *used*, not what is there, and what is used comes back
-//! by itself. So one instant says it all: `zero`, at which nothing will be used any more. (The literature
-//! knows it as the theoretical arrival time of GCRA.)
+//! This is GCRA, the generic cell rate algorithm. No timer fills the bucket. The state records what is *used*, not what is
+//! left, and used tokens come back as time passes. So a single instant is enough: `zero`, at which nothing will be in use
+//! any more. GCRA calls it the theoretical arrival time.
 //!
 //! ```text
-//!   used(t)   = zero − t, or 0 when zero has passed               tokens there = B − used(t) / T
+//!   used(t)   = zero − t, or 0 if zero has passed                 tokens left = B − used(t) / T
 //!   n passes  iff  used(t) + n·T ≤ B·T;   then  zero = t + used(t) + n·T
-//!   remaining = ⌊(B·T − used(t)) / T⌋, read after a take that passed; 0 in debt
-//!   retry     = used(t) − (B − n)·T, rounded up to the nanosecond; never when n > B
+//!   remaining = ⌊(B·T − used(t)) / T⌋, computed after a take that passed; 0 in debt
+//!   retry     = used(t) − (B − n)·T, rounded up to the nanosecond; never if n > B
 //!   reset     = used(t)
 //! ```
 //!
-//! Time is counted in ticks. A tick is `T` divided by a power of two and at most 1 µs long, so `T` is a
-//! whole number of ticks and no rounding adds up. With `refill: interval` the clock is rounded down
-//! to whole `W` since the epoch: `L` tokens come back at once at each of those instants, however recently
-//! they were taken. With headroom, soft enlarges `B` and elastic lets a cost weigh less than `n·T`.
+//! Time is counted in ticks. A tick is `T` divided by a power of two and at most 1 µs long, so `T` is a whole number of
+//! ticks and rounding errors do not add up. With `refill: interval` the clock is rounded down to whole multiples of `W`
+//! since the epoch: at each of those instants `L` tokens come back together, however recently they were taken. A soft
+//! headroom enlarges `B`; an elastic headroom makes a cost weigh less than `n·T`.
 //!
 //! ## A worked example
-//! Two tokens a second, `B = 4`: `T` is half a second. Three are asked for at 10.0 s, one at 10.2 s and
-//! two at 10.5 s, when three are in use. By 11.0 s two are, and two more fit:
+//! Two tokens per second and `B = 4`, so `T` is half a second. Requests take three tokens at 10.0 s and one at 10.2 s. At
+//! 10.5 s three tokens are in use, so a request for two is refused. At 11.0 s two are in use, and two more fit:
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Refill, Retry, Span, Timestamp, Written};
 //! let bucket = Algorithm::TokenBucket { burst: Some(4), refill: Refill::Continuous };
 //! let limit = Limit::new(2, Span::from_secs(1), bucket).unwrap();
-//! let mut written = Written::empty(&limit); // nothing is used: the bucket is full
+//! let mut written = Written::empty(&limit); // nothing is in use: the bucket is full
 //! let mut take = |millis: u64, cost: u64| {
 //!     let now = Timestamp::from_nanos(millis * 1_000_000);
 //!     limit.take(&mut written, &Ask::new(now, Cost::new(cost))).decision
@@ -54,15 +54,15 @@
 //! assert_eq!(take(11_000, 2).outcome, Outcome::Allow);
 //! ```
 //!
-//! The textbooks' `TokenBucket(250, MINUTES)`, which is 4 a second there, starts with no token. After a
-//! second four of five pass, and after another second four again:
+//! A well-known textbook example, `TokenBucket(250, MINUTES)`, allows 4 per second and starts without a token. After one
+//! second four of five requests pass, and after another second four again:
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
 //! let limit = Limit::new(4, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
 //! let at = |secs: u64| Timestamp::from_nanos(secs * 1_000_000_000);
 //! let mut written = Written::empty(&limit);
-//! limit.charge(&mut written, &Ask::new(at(0), Cost::new(4))); // counts without asking: no token is left
+//! limit.charge(&mut written, &Ask::new(at(0), Cost::new(4))); // counts unconditionally: no token is left
 //! for second in [1, 2] {
 //!     let five = [(); 5].map(|()| {
 //!         limit.take(&mut written, &Ask::new(at(second), Cost::ONE)).decision.passes()
@@ -72,44 +72,42 @@
 //! ```
 //!
 //! ## State
-//! One word: the tick of `zero`. One that has passed means that nothing is used and the bucket is full;
-//! so does [`State::Empty`].
+//! One word: the tick of `zero`. If it has passed, nothing is in use and the bucket is full, as with [`State::Empty`].
 //!
 //! ## Step
-//! *Take* moves `zero` forward. *Charge* does so without asking, until `2·B·T` are used: `B` tokens of debt.
-//! *Give back* moves it back by what the take still weighs: its ticks, less the time since it. That never
-//! refunds what has come back by itself, and sometimes refunds less, when older tokens were still coming
-//! back first.
+//! *Take* moves `zero` forward. *Charge* does so unconditionally, until `2·B·T` are in use: `B` tokens of debt.
+//! *Give back* moves `zero` back by what the take still weighs: its ticks minus the time since the take. So it never refunds
+//! tokens that have come back by themselves. It refunds less than that when older tokens were still coming back first.
 //!
-//! *An edited limit* finds the tokens in use still in use. They come back at the rate under which they were
-//! taken until a take that passes, or a charge, writes them down under the new one. A smaller `B` may be
-//! exceeded then: nothing remains until enough has come back. (Another algorithm is another state.)
+//! *After an edit of the limit*, the tokens in use are still in use. They come back at the rate under which they were taken,
+//! until a take that passes, or a charge, writes them under the new rate. With a smaller `B`, more than `B` may be in use:
+//! then nothing remains until enough tokens have come back. (Another algorithm has another state.)
 //!
-//! *A clock put back* makes `zero` lie further ahead, which reads as more use. One further ahead than debt
-//! and the tolerance could put it is mended: as much as can be used counts as used now, so that one
-//! passes again after `(B + 1)·T`.
+//! *After a clock step back*, `zero` is further ahead, which reads as more use. If it is further ahead than debt and the
+//! tolerance allow, the state is mended: the bucket counts as empty now, so a request of cost 1 passes again within
+//! `(B + 1)·T`.
 //!
 //! ## What it does not promise
-//! It is no window: in any span `t` up to `B + ⌊t/T⌋` tokens pass, so twice `L` in a `W` that starts with a
-//! full bucket of `B = L`. With `refill: interval`, `B + L` pass around a whole multiple of `W`.
-//! The clock is read in whole ticks, so a token may be back up to one tick, at most 1 µs, early.
-//! A retry reserves nothing: another caller may take the tokens first.
+//! It is not a window: in any span `t` up to `B + ⌊t/T⌋` tokens pass, so `2L` in a `W` that begins with a full bucket of
+//! `B = L`. With `refill: interval`, `B + L` tokens can pass around a whole multiple of `W`.
+//! The clock is read in whole ticks, so a token may come back up to one tick, at most 1 µs, early.
+//! A retry time reserves nothing: another caller may take the tokens first.
 
 use super::drain::Drain;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
 
-/// The limit, compiled: its rate and bounds in ticks.
+/// A limit, compiled for this algorithm: its rate and bounds in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Shape(pub(crate) Drain);
+pub(crate) struct TokenBucket(pub(crate) Drain);
 
-impl Shape {
-    /// What is used in a state that `old` wrote, in ticks of this shape, rounded up.
+impl TokenBucket {
+    /// What is in use, of a state that `old` wrote, in ticks of this limit, rounded up.
     pub(crate) fn used(&self, old: &Self, state: &State, now: Timestamp) -> u64 {
         self.0.convert_up(&old.0, old.0.used(state, now))
     }
 
-    /// How long until at most `at_most` ticks of this shape are used in a state that `old` wrote.
+    /// The time until at most `at_most` ticks of this limit are in use, of a state that `old` wrote.
     pub(crate) fn wait(
         &self,
         old: &Self,
@@ -120,15 +118,15 @@ impl Shape {
         old.0.wait(state, now, old.0.convert_down(&self.0, at_most))
     }
 
-    /// Adds ticks to what is used; answers the tick of now, from which they come back.
+    /// Adds ticks to what is in use, and returns the tick of now, from which on they come back.
     pub(crate) fn add(&self, state: &mut State, now: Timestamp, ticks: u64) -> u64 {
         self.0.add(state, now, ticks);
         self.0.at(now)
     }
 
-    /// Gives back what a take still weighs. `mark` and `ticks` are in ticks of `taken`, the shape it was
-    /// taken under. What has come back since then did so at that rate or, if the state was rewritten, at
-    /// this one: whichever is more, so that nothing is refunded twice.
+    /// Gives back what a take still weighs. `mark` and `ticks` are in ticks of `taken`, the limit under which the cost was
+    /// taken. Since then tokens came back at that limit's rate or, if the state was rewritten, at this one's. The larger of
+    /// the two is assumed, so that nothing is refunded twice.
     pub(crate) fn remove(
         &self,
         state: &mut State,
@@ -148,7 +146,7 @@ impl Shape {
         self.0.lower(state, now, left.min(left_here));
     }
 
-    /// The state as this shape would have written it: as many tokens in use, rounded up to a tick.
+    /// The state that `old` wrote, converted to this limit: as many tokens in use, rounded up to a tick.
     pub(crate) fn adopt(&self, old: &Self, state: &State, now: Timestamp) -> State {
         if self == old {
             return state.clone();

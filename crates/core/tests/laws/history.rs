@@ -1,9 +1,9 @@
-//! Random limits, and random histories of takes under them.
+//! Random limits, and random sequences of requests to them.
 
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Align, Calendar, Limit, Period, Refill, Span, Timestamp};
 
-/// The algorithms with the options that change how they count.
+/// The algorithms, with the options that change how they count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     FixedEpoch,
@@ -31,7 +31,7 @@ impl Family {
     ];
 }
 
-/// The numbers of a limit, for the model to read; [`Params::limit`] is the limit itself.
+/// The numbers of a limit, as the model needs them. [`Params::limit`] builds the limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
     pub(crate) family: Family,
@@ -41,7 +41,7 @@ pub(crate) struct Params {
     pub(crate) buckets: u16,
     /// Burst, or queue.
     pub(crate) size: u64,
-    /// Nothing counts before this instant.
+    /// The first request comes at or after this instant.
     pub(crate) start: u64,
 }
 
@@ -67,7 +67,7 @@ impl Params {
         Limit::new(amount, period, algorithm).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// Boundaries in whole minutes, long and short windows by turns, on both sides of the start.
+    /// Boundaries in whole minutes, with alternating long and short windows, from the start on.
     pub(crate) fn calendar(&self) -> Calendar {
         let minute = 60_000_000_000;
         let first = self.start / minute;
@@ -81,22 +81,22 @@ fn token(burst: u64, refill: Refill) -> Algorithm {
     Algorithm::TokenBucket { burst: Some(burst), refill }
 }
 
-/// A limit and what is asked of it.
+/// A limit and a sequence of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) params: Params,
     pub(crate) steps: Vec<Step>,
 }
 
-/// One question.
+/// One request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// Nanoseconds since the question before.
+    /// Nanoseconds since the previous request.
     pub(crate) gap: u64,
     pub(crate) cost: u64,
-    /// How long the caller can wait, for queues.
+    /// How long the caller can wait; used by leaky buckets.
     pub(crate) wait: u64,
-    /// A number for the law to choose by.
+    /// A random number for choices within a law.
     pub(crate) dice: u64,
 }
 
@@ -137,7 +137,7 @@ fn params(family: Family) -> impl Strategy<Value = Params> {
     )
 }
 
-/// A question before its limit is known.
+/// A random request, before it is scaled to a limit.
 #[derive(Clone, Copy, Debug)]
 struct RawStep {
     gap: (u8, u64),
@@ -157,7 +157,7 @@ fn raw_step() -> impl Strategy<Value = RawStep> {
 }
 
 impl RawStep {
-    /// Many at once, many within a token, some within a window, a few windows apart.
+    /// Scales the request to a limit: many gaps of zero, many within a token, some within a window, few of several windows.
     fn of(self, params: &Params) -> Step {
         let capacity = params.amount.max(params.size + 1);
         let token = (params.window / params.amount).max(1);

@@ -1,4 +1,4 @@
-//! The laws, one function each.
+//! The laws, one function per law.
 
 use crate::history::{Case, Family, Params, Step};
 use crate::model::Model;
@@ -16,21 +16,21 @@ pub(crate) struct Law {
 }
 
 pub(crate) const LAWS: &[Law] = &[
-    Law { name: "decides as the model that remembers all", holds: agrees_with_the_model },
-    Law { name: "never more than the bound in any span", holds: keeps_its_bound },
-    Law { name: "exactly the limit when demand is there", holds: meets_demand },
-    Law { name: "refused until the promised instant", holds: retries_honestly },
-    Law { name: "what remains passes, and no more", holds: remaining_is_true },
-    Law { name: "a refusal leaves the state bit for bit", holds: refusal_changes_nothing },
-    Law { name: "given back at once, as never taken", holds: give_back_restores },
-    Law { name: "given back later, bounds still hold", holds: give_back_keeps_bounds },
-    Law { name: "debt is at most one capacity deep", holds: debt_is_bounded },
-    Law { name: "clock steps never credit, and heal", holds: clock_steps_heal },
-    Law { name: "disordered clocks grant a second at most", holds: disorder_is_bounded },
+    Law { name: "decides like the naive model", holds: agrees_with_the_model },
+    Law { name: "never exceeds the promised bound in any span", holds: keeps_its_bound },
+    Law { name: "grants the whole limit at full demand", holds: meets_demand },
+    Law { name: "refuses until exactly the retry time", holds: retry_time_is_exact },
+    Law { name: "exactly what remains passes", holds: remaining_is_exact },
+    Law { name: "a refusal does not change the state", holds: refusal_changes_nothing },
+    Law { name: "giving back immediately undoes a take", holds: give_back_restores },
+    Law { name: "giving back later keeps the bounds", holds: give_back_keeps_bounds },
+    Law { name: "debt is at most one capacity", holds: debt_is_bounded },
+    Law { name: "clock steps grant nothing, and heal", holds: clock_steps_heal },
+    Law { name: "clock differences grant at most one second more", holds: disorder_is_bounded },
     Law { name: "edited limits never forget use", holds: reshape_never_forgets },
-    Law { name: "what a state says is all there is to it", holds: remembered_is_all },
-    Law { name: "headroom grants what it says", holds: headroom_is_true },
-    Law { name: "any number gets an answer", holds: extremes_are_answered },
+    Law { name: "state contents convert back to the same state", holds: contents_round_trip },
+    Law { name: "headroom grants exactly its share", holds: headroom_is_exact },
+    Law { name: "extreme numbers get an answer", holds: extremes_are_answered },
 ];
 
 type Holds = Result<(), TestCaseError>;
@@ -41,7 +41,7 @@ fn ask_at(now: u64, step: &Step) -> Ask {
     Ask::new(Timestamp::from_nanos(now), Cost::new(step.cost)).waiting(Span::from_nanos(step.wait))
 }
 
-/// The steps with their instants.
+/// The requests with their times.
 fn timed(case: &Case) -> impl Iterator<Item = (u64, &Step)> {
     let mut now = case.params.start;
     case.steps.iter().map(move |step| {
@@ -50,7 +50,7 @@ fn timed(case: &Case) -> impl Iterator<Item = (u64, &Step)> {
     })
 }
 
-/// What passed: when it was asked, when it passes, and its cost.
+/// A request that passed: the time of the request, the time of its turn, and its cost.
 #[derive(Clone, Copy, Debug)]
 struct Passed {
     at: u64,
@@ -100,7 +100,7 @@ fn keeps_its_bound(case: &Case) -> Holds {
     within_bounds(&case.params, &history)
 }
 
-/// The promise of each algorithm, checked on every span between two takes that passed.
+/// Checks the bound that each algorithm promises, on every span between two takes that passed.
 fn within_bounds(params: &Params, history: &[Passed]) -> Holds {
     let model = Model::new(params);
     for (first, from) in history.iter().enumerate() {
@@ -141,7 +141,7 @@ fn within_bounds(params: &Params, history: &[Passed]) -> Holds {
     }
 }
 
-/// At most the amount in each window.
+/// Checks that at most the amount passes in each window.
 fn windows_hold(params: &Params, history: &[Passed], window: impl Fn(u64) -> u128) -> Holds {
     for from in history {
         let same = history.iter().filter(|to| window(to.at) == window(from.at));
@@ -150,7 +150,7 @@ fn windows_hold(params: &Params, history: &[Passed], window: impl Fn(u64) -> u12
     Ok(())
 }
 
-/// Turns come in the order of the takes, each as many turns after the one before as that one cost.
+/// Checks that turns come in the order of the takes, and that a take of cost `n` occupies `n` turns.
 fn output_is_smooth(params: &Params, history: &[Passed]) -> Holds {
     let model = Model::new(params);
     let taken: Vec<&Passed> = history.iter().filter(|hit| hit.cost > 0).collect();
@@ -165,7 +165,7 @@ fn output_is_smooth(params: &Params, history: &[Passed]) -> Holds {
     Ok(())
 }
 
-/// Asks for 1 whenever 1 can pass, for some periods, and compares the total with what was promised.
+/// Takes 1 whenever 1 can pass, for some periods, and compares the total with the promise.
 fn meets_demand(case: &Case) -> Holds {
     let params = Params {
         amount: case.params.amount % 40 + 1,
@@ -178,12 +178,12 @@ fn meets_demand(case: &Case) -> Holds {
     let (mut now, mut total) = (params.start, 0u128);
     let end = params.start + params.window * 3;
     while now < end {
-        prop_assert!(total < 1_000, "no end to what passes");
+        prop_assert!(total < 1_000, "far too much passes");
         let ask = Ask::new(Timestamp::from_nanos(now), Cost::ONE).waiting(patient);
         match limit.take(&mut written, &ask).decision.outcome {
             Outcome::Allow | Outcome::Delay(_) => total += 1,
             Outcome::Deny(Retry::After(wait)) if wait > Span::ZERO => now += wait.as_nanos(),
-            Outcome::Deny(retry) => prop_assert!(false, "refused, to come back {:?}", retry),
+            Outcome::Deny(retry) => prop_assert!(false, "refused with retry time {:?}", retry),
         }
     }
     let expected = promised(&params, end);
@@ -191,7 +191,7 @@ fn meets_demand(case: &Case) -> Holds {
     Ok(())
 }
 
-/// How much must pass from the start up to but not including `end` when demand is always there.
+/// How much must pass from the start until just before `end`, at full demand.
 fn promised(params: &Params, end: u64) -> u128 {
     let model = Model::new(params);
     let (amount, size, span) =
@@ -209,7 +209,7 @@ fn promised(params: &Params, end: u64) -> u128 {
             let one = params.window.div_ceil(u64::from(params.buckets)) + 1;
             amount * (windows(params.window + one) + 1)
         }
-        // Each window hands out what fades of the one before it, less what rounding keeps back.
+        // Each window grants what the share of the previous window frees, minus what rounding holds back.
         Family::Weighted => amount * 3 - 3,
         Family::Token => size + tokens,
         Family::TokenInterval => {
@@ -221,7 +221,7 @@ fn promised(params: &Params, end: u64) -> u128 {
     }
 }
 
-fn retries_honestly(case: &Case) -> Holds {
+fn retry_time_is_exact(case: &Case) -> Holds {
     let limit = case.params.limit();
     let mut written = Written::empty(&limit);
     for (now, step) in timed(case) {
@@ -230,18 +230,21 @@ fn retries_honestly(case: &Case) -> Holds {
         match limit.take(&mut written, &ask).decision.outcome {
             Outcome::Deny(Retry::After(wait)) => {
                 let then = now + wait.as_nanos();
-                prop_assert!(wait > Span::ZERO, "refused, but told to come back at once");
+                prop_assert!(wait > Span::ZERO, "refused with a retry time of zero");
                 prop_assert!(
                     limit.decide(&written, &at(then)).passes(),
-                    "refused at the promised instant"
+                    "refused at the retry time"
                 );
                 prop_assert!(
                     !limit.decide(&written, &at(then - 1)).passes(),
-                    "passes earlier than promised"
+                    "passes before the retry time"
                 );
             }
             Outcome::Deny(Retry::Never) => {
-                prop_assert!(step.cost > limit.capacity(), "never, but it fits");
+                prop_assert!(
+                    step.cost > limit.capacity(),
+                    "refused forever, although the cost fits the capacity"
+                );
             }
             Outcome::Delay(wait) => prop_assert!(wait.as_nanos() <= step.wait, "waits too long"),
             Outcome::Allow => {}
@@ -250,7 +253,7 @@ fn retries_honestly(case: &Case) -> Holds {
     Ok(())
 }
 
-fn remaining_is_true(case: &Case) -> Holds {
+fn remaining_is_exact(case: &Case) -> Holds {
     let limit = case.params.limit();
     let mut written = Written::empty(&limit);
     for (now, step) in timed(case) {
@@ -266,7 +269,7 @@ fn remaining_is_true(case: &Case) -> Holds {
         if reset > Span::ZERO {
             prop_assert!(
                 left_at(now + reset.as_nanos() - 1) < limit.capacity(),
-                "free before its reset"
+                "everything is free before the reset time"
             );
         }
     }
@@ -323,7 +326,7 @@ fn give_back_keeps_bounds(case: &Case) -> Holds {
             written.give_back(at, &limit, &receipt);
             prop_assert!(
                 limit.peek(&written, at).remaining >= before,
-                "giving back took something"
+                "giving back reduced what remains"
             );
         }
         let taken = limit.take(&mut written, &ask_at(now, step));
@@ -345,7 +348,7 @@ fn debt_is_bounded(case: &Case) -> Holds {
         } else {
             limit.take(&mut written, &ask);
         }
-        // However much was charged, a state that was charged twice the capacity at once is no better off.
+        // However much was charged, there is no more room for debt than in an empty state.
         let owed = limit.peek(&written, Timestamp::from_nanos(now));
         let again = limit.charge(&mut written.clone(), &Ask { cost: Cost::new(u64::MAX), ..ask });
         let mut full = Written::empty(&limit);
@@ -354,9 +357,9 @@ fn debt_is_bounded(case: &Case) -> Holds {
         let mut deepest = written.clone();
         limit.charge(&mut deepest, &Ask { cost: Cost::new(u64::MAX), ..ask });
         let more = limit.charge(&mut deepest, &Ask { cost: Cost::ONE, ..ask });
-        prop_assert_eq!(more.weight, 0, "debt has a floor");
+        prop_assert_eq!(more.weight, 0, "the debt exceeds its bound");
         prop_assert!(owed.remaining == 0 || owed.passes());
-        // Nothing passes in debt but what a debt allows: cost 0 is refused exactly then.
+        // A cost of 0 is refused only in debt, and then no other cost passes either.
         let zero = limit.decide(&written, &Ask { cost: Cost::new(0), ..ask }.waiting(patient));
         let one = limit.decide(&written, &Ask { cost: Cost::ONE, ..ask }.waiting(patient));
         prop_assert!(zero.passes() || !one.passes());
@@ -382,7 +385,10 @@ fn clock_steps_heal(case: &Case) -> Holds {
         let before = limit.peek(&written, at).remaining;
         clock -= back.min(clock);
         let at = Timestamp::from_nanos(clock);
-        prop_assert!(limit.peek(&written, at).remaining <= before, "a step back granted something");
+        prop_assert!(
+            limit.peek(&written, at).remaining <= before,
+            "a clock step back granted something"
+        );
         let mut mended = written.clone();
         mended.mend(at);
         heals(&case.params, &limit, &mended, clock)?;
@@ -390,7 +396,7 @@ fn clock_steps_heal(case: &Case) -> Holds {
         history.extend(passed(real, step.cost, &decision));
     }
     match case.params.family {
-        // Windows on fixed boundaries come early again after a step; the others are exact in real time.
+        // After a step back, windows with fixed boundaries come again too early. The others are exact in real time.
         Family::FixedEpoch | Family::FixedCalendar | Family::Weighted | Family::TokenInterval => {
             Ok(())
         }
@@ -399,13 +405,13 @@ fn clock_steps_heal(case: &Case) -> Holds {
         Family::Token => {
             within_bounds(&Params { size: case.params.size + 1, ..case.params.clone() }, &history)
         }
-        // Turns are promised in clock time; the model of smooth output knows real time only.
+        // Turns are promised in clock time, but the check of smooth output uses real time.
         Family::Leaky => Ok(()),
     }
 }
 
-/// Takes whose clocks lag by up to a second, now more, now less, at one state. What passes is compared
-/// with what a second more would have let pass.
+/// Takes on one state by clocks that lag by varying amounts, up to a second. At most as much passes as in a span that is one
+/// second longer.
 fn disorder_is_bounded(case: &Case) -> Holds {
     const LAG: u64 = 1_000_000_000;
     let params = Params { start: case.params.start + LAG, ..case.params.clone() };
@@ -413,7 +419,7 @@ fn disorder_is_bounded(case: &Case) -> Holds {
     let mut written = Written::empty(&limit);
     for step in &case.steps {
         real += step.gap;
-        // Most are on time; the others lag a little, to just before an edge, or by all of it.
+        // Most clocks are on time. Others lag a little, or to just before a boundary, or by a whole second.
         let lag = match step.dice % 6 {
             0 => step.dice / 6 % (LAG + 1),
             1 => LAG,
@@ -446,8 +452,8 @@ fn disorder_is_bounded(case: &Case) -> Holds {
     Ok(())
 }
 
-/// One passes again at the latest a period and the tolerance after a step, if nothing else is taken.
-/// The period of a bucket is the time that all of it takes to fill or drain, and one more token or turn.
+/// A cost of 1 passes again at the latest one period and the tolerance after a clock step, if nothing else is taken. For a
+/// bucket the period is the time to fill or drain all of it, plus one token or turn.
 fn heals(params: &Params, limit: &Limit, written: &Written<'_>, clock: u64) -> Holds {
     let Params { window, amount, size, .. } = *params;
     let tolerance = 1_000_000_000;
@@ -461,7 +467,7 @@ fn heals(params: &Params, limit: &Limit, written: &Written<'_>, clock: u64) -> H
         Family::FixedFirst => window + window.div_ceil(1_000) * 2,
         Family::Log => window + window.div_ceil(1_000_000) * 2,
         Family::Buckets => window + window.div_ceil(u64::from(params.buckets)) * 2,
-        // The share of the window before must fade below the limit by one.
+        // The share of the previous window must fall to one below the limit.
         Family::Weighted => window + window / amount + 2,
         Family::Token => token * (size + 1),
         Family::TokenInterval => window * (size.div_ceil(amount) + 3),
@@ -507,18 +513,18 @@ fn reshape_never_forgets(case: &Case) -> Holds {
             let after = limit.peek(&written, at).remaining;
             prop_assert!(
                 after <= left,
-                "a take under another shape refunded: {} > {}",
+                "a take under an edited limit refunded something: {} > {}",
                 after,
                 left
             );
         } else {
-            prop_assert_eq!(&written, &before, "nothing was taken, yet something was written");
+            prop_assert_eq!(&written, &before, "nothing was taken, but the state changed");
         }
         if let Outcome::Deny(Retry::After(wait)) = taken.decision.outcome {
             let then = Timestamp::from_nanos(now + wait.as_nanos());
             prop_assert!(
                 limit.decide(&written, &Ask { now: then, ..ask }).passes(),
-                "retry under another shape"
+                "refused at the retry time under an edited limit"
             );
         }
     }
@@ -526,7 +532,7 @@ fn reshape_never_forgets(case: &Case) -> Holds {
     reshaped_bounds(&case.params, &shapes, &history)
 }
 
-/// Under any order of shapes: at most the largest burst and the largest rate over any span.
+/// Under any order of limits, at most the largest burst plus the largest rate passes in any span.
 fn reshaped_bounds(params: &Params, shapes: &[(u64, u64, u64)], history: &[Passed]) -> Holds {
     let largest = shapes.iter().map(|shape| shape.0).max().unwrap();
     match params.family {
@@ -547,11 +553,11 @@ fn reshaped_tokens(family: Family, shapes: &[(u64, u64, u64)], history: &[Passed
                 let (amount, window) = (u128::from(*amount), u128::from(*window));
                 match family {
                     Family::TokenInterval => amount * (span / window + 1),
-                    // A microsecond for reading the clock in whole ticks.
+                    // One microsecond more, because the clock is read in whole ticks.
                     _ => (span + 1_000) * amount / window + 1,
                 }
             });
-            // Whole periods of different lengths do not add up to one rate: each has its own edges.
+            // Intervals of different lengths do not add up to one rate: each refills at its own times.
             let drained = if family == Family::TokenInterval {
                 drained.sum()
             } else {
@@ -563,7 +569,7 @@ fn reshaped_tokens(family: Family, shapes: &[(u64, u64, u64)], history: &[Passed
     Ok(())
 }
 
-/// Turns keep their order, and each is as far from the next as its cost takes at the fastest rate.
+/// Checks that turns keep their order, and that each takes at least as long as its cost does at the fastest rate.
 fn reshaped_turns(shapes: &[(u64, u64, u64)], history: &[Passed]) -> Holds {
     for pair in history.windows(2) {
         let turns = |(amount, window, _): &(u64, u64, u64)| {
@@ -576,20 +582,20 @@ fn reshaped_turns(shapes: &[(u64, u64, u64)], history: &[Passed]) -> Holds {
     Ok(())
 }
 
-fn remembered_is_all(case: &Case) -> Holds {
+fn contents_round_trip(case: &Case) -> Holds {
     let limit = case.params.limit();
     let mut written = Written::empty(&limit);
     for (now, step) in timed(case) {
         limit.take(&mut written, &ask_at(now, step));
-        let said = written.remembered(Timestamp::from_nanos(now));
-        prop_assert_eq!(&limit.remember(&said), &written.state, "{:?}", said);
+        let contents = written.remembered(Timestamp::from_nanos(now));
+        prop_assert_eq!(&limit.remember(&contents), &written.state, "{:?}", contents);
     }
     Ok(())
 }
 
-/// Soft is a larger limit of the same rate; elastic grants at least the plain limit and at most its
-/// share more; `over` says that the plain limit would have refused.
-fn headroom_is_true(case: &Case) -> Holds {
+/// Soft headroom acts like a larger limit with the same rate. Elastic headroom grants at least the plain limit. `over` is set
+/// exactly when the plain limit would have refused.
+fn headroom_is_exact(case: &Case) -> Holds {
     let params = &case.params;
     let percent = u16::try_from(case.steps[0].dice % 300).unwrap();
     let more = |n: u64| n + n * u64::from(percent) / 100;

@@ -1,7 +1,7 @@
-//! The laws that every algorithm keeps, each tried on thousands of random histories against a naive model.
+//! Laws that every algorithm keeps. Each is tested on thousands of random histories, some against a naive model.
 //!
-//! `cargo test -p tidegate-core --test laws` prints a table of laws and cases. `LAWS_CASES` sets how many
-//! cases each law and algorithm gets, `LAWS_SEED` another seed, `LAWS_ONLY` a part of a law's name.
+//! `cargo test -p tidegate-core --test laws` prints a table of laws and cases. Environment variables: `LAWS_CASES` is the
+//! number of cases per law and algorithm, `LAWS_SEED` the seed, `LAWS_ONLY` a part of the name of the laws to run.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// The promise of `make test`.
+/// The default number of cases per law and algorithm.
 const CASES: u32 = 10_000;
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     let failed = run_all(&jobs, cases, seed);
     for law in law::LAWS.iter().filter(|law| law.name.contains(&only)) {
         println!(
-            "law: {:<44} {cases} cases for each of {} algorithms",
+            "law: {:<48} {cases} cases for each of {} algorithms",
             law.name,
             Family::ALL.len()
         );
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs every law for every family on all cores; answers how many failed.
+/// Runs every law for every family on all cores, and returns how many failed.
 fn run_all(jobs: &[(&law::Law, Family)], cases: u32, seed: u64) -> usize {
     let next = AtomicUsize::new(0);
     let failed = AtomicUsize::new(0);
@@ -57,7 +57,7 @@ fn run_all(jobs: &[(&law::Law, Family)], cases: u32, seed: u64) -> usize {
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                // Relaxed: the counters are only numbers, and the scope joins before they are read.
+                // Relaxed: the counters order nothing else, and the scope joins its threads before they are read.
                 while let Some((law, family)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(story) = run(law, *family, cases, seed) {
                         failed.fetch_add(1, Ordering::Relaxed);

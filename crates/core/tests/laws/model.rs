@@ -1,7 +1,7 @@
-//! The naive model: it remembers everything that ever passed and adds it up anew for each question.
+//! The naive model: it keeps everything that ever passed and adds it up again for each request.
 //!
-//! Nothing here is clever. It divides where the core multiplies by reciprocals, keeps whole histories
-//! where the core keeps a word, and knows neither states nor shapes.
+//! It is simple on purpose. It divides where the core multiplies by reciprocals, and keeps the whole history where the core
+//! keeps one word.
 
 use crate::history::{Family, Params};
 use tidegate_core::Timestamp;
@@ -21,7 +21,7 @@ impl<'p> Model<'p> {
         self.hits.push((at, cost));
     }
 
-    /// Whether a cost passes at an instant, for a caller that can wait.
+    /// Whether a cost passes at an instant, for a caller that can wait `wait` nanoseconds.
     pub(crate) fn passes(&self, now: u64, cost: u64, wait: u64) -> bool {
         let used = self.used(now);
         let fits = used + u128::from(cost) * self.unit() <= self.room();
@@ -37,7 +37,7 @@ impl<'p> Model<'p> {
         u64::try_from(self.room().saturating_sub(used) / self.unit()).unwrap()
     }
 
-    /// How long one has to wait for a turn, in nanoseconds: until the tick at which all are over begins.
+    /// The time until the next free turn, in nanoseconds: until the tick at which all promised turns are over.
     fn turn(&self, now: u64) -> u128 {
         if self.params.family != Family::Leaky {
             return 0;
@@ -56,7 +56,7 @@ impl<'p> Model<'p> {
         }
     }
 
-    /// What a cost of 1 weighs: a hit, or the ticks of a token.
+    /// The weight of a cost of 1: one hit, or the ticks of a token.
     pub(crate) fn unit(&self) -> u128 {
         match self.params.family {
             Family::Token | Family::TokenInterval | Family::Leaky => self.ticks_per_token(),
@@ -98,7 +98,7 @@ impl<'p> Model<'p> {
         self.hits.iter().filter(|(at, _)| counts(*at)).map(|(_, cost)| u128::from(*cost)).sum()
     }
 
-    /// Windows that open with the first hit, played from the beginning of the history.
+    /// Windows with `align: first`, replayed from the beginning of the history.
     fn since_first(&self, now: u64) -> u128 {
         let step = self.params.window.div_ceil(1_000);
         let (mut end, mut count) = (0, 0);
@@ -111,7 +111,7 @@ impl<'p> Model<'p> {
         if now < end { count } else { 0 }
     }
 
-    /// A level that falls by a tick a tick, played from the beginning of the history.
+    /// A level that falls by one per tick, replayed from the beginning of the history.
     fn drained(&self, now: u64) -> u128 {
         let (mut level, mut last) = (0u128, 0u128);
         for (at, cost) in &self.hits {

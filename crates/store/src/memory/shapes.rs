@@ -39,8 +39,8 @@ use super::steps;
 use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, lock, read, write, yield_point};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64 as StampCounter};
 use tidegate_core::{Limit, NamedBy};
 
 /// Stamps that are remembered; the next limit that falls into a place replaces the last one. In models few, which are
@@ -119,6 +119,13 @@ pub(super) struct Number {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epoch(u64);
 
+/// A number for a limit that has none yet; 0 is no stamp. It is one counter for all stores of the process, because they may
+/// share limits. Relaxed: only the number itself matters.
+fn next_stamp() -> u64 {
+    static NEXT: StampCounter = StampCounter::new(1);
+    NEXT.fetch_add(1, Relaxed)
+}
+
 // === impl Shapes ===
 
 impl Shapes {
@@ -140,7 +147,7 @@ impl Shapes {
     #[inline]
     pub(super) fn number(&self, limit: &Limit) -> Option<Number> {
         let epoch = Epoch(self.epoch.load(Acquire));
-        let stamp = limit.stamp();
+        let stamp = limit.serial(next_stamp);
         let place = usize::try_from(stamp).unwrap_or(0) & CACHED.saturating_sub(1);
         let cached = self.cache.get(place)?;
         let word = cached.load(Relaxed);
@@ -154,7 +161,7 @@ impl Shapes {
     /// The number of a limit that is not cached.
     #[cold]
     fn look_up(&self, limit: &Limit, epoch: Epoch, cached: &AtomicU64) -> Option<Number> {
-        let stamp = limit.stamp();
+        let stamp = limit.serial(next_stamp);
         let known = self.known();
         let number = *known.numbers.get(limit)?;
         // Cached under the lock, so that a thread that claims the number forgets it. A stamp that does not fit beside its
