@@ -35,18 +35,17 @@ pub(super) fn period(span: Span) -> String {
 /// person; the rest is rounded up, so that a client that waits this long is not too early.
 pub(super) fn wait(span: Span) -> String {
     let seconds = span.as_secs_ceil().max(1);
-    let (large, small, unit) = match seconds {
-        0..120 => return format!("{seconds} s"),
-        120..7_200 => ("min", "s", 1),
-        7_200..172_800 => ("h", "min", 60),
-        _ => ("d", "h", 3_600),
-    };
-    let per_large = if unit == 3_600 { 24 } else { 60 };
-    let count = seconds.div_ceil(unit);
-    match (count / per_large, count % per_large) {
-        (whole, 0) => format!("{whole} {large}"),
-        (whole, rest) => format!("{whole} {large} {rest} {small}"),
+    let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => two_units((seconds / 60, "min"), (seconds % 60, "s")),
+        7_200..172_800 => two_units((minutes / 60, "h"), (minutes % 60, "min")),
+        _ => two_units((hours / 24, "d"), (hours % 24, "h")),
     }
+}
+
+fn two_units((whole, large): (u64, &str), (rest, small): (u64, &str)) -> String {
+    if rest == 0 { format!("{whole} {large}") } else { format!("{whole} {large} {rest} {small}") }
 }
 
 #[cfg(test)]
