@@ -39,7 +39,7 @@ pub struct Verdict {
     pub over: bool,
     /// The request passes, but a rule in shadow mode would have denied it.
     pub shadow_deny: bool,
-    /// Whether the request should be served after others; set by rules with `on_limit: deprioritize`.
+    /// Whether the request should be served after others; set by rules with `on_limit: { deprioritize: low }`.
     pub priority: Priority,
     /// What the decision is based on: the store, a cache, the fallback, and so on.
     pub decided_by: DecidedBy,
@@ -57,7 +57,7 @@ pub struct Verdict {
 /// use tidegate::{Attributes, Check, Limiter, Policy, Priority};
 /// let policy = Policy::parse("
 /// version: 1
-/// rules: [{ name: batch, key: [], limits: [1/h], on_limit: deprioritize }]")?;
+/// rules: [{ name: batch, key: [], limits: [1/h], on_limit: { deprioritize: low } }]")?;
 /// let limiter = Limiter::in_memory(policy)?;
 /// let request = Attributes::new();
 /// let verdicts = [limiter.check_now(&Check::new(&request))?, limiter.check_now(&Check::new(&request))?];
@@ -70,7 +70,7 @@ pub enum Priority {
     /// As usual.
     #[default]
     Normal,
-    /// After requests of normal priority: a rule with `on_limit: deprioritize` is over its limit.
+    /// After requests of normal priority: a rule with `on_limit: { deprioritize: low }` is over its limit.
     Low,
 }
 
@@ -136,7 +136,7 @@ pub struct LimitReport<'v> {
     pub shadow: bool,
 }
 
-/// Stands for the index of a rule where the caller named the limit.
+/// The value of [`Entry::rule`] if the caller named the limit.
 pub(crate) const CALLER_RULE: usize = usize::MAX;
 
 /// One limit of a decided request, with its decision.

@@ -39,7 +39,7 @@ pub struct Pacer {
 
 /// The most servers to remember; more than any client talks to.
 const MOST: usize = 10_000;
-/// The longest wait to believe: a server that says "in a year" is asked again tomorrow.
+/// The longest wait to believe: a server that says "in a year" may be asked again after one day.
 const LONGEST: Span = Span::from_secs(86_400);
 /// The wait after a denial without a retry time.
 const DEFAULT_WAIT: Span = Span::from_secs(1);

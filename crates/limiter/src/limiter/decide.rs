@@ -53,7 +53,7 @@ pub(super) struct Decided {
     pub(super) local_takes: Vec<usize>,
 }
 
-/// Who asks for a decision, and therefore what must be recorded.
+/// The purpose of a decision, which determines what is recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DecideFor {
     /// A single check: the verdict is added to the statistics.

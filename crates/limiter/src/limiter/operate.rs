@@ -129,7 +129,7 @@ impl<S: Store> Limiter<S> {
     /// rules:
     ///   - name: a
     ///     key: []
-    ///     limits: [2/h]
+    ///     limits: [{ rate: 2/h, algorithm: fixed_window }]
     ///     mode: { elastic: { up_to: 150%, while: 'load < 0.7' } }")?;
     /// let limiter = Limiter::new(policy, store, Secret::new([7; 32]), clock.clone())?;
     /// let request = Attributes::new();
