@@ -315,8 +315,8 @@ async fn sleep_or_woken(waiter: &Waiter<'_>, span: Span) {
     }
 }
 
-/// The states that make the request wait longest: only their queues does it enter. At the other states it would pass
-/// sooner, and requests that wait there need not wait for this one.
+/// The states that make the request wait longest. It enters only their queues: at the other states it would pass sooner, and
+/// requests that wait there need not wait for this one.
 fn longest_wait(verdict: &Verdict, states: &[StateId]) -> Vec<StateId> {
     let required = verdict.entries.iter().filter(|entry| entry.need == Need::Required);
     let longest =

@@ -14,15 +14,16 @@ const NEVER: &str = "urn:tidegate:problem:cost-exceeds-capacity";
 /// The body of a denial as JSON (`application/problem+json`): which limits denied the request, and when to try again.
 ///
 /// ```
-/// use tidegate::{Attributes, Check, Limiter, Policy};
+/// use tidegate::{Attributes, Check, Clock, Limiter, Memory, Policy, Secret, Timestamp};
 /// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
-/// let limiter = Limiter::in_memory(policy)?;
+/// let clock = Clock::manual(Timestamp::EPOCH); // stands still, so that the times below are exact
+/// let limiter = Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock)?;
 /// let request = Attributes::new();
 /// limiter.check_now(&Check::new(&request))?;
 /// let refused = limiter.check_now(&Check::new(&request))?;
 /// let body: serde_json::Value = serde_json::from_str(&tidegate::http::problem(&refused))?;
 /// assert_eq!(body["title"], "Quota Exceeded");
-/// assert_eq!(body["detail"], "all allows 1 per hour; try again in 60 min.");
+/// assert_eq!(body["detail"], "all allows 1 per hour; try again in 1 h.");
 /// assert_eq!(body["violated-policies"][0], "all");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -49,9 +50,10 @@ pub fn problem(verdict: &Verdict) -> String {
 /// The complete response to a denied request: status 429, header fields, and [`problem`] as the body.
 ///
 /// ```
-/// # use tidegate::{Attributes, Check, Limiter, Policy};
+/// # use tidegate::{Attributes, Check, Clock, Limiter, Memory, Policy, Secret, Timestamp};
 /// # let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
-/// # let limiter = Limiter::in_memory(policy)?;
+/// # let clock = Clock::manual(Timestamp::EPOCH);
+/// # let limiter = Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock)?;
 /// # let request = Attributes::new();
 /// # limiter.check_now(&Check::new(&request))?;
 /// let refused = limiter.check_now(&Check::new(&request))?;

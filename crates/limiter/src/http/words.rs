@@ -38,8 +38,8 @@ pub(super) fn wait(span: Span) -> String {
     let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
     match seconds {
         0..120 => format!("{seconds} s"),
-        120..7_200 => two_units((seconds / 60, "min"), (seconds % 60, "s")),
-        7_200..172_800 => two_units((minutes / 60, "h"), (minutes % 60, "min")),
+        120..3_600 => two_units((seconds / 60, "min"), (seconds % 60, "s")),
+        3_600..172_800 => two_units((minutes / 60, "h"), (minutes % 60, "min")),
         _ => two_units((hours / 24, "d"), (hours % 24, "h")),
     }
 }
@@ -79,9 +79,9 @@ mod tests {
             (119 * SECOND + 1, "2 min"),
             (125 * SECOND, "2 min 5 s"),
             (20 * MINUTE, "20 min"),
-            (HOUR, "60 min"),
-            (2 * HOUR, "2 h"),
-            (2 * HOUR + 1, "2 h 1 min"),
+            (HOUR, "1 h"),
+            (HOUR + 1, "1 h 1 min"),
+            (47 * HOUR, "47 h"),
             (2 * DAY, "2 d"),
             (2 * DAY + SECOND, "2 d 1 h"),
         ] {
