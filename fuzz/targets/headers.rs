@@ -1,4 +1,4 @@
-//! What servers answer about their limits, however they spell it: the client's reader takes all of it.
+//! Arbitrary header fields: the client-side reader of rate limit fields must not panic on any of them.
 
 #![no_main]
 
@@ -19,7 +19,6 @@ fuzz_target!(|bytes: &[u8]| {
     }
     for status in [http::StatusCode::OK, http::StatusCode::TOO_MANY_REQUESTS] {
         let heard = Heard::of(status, &headers, Timestamp::EPOCH);
-        // Nobody is made to wait for longer than anybody would.
         let _ = heard.wait();
     }
 });

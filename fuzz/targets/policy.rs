@@ -1,4 +1,4 @@
-//! A policy file of any bytes: it is one, or its mistakes are told at places that are in it.
+//! Arbitrary bytes as a policy file: it is parsed, or it is rejected with problems that are safe to print on one line.
 
 #![no_main]
 

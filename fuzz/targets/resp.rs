@@ -1,4 +1,4 @@
-//! Bytes at the port for Redis clients: the parser as the server has it, against its own laws and against another parser.
+//! Arbitrary bytes from a Redis client: the RESP parser of the server, checked against invariants and against another parser.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use tidegate_server::fuzzing::wire::{CommandBound, Read, Words, read};
 
 fuzz_target!(|bytes: &[u8]| {
     let whole = all(bytes, CommandBound::KNOWN);
-    // What is said of the beginning is true however it is cut.
+    // A prefix of the input is parsed into a prefix of the commands, wherever the input is cut.
     for cut in 0..bytes.len().min(96) {
         let part = all(&bytes[..cut], CommandBound::KNOWN);
         let same = part.commands.iter().zip(&whole.commands).all(|(part, whole)| part == whole);
@@ -17,18 +17,18 @@ fuzz_target!(|bytes: &[u8]| {
         if let Some(needed) = part.needs
             && whole.commands.len() > part.commands.len()
         {
-            // Whoever waits for so many bytes does not wait for more than the command has.
+            // The parser must not wait for more bytes than the command has.
             let (_, end) = &whole.commands[part.commands.len()];
             assert!(needed <= *end, "cut at {cut}: waits for {needed}, a command ends at {end}");
         }
     }
-    // A stranger may say less, and what they may say means the same.
+    // Clients that have not authenticated may send less, and what they may send has the same meaning.
     let stranger = all(bytes, CommandBound::UNKNOWN);
     assert!(whole.commands.starts_with(&stranger.commands));
-    as_others_read_it(bytes);
+    agrees_with_another_parser(bytes);
 });
 
-/// Commands, each with where it ends, and how many bytes the next one waits for, counted from the beginning.
+/// All commands of the input, each with the offset of its end, and up to which offset the next command needs input.
 struct All {
     commands: Vec<(Vec<Vec<u8>>, usize)>,
     needs: Option<usize>,
@@ -51,7 +51,7 @@ fn all(bytes: &[u8], most: CommandBound) -> All {
                 at += length;
             }
             Ok(Read::More(least)) => {
-                assert!(least > rest.len(), "waits for what is here");
+                assert!(least > rest.len(), "waits for bytes that are already there");
                 return All { commands, needs: Some(at + least) };
             }
             Err(_) => return All { commands, needs: None },
@@ -59,8 +59,8 @@ fn all(bytes: &[u8], most: CommandBound) -> All {
     }
 }
 
-/// A list of strings that we read is one to another parser too, with the same words and the same end.
-fn as_others_read_it(bytes: &[u8]) {
+/// If the parser reads a command as an array of strings, another parser reads the same words and the same end.
+fn agrees_with_another_parser(bytes: &[u8]) {
     let mut words = Words::new();
     let (Some(b'*'), Ok(Read::Command(length))) =
         (bytes.first(), read(bytes, CommandBound::KNOWN, &mut words))
@@ -68,13 +68,13 @@ fn as_others_read_it(bytes: &[u8]) {
         return;
     };
     let Ok(Some((OwnedFrame::Array(frames), used))) = decode(bytes) else {
-        panic!("another parser reads no list");
+        panic!("the other parser does not read an array");
     };
     let theirs: Vec<&[u8]> = frames
         .iter()
         .map(|frame| match frame {
             OwnedFrame::BulkString(text) => text.as_slice(),
-            other => panic!("another parser reads {other:?}"),
+            other => panic!("the other parser reads {other:?}"),
         })
         .collect();
     assert_eq!((words.as_slice(), length), (theirs.as_slice(), used));

@@ -1,5 +1,5 @@
-//! The endpoint of the README: `cargo run -p tidegate --example axum --features tower`
-#![allow(clippy::print_stdout, reason = "whoever starts it wants to see something")]
+//! The rate-limited endpoint of the README: `cargo run -p tidegate --example axum --features tower`
+#![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
 use axum::{Router, extract::ConnectInfo, routing::get};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! A limiter inside a program: rules in a file, one call for each request.
+//! A limiter inside a program: a policy, and one call for each request.
 //!
 //! `cargo run -p tidegate --example in_process`
 
@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 version: 1
 tiers: { default: free, known: [free, pro] }
 rules:
-  - { name: api, key: [user], limits: [5/min, 100/h], tiers: { pro: { scale: 10 } } }
+  - { name: api, key: [user], limits: [5/h, 100/day], tiers: { pro: { scale: 10 } } }
   - { name: logins, match: { path: /login }, key: [user], limits: [3/h], count: failures }
 ",
     )?;
@@ -22,10 +22,10 @@ rules:
     for tier in ["free", "pro"] {
         let user = Attributes::new().with("user", format!("{tier}-user"))?.with("tier", tier)?;
         let passed = (0..40).filter_map(|_| limiter.check_now(&Check::new(&user)).ok());
-        writeln!(out, "{tier}: {} of 40 at once", passed.filter(Verdict::allowed).count())?;
+        writeln!(out, "{tier}: {} of 40 requests passed", passed.filter(Verdict::allowed).count())?;
     }
 
-    // Wrong passwords count; right ones are given back.
+    // Wrong passwords count; successful logins are given back.
     let alice = Attributes::new().with("user", "alice")?.with("path", "/login")?;
     for report in [Report::Failure, Report::Success, Report::Failure, Report::Failure] {
         let verdict = limiter.check_now(&Check::new(&alice))?;
@@ -35,6 +35,6 @@ rules:
     }
     let verdict = limiter.check_now(&Check::new(&alice))?;
     let refusing: Vec<&str> = verdict.refusing().map(|limit| limit.rule).collect();
-    writeln!(out, "alice: allowed {}, refused by {refusing:?}", verdict.allowed())?;
+    writeln!(out, "alice: allowed {}, denied by {refusing:?}", verdict.allowed())?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A client that paces itself: it keeps to the rate it was sold, and remembers a refusal until its time.
+//! A client that paces itself: it keeps its own rate, and does not ask a server again before the time that the server gave.
 //!
 //! `cargo run -p tidegate --example outbound --features http`
 
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use tidegate::http::{HeaderStyle, Pacer, status};
 use tidegate::{Attributes, Check, Clock, Limiter, Policy, Span};
 
-/// Somebody else's service, which allows less than we would like.
+/// A remote service that allows fewer calls than the client wants to send.
 struct Service(Limiter);
 
 impl Service {
@@ -29,25 +29,25 @@ fn limiter(rate: &str) -> Result<Limiter, Box<dyn Error>> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let service = Service(limiter("5/h")?);
-    let mine = limiter("{ rate: 100/s, burst: 1 }")?; // what we keep to by ourselves
+    let mine = limiter("{ rate: 100/s, burst: 1 }")?; // the rate that the client keeps by itself
     let pacer = Pacer::new(Clock::system());
     let mut calls = Vec::new();
     for _ in 0..8 {
-        // Nobody is asked who said to come back later. A job that can wait calls `pacer.ready(…).await`.
+        // The service said when to try again, so do not call it before. A job that can wait uses `pacer.ready(…).await`.
         if pacer.wait("service") > Span::ZERO {
-            calls.push("spared");
+            calls.push("not sent");
             continue;
         }
         let me = Attributes::new();
         mine.acquire(&Check::new(&me).waiting(Span::from_secs(10))).await?;
         let (status, headers) = service.call()?;
         pacer.heard("service", status, &headers);
-        calls.push(if status.is_success() { "served" } else { "refused" });
+        calls.push(if status.is_success() { "served" } else { "denied" });
     }
     let minutes = pacer.wait("service").as_secs_ceil().div_ceil(60);
-    let [served, refused, spared] = ["served", "refused", "spared"]
+    let [served, refused, spared] = ["served", "denied", "not sent"]
         .map(|kind| calls.iter().filter(|call| **call == kind).count());
-    let counts = format!("served {served}, refused {refused}, spared {spared}");
-    writeln!(io::stdout(), "{counts}; next call in {minutes} minutes")?;
+    let counts = format!("served {served}, denied {refused}, not sent {spared}");
+    writeln!(io::stdout(), "{counts}; try again in {minutes} min")?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Rolling out a limit without hurting anybody: first it only pretends, then it bites.
+//! Rolling out a limit safely: first in shadow mode, where it only counts, then enforced.
 //!
 //! `cargo run -p tidegate --example shadow`
 
@@ -26,16 +26,16 @@ rules:
         }
         let stats = limiter.stats();
         let strict = stats.rules.iter().find(|(name, _)| name == "strict");
-        let (_, strict) = strict.ok_or("there is a rule named strict")?;
+        let (_, strict) = strict.ok_or("the policy has a rule named strict")?;
         writeln!(
             out,
-            "{phase}: would have refused {}, refused {}",
+            "{phase}: would have denied {}, denied {}",
             strict.would_deny, strict.denied
         )?;
         Ok(())
     };
     traffic(&mut out, "shadow")?;
-    limiter.set_shadow("strict", Some(false))?; // nobody complained: let it bite
+    limiter.set_shadow("strict", Some(false))?; // the numbers look right, so enforce it
     traffic(&mut out, "enforced")?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A gRPC service behind the layer: refused calls are `RESOURCE_EXHAUSTED` with the time to come back.
+//! A gRPC service behind the layer: a denied call gets `RESOURCE_EXHAUSTED` and the time to wait.
 //!
 //! `cargo run -p tidegate --example tonic --features tower`
 
@@ -38,8 +38,8 @@ rules: [{ name: health, match: { path: /grpc.health.v1.Health/* }, key: [ip], li
             Ok(_) => "served".to_owned(),
             Err(status) => {
                 let retry = status.get_details_retry_info().and_then(|info| info.retry_delay);
-                let seconds = retry.map_or(0, |delay| delay.as_secs().div_ceil(60));
-                format!("{:?}, retry in {seconds} minutes", status.code())
+                let minutes = retry.map_or(0, |delay| delay.as_secs().div_ceil(60));
+                format!("{:?}, try again in {minutes} min", status.code())
             }
         };
         writeln!(io::stdout(), "call {call}: {text}")?;

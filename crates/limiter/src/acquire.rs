@@ -1,19 +1,19 @@
-//! Waiting for a turn: first come, first served, for each key.
+//! Waiting until a request may pass: first come, first served, for each key.
 //!
 //! ```text
-//!   ask ──► allow ─────────────────────────────► go
-//!    ▲  ──► delay d (a leaky bucket) ── sleep ──► go
-//!    │  ──► deny, retry in r ── stand in line, sleep r ──┐
-//!    └───────────────────────────────────────────────────┘
+//!   ask ──► allow ─────────────────────────────────► pass
+//!    ▲  ──► delay d (leaky bucket) ── sleep d ─────► pass
+//!    │  ──► deny, retry in r ── enter the queue, sleep r ──┐
+//!    └─────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Whoever gives up, by its deadline or because its task was dropped, leaves the line and gives back a turn
-//! that it had been promised. Those behind it do not move up in time, so the rate holds.
+//! A request that gives up, because its time is over or its future was dropped, leaves the queue. If a leaky bucket had
+//! promised it a turn, that turn is given back. Requests behind it keep the times that they were given, so the rate holds.
 
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::limiter::{Limiter, Want, now};
-use crate::queue::Place;
+use crate::limiter::{DecideFor, Limiter, now};
+use crate::queue::{WaitTargets, Waiter};
 use crate::receipt::{Receipt, Report};
 use crate::verdict::Verdict;
 use std::sync::OnceLock;
@@ -23,37 +23,50 @@ use tidegate_policy::OnLimit;
 use tidegate_store::Store;
 use tokio::runtime::Runtime;
 
-/// How many may wait for one state when no rule says otherwise.
-const USUAL_QUEUE: usize = 10_000;
+/// How many requests may wait for one state, unless a rule sets `max_queue`.
+const DEFAULT_QUEUE: usize = 10_000;
 
 impl<S: Store + 'static> Limiter<S> {
-    /// Waits until the request may pass, for at most the check's `max_wait`, and answers then: `allow`, or
-    /// `deny` when it would take too long, when too many wait already, or when it can never pass.
+    /// Waits until the request may pass, at most for the check's [`max_wait`](Check::waiting).
     ///
-    /// Served in the order of arrival, for each key. Dropping the future gives everything back.
+    /// The verdict is `Allow`, or `Deny` if the wait would be too long, if the queue is full, or if the cost exceeds what a
+    /// limit can ever allow. Requests of the same key are served in the order of arrival. Dropping the future cancels the
+    /// request: it leaves the queue, and nothing stays counted.
+    ///
+    /// Needs a tokio runtime with time enabled; threads without one use [`Limiter::acquire_blocking`].
     ///
     /// ```
-    /// use tidegate::{Attributes, Check, Limiter, Policy, Span};
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tidegate::{Attributes, Check, Limiter, Memory, Policy, Secret, Span};
+    /// # use tidegate::{Clock, Timestamp};
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
+    /// let start = tokio::time::Instant::now();
+    /// # // A clock that follows the paused clock of tokio, so that the example does not really wait.
+    /// # let clock = Clock::borrowed(move || {
+    /// #     let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap();
+    /// #     tidegate_core::Now::at(Timestamp::from_nanos(nanos))
+    /// # });
     /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [200/s] }] }")?;
-    /// let limiter = Limiter::in_memory(policy)?;
-    /// let nobody = Attributes::new();
-    /// for _ in 0..210 { // the bucket of 200, and ten that wait 5 ms each
-    ///     let verdict = limiter.acquire(&Check::new(&nobody).waiting(Span::from_secs(5))).await?;
+    /// let limiter = Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock)?;
+    /// let job = Attributes::new();
+    /// for _ in 0..210 {
+    ///     let verdict = limiter.acquire(&Check::new(&job).waiting(Span::from_secs(5))).await?;
     ///     assert!(verdict.allowed());
     /// }
+    /// // The bucket held 200 tokens; each of the other 10 waited 5 ms for a new one.
+    /// assert_eq!(start.elapsed().as_millis(), 50);
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn acquire(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        let verdict = self.wait(check, Waits::Always).await?;
+        let verdict = self.wait(check, WaitMode::Always).await?;
         self.count(&verdict);
         Ok(verdict)
     }
 
-    /// Asks, and waits where the rules want requests to wait: for the turn that a leaky bucket gives, and
-    /// under rules with `on_limit: delay`. All others are refused at once. This is what a server does that
-    /// holds its clients' requests.
+    /// Decides a request like [`Limiter::check`], but waits where the rules ask for it: for a turn in a leaky bucket, and
+    /// under rules with `on_limit: delay`. All other denials are returned immediately.
+    ///
+    /// Servers use this to hold the requests of their clients.
     ///
     /// ```
     /// use tidegate::{Attributes, Check, Limiter, Policy, Span};
@@ -62,32 +75,35 @@ impl<S: Store + 'static> Limiter<S> {
     /// version: 1
     /// rules: [{ name: a, key: [], limits: [1/h] }]")?;
     /// let limiter = Limiter::in_memory(policy)?;
-    /// let nobody = Attributes::new();
-    /// let check = Check::new(&nobody).waiting(Span::from_secs(7200));
+    /// let request = Attributes::new();
+    /// let check = Check::new(&request).waiting(Span::from_secs(7200));
     /// assert!(limiter.admit(&check).await?.allowed());
-    /// assert!(!limiter.admit(&check).await?.allowed()); // the rule rejects, so nobody waits an hour
+    /// // The rule has no `on_limit: delay`, so the second request is denied without waiting for an hour.
+    /// assert!(!limiter.admit(&check).await?.allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn admit(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        let verdict = self.wait(check, Waits::AsRulesSay).await?;
+        let verdict = self.wait(check, WaitMode::ByRule).await?;
         self.count(&verdict);
         Ok(verdict)
     }
 
-    /// Most requests wait for nobody, and nobody for them: they are asked once. The others line up.
-    async fn wait(&self, check: &Check<'_>, waits: Waits) -> Result<Verdict, CheckError> {
+    /// Fast path: while no request waits, ask once. Slow path: take part in the queues.
+    async fn wait(&self, check: &Check<'_>, mode: WaitMode) -> Result<Verdict, CheckError> {
         if self.inner.queues.is_empty() {
-            let verdict = self.decide(self.live(), check, Want::Undo).await?;
-            if !waits.out(&verdict, check) {
-                return Ok(self.go(verdict, check).await);
+            let verdict = self.decide(self.live(), check, DecideFor::Waiting).await?;
+            if !mode.waits_after(&verdict, check) {
+                return Ok(self.await_turn(verdict, check).await);
             }
         }
-        self.line_up(check, waits).await
+        self.wait_in_queue(check, mode).await
     }
 
-    /// [`Limiter::admit`] without `await`, for a store in this process and a request that no rule can make wait. Answers
-    /// `None` for every other store and request, and then nothing was taken.
+    /// [`Limiter::admit`] without `await`, for a store in this process and a request that no rule can make wait.
+    ///
+    /// Returns `None` for every other store or request; then nothing was counted, and the caller should use
+    /// [`Limiter::admit`].
     ///
     /// ```
     /// use tidegate::{Attributes, Check, Limiter, Policy};
@@ -106,96 +122,94 @@ impl<S: Store + 'static> Limiter<S> {
         if live.delays && check.max_wait > Span::ZERO {
             return None;
         }
-        Some(now(self.decide(live, check, Want::Answer)))
+        Some(now(self.decide(live, check, DecideFor::Check)))
     }
 
-    async fn line_up(&self, check: &Check<'_>, waits: Waits) -> Result<Verdict, CheckError> {
-        let mut place = self.inner.queues.draw();
+    async fn wait_in_queue(
+        &self,
+        check: &Check<'_>,
+        mode: WaitMode,
+    ) -> Result<Verdict, CheckError> {
+        let mut waiter = self.inner.queues.draw_ticket();
         let arrival = self.now();
         loop {
-            // Looked up in every round: the policy may have changed meanwhile.
-            let Turns { states, max_wait } = self.turns(check);
+            // Looked up in every round, because the policy may have changed meanwhile.
+            let WaitTargets { states, max_wait } = self.wait_targets(check);
             let left = less(check.max_wait.min(max_wait), self.now().since(arrival));
-            let behind = place.behind(&states);
+            let behind = waiter.behind_at(&states);
             if !behind.is_empty() {
-                if let Some(given_up) = self.wait_behind(check, &mut place, &behind, left).await? {
-                    return Ok(given_up);
+                if let Some(denied) = self.wait_behind(check, &mut waiter, &behind, left).await? {
+                    return Ok(denied);
                 }
                 continue;
             }
-            let verdict = self.decide(self.live(), &check.waiting(left), Want::Undo).await?;
-            let retry = match verdict.outcome {
-                Outcome::Deny(Retry::After(retry))
-                    if retry <= left
-                        && waits.for_all_that_refuse(&verdict)
-                        && !leaks_too_slowly(&verdict, left) =>
-                {
-                    retry
-                }
-                Outcome::Allow | Outcome::Delay(_) | Outcome::Deny(_) => {
-                    drop(place); // its turn is here or promised; others may have theirs
-                    return Ok(self.go(verdict, check).await);
-                }
+            let verdict =
+                self.decide(self.live(), &check.waiting(left), DecideFor::Waiting).await?;
+            let Some(retry) = mode.retry_within(&verdict, left) else {
+                drop(waiter); // it passes, is promised a turn, or gives up: the next in the queue may ask
+                return Ok(self.await_turn(verdict, check).await);
             };
-            if place.stand(&longest(&verdict, &states), most(&verdict)).is_err() {
+            if waiter.enqueue(&longest_wait(&verdict, &states), queue_capacity(&verdict)).is_err() {
                 return Ok(verdict);
             }
-            sleep_or_called(&place, retry).await;
+            sleep_or_woken(&waiter, retry).await;
         }
     }
 
-    /// Stands behind others until it may be its turn; answers a refusal when it cannot.
+    /// Waits behind older requests until it may be this one's turn. Returns a denial if the queue is full or no time is left.
     async fn wait_behind(
         &self,
         check: &Check<'_>,
-        place: &mut Place<'_>,
+        waiter: &mut Waiter<'_>,
         states: &[StateId],
         left: Span,
     ) -> Result<Option<Verdict>, CheckError> {
         let peek = self.peek(check).await?;
-        if place.stand(states, most(&peek)).is_ok() && left > Span::ZERO {
-            sleep_or_called(place, left).await;
+        if waiter.enqueue(states, queue_capacity(&peek)).is_ok() && left > Span::ZERO {
+            sleep_or_woken(waiter, left).await;
             return Ok(None);
         }
         Ok(Some(peek.refused_behind_others()))
     }
 
-    /// Waits for a turn if one was promised; if the waiter leaves meanwhile, the turn is given back.
-    async fn go(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
+    /// Sleeps until the promised turn, if the verdict is a delay. If the future is dropped meanwhile, the turn is given back.
+    async fn await_turn(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
         if let Outcome::Delay(delay) = verdict.outcome {
-            let mut promise = Promise { limiter: self, receipt: verdict.receipt.clone() };
+            let mut promise = PromisedTurn { limiter: self, receipt: verdict.receipt.clone() };
             tokio::time::sleep(Duration::from_nanos(delay.as_nanos())).await;
             promise.receipt = None;
-            verdict.outcome = Outcome::Allow; // it has waited; nobody should wait again
+            verdict.outcome = Outcome::Allow; // the delay is over; the caller must not wait again
         }
-        self.kept(verdict, check)
+        self.with_wanted_receipt(verdict, check)
     }
 
-    /// A verdict with its receipt only if somebody asked for it.
-    fn kept(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
-        let counts = verdict.entries.iter().any(|entry| {
+    /// Drops the receipt unless the caller asked for one or a rule counts outcomes.
+    fn with_wanted_receipt(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
+        let counts_outcomes = verdict.entries.iter().any(|entry| {
             let rule = verdict.live.policy.rules().get(entry.rule);
             rule.is_some_and(|rule| rule.count() != tidegate_policy::Count::All)
         });
-        verdict.receipt = verdict.receipt.filter(|_| counts || check.receipt);
+        verdict.receipt = verdict.receipt.filter(|_| counts_outcomes || check.receipt);
         verdict
     }
 
-    /// [`Limiter::acquire`] for threads: blocks this one until the request may pass.
+    /// [`Limiter::acquire`] for threads: blocks the calling thread until the request may pass.
+    ///
+    /// It may be called anywhere, also from a thread that runs a tokio runtime.
     ///
     /// ```
     /// use tidegate::{Attributes, Check, Limiter, Policy, Span};
     /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/ms] }] }")?;
     /// let limiter = Limiter::in_memory(policy)?;
-    /// let nobody = Attributes::new();
+    /// let job = Attributes::new();
     /// for _ in 0..5 {
-    ///     let check = Check::new(&nobody).waiting(Span::from_secs(5));
+    ///     let check = Check::new(&job).waiting(Span::from_secs(3600));
     ///     assert!(limiter.acquire_blocking(&check)?.allowed());
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn acquire_blocking(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        // Scoped threads may block on a runtime wherever they are; this one may be a worker of another.
+        // A new thread may block on the runtime. The calling thread may not, if it is a worker of another runtime.
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| match runtime() {
                 Some(runtime) => runtime.block_on(self.acquire(check)),
@@ -210,31 +224,33 @@ impl<S: Store + 'static> Limiter<S> {
     }
 }
 
-/// When a refused request waits.
+/// Which denied requests wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Waits {
+enum WaitMode {
+    /// All.
     Always,
-    AsRulesSay,
+    /// Those that are denied only by rules with `on_limit: delay`.
+    ByRule,
 }
 
-/// What a request may have to wait for.
-pub(crate) struct Turns {
-    /// The states that can refuse it.
-    pub(crate) states: Vec<StateId>,
-    /// The longest wait that its rules allow.
-    pub(crate) max_wait: Span,
-}
-
-impl Waits {
-    /// Whether a refusal is to be waited out.
-    fn out(self, verdict: &Verdict, check: &Check<'_>) -> bool {
+impl WaitMode {
+    /// Whether the request waits after this verdict.
+    fn waits_after(self, verdict: &Verdict, check: &Check<'_>) -> bool {
         matches!(verdict.outcome, Outcome::Deny(Retry::After(_)))
             && check.max_wait > Span::ZERO
-            && self.for_all_that_refuse(verdict)
+            && self.waits_for_all_denials(verdict)
     }
 
-    /// Whether a refusal is waited out: always, or if every rule that refuses says so.
-    fn for_all_that_refuse(self, verdict: &Verdict) -> bool {
+    /// When to ask again, if waiting can help within the time that is left.
+    fn retry_within(self, verdict: &Verdict, left: Span) -> Option<Span> {
+        let Outcome::Deny(Retry::After(retry)) = verdict.outcome else { return None };
+        let helps = retry <= left
+            && self.waits_for_all_denials(verdict)
+            && !drains_too_slowly(verdict, left);
+        helps.then_some(retry)
+    }
+
+    fn waits_for_all_denials(self, verdict: &Verdict) -> bool {
         let refusing =
             verdict.entries.iter().filter(|e| e.need == Need::Required && !e.decision.passes());
         let mut rules = refusing.filter_map(|entry| verdict.live.policy.rules().get(entry.rule));
@@ -242,7 +258,7 @@ impl Waits {
     }
 }
 
-/// The timers of threads that wait; `None` on a machine that has no room for one.
+/// The runtime whose timers wake blocked threads; `None` if the system cannot start its thread.
 fn runtime() -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let build = || {
@@ -256,64 +272,65 @@ fn runtime() -> Option<&'static Runtime> {
     RUNTIME.get_or_init(build).as_ref()
 }
 
-/// A promised turn, given back unless it was taken.
-struct Promise<'l, S: Store + 'static> {
+/// A turn that a leaky bucket promised. Dropping it gives the turn back, unless the receipt was removed before.
+struct PromisedTurn<'l, S: Store + 'static> {
     limiter: &'l Limiter<S>,
     receipt: Option<Receipt>,
 }
 
-impl<S: Store + 'static> Drop for Promise<'_, S> {
+impl<S: Store + 'static> Drop for PromisedTurn<'_, S> {
     fn drop(&mut self) {
         let Some(receipt) = self.receipt.take() else { return };
         let limiter = self.limiter.clone();
-        // Outside of a runtime nobody could have been waiting.
+        // The request was sleeping on tokio's timer, so there is a runtime.
         if let Ok(handle) = tokio::runtime::Handle::try_current() {
             handle.spawn(async move {
-                // A store that is gone keeps the turn: too little is given back, never too much.
+                // If the store does not answer, the turn stays taken: the error is on the strict side.
                 let _ = limiter.report(&receipt, Report::Cancelled).await;
             });
         }
     }
 }
 
-/// Whether a leaky bucket refuses what no waiting helps: its queue drains as slowly as patience runs out.
-fn leaks_too_slowly(verdict: &Verdict, left: Span) -> bool {
+/// Whether a leaky bucket with a full queue denies the request, and will not have drained before the time is over: then
+/// waiting does not help.
+fn drains_too_slowly(verdict: &Verdict, left: Span) -> bool {
     verdict.refusing().any(|limit| {
         matches!(limit.limit.algorithm(), Algorithm::LeakyBucket { .. })
             && limit.decision.reset.is_none_or(|reset| reset > left)
     })
 }
 
-/// What is left of a span.
+/// The rest of a span.
 const fn less(span: Span, passed: Span) -> Span {
     Span::from_nanos(span.as_nanos().saturating_sub(passed.as_nanos()))
 }
 
-/// Until its time has come, or somebody before it left.
-async fn sleep_or_called(place: &Place<'_>, span: Span) {
+/// Sleeps until the time is over, or until the queue wakes the waiter.
+async fn sleep_or_woken(waiter: &Waiter<'_>, span: Span) {
     let time = tokio::time::sleep(Duration::from_nanos(span.as_nanos()));
     tokio::select! {
         () = time => {}
-        () = place.called().notified() => {}
+        () = waiter.woken() => {}
     }
 }
 
-/// The states that keep it waiting longest. It does not stand where it would be let pass sooner: those who
-/// wait there need not wait for what it waits for.
-fn longest(verdict: &Verdict, states: &[StateId]) -> Vec<StateId> {
+/// The states that make the request wait longest. It enters only their queues: at the other states it would pass sooner, and
+/// requests that wait there need not wait for this one.
+fn longest_wait(verdict: &Verdict, states: &[StateId]) -> Vec<StateId> {
     let required = verdict.entries.iter().filter(|entry| entry.need == Need::Required);
     let longest =
         required.zip(states).filter(|(entry, _)| entry.decision.outcome == verdict.outcome);
     longest.map(|(_, state)| *state).collect()
 }
 
-/// How many may wait in one line, by the strictest rule that has an opinion.
-fn most(verdict: &Verdict) -> usize {
+/// How many requests may wait in one queue: the smallest `max_queue` of the rules that set it.
+fn queue_capacity(verdict: &Verdict) -> usize {
     let rules =
         verdict.entries.iter().filter_map(|entry| verdict.live.policy.rules().get(entry.rule));
     let queues = rules.filter_map(|rule| match rule.on_limit() {
         OnLimit::Delay { max_queue, .. } => Some(*max_queue),
         OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => None,
     });
-    queues.min().unwrap_or(USUAL_QUEUE)
+    queues.min().unwrap_or(DEFAULT_QUEUE)
 }

@@ -1,59 +1,64 @@
-//! What is asked about one request.
+//! What a caller asks about one request: its attributes, its cost, and how long the caller can wait.
 
 use tidegate_core::{Cost, Span};
 use tidegate_policy::Attributes;
 
-/// A question: may a request with these attributes pass?
+/// The question to a [`Limiter`](crate::Limiter): may a request with these attributes pass?
 ///
 /// ```
-/// use tidegate::{Attributes, Check, Span};
+/// use tidegate::{Attributes, Check, Limiter, Policy, Span};
+/// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [user], limits: [5/h] }] }")?;
+/// let limiter = Limiter::in_memory(policy)?;
 /// let alice = Attributes::new().with("user", "alice")?;
-/// let check = Check::new(&alice).cost(3).waiting(Span::from_secs(2));
-/// assert_eq!(check.cost.get(), 3);
-/// # Ok::<(), tidegate::AttributeError>(())
+/// let upload = Check::new(&alice).cost(3);
+/// assert!(limiter.check_now(&upload)?.allowed());
+/// assert!(!limiter.check_now(&upload)?.allowed()); // 2 of 5 remain
+/// assert!(limiter.check_now(&upload.cost(2))?.allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'c> {
-    /// Who asks, and for what.
+    /// What is known about the request: its user, its address, its path and so on.
     pub attributes: &'c Attributes<'c>,
-    /// What it costs; 1 unless said otherwise. 0 takes nothing.
+    /// How much the request takes from each limit. The default is 1; a cost of 0 takes nothing.
     pub cost: Cost,
-    /// How long the caller can wait; not at all unless said otherwise.
+    /// How long the caller can wait for its turn. The default is not to wait.
     pub max_wait: Span,
-    /// How long the caller waits for the answer, if it matters: then the store has four fifths of it, all but
-    /// two milliseconds at most, and the rules
-    /// answer without it in time.
+    /// How long the caller waits for the answer of a remote store; `None` leaves this to the store.
+    ///
+    /// The store gets 80 % of the timeout, leaving at least 2 ms. If it does not answer in time, the rules decide without it
+    /// (`on_store_error`), so the caller has its answer within the timeout.
     pub timeout: Option<Span>,
-    /// Whether a receipt is wanted, also when no rule counts outcomes.
+    /// Whether the verdict should carry a receipt even if no rule counts outcomes.
     pub receipt: bool,
 }
 
 impl<'c> Check<'c> {
-    /// A request that costs 1 and cannot wait.
+    /// A request with these attributes that costs 1 and does not wait.
     #[must_use]
     pub const fn new(attributes: &'c Attributes<'c>) -> Self {
         Self { attributes, cost: Cost::ONE, max_wait: Span::ZERO, timeout: None, receipt: false }
     }
 
-    /// The same at another cost.
+    /// Sets how much the request takes from each limit.
     #[must_use]
     pub fn cost(self, cost: impl Into<Cost>) -> Self {
         Self { cost: cost.into(), ..self }
     }
 
-    /// The same from somebody who can wait.
+    /// Sets how long the caller can wait for its turn.
     #[must_use]
     pub const fn waiting(self, max_wait: Span) -> Self {
         Self { max_wait, ..self }
     }
 
-    /// The same from somebody who must have an answer within this time.
+    /// Sets how long the caller waits for the answer; see [`Check::timeout`](#structfield.timeout).
     #[must_use]
     pub const fn within(self, timeout: Span) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 
-    /// The same with a receipt, to settle it later.
+    /// Asks for a receipt, with which the caller can [report](crate::Limiter::report) the outcome later.
     #[must_use]
     pub const fn with_receipt(self) -> Self {
         Self { receipt: true, ..self }

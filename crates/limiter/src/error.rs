@@ -1,63 +1,66 @@
-//! What can go wrong, named for what the caller can do about it. A refusal is no error.
+//! Errors, named for what the caller can do about them. A denied request is not an error: it is a
+//! [`Verdict`](crate::Verdict).
 
 use tidegate_core::PlanError;
 use tidegate_policy::{ChangeError, PolicyError};
 use tidegate_store::StoreError;
 
-/// A limiter cannot be made of these, or not be changed so.
+/// A limiter could not be built, or a policy or change was rejected. A running limiter goes on as before.
 #[derive(Debug, thiserror::Error)]
 pub enum LimiterError {
-    /// The store cannot count one of the limits.
+    /// The store cannot count one of the limits. Change the limit, or use another store.
     #[error("rule `{rule}`: {source}")]
     Unsupported {
-        /// Whose limit.
+        /// The rule with the limit.
         rule: String,
-        /// Which, and why not.
+        /// Which limit, and why the store cannot count it.
         source: StoreError,
     },
-    /// There is no source of randomness to make a secret of.
-    #[error("no secret could be made: {0}")]
+    /// The operating system provides no randomness, from which the secret is generated.
+    #[error("cannot generate a secret, because the system provides no randomness: {0}")]
     Secret(#[from] std::io::Error),
-    /// The policy has mistakes.
+    /// The policy is not valid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A change that makes no sense under the policy.
+    /// The change does not fit the policy, for example because it names an unknown rule.
     #[error(transparent)]
     Change(#[from] ChangeError),
 }
 
-/// A request that cannot be decided.
+/// A request could not be decided.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// More limits apply to it than are decided together.
-    #[error("more limits apply to this request than can be decided together: {0}")]
+    /// The limits that apply to the request cannot be decided in one step, usually because there are too many. Let fewer
+    /// rules apply to the same request.
+    #[error("the limits of this request cannot be decided together: {0}")]
     TooManyLimits(#[from] PlanError),
-    /// There is no rule of that name.
+    /// The policy has no rule of this name.
     #[error("there is no rule `{0}`")]
     NoRule(String),
-    /// The key of the rule has no value.
-    #[error("rule `{rule}` counts by {key}, and this names nobody in it")]
+    /// The attributes have no value for the rule's key, so they do not select any counter of the rule.
+    #[error("rule `{rule}` counts by {key}; give a value for it")]
     NoKey {
         /// The rule.
         rule: String,
-        /// Its key.
+        /// The attributes that its key consists of.
         key: String,
     },
-    /// The machine has no room for the thread whose clock a blocked caller waits by.
-    #[error("no thread could be started to wait by")]
+    /// [`Limiter::acquire_blocking`](crate::Limiter::acquire_blocking) could not start its timer thread, because the
+    /// system is out of resources.
+    #[error("cannot start the timer thread for blocking waits; the system is out of resources")]
     NoTimer,
-    /// The store is gone, and there is nothing to fall back on.
+    /// The store did not answer, and the operation has no fallback. Try again later.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A report that changes nothing.
+/// A report was rejected, or it is unknown whether it was counted.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The receipt is none of ours, or was changed.
-    #[error("this is no receipt of this deployment")]
+    /// The receipt was not issued by this deployment, or it was modified.
+    #[error("this is not a valid receipt of this deployment")]
     Forged,
-    /// The store is gone: whether the report was counted is not known.
+    /// The store did not answer. It is unknown whether the report was counted; reporting again never counts twice.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

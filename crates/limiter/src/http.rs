@@ -1,4 +1,5 @@
-//! A verdict as HTTP: status, headers, problem; and the same read back by a client.
+//! Verdicts as HTTP responses: status, header fields and problem details. And the client's side: reading those fields, and
+//! keeping to them. (Feature `http`.)
 //!
 //! ```text
 //!   HTTP/1.1 429 Too Many Requests
@@ -8,15 +9,23 @@
 //!   Content-Type: application/problem+json
 //! ```
 //!
-//! The fields are those of draft-ietf-httpapi-ratelimit-headers-11. Times are rounded up, and never 0 on a
-//! refusal; `Retry-After` never points earlier than `t`. Only limits that can refuse are told of: what only
-//! pretends or marks is nobody's business but the operator's.
+//! | you want to | read |
+//! |---|---|
+//! | write the header fields of a response | [`HeaderStyle::write`] |
+//! | answer a denied request | [`refusal`], or [`grpc_refusal`] for gRPC |
+//! | read what a server said about its limits | [`Heard`] |
+//! | keep a client from asking too early | [`Pacer`] |
+//!
+//! The fields follow draft-ietf-httpapi-ratelimit-headers-11. Times are rounded up to whole seconds. On a denial they are
+//! never 0, and `Retry-After` is never earlier than `t`. Only limits that can deny are shown to clients: rules in shadow mode
+//! and rules that only flag or deprioritize are for the operator.
 
 mod fields;
 mod grpc;
 mod pacer;
 mod parse;
 mod problem;
+mod words;
 
 pub use fields::{HeaderStyle, LegacyReset, Reduced, policy_name};
 pub use grpc::grpc_refusal;
@@ -27,15 +36,15 @@ pub use problem::{problem, refusal};
 use crate::verdict::Verdict;
 use http::StatusCode;
 
-/// The status of an answer to a request with this verdict: 200 when it passes, 429 when not.
+/// The status of the response: 200 if the request passes, 429 if it is denied.
 ///
 /// ```
 /// use tidegate::{Attributes, Check, Limiter, Policy};
 /// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
 /// let limiter = Limiter::in_memory(policy)?;
-/// let nobody = Attributes::new();
-/// let first = limiter.check_now(&Check::new(&nobody))?;
-/// let second = limiter.check_now(&Check::new(&nobody))?;
+/// let request = Attributes::new();
+/// let first = limiter.check_now(&Check::new(&request))?;
+/// let second = limiter.check_now(&Check::new(&request))?;
 /// assert_eq!([first, second].map(|verdict| tidegate::http::status(&verdict).as_u16()), [200, 429]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,28 +1,69 @@
-//! A rate limiter to embed: rules in a file, answers in a call.
+//! A rate limiter to embed in a Rust program: you describe the limits in a policy, and ask before each request.
+//!
+//! - **Six algorithms** (`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_buckets`,
+//!   `sliding_weighted`), chosen per limit; see [`Algorithm`].
+//! - **All or nothing.** A request under several limits passes all of them, or is counted by none of them.
+//! - **Local or shared.** The same code counts in the memory of this process, or in a Redis that many nodes share.
 //!
 //! ```
 //! use tidegate::{Attributes, Check, Limiter, Policy};
+//!
+//! // Every user (without a user name: every IP address) may send 2 requests per hour and 20 per day.
 //! let policy = Policy::parse("
 //! version: 1
 //! rules:
-//!   - { name: per-client, key: [user|ip], limits: [2/s, 500/h] }
+//!   - { name: per-client, key: [user|ip], limits: [2/h, 20/day] }
 //! ")?;
 //! let limiter = Limiter::in_memory(policy)?;
+//!
 //! let alice = Attributes::new().with("user", "alice")?;
 //! assert!(limiter.check_now(&Check::new(&alice))?.allowed());
 //! assert!(limiter.check_now(&Check::new(&alice))?.allowed());
+//!
+//! // The third request is denied. The verdict names the limit and says when to try again.
 //! let third = limiter.check_now(&Check::new(&alice))?;
-//! assert!(!third.allowed()); // and neither limit was charged for it
+//! assert!(!third.allowed());
+//! assert_eq!(third.refusing().next().unwrap().id, "h");
+//! assert!(third.retry_after().unwrap().as_secs_ceil() <= 1800);
+//!
+//! // The denied request did not count under the daily limit either: 18 of 20 remain.
+//! let per_day = third.limits().find(|limit| limit.id == "day").unwrap();
+//! assert_eq!(per_day.decision.remaining, 18);
+//!
+//! // Other users are not affected.
+//! let bob = Attributes::new().with("user", "bob")?;
+//! assert!(limiter.check_now(&Check::new(&bob))?.allowed());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | to learn | read |
+//! # Where to go next
+//!
+//! | you want to | read |
 //! |---|---|
-//! | how to ask | [`Limiter`], [`Check`] |
-//! | what is answered | [`Verdict`], [`LimitReport`] |
-//! | how to wait for a turn | [`Limiter::acquire`] |
-//! | how to report what became of a request | [`Limiter::report`], [`Receipt`] |
-//! | what operators change at run time | [`Limiter::change`], [`Limiter::reload`], [`Limiter::signal`] |
+//! | write a policy: rules, keys, tiers, schedules | [`Policy`] |
+//! | describe a request: user, address, path, tenant | [`Attributes`] |
+//! | ask whether a request may pass | [`Limiter::check`], [`Limiter::check_now`], [`Check`] |
+//! | read the answer | [`Verdict`], [`LimitReport`] |
+//! | ask without counting | [`Limiter::peek`] |
+//! | wait until a request may pass, in the order of arrival | [`Limiter::acquire`], [`Limiter::acquire_blocking`] |
+//! | count only failures, or correct a cost afterwards | [`Limiter::report`], [`Receipt`] |
+//! | limit a key that no rule mentions | [`Limiter::take`], [`Limiter::take_named`] |
+//! | change limits while requests run | [`Limiter::reload`], [`Limiter::change`], [`Limiter::set_override`] |
+//! | raise limits while the load is low | [`Limiter::signal`] |
+//! | read statistics, or explain a decision | [`Limiter::stats`], [`Limiter::explain`] |
+//! | share the counters between nodes | [`Limiter::new`], [`Store`] |
+//! | answer HTTP requests: status 429, `RateLimit` and `Retry-After` fields | the module `http` (feature `http`) |
+//! | protect an axum, hyper or tonic service | the module `tower` (feature `tower`) |
+//! | answer Envoy's rate limit calls | [`Limiter::check_descriptors`] |
+//!
+//! # Features
+//!
+//! Both are off by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `http` | verdicts as HTTP status, header fields and problem details; the same fields read by clients |
+//! | `tower` | a `tower::Layer`; implies `http` |
 
 #![cfg_attr(
     test,
@@ -46,7 +87,6 @@ mod signals;
 mod stats;
 #[cfg(feature = "tower")]
 pub mod tower;
-mod varint;
 mod verdict;
 
 pub use check::Check;
@@ -68,7 +108,7 @@ pub use tidegate_policy::{
 };
 pub use tidegate_store::{Clock, Memory, Secret, Settled, Store, StoreError};
 
-/// The examples of the README, so that they are tested.
+/// Compiles and runs the examples of the README as doc tests.
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

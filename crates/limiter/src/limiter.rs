@@ -1,8 +1,17 @@
-//! The limiter: a policy and a store, and what is asked of them.
+//! The limiter joins a policy and a store: the policy says which counters a request touches, the store counts.
 //!
 //! ```text
-//!   attributes, cost ──► policy: which rules, whose buckets ──► a plan ──► store: all or none ──► verdict
+//!   attributes, cost ──► policy: which rules apply, which counters ──► plan ──► store: all or none ──► verdict
 //! ```
+//!
+//! | file | part |
+//! |---|---|
+//! | `decide.rs` | from a request to a verdict |
+//! | `local.rs` | the fallback: deciding while the store, or a part of it, does not answer |
+//! | `settle.rs` | reports and resets, after the answer |
+//! | `operate.rs` | what operators do: reload, change, signal, statistics |
+//! | `named.rs` | limits that the caller names, outside of the policy |
+//! | `descriptors.rs` | Envoy's calls: several descriptors decided together |
 
 mod decide;
 mod descriptors;
@@ -11,7 +20,7 @@ mod named;
 mod operate;
 mod settle;
 
-pub(crate) use decide::Want;
+pub(crate) use decide::DecideFor;
 pub use descriptors::{
     DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
     DescriptorVerdict,
@@ -20,7 +29,7 @@ pub use named::{NamedLimit, NamedTake};
 
 use crate::check::Check;
 use crate::error::{CheckError, LimiterError};
-use crate::live::{Lent, Live};
+use crate::live::{Live, LiveGuard};
 use crate::queue::Queues;
 use crate::signals::Signals;
 use crate::verdict::Verdict;
@@ -34,28 +43,31 @@ use tidegate_core::{Need, Span, Timestamp};
 use tidegate_policy::{Attributes, Policy, Rule};
 use tidegate_store::{Clock, Memory, Secret, Store};
 
-/// How long a receipt can be settled, unless said otherwise.
+/// The default lifetime of a receipt.
 const RECEIPT_TTL: Span = Span::from_secs(60);
-/// What a refusal without an answer of the store tells the client.
+/// The retry time of a denial that is due to a store failure.
 const STORE_RETRY: Span = Span::from_secs(1);
 
-/// A policy and a store: what requests are asked of. Clones are handles of the same limiter.
+/// Decides whether requests may pass, by a [`Policy`] and with counters in a [`Store`].
+///
+/// A clone is a cheap handle to the same limiter. All methods take `&self`, and requests never wait for a change of the
+/// policy.
 ///
 /// ```
 /// use tidegate::{Attributes, Check, Limiter, Policy};
 /// let policy = Policy::parse("
 /// version: 1
-/// rules: [{ name: per-client, key: [ip], limits: [15/s] }]")?;
+/// rules: [{ name: per-client, key: [ip], limits: [15/h] }]")?;
 /// let limiter = Limiter::in_memory(policy)?;
 /// let client = Attributes::new().with("ip", "203.0.113.7")?;
 /// let passed = (0..100).filter(|_| limiter.check_now(&Check::new(&client)).unwrap().allowed());
-/// assert!((15..=16).contains(&passed.count())); // a bucket of 15, and it refills meanwhile
+/// assert_eq!(passed.count(), 15);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Limiter<S = Memory> {
     pub(crate) inner: Arc<Inner<S>>,
-    /// How long a receipt that this handle gives out can be settled.
+    /// How long a receipt that this handle issues can be settled.
     receipt_ttl: Span,
 }
 
@@ -64,21 +76,21 @@ pub(crate) struct Inner<S> {
     pub(crate) store: S,
     pub(crate) clock: Clock,
     secret: Secret,
-    /// Read by every request, replaced whole.
+    /// The policy in force. Every request reads it; a change replaces it whole.
     live: ArcSwap<Live>,
-    /// Held while a successor of `live` is made, so that of two changes at once none is lost. Requests never
-    /// wait for it.
+    /// Held while a successor of `live` or `signals` is built, so that two concurrent changes cannot overwrite each other.
+    /// Requests never wait for it.
     changing: Mutex<()>,
-    /// Apart from `live`, because it changes every few moments.
+    /// Separate from `live`, because signals change every few seconds.
     signals: ArcSwap<Signals>,
-    /// Stands where no rule has a say: for limits that callers name.
+    /// The placeholder rule of limits that callers name.
     callers: Rule,
-    /// Counts while the store is gone, for rules that say so.
-    local: local::Local,
+    /// Counters in this process, for rules with `on_store_error: local` while the store does not answer.
+    local: local::LocalCounters,
     pub(crate) queues: Queues,
-    /// Drawn at random: tells our receipts from those of other nodes.
+    /// A random number other than 0 that distinguishes the receipts of this node from those of other nodes.
     node: u64,
-    /// How many receipts were given out.
+    /// The number of receipts issued.
     receipts: AtomicU64,
     unmatched: AtomicU64,
     unknown_tiers: AtomicU64,
@@ -91,7 +103,8 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// The time for which calendars are laid out: that of the store, where it has its own, because it looks for windows.
+/// The time for which calendars are laid out. A store with a clock of its own finds windows by that clock, so its time is
+/// used.
 fn wall_clock(store: &impl Store, clock: &Clock) -> Timestamp {
     store.wall_clock().unwrap_or_else(|| clock.now().calendar)
 }
@@ -99,23 +112,32 @@ fn wall_clock(store: &impl Store, clock: &Clock) -> Timestamp {
 // === impl Limiter ===
 
 impl Limiter<Memory> {
-    /// A limiter that counts in this process.
+    /// Builds a limiter with counters in this process, the system clock and a random secret.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let request = Attributes::new();
+    /// assert!(limiter.check_now(&Check::new(&request))?.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn in_memory(policy: Policy) -> Result<Self, LimiterError> {
         let clock = Clock::system();
         Self::new(policy, Memory::new(clock.clone()), Secret::random()?, clock)
     }
 
-    /// Asks without `await`: a store in this process answers at once.
+    /// [`Limiter::check`] without `await`, because a store in this process answers immediately.
     pub fn check_now(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
         now(self.check(check))
     }
 }
 
-/// The value of a future that never waits.
+/// The value of a future that never waits, for stores in this process.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
-        // In memory everything is ready at once; were it not, this would be asked again, not be wrong.
+        // The first poll is ready. If it were not, polling again would still be correct.
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return value;
         }
@@ -129,14 +151,22 @@ impl<S> Clone for Limiter<S> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter on this store. Nodes that share a store share the secret too.
+    /// Builds a limiter on this store. Nodes that share a store must use the same secret: it names the counters and signs
+    /// the receipts.
+    ///
+    /// A manual clock makes tests independent of real time:
     ///
     /// ```
-    /// use tidegate::{Clock, Limiter, Memory, Policy, Secret, Timestamp};
+    /// use tidegate::{Attributes, Check, Clock, Limiter, Memory, Policy, Secret, Timestamp};
     /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s] }] }")?;
     /// let clock = Clock::manual(Timestamp::EPOCH);
-    /// let limiter = Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock)?;
-    /// assert_eq!(limiter.version(), 1);
+    /// let limiter =
+    ///     Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock.clone())?;
+    /// let request = Attributes::new();
+    /// assert!(limiter.check_now(&Check::new(&request))?.allowed());
+    /// assert!(!limiter.check_now(&Check::new(&request))?.allowed());
+    /// clock.set(Timestamp::from_nanos(1_000_000_000)); // one second later
+    /// assert!(limiter.check_now(&Check::new(&request))?.allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(
@@ -151,7 +181,7 @@ impl<S: Store> Limiter<S> {
         let inner = Inner {
             store,
             callers: Rule::of_callers(),
-            local: local::Local::new(clock.clone()),
+            local: local::LocalCounters::new(clock.clone()),
             clock,
             secret,
             live: ArcSwap::from_pointee(live),
@@ -167,14 +197,21 @@ impl<S: Store> Limiter<S> {
         Ok(Self { inner: Arc::new(inner), receipt_ttl: RECEIPT_TTL })
     }
 
-    /// The same limiter, giving out receipts that can be settled for this long; it is a minute unless said otherwise.
-    /// Clones that were made before keep their own time.
+    /// Sets how long the receipts that this handle issues can be settled; the default is one minute. Clones made before
+    /// keep their own setting.
     ///
     /// ```
-    /// # use tidegate::{Limiter, Policy, Span};
-    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s] }] }")?;
-    /// let limiter = Limiter::in_memory(policy)?.settling_within(Span::from_secs(600));
-    /// # let _ = limiter;
+    /// use tidegate::{Attributes, Check, Clock, Limiter, Memory, Policy, Report, Secret, Settled, Span};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let clock = Clock::manual(tidegate::Timestamp::EPOCH);
+    /// # let store = Memory::new(clock.clone());
+    /// # let limiter = Limiter::new(policy, store, Secret::new([7; 32]), clock.clone())?;
+    /// let limiter = limiter.settling_within(Span::from_secs(600));
+    /// let job = Attributes::new();
+    /// let verdict = limiter.check_now(&Check::new(&job).with_receipt())?;
+    /// clock.set(tidegate::Timestamp::from_nanos(599_000_000_000)); // the job took almost ten minutes
+    /// let settled = limiter.report_now(verdict.receipt().unwrap(), Report::Cancelled)?;
+    /// assert_eq!(settled, Settled::Done);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -182,7 +219,10 @@ impl<S: Store> Limiter<S> {
         Self { receipt_ttl: span, ..self }
     }
 
-    /// Whether a request may pass. What may, is counted.
+    /// Decides whether a request may pass, and counts it if it may.
+    ///
+    /// A request that is denied counts under no limit, except under rules with `count_rejected`. An `Err` does not mean
+    /// that the request was denied, but that it could not be decided.
     ///
     /// ```
     /// # use tidegate::{Attributes, Check, Limiter, Policy};
@@ -199,11 +239,11 @@ impl<S: Store> Limiter<S> {
         &self,
         check: &Check<'_>,
     ) -> impl Future<Output = Result<Verdict, CheckError>> + Send {
-        self.decide(self.live(), check, Want::Answer)
+        self.decide(self.live(), check, DecideFor::Check)
     }
 
-    /// What the limiter works by, with calendars that are fresh enough.
-    pub(crate) fn live(&self) -> Lent {
+    /// The policy in force, with calendars that cover the current time.
+    pub(crate) fn live(&self) -> LiveGuard {
         let live = self.inner.live.load();
         match &live.laid_out_for {
             Some(times) if !times.contains(&self.inner.wall_clock()) => self.renew(),
@@ -211,7 +251,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Attributes in which secrets are known by their digests.
+    /// The attributes with secrets, such as API keys, replaced by their digests.
     fn concealed<'a>(
         &self,
         live: &Live,
@@ -226,7 +266,7 @@ impl<S: Store> Limiter<S> {
         Cow::Owned(concealed)
     }
 
-    /// Counts an answer: once for each rule, by the worst of its limits.
+    /// Adds a verdict to the statistics: once for each rule, by the worst of its limits.
     pub(crate) fn count(&self, verdict: &Verdict) {
         if verdict.entries.is_empty() {
             self.inner.unmatched.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! What a limiter works by at one moment: a policy, the changes made by hand, a version.
+//! The configuration in force: a policy, the changes made at run time, and a version number.
 //!
-//! It is replaced whole and never changed in place. A request takes one and keeps it to its end, so that
-//! every answer is of one version, however often somebody reloads meanwhile.
+//! It is immutable and replaced as a whole (an atomic pointer swap). A request takes one and keeps it to its end, so every
+//! verdict is of exactly one version, however often operators reload meanwhile.
 
 use crate::error::LimiterError;
 use crate::stats::RuleCounters;
@@ -11,12 +11,14 @@ use tidegate_core::{Algorithm, Span, Timestamp};
 use tidegate_policy::{Allowance, Changes, Expression, Mode, OnLimit, Policy, RuleLimit};
 use tidegate_store::Store;
 
-/// What a request works by, for as long as it does. Lent, so that requests do not write to one count of holders.
-pub(crate) type Lent = arc_swap::Guard<Arc<Live>>;
+/// The configuration that a request holds while it is decided. A guard instead of an `Arc`, so that requests do not write to
+/// one shared reference count.
+pub(crate) type LiveGuard = arc_swap::Guard<Arc<Live>>;
 
-/// Calendars reach two years ahead, so a day is soon enough.
+/// How long calendars are used before they are laid out again. They reach two years ahead, so once a day is enough.
 const RENEWED_EVERY: Span = Span::from_secs(86_400);
-/// Calendars begin with the period before the running one, so a clock that is put back by an hour is still inside of them.
+/// How far back the clock may go before calendars are laid out again. They begin with the period before the current one, so
+/// one hour back is still covered.
 const RENEWED_BEFORE: Span = Span::from_secs(3_600);
 
 #[derive(Debug)]
@@ -24,16 +26,17 @@ pub(crate) struct Live {
     pub(crate) version: u64,
     pub(crate) policy: Policy,
     pub(crate) changes: Changes,
-    /// One for each rule of the policy.
+    /// The statistics of each rule, in the order of the policy.
     pub(crate) counters: Vec<Arc<RuleCounters>>,
-    /// While the wall clock is in here, its calendars are good; before and after, they are to be laid out again. `None`
-    /// without calendars.
+    /// The range of the wall clock for which the calendars are valid; outside of it they must be laid out again. `None` if
+    /// no limit uses a calendar.
     pub(crate) laid_out_for: Option<Range<Timestamp>>,
-    /// Whether any of its limits can make a request wait: for its turn in a leaky bucket, or because its rule says so.
+    /// Whether any limit can make a request wait: a leaky bucket, or a rule with `on_limit: delay`.
     pub(crate) delays: bool,
 }
 
 impl Live {
+    /// Version 1.
     pub(crate) fn first(policy: Policy, now: Timestamp) -> Self {
         let counters = policy.rules().iter().map(|_| Arc::default()).collect();
         let changes = Changes::default();
@@ -41,7 +44,7 @@ impl Live {
             .renewed(now)
     }
 
-    /// The next version, by another policy. Counts go on under the rules' names.
+    /// The next version, with another policy. Rules that keep their name keep their statistics.
     pub(crate) fn with_policy(&self, policy: Policy, now: Timestamp) -> Self {
         let counters = policy.rules().iter().map(|rule| {
             let before = self.policy.rule(rule.name()).and_then(|(at, _)| self.counters.get(at));
@@ -53,22 +56,22 @@ impl Live {
         Self { version, policy, changes, counters, laid_out_for: None, delays: false }.renewed(now)
     }
 
-    /// The next version, with other changes.
+    /// The next version, with other run-time changes.
     pub(crate) fn with_changes(&self, changes: Changes, now: Timestamp) -> Self {
         let version = self.version.saturating_add(1);
         let (policy, counters) = (self.policy.clone(), self.counters.clone());
         Self { version, policy, changes, counters, laid_out_for: None, delays: false }.renewed(now)
     }
 
-    /// The same version, with these changes instead.
+    /// The same version, with other run-time changes.
     pub(crate) fn changed_to(self, changes: Changes, now: Timestamp) -> Self {
         Self { changes, ..self }.renewed(now)
     }
 
-    /// The same, with calendars as of now.
+    /// The same configuration, with calendars laid out for the time `now`.
     pub(crate) fn renewed(mut self, now: Timestamp) -> Self {
         let calendars = self.policy.has_calendars() || self.changes.has_calendars();
-        self.laid_out_for = calendars.then(|| around(now));
+        self.laid_out_for = calendars.then(|| validity(now));
         if calendars {
             self.changes.renew(now);
             self.policy = self.policy.renewed(now);
@@ -88,7 +91,7 @@ impl Live {
         })
     }
 
-    /// Whether a store can count all its limits.
+    /// Checks that the store can count all limits.
     pub(crate) fn supported_by(&self, store: &impl Store) -> Result<(), LimiterError> {
         for rule in self.policy.rules() {
             let changed = self.changes.allowances_of(rule);
@@ -102,7 +105,7 @@ impl Live {
         Ok(())
     }
 
-    /// The conditions of its elastic rules.
+    /// The conditions of the elastic rules.
     pub(crate) fn conditions(&self) -> impl Iterator<Item = &Expression> {
         self.policy.rules().iter().filter_map(|rule| match rule.mode() {
             Mode::Elastic { condition, .. } => Some(condition),
@@ -111,8 +114,8 @@ impl Live {
     }
 }
 
-/// When calendars that were laid out at this instant are good.
-fn around(now: Timestamp) -> Range<Timestamp> {
+/// The range of times for which calendars laid out at `now` are valid.
+fn validity(now: Timestamp) -> Range<Timestamp> {
     let from = now.as_nanos().saturating_sub(RENEWED_BEFORE.as_nanos());
     Timestamp::from_nanos(from)..now.after(RENEWED_EVERY).unwrap_or(Timestamp::END)
 }

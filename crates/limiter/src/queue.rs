@@ -1,145 +1,155 @@
-//! Who waits for what, and who is first.
+//! FIFO queues of waiting requests, one for each state that makes requests wait. (A state is one counter in the store: one
+//! limit of one key.)
 //!
 //! ```text
-//!   state "2/s of alice"    ticket 4 (first) ─ 7 ─ 9
-//!   state "15/s of 10.0.0.1"   7 (first)
+//!   state "2/s of alice"       ticket 4 (first) ─ 7 ─ 9
+//!   state "15/s of 10.0.0.1"   ticket 7 (first)
 //! ```
 //!
-//! Everybody who asks draws a ticket. Who is refused stands in line at the state that keeps it waiting longest,
-//! by its ticket, and asks again when the time has come. A ticket may ask only if nobody with an older one waits at
-//! any of its states: so a newcomer never overtakes, and a ticket waits only for older ones, never in a circle.
+//! Every request that may wait draws a ticket, in order of arrival. A denied request enters the queue of the state that makes
+//! it wait longest, in ticket order, and asks again when the retry time is over. A ticket may ask only if no older ticket
+//! waits at any of its states. So a newcomer never overtakes. And since a ticket waits only for older tickets, there is no
+//! circular wait, hence no deadlock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tidegate_core::StateId;
+use tidegate_core::{Span, StateId};
 use tokio::sync::Notify;
 
-/// The lines of a limiter.
+/// What a request may have to wait for.
+pub(crate) struct WaitTargets {
+    /// The states that can deny it.
+    pub(crate) states: Vec<StateId>,
+    /// The longest wait that its rules allow.
+    pub(crate) max_wait: Span,
+}
+
+/// All queues of a limiter.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    /// Changed through [`Queues::change`] only.
-    lines: Mutex<Lines>,
-    /// Whether there are lines; read without the lock, because most of the time there are none. A reader that misses
-    /// a request that is just lining up came at the same moment, and either may be first.
+    /// Modified only through [`Queues::change`].
+    waiting: Mutex<WaitingByState>,
+    /// Whether any request waits. Read without the lock, because usually none does. A reader that misses a request that is
+    /// just being queued arrived at the same moment, and then either of the two may be first.
     occupied: AtomicBool,
-    next: AtomicU64,
+    next_ticket: AtomicU64,
 }
 
+/// For each state, the waiting tickets and how to wake them.
 #[derive(Debug, Default)]
-struct Lines {
-    by_state: HashMap<StateId, BTreeMap<u64, Arc<Notify>>>,
-}
+struct WaitingByState(HashMap<StateId, BTreeMap<u64, Arc<Notify>>>);
 
-/// A place among those who wait. Whoever drops it leaves all lines.
+/// A request with its ticket. Dropping it removes it from all queues.
 #[derive(Debug)]
-pub(crate) struct Place<'q> {
+pub(crate) struct Waiter<'q> {
     queues: &'q Queues,
     ticket: u64,
-    standing: Vec<StateId>,
-    called: Arc<Notify>,
+    queued_at: Vec<StateId>,
+    wake: Arc<Notify>,
 }
 
-/// A line is full.
+/// A queue already has as many waiters as the rules allow.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct QueueFull;
 
 impl Queues {
-    /// A ticket for somebody who is about to ask.
-    pub(crate) fn draw(&self) -> Place<'_> {
-        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        Place { queues: self, ticket, standing: vec![], called: Arc::default() }
+    /// Draws a ticket for a request. It is not in any queue yet.
+    pub(crate) fn draw_ticket(&self) -> Waiter<'_> {
+        let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
+        Waiter { queues: self, ticket, queued_at: vec![], wake: Arc::default() }
     }
 
-    /// Whether nobody waits.
+    /// Whether no request waits.
     pub(crate) fn is_empty(&self) -> bool {
         !self.occupied.load(Ordering::Acquire)
     }
 
-    /// Lets everybody who is first ask again: somebody was reset, or the policy changed.
+    /// Wakes the first of every queue, because counters were reset or the policy changed.
     pub(crate) fn wake_all(&self) {
         if !self.is_empty() {
-            self.lock().by_state.values().for_each(call_first);
+            self.lock().0.values().for_each(wake_first);
         }
     }
 
-    /// Changes the lines and says afterwards whether there are any, so that the two cannot come apart.
-    fn change<T>(&self, change: impl FnOnce(&mut Lines) -> T) -> T {
-        let mut lines = self.lock();
-        let done = change(&mut lines);
-        // Stored while the lines are locked, so the last change has the last word.
-        self.occupied.store(!lines.by_state.is_empty(), Ordering::Release);
+    /// Modifies the queues and then updates `occupied`, so that the two always agree.
+    fn change<T>(&self, change: impl FnOnce(&mut WaitingByState) -> T) -> T {
+        let mut waiting = self.lock();
+        let done = change(&mut waiting);
+        // Stored under the lock, so the value of the last change is the one that stays.
+        self.occupied.store(!waiting.0.is_empty(), Ordering::Release);
         done
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WaitingByState> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place<'_> {
-    /// Those of these states at which somebody older waits.
-    pub(crate) fn behind(&self, states: &[StateId]) -> Vec<StateId> {
+impl Waiter<'_> {
+    /// Those of `states` at which an older ticket waits.
+    pub(crate) fn behind_at(&self, states: &[StateId]) -> Vec<StateId> {
         if self.queues.is_empty() {
             return vec![];
         }
-        let lines = self.queues.lock();
+        let waiting = self.queues.lock();
         let older = |state: &&StateId| {
-            let first = lines.by_state.get(*state).and_then(BTreeMap::first_key_value);
+            let first = waiting.0.get(*state).and_then(BTreeMap::first_key_value);
             first.is_some_and(|(first, _)| *first < self.ticket)
         };
         states.iter().filter(older).copied().collect()
     }
 
-    /// Stands in line at these states, and no longer at others; refused if one of the lines is full.
-    pub(crate) fn stand(&mut self, states: &[StateId], most: usize) -> Result<(), Full> {
-        self.queues.change(|lines| {
+    /// Moves to the queues of `states`, out of all others. Fails, without moving, if one of the queues already has
+    /// `capacity` waiters.
+    pub(crate) fn enqueue(&mut self, states: &[StateId], capacity: usize) -> Result<(), QueueFull> {
+        self.queues.change(|waiting| {
             let full =
-                |state: &StateId| lines.by_state.get(state).is_some_and(|line| line.len() >= most);
-            if states.iter().any(|state| !self.standing.contains(state) && full(state)) {
-                return Err(Full);
+                |state: &StateId| waiting.0.get(state).is_some_and(|queue| queue.len() >= capacity);
+            if states.iter().any(|state| !self.queued_at.contains(state) && full(state)) {
+                return Err(QueueFull);
             }
-            self.leave(lines);
+            self.leave(waiting);
             for state in states {
-                let line = lines.by_state.entry(*state).or_default();
-                line.insert(self.ticket, Arc::clone(&self.called));
+                let queue = waiting.0.entry(*state).or_default();
+                queue.insert(self.ticket, Arc::clone(&self.wake));
             }
-            self.standing = states.to_vec();
+            self.queued_at = states.to_vec();
             Ok(())
         })
     }
 
-    /// Called when it may be its turn.
-    pub(crate) fn called(&self) -> &Notify {
-        &self.called
+    /// Completes when the request should ask again, because it became the first of a queue or [`Queues::wake_all`] ran.
+    pub(crate) async fn woken(&self) {
+        self.wake.notified().await;
     }
 
-    fn leave(&mut self, lines: &mut Lines) {
-        for state in self.standing.drain(..) {
-            let Some(line) = lines.by_state.get_mut(&state) else { continue };
-            let was_first = line.first_key_value().is_some_and(|(first, _)| *first == self.ticket);
-            line.remove(&self.ticket);
+    fn leave(&mut self, waiting: &mut WaitingByState) {
+        for state in self.queued_at.drain(..) {
+            let Some(queue) = waiting.0.get_mut(&state) else { continue };
+            let was_first = queue.first_key_value().is_some_and(|(first, _)| *first == self.ticket);
+            queue.remove(&self.ticket);
             if was_first {
-                call_first(line);
+                wake_first(queue);
             }
-            if line.is_empty() {
-                lines.by_state.remove(&state);
+            if queue.is_empty() {
+                waiting.0.remove(&state);
             }
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if !self.standing.is_empty() {
-            self.queues.change(|lines| self.leave(lines));
+        if !self.queued_at.is_empty() {
+            self.queues.change(|waiting| self.leave(waiting));
         }
     }
 }
 
-fn call_first(line: &BTreeMap<u64, Arc<Notify>>) {
-    if let Some((_, first)) = line.first_key_value() {
-        // It keeps the call if it is not listening yet.
+fn wake_first(queue: &BTreeMap<u64, Arc<Notify>>) {
+    if let Some((_, first)) = queue.first_key_value() {
+        // `notify_one` stores the wake-up if the waiter is not listening yet, so none is lost.
         first.notify_one();
     }
 }
@@ -154,44 +164,44 @@ mod tests {
     #[test]
     fn the_older_ticket_goes_first_and_newcomers_do_not_overtake() {
         let queues = Queues::default();
-        let (mut first, mut second) = (queues.draw(), queues.draw());
-        assert!(first.behind(&[A]).is_empty() && second.behind(&[A]).is_empty());
-        second.stand(&[A], 10).unwrap();
-        assert_eq!(queues.draw().behind(&[A, B]), [A]);
-        assert_eq!(queues.draw().behind(&[B]), []);
-        assert_eq!(first.behind(&[A]), []); // it is older than who waits
-        first.stand(&[A], 10).unwrap();
-        assert_eq!(second.behind(&[A]), [A]);
+        let (mut first, mut second) = (queues.draw_ticket(), queues.draw_ticket());
+        assert!(first.behind_at(&[A]).is_empty() && second.behind_at(&[A]).is_empty());
+        second.enqueue(&[A], 10).unwrap();
+        assert_eq!(queues.draw_ticket().behind_at(&[A, B]), [A]);
+        assert_eq!(queues.draw_ticket().behind_at(&[B]), []);
+        assert_eq!(first.behind_at(&[A]), []); // its ticket is older than the waiting one
+        first.enqueue(&[A], 10).unwrap();
+        assert_eq!(second.behind_at(&[A]), [A]);
         drop(first);
-        assert_eq!(second.behind(&[A]), []);
+        assert_eq!(second.behind_at(&[A]), []);
         drop(second);
-        assert!(queues.lock().by_state.is_empty() && queues.is_empty());
+        assert!(queues.lock().0.is_empty() && queues.is_empty());
     }
 
-    /// A place that was told to stand nowhere counted as waiting, and was never counted out again: from then on every
-    /// request of the limiter took the slow way past the queues.
+    /// A waiter that was enqueued at no state counted as waiting, and was never removed from that count. From then on every
+    /// request of the limiter took the slow path past the queues.
     #[test]
-    fn standing_nowhere_is_not_waiting() {
+    fn a_waiter_in_no_queue_does_not_count_as_waiting() {
         let queues = Queues::default();
-        let mut place = queues.draw();
+        let mut waiter = queues.draw_ticket();
         for states in [&[][..], &[A], &[], &[A, B], &[B]] {
-            place.stand(states, 10).unwrap();
+            waiter.enqueue(states, 10).unwrap();
             assert_eq!(queues.is_empty(), states.is_empty(), "{states:?}");
         }
-        drop(place);
+        drop(waiter);
         assert!(queues.is_empty());
-        queues.draw().stand(&[], 10).unwrap();
+        queues.draw_ticket().enqueue(&[], 10).unwrap();
         assert!(queues.is_empty());
     }
 
     #[test]
-    fn lines_are_bounded() {
+    fn queues_are_bounded() {
         let queues = Queues::default();
-        let (mut first, mut second) = (queues.draw(), queues.draw());
-        first.stand(&[A], 1).unwrap();
-        assert_eq!(second.stand(&[A, B], 1), Err(Full));
-        assert_eq!(first.stand(&[A], 1), Ok(())); // it stands there already
+        let (mut first, mut second) = (queues.draw_ticket(), queues.draw_ticket());
+        first.enqueue(&[A], 1).unwrap();
+        assert_eq!(second.enqueue(&[A, B], 1), Err(QueueFull));
+        assert_eq!(first.enqueue(&[A], 1), Ok(())); // it is in this queue already
         drop(first);
-        assert_eq!(second.stand(&[A, B], 1), Ok(()));
+        assert_eq!(second.enqueue(&[A, B], 1), Ok(()));
     }
 }

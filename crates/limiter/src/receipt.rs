@@ -1,22 +1,26 @@
-//! The proof of a take: what to give back when it turns out that it should not have counted.
+//! A receipt records what a request took, so that it can be given back when the outcome is known.
 //!
 //! ```text
-//!   check ──► verdict, receipt ──► (the login succeeds) ──► report success ──► failures-only takes are given back
-//!                                  (it fails, or nobody says) ──────────────► they stay
+//!   check ──► verdict, receipt ──► (the login succeeds) ──► report success ──► rules with `count: failures` give back
+//!                                  (it fails, or no report) ─────────────────► everything stays counted
 //! ```
 //!
-//! A receipt names states and what was taken of each, so any node can settle it. Outside of our hands it is
-//! a signed text: whoever changes it holds nothing.
+//! A receipt names the states and what was taken from each, so any node can settle it. Outside of the process it is a signed
+//! text (HMAC): a modified receipt is rejected.
 
 mod wire;
 
 pub(crate) use wire::{decode, encode};
 
-use tidegate_core::{Algorithm, Bound, Cost, Limit, StateId, Timestamp};
+use tidegate_core::{Algorithm, Bound, Cost, Limit, StateId, Take, TakeReceipt, Timestamp};
 use tidegate_policy::Count;
 use tidegate_store::{Part, ReceiptId};
 
-/// The proof of a take.
+/// A record of what a request took, to be given to [`Limiter::report`](crate::Limiter::report) when the outcome of the request
+/// is known.
+///
+/// A verdict [carries one](crate::Verdict::receipt) if the request passed, and either a rule counts outcomes
+/// (`count: failures` or `count: successes`) or the caller [asked for it](crate::Check::with_receipt).
 ///
 /// ```
 /// use tidegate::{Attributes, Check, Limiter, Policy, Report, Settled};
@@ -25,7 +29,7 @@ use tidegate_store::{Part, ReceiptId};
 /// rules: [{ name: logins, key: [user], limits: [3/h], count: failures }]")?;
 /// let limiter = Limiter::in_memory(policy)?;
 /// let alice = Attributes::new().with("user", "alice")?;
-/// for _ in 0..10 { // ten logins that succeed: none counts
+/// for _ in 0..10 { // ten successful logins: none of them counts
 ///     let verdict = limiter.check_now(&Check::new(&alice))?;
 ///     let receipt = verdict.receipt().unwrap();
 ///     assert_eq!(limiter.report_now(receipt, Report::Success)?, Settled::Done);
@@ -36,66 +40,94 @@ use tidegate_store::{Part, ReceiptId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) id: ReceiptId,
-    /// Later reports change nothing.
+    /// Reports after this time change nothing.
     pub(crate) until: Timestamp,
-    /// The node that counted by itself, because the store was gone; 0 is the store.
+    /// The node whose fallback counted the request, because the store did not answer; 0 if the store counted it.
     pub(crate) node: u64,
     pub(crate) cost: Cost,
-    pub(crate) parts: Vec<Taken>,
+    pub(crate) parts: Vec<ReceiptPart>,
 }
 
-/// What was taken of one state.
+/// What was taken from one state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct ReceiptPart {
     pub(crate) state: StateId,
     pub(crate) limit: Limit,
     pub(crate) bound: Bound,
     pub(crate) count: Count,
-    pub(crate) receipt: tidegate_core::TakeReceipt,
+    pub(crate) receipt: TakeReceipt,
 }
 
-/// What became of a request.
+/// The outcome of a request that passed; see [`Limiter::report`](crate::Limiter::report).
 ///
 /// ```
-/// assert_ne!(tidegate::Report::Success, tidegate::Report::Failure);
+/// use tidegate::{Attributes, Check, Limiter, Policy, Report};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: logins, key: [user], limits: [2/h], count: failures }]")?;
+/// let limiter = Limiter::in_memory(policy)?;
+/// let alice = Attributes::new().with("user", "alice")?;
+/// for report in [Report::Failure, Report::Success, Report::Failure] {
+///     let verdict = limiter.check_now(&Check::new(&alice))?;
+///     limiter.report_now(verdict.receipt().unwrap(), report)?;
+/// }
+/// assert!(!limiter.check_now(&Check::new(&alice))?.allowed()); // two failures are all that 2/h allows
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// It succeeded: what counts failures is given back.
+    /// It succeeded. Rules with `count: failures` give back what they counted.
     Success,
-    /// It failed: what counts successes is given back.
+    /// It failed. Rules with `count: successes` give back what they counted.
     Failure,
-    /// It turned out to cost this much.
+    /// Its true cost is this. The difference is given back, or charged in addition.
     Cost(Cost),
-    /// It never happened: all is given back.
+    /// It did not happen. Everything is given back.
     Cancelled,
 }
 
 impl Receipt {
-    /// What a report gives back.
+    /// The takes that a report charges in addition, because the true cost is larger than what was taken.
+    pub(crate) fn charged_beyond(&self, report: Report) -> Vec<Take<'_>> {
+        let excess = match report {
+            Report::Cost(cost) => cost.get().saturating_sub(self.cost.get()),
+            Report::Success | Report::Failure | Report::Cancelled => 0,
+        };
+        let parts = self.parts.iter().filter(|_| excess > 0);
+        let takes = parts.map(|part| Take {
+            bound: part.bound,
+            ..Take::new(part.state, &part.limit, Cost::new(excess))
+        });
+        takes.collect()
+    }
+
+    /// The parts that a report gives back.
     pub(crate) fn given_back(&self, report: Report) -> Vec<Part<'_>> {
-        self.parts.iter().filter_map(|taken| taken.given_back(report, self.cost)).collect()
+        self.parts.iter().filter_map(|part| part.given_back(report, self.cost)).collect()
     }
 }
 
-impl Taken {
+impl ReceiptPart {
     fn given_back(&self, report: Report, cost: Cost) -> Option<Part<'_>> {
         let all = Part { state: self.state, limit: &self.limit, receipt: self.receipt };
         match report {
             Report::Success => (self.count == Count::Failures).then_some(all),
             Report::Failure => (self.count == Count::Successes).then_some(all),
             Report::Cancelled => Some(all),
-            Report::Cost(true_cost) if true_cost < cost => {
-                let kept = self.limit.weight(true_cost, self.bound).unwrap_or(u64::MAX);
-                let weight = self.receipt.weight.saturating_sub(kept);
-                // What is kept drains first: the rest is as if it had been taken that much later.
-                let drained = matches!(self.limit.algorithm(), Algorithm::TokenBucket { .. });
-                let later = if drained { kept } else { 0 };
-                let mark = self.receipt.mark.saturating_add(later);
-                let receipt = tidegate_core::TakeReceipt { mark, weight };
-                (weight > 0).then_some(Part { receipt, ..all })
-            }
+            Report::Cost(true_cost) if true_cost < cost => self.beyond(true_cost),
             Report::Cost(_) => None,
         }
+    }
+
+    /// What was taken beyond the true cost.
+    fn beyond(&self, true_cost: Cost) -> Option<Part<'_>> {
+        let kept = self.limit.weight(true_cost, self.bound).unwrap_or(u64::MAX);
+        let weight = self.receipt.weight.saturating_sub(kept);
+        // A bucket drains what is kept first, so the rest counts as if it had been taken that much later.
+        let drained = matches!(self.limit.algorithm(), Algorithm::TokenBucket { .. });
+        let later = if drained { kept } else { 0 };
+        let mark = self.receipt.mark.saturating_add(later);
+        let receipt = TakeReceipt { mark, weight };
+        (weight > 0).then_some(Part { state: self.state, limit: &self.limit, receipt })
     }
 }

@@ -1,30 +1,46 @@
-//! What a limiter did so far, rule by rule.
+//! Statistics of a limiter, rule by rule, in counters that are sharded by thread.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_core::Outcome;
 
-/// Counts of one rule since it first appeared. They only grow.
+/// The counts of one rule since it was first loaded. They only grow.
+///
+/// ```
+/// use tidegate::{Attributes, Check, Limiter, Policy};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: strict, key: [], limits: [1/h], shadow: true }]")?;
+/// let limiter = Limiter::in_memory(policy)?;
+/// let request = Attributes::new();
+/// for _ in 0..3 {
+///     assert!(limiter.check_now(&Check::new(&request))?.allowed()); // a rule in shadow mode never denies
+/// }
+/// let (_, strict) = limiter.stats().rules[0].clone();
+/// assert_eq!((strict.allowed, strict.denied, strict.would_deny), (1, 0, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleStats {
-    /// Requests it let pass at once.
+    /// Requests that the rule allowed without delay.
     pub allowed: u64,
-    /// Requests it let pass later.
+    /// Requests that the rule allowed after a delay.
     pub delayed: u64,
-    /// Requests it refused.
+    /// Requests that the rule denied.
     pub denied: u64,
-    /// Requests it would have refused, had it not been a shadow, or that passed above a soft limit.
+    /// Requests that were over the limit of a rule that does not deny: a rule in shadow mode, or one that flags or
+    /// deprioritizes.
     pub would_deny: u64,
 }
 
-/// Counts of a limiter.
+/// The counts of a limiter since it was built; see [`Limiter::stats`](crate::Limiter::stats).
 ///
 /// ```
 /// use tidegate::{Attributes, Check, Limiter, Policy};
 /// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
 /// let limiter = Limiter::in_memory(policy)?;
-/// let nobody = Attributes::new();
+/// let request = Attributes::new();
 /// for _ in 0..3 {
-///     limiter.check_now(&Check::new(&nobody))?;
+///     limiter.check_now(&Check::new(&request))?;
 /// }
 /// let stats = limiter.stats();
 /// assert_eq!((stats.rules[0].1.allowed, stats.rules[0].1.denied), (1, 2));
@@ -32,29 +48,29 @@ pub struct RuleStats {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// By rule, in the order of the policy.
+    /// The name and counts of each rule, in the order of the policy.
     pub rules: Vec<(String, RuleStats)>,
-    /// Requests that no rule had anything to say about.
+    /// Requests to which no rule applied.
     pub unmatched: u64,
-    /// Requests that named a tier that there is not.
+    /// Requests with a tier that the policy does not know.
     pub unknown_tiers: u64,
-    /// Requests for which the store gave no answer.
+    /// Requests that the store did not answer, so that the fallback decided.
     pub store_errors: u64,
 }
 
-/// Threads that count at once do so in different places, as long as they are not more than these.
-const PLACES: usize = 8;
+/// The number of shards. Up to this many threads count without contention.
+const SHARDS: usize = 8;
 
-/// Counters of one rule; each is a fact of its own, so none orders another.
+/// The counters of one rule. They are independent of each other, so relaxed ordering is enough.
 #[derive(Debug, Default)]
 pub(crate) struct RuleCounters {
-    places: [Counters; PLACES],
+    shards: [CounterShard; SHARDS],
 }
 
-/// A cache line of its own: whoever counts here takes it from nobody.
+/// Counters of some threads, on a cache line of their own to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Counters {
+struct CounterShard {
     allowed: AtomicU64,
     delayed: AtomicU64,
     denied: AtomicU64,
@@ -63,7 +79,7 @@ struct Counters {
 
 impl RuleCounters {
     pub(crate) fn count(&self, outcome: Outcome, required: bool) {
-        let Some(counters) = self.places.get(place()) else { return };
+        let Some(counters) = self.shards.get(shard()) else { return };
         let counter = match outcome {
             Outcome::Allow => &counters.allowed,
             Outcome::Delay(_) => &counters.delayed,
@@ -74,7 +90,7 @@ impl RuleCounters {
     }
 
     pub(crate) fn read(&self) -> RuleStats {
-        self.places.iter().fold(RuleStats::default(), |sum, counters| {
+        self.shards.iter().fold(RuleStats::default(), |sum, counters| {
             let [allowed, delayed, denied, would_deny] = [
                 (sum.allowed, &counters.allowed),
                 (sum.delayed, &counters.delayed),
@@ -87,13 +103,13 @@ impl RuleCounters {
     }
 }
 
-/// Where this thread counts.
-fn place() -> usize {
+/// The index of the shard of the current thread.
+fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static PLACE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % PLACES;
+        static SHARD: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
     }
-    PLACE.with(|place| *place)
+    SHARD.with(|shard| *shard)
 }
 
 #[cfg(test)]
@@ -101,17 +117,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_many_threads_count_is_one_sum() {
+    fn counts_of_many_threads_add_up() {
         let counters = RuleCounters::default();
         std::thread::scope(|scope| {
-            for _ in 0..PLACES + 3 {
+            for _ in 0..SHARDS + 3 {
                 scope.spawn(|| {
                     (0..1_000).for_each(|_| counters.count(Outcome::Allow, true));
                     counters.count(Outcome::Deny(tidegate_core::Retry::Never), false);
                 });
             }
         });
-        let threads = u64::try_from(PLACES + 3).unwrap();
+        let threads = u64::try_from(SHARDS + 3).unwrap();
         let expected =
             RuleStats { allowed: threads * 1_000, would_deny: threads, ..RuleStats::default() };
         assert_eq!(counters.read(), expected);

@@ -1,17 +1,48 @@
-//! A layer in front of a service: axum, hyper, tonic, anything that tower knows.
+//! Middleware that applies rate limits to a [`tower_service::Service`] over HTTP: axum, hyper, tonic. (Feature `tower`.)
 //!
 //! ```text
-//!   request ──► attributes ──► admit ──► service ──► response + RateLimit fields
-//!                               │                       └─ 401, 403, 422, 5xx: reported as a failure
-//!                               └─ 429 problem+json, or gRPC RESOURCE_EXHAUSTED
+//!   request ──► attributes ──► limiter ──► inner service ──► response + RateLimit fields
+//!                               │                            └─ 401, 403, 422 or 5xx is reported as a failure
+//!                               └─ denied: 429 problem+json, or gRPC RESOURCE_EXHAUSTED
 //! ```
 //!
-//! A path that cannot be read, and different values of a cookie, a query parameter or a header field that the policy reads,
-//! are answered 400: the service might read them otherwise than the rules do.
+//! [`RateLimitLayer`] wraps a service in the [`RateLimit`] middleware:
 //!
-//! `OPTIONS` is not limited: a browser asks before it sends, and a refused preflight hides the refusal. The
-//! fields are exposed to scripts of other origins, so that a page can read when to come back. Put the layer
-//! *inside* of a CORS layer, so that refusals carry its headers too.
+//! ```
+//! use http::{Request, Response};
+//! use tidegate::tower::RateLimitLayer;
+//! use tidegate::{Limiter, Policy};
+//! use tower::{Service, ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [2/h] }] }")?;
+//! let mut service = ServiceBuilder::new()
+//!     .layer(RateLimitLayer::new(Limiter::in_memory(policy)?))
+//!     .service_fn(|_: Request<String>| async {
+//!         Ok::<_, std::convert::Infallible>(Response::new("hello".to_owned()))
+//!     });
+//!
+//! for status in [200, 200, 429] {
+//!     let response = service.ready().await?.call(Request::new(String::new())).await?;
+//!     assert_eq!(response.status(), status);
+//!     assert!(response.headers().contains_key("ratelimit"));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Malformed requests
+//!
+//! A request with a malformed path is answered with 400. So is a request with several different values of a cookie, query
+//! parameter or header field that the policy reads: the service might use another value than the rules do.
+//!
+//! # Browsers
+//!
+//! `OPTIONS` requests are not limited, unless [`RateLimitLayer::limit_options`] is set: they are CORS preflights, and a denied
+//! preflight would hide the denial from the page. Responses to other origins list the fields in
+//! `Access-Control-Expose-Headers`, so that scripts can read when to try again. Put this layer *inside* of a CORS layer, so
+//! that denials carry the CORS headers, too.
 
 mod service;
 
@@ -28,18 +59,35 @@ use tidegate_policy::{AttributeError, Attributes, Request};
 use tidegate_store::{Memory, Store};
 use tower_layer::Layer;
 
-/// Puts a limiter in front of services. A clone can be changed by itself: what shares its settings keeps them.
+/// Applies the rules of a [`Limiter`] to requests of the inner service.
+///
+/// This is a [`Layer`]: [`Layer::layer`] wraps a service in [`RateLimit`]. Cloning it is cheap. A setter on a clone changes
+/// only that clone.
 ///
 /// ```
+/// use axum::{Router, body::Body, routing::get};
+/// use http::Request;
 /// use tidegate::tower::RateLimitLayer;
 /// use tidegate::{Limiter, Policy};
-/// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [ip], limits: [15/s] }] }")?;
+/// use tower::ServiceExt;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [ip], limits: [5/h] }] }")?;
 /// let layer = RateLimitLayer::new(Limiter::in_memory(policy)?)
 ///     .peer(|extensions| extensions.get::<std::net::SocketAddr>().map(|address| address.ip()))
-///     .cost(|request| if request.method == "POST" { 2 } else { 1 });
-/// # let _ = layer;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+///     .cost(|request| if request.method == "POST" { 4 } else { 1 });
+/// let app = Router::new().route("/", get(|| async { "hello" }).post(|| async { "done" })).layer(layer);
+///
+/// for (method, status) in [("POST", 200), ("POST", 429), ("GET", 200), ("GET", 429)] {
+///     let request = Request::builder().method(method).uri("/").body(Body::empty())?;
+///     assert_eq!(app.clone().oneshot(request).await?.status(), status);
+/// }
+/// # Ok(())
+/// # }
 /// ```
+///
+/// [`Layer::layer`]: tower_layer::Layer::layer
 #[derive(Debug)]
 pub struct RateLimitLayer<S = Memory> {
     limiter: Limiter<S>,
@@ -49,11 +97,11 @@ pub struct RateLimitLayer<S = Memory> {
 type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 type AttributesOf = dyn Fn(&Parts) -> Result<Attributes<'static>, AttributeError> + Send + Sync;
 
-/// How the layer reads requests and answers them. Clones share the functions.
+/// How the layer reads requests and writes responses. Clones share the functions.
 #[derive(Clone)]
 struct Settings {
     peer: Arc<PeerOf>,
-    /// Instead of the policy's `identity`.
+    /// Replaces `identity` of the policy.
     attributes: Option<Arc<AttributesOf>>,
     cost: Arc<dyn Fn(&Parts) -> u64 + Send + Sync>,
     failed: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
@@ -62,13 +110,14 @@ struct Settings {
     style: HeaderStyle,
 }
 
-/// What a server waits for on behalf of a client, when the rules have no opinion.
-const USUAL_WAIT: Span = Span::from_secs(10);
+/// How long a request may be held, unless its rule sets `max_wait`.
+const DEFAULT_WAIT: Span = Span::from_secs(10);
 
 // === impl RateLimitLayer ===
 
 impl<S: Store> RateLimitLayer<S> {
-    /// A layer that asks this limiter, with what the policy's `identity` makes of requests.
+    /// Creates a layer that asks this limiter. The attributes of a request (user, address, path and so on) are derived by
+    /// `identity` of the policy.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         let settings = Settings {
@@ -76,15 +125,18 @@ impl<S: Store> RateLimitLayer<S> {
             attributes: None,
             cost: Arc::new(|_| Cost::ONE.get()),
             failed: Arc::new(is_failure),
-            max_wait: USUAL_WAIT,
+            max_wait: DEFAULT_WAIT,
             limit_options: false,
             style: HeaderStyle::default(),
         };
         Self { limiter, settings: Arc::new(settings) }
     }
 
-    /// Where the address of the peer is found; with axum it is `ConnectInfo<SocketAddr>`. A request without
-    /// one counts as `0.0.0.0`: all of them share a bucket, which is noticed, and safe.
+    /// Sets how the address of the peer is found in the extensions of a request. The default looks for a [`SocketAddr`]; with
+    /// axum, look for `ConnectInfo<SocketAddr>`.
+    ///
+    /// A request without an address counts as `0.0.0.0`. So if the address is never found, all clients share one counter:
+    /// that is soon noticed, and safe.
     #[must_use]
     pub fn peer(
         self,
@@ -93,7 +145,8 @@ impl<S: Store> RateLimitLayer<S> {
         self.with(|settings| settings.peer = Arc::new(peer))
     }
 
-    /// What is known of a request, instead of the policy's `identity`; for services that know their users.
+    /// Sets how the attributes of a request are derived, instead of `identity` of the policy. Useful for services that
+    /// authenticate their users themselves.
     #[must_use]
     pub fn attributes(
         self,
@@ -105,37 +158,39 @@ impl<S: Store> RateLimitLayer<S> {
         self.with(|settings| settings.attributes = Some(Arc::new(attributes)))
     }
 
-    /// What a request costs; 1 unless said otherwise.
+    /// Sets the cost of each request. The default is 1.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.cost = Arc::new(cost))
     }
 
-    /// Which answers are failures, for rules that count them; 401, 403, 422 and 5xx unless said otherwise.
+    /// Sets which responses are failures, for rules with `count: failures` or `count: successes`. The default is 401, 403, 422
+    /// and 5xx.
     #[must_use]
     pub fn failures(self, failed: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.failed = Arc::new(failed))
     }
 
-    /// How long a request waits for a leaky bucket's turn, when its rule does not say; 10 s.
+    /// Sets how long a request may be held, for its turn in a leaky bucket or under `on_limit: delay`. A rule's own `max_wait`
+    /// applies if it is shorter. The default is 10 s.
     #[must_use]
     pub fn max_wait(self, max_wait: Span) -> Self {
         self.with(|settings| settings.max_wait = max_wait)
     }
 
-    /// Limits `OPTIONS` too.
+    /// Also limits `OPTIONS` requests.
     #[must_use]
     pub fn limit_options(self) -> Self {
         self.with(|settings| settings.limit_options = true)
     }
 
-    /// Which header fields are written.
+    /// Sets which header fields are written into responses.
     #[must_use]
     pub fn headers(self, style: HeaderStyle) -> Self {
         self.with(|settings| settings.style = style)
     }
 
-    /// Copy on write: layers and services that share the settings keep them as they are.
+    /// Copy on write, so that layers and services that share the settings keep theirs.
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(Arc::make_mut(&mut self.settings));
         self
@@ -163,7 +218,7 @@ fn is_failure(status: StatusCode) -> bool {
 // === impl Settings ===
 
 impl Settings {
-    /// What is known of a request.
+    /// The attributes of a request.
     fn attributes<'r, S: Store>(
         &self,
         limiter: &Limiter<S>,

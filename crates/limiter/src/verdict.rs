@@ -1,147 +1,189 @@
-//! The answer to a request: everything that its limits said, folded into one.
+//! The answer to a request: the decisions of all its limits, combined into one outcome.
 //!
 //! ```text
-//!   deny > delay > allow       the longest delay, the longest retry; never, if one of them says never
+//!   deny > delay > allow       the longest delay wins; the longest retry wins; "never" wins over any retry
 //! ```
+//!
+//! Only required limits take part. A limit in shadow mode, or of a rule that only flags or deprioritizes, is optional: its
+//! denial marks the verdict and changes nothing else.
 
-use crate::live::{Lent, Live};
+use crate::live::{Live, LiveGuard};
 use crate::receipt::Receipt;
 use smallvec::SmallVec;
 use std::fmt;
 use tidegate_core::{Cost, Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
 use tidegate_policy::{OnLimit, PathError, Rule, RuleLimit};
 
-/// The answer to a request.
+/// The answer of a [`Limiter`](crate::Limiter) to one request.
 ///
 /// ```
-/// use tidegate::{Attributes, Check, Limiter, Outcome, Policy, Retry, Span};
+/// use tidegate::{Attributes, Check, Limiter, Outcome, Policy, Span};
 /// let policy = Policy::parse("
 /// version: 1
 /// rules: [{ name: all, key: [], limits: [{ rate: 1/h, algorithm: token_bucket }] }]")?;
 /// let limiter = Limiter::in_memory(policy)?;
-/// let nobody = Attributes::new();
-/// let first = limiter.check_now(&Check::new(&nobody))?;
+/// let request = Attributes::new();
+/// let first = limiter.check_now(&Check::new(&request))?;
 /// assert_eq!(first.outcome, Outcome::Allow);
-/// let second = limiter.check_now(&Check::new(&nobody))?;
+/// let second = limiter.check_now(&Check::new(&request))?;
+/// assert!(!second.allowed());
 /// assert!(second.retry_after().unwrap() <= Span::from_secs(3600));
 /// let limit = second.limits().next().unwrap();
 /// assert_eq!((limit.rule, limit.limit.amount(), limit.decision.remaining), ("all", 1, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Verdict {
-    /// Pass now, pass later, or not.
+    /// Whether the request passes now, passes after a delay, or is denied.
     pub outcome: Outcome,
-    /// It passes by the headroom of a soft or elastic limit.
+    /// The request passes only because of the headroom of a soft or elastic limit.
     pub over: bool,
-    /// A rule in shadow would have refused it.
+    /// The request passes, but a rule in shadow mode would have denied it.
     pub shadow_deny: bool,
-    /// Whether others should be served first.
+    /// Whether the request should be served after others; set by rules with `on_limit: { deprioritize: low }`.
     pub priority: Priority,
-    /// Who decided.
+    /// What the decision is based on: the store, a cache, the fallback, and so on.
     pub decided_by: DecidedBy,
-    /// When, by the clock of the store.
+    /// When it was decided, by the clock of the store.
     pub decided_at: Timestamp,
-    pub(crate) live: Lent,
+    pub(crate) live: LiveGuard,
     pub(crate) entries: SmallVec<[Entry; 2]>,
     pub(crate) receipt: Option<Receipt>,
     pub(crate) unreadable: Option<PathError>,
 }
 
-/// In which order requests should be served.
+/// How urgently a request should be served.
 ///
 /// ```
-/// assert_eq!(tidegate::Priority::default(), tidegate::Priority::Normal);
+/// use tidegate::{Attributes, Check, Limiter, Policy, Priority};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: batch, key: [], limits: [1/h], on_limit: { deprioritize: low } }]")?;
+/// let limiter = Limiter::in_memory(policy)?;
+/// let request = Attributes::new();
+/// let verdicts = [limiter.check_now(&Check::new(&request))?, limiter.check_now(&Check::new(&request))?];
+/// assert!(verdicts[0].allowed() && verdicts[1].allowed());
+/// assert_eq!(verdicts.map(|verdict| verdict.priority), [Priority::Normal, Priority::Low]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
     /// As usual.
     #[default]
     Normal,
-    /// After the others.
+    /// After requests of normal priority: a rule with `on_limit: { deprioritize: low }` is over its limit.
     Low,
 }
 
-/// Who decided.
+/// What a decision is based on.
 ///
 /// ```
-/// assert_eq!(tidegate::DecidedBy::Store.name(), "store");
+/// use tidegate::{Attributes, Check, DecidedBy, Limiter, Policy};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: logins, match: { path: /login }, key: [], limits: [1/h] }]")?;
+/// let limiter = Limiter::in_memory(policy)?;
+/// let login = Attributes::new().with("path", "/login")?;
+/// assert_eq!(limiter.check_now(&Check::new(&login))?.decided_by, DecidedBy::Store);
+/// let other = Attributes::new().with("path", "/other")?; // no rule applies
+/// assert_eq!(limiter.check_now(&Check::new(&other))?.decided_by.name(), "policy");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecidedBy {
-    /// The store.
+    /// The counters in the store.
     Store,
-    /// A refusal that this node remembers.
+    /// The denial cache: this node remembers that the store denied the key, and until when.
     Cache,
     /// A share of the limit that this node holds.
     Lease,
-    /// The shared sketch of a store that is full.
+    /// The shared sketch of a store whose memory is full.
     Sketch,
-    /// What the rules say for a store that is gone.
+    /// The rules' `on_store_error`, because the store did not answer.
     Fallback,
-    /// The policy alone: there was nothing to count.
+    /// The policy alone, because there was nothing to count.
     Policy,
 }
 
-/// What one limit said.
+/// The decision of one limit about a request.
+///
+/// ```
+/// use tidegate::{Attributes, Check, Limiter, Policy};
+/// let policy = Policy::parse("{ version: 1, rules: [{ name: api, key: [], limits: [5/h, 9/day] }] }")?;
+/// let limiter = Limiter::in_memory(policy)?;
+/// let request = Attributes::new();
+/// let verdict = limiter.check_now(&Check::new(&request).cost(2))?;
+/// let left: Vec<_> = verdict.limits().map(|l| (l.rule, l.id, l.decision.remaining)).collect();
+/// assert_eq!(left, [("api", "h", 3), ("api", "day", 7)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LimitReport<'v> {
-    /// The number of the rule, in the order of the policy.
+    /// The index of the rule in the policy.
     pub number: usize,
-    /// The rule it belongs to.
+    /// The name of the rule; empty for a limit that the caller named.
     pub rule: &'v str,
-    /// Its name within the rule.
+    /// The name of the limit within the rule, such as `h` for `5/h`.
     pub id: &'v str,
-    /// The limit.
+    /// The limit itself.
     pub limit: &'v Limit,
-    /// What was asked for.
+    /// How much the request asked for.
     pub cost: Cost,
-    /// Its answer.
+    /// What the limit decided, and how much of it remains.
     pub decision: Decision,
-    /// Whether its refusal refuses the request.
+    /// Whether a denial by this limit denies the request.
     pub need: Need,
-    /// Whether it only pretends.
+    /// Whether the rule is in shadow mode: it counts and decides, but never denies the request.
     pub shadow: bool,
 }
 
-/// Instead of the number of a rule, where a caller names the limit.
-pub(crate) const OF_CALLER: usize = usize::MAX;
+/// The value of [`Entry::rule`] if the caller named the limit.
+pub(crate) const CALLER_RULE: usize = usize::MAX;
 
-/// A limit of the plan and its answer.
+/// One limit of a decided request, with its decision.
 pub(crate) struct Entry {
-    /// The number of its rule, or [`OF_CALLER`].
+    /// The index of its rule, or [`CALLER_RULE`].
     pub(crate) rule: usize,
-    pub(crate) limit: LimitOf,
+    pub(crate) limit: EntryLimit,
     pub(crate) need: Need,
     pub(crate) shadow: bool,
     pub(crate) cost: Cost,
     pub(crate) decision: Decision,
 }
 
-/// Where a limit stands. A rule's own is known by its number: were it held, all requests would write to the count of its
-/// holders, and wait for each other.
-pub(crate) enum LimitOf {
-    /// Of the rule.
-    Own(usize),
-    /// Of a tier, an override, or whoever asks.
+/// Where the limit of an entry is found.
+///
+/// A rule's own limit is kept as an index into the policy. Cloning its `Arc` instead would make all requests write to the
+/// same reference count, and contend for its cache line.
+pub(crate) enum EntryLimit {
+    /// The index among the rule's own limits.
+    OfRule(usize),
+    /// A limit of a tier, of an override, or one that the caller named.
     Given(RuleLimit),
 }
 
 impl Entry {
-    /// The limit, by what the verdict was decided by.
+    /// The limit, looked up in the policy that decided the verdict.
     pub(crate) fn limit<'v>(&'v self, live: &'v Live) -> Option<&'v RuleLimit> {
         match &self.limit {
-            LimitOf::Own(at) => live.policy.rules().get(self.rule)?.allowance().limits().get(*at),
-            LimitOf::Given(limit) => Some(limit),
+            EntryLimit::OfRule(at) => {
+                live.policy.rules().get(self.rule)?.allowance().limits().get(*at)
+            }
+            EntryLimit::Given(limit) => Some(limit),
         }
+    }
+
+    /// Whether it would have denied a request, but only marks it.
+    fn marks(&self) -> bool {
+        self.need == Need::Optional && !self.decision.passes()
     }
 }
 
 // === impl Verdict ===
 
 impl Verdict {
-    /// Folds answers into one.
+    /// Combines the decisions of all limits into one verdict.
     pub(crate) fn fold(
-        live: Lent,
+        live: LiveGuard,
         entries: SmallVec<[Entry; 2]>,
         decided_by: DecidedBy,
         decided_at: Timestamp,
@@ -150,17 +192,14 @@ impl Verdict {
         let outcome =
             required().fold(Outcome::Allow, |so_far, entry| worse(so_far, entry.decision.outcome));
         let over = outcome.passes() && required().any(|entry| entry.decision.over);
-        // A request that is refused anyway is marked by nobody.
-        let marked = |entry: &&Entry| {
-            outcome.passes() && entry.need == Need::Optional && !entry.decision.passes()
+        // A request that is denied anyway gets no marks.
+        let marking = || entries.iter().filter(|entry| outcome.passes() && entry.marks());
+        let shadow_deny = marking().any(|entry| entry.shadow);
+        let deprioritizes = |entry: &Entry| {
+            let rule = live.policy.rules().get(entry.rule);
+            rule.is_some_and(|rule| matches!(rule.on_limit(), OnLimit::Deprioritize))
         };
-        let shadow_deny = entries.iter().filter(marked).any(|entry| entry.shadow);
-        let on_limit =
-            |entry: &Entry| live.policy.rules().get(entry.rule).map(Rule::on_limit).cloned();
-        let low = entries
-            .iter()
-            .filter(marked)
-            .any(|entry| !entry.shadow && matches!(on_limit(entry), Some(OnLimit::Deprioritize)));
+        let low = marking().any(|entry| !entry.shadow && deprioritizes(entry));
         let priority = if low { Priority::Low } else { Priority::Normal };
         Self {
             outcome,
@@ -176,19 +215,19 @@ impl Verdict {
         }
     }
 
-    /// A request that is refused because its path cannot be read: no rule can be held against it.
-    pub(crate) fn of_unreadable(live: Lent, reason: PathError, decided_at: Timestamp) -> Self {
+    /// The denial of a request whose path is malformed, so that it is unknown which rules apply.
+    pub(crate) fn of_unreadable(live: LiveGuard, reason: PathError, decided_at: Timestamp) -> Self {
         let verdict = Self::fold(live, SmallVec::new(), DecidedBy::Policy, decided_at);
         Self { outcome: Outcome::Deny(Retry::Never), unreadable: Some(reason), ..verdict }
     }
 
-    /// Whether it passes, at once or later.
+    /// Whether the request passes, now or after [a delay](Verdict::delay).
     #[must_use]
     pub const fn allowed(&self) -> bool {
         self.outcome.passes()
     }
 
-    /// How long to wait before passing.
+    /// How long the request must wait before it passes. Zero unless the outcome is a delay.
     #[must_use]
     pub const fn delay(&self) -> Span {
         match self.outcome {
@@ -197,7 +236,8 @@ impl Verdict {
         }
     }
 
-    /// When this cost would pass: at once when it does, `None` when never.
+    /// How long until a request of this cost could pass: zero if this one passes, `None` if its cost exceeds what a limit
+    /// can ever allow.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Span> {
         match self.outcome {
@@ -207,7 +247,7 @@ impl Verdict {
         }
     }
 
-    /// Every limit of every rule that applies, in the order of the policy.
+    /// The decisions of all limits that apply to the request, in the order of the policy.
     pub fn limits(&self) -> impl Iterator<Item = LimitReport<'_>> {
         self.entries.iter().filter_map(|entry| {
             let limit = entry.limit(&self.live)?;
@@ -224,19 +264,14 @@ impl Verdict {
         })
     }
 
-    /// The limits that refuse it.
+    /// The limits that deny the request.
     pub fn refusing(&self) -> impl Iterator<Item = LimitReport<'_>> {
         self.limits().filter(|limit| limit.need == Need::Required && !limit.decision.passes())
     }
 
-    /// Words that rules marked it with, such as `challenge`; each rule's once.
+    /// The flags that rules with `on_limit: { flag: … }` set, such as `challenge`; one for each rule over its limit.
     pub fn flags(&self) -> impl Iterator<Item = &str> {
-        let marked = |entry: &&Entry| {
-            self.allowed()
-                && !entry.shadow
-                && entry.need == Need::Optional
-                && !entry.decision.passes()
-        };
+        let marked = |entry: &&Entry| self.allowed() && !entry.shadow && entry.marks();
         let entries = self.entries.chunk_by(|a, b| a.rule == b.rule);
         let rules = entries.filter_map(move |limits| limits.iter().find(marked));
         rules.filter_map(|entry| match self.live.policy.rules().get(entry.rule)?.on_limit() {
@@ -245,31 +280,32 @@ impl Verdict {
         })
     }
 
-    /// The names of all rules of the policy it was decided by, in the order of their numbers.
+    /// The names of all rules of the policy that decided the request; [`LimitReport::number`] indexes them.
     pub fn rule_names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.live.policy.rules().iter().map(Rule::name)
     }
 
-    /// The version of the policy it was decided by.
+    /// The version of the policy that decided the request; see [`Limiter::version`](crate::Limiter::version).
     #[must_use]
     pub fn policy_version(&self) -> u64 {
         self.live.version
     }
 
-    /// The proof of what was taken, when somebody wants to settle it later.
+    /// The receipt of what was taken, with which the caller can [report](crate::Limiter::report) the outcome. Present if the
+    /// request passes, and either the caller [asked for it](crate::Check::with_receipt) or a rule counts outcomes.
     #[must_use]
     pub const fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()
     }
 
-    /// Why the path of the request could not be read, if that is why it is refused.
+    /// Why the path of the request is malformed, if the request was denied for that reason.
     #[must_use]
     pub const fn unreadable(&self) -> Option<PathError> {
         self.unreadable
     }
 
-    /// The same, refused because others are before it. When they will be done nobody knows; when all that
-    /// is used will be free again, is.
+    /// Denies the request because older requests wait before it. When those will be served is unknown, so the retry time is
+    /// when the limits have recovered completely.
     pub(crate) fn refused_behind_others(mut self) -> Self {
         let required = self.entries.iter().filter(|entry| entry.need == Need::Required);
         let reset = required.filter_map(|entry| entry.decision.reset).max().unwrap_or(Span::ZERO);
@@ -278,7 +314,7 @@ impl Verdict {
     }
 }
 
-/// The worse of two outcomes; of two alike, the longer.
+/// The worse of two outcomes; of two of the same kind, the longer one.
 pub(crate) fn worse(a: Outcome, b: Outcome) -> Outcome {
     match (a, b) {
         (Outcome::Deny(Retry::Never), _) | (_, Outcome::Deny(Retry::Never)) => {
@@ -309,7 +345,7 @@ impl fmt::Debug for Verdict {
 // === impl DecidedBy ===
 
 impl DecidedBy {
-    /// Its name in answers and metrics.
+    /// The name used in responses and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,10 +1,10 @@
 //! Calendar limits while the wall clock is wrong for a moment.
 //!
-//! The story: NTP or an operator sets the wall clock 40 days ahead, and corrects it two seconds later. Time for all
-//! other limits goes on, because it does not follow such a step; calendar limits are about the wall clock. While the
-//! clock was ahead, their tables of boundaries were laid out for that time and began after the real now, so
-//! everything before them was one window that ended in 39 days: a new client got its 3 requests of the day, and was
-//! then told to come back in 924 hours.
+//! What went wrong: NTP or an operator sets the wall clock 40 days ahead, and corrects it two seconds later. All other limits
+//! use the steady clock, which does not follow such a step; but calendar limits need the wall clock. While the clock was
+//! ahead, their tables of window boundaries were laid out for that time and began after the real time. So everything before
+//! them was one window that ended in 39 days: a new client got its 3 requests of the day, and was then told to try again in
+//! 924 hours.
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test fails loudly")]
 
@@ -20,10 +20,10 @@ use tidegate_store::Plain;
 /// 2027-01-15 08:00 UTC, a Friday.
 const NOW: u64 = 1_800_000_000;
 const DAY: u64 = 86_400;
-/// What every limit of these tests allows in a period.
+/// The amount of every limit in these tests.
 const AMOUNT: u64 = 3;
 
-/// A wall clock that can be wrong, and a steady one that is not.
+/// A wall clock that can be wrong, and a steady clock that is always right.
 #[derive(Clone)]
 struct Clocks {
     seconds: Arc<AtomicU64>,
@@ -73,7 +73,7 @@ fn user(name: &str) -> Attributes<'static> {
     Attributes::new().with("user", name.to_owned()).unwrap()
 }
 
-/// How many requests of a client pass, and when the first that does not may come back.
+/// How many requests of a client pass, and the retry time of the first that is denied.
 async fn used_up<S: Store>(limiter: &Limiter<S>, name: &str) -> (u64, Span) {
     for passed in 0..=AMOUNT {
         let user = user(name);
@@ -87,7 +87,7 @@ async fn used_up<S: Store>(limiter: &Limiter<S>, name: &str) -> (u64, Span) {
     (AMOUNT + 1, Span::ZERO)
 }
 
-/// A period, its length at most, and what is left of the one of `NOW`.
+/// A limit, the longest length of its period in seconds, and how much of the period remains at `NOW`.
 const PERIODS: [(&str, u64, u64); 4] = [
     ("3/calendar-day", DAY, 16 * 3_600),
     ("3/calendar-day@Europe/Berlin", DAY, 15 * 3_600),
@@ -95,9 +95,9 @@ const PERIODS: [(&str, u64, u64); 4] = [
     ("3/calendar-month@America/New_York", 31 * DAY, 16 * DAY + 21 * 3_600),
 ];
 
-/// The story, and what must hold afterwards: a client that was counted while the clock was wrong waits for the end of the
-/// running period and no longer; a new client has what it would have had; and from the next period on nothing
-/// shows that anything was ever wrong.
+/// Plays the story above, and checks what must hold afterwards. A client that was counted while the clock was wrong waits until
+/// the end of the current period and no longer. A new client has its full amount. And from the next period on, everything is
+/// as if the clock had never been wrong.
 async fn is_exact_again_within_a_period<S: Store>(
     limiter: &Limiter<S>,
     clocks: &Clocks,
@@ -105,31 +105,31 @@ async fn is_exact_again_within_a_period<S: Store>(
     wrong_by: i64,
 ) {
     let left = Span::from_secs(left);
-    let told = format!("{period}, wrong by {wrong_by} s");
-    assert_eq!(used_up(limiter, "early").await, (AMOUNT, left), "{told}");
+    let case = format!("{period}, wrong by {wrong_by} s");
+    assert_eq!(used_up(limiter, "early").await, (AMOUNT, left), "{case}");
 
     clocks.is_wrong_by(wrong_by);
     for name in ["early", "meanwhile"] {
         let (passed, wait) = used_up(limiter, name).await;
-        assert!(passed <= AMOUNT && wait <= Span::from_secs(longest), "{told}: {passed}, {wait:?}");
+        assert!(passed <= AMOUNT && wait <= Span::from_secs(longest), "{case}: {passed}, {wait:?}");
     }
     clocks.pass(2);
     clocks.is_wrong_by(0);
 
     let left = Span::from_secs(left.as_nanos() / 1_000_000_000 - 2);
     for (name, passed) in [("late", AMOUNT), ("early", 0), ("meanwhile", 0)] {
-        // A clock that was behind opened windows that are over now: a client that was counted there begins anew.
+        // If the clock was behind, the windows it opened are over now, so clients counted in them start again.
         let passed = if wrong_by < 0 { AMOUNT } else { passed };
-        assert_eq!(used_up(limiter, name).await, (passed, left), "{told}: {name}");
+        assert_eq!(used_up(limiter, name).await, (passed, left), "{case}: {name}");
     }
     clocks.pass(left.as_nanos() / 1_000_000_000);
     for _ in 0..2 {
         let mut next = None;
         for name in ["late", "early", "meanwhile", "new"] {
             let (passed, wait) = used_up(limiter, name).await;
-            assert_eq!(passed, AMOUNT, "{told}: {name}");
-            assert!(wait <= Span::from_secs(longest), "{told}: {name} waits {wait:?}");
-            assert_eq!(*next.get_or_insert(wait), wait, "{told}: {name}");
+            assert_eq!(passed, AMOUNT, "{case}: {name}");
+            assert!(wait <= Span::from_secs(longest), "{case}: {name} waits {wait:?}");
+            assert_eq!(*next.get_or_insert(wait), wait, "{case}: {name}");
         }
         clocks.pass(next.unwrap().as_nanos() / 1_000_000_000);
     }
@@ -150,8 +150,7 @@ async fn a_short_wrong_clock_is_over_within_a_period() {
     }
 }
 
-/// A policy may be loaded, and an override made, while the clock is wrong; and the policy itself may know of no
-/// calendar at all, so that an operator's override is the only one.
+/// An override may be set while the clock is wrong, and its limit may be the only one with a calendar.
 #[tokio::test]
 async fn overrides_with_calendars_recover_as_well() {
     let (limiter, clocks) = in_memory("1000/s");
@@ -164,17 +163,17 @@ async fn overrides_with_calendars_recover_as_well() {
     let day = Span::from_secs(DAY);
     assert_eq!(used_up(&limiter, "alice").await, (AMOUNT, Span::from_secs(16 * 3_600 - 2)));
     clocks.pass(16 * 3_600 - 2);
-    // And for longer than a table reaches.
+    // And for longer than the table of boundaries reaches.
     for _ in 0..3 * 366 {
         assert_eq!(used_up(&limiter, "alice").await, (AMOUNT, day));
         clocks.pass(DAY);
     }
 }
 
-/// A receipt of the wrong time names a window that lies ahead. Settling it must not move the count of that window to
-/// where no table finds it, which would forget it.
+/// A receipt from the wrong time names a window in the future. Settling it must not move the count of that window to where no
+/// table of boundaries finds it, because then it would be lost.
 #[tokio::test]
-async fn receipts_of_the_wrong_time_give_back_what_they_are_worth() {
+async fn receipts_from_the_wrong_time_give_back_what_was_taken() {
     let (limiter, clocks) = in_memory("3/calendar-day");
     let alice = user("alice");
     clocks.is_wrong_by(40 * 86_400);
@@ -184,13 +183,13 @@ async fn receipts_of_the_wrong_time_give_back_what_they_are_worth() {
         receipts.extend(verdict.receipt().cloned());
     }
     clocks.is_wrong_by(0);
-    // As text it knows its own window only; as a value, the whole table of the wrong time.
+    // A receipt that was written as text has only its own window. A receipt in memory has the whole table of the wrong time.
     let sealed = limiter.opened(&limiter.sealed(&receipts[0])).unwrap();
     for receipt in [&sealed, &receipts[1]] {
         assert_eq!(limiter.report_now(receipt, Report::Cancelled).unwrap(), Settled::Done);
     }
     assert_eq!(used_up(&limiter, "alice").await, (2, Span::from_secs(16 * 3_600)));
-    // What is mended counts today, so there is nothing left to give back of the wrong day.
+    // The count was moved to today, so nothing remains to be given back for the wrong day.
     limiter.report_now(&receipts[2], Report::Cancelled).unwrap();
     assert_eq!(used_up(&limiter, "alice").await, (0, Span::from_secs(16 * 3_600)));
 }

@@ -1,11 +1,11 @@
-//! Calls of several descriptors, as Envoy asks them: by rule files of its reference service, and by a policy.
+//! Calls of several descriptors, as Envoy sends them, under rule files of its reference service and under a policy.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "tests may fail loudly"
+    reason = "a test fails loudly"
 )]
 
 use tidegate::{
@@ -104,12 +104,12 @@ fn hits(descriptor: Descriptor<'_>, hits: u64) -> Descriptor<'_> {
     Descriptor { hits: Some(hits), ..descriptor }
 }
 
-/// Code and what remains, for each descriptor.
+/// Whether each descriptor is over its limit, and what remains.
 fn statuses(answer: &DescriptorVerdict) -> Vec<(bool, u64)> {
     answer.statuses().map(|status| (status.over, status.remaining)).collect()
 }
 
-// === by rule files ===
+// === under rule files ===
 
 #[test]
 fn every_descriptor_has_its_status_in_order() {
@@ -124,16 +124,16 @@ fn every_descriptor_has_its_status_in_order() {
     assert_eq!((user.amount, user.unit, user.name), (3, Some(Unit::Minute), ""));
     assert!(limits[1].is_none() && limits[2].is_none());
     assert_eq!(limits[3].unwrap().name, "per-tenant");
-    // Ten minutes into the epoch a window begins.
+    // The clock is at ten minutes after the epoch, when a window begins.
     assert_eq!(answer.statuses().next().unwrap().reset, Some(Span::from_secs(60)));
 }
 
 #[test]
-fn refused_calls_count_as_they_do_there() {
+fn denied_calls_count_as_in_the_reference_service() {
     let rig = Rig::of_files();
     let call = [one("user", "a"), one("tenant", "t")];
     assert!(rig.passes(&call) && rig.passes(&call));
-    let refused = rig.ask(&call); // the tenant refuses; the user is charged all the same
+    let refused = rig.ask(&call); // the limit of the tenant denies; the user is charged all the same
     assert_eq!(statuses(&refused), [(false, 0), (true, 0)]);
     assert!(!rig.passes(&[one("user", "a")]));
     rig.later(60);
@@ -141,14 +141,14 @@ fn refused_calls_count_as_they_do_there() {
 }
 
 #[test]
-fn what_is_banned_never_passes_and_a_look_does() {
+fn a_limit_of_zero_denies_every_call_except_one_of_cost_zero() {
     let rig = Rig::of_files();
     assert!(!rig.passes(&[one("banned", "x")]));
     assert!(rig.passes(&[hits(one("banned", "x"), 0)]));
 }
 
 #[test]
-fn replaced_rules_have_no_say_and_count_nothing() {
+fn replaced_rules_do_not_decide_and_do_not_count() {
     let rig = Rig::of_files();
     for _ in 0..5 {
         let answer = rig.ask(&[one("tenant", "t"), one("user", "vip")]);
@@ -160,7 +160,7 @@ fn replaced_rules_have_no_say_and_count_nothing() {
 }
 
 #[test]
-fn shadows_refuse_nothing_and_go_on_counting() {
+fn rules_in_shadow_mode_count_and_never_deny() {
     let rig = Rig::of_files();
     for remaining in [0, 0, 0] {
         let answer = rig.ask(&[one("shady", "x")]);
@@ -170,21 +170,24 @@ fn shadows_refuse_nothing_and_go_on_counting() {
 }
 
 #[test]
-fn values_share_a_counter_where_the_rule_says_so() {
+fn values_share_a_counter_under_share_threshold() {
     let rig = Rig::of_files();
     assert!(rig.passes(&[one("file", "/a/1")]) && rig.passes(&[one("file", "/a/2")]));
     assert!(!rig.passes(&[one("file", "/a/3")]));
 }
 
 #[test]
-fn quotas_refuse_only_together_and_tell_who_has_some_left() {
+fn quotas_deny_only_together_and_metadata_names_those_with_a_rest() {
     let rig = Rig::of_files();
     let call = [one("service", "one"), one("service", "two")];
     let first = rig.ask(&call);
     assert!(first.verdict.allowed());
-    let told = serde_json::Value::Object(first.metadata.clone());
-    // Of two that say the same the first counts; what only one says is there.
-    assert_eq!(told, serde_json::json!({ "with_quota": { "name": "one", "both": 1, "also": 2 } }));
+    let metadata = serde_json::Value::Object(first.metadata.clone());
+    // If two rules set the same field, the first wins; fields that only one of them sets are all there.
+    assert_eq!(
+        metadata,
+        serde_json::json!({ "with_quota": { "name": "one", "both": 1, "also": 2 } })
+    );
     let second = rig.ask(&call);
     assert!(second.verdict.allowed());
     assert_eq!(statuses(&second), [(true, 0), (false, 0)]);
@@ -192,12 +195,13 @@ fn quotas_refuse_only_together_and_tell_who_has_some_left() {
     let third = rig.ask(&call);
     assert!(!third.verdict.allowed() && third.metadata.is_empty());
     assert_eq!(third.verdict.retry_after(), Some(Span::from_secs(60)));
-    assert!(!rig.passes(&[one("service", "one")])); // alone it is a limit like any other
+    assert!(!rig.passes(&[one("service", "one")])); // alone, it is a limit like any other
 }
 
-/// Tokens are looked at before a request and charged after it: one request too many passes, and then none.
+/// A proxy for language models asks with cost 0 before a request, and charges the tokens after it. So one request more than
+/// the limit passes, and then none.
 #[test]
-fn a_look_is_refused_only_in_debt() {
+fn a_call_of_cost_zero_is_denied_only_above_the_limit() {
     let rig = Rig::of_files();
     let look = [hits(one("service", "two"), 0)];
     let charge = [hits(one("service", "two"), 1)];
@@ -210,7 +214,7 @@ fn a_look_is_refused_only_in_debt() {
 }
 
 #[test]
-fn hits_are_those_of_the_descriptor_else_of_the_call() {
+fn the_cost_is_that_of_the_descriptor_or_else_that_of_the_call() {
     let rig = Rig::of_files();
     let answer = rig.ask(&[hits(one("user", "a"), 2), one("tenant", "t")]);
     assert_eq!(statuses(&answer), [(false, 1), (false, 1)]);
@@ -218,27 +222,27 @@ fn hits_are_those_of_the_descriptor_else_of_the_call() {
         let answer = rig.ask(&[hits(one("user", "b"), too_many)]);
         assert!(!answer.verdict.allowed());
     }
-    assert_eq!(statuses(&rig.ask(&[one("user", "b")])), [(false, 2)]); // nothing was consumed
+    assert_eq!(statuses(&rig.ask(&[one("user", "b")])), [(false, 2)]); // nothing was taken
 }
 
 #[test]
-fn what_is_given_back_can_be_taken_again_and_no_more() {
+fn what_is_given_back_can_be_taken_again_and_not_more() {
     let rig = Rig::of_files();
     let give = |amount| Descriptor { gives_back: true, ..hits(one("user", "a"), amount) };
     (0..3).for_each(|_| assert!(rig.passes(&[one("user", "a")])));
     assert_eq!(statuses(&rig.ask(&[give(2)])), [(false, 2)]);
     assert!(rig.passes(&[one("user", "a")]) && rig.passes(&[one("user", "a")]));
     assert!(!rig.passes(&[one("user", "a")]));
-    assert_eq!(statuses(&rig.ask(&[give(1_000)])), [(false, 3)]); // never more than all
+    assert_eq!(statuses(&rig.ask(&[give(1_000)])), [(false, 3)]); // never more than the whole limit
 }
 
 #[test]
-fn a_descriptor_may_bring_its_limit() {
+fn a_descriptor_may_carry_its_own_limit() {
     let rig = Rig::of_files();
     let own = |amount| Descriptor { limit: Some((amount, Unit::Hour)), ..one("user", "a") };
     assert_eq!(statuses(&rig.ask(&[own(7)])), [(false, 6)]);
-    assert_eq!(statuses(&rig.ask(&[own(9)])), [(false, 7)]); // the same count under another amount
-    assert_eq!(statuses(&rig.ask(&[one("user", "a")])), [(false, 2)]); // rules count apart
+    assert_eq!(statuses(&rig.ask(&[own(9)])), [(false, 7)]); // the same counter under another amount
+    assert_eq!(statuses(&rig.ask(&[one("user", "a")])), [(false, 2)]); // rules have counters of their own
     assert_eq!(statuses(&rig.ask(&[own(0)])), [(true, 0)]);
 }
 
@@ -251,7 +255,7 @@ fn the_same_descriptor_twice_costs_twice() {
 }
 
 #[test]
-fn names_may_stand_twice_and_order_counts() {
+fn names_may_occur_twice_and_their_order_matters() {
     let file = "
 domain: rl
 descriptors:
@@ -274,7 +278,7 @@ fn editing_a_rule_keeps_what_was_counted() {
         + "  - { key: user, value: 'a*', rate_limit: { unit: minute, requests_per_unit: 4 } }\n";
     let file = EnvoyFile { name: "rl.yaml", text: edited.as_bytes() };
     rig.limiter.reload(Policy::from_envoy(&[file], false).unwrap()).unwrap();
-    assert!(rig.passes(&[one("user", "a")])); // by another rule, the same count
+    assert!(rig.passes(&[one("user", "a")])); // another rule matches, with the same counter
     assert!(!rig.passes(&[one("user", "a")]));
 }
 
@@ -296,7 +300,7 @@ fn an_unknown_domain_has_no_rules() {
     assert_eq!(statuses(&answer), [(false, 0), (false, 0)]);
 }
 
-// === by a policy ===
+// === under a policy ===
 
 fn by_policy(text: &str) -> Rig {
     Rig::new(Policy::parse(text).unwrap())
@@ -312,7 +316,7 @@ rules:
 ";
 
 #[test]
-fn a_refused_call_burns_nothing() {
+fn a_denied_call_takes_nothing() {
     let rig = by_policy(POLICY);
     let call = [one("user", "a"), one("remote_address", "10.0.0.1")];
     assert!(rig.passes(&call) && rig.passes(&call));
@@ -327,12 +331,12 @@ fn a_refused_call_burns_nothing() {
 }
 
 #[test]
-fn several_limits_are_one_status() {
+fn several_limits_give_one_status() {
     let rig = by_policy(POLICY);
     (0..3).for_each(|_| assert!(rig.passes(&[one("user", "a")])));
     rig.later(1);
     let answer = rig.ask(&[one("user", "a")]);
-    assert_eq!(statuses(&answer), [(false, 1)]); // the least that is left: one of five in 30 s
+    assert_eq!(statuses(&answer), [(false, 1)]); // the limit with the least remaining: 1 of 5 per 30 s
     assert_eq!(answer.statuses().next().unwrap().limit.unwrap().unit, None);
     assert!(rig.passes(&[one("user", "a")]));
     let refused = rig.ask(&[one("user", "a")]);
@@ -341,7 +345,7 @@ fn several_limits_are_one_status() {
 }
 
 #[test]
-fn addresses_are_addresses() {
+fn spellings_of_an_address_share_a_counter() {
     let rig = by_policy(POLICY);
     assert!(rig.passes(&[one("remote_address", "10.0.0.1")]));
     assert!(rig.passes(&[one("remote_address", "::ffff:10.0.0.1")]));
@@ -351,7 +355,7 @@ fn addresses_are_addresses() {
 }
 
 #[test]
-fn descriptors_of_one_bucket_pay_together() {
+fn costs_of_descriptors_with_the_same_counter_are_added() {
     let rig = by_policy(POLICY);
     let all = |other| of(&[("scope", "all"), ("x", other)]);
     assert_eq!(statuses(&rig.ask(&[all("1"), all("2")])), [(false, 1), (false, 1)]);
@@ -360,7 +364,7 @@ fn descriptors_of_one_bucket_pay_together() {
 }
 
 #[test]
-fn names_that_stand_twice_are_refused() {
+fn names_with_two_values_are_rejected() {
     let rig = by_policy(POLICY);
     for (entries, says) in [
         (vec![("user", "a"), ("user", "b")], "the entry `user` has two different values"),
@@ -373,9 +377,9 @@ fn names_that_stand_twice_are_refused() {
     assert!(rig.passes(&[one("user", "a")]));
 }
 
-/// More limits than a plan has used to be an error, and errors pass a proxy that fails open.
+/// More limits than fit one plan were an error, and a proxy that fails open lets a call pass on an error.
 #[test]
-fn many_limits_are_decided_too() {
+fn more_limits_than_fit_one_plan_are_decided() {
     let names: Vec<String> = (0..40).map(|number| format!("user{number}")).collect();
     let mut parts: Vec<Descriptor<'_>> = names.iter().map(|name| one("user", name)).collect();
     for rig in [by_policy(PER_USER), Rig::new(files(PER_USER_FILE))] {
@@ -383,7 +387,7 @@ fn many_limits_are_decided_too() {
             answer.statuses().map(|status| status.remaining).collect()
         };
         assert_eq!(left(&rig.ask(&parts)), [2; 40]);
-        // Whichever of them is banned, all of them are refused.
+        // Whichever descriptor is banned, the call is denied.
         for at in 0..40 {
             let allowed = std::mem::replace(&mut parts[at], one("banned", "x"));
             let answer = rig.ask(&parts);
@@ -392,7 +396,7 @@ fn many_limits_are_decided_too() {
             assert!(over[at] && over.len() == 40, "{at}");
             parts[at] = allowed;
             if answer.is_by_files() {
-                // Refusals count there, as in the reference service.
+                // Under rule files denied calls count, as in the reference service.
                 break;
             }
             let others = answer.statuses().filter(|status| !status.over);
@@ -426,9 +430,9 @@ fn files(text: &str) -> Policy {
     Policy::from_envoy(&[file], false).unwrap()
 }
 
-/// What is given back is told, also where a call has many limits.
+/// The statuses show what was given back, also if a call has more limits than fit one plan.
 #[test]
-fn many_limits_give_back() {
+fn more_limits_than_fit_one_plan_can_be_given_back() {
     let rig = Rig::new(files(PER_USER_FILE));
     let names: Vec<String> = (0..40).map(|number| format!("user{number}")).collect();
     let take: Vec<Descriptor<'_>> = names.iter().map(|name| one("user", name)).collect();
@@ -440,9 +444,9 @@ fn many_limits_give_back() {
     }
 }
 
-/// The number of limits is bounded, so that one call cannot cost as much as thousands.
+/// The number of limits is bounded, so that one call cannot cost as much work as thousands.
 #[test]
-fn a_call_has_a_bound() {
+fn the_limits_of_a_call_are_bounded() {
     let rig = by_policy(PER_USER);
     let most = DescriptorCall::MOST_LIMITS;
     let names: Vec<String> = (0..=most).map(|number| format!("user{number}")).collect();
@@ -451,7 +455,7 @@ fn a_call_has_a_bound() {
     assert!(matches!(rig.try_ask(&parts), Err(DescriptorError::TooManyLimits)));
 }
 
-/// Nothing that a client sends is too long or too much to be decided; a rule about its beginning still applies.
+/// Values and lists of entries of any length are decided, and rules still match entries at the end of a long list.
 #[test]
 fn values_of_any_length_are_decided() {
     let rig = by_policy(
@@ -475,20 +479,20 @@ rules:
     assert!(!rig.passes(&[of(&entries)]));
 }
 
-/// The reference tells the rest of the window of an unused key; a bucket of a policy is full then.
+/// The reference service reports the rest of the window also for a key that was never used.
 #[test]
-fn an_unused_key_is_told_the_rest_of_its_window() {
+fn an_unused_key_has_the_rest_of_its_window_as_reset() {
     let rig = Rig::new(files(PER_USER_FILE));
     let answer = rig.ask(&[hits(one("user", "fresh"), 0)]);
     let status = answer.statuses().next().unwrap();
-    // The clock of these tests stands at ten minutes.
+    // The clock of these tests is at ten minutes after the epoch.
     assert_eq!((status.remaining, status.reset), (3, Some(Span::from_secs(3_000))));
     let answer = rig.ask(&[one("user", "fresh")]);
     assert_eq!(answer.statuses().next().unwrap().reset, Some(Span::from_secs(3_000)));
 }
 
 #[test]
-fn marks_refuse_nothing() {
+fn rules_that_flag_never_deny() {
     let rig = by_policy(POLICY);
     for _ in 0..2 {
         assert!(rig.passes(&[one("user", "mallory")]));
@@ -499,7 +503,7 @@ fn marks_refuse_nothing() {
 }
 
 #[test]
-fn no_rule_is_no_limit() {
+fn a_descriptor_without_a_rule_is_not_limited() {
     let rig = by_policy(POLICY);
     let answer = rig.ask(&[one("tenant", "x")]);
     assert!(answer.verdict.allowed());

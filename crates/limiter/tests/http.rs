@@ -1,4 +1,4 @@
-//! Header fields as a strict parser of structured fields (RFC 9651) reads them.
+//! Header fields, read back by a strict parser of structured fields (RFC 9651), and the bodies of denials.
 
 #![cfg(feature = "http")]
 #![allow(
@@ -30,8 +30,8 @@ fn limiter(rules: &str) -> (Limiter, Clock) {
 }
 
 fn check(limiter: &Limiter, cost: u64) -> Verdict {
-    let nobody = Attributes::new();
-    limiter.check_now(&Check::new(&nobody).cost(cost)).unwrap()
+    let request = Attributes::new();
+    limiter.check_now(&Check::new(&request).cost(cost)).unwrap()
 }
 
 fn headers(style: HeaderStyle, verdict: &Verdict) -> HeaderMap {
@@ -45,12 +45,12 @@ fn all_lines(headers: &HeaderMap) -> Vec<String> {
 }
 
 #[test]
-fn what_a_client_sees_of_an_allowed_and_of_a_refused_request() {
+fn an_allowed_and_a_denied_request_have_these_fields() {
     let (limiter, _) = limiter(
         "  - { name: burst, key: [], limits: [{ rate: 100/10s, algorithm: fixed_window }] }\n  - { name: daily, key: [], limits: [{ rate: 10000/day, algorithm: sliding_weighted }, { rate: 90000/calendar-month }] }",
     );
-    // It is eight in the morning. The 43 weigh less than one when 42/43 of tomorrow have passed: 57,600 s to
-    // midnight and 84,391 s after it.
+    // It is 08:00. The 43 of today weigh less than one when 42/43 of tomorrow have passed: 57,600 s to midnight, and 84,391 s
+    // after it.
     let allowed = headers(HeaderStyle::default(), &check(&limiter, 43));
     assert_eq!(
         all_lines(&allowed),
@@ -65,7 +65,7 @@ fn what_a_client_sees_of_an_allowed_and_of_a_refused_request() {
 }
 
 #[test]
-fn short_and_odd_periods_are_told_in_whole_seconds() {
+fn short_and_odd_periods_are_written_in_whole_seconds() {
     for (rate, policy) in [
         ("1/500ms", "\"a\";q=2;w=1"),
         ("3/1500ms", "\"a\";q=4;w=2"),
@@ -78,24 +78,25 @@ fn short_and_odd_periods_are_told_in_whole_seconds() {
     }
 }
 
-/// The promise of a rule is kept with its limit, which a caller may name as well.
+/// The policy item of a rule is cached with its limit. A caller may pass the same limit under another name, and must not get
+/// the cached item.
 #[tokio::test]
-async fn a_limit_is_told_by_the_name_under_which_it_was_asked_for() {
+async fn a_limit_is_shown_under_the_name_by_which_it_was_taken() {
     let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [5/min] }] }");
     let policy = policy.unwrap();
     let limit = policy.rules()[0].allowance().limits()[0].clone();
     let limiter = Limiter::in_memory(policy).unwrap();
     for _ in 0..2 {
         let taken = limiter.take("job", &limit, Cost::ONE, Span::ZERO).await.unwrap();
-        let told = headers(HeaderStyle::default(), &taken);
-        assert_eq!(told["ratelimit-policy"], "\"\";q=5;w=60");
-        let told = headers(HeaderStyle::default(), &check(&limiter, 1));
-        assert_eq!(told["ratelimit-policy"], "\"a\";q=5;w=60");
+        let fields = headers(HeaderStyle::default(), &taken);
+        assert_eq!(fields["ratelimit-policy"], "\"\";q=5;w=60");
+        let fields = headers(HeaderStyle::default(), &check(&limiter, 1));
+        assert_eq!(fields["ratelimit-policy"], "\"a\";q=5;w=60");
     }
 }
 
 #[test]
-fn legacy_headers_by_choice_and_only_the_tightest_if_wanted() {
+fn legacy_fields_and_the_tightest_limit_only_are_optional() {
     let rules = "  - { name: a, key: [], limits: [{ rate: 5/min, algorithm: fixed_window }, { rate: 1000/h, algorithm: fixed_window }] }";
     let (limiter, _) = limiter(rules);
     let verdict = check(&limiter, 2);
@@ -114,7 +115,7 @@ fn legacy_headers_by_choice_and_only_the_tightest_if_wanted() {
 }
 
 #[test]
-fn what_only_pretends_or_marks_is_not_told() {
+fn limits_that_never_deny_are_not_shown() {
     let (limiter, _) = limiter(
         "  - { name: a, key: [], limits: [1/h], shadow: true }\n  - { name: b, key: [], limits: [1/h], on_limit: { flag: x } }",
     );
@@ -126,7 +127,7 @@ fn what_only_pretends_or_marks_is_not_told() {
 }
 
 #[test]
-fn a_list_that_is_there_already_is_continued() {
+fn a_list_that_already_has_items_is_extended() {
     let (limiter, _) = limiter("  - { name: a, key: [], limits: [5/s] }");
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", "\"theirs\";r=1;t=1".parse().unwrap());
@@ -137,7 +138,7 @@ fn a_list_that_is_there_already_is_continued() {
 }
 
 #[test]
-fn a_refusal_is_a_problem_that_says_what_to_do() {
+fn a_denial_is_a_problem_that_says_what_to_do() {
     let (limiter, _) =
         limiter("  - { name: all, key: [], limits: [{ rate: 2/min, algorithm: fixed_window }] }");
     check(&limiter, 2);
@@ -151,21 +152,22 @@ fn a_refusal_is_a_problem_that_says_what_to_do() {
         serde_json::json!({
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota Exceeded", "status": 429,
-            "detail": "all allows 2 per 60s; retry in 60 s.",
+            "detail": "all allows 2 per minute; try again in 60 s.",
             "violated-policies": ["all"],
         })
     );
-    // What can never pass is not to be retried.
+    // A cost that can never pass must not be retried.
     let never = check(&limiter, 3);
     assert_eq!(never.outcome, Outcome::Deny(Retry::Never));
     let response = refusal(&never, &HeaderStyle::default());
     assert!(!response.headers().contains_key("retry-after"));
     assert!(problem(&never).contains("cost-exceeds-capacity"));
+    assert!(problem(&never).contains("all allows 2 per minute; the cost of this request exceeds"));
 }
 
-/// The details are read back by the types of the gRPC project.
+/// The details are decoded by the types of the gRPC project.
 #[test]
-fn a_grpc_refusal_is_understood_by_grpc() {
+fn a_grpc_denial_is_decoded_by_grpc_libraries() {
     let (limiter, _) = limiter(
         "  - { name: all, key: [], limits: [{ rate: 1/1500ms, algorithm: fixed_window }] }",
     );
@@ -205,8 +207,8 @@ fn limit() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Whatever the limits and whenever it is asked: strings and integers of structured fields, every policy
-    /// told in both, times above 0, and nobody is told to come back before his window ends.
+    /// For any limits at any time: the fields are lists of strings with integer parameters, every limit is in both fields,
+    /// times are above 0, and `Retry-After` is not before the end of a denying limit's window.
     #[test]
     fn fields_are_structured_fields(
         limits in prop::collection::vec(limit(), 1..4),
@@ -235,10 +237,10 @@ proptest! {
             };
             let (policies, states) = (list("ratelimit-policy"), list("ratelimit"));
             prop_assert_eq!(policies.len(), limits.len());
-            for ((policy, promised), (state, left)) in policies.iter().zip(&states) {
+            for ((policy, quota), (state, left)) in policies.iter().zip(&states) {
                 prop_assert_eq!(policy, state);
-                prop_assert_eq!(&promised[0].0, "q");
-                prop_assert!(promised[1].1 >= 1, "w");
+                prop_assert_eq!(&quota[0].0, "q");
+                prop_assert!(quota[1].1 >= 1, "w");
                 prop_assert!(left[0].0 == "r" && left[0].1 >= 0);
                 prop_assert!(left.get(1).is_none_or(|(_, t)| *t >= 1));
             }
@@ -256,7 +258,7 @@ proptest! {
                     prop_assert_eq!(retry, None);
                 }
             }
-            // Our own client understands what our own server says.
+            // The client side of this crate reads what its server side writes.
             let heard = Heard::of(tidegate::http::status(&verdict), &headers, now);
             prop_assert_eq!(heard.budgets.len(), limits.len());
         }

@@ -1,4 +1,4 @@
-//! The limiter under load, under edits, and without its store.
+//! The limiter under load, while its policy is edited, and without its store.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ fn user(name: &str) -> Attributes<'static> {
     Attributes::new().with("user", name.to_owned()).unwrap()
 }
 
-/// Two rules whose amounts say which version they are of: 1,000 and 2,000 more in version 1, and so on.
+/// A policy whose amounts tell its version: 1,001 and 2,001 in version 1, and so on up to a multiple of 7.
 fn version(n: u64, algorithm: &str) -> Policy {
     let rule = |name: &str, amount: u64| {
         format!(
@@ -42,8 +42,8 @@ fn version(n: u64, algorithm: &str) -> Policy {
     policy(&(rule("a", 1_000 + n % 7) + &rule("b", 2_000 + n % 7)))
 }
 
-/// Limits are edited hundreds of times while four threads ask: nobody is reset, nobody gets a free burst, and
-/// every answer is of one version.
+/// Limits are edited hundreds of times while four threads ask. No counter may be reset, no client may get a free burst, and
+/// every verdict must be of exactly one version.
 #[test]
 fn editing_under_load() {
     for algorithm in
@@ -58,7 +58,7 @@ fn editing_under_load() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let alice = user("alice");
-                    // Until edits and requests have met often enough, on however slow a machine.
+                    // Until enough edits and requests have run concurrently, however slow the machine is.
                     while edits.load(Ordering::Relaxed) < 300
                         || passed.load(Ordering::Relaxed) < 1_000
                     {
@@ -78,7 +78,7 @@ fn editing_under_load() {
                 edits.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // The largest version allowed 1,006; time stood still.
+        // The clock stands still, so in total as many pass as the largest version allows: 1,006.
         let alice = user("alice");
         limiter.reload(version(6, algorithm)).unwrap();
         while limiter.check_now(&Check::new(&alice)).unwrap().allowed() {
@@ -88,14 +88,14 @@ fn editing_under_load() {
     }
 }
 
-/// A store that answers nothing when it is told so.
+/// A store that fails, completely or in part, when the test says so.
 struct Fragile {
     memory: Memory,
     gone: AtomicBool,
-    /// Takes of a plan that nobody can be asked about.
+    /// The indices of takes that it cannot decide, in a plan of several.
     missing: Mutex<Vec<usize>>,
     nodes: AtomicU32,
-    /// What was granted without it.
+    /// The cost that was granted without it.
     owed: AtomicU64,
 }
 
@@ -149,7 +149,7 @@ impl Store for Fragile {
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
-        // As a store whose numbers have 53 bits.
+        // Like a store with smaller integers, such as the 53 bits of Lua.
         match limit.amount() {
             0..=1_000_000 => Ok(()),
             _ => {
@@ -172,7 +172,7 @@ fn fragile(rules: &str) -> Limiter<Fragile> {
 }
 
 #[tokio::test]
-async fn without_its_store_every_rule_does_what_it_says() {
+async fn without_the_store_every_rule_follows_its_on_store_error() {
     let alice = user("alice");
     for (setting, expected) in [("local", 2), ("allow", 5), ("deny", 0)] {
         let limiter = fragile(&format!(
@@ -192,7 +192,7 @@ async fn without_its_store_every_rule_does_what_it_says() {
     }
 }
 
-/// How many of so many requests pass.
+/// How many of `requests` requests pass.
 async fn passed_of(limiter: &Limiter<Fragile>, who: &Attributes<'_>, requests: u32) -> u32 {
     let mut passed = 0;
     for _ in 0..requests {
@@ -201,10 +201,11 @@ async fn passed_of(limiter: &Limiter<Fragile>, who: &Attributes<'_>, requests: u
     passed
 }
 
-/// What a node had counted by itself was forgotten when the store answered anybody: whoever the store did not answer in time
-/// had a fresh share each time somebody else was answered. It must count for as long as the limit counts.
+/// What a node had counted in its fallback was forgotten as soon as the store answered any request. So a client whom the store
+/// did not answer in time got a fresh share whenever another client was answered. It must count for as long as the limit
+/// counts.
 #[tokio::test]
-async fn a_node_by_itself_lets_its_share_pass_once_however_often_the_store_is_back() {
+async fn a_node_grants_its_share_once_however_often_the_store_recovers() {
     let alice = user("alice");
     for (nodes, share) in [(1, 10), (3, 3), (4, 2), (100, 1)] {
         let limiter = fragile(
@@ -221,9 +222,9 @@ async fn a_node_by_itself_lets_its_share_pass_once_however_often_the_store_is_ba
     }
 }
 
-/// The store learns what was granted without it, and only that.
+/// The fallback reports to the store what it granted, and only that.
 #[tokio::test]
-async fn what_a_node_granted_by_itself_is_owed_to_the_store() {
+async fn what_the_fallback_grants_is_owed_to_the_store() {
     let alice = user("alice");
     for (setting, owed) in [("local", 4), ("allow", 0), ("deny", 0)] {
         let limiter = fragile(&format!(
@@ -242,9 +243,9 @@ async fn what_a_node_granted_by_itself_is_owed_to_the_store() {
     }
 }
 
-/// A request that the other part of the store refuses was not granted here either.
+/// A request that the reachable part of the store denies was not granted by the fallback either.
 #[tokio::test]
-async fn only_what_passes_is_owed() {
+async fn only_requests_that_pass_are_owed() {
     let limiter = fragile(
         "  - { name: here, key: [user], limits: [1/h] }\n  - { name: gone, key: [user], limits: [{ rate: 5/h, algorithm: fixed_window }] }",
     );
@@ -254,9 +255,9 @@ async fn only_what_passes_is_owed() {
     assert_eq!(limiter.store().owed.load(Ordering::Relaxed), 1);
 }
 
-/// A receipt of a share is given back as what was taken, not as what would have been.
+/// A receipt of the fallback gives back what was taken under the share of the node, not what the whole limit would have taken.
 #[tokio::test]
-async fn a_share_is_settled_as_it_was_taken() {
+async fn a_share_is_given_back_as_it_was_taken() {
     let limiter = fragile("  - { name: a, key: [user], limits: [9/h] }");
     limiter.store().nodes.store(3, Ordering::Relaxed);
     let alice = user("alice");
@@ -270,7 +271,7 @@ async fn a_share_is_settled_as_it_was_taken() {
 }
 
 #[tokio::test]
-async fn a_part_that_is_gone_is_decided_by_its_rules_alone() {
+async fn the_fallback_decides_only_the_part_that_does_not_answer() {
     let rules = |on_error: &str| {
         format!(
             "  - {{ name: here, key: [user], limits: [3/h] }}\n  - {{ name: gone, key: [user], limits: [{{ rate: 5/h, algorithm: fixed_window }}], on_store_error: {on_error} }}"
@@ -287,9 +288,9 @@ async fn a_part_that_is_gone_is_decided_by_its_rules_alone() {
         limiter.store().missing.lock().unwrap().clear();
         let verdict = limiter.peek(&Check::new(&alice)).await.unwrap();
         let left: Vec<u64> = verdict.limits().map(|limit| limit.decision.remaining).collect();
-        assert_eq!(left, [3 - used_here, 5], "{on_error}: the store counted what it was asked");
+        assert_eq!(left, [3 - used_here, 5], "{on_error}: the store counted only its own part");
     }
-    // The share of this node refuses before the store is asked: then the store counts nothing.
+    // If the share of this node denies, the store counts nothing.
     let limiter = fragile(&rules("local"));
     limiter.store().gone.store(false, Ordering::Relaxed);
     limiter.store().nodes.store(5, Ordering::Relaxed);
@@ -300,9 +301,9 @@ async fn a_part_that_is_gone_is_decided_by_its_rules_alone() {
     assert_eq!(verdict.limits().next().unwrap().decision.remaining, 2);
 }
 
-/// What this node counted for a request that the store then refused is given back.
+/// If the store denies a request, what the fallback counted for it is given back.
 #[tokio::test]
-async fn a_refusal_of_the_store_leaves_nothing_counted_here() {
+async fn a_denial_by_the_store_leaves_nothing_counted_in_the_fallback() {
     let limiter = fragile(
         "  - { name: here, key: [user], limits: [1/h] }\n  - { name: gone, key: [], limits: [{ rate: 5/h, algorithm: fixed_window }] }",
     );
@@ -316,7 +317,7 @@ async fn a_refusal_of_the_store_leaves_nothing_counted_here() {
 }
 
 #[tokio::test]
-async fn deny_wins_and_then_nothing_is_counted() {
+async fn on_store_error_deny_wins_and_then_nothing_is_counted() {
     let limiter = fragile(
         "  - { name: a, key: [user], limits: [2/h], on_store_error: local }\n  - { name: b, match: { path: /pay }, key: [user], limits: [2/h], on_store_error: deny }",
     );
@@ -331,7 +332,7 @@ async fn deny_wins_and_then_nothing_is_counted() {
     }
 }
 
-/// What this node counted by itself is settled in its own memory; on another it changes nothing.
+/// What the fallback counted is settled in the memory of its node. On another node the report changes nothing.
 #[tokio::test]
 async fn a_receipt_of_the_fallback_stays_on_its_node() {
     let rules = "  - { name: a, key: [user], limits: [1/h], count: failures }";
@@ -346,7 +347,7 @@ async fn a_receipt_of_the_fallback_stays_on_its_node() {
 }
 
 #[test]
-fn what_the_store_cannot_count_is_refused_when_loaded_and_changes_nothing() {
+fn a_limit_that_the_store_cannot_count_is_rejected_when_loaded() {
     let limiter = fragile("  - { name: a, key: [user], limits: [2/h] }");
     let refused = limiter.reload(policy("  - { name: a, key: [user], limits: [2000000/h] }"));
     assert!(refused.unwrap_err().to_string().starts_with("rule `a`: this store cannot count"));
@@ -356,32 +357,33 @@ fn what_the_store_cannot_count_is_refused_when_loaded_and_changes_nothing() {
     assert_eq!(limiter.version(), 1);
 }
 
-/// Statistics go on under a rule's name, whatever place it has in a new policy.
+/// Statistics belong to the name of a rule, wherever it is in a new policy.
 #[test]
-fn counts_outlive_a_reload() {
+fn statistics_survive_a_reload() {
     let (limiter, _) = limiter("  - { name: a, key: [], limits: [1/h] }");
-    let nobody = Attributes::new();
+    let request = Attributes::new();
     for _ in 0..3 {
-        limiter.check_now(&Check::new(&nobody)).unwrap();
+        limiter.check_now(&Check::new(&request)).unwrap();
     }
     let rules = "  - { name: b, key: [], limits: [9/h] }\n  - { name: a, key: [], limits: [1/h] }";
     limiter.reload(policy(rules)).unwrap();
-    limiter.check_now(&Check::new(&nobody)).unwrap();
+    limiter.check_now(&Check::new(&request)).unwrap();
     let stats = limiter.stats();
     let of = |name: &str| stats.rules.iter().find(|(rule, _)| rule == name).unwrap().1;
     assert_eq!((of("a").allowed, of("a").denied), (1, 3));
-    assert_eq!((of("b").allowed, of("b").denied), (1, 0)); // it would have passed
+    assert_eq!((of("b").allowed, of("b").denied), (1, 0)); // rule `b` allowed it; rule `a` denied it
 }
 
-/// Calendars are laid out two years ahead and renewed while the limiter runs: a day in the third year is a day.
+/// Calendars are laid out two years ahead and renewed while the limiter runs, so days in the third year are still counted
+/// correctly.
 #[test]
-fn calendars_go_on_for_ever() {
+fn calendars_are_renewed_for_ever() {
     let (limiter, clock) =
         limiter("  - { name: a, key: [], limits: [2/calendar-day@Europe/Berlin] }");
-    let nobody = Attributes::new();
+    let request = Attributes::new();
     let mut now = NOW;
     for _ in 0..3 * 365 {
-        let passed = (0..3).filter(|_| limiter.check_now(&Check::new(&nobody)).unwrap().allowed());
+        let passed = (0..3).filter(|_| limiter.check_now(&Check::new(&request)).unwrap().allowed());
         assert_eq!(passed.count(), 2);
         now = now.after(Span::from_secs(86_400)).unwrap();
         clock.set(now);
@@ -389,7 +391,7 @@ fn calendars_go_on_for_ever() {
     assert_eq!(limiter.version(), 1);
 }
 
-/// API keys are known by their digests, however they come in.
+/// An API key is replaced by its digest, also if the caller passes it as an attribute.
 #[test]
 fn secrets_are_not_shown() {
     let (limiter, _) = limiter("  - { name: a, key: [api_key], limits: [1/h] }");
@@ -397,7 +399,7 @@ fn secrets_are_not_shown() {
     let shown = limiter.explain(&Check::new(&secret)).to_string();
     assert!(shown.contains("api_key=#") && !shown.contains("s3cr3t"), "{shown}");
     assert!(limiter.check_now(&Check::new(&secret)).unwrap().allowed());
-    // The digest names the same customer: an operator who sees it can reset it.
+    // The digest selects the same counter, so an operator who sees it can reset it.
     let digest = shown.split("api_key=").nth(1).unwrap().split_whitespace().next().unwrap();
     let customer = Attributes::new().with("api_key", digest.to_owned()).unwrap();
     assert!(!limiter.check_now(&Check::new(&customer)).unwrap().allowed());
@@ -405,14 +407,14 @@ fn secrets_are_not_shown() {
     assert!(limiter.check_now(&Check::new(&secret)).unwrap().allowed());
 }
 
-/// The time in which receipts can be settled was ignored when the limiter had been cloned before.
+/// The lifetime of receipts was ignored if the limiter had been cloned before it was set.
 #[test]
-fn a_clone_can_have_its_own_time_for_receipts() {
+fn a_clone_can_have_its_own_receipt_lifetime() {
     let (limiter, clock) = limiter("  - { name: a, key: [], limits: [9/h] }");
     let patient = limiter.clone().settling_within(Span::from_secs(600));
-    let nobody = Attributes::new();
+    let request = Attributes::new();
     let receipts = [&limiter, &patient].map(|limiter| {
-        let verdict = limiter.check_now(&Check::new(&nobody).with_receipt()).unwrap();
+        let verdict = limiter.check_now(&Check::new(&request).with_receipt()).unwrap();
         verdict.receipt().unwrap().clone()
     });
     clock.set(NOW.after(Span::from_secs(300)).unwrap());
@@ -420,18 +422,18 @@ fn a_clone_can_have_its_own_time_for_receipts() {
     assert_eq!(settled, [Settled::Late, Settled::Done]);
 }
 
-/// A cost that turns out larger is owed; one that turns out smaller is given back; each receipt once.
+/// A report of a larger cost charges the difference, one of a smaller cost gives it back; each receipt counts once.
 #[test]
 fn true_costs_are_settled_once() {
     let (limiter, _) =
         limiter("  - { name: a, key: [], limits: [{ rate: 100/h, algorithm: sliding_log }] }");
-    let nobody = Attributes::new();
+    let request = Attributes::new();
     let left = |limiter: &Limiter| {
-        let verdict = limiter.check_now(&Check::new(&nobody).cost(0)).unwrap();
+        let verdict = limiter.check_now(&Check::new(&request).cost(0)).unwrap();
         verdict.limits().next().unwrap().decision.remaining
     };
     let take = |cost: u64| {
-        let verdict = limiter.check_now(&Check::new(&nobody).cost(cost).with_receipt()).unwrap();
+        let verdict = limiter.check_now(&Check::new(&request).cost(cost).with_receipt()).unwrap();
         verdict.receipt().unwrap().clone()
     };
     let small = take(40);

@@ -1,4 +1,4 @@
-//! Paths that axum reads otherwise than others do, through the layer.
+//! Paths that axum reads differently than other servers do, through the layer.
 
 #![cfg(feature = "tower")]
 #![allow(clippy::unwrap_used, reason = "a test fails loudly")]
@@ -19,7 +19,7 @@ fn limiter(policy: &str) -> Limiter {
     Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock).unwrap()
 }
 
-/// A service whose answer is the route that was taken.
+/// A service that responds with the name of the matched route.
 fn app() -> Router {
     Router::new()
         .route("/login", any(|| async { "login" }))
@@ -35,7 +35,7 @@ async fn send(app: &Router, path: &str) -> (StatusCode, String) {
     (parts.status, String::from_utf8(bytes.to_vec()).unwrap())
 }
 
-/// Spellings, and the route that axum takes.
+/// Spellings of paths, and the route that axum matches.
 const SPELLINGS: [(&str, &str); 22] = [
     ("/login", "login"),
     ("/login?next=/../x", "login"),
@@ -61,8 +61,8 @@ const SPELLINGS: [(&str, &str); 22] = [
     ("/z/..%2fapi/x", "other"),
 ];
 
-/// Once the layer resolved `..` and axum did not: `/api/search/..%2f..%2f..%2fz` was served by the route below `/api`, and
-/// was `/z` for the rule.
+/// The layer resolved `..` and axum did not. So `/api/search/..%2f..%2f..%2fz` was served by the route below `/api`, but was
+/// `/z` for the rule, which did not apply.
 #[tokio::test]
 async fn no_spelling_of_a_path_escapes_its_rule() {
     for (path, route) in SPELLINGS {
@@ -80,9 +80,9 @@ async fn no_spelling_of_a_path_escapes_its_rule() {
     }
 }
 
-/// The mirror image: a rule that lets requests off the others does so only for what is surely its own.
+/// The reverse: a rule with `stop: true` exempts requests from later rules only if its path matches in every reading.
 #[tokio::test]
-async fn no_spelling_of_a_path_gets_a_rule_to_stop() {
+async fn no_spelling_of_a_path_is_exempted_by_a_rule_with_stop() {
     let rules = "rules:
   - { name: login, match: { path: /login }, key: [ip], limits: [1000/h], stop: true }
   - { name: rest, key: [ip], limits: [1/h] }";
@@ -94,9 +94,9 @@ async fn no_spelling_of_a_path_gets_a_rule_to_stop() {
     }
 }
 
-/// Where the key names the path, a thousand spellings of one path pass as often as the path itself does.
+/// If the path is part of the key, a thousand spellings of one path share the counter of that path.
 #[tokio::test]
-async fn a_new_spelling_is_no_new_allowance() {
+async fn another_spelling_does_not_get_another_counter() {
     let rules = "rules: [{ name: per-path, key: [ip, path], limits: [3/h] }]";
     let app = app().layer(RateLimitLayer::new(limiter(rules)));
     let mut passed = 0;
@@ -114,7 +114,7 @@ async fn a_new_spelling_is_no_new_allowance() {
 }
 
 #[tokio::test]
-async fn a_path_with_several_readings_is_refused_where_the_policy_says_so() {
+async fn an_ambiguous_path_is_rejected_if_the_policy_says_so() {
     let rules = "paths: { ambiguous: reject }\nrules: [{ name: a, key: [path], limits: [100/h] }]";
     let by_service = RateLimitLayer::new(limiter(rules))
         .attributes(|parts| Attributes::new().with("path", parts.uri.path().to_owned()));
@@ -129,14 +129,14 @@ async fn a_path_with_several_readings_is_refused_where_the_policy_says_so() {
             assert_eq!(send(&app, path).await.0, 200, "{path}");
         }
     }
-    // A service that asks the limiter itself gets a decision.
+    // A service that calls the limiter directly gets a decision.
     let request = Attributes::new().with("path", "/x/../login").unwrap();
     assert!(limiter(rules).check_now(&Check::new(&request)).unwrap().allowed());
 }
 
-/// A session that is one customer behind the layer must not be many to it.
+/// A client that sends several session cookies must not choose which one is counted.
 #[tokio::test]
-async fn a_cookie_with_different_values_is_refused() {
+async fn a_cookie_with_different_values_is_rejected() {
     let rules = "identity: { trusted: [203.0.113.7/32], session: 'cookie:sid' }
 rules: [{ name: a, key: [session], limits: [1/h] }]";
     let app = app().layer(RateLimitLayer::new(limiter(rules)));
@@ -156,9 +156,9 @@ rules: [{ name: a, key: [session], limits: [1/h] }]";
     }
 }
 
-/// A service that asks in its own words is told no, and not that something is wrong: many let a request pass then.
+/// A service that passes its own attributes gets a denial, not an error: many services let a request pass on an error.
 #[test]
-fn a_path_that_cannot_be_read_is_refused() {
+fn a_malformed_path_is_denied() {
     let limiter = limiter("rules: [{ name: a, match: { path: /login }, key: [], limits: [9/h] }]");
     for path in ["/a%2541", "/%zz", "/login%00", "/%ff", "login", "http://h/login", "*"] {
         let mut request = Attributes::new();
@@ -173,9 +173,9 @@ fn a_path_that_cannot_be_read_is_refused() {
     }
 }
 
-/// Twelve limits for a path in the key, and a path with four readings: forty-eight are not decided together.
+/// Twelve limits with the path in their key, and a path with four readings, make 48 takes: more than one plan can have.
 #[test]
-fn a_path_with_more_limits_than_are_decided_together_is_refused() {
+fn a_path_with_too_many_readings_is_denied() {
     let limits: Vec<String> = (1..=12).map(|n| format!("{n}/{n}h")).collect();
     let limiter =
         limiter(&format!("rules: [{{ name: a, key: [path], limits: [{}] }}]", limits.join(", ")));

@@ -1,11 +1,11 @@
-//! The recipes of `docs/recipes`, each played as the story it was written for.
+//! The recipes of `docs/recipes`: for each, the stories it was written for, played against a limiter.
 
 #![allow(
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
-    reason = "a test fails loudly, and its instants are the runtime's, which stand still"
+    reason = "a test fails loudly, and its instants come from the paused clock of the runtime"
 )]
 
 use std::collections::BTreeSet;
@@ -18,10 +18,10 @@ use tidegate::{
 };
 use tokio::time::Instant;
 
-/// The tests that play a recipe.
+/// The tests of a recipe.
 type Stories = &'static [fn()];
 
-/// Every recipe and its stories.
+/// Every recipe with its tests.
 const STORIES: &[(&str, Stories)] = &[
     (
         "analytics.yaml",
@@ -31,7 +31,7 @@ const STORIES: &[(&str, Stories)] = &[
     (
         "login.yaml",
         &[
-            an_attacker_burns_the_account_and_the_victim_still_logs_in,
+            an_attacker_exhausts_the_account_and_the_victim_still_logs_in,
             only_failures_count_at_login,
             a_stolen_cookie_has_a_limit_of_its_own,
             rotating_through_a_network_gains_nothing,
@@ -42,19 +42,22 @@ const STORIES: &[(&str, Stories)] = &[
     ("messages.yaml", &[one_message_a_second, a_noisy_neighbour_takes_nothing_from_the_others]),
     (
         "plans.yaml",
-        &[every_plan_gets_what_it_paid_for, an_upgrade_works_at_once_and_refunds_nothing],
+        &[every_plan_gets_what_it_paid_for, an_upgrade_works_immediately_and_refunds_nothing],
     ),
     ("signup.yaml", &[twenty_accounts_a_day, a_network_of_addresses_is_counted_as_one]),
-    ("ticket-sale.yaml", &[a_surge_is_served_in_order_at_the_rate, nobody_stands_in_line_twice]),
+    (
+        "ticket-sale.yaml",
+        &[a_surge_is_served_in_order_at_the_rate, a_buyer_has_one_place_in_the_queue],
+    ),
     (
         "url-shortener.yaml",
         &[a_shard_and_the_hour_are_taken_together, deleting_and_creating_do_not_share],
     ),
 ];
 
-/// When stories begin: 29 March 2026, 00:00 UTC, in seconds. All windows begin then too, so numbers are round.
+/// When the stories begin: 29 March 2026, 00:00 UTC, in seconds. All windows begin at that time, so the numbers are round.
 const MIDNIGHT: u64 = 1_774_742_400;
-/// The same midnight in Berlin, where summer time begins on this day: it has 23 hours.
+/// Midnight of that day in Berlin. Daylight saving time begins there on that Sunday, so it has 23 hours.
 const SHORT_SUNDAY: u64 = MIDNIGHT - 3_600;
 
 // === the folder ===
@@ -68,12 +71,12 @@ fn text(name: &str) -> String {
 }
 
 #[test]
-fn every_recipe_has_a_story_and_is_shown_as_it_is() {
+fn every_recipe_has_tests_and_the_page_shows_it_verbatim() {
     let files = std::fs::read_dir(folder()).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     let recipes: BTreeSet<String> = names.filter(|name| name.ends_with(".yaml")).collect();
-    let told: BTreeSet<String> = STORIES.iter().map(|(name, _)| (*name).to_owned()).collect();
-    assert_eq!(recipes, told);
+    let tested: BTreeSet<String> = STORIES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(recipes, tested);
     let page = text("README.md");
     for (name, stories) in STORIES {
         assert!(!stories.is_empty(), "{name}");
@@ -81,13 +84,13 @@ fn every_recipe_has_a_story_and_is_shown_as_it_is() {
         assert!(warnings.is_empty(), "{name}: {warnings:?}");
         assert!(page.contains(&format!("[{name}]({name})")), "README.md does not name {name}");
         let shown = format!("```yaml\n{}```\n", text(name));
-        assert!(page.contains(&shown), "README.md shows another {name} than the file");
+        assert!(page.contains(&shown), "README.md does not show {name} as it is in the file");
     }
 }
 
 // === the stage ===
 
-/// A recipe at work, at a time that the story tells.
+/// A limiter with a recipe, and the clock that the story sets.
 struct Stage {
     limiter: Limiter,
     clock: Clock,
@@ -109,7 +112,7 @@ fn seconds(seconds: u64) -> Timestamp {
 }
 
 impl Stage {
-    /// So much time passes.
+    /// Moves the clock forward.
     fn pass(&self, span: Span) {
         self.clock.set(self.clock.now().steady.after(span).unwrap());
     }
@@ -118,7 +121,7 @@ impl Stage {
         self.limiter.check_now(&Check::new(who)).unwrap()
     }
 
-    /// Asks, and reports what became of it if it passed.
+    /// Asks, and reports this outcome if the request passed.
     fn ask_and_report(&self, who: &Attributes<'_>, report: Report) -> Verdict {
         let verdict = self.ask(who);
         if let Some(receipt) = verdict.receipt() {
@@ -127,12 +130,12 @@ impl Stage {
         verdict
     }
 
-    /// How many of so many pass.
+    /// How many of `times` requests pass.
     fn passed(&self, times: usize, who: &Attributes<'_>) -> usize {
         (0..times).filter(|_| self.ask(who).allowed()).count()
     }
 
-    /// How many of so many pass, each with this end.
+    /// How many of `times` requests pass, if each has this outcome.
     fn passed_with(&self, times: usize, who: &Attributes<'_>, report: Report) -> usize {
         (0..times).filter(|_| self.ask_and_report(who, report).allowed()).count()
     }
@@ -145,7 +148,7 @@ fn request(method: &str, path: &str, more: &[(&'static str, &str)]) -> Attribute
         .fold(request, |request, (name, value)| request.with(*name, (*value).to_owned()).unwrap())
 }
 
-/// The rules that refuse, in the order of the policy.
+/// The rules that deny, in the order of the policy.
 fn refusing(verdict: &Verdict) -> Vec<&str> {
     verdict.refusing().map(|limit| limit.rule).collect()
 }
@@ -172,7 +175,7 @@ fn known(user: &str, ip: &str, device: &str) -> Attributes<'static> {
     login(user, ip).with("device", device.to_owned()).unwrap()
 }
 
-/// The owner of a burnt account is challenged on a device that nobody knows, and not even that on her own.
+/// The owner of an attacked account is challenged on an unknown device, and not even that on her own device.
 fn victim_logs_in(stage: &Stage, elsewhere: &str) {
     for _ in 0..100 {
         let unknown = stage.ask_and_report(&login("alice", elsewhere), Report::Success);
@@ -184,9 +187,9 @@ fn victim_logs_in(stage: &Stage, elsewhere: &str) {
 }
 
 #[test]
-fn an_attacker_burns_the_account_and_the_victim_still_logs_in() {
+fn an_attacker_exhausts_the_account_and_the_victim_still_logs_in() {
     let stage = recipe("login.yaml");
-    // 5 guesses from each of a prefix's networks. The account's 20 are gone after four of them.
+    // 5 guesses from each network of a prefix. After four networks the 20 guesses of the account are used up.
     let guess = |n: u32| {
         let from = login("alice", &format!("2001:db8:bad:{n:x}::1"));
         let verdicts: Vec<Verdict> =
@@ -198,12 +201,12 @@ fn an_attacker_burns_the_account_and_the_victim_still_logs_in() {
     let by_network: Vec<(usize, usize)> = (0..6).map(guess).collect();
     assert_eq!(by_network, [(5, 5), (5, 5), (5, 5), (5, 5), (5, 0), (5, 0)]);
     victim_logs_in(&stage, "198.51.100.7");
-    // Her own device is hers also where the attacker sits; without it, that address is refused.
+    // Her own device works also from the network of the attacker. Without it, that network is denied.
     let beside = "2001:db8:bad:3::77";
     assert_eq!(stage.passed_with(100, &known("alice", beside, "her-phone"), Report::Success), 100);
     let verdict = stage.ask(&login("alice", beside));
     assert_eq!((verdict.outcome, refusing(&verdict)), (refused_for(900), vec!["login-pair"]));
-    // An hour later nothing is left of it.
+    // An hour later the attack has no effect any more.
     stage.pass(Span::from_secs(3_601));
     assert_eq!(flags(&stage.ask(&login("alice", "198.51.100.7"))), [""; 0]);
 }
@@ -215,7 +218,7 @@ fn only_failures_count_at_login() {
     assert_eq!(stage.passed_with(1_000, &alice, Report::Success), 1_000);
     assert_eq!(stage.passed_with(4, &alice, Report::Failure), 4);
     assert_eq!(stage.passed_with(1_000, &alice, Report::Success), 1_000);
-    // The code after the password is counted with it: one try is left for both.
+    // The code after the password is counted together with the password: one try is left for both.
     let code = request("POST", "/login/code", &[("user", "alice"), ("ip", "203.0.113.7")]);
     assert_eq!(stage.passed_with(10, &code, Report::Failure), 1);
     assert!(!stage.ask(&alice).allowed());
@@ -224,7 +227,7 @@ fn only_failures_count_at_login() {
 #[test]
 fn a_stolen_cookie_has_a_limit_of_its_own() {
     let stage = recipe("login.yaml");
-    // From anywhere, the thief has ten guesses an hour; the owner, with another device, sees nothing of it.
+    // From all addresses together, the thief has 10 guesses per hour. The owner, with another device, is not affected.
     let passed: usize = (0..50)
         .map(|n| {
             let thief = known("alice", &format!("198.51.100.{n}"), "stolen");
@@ -235,13 +238,13 @@ fn a_stolen_cookie_has_a_limit_of_its_own() {
     let alice = stage.ask(&known("alice", "203.0.113.7", "her-phone"));
     assert_eq!((alice.outcome, flags(&alice)), (Outcome::Allow, vec![]));
     assert_eq!(flags(&stage.ask(&login("alice", "203.0.113.7"))), [""; 0]);
-    assert!(stage.ask(&known("bob", "203.0.113.7", "stolen")).allowed()); // his own, by the same name
+    assert!(stage.ask(&known("bob", "203.0.113.7", "stolen")).allowed()); // a device of the same name of another user is another device
 }
 
 #[test]
 fn rotating_through_a_network_gains_nothing() {
     let stage = recipe("login.yaml");
-    // One address, one guess at each account: 50.
+    // One address, one guess for each account: 50 pass.
     let spray = |n: usize, ip: &str| {
         stage.passed_with(1, &login(&format!("user-{n}"), ip), Report::Failure)
     };
@@ -254,8 +257,8 @@ fn rotating_through_a_network_gains_nothing() {
     assert_eq!((0..2_000).map(in_48).sum::<usize>(), 450);
 }
 
-/// Guesses in parallel, ten thousand in eight threads; reports only when all were asked. Answers how many
-/// passed, and how many of these without a flag.
+/// Sends ten thousand guesses in eight threads, and reports their failures only when all were sent. Returns how many passed,
+/// and how many of these without a flag.
 fn ten_thousand_guesses(stage: &Stage, from: impl Fn(usize) -> String + Sync) -> (usize, usize) {
     let guess = |thread: usize| -> Vec<(bool, Receipt)> {
         let asked = (0..1_250).map(|n| stage.ask(&login("alice", &from(thread * 1_250 + n))));
@@ -299,19 +302,19 @@ fn payment(user: &str, ip: &str) -> Attributes<'static> {
 fn three_failed_cards_a_day() {
     let stage = recipe("cards.yaml");
     let alice = payment("alice", "203.0.113.7");
-    // A minute before midnight: that is yesterday.
+    // One minute before midnight still counts for the previous day.
     stage.clock.set(seconds(SHORT_SUNDAY - 60));
     assert_eq!(stage.passed_with(3, &alice, Report::Failure), 3);
     assert_eq!(stage.ask(&alice).outcome, refused_for(60));
     stage.clock.set(seconds(SHORT_SUNDAY));
     assert_eq!(stage.passed_with(100, &alice, Report::Success), 100);
     assert_eq!(stage.passed_with(2, &alice, Report::Failure), 2);
-    // Of the third nobody says how it ended: a payment that hangs is no payment.
+    // The outcome of the third payment is never reported in time, so it stays counted as a failure.
     let third = stage.ask(&alice);
     stage.pass(Span::from_secs(61));
     let late = stage.limiter.report_now(third.receipt().unwrap(), Report::Success).unwrap();
     assert_eq!(late, Settled::Late);
-    // The day has 23 hours, one minute and a second of which are over.
+    // The day has 23 hours, of which 61 s are over.
     let fourth = stage.ask(&alice);
     assert_eq!((fourth.outcome, refusing(&fourth)), (refused_for(82_739), vec!["failed-cards"]));
     assert!(stage.ask(&payment("bob", "203.0.113.7")).allowed());
@@ -328,7 +331,7 @@ fn card_testers_with_many_accounts_are_stopped() {
     let passed = |n: usize| stage.passed_with(10, &tester(n), Report::Failure);
     let by_account: Vec<usize> = (0..8).map(passed).collect();
     assert_eq!(by_account, [3, 3, 3, 3, 3, 3, 2, 0]);
-    // A guest without an account is one of that address; elsewhere he is not.
+    // A guest without an account is counted by the address. From another address, a guest has a counter of its own.
     let guest = |ip: &str| request("POST", "/payments", &[("ip", ip)]);
     assert!(!stage.ask(&guest("203.0.113.7")).allowed());
     assert_eq!(stage.passed_with(30, &guest("198.51.100.7"), Report::Failure), 20);
@@ -344,11 +347,11 @@ fn signup(ip: &str) -> Attributes<'static> {
 fn twenty_accounts_a_day() {
     let stage = recipe("signup.yaml");
     let client = signup("203.0.113.7");
-    stage.pass(Span::from_secs(12 * 3_600)); // noon: the day that counts is no calendar's
-    // Ten forms with mistakes make no account; twenty without do.
+    stage.pass(Span::from_secs(12 * 3_600)); // noon: the limit is per 24 hours, not per calendar day
+    // Ten invalid forms do not create accounts; twenty valid ones do.
     assert_eq!(stage.passed_with(10, &client, Report::Failure), 10);
     assert_eq!(stage.passed_with(20, &client, Report::Success), 20);
-    // That was as much as fits a minute; two minutes later the day still says no.
+    // That is all that a minute allows. Two minutes later the limit of the day still denies.
     assert_eq!(refusing(&stage.ask(&client)), ["new-accounts", "signup-tries"]);
     stage.pass(Span::from_secs(120));
     let next = stage.ask(&client);
@@ -386,7 +389,7 @@ fn message(user: &str) -> Attributes<'static> {
 fn one_message_a_second() {
     let stage = recipe("messages.yaml");
     let alice = message("alice");
-    // Late in a second, and early in the next: a window by the clock would let both pass.
+    // Late in one second, and early in the next: a fixed window would let both pass.
     stage.pass(Span::from_millis(750));
     assert!(stage.ask(&alice).allowed());
     stage.pass(Span::from_millis(500));
@@ -397,7 +400,7 @@ fn one_message_a_second() {
     assert!(!stage.ask(&alice).allowed());
     stage.pass(Span::from_millis(1));
     assert!(stage.ask(&alice).allowed());
-    // Who is silent for a minute has saved up nothing.
+    // A minute without messages does not save up any.
     stage.pass(Span::from_secs(60));
     assert_eq!(stage.passed(10, &alice), 1);
 }
@@ -405,7 +408,7 @@ fn one_message_a_second() {
 #[test]
 fn a_noisy_neighbour_takes_nothing_from_the_others() {
     let stage = recipe("messages.yaml");
-    // Fifty behind one address; one of them sends a hundred times a second.
+    // Fifty users behind one address, one of whom sends 100 messages per second.
     let mut passed = [0; 50];
     for _ in 0..60 {
         passed[0] += stage.passed(100, &message("user-0"));
@@ -415,7 +418,7 @@ fn a_noisy_neighbour_takes_nothing_from_the_others() {
         stage.pass(Span::from_secs(1));
     }
     assert_eq!(passed, [60; 50]);
-    // Nor can one host with a thousand users take more than an address may.
+    // One host with a thousand users cannot send more than the limit of an address.
     let users: usize = (0..1_000).map(|n| stage.passed(1, &message(&format!("bot-{n}")))).sum();
     assert_eq!(users, 100);
 }
@@ -429,20 +432,20 @@ fn create(user: &str, shard: &str) -> Attributes<'static> {
 #[test]
 fn a_shard_and_the_hour_are_taken_together() {
     let stage = recipe("url-shortener.yaml");
-    // The fourth on a shard is refused there, and the hour is not charged for it.
+    // The fourth request on a shard is denied by the limit of the shard, and does not count for the hour.
     assert_eq!(stage.passed(50, &create("alice", "7")), 3);
     let fourth = stage.ask(&create("alice", "7"));
     assert_eq!((fourth.outcome, refusing(&fourth)), (refused_for(60), vec!["create-url-shard"]));
     assert_eq!(remaining(&fourth, "create-url"), 97);
     assert!(stage.ask(&create("bob", "7")).allowed());
-    // Over all shards, and minute by minute, a hundred an hour.
+    // Over all shards together, 100 per hour.
     let minutes = (0..40).map(|_| {
         stage.pass(Span::from_secs(60));
         stage.passed(3, &create("alice", "7")) + stage.passed(1, &create("alice", "8"))
     });
     assert_eq!(minutes.sum::<usize>(), 97);
     let next = stage.ask(&create("alice", "9"));
-    // The three of the first minute are free again when the 61st begins; it is the 40th.
+    // The three of the first minute expire at the beginning of the 61st minute; this is the 40th.
     assert_eq!((next.outcome, refusing(&next)), (refused_for(21 * 60), vec!["create-url"]));
 }
 
@@ -451,9 +454,9 @@ fn deleting_and_creating_do_not_share() {
     let stage = recipe("url-shortener.yaml");
     let delete = |ip: &str| request("DELETE", "/urls/x7", &[("user", "alice"), ("ip", ip)]);
     assert_eq!(stage.passed(100, &delete("203.0.113.7")), 30);
-    assert_eq!(stage.ask(&delete("198.51.100.7")).outcome, refused_for(12)); // the user counts, not the address
+    assert_eq!(stage.ask(&delete("198.51.100.7")).outcome, refused_for(12)); // counted by user, not by address
     assert_eq!(remaining(&stage.ask(&create("alice", "7")), "create-url"), 99);
-    // Without a user it is the address; without a shard the hour still counts.
+    // Without a user, the address is counted. Without a shard, the limit per hour still applies.
     let stranger = request("POST", "/urls", &[("ip", "203.0.113.7")]);
     assert_eq!(stage.passed(150, &stranger), 100);
 }
@@ -475,16 +478,16 @@ fn every_plan_gets_what_it_paid_for() {
     assert_eq!(over(&customer("hooli", "free")), (110, 10));
     assert_eq!(over(&customer("initech", "pro")), (1_100, 100));
     assert_eq!(over(&customer("acme", "enterprise")), (2_000, 0));
-    assert_eq!(over(&customer("globex", "free")), (550, 50)); // by contract
-    assert_eq!(over(&customer("vandelay", "platinum")), (110, 10)); // no such plan
+    assert_eq!(over(&customer("globex", "free")), (550, 50)); // an override: its contract
+    assert_eq!(over(&customer("vandelay", "platinum")), (110, 10)); // an unknown plan counts as `free`
     assert_eq!(stage.limiter.stats().unknown_tiers, 2_000);
-    // The day: 2,200 on the free plan, after twenty minutes of as much as goes.
+    // The free plan allows 2,200 per day, which are used up within the hour.
     let quiet_minutes = (0..30).map(|_| {
         stage.pass(Span::from_secs(120));
         stage.passed(200, &customer("hooli", "free"))
     });
     assert_eq!(quiet_minutes.sum::<usize>(), 2_200 - 110);
-    // A client who calls himself a customer is not believed: only the gateway is.
+    // Headers that name a customer are believed only from the gateway, not from a client.
     let headers = |name: &str| match name {
         "x-customer" => vec![&b"acme"[..]],
         "x-plan" => vec![&b"enterprise"[..]],
@@ -499,7 +502,7 @@ fn every_plan_gets_what_it_paid_for() {
 }
 
 #[test]
-fn an_upgrade_works_at_once_and_refunds_nothing() {
+fn an_upgrade_works_immediately_and_refunds_nothing() {
     let stage = recipe("plans.yaml");
     let hooli = customer("hooli", "free");
     assert_eq!(stage.passed(2_000, &hooli), 110);
@@ -511,7 +514,7 @@ fn an_upgrade_works_at_once_and_refunds_nothing() {
 
 // === ticket-sale.yaml ===
 
-/// A sale in the runtime's time, which stands still unless everybody waits.
+/// A limiter for the sale in virtual time: tokio's clock is paused, and jumps to the next timer whenever all tasks wait.
 fn sale() -> Limiter {
     let start = Instant::now();
     let clock = Clock::borrowed(move || {
@@ -535,11 +538,11 @@ async fn a_surge_is_served_in_order_at_the_rate() {
         let (limiter, ended) = (limiter.clone(), Arc::clone(&ended));
         buyers.push(tokio::spawn(async move {
             let who = buyer(number);
-            let check = Check::new(&who).waiting(Span::from_secs(60)); // more than the rule lets wait
+            let check = Check::new(&who).waiting(Span::from_secs(60)); // longer than the rule allows
             let verdict = limiter.acquire(&check).await.unwrap();
             ended.lock().unwrap().push((number, verdict.outcome, start.elapsed()));
         }));
-        tokio::task::yield_now().await; // it asks before the next one does
+        tokio::task::yield_now().await; // lets it ask before the next one starts
     }
     for buyer in buyers {
         buyer.await.unwrap();
@@ -547,19 +550,19 @@ async fn a_surge_is_served_in_order_at_the_rate() {
     let ended = ended.lock().unwrap();
     let served: Vec<(usize, Duration)> =
         ended.iter().filter(|(_, o, _)| o.passes()).map(|(n, _, at)| (*n, *at)).collect();
-    // One every 20 ms, in the order in which they came, for as long as the rule lets them wait.
+    // One is served every 20 ms, in the order of arrival, up to the longest wait that the rule allows.
     let turns = (0..=500).map(|n: u32| (n.try_into().unwrap(), Duration::from_millis(20) * n));
     assert_eq!(served, turns.collect::<Vec<_>>());
-    // The others are refused, and at once.
-    let told = ended.iter().filter(|(_, outcome, _)| !outcome.passes());
-    assert!(told.clone().all(|(_, _, at)| *at == Duration::ZERO)); // nobody waits in vain
-    assert_eq!(told.count(), 499);
+    // The others are denied immediately, so none waits in vain.
+    let denied = ended.iter().filter(|(_, outcome, _)| !outcome.passes());
+    assert!(denied.clone().all(|(_, _, at)| *at == Duration::ZERO));
+    assert_eq!(denied.count(), 499);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_stands_in_line_twice() {
+async fn a_buyer_has_one_place_in_the_queue() {
     let limiter = sale();
-    // A bot asks a thousand times, then ten people come: only one turn is before theirs.
+    // A bot asks a thousand times, then ten people arrive. Only one turn is before theirs.
     let ask = |number: usize| {
         let who = buyer(number);
         let check = Check::new(&who).waiting(Span::from_secs(5));
@@ -570,7 +573,7 @@ async fn nobody_stands_in_line_twice() {
     let people: Vec<Outcome> = (1..=10).map(ask).collect();
     let turns = (1..=10).map(|n| Outcome::Delay(Span::from_millis(20 * n)));
     assert_eq!(people, turns.collect::<Vec<_>>());
-    // The line has 500 places besides the turn that passes at once, also for the most patient.
+    // The queue has 500 places besides the turn that passes immediately, however long a request can wait.
     let patient = |number: usize| {
         let who = buyer(number);
         limiter.check_now(&Check::new(&who).waiting(Span::from_secs(60))).unwrap()
@@ -598,7 +601,7 @@ fn a_flood_of_analytics_leaves_every_payment_untouched() {
             served += usize::from(verdict.allowed());
             low += usize::from(verdict.allowed() && verdict.priority == Priority::Low);
             if n % 100 == 0 {
-                // Also the flooder pays as if there were no flood.
+                // Payments, also those of the flooder, are decided as if there were no flood.
                 for payer in ["alice", "bob", "flooder"] {
                     let pays = |stage: &Stage| {
                         let verdict = stage.ask(&pay(payer));
@@ -612,10 +615,10 @@ fn a_flood_of_analytics_leaves_every_payment_untouched() {
         flooded.pass(Span::from_secs(1));
         quiet.pass(Span::from_secs(1));
     }
-    // Ten payments at once, and five for each of nine seconds more; that is their own limit.
+    // The limit of payments: a burst of 10, and 5 for each of the following nine seconds.
     let payments = |stage: &Stage| stage.limiter.stats().rules[0].1.allowed;
     assert_eq!((payments(&flooded), payments(&quiet)), (3 * 55, 3 * 55));
-    // The flood: a hundred a second, 60 and one for each second of them before others are served.
+    // The flood: 100 per second pass; only 60 and 1 per second of these with normal priority.
     assert_eq!((served, low), (1_000, 1_000 - 69));
 }
 
@@ -627,7 +630,7 @@ fn idle_machines_serve_more_analytics() {
         if let Some(load) = load {
             stage.limiter.signal("load", load).unwrap();
         }
-        stage.pass(Span::from_secs(2)); // a load is believed when it has lasted two seconds
+        stage.pass(Span::from_secs(2)); // a condition takes effect when it has held for two seconds
         stage.passed(1_000, &analytics("alice"))
     };
     assert_eq!(served(None), 100);
@@ -635,6 +638,6 @@ fn idle_machines_serve_more_analytics() {
     assert_eq!(served(Some(0.3)), 400);
     assert_eq!(served(Some(0.7)), 100);
     assert_eq!(served(Some(0.3)), 400);
-    stage.pass(Span::from_secs(10)); // the reporter is gone
+    stage.pass(Span::from_secs(10)); // the load is not reported any more
     assert_eq!(served(None), 100);
 }

@@ -1,11 +1,11 @@
-//! Every scenario for a whole policy, played through a limiter by a clock that the scenario sets.
+//! Plays every scenario in `timelines/policies` against a limiter, with a clock that the scenario sets.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
     clippy::arithmetic_side_effects,
-    reason = "a test fails loudly, and says how much it played"
+    reason = "a test fails loudly, and prints how many scenarios it played"
 )]
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use tidegate::{
 use tidegate_timelines::Expected;
 use tidegate_timelines::policy::{self as timeline, Action, Answer, Ask, Fact, Said, Scenario};
 
-/// None may get lost.
+/// The fewest scenarios there must be, so that none is lost unnoticed.
 const FEWEST: usize = 120;
 
 fn files() -> Vec<PathBuf> {
@@ -65,12 +65,12 @@ async fn play(scenario: &Scenario) -> Result<(), String> {
     Ok(())
 }
 
-/// What went wrong, in words.
+/// The error as text.
 fn ok<T>(result: Result<T, impl ToString>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
-/// The same when only that matters.
+/// The error as text, without the value.
 fn done<T>(result: Result<T, impl ToString>) -> Result<(), String> {
     ok(result).map(|_| ())
 }
@@ -80,7 +80,7 @@ fn done<T>(result: Result<T, impl ToString>) -> Result<(), String> {
 impl<'s> Player<'s> {
     fn new(scenario: &'s Scenario) -> Result<Self, String> {
         let policy = ok(Policy::parse(&*scenario.policy))?;
-        // Not at the epoch: a limiter that starts in 1970 and wakes up today is another story.
+        // The limiter starts at the time of the first step, not at the epoch, so that calendars are laid out for that time.
         let clock = Clock::manual(scenario.steps.first().unwrap().at);
         let store = Memory::new(clock.clone());
         let limiter = ok(Limiter::new(policy, store, Secret::new([7; 32]), clock.clone()))?;
@@ -147,7 +147,7 @@ impl<'s> Player<'s> {
             Settled::Done => timeline::Settled::Done,
             Settled::Already => timeline::Settled::Already,
             Settled::Late => timeline::Settled::Late,
-            Settled::Full => panic!("the store has no room for one receipt more"),
+            Settled::Full => panic!("the store has no room for another receipt"),
         };
         equal("settled", &found, settled.as_ref())
     }
@@ -186,7 +186,7 @@ fn allowance(allowed: &timeline::Allowance) -> Result<Allowance, String> {
     }
 }
 
-// === what differs ===
+// === differences ===
 
 fn compare(answer: &Answer, verdict: &Verdict) -> Result<(), String> {
     let mut wrong: Vec<String> = answer.said.iter().filter_map(|s| differs(s, verdict)).collect();
@@ -198,7 +198,7 @@ fn compare(answer: &Answer, verdict: &Verdict) -> Result<(), String> {
         Outcome::Allow | Outcome::Delay(_) => None,
     };
     let mut flags: Vec<&str> = verdict.flags().collect();
-    flags.dedup(); // a rule may mark with the same word for several limits
+    flags.dedup(); // several rules may set the same flag
     let low = verdict.priority == Priority::Low;
     let all = [
         equal("retry", &retry, answer.retry.map(Some).as_ref()),
@@ -213,7 +213,7 @@ fn compare(answer: &Answer, verdict: &Verdict) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
-/// What is not said is not checked.
+/// Compares a value, if the scenario states it.
 fn equal<T: PartialEq + std::fmt::Debug>(
     what: &str,
     found: &T,
@@ -236,7 +236,7 @@ fn fits(expected: Expected, found: Outcome) -> bool {
 fn differs(said: &Said, verdict: &Verdict) -> Option<String> {
     let name = format!("{}/{}", said.rule, said.id);
     let Some(limit) = verdict.limits().find(|l| (l.rule, l.id) == (&*said.rule, &*said.id)) else {
-        return Some(format!("{name} was not asked"));
+        return Some(format!("{name} does not apply"));
     };
     let decision = limit.decision;
     let as_said = match said.fact {
@@ -249,12 +249,12 @@ fn differs(said: &Said, verdict: &Verdict) -> Option<String> {
     (!as_said).then(|| format!("{name} says {decision:?}, not {:?}", said.fact))
 }
 
-/// A wrong number must be noticed, and so must a mark that nobody spoke of.
+/// The player itself must notice every wrong answer, also a mark that the scenario does not state.
 #[tokio::test]
 async fn a_wrong_answer_is_noticed() {
     for (line, difference) in [
         ("at 0s take -> allow, a/s remaining 2", "a/s says"),
-        ("at 0s take -> allow, b/s remaining 1", "b/s was not asked"),
+        ("at 0s take -> allow, b/s remaining 1", "b/s does not apply"),
         ("at 0s take 2 -> allow, a/s reset 2s", "a/s says"),
         ("at 0s take -> deny", "Allow, not Deny"),
         ("at 0s take 3 -> allow", "over true, not false"),

@@ -31,7 +31,7 @@ fn limiter(policy: &str) -> (Limiter, Clock) {
     (limiter.unwrap(), clock)
 }
 
-/// A service whose answer is the status that its path names.
+/// A service that responds with the status that its path names.
 fn app(layer: RateLimitLayer) -> Router {
     let answer = |Path(status): Path<u16>| async move { StatusCode::from_u16(status).unwrap() };
     Router::new().route("/{status}", get(answer).post(answer).options(answer)).layer(layer)
@@ -77,13 +77,13 @@ async fn over_the_limit_is_429_with_everything_a_client_needs() {
         "RateLimit, RateLimit-Policy, Retry-After"
     );
     assert!(body.contains("quota-exceeded"));
-    // Somebody else is not concerned, a preflight neither.
+    // Other clients are not affected, and neither is a preflight.
     assert_eq!(send(&app, request("203.0.113.8", Method::GET, "/200", &[])).await.0, 200);
     assert_eq!(send(&app, request("203.0.113.7", Method::OPTIONS, "/204", &[])).await.0, 204);
 }
 
 #[tokio::test]
-async fn headers_are_believed_from_trusted_peers_only() {
+async fn headers_are_believed_only_from_trusted_peers() {
     let (limiter, _) = limiter(
         "identity: { trusted: [10.0.0.0/8], user: 'header:x-user' }\nrules: [{ name: a, key: [user|ip], limits: [1/h] }]",
     );
@@ -96,7 +96,7 @@ async fn headers_are_believed_from_trusted_peers_only() {
         passed += u32::from(status == 200);
     }
     assert_eq!(passed, 1);
-    // Behind the proxy, users are users.
+    // Behind the trusted proxy, the header names the user.
     for user in ["alice", "bob"] {
         let (status, ..) =
             send(&app, request("10.0.0.1", Method::GET, "/200", &[("x-user", user)])).await;
@@ -104,10 +104,10 @@ async fn headers_are_believed_from_trusted_peers_only() {
     }
 }
 
-/// Once a value that was not plain ASCII was passed over: Jürgen had no limit, and neither had whoever added
-/// a cookie of that kind to those it had.
+/// Values that were not ASCII were ignored. So the user Jürgen had no limit, and neither had a client that added such a cookie
+/// to its others.
 #[tokio::test]
-async fn a_name_that_is_no_ascii_is_a_name() {
+async fn names_outside_of_ascii_are_counted() {
     let (limiter, _) = limiter(
         "identity: { trusted: [10.0.0.0/8], user: 'header:x-user', session: 'cookie:sid' }\nrules: [{ name: a, key: [user|session], limits: [1/h] }]",
     );
@@ -121,7 +121,7 @@ async fn a_name_that_is_no_ascii_is_a_name() {
 }
 
 #[tokio::test]
-async fn spelling_does_not_change_the_rule_and_nonsense_is_400() {
+async fn the_spelling_of_a_path_does_not_change_the_rule_and_a_malformed_path_is_400() {
     let (limiter, _) =
         limiter("rules: [{ name: a, match: { path: /200 }, key: [ip], limits: [1/h] }]");
     let app = app(RateLimitLayer::new(limiter));
@@ -155,7 +155,7 @@ async fn failures_count_and_successes_are_given_back() {
 }
 
 #[tokio::test]
-async fn what_the_service_knows_better_it_says_itself() {
+async fn a_service_can_set_attributes_and_cost_and_read_the_verdict() {
     let (limiter, _) = limiter("rules: [{ name: a, key: [user], limits: [10/h] }]");
     let layer = RateLimitLayer::new(limiter)
         .attributes(|parts| {
@@ -175,7 +175,7 @@ async fn what_the_service_knows_better_it_says_itself() {
     assert_eq!(send(&app, request("203.0.113.7", Method::POST, "/", &alice)).await.0, 429);
 }
 
-/// Twenty at once through a leaky bucket of ten a second: all are served, the last after 1.9 s.
+/// Twenty simultaneous requests under a leaky bucket of 10 per second: all are served, the last after 1.9 s of virtual time.
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_their_turn() {
     let policy = Policy::parse(
@@ -201,19 +201,19 @@ async fn requests_wait_for_their_turn() {
     assert_eq!(start.elapsed().as_millis(), 1_900);
 }
 
-/// A service that forgot to say who its peers are limits all of them together, instead of nobody.
+/// A service that does not configure where the peer address is limits all clients together, instead of none.
 #[tokio::test]
-async fn requests_without_a_peer_share_a_bucket() {
+async fn requests_without_a_peer_address_share_a_counter() {
     let (limiter, _) = limiter("rules: [{ name: a, key: [ip], limits: [1/h] }]");
     let app = app(RateLimitLayer::new(limiter));
-    let nobody = || Request::builder().uri("/200").body(Body::empty()).unwrap();
-    assert_eq!(send(&app, nobody()).await.0, 200);
-    assert_eq!(send(&app, nobody()).await.0, 429);
+    let without_peer = || Request::builder().uri("/200").body(Body::empty()).unwrap();
+    assert_eq!(send(&app, without_peer()).await.0, 200);
+    assert_eq!(send(&app, without_peer()).await.0, 429);
 }
 
-/// A layer was often kept, cloned and adapted for each route. While a clone was alive, every setter was ignored without
-/// a word, because it changed settings only if nothing else held them. Each setter is used here on a clone whose
-/// original is alive and in use, and must change the clone and nothing else.
+/// Applications clone a layer and adapt the clone for each route. While another clone was alive, every setter was silently
+/// ignored, because it changed the settings only if nothing else held them. Here each setter is used on a clone whose original
+/// is in use, and must change that clone only.
 #[tokio::test]
 async fn a_setter_on_a_clone_changes_the_clone_and_only_the_clone() {
     type Setter = fn(RateLimitLayer) -> RateLimitLayer;
@@ -252,7 +252,7 @@ async fn a_setter_on_a_clone_changes_the_clone_and_only_the_clone() {
         let in_use = app(original.clone());
         let changed = app(setter(original.clone()));
         for (at, expected) in sees.iter().enumerate() {
-            // Those that name the client by something else see one client, whichever address it comes from.
+            // The setters that replace the address see one client, whatever its real address is.
             let host = if matches!(name, "peer" | "attributes") { 10 + at } else { 9 };
             let (status, headers, _) = ask(&changed, host).await;
             assert_eq!(status, *expected, "{name}: request {at}");

@@ -1,15 +1,14 @@
-//! A refusal as gRPC: `RESOURCE_EXHAUSTED`, with `RetryInfo` and `QuotaFailure` for clients that read them.
+//! A denial as gRPC: `RESOURCE_EXHAUSTED`, with the details `RetryInfo` and `QuotaFailure` for clients that read them.
 //!
 //! ```text
 //!   grpc-status: 8
-//!   grpc-message: per-client allows 15 per 1s; retry in 1 s.
+//!   grpc-message: per-client allows 15 per second; try again in 1 s.
 //!   grpc-retry-pushback-ms: 34
 //!   grpc-status-details-bin: google.rpc.Status { code, message, details: [RetryInfo, QuotaFailure] }
 //! ```
 
 use super::fields::policy_name;
 use super::problem::detail;
-use crate::varint;
 use crate::verdict::Verdict;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use tidegate_core::{Outcome, Retry};
@@ -18,17 +17,21 @@ const RESOURCE_EXHAUSTED: u64 = 8;
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 
-/// The answer to a refused call: headers only, as gRPC wants it.
+/// The complete gRPC response to a denied call. It consists of headers only (a "trailers-only" response).
+///
+/// `RetryInfo` and `grpc-retry-pushback-ms` hold the exact time to wait. If the call can never pass, `RetryInfo` is absent
+/// and the pushback is negative, which tells clients not to retry.
 ///
 /// ```
 /// # use tidegate::{Attributes, Check, Limiter, Policy};
 /// # let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
 /// # let limiter = Limiter::in_memory(policy)?;
-/// # let nobody = Attributes::new();
-/// # limiter.check_now(&Check::new(&nobody))?;
-/// let refused = limiter.check_now(&Check::new(&nobody))?;
+/// # let request = Attributes::new();
+/// # limiter.check_now(&Check::new(&request))?;
+/// let refused = limiter.check_now(&Check::new(&request))?;
 /// let answer = tidegate::http::grpc_refusal(&refused);
-/// assert_eq!(answer.headers()["grpc-status"], "8");
+/// assert_eq!(answer.headers()["grpc-status"], "8"); // RESOURCE_EXHAUSTED
+/// assert!(answer.headers()["grpc-message"].to_str()?.starts_with("all allows 1 per hour; try again in"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
@@ -36,7 +39,7 @@ pub fn grpc_refusal(verdict: &Verdict) -> Response<()> {
     let message = detail(verdict);
     let pushback = match verdict.outcome {
         Outcome::Deny(Retry::After(retry)) => retry.as_millis_ceil().to_string(),
-        // A negative number says: do not retry.
+        // A negative number means: do not retry.
         Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => "-1".to_owned(),
     };
     let details = data_encoding::BASE64_NOPAD.encode(&status(verdict, &message));
@@ -57,7 +60,7 @@ pub fn grpc_refusal(verdict: &Verdict) -> Response<()> {
     response
 }
 
-/// Everything but printable ASCII, and the percent sign, as `%XX`.
+/// Percent-encoding of gRPC messages: printable ASCII stays, except the percent sign; everything else becomes `%XX`.
 fn percent_encoded(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
@@ -66,7 +69,7 @@ fn percent_encoded(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-// === protobuf: five fields, so written by hand and proved against prost in the tests ===
+// === protobuf: only five messages, so encoded by hand; the tests decode them with prost ===
 
 /// `google.rpc.Status { int32 code = 1; string message = 2; repeated Any details = 3; }`
 fn status(verdict: &Verdict, message: &str) -> Vec<u8> {
@@ -98,12 +101,12 @@ fn any(kind: &str, value: &[u8]) -> Vec<u8> {
     [field(1, kind.as_bytes()), field(2, value)].concat()
 }
 
-/// A field that is a number.
+/// A field of wire type 0: a number.
 fn number(tag: u64, value: u64) -> Vec<u8> {
     [varint(tag << 3), varint(value)].concat()
 }
 
-/// A field that has a length: text, bytes, a message.
+/// A field of wire type 2, with a length: text, bytes, a message.
 fn field(tag: u64, value: &[u8]) -> Vec<u8> {
     let length = u64::try_from(value.len()).unwrap_or(u64::MAX);
     [varint((tag << 3) | 2), varint(length), value.to_vec()].concat()
@@ -111,6 +114,6 @@ fn field(tag: u64, value: &[u8]) -> Vec<u8> {
 
 fn varint(number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    varint::put(&mut bytes, u128::from(number));
+    tidegate_core::varint::encode(&mut bytes, number);
     bytes
 }

@@ -1,8 +1,8 @@
-//! A client that remembers a refusal: it does not ask again before its time.
+//! Client side: remember that a server denied a request, and do not ask it again too early.
 //!
 //! ```text
-//!   request ──► pacer: may I? ──► server ──► 429, Retry-After: 7 ──► pacer
-//!   request ──► pacer: not for 7 s                                    └─ remembered for this server
+//!   request ──► pacer: may I ask? ──► server ──► 429, Retry-After: 7 ──► pacer remembers it for this server
+//!   request ──► pacer: not for 7 s
 //! ```
 
 use super::parse::Heard;
@@ -13,7 +13,8 @@ use std::time::Duration;
 use tidegate_core::{Span, Timestamp};
 use tidegate_store::Clock;
 
-/// Remembers, for each server or whatever you limit by, until when not to ask it.
+/// Remembers for each server until when it must not be asked again. A "server" is any name that you choose, for example a
+/// host, or a host and an API key.
 ///
 /// ```
 /// use tidegate::http::Pacer;
@@ -32,32 +33,32 @@ use tidegate_store::Clock;
 #[derive(Debug)]
 pub struct Pacer {
     clock: Clock,
-    /// By server: not before. Held for a look-up; never across a wait.
+    /// For each server, the time before which it must not be asked. Locked for a look-up only, never while waiting.
     until: Mutex<HashMap<Box<str>, Timestamp>>,
 }
 
-/// Servers that refuse at the same time; more than any client talks to.
+/// The most servers to remember; more than any client talks to.
 const MOST: usize = 10_000;
-/// A server that says "in a year" is asked again tomorrow.
+/// The longest wait to believe: a server that says "in a year" may be asked again after one day.
 const LONGEST: Span = Span::from_secs(86_400);
-/// For a refusal that does not say until when.
-const UNSAID: Span = Span::from_secs(1);
+/// The wait after a denial without a retry time.
+const DEFAULT_WAIT: Span = Span::from_secs(1);
 
 impl Pacer {
-    /// A pacer that remembers nothing yet.
+    /// A pacer that does not know any server yet.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { clock, until: Mutex::default() }
     }
 
-    /// How long not to ask this server.
+    /// How long to wait before asking this server; zero if it may be asked now.
     #[must_use]
     pub fn wait(&self, server: &str) -> Span {
         let until = self.lock().get(server).copied();
         until.map_or(Span::ZERO, |until| until.since(self.clock.now().steady))
     }
 
-    /// Waits until this server may be asked.
+    /// Waits until this server may be asked. Needs a tokio runtime with time enabled.
     pub async fn ready(&self, server: &str) {
         loop {
             let wait = self.wait(server);
@@ -68,12 +69,12 @@ impl Pacer {
         }
     }
 
-    /// Remembers what a server answered; says what it was.
+    /// Records the response of a server, and returns what it says about its limits.
     pub fn heard(&self, server: &str, status: StatusCode, headers: &HeaderMap) -> Heard {
         let now = self.clock.now();
         let heard = Heard::of(status, headers, now.calendar);
         let wait = match heard.wait() {
-            Span::ZERO if heard.refused => UNSAID,
+            Span::ZERO if heard.refused => DEFAULT_WAIT,
             wait => wait.min(LONGEST),
         };
         if let Some(until) = now.steady.after(wait).filter(|_| wait > Span::ZERO) {
@@ -88,7 +89,7 @@ impl Pacer {
             all.retain(|_, until| *until > now);
         }
         if let Some(known) = all.get_mut(server) {
-            // The later of two words: an answer that was overtaken does not shorten a wait.
+            // The later of the two, so that a response that arrives out of order does not shorten a wait.
             *known = until.max(*known);
         } else if all.len() < MOST {
             all.insert(server.into(), until);
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_remembered_until_its_time_and_within_bounds() {
+    fn a_denial_is_remembered_until_its_time_and_within_bounds() {
         let clock = Clock::manual(Timestamp::EPOCH);
         let pacer = Pacer::new(clock.clone());
         let refusal = |after: &str| {
@@ -119,7 +120,7 @@ mod tests {
         pacer.heard("b", StatusCode::TOO_MANY_REQUESTS, &refusal("999999999"));
         assert_eq!(pacer.wait("b"), LONGEST);
         pacer.heard("c", StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new());
-        assert_eq!(pacer.wait("c"), UNSAID);
+        assert_eq!(pacer.wait("c"), DEFAULT_WAIT);
         for n in 0..2 * MOST {
             pacer.heard(&n.to_string(), StatusCode::TOO_MANY_REQUESTS, &refusal("1"));
         }

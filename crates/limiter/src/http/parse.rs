@@ -1,4 +1,4 @@
-//! What a server said about its limits, whichever way it says it.
+//! Reads what a server says about its limits, in any of the forms that are in use.
 //!
 //! | generation | looks like |
 //! |---|---|
@@ -7,14 +7,14 @@
 //! | draft 6 | `RateLimit-Remaining: 57`, `RateLimit-Reset: 4` |
 //! | others | `X-RateLimit-Remaining: 57`, `X-RateLimit-Reset:` seconds, an epoch, a date |
 //!
-//! `Retry-After` wins over all of them. What cannot be read is as if it were not there; an answer from a cache
-//! speaks of another time and is not read at all.
+//! `Retry-After` takes precedence over all of them. A field that cannot be parsed is ignored. All fields of a response from a
+//! cache (`Age` above 0) are ignored, because they describe an earlier time.
 
 use http::{HeaderMap, StatusCode};
 use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 use tidegate_core::{Span, Timestamp};
 
-/// What a server said.
+/// What a response says about the limits of its server.
 ///
 /// ```
 /// use tidegate::http::Heard;
@@ -28,37 +28,44 @@ use tidegate_core::{Span, Timestamp};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// It refused.
+    /// Whether the server denied the request (status 429 or 503).
     pub refused: bool,
-    /// Not to be asked again before.
+    /// How long to wait before asking again, from `Retry-After`.
     pub retry_after: Option<Span>,
-    /// What is left, limit by limit.
+    /// What remains of each limit.
     pub budgets: Vec<Budget>,
 }
 
-/// What is left of one limit.
+/// What remains of one limit: at most `remaining` requests `within` the given time.
 ///
 /// ```
-/// let budget = tidegate::http::Budget { name: String::new(), remaining: 3, within: None };
-/// assert_eq!(budget.remaining, 3);
+/// use tidegate::http::{Budget, Heard};
+/// use tidegate::{Span, Timestamp};
+/// let mut headers = http::HeaderMap::new();
+/// headers.insert("x-ratelimit-remaining", "3".parse().unwrap());
+/// headers.insert("x-ratelimit-reset", "60".parse().unwrap());
+/// let heard = Heard::of(http::StatusCode::OK, &headers, Timestamp::EPOCH);
+/// let budget = Budget { name: String::new(), remaining: 3, within: Some(Span::from_secs(60)) };
+/// assert_eq!(heard.budgets, [budget]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Its name, if it has one.
+    /// The name of the limit; empty if the server does not name it.
     pub name: String,
-    /// No more than this…
+    /// How many requests remain…
     pub remaining: u64,
-    /// …within this.
+    /// …within this time; `None` if the server does not say.
     pub within: Option<Span>,
 }
 
-/// More limits than any server has.
+/// The most limits to read; more than any server has.
 const MOST_BUDGETS: usize = 32;
-/// Seconds since 1970 have ten digits; nobody counts down from a billion seconds.
+/// Numbers from here on are seconds since 1970, smaller ones are seconds from now. A countdown of a billion seconds (32 years)
+/// does not occur.
 const EPOCH_FROM: u64 = 1_000_000_000;
 
 impl Heard {
-    /// Reads an answer that came at this time.
+    /// Reads a response that arrived at the time `now`.
     #[must_use]
     pub fn of(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Self {
         let refused =
@@ -72,7 +79,7 @@ impl Heard {
         Self { refused, retry_after, budgets: budgets(headers, now) }
     }
 
-    /// How long to wait before the next request: what was said, or as long as nothing is left.
+    /// How long to wait before the next request: `Retry-After`, or else until every exhausted limit recovers.
     #[must_use]
     pub fn wait(&self) -> Span {
         let empty = self.budgets.iter().filter(|budget| budget.remaining == 0);
@@ -120,7 +127,7 @@ fn dictionary(text: &str) -> Option<Budget> {
     Some(Budget { name: String::new(), remaining: get("remaining")?, within })
 }
 
-/// Draft 6 and everybody else: a field for each number.
+/// Draft 6 and the `X-RateLimit-*` family: a field for each number.
 fn plain(headers: &HeaderMap, prefix: &str, now: Timestamp) -> Option<Budget> {
     let remaining = number(headers, &format!("{prefix}-remaining"))?;
     let after =
@@ -133,13 +140,13 @@ fn whole(item: &BareItem) -> Option<u64> {
     item.as_integer().and_then(|number| u64::try_from(i64::from(number)).ok())
 }
 
-/// From now to a moment: seconds, seconds with a fraction, seconds since 1970, or a date.
+/// The time from now until a moment, which is written as seconds, seconds with a fraction, seconds since 1970, or a date.
 fn moment(text: &str, now: Timestamp) -> Option<Span> {
     let from_now = |nanos: u64| Span::from_nanos(nanos.saturating_sub(now.as_nanos()));
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if let Ok(seconds) = whole.parse::<u64>() {
         let digits = fraction.bytes().all(|byte| byte.is_ascii_digit());
-        // A started second is a second.
+        // A fraction counts as a whole second: rounded up.
         let seconds = seconds.saturating_add(u64::from(fraction.bytes().any(|byte| byte != b'0')));
         let then = seconds.saturating_mul(1_000_000_000);
         let span = if seconds >= EPOCH_FROM { from_now(then) } else { Span::from_secs(seconds) };
@@ -159,7 +166,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok().map(str::trim)
 }
 
-/// All lines of a field as one; a list may be split over several.
+/// All lines of a field, joined: a list may be split over several lines.
 fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines: Vec<&str> =
         headers.get_all(name).iter().filter_map(|line| line.to_str().ok()).collect();
@@ -182,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn every_generation_is_understood() {
+    fn every_form_is_read() {
         for (lines, remaining, seconds) in [
             (vec![("ratelimit", "\"a\";r=0;t=7")], 0, Some(7)),
             (vec![("ratelimit", "\"a\";r=0;t=7;pk=:Zm9v:;acme-x=1")], 0, Some(7)),
@@ -227,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_wins_and_garbage_is_not_there() {
+    fn retry_after_takes_precedence_and_garbage_is_ignored() {
         let both = heard(429, &[("retry-after", "3"), ("ratelimit", "\"a\";r=0;t=1")]);
         assert_eq!(both.wait(), Span::from_secs(3));
         let date = heard(503, &[("retry-after", "Fri, 15 Jan 2027 08:00:09 GMT")]);

@@ -1,27 +1,30 @@
-//! What a refused client reads: problem details (RFC 9457).
+//! The body of a denial: problem details (RFC 9457), which say which limits denied the request and when to try again.
 
 use super::fields::{HeaderStyle, policy_name};
-use super::status;
+use super::{status, words};
 use crate::verdict::Verdict;
 use http::{HeaderValue, Response, header};
 use serde_json::json;
 use tidegate_core::{Outcome, Period, Retry};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-/// A cost that no waiting helps: nobody should retry it.
+/// The problem type of a request whose cost exceeds what a limit can ever allow. Retrying does not help.
 const NEVER: &str = "urn:tidegate:problem:cost-exceeds-capacity";
 
-/// The body of a refusal: which limits, and what to do.
+/// The body of a denial as JSON (`application/problem+json`): which limits denied the request, and when to try again.
 ///
 /// ```
-/// use tidegate::{Attributes, Check, Limiter, Policy};
+/// use tidegate::{Attributes, Check, Clock, Limiter, Memory, Policy, Secret, Timestamp};
 /// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
-/// let limiter = Limiter::in_memory(policy)?;
-/// let nobody = Attributes::new();
-/// limiter.check_now(&Check::new(&nobody))?;
-/// let refused = limiter.check_now(&Check::new(&nobody))?;
-/// let body = tidegate::http::problem(&refused);
-/// assert!(body.contains("\"violated-policies\":[\"all\"]"));
+/// let clock = Clock::manual(Timestamp::EPOCH); // stands still, so that the times below are exact
+/// let limiter = Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock)?;
+/// let request = Attributes::new();
+/// limiter.check_now(&Check::new(&request))?;
+/// let refused = limiter.check_now(&Check::new(&request))?;
+/// let body: serde_json::Value = serde_json::from_str(&tidegate::http::problem(&refused))?;
+/// assert_eq!(body["title"], "Quota Exceeded");
+/// assert_eq!(body["detail"], "all allows 1 per hour; try again in 1 h.");
+/// assert_eq!(body["violated-policies"][0], "all");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
@@ -44,15 +47,16 @@ pub fn problem(verdict: &Verdict) -> String {
     .to_string()
 }
 
-/// A refusal as a whole answer.
+/// The complete response to a denied request: status 429, header fields, and [`problem`] as the body.
 ///
 /// ```
-/// # use tidegate::{Attributes, Check, Limiter, Policy};
+/// # use tidegate::{Attributes, Check, Clock, Limiter, Memory, Policy, Secret, Timestamp};
 /// # let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
-/// # let limiter = Limiter::in_memory(policy)?;
-/// # let nobody = Attributes::new();
-/// # limiter.check_now(&Check::new(&nobody))?;
-/// let refused = limiter.check_now(&Check::new(&nobody))?;
+/// # let clock = Clock::manual(Timestamp::EPOCH);
+/// # let limiter = Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock)?;
+/// # let request = Attributes::new();
+/// # limiter.check_now(&Check::new(&request))?;
+/// let refused = limiter.check_now(&Check::new(&request))?;
 /// let answer = tidegate::http::refusal(&refused, &tidegate::http::HeaderStyle::default());
 /// assert_eq!(answer.status(), 429);
 /// assert_eq!(answer.headers()["retry-after"], "3600");
@@ -64,30 +68,33 @@ pub fn refusal(verdict: &Verdict, style: &HeaderStyle) -> Response<String> {
     *response.status_mut() = status(verdict);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    // A refusal is about this moment; RFC 6585 forbids to keep it.
+    // A denial is valid only for the moment; RFC 6585 forbids caches to store it.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     style.write(verdict, headers);
     response
 }
 
-/// A sentence for whoever reads the body.
+/// A sentence for a person: `all allows 5 per 15 min; try again in 20 s.`
 pub(super) fn detail(verdict: &Verdict) -> String {
     let limits = verdict.refusing().map(|limit| {
         let name = policy_name(verdict, &limit);
         let amount = limit.limit.amount();
         match limit.limit.period() {
-            Period::Every(span) => format!("{name} allows {amount} per {span}"),
+            Period::Every(span) => format!("{name} allows {amount} per {}", words::period(*span)),
             Period::Calendar(_) => format!("{name} allows {amount} per {}", limit.id),
         }
     });
     let limits: Vec<String> = limits.collect();
     match verdict.outcome {
         Outcome::Deny(Retry::After(retry)) => {
-            format!("{}; retry in {} s.", limits.join(", "), retry.as_secs_ceil().max(1))
+            format!("{}; try again in {}.", limits.join(", "), words::wait(retry))
         }
         Outcome::Deny(Retry::Never) => {
-            format!("{}; this cost is more than can ever pass.", limits.join(", "))
+            format!(
+                "{}; the cost of this request exceeds the limit, so trying again does not help.",
+                limits.join(", ")
+            )
         }
-        Outcome::Allow | Outcome::Delay(_) => "The request passes.".to_owned(),
+        Outcome::Allow | Outcome::Delay(_) => "The request is allowed.".to_owned(),
     }
 }

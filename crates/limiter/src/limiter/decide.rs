@@ -1,17 +1,20 @@
-//! From a request to a verdict: which takes, all of them or none, and what was answered.
+//! From a request to a verdict.
 //!
 //! ```text
 //!   rules that apply ──► takes ──► one plan ──► store ──► decisions, receipts ──► entries of a verdict
-//!                                               └─ gone: each rule as it says for that case
+//!                                               └─ no answer: each rule's `on_store_error`
 //! ```
+//!
+//! A *take* is the request's cost under one limit, for one state. A *plan* is all takes of a request, which the store decides
+//! together: all of them pass, or none is counted.
 
 use super::{Limiter, STORE_RETRY};
-use crate::acquire::Turns;
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::live::{Lent, Live};
-use crate::receipt::{Receipt, Taken};
-use crate::verdict::{DecidedBy, Entry, LimitOf, OF_CALLER, Verdict};
+use crate::live::{Live, LiveGuard};
+use crate::queue::WaitTargets;
+use crate::receipt::{Receipt, ReceiptPart};
+use crate::verdict::{CALLER_RULE, DecidedBy, Entry, EntryLimit, Verdict};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
@@ -21,47 +24,64 @@ use tidegate_core::{
 use tidegate_policy::{Attributes, Count, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
 use tidegate_store::{Answer, KeyName, LimitName, ReceiptId, Store, StoreError};
 
-/// What states of limits that callers name belong to. No rule is called so: a name has no slash.
-pub(super) const BY_CALLER: &str = "/take";
+/// The namespace of states whose limits callers name. It cannot collide with a rule, because names of rules have no slash.
+pub(super) const CALLER_NAMESPACE: &str = "/take";
 
-/// One take of a plan, and where it comes from.
-pub(super) struct Asked<'l> {
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// One take of a plan, with the rule and limit that it comes from.
+pub(super) struct PlannedTake<'l> {
+    /// The index of the rule in the policy.
     pub(super) number: usize,
     pub(super) rule: &'l Rule,
     pub(super) limit: &'l RuleLimit,
-    /// Which of the rule's own limits it is, if it is one.
+    /// The index among the rule's own limits; `None` for a limit of a tier, of an override or of the caller.
     pub(super) own: Option<usize>,
     pub(super) take: Take<'l>,
     pub(super) shadow: bool,
 }
 
-/// The answers to the takes of a plan.
+/// The decisions about the takes of a plan, in the same order.
 pub(super) struct Decided {
     pub(super) decisions: InlineVec<Decision>,
     pub(super) receipts: InlineVec<Option<tidegate_core::TakeReceipt>>,
     pub(super) at: Timestamp,
     pub(super) by: DecidedBy,
-    /// The limits that this node counted under, if it did so by itself.
+    /// If the fallback decided all takes: this node's shares of their limits.
     pub(super) shares: Option<Vec<Limit>>,
-    /// Which takes this node counted by itself, because the store could not be asked for them.
-    pub(super) here: Vec<usize>,
+    /// The indices of the takes that the fallback counted on this node.
+    pub(super) local_takes: Vec<usize>,
 }
 
-/// What a caller wants.
+/// The purpose of a decision, which determines what is recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// The answer, counted in the statistics.
-    Answer,
-    /// The answer, which the caller counts, and a receipt for a turn that is promised, because it may have to be given back.
-    Undo,
+pub(crate) enum DecideFor {
+    /// A single check: the verdict is added to the statistics.
+    Check,
+    /// A request that may wait and ask several times: its caller adds the final verdict to the statistics. A delay comes
+    /// with a receipt, so that the promised turn can be given back.
+    Waiting,
 }
 
 // === asking ===
 
-const NANOS_PER_MILLI: u64 = 1_000_000;
-
 impl<S: Store> Limiter<S> {
-    /// What [`Limiter::check`] would answer. Nothing is counted.
+    /// Answers what [`Limiter::check`] would answer now, without counting anything.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy};
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// let request = Attributes::new();
+    /// for _ in 0..3 {
+    ///     assert!(limiter.peek(&Check::new(&request)).await?.allowed());
+    /// }
+    /// assert!(limiter.check(&Check::new(&request)).await?.allowed());
+    /// assert!(!limiter.peek(&Check::new(&request)).await?.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn peek(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
         if let Some(refused) = self.unreadable(check) {
             return Ok(refused);
@@ -69,21 +89,23 @@ impl<S: Store> Limiter<S> {
         let live = self.live();
         let (entries, by) = {
             let attributes = self.concealed(&live, check.attributes);
-            let asked = self.asked(&live, &attributes, check);
-            let max_wait = check.max_wait.min(max_wait(&asked));
-            let plan = Plan::new(takes(&asked), max_wait)?;
+            let planned = self.planned(&live, &attributes, check);
+            let max_wait = check.max_wait.min(max_wait(&planned));
+            let plan = Plan::new(takes(&planned), max_wait)?;
             let (decisions, by) = match self.inner.store.peek(&plan).await {
                 Ok(decisions) => (decisions, DecidedBy::Store),
                 Err(_) => (self.peek_locally(&plan)?, DecidedBy::Fallback),
             };
-            (entries(&asked, decisions), by)
+            (entries(&planned, decisions), by)
         };
         let by = if entries.is_empty() { DecidedBy::Policy } else { by };
         Ok(Verdict::fold(live, entries, by, self.inner.clock.now().steady))
     }
 
-    /// What [`Limiter::check`] would answer if the store were gone: each rule as it says for that case. For a
-    /// caller whom the store has let down in another way than by an error.
+    /// Decides and counts a request without the store, by the `on_store_error` of each rule.
+    ///
+    /// [`Limiter::check`] does this by itself when the store returns an error. Use this if the store failed in another way,
+    /// for example if it did not answer within your own timeout.
     ///
     /// ```
     /// use tidegate::{Attributes, Check, DecidedBy, Limiter, Policy};
@@ -102,21 +124,22 @@ impl<S: Store> Limiter<S> {
         let live = self.live();
         let (entries, at, by) = {
             let attributes = self.concealed(&live, check.attributes);
-            let asked = self.asked(&live, &attributes, check);
-            let decided = match plan(&asked, check)? {
+            let planned = self.planned(&live, &attributes, check);
+            let decided = match plan(&planned, check)? {
                 None => Decided::by_policy(),
-                Some(plan) => self.without_store(&asked, plan.max_wait())?,
+                Some(plan) => self.without_store(&planned, plan.max_wait())?,
             };
-            self.owe(&asked, &decided);
-            (entries(&asked, decided.decisions), decided.at, decided.by)
+            self.owe(&planned, &decided);
+            (entries(&planned, decided.decisions), decided.at, decided.by)
         };
         let verdict = verdict(live, entries, by, at, None);
         self.count(&verdict);
         Ok(verdict)
     }
 
-    /// Takes under a limit that the caller names, whatever the policy says. Its states are apart from those
-    /// of rules; in the answer the rule has no name.
+    /// Counts `key` under a limit that the caller provides, independently of the policy.
+    ///
+    /// The counters are separate from those of rules. In the verdict, the name of the rule is empty.
     ///
     /// ```
     /// use tidegate::{Cost, Limiter, Policy, RuleLimit, Span};
@@ -137,140 +160,142 @@ impl<S: Store> Limiter<S> {
         cost: Cost,
         max_wait: Span,
     ) -> Result<Verdict, CheckError> {
-        let name = LimitName::new(BY_CALLER, "", limit.limit());
-        let state = self.inner.secret.subject(&[(BY_CALLER, key)]).state(name);
+        let name = LimitName::new(CALLER_NAMESPACE, "", limit.limit());
+        let state = self.inner.secret.subject(&[(CALLER_NAMESPACE, key)]).state(name);
         self.admit_limit(limit.limit())?;
         let take = Take { named_by: NamedBy::Caller, ..Take::new(state, limit.limit(), cost) };
         let rule = &self.inner.callers;
-        let asked = [Asked { number: OF_CALLER, rule, limit, own: None, take, shadow: false }];
+        let planned =
+            [PlannedTake { number: CALLER_RULE, rule, limit, own: None, take, shadow: false }];
         let nothing = Attributes::new();
-        let decided = self.decided(&asked, &Check::new(&nothing).waiting(max_wait)).await?;
-        let entries = entries(&asked, decided.decisions);
+        let decided = self.decided(&planned, &Check::new(&nothing).waiting(max_wait)).await?;
+        let entries = entries(&planned, decided.decisions);
         Ok(verdict(self.live(), entries, decided.by, decided.at, None))
     }
 
     /// What a request may have to wait for.
-    pub(crate) fn turns(&self, check: &Check<'_>) -> Turns {
+    pub(crate) fn wait_targets(&self, check: &Check<'_>) -> WaitTargets {
         let live = self.live();
         let attributes = self.concealed(&live, check.attributes);
-        let asked = self.asked(&live, &attributes, check);
-        let required = asked.iter().filter(|asked| asked.take.need == Need::Required);
-        Turns {
-            states: required.map(|asked| asked.take.state).collect(),
-            max_wait: max_wait(&asked),
+        let planned = self.planned(&live, &attributes, check);
+        let required = planned.iter().filter(|planned| planned.take.need == Need::Required);
+        WaitTargets {
+            states: required.map(|planned| planned.take.state).collect(),
+            max_wait: max_wait(&planned),
         }
     }
 
-    /// Decides a request by what is live at one moment.
+    /// Decides a request by one version of the configuration.
     pub(crate) async fn decide(
         &self,
-        live: Lent,
+        live: LiveGuard,
         check: &Check<'_>,
-        want: Want,
+        decide_for: DecideFor,
     ) -> Result<Verdict, CheckError> {
         if let Some(refused) = self.unreadable(check) {
-            if want == Want::Answer {
+            if decide_for == DecideFor::Check {
                 self.count(&refused);
             }
             return Ok(refused);
         }
         let (entries, at, by, receipt) = {
             let attributes = self.concealed(&live, check.attributes);
-            let asked = self.asked(&live, &attributes, check);
-            let decided = self.decided(&asked, check).await?;
-            let receipt = self.receipt(&asked, &decided, check, want);
-            (entries(&asked, decided.decisions), decided.at, decided.by, receipt)
+            let planned = self.planned(&live, &attributes, check);
+            let decided = self.decided(&planned, check).await?;
+            let receipt = self.receipt(&planned, &decided, check, decide_for);
+            (entries(&planned, decided.decisions), decided.at, decided.by, receipt)
         };
         let verdict = verdict(live, entries, by, at, receipt);
-        if want == Want::Answer {
+        if decide_for == DecideFor::Check {
             self.count(&verdict);
         }
         Ok(verdict)
     }
 
-    /// The refusal of a request whose path cannot be read, because it is unknown which rules apply to it.
+    /// The denial of a request whose path is malformed, because it is unknown which rules apply to it.
     fn unreadable(&self, check: &Check<'_>) -> Option<Verdict> {
         let reason = check.attributes.unreadable()?;
         Some(Verdict::of_unreadable(self.live(), reason, self.inner.clock.now().steady))
     }
 
-    /// Decides takes by a store that may be away, or a part of it.
+    /// Decides takes by the store, or by the fallback if the store or a part of it does not answer.
     pub(super) async fn decided(
         &self,
-        asked: &[Asked<'_>],
+        planned: &[PlannedTake<'_>],
         check: &Check<'_>,
     ) -> Result<Decided, CheckError> {
-        let plan = match plan(asked, check) {
-            Err(error) => return Decided::too_many(asked, check, error),
+        let plan = match plan(planned, check) {
+            Err(error) => return Decided::too_many(planned, check, error),
             Ok(None) => return Ok(Decided::by_policy()),
             Ok(Some(plan)) => plan,
         };
         match self.inner.store.take_one(&plan).await {
             Ok(answer) => Ok(Decided::by_store(answer)),
-            // On the heap, because it is large and rare: every request would carry it otherwise.
+            // The fallback's future is large and rare. On the heap, it does not enlarge the future of every request.
             Err(error) => {
-                let decided = Box::pin(self.decided_without(asked, &plan, error)).await?;
-                self.owe(asked, &decided);
+                let decided = Box::pin(self.decided_without(planned, &plan, error)).await?;
+                self.owe(planned, &decided);
                 Ok(decided)
             }
         }
     }
 
-    /// Decides several lists of takes, each a plan of its own; the store is asked for all of them at once.
+    /// Decides several lists of takes, each as a plan of its own, in one call to the store.
     pub(super) async fn decided_each<'a, 'l: 'a>(
         &self,
-        lists: impl Iterator<Item = &'a [Asked<'l>]> + Clone,
+        lists: impl Iterator<Item = &'a [PlannedTake<'l>]> + Clone,
         check: &Check<'_>,
     ) -> Result<Vec<Decided>, CheckError> {
-        let plans = lists.clone().filter_map(|asked| plan(asked, check).transpose());
+        let plans = lists.clone().filter_map(|planned| plan(planned, check).transpose());
         let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
         let answers = self.inner.store.take(&plans).await;
         let mut all = Vec::with_capacity(plans.len());
-        for ((asked, plan), answer) in lists.zip(&plans).zip(answers) {
+        for ((planned, plan), answer) in lists.zip(&plans).zip(answers) {
             all.push(match answer {
                 Ok(answer) => Decided::by_store(answer),
-                Err(error) => self.decided_without(asked, plan, error).await?,
+                Err(error) => self.decided_without(planned, plan, error).await?,
             });
         }
         Ok(all)
     }
 
-    /// What the rules say when the store did not answer a plan, or only a part of it.
+    /// Decides a plan that the store did not answer, or only a part of.
     async fn decided_without(
         &self,
-        asked: &[Asked<'_>],
+        planned: &[PlannedTake<'_>],
         plan: &Plan<'_>,
         error: StoreError,
     ) -> Result<Decided, CheckError> {
         if let StoreError::Partly(missing) = error {
-            return self.without_a_part(asked, &missing, plan).await;
+            return self.without_a_part(planned, &missing, plan).await;
         }
-        self.without_store(asked, plan.max_wait())
+        self.without_store(planned, plan.max_wait())
     }
 
-    /// The takes that a request's rules ask for.
-    pub(super) fn asked<'l>(
+    /// The takes of all rules that apply to a request.
+    pub(super) fn planned<'l>(
         &self,
         live: &'l Live,
         attributes: &'l Attributes<'_>,
         check: &Check<'_>,
-    ) -> SmallVec<[Asked<'l>; 2]> {
-        let mut asked = SmallVec::new();
+    ) -> SmallVec<[PlannedTake<'l>; 2]> {
+        let mut planned = SmallVec::new();
         let (changes, cost) = (&live.changes, check.cost.get());
         let (_, unknown_tier) = live.policy.resolve_each(changes, attributes, cost, |resolved| {
-            self.ask_rule(&resolved, check, &mut asked);
+            self.plan_rule(&resolved, check, &mut planned);
         });
         if unknown_tier {
             self.inner.unknown_tiers.fetch_add(1, Ordering::Relaxed);
         }
-        asked
+        planned
     }
 
-    fn ask_rule<'l>(
+    /// Adds the takes of one rule.
+    fn plan_rule<'l>(
         &self,
         resolved: &ResolvedRule<'l>,
         check: &Check<'_>,
-        asked: &mut SmallVec<[Asked<'l>; 2]>,
+        planned: &mut SmallVec<[PlannedTake<'l>; 2]>,
     ) {
         let rule = resolved.rule;
         let key = resolved.values.pairs();
@@ -289,7 +314,7 @@ impl<S: Store> Limiter<S> {
                 when_full: rule.when_full(),
                 ..Take::new(state, limit.limit(), check.cost)
             };
-            asked.push(Asked {
+            planned.push(PlannedTake {
                 number: resolved.number,
                 rule,
                 limit,
@@ -300,57 +325,45 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Which bound of its limits decides for a rule just now.
+    /// Whether a rule may use the headroom of its limits now.
     fn bound(&self, mode: &Mode) -> Bound {
         match mode {
             Mode::Hard => Bound::Plain,
             Mode::Soft(_) => Bound::Headroom,
             Mode::Elastic { condition, .. } => {
                 let now = self.inner.clock.now().steady;
-                let settled = self.inner.signals.load().settled(now, condition);
-                if settled { Bound::Headroom } else { Bound::Plain }
+                let in_effect = self.inner.signals.load().in_effect(now, condition);
+                if in_effect { Bound::Headroom } else { Bound::Plain }
             }
         }
     }
 
-    /// A receipt, if a rule counts outcomes or somebody wants one.
+    /// A receipt, if a rule counts outcomes, the caller asked for one, or a promised turn may have to be given back.
     fn receipt(
         &self,
-        asked: &[Asked<'_>],
+        planned: &[PlannedTake<'_>],
         decided: &Decided,
         check: &Check<'_>,
-        want: Want,
+        decide_for: DecideFor,
     ) -> Option<Receipt> {
-        let counts = asked.iter().any(|asked| asked.rule.count() != Count::All);
+        let counts_outcomes = planned.iter().any(|planned| planned.rule.count() != Count::All);
         let promised = || decided.decisions.iter().any(|d| matches!(d.outcome, Outcome::Delay(_)));
-        let undo = want == Want::Undo && promised();
-        if !counts && !check.receipt && !undo {
+        let may_undo = decide_for == DecideFor::Waiting && promised();
+        if !counts_outcomes && !check.receipt && !may_undo {
             return None;
         }
-        let taken = asked.iter().zip(&decided.receipts).enumerate();
-        let parts = taken.filter_map(|(number, (asked, receipt))| {
-            let share = decided.shares.as_ref().and_then(|shares| shares.get(number));
-            Some(Taken {
-                state: asked.take.state,
-                limit: share.unwrap_or(asked.limit.limit()).clone(),
-                bound: asked.take.bound,
-                count: asked.rule.count(),
-                receipt: (*receipt)?,
-            })
-        });
-        let node = if decided.shares.is_some() { self.inner.node } else { 0 };
         Some(Receipt {
             id: ReceiptId(self.next_receipt()),
             until: decided.at.after(self.receipt_ttl)?,
-            node,
+            node: if decided.shares.is_some() { self.inner.node } else { 0 },
             cost: check.cost,
-            parts: parts.collect(),
+            parts: decided.receipt_parts(planned),
         })
     }
 }
 
 impl<S> Limiter<S> {
-    /// A name that no other receipt of the deployment has.
+    /// An id that is unique in the deployment: the random number of this node, and a counter.
     pub(super) fn next_receipt(&self) -> u128 {
         let number = self.inner.receipts.fetch_add(1, Ordering::Relaxed);
         u128::from(self.inner.node) << 64 | u128::from(number)
@@ -363,13 +376,29 @@ impl Decided {
     fn by_store(answer: Answer) -> Self {
         let PlanOutcome { decisions, receipts, .. } = answer.done;
         let by = if answer.remembered { DecidedBy::Cache } else { DecidedBy::Store };
-        Self { decisions, receipts, at: answer.at, by, shares: None, here: vec![] }
+        Self { decisions, receipts, at: answer.at, by, shares: None, local_takes: vec![] }
     }
 
-    /// More limits apply than are decided together. The operator hears of it by an error, unless it is a path with many
-    /// readings that made them so many: then a client did it, and is refused.
+    /// What was taken under each limit, where anything was.
+    fn receipt_parts(&self, planned: &[PlannedTake<'_>]) -> Vec<ReceiptPart> {
+        let taken = planned.iter().zip(&self.receipts).enumerate();
+        let parts = taken.filter_map(|(number, (planned, receipt))| {
+            let share = self.shares.as_ref().and_then(|shares| shares.get(number));
+            Some(ReceiptPart {
+                state: planned.take.state,
+                limit: share.unwrap_or(planned.limit.limit()).clone(),
+                bound: planned.take.bound,
+                count: planned.rule.count(),
+                receipt: (*receipt)?,
+            })
+        });
+        parts.collect()
+    }
+
+    /// More limits apply than one plan can have. Usually that is a mistake in the policy, so it is an error that the operator
+    /// sees. But if the path has several readings, which multiply the takes, the client caused it: then the request is denied.
     fn too_many(
-        asked: &[Asked<'_>],
+        planned: &[PlannedTake<'_>],
         check: &Check<'_>,
         error: CheckError,
     ) -> Result<Self, CheckError> {
@@ -378,44 +407,47 @@ impl Decided {
         }
         let outcome = Outcome::Deny(Retry::Never);
         let refused = Decision { outcome, over: false, remaining: 0, reset: None };
-        let decisions = vec![refused; asked.len()].into();
-        let receipts = vec![None; asked.len()].into();
+        let decisions = vec![refused; planned.len()].into();
+        let receipts = vec![None; planned.len()].into();
         Ok(Self { decisions, receipts, ..Self::by_policy() })
     }
 
-    /// There was nothing to count.
+    /// The decision if there is nothing to count.
     fn by_policy() -> Self {
         let (decisions, receipts) = (vec![].into(), vec![].into());
         let (at, by) = (Timestamp::EPOCH, DecidedBy::Policy);
-        Self { decisions, receipts, at, by, shares: None, here: vec![] }
+        Self { decisions, receipts, at, by, shares: None, local_takes: vec![] }
     }
 }
 
-/// All takes of a request; none when no limit applies to it.
-fn plan<'l>(asked: &[Asked<'l>], check: &Check<'_>) -> Result<Option<Plan<'l>>, CheckError> {
-    if asked.is_empty() {
+/// The plan of all takes of a request; `None` if no limit applies to it.
+fn plan<'l>(
+    planned: &[PlannedTake<'l>],
+    check: &Check<'_>,
+) -> Result<Option<Plan<'l>>, CheckError> {
+    if planned.is_empty() {
         return Ok(None);
     }
-    let plan = Plan::new(takes(asked), check.max_wait.min(max_wait(asked)))?;
+    let plan = Plan::new(takes(planned), check.max_wait.min(max_wait(planned)))?;
     Ok(Some(match check.timeout {
-        Some(timeout) => plan.within(for_the_store(timeout)),
+        Some(timeout) => plan.within(store_timeout(timeout)),
         None => plan,
     }))
 }
 
-/// How much of a caller's time the store gets: of 20 ms 16, of 5 ms 3. The rest is for noticing that it was too long, by a
-/// timer that counts milliseconds, for deciding without it, and for the way back.
-fn for_the_store(timeout: Span) -> Span {
+/// The store's part of the caller's timeout: 80 %, leaving at least 2 ms. Of 20 ms the store gets 16 ms, of 5 ms it gets
+/// 3 ms. The rest is for noticing the timeout (the timer counts milliseconds), for the fallback, and for the way back.
+fn store_timeout(timeout: Span) -> Span {
     let rest = timeout.as_nanos().checked_div(5).unwrap_or(0).max(2 * NANOS_PER_MILLI);
     Span::from_nanos(timeout.as_nanos().saturating_sub(rest))
 }
 
-pub(super) fn takes<'l>(asked: &[Asked<'l>]) -> InlineVec<Take<'l>> {
-    asked.iter().map(|asked| asked.take).collect()
+pub(super) fn takes<'l>(planned: &[PlannedTake<'l>]) -> InlineVec<Take<'l>> {
+    planned.iter().map(|planned| planned.take).collect()
 }
 
 fn verdict(
-    live: Lent,
+    live: LiveGuard,
     entries: SmallVec<[Entry; 2]>,
     by: DecidedBy,
     at: Timestamp,
@@ -426,10 +458,10 @@ fn verdict(
     verdict
 }
 
-/// The longest wait that the rules allow, if they have an opinion; what only pretends has none.
-pub(super) fn max_wait(asked: &[Asked<'_>]) -> Span {
-    let required = asked.iter().filter(|asked| asked.take.need == Need::Required);
-    let waits = required.filter_map(|asked| match asked.rule.on_limit() {
+/// The longest wait that the rules allow: the smallest `max_wait` of `on_limit: delay`. Optional limits do not count.
+pub(super) fn max_wait(planned: &[PlannedTake<'_>]) -> Span {
+    let required = planned.iter().filter(|planned| planned.take.need == Need::Required);
+    let waits = required.filter_map(|planned| match planned.rule.on_limit() {
         OnLimit::Delay { max_wait, .. } => Some(*max_wait),
         OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => None,
     });
@@ -437,26 +469,26 @@ pub(super) fn max_wait(asked: &[Asked<'_>]) -> Span {
 }
 
 pub(super) fn entries(
-    asked: &[Asked<'_>],
+    planned: &[PlannedTake<'_>],
     decisions: impl IntoIterator<Item = Decision>,
 ) -> SmallVec<[Entry; 2]> {
-    let entry = |(asked, decision): (&Asked<'_>, Decision)| Entry {
-        rule: asked.number,
-        limit: match asked.own {
-            Some(at) => LimitOf::Own(at),
-            None => LimitOf::Given(asked.limit.clone()),
+    let entry = |(planned, decision): (&PlannedTake<'_>, Decision)| Entry {
+        rule: planned.number,
+        limit: match planned.own {
+            Some(at) => EntryLimit::OfRule(at),
+            None => EntryLimit::Given(planned.limit.clone()),
         },
-        need: asked.take.need,
-        shadow: asked.shadow,
-        cost: asked.take.cost,
+        need: planned.take.need,
+        shadow: planned.shadow,
+        cost: planned.take.cost,
         decision,
     };
-    asked.iter().zip(decisions).map(entry).collect()
+    planned.iter().zip(decisions).map(entry).collect()
 }
 
-/// A decision about a state that nobody could look at.
-pub(super) fn blind(asked: &Asked<'_>, passes: bool) -> Decision {
+/// A decision about a state that could not be read.
+pub(super) fn unread(planned: &PlannedTake<'_>, passes: bool) -> Decision {
     let outcome = if passes { Outcome::Allow } else { Outcome::Deny(Retry::After(STORE_RETRY)) };
-    let remaining = if passes { asked.limit.limit().capacity() } else { 0 };
+    let remaining = if passes { planned.limit.limit().capacity() } else { 0 };
     Decision { outcome, over: false, remaining, reset: None }
 }

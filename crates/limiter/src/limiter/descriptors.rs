@@ -1,4 +1,4 @@
-//! Several questions of one call, decided together: what Envoy asks.
+//! Envoy's rate limit calls: several descriptors in one call, decided together.
 //!
 //! ```text
 //!   call ─┬─ (user, alice)             ──► 2/s, 500/h ─┐
@@ -6,132 +6,142 @@
 //!         └─ (path, /x) hits_addend 0  ──► 50/s        ┘
 //! ```
 //!
-//! By a policy, a descriptor is a request of its own: its entries are attributes, and every rule that applies has a say. By
-//! rule files of Envoy's reference service it meets one limit or none, as its tree says; there a name may stand twice,
-//! descriptors can replace each other, and those of `quota_mode` refuse only when all of them do. Either way a descriptor
-//! may bring a limit of its own, and give back instead of taking.
+//! Under a policy, each descriptor is like a request of its own: its entries are attributes, and every rule that applies
+//! counts it. Under rule files of Envoy's reference service, a descriptor matches at most one limit, found by its tree of
+//! entries. There a name may occur twice, descriptors can replace each other, and those in `quota_mode` deny only if all of
+//! them do. In both cases a descriptor may carry a limit of its own, and may give back instead of taking.
 
-mod meets;
-mod together;
+mod call_takes;
+mod matching;
 
 use super::Limiter;
-use super::decide::{Asked, entries};
+use super::decide::{PlannedTake, entries};
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::Live;
-use crate::verdict::{DecidedBy, OF_CALLER, Verdict, worse};
-use meets::{Meets, attributes, meets, own_limits};
+use crate::verdict::{CALLER_RULE, DecidedBy, Entry, Verdict, worse};
+use call_takes::CallTakes;
+use matching::{DescriptorMatch, attributes, carried_limits, match_descriptors};
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use tidegate_core::{Cost, Need, Outcome, Period, RejectedCost, Retry, Span, Take};
 use tidegate_policy::{AttributeError, Attributes, DescriptorRule, Met, RuleLimit, Unit};
 use tidegate_store::{LimitName, Store};
-use together::Together;
 
-/// What is asked about one call: a domain, descriptors, and how much.
+/// One rate limit call of Envoy: a domain, descriptors, and a cost. See [`Limiter::check_descriptors`].
 #[derive(Clone, Copy, Debug)]
 pub struct DescriptorCall<'c, 'd> {
-    /// Whose rules; by a policy, the attribute `domain`.
+    /// The domain, which selects the rule file. Under a policy, it is the attribute `domain`.
     pub domain: &'d str,
-    /// The questions.
+    /// The descriptors, each of which is decided.
     pub descriptors: &'c [Descriptor<'d>],
-    /// What each costs that does not say so itself; 0 means 1.
+    /// The cost (`hits_addend`) of descriptors without a cost of their own; 0 means 1.
     pub hits: u32,
-    /// How long the caller waits for the answer, if it matters.
+    /// How long the caller waits for the answer; see [`Check::timeout`](crate::Check::timeout).
     pub timeout: Option<Span>,
-    /// How long the caller can wait for its turn.
+    /// How long the caller can wait for its turn, under limits that delay.
     pub max_wait: Span,
 }
 
-/// One question of a call.
+/// One descriptor of a call.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptor<'d> {
-    /// Names and values, in order.
+    /// The entries, as names and values, in order.
     pub entries: SmallVec<[(&'d str, Cow<'d, str>); 4]>,
-    /// A limit instead of those of the rules: so many a unit.
+    /// A limit to use instead of those of the rules: an amount per unit.
     pub limit: Option<(u32, Unit)>,
-    /// What it costs. 0 charges nothing, and is refused only where more was charged than fits.
+    /// The cost of this descriptor, instead of that of the call. 0 charges nothing, and is denied only if the limit is
+    /// already exceeded.
     pub hits: Option<u64>,
-    /// What it costs is given back, as far as it was taken.
+    /// Whether the cost is given back instead of taken (a negative `hits_addend`), at most as much as was taken.
     pub gives_back: bool,
 }
 
-/// The answer to a call.
+/// The answer to a call; see [`Limiter::check_descriptors`].
 #[derive(Debug)]
 pub struct DescriptorVerdict {
-    /// What all limits said together.
+    /// The combined decision of all limits.
     pub verdict: Verdict,
-    /// What the rules that let it pass tell Envoy; empty when they tell nothing.
+    /// Metadata for Envoy from the rules that allow the call; empty if they have none.
     pub metadata: Map<String, Value>,
-    statuses: SmallVec<[Status; 2]>,
+    statuses: SmallVec<[StatusSource; 2]>,
 }
 
-/// The answer to one descriptor.
+/// The answer to one descriptor of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorStatus<'v> {
-    /// Its limits refuse it.
+    /// Whether one of its limits denies it.
     pub over: bool,
-    /// The limit that says most; `None` when none applies.
+    /// The limit that matters most: one that denies, then the one with the longest wait, then the one with the least left.
+    /// `None` if no limit applies.
     pub limit: Option<DescribedLimit<'v>>,
-    /// How much remains of that; everything where it is `unlimited`.
+    /// How much of that limit remains; `u64::MAX` if the rule is `unlimited`.
     pub remaining: u64,
-    /// When all is free again, or for a refusal when to come back; the whole period, where no waiting helps.
+    /// The time until the limit has recovered completely. For a denied descriptor, the time until it could pass; if it never
+    /// could, the whole period.
     pub reset: Option<Span>,
 }
 
-/// A limit in an answer.
+/// The limit in a [`DescriptorStatus`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescribedLimit<'v> {
-    /// How much.
+    /// The amount per unit.
     pub amount: u64,
-    /// Per which unit of the protocol; `None` when it has no name there, such as 30 s.
+    /// The unit; `None` for periods that Envoy's protocol cannot express, such as 30 s.
     pub unit: Option<Unit>,
-    /// What it is called: the rule of a policy, the `name` in a rule file.
+    /// The name of the rule in the policy, or `name` in the rule file.
     pub name: &'v str,
 }
 
-/// Why a call cannot be decided. A client may be able to cause each of these through its proxy, so a front end refuses such
-/// a call: an error would let it pass where the proxy fails open.
+/// A call could not be decided.
+///
+/// A client may be able to cause each of these errors through its proxy. So a front end should deny the call: if it returned
+/// an error, a proxy that fails open would let the client pass.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptorError {
-    /// A policy counts by names, and this one stands for two different values.
+    /// Two entries have the same name and different values, which a policy cannot express. Holds the index of the descriptor
+    /// and the name.
     #[error(
         "descriptor {0}: the entry `{1}` has two different values; give its action another `descriptor_key`"
     )]
     Twice(usize, String),
-    /// The name of the call's domain.
+    /// An entry is named `domain`, which is the name of the call's domain. Holds the index of the descriptor.
     #[error(
         "descriptor {0}: an entry is called `domain`, as is the domain of the call; give its action another `descriptor_key`"
     )]
     Domain(usize),
-    /// An entry that a policy cannot take as an attribute.
+    /// An entry is not a valid attribute. Holds the index of the descriptor and the reason.
     #[error("descriptor {0}: {1}")]
     Attribute(usize, AttributeError),
-    /// More limits than a call is decided by.
-    #[error("more than {} limits apply to this call", DescriptorCall::MOST_LIMITS)]
+    /// More limits apply than [`DescriptorCall::MOST_LIMITS`]. Let fewer rules apply to the same call.
+    #[error(
+        "more than {} limits apply to this call; let fewer rules apply to it",
+        DescriptorCall::MOST_LIMITS
+    )]
     TooManyLimits,
-    /// It cannot be decided.
+    /// The takes of the call could not be decided.
     #[error(transparent)]
     Check(#[from] CheckError),
 }
 
-/// Which answers belong to a descriptor.
+/// The parts from which the status of a descriptor is built.
 #[derive(Debug, Default)]
-struct Status {
+struct StatusSource {
     over: bool,
-    /// The entry of the verdict that says most.
-    says: Option<usize>,
+    /// The index of the verdict's entry that matters most.
+    entry: Option<usize>,
     unlimited: bool,
 }
 
-/// What states of rule files belong to; no rule of a policy is called so.
-const BY_DESCRIPTOR: &str = "/envoy/";
+/// The namespace of states of rule files. It cannot collide with a rule, because names of rules have no slash.
+const DESCRIPTOR_NAMESPACE: &str = "/envoy/";
 
 impl<S: Store> Limiter<S> {
-    /// Decides the descriptors of a call: all of them pass, or none is counted (but where rules say that refusals count).
-    /// Up to 16 limits are decided at one instant. More are decided in several plans, and what a call took before one of its
-    /// plans was refused is given back.
+    /// Decides the descriptors of a call: all of them pass, or none is counted (except under rules with `count_rejected`).
+    ///
+    /// Up to 16 limits are decided atomically. More limits are decided in several plans; if one of the plans denies, what the
+    /// others took is given back.
     ///
     /// ```
     /// use tidegate::{Descriptor, DescriptorCall, Limiter, Policy, Span};
@@ -155,7 +165,7 @@ impl<S: Store> Limiter<S> {
     /// let answer = limiter.check_descriptors(&call).await?;
     /// let statuses: Vec<_> = answer.statuses().collect();
     /// assert!(statuses[0].over && !statuses[1].over);
-    /// assert_eq!(statuses[1].remaining, 98); // a refused call burns nothing
+    /// assert_eq!(statuses[1].remaining, 98); // a denied call takes nothing
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -165,75 +175,74 @@ impl<S: Store> Limiter<S> {
     ) -> Result<DescriptorVerdict, DescriptorError> {
         let live = self.live();
         let (entries, by, at, statuses, quota, metadata) = {
-            let limits = own_limits(call);
+            let limits = carried_limits(call);
             let attributes = attributes(&live, call)?;
             let attributes: Vec<Cow<'_, Attributes<'_>>> =
                 attributes.iter().map(|one| self.concealed(&live, one)).collect();
-            let meets = meets(&live, call, &limits, &attributes);
-            let together = self.together(&live, call, &meets)?;
+            let matches = match_descriptors(&live, call, &limits, &attributes);
+            let takes = self.call_takes(&live, call, &matches)?;
             let nothing = Attributes::new();
             let check = Check::new(&nothing).waiting(call.max_wait);
             let check = Check { timeout: call.timeout, ..check };
-            let mut decided = self.decided_together(&together.asked, &check).await?;
-            self.give_back(call, &together, &mut decided).await;
-            let entries = entries(&together.asked, decided.decisions);
-            let statuses = statuses(&meets, &together, &entries);
-            let quota = all_of_quota(&meets, &statuses);
-            let metadata = metadata(&meets, &statuses);
+            let mut decided = self.decide_call(&takes.planned, &check).await?;
+            self.give_back(call, &takes, &mut decided).await;
+            let entries = entries(&takes.planned, decided.decisions);
+            let statuses = statuses(&matches, &takes, &entries);
+            let quota = is_quota_exhausted(&matches, &statuses);
+            let metadata = metadata(&matches, &statuses);
             (entries, decided.by, decided.at, statuses, quota, metadata)
         };
         let by = if entries.is_empty() { DecidedBy::Policy } else { by };
         let mut verdict = Verdict::fold(live, entries, by, at);
         if quota {
-            let retry = retry_of_marked(&verdict);
+            let retry = retry_of_quota(&verdict);
             verdict.outcome = worse(verdict.outcome, Outcome::Deny(retry));
         }
         self.count(&verdict);
         Ok(DescriptorVerdict { verdict, metadata, statuses })
     }
 
-    /// All takes of a call. Descriptors that draw from the same state are one take of what they cost together.
-    fn together<'l>(
+    /// All takes of a call. Descriptors with the same state become one take of their total cost.
+    fn call_takes<'l>(
         &'l self,
         live: &'l Live,
         call: &DescriptorCall<'_, '_>,
-        meets: &[Meets<'l>],
-    ) -> Result<Together<'l>, DescriptorError> {
-        let mut together = Together::default();
-        for (number, (descriptor, meets)) in call.descriptors.iter().zip(meets).enumerate() {
-            let cost = descriptor.cost(call.hits);
-            match meets {
-                Meets::Nothing | Meets::Unlimited => {}
-                Meets::Rules(attributes) => {
-                    let check = Check::new(attributes).cost(cost);
-                    for asked in self.asked(live, attributes, &check) {
-                        together.push(number, asked);
+        matches: &[DescriptorMatch<'l>],
+    ) -> Result<CallTakes<'l>, DescriptorError> {
+        let mut takes = CallTakes::default();
+        for (number, (descriptor, matched)) in call.descriptors.iter().zip(matches).enumerate() {
+            match matched {
+                DescriptorMatch::Nothing | DescriptorMatch::Unlimited => {}
+                DescriptorMatch::Rules(attributes) => {
+                    let check = Check::new(attributes).cost(descriptor.cost(call.hits));
+                    for planned in self.planned(live, attributes, &check) {
+                        takes.push(number, planned);
                     }
                 }
-                Meets::Own(limit) => {
-                    let asked = self.ask_own(call, descriptor, limit);
-                    together.push(number, asked);
+                DescriptorMatch::Carried(limit) => {
+                    takes.push(number, self.plan_carried(call, descriptor, limit));
                 }
-                Meets::Rule(met) => {
-                    if let Some(asked) = self.ask_rule_of_file(live, call, descriptor, met) {
-                        together.push(number, asked);
-                    }
+                DescriptorMatch::FileRule(met) => {
+                    let planned = self.plan_file_rule(live, call, descriptor, met);
+                    planned.into_iter().for_each(|planned| takes.push(number, planned));
                 }
             }
-            if together.asked.len() > DescriptorCall::MOST_LIMITS {
+            if takes.planned.len() > DescriptorCall::MOST_LIMITS {
                 return Err(DescriptorError::TooManyLimits);
             }
         }
-        Ok(together)
+        Ok(takes)
     }
 
-    fn ask_rule_of_file<'l>(
+    /// The take of a rule in a rule file. An entry that matched a shared wildcard counts under the pattern instead of its
+    /// value.
+    fn plan_file_rule<'l>(
         &self,
         live: &'l Live,
         call: &DescriptorCall<'_, '_>,
         descriptor: &Descriptor<'_>,
         met: &Met<'l>,
-    ) -> Option<Asked<'l>> {
+    ) -> Option<PlannedTake<'l>> {
         let DescriptorRule { number, limit, shadow, quota, .. } = met.rule;
         let (limit, rule) = (limit.as_ref()?, live.policy.rules().get(*number)?);
         let mut key: SmallVec<[(&str, &str); 4]> =
@@ -249,28 +258,23 @@ impl<S: Store> Limiter<S> {
             refused: rule.count_rejected(),
             ..self.take_of(call, &key, limit, descriptor.cost(call.hits))
         };
-        Some(Asked { number: *number, rule, limit, own: None, take, shadow: *shadow })
+        Some(PlannedTake { number: *number, rule, limit, own: None, take, shadow: *shadow })
     }
 
-    fn ask_own<'l>(
+    /// The take of a limit that the descriptor carries.
+    fn plan_carried<'l>(
         &'l self,
         call: &DescriptorCall<'_, '_>,
         descriptor: &Descriptor<'_>,
         limit: &'l RuleLimit,
-    ) -> Asked<'l> {
+    ) -> PlannedTake<'l> {
         let take = self.take_of(call, &descriptor.entries, limit, descriptor.cost(call.hits));
         let take = Take { refused: RejectedCost::Charged, ..take };
-        Asked {
-            number: OF_CALLER,
-            rule: &self.inner.callers,
-            limit,
-            own: None,
-            take,
-            shadow: false,
-        }
+        let (number, rule) = (CALLER_RULE, &self.inner.callers);
+        PlannedTake { number, rule, limit, own: None, take, shadow: false }
     }
 
-    /// A take of what belongs to a domain, entries and a unit, whichever rule it was that spoke of them.
+    /// A take whose state is named by domain, entries and unit, whichever rule matched.
     fn take_of<'l>(
         &self,
         call: &DescriptorCall<'_, '_>,
@@ -279,7 +283,7 @@ impl<S: Store> Limiter<S> {
         cost: Cost,
     ) -> Take<'l> {
         let name = limit.tag(|| {
-            let domain = format!("{BY_DESCRIPTOR}{}", call.domain);
+            let domain = format!("{DESCRIPTOR_NAMESPACE}{}", call.domain);
             LimitName::new(&domain, limit.id(), limit.limit()).0
         });
         let state = self.inner.secret.subject(key).state(LimitName(name));
@@ -287,55 +291,69 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-// === what is answered ===
+// === answers ===
 
-/// What each descriptor is told: it is over where one of its limits refuses, and no mark or shadow does.
+/// The status of each descriptor. A descriptor is over its limit if a limit that can deny does deny; optional limits and
+/// shadow mode do not count, `quota_mode` does.
 fn statuses(
-    meets: &[Meets<'_>],
-    together: &Together<'_>,
-    entries: &[crate::verdict::Entry],
-) -> SmallVec<[Status; 2]> {
-    let status = |(number, meets): (usize, &Meets<'_>)| {
-        let own = together.whose.iter().filter(|(part, _)| *part == number);
+    matches: &[DescriptorMatch<'_>],
+    takes: &CallTakes<'_>,
+    entries: &[Entry],
+) -> SmallVec<[StatusSource; 2]> {
+    let status = |(number, matched): (usize, &DescriptorMatch<'_>)| {
+        let own = takes.owners.iter().filter(|(descriptor, _)| *descriptor == number);
         let own = own.filter_map(|(_, take)| Some((*take, entries.get(*take)?)));
-        let quota = matches!(meets, Meets::Rule(met) if met.rule.quota && !met.rule.shadow);
-        let refuses = |entry: &crate::verdict::Entry| {
-            !entry.decision.passes() && (entry.need == Need::Required || quota)
-        };
-        let wait = |entry: &crate::verdict::Entry| match entry.decision.outcome {
-            Outcome::Deny(Retry::Never) => Span::from_nanos(u64::MAX),
-            Outcome::Deny(Retry::After(span)) => span,
-            Outcome::Allow | Outcome::Delay(_) => Span::ZERO,
-        };
-        let mut status =
-            Status { unlimited: matches!(meets, Meets::Unlimited), ..Status::default() };
-        let mut most = None;
-        for (take, entry) in own {
-            status.over |= refuses(entry);
-            // One that refuses says more than one that does not; then the longest wait, then the least left.
-            let says = (refuses(entry), wait(entry), std::cmp::Reverse(entry.decision.remaining));
-            if most.is_none_or(|most| says > most) {
-                (most, status.says) = (Some(says), Some(take));
-            }
-        }
-        status
+        let quota =
+            matches!(matched, DescriptorMatch::FileRule(met) if met.rule.quota && !met.rule.shadow);
+        let unlimited = matches!(matched, DescriptorMatch::Unlimited);
+        status_of(own, quota, unlimited)
     };
-    meets.iter().enumerate().map(status).collect()
+    matches.iter().enumerate().map(status).collect()
 }
 
-/// Whether there are descriptors of `quota_mode`, and all of them are over.
-fn all_of_quota(meets: &[Meets<'_>], statuses: &[Status]) -> bool {
-    let quota = |meets: &Meets<'_>| matches!(meets, Meets::Rule(met) if met.rule.quota);
-    let mut of_quota = meets.iter().zip(statuses).filter(|(meets, _)| quota(meets)).peekable();
-    of_quota.peek().is_some() && of_quota.all(|(_, status)| status.over)
+/// The status from a descriptor's entries, each with its index.
+fn status_of<'e>(
+    own: impl Iterator<Item = (usize, &'e Entry)>,
+    quota: bool,
+    unlimited: bool,
+) -> StatusSource {
+    let mut status = StatusSource { unlimited, ..StatusSource::default() };
+    let mut highest = None;
+    for (at, entry) in own {
+        let denies = !entry.decision.passes() && (entry.need == Need::Required || quota);
+        status.over |= denies;
+        // An entry that denies matters more than one that does not; then the longest wait, then the least left.
+        let rank = (denies, wait(entry), std::cmp::Reverse(entry.decision.remaining));
+        if highest.is_none_or(|highest| rank > highest) {
+            (highest, status.entry) = (Some(rank), Some(at));
+        }
+    }
+    status
 }
 
-/// What the rules that let a call pass tell; of two that say the same, the first.
-fn metadata(meets: &[Meets<'_>], statuses: &[Status]) -> Map<String, Value> {
+/// How long until an entry's limit would let the descriptor pass.
+const fn wait(entry: &Entry) -> Span {
+    match entry.decision.outcome {
+        Outcome::Deny(Retry::Never) => Span::from_nanos(u64::MAX),
+        Outcome::Deny(Retry::After(span)) => span,
+        Outcome::Allow | Outcome::Delay(_) => Span::ZERO,
+    }
+}
+
+/// Whether there are descriptors in `quota_mode`, and all of them are over their limit.
+fn is_quota_exhausted(matches: &[DescriptorMatch<'_>], statuses: &[StatusSource]) -> bool {
+    let quota = |matched: &DescriptorMatch<'_>| matches!(matched, DescriptorMatch::FileRule(met) if met.rule.quota);
+    let mut in_quota =
+        matches.iter().zip(statuses).filter(|(matched, _)| quota(matched)).peekable();
+    in_quota.peek().is_some() && in_quota.all(|(_, status)| status.over)
+}
+
+/// The metadata of all rules that allow the call, merged. If two rules set the same field, the first wins.
+fn metadata(matches: &[DescriptorMatch<'_>], statuses: &[StatusSource]) -> Map<String, Value> {
     let mut merged = Map::new();
-    for (meets, status) in meets.iter().zip(statuses) {
-        if let Meets::Rule(Met { rule: DescriptorRule { metadata: Some(metadata), .. }, .. }) =
-            meets
+    for (matched, status) in matches.iter().zip(statuses) {
+        if let DescriptorMatch::FileRule(met) = matched
+            && let Some(metadata) = &met.rule.metadata
             && !status.over
         {
             merge(&mut merged, metadata);
@@ -354,8 +372,8 @@ fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
     }
 }
 
-/// When the first of those that refuse together lets go.
-fn retry_of_marked(verdict: &Verdict) -> Retry {
+/// The retry time of an exhausted quota: when the first of its limits recovers.
+fn retry_of_quota(verdict: &Verdict) -> Retry {
     let waits = verdict.limits().filter(|limit| limit.need == Need::Optional && !limit.shadow);
     let waits = waits.filter_map(|limit| match limit.decision.outcome {
         Outcome::Deny(Retry::After(span)) => Some(span),
@@ -367,22 +385,20 @@ fn retry_of_marked(verdict: &Verdict) -> Retry {
 // === impl DescriptorCall ===
 
 impl DescriptorCall<'_, '_> {
-    /// At most so many limits decide a call: 64 plans. A call with more is a mistake in the policy.
-    ///
-    /// ```
-    /// assert_eq!(tidegate::DescriptorCall::MOST_LIMITS, 1024);
-    /// ```
+    /// The largest number of limits that may apply to one call: 64 plans of 16 limits. A call with more is a mistake in the
+    /// policy, and returns [`DescriptorError::TooManyLimits`].
     pub const MOST_LIMITS: usize = 1_024;
 }
 
 // === impl Descriptor ===
 
 impl Descriptor<'_> {
-    /// What it asks for; nothing, where it gives back.
+    /// The cost to take; 0 if the descriptor gives back.
     fn cost(&self, of_call: u32) -> Cost {
         Cost::new(if self.gives_back { 0 } else { self.amount(of_call) })
     }
 
+    /// The cost to take or to give back.
     fn amount(&self, of_call: u32) -> u64 {
         self.hits.unwrap_or_else(|| u64::from(of_call).max(1))
     }
@@ -391,52 +407,66 @@ impl Descriptor<'_> {
 // === impl DescriptorVerdict ===
 
 impl DescriptorVerdict {
-    /// Whether rule files of Envoy's reference service decided, and not a policy.
+    /// Whether rule files of Envoy's reference service decided the call, and not a policy.
     #[must_use]
     pub fn is_by_files(&self) -> bool {
         self.verdict.live.policy.descriptors().is_some()
     }
 
-    /// A status for each descriptor, in order.
+    /// The status of each descriptor, in the order of the call.
     pub fn statuses(&self) -> impl ExactSizeIterator<Item = DescriptorStatus<'_>> {
         self.statuses.iter().map(|status| self.status(status))
     }
 
-    fn status(&self, status: &Status) -> DescriptorStatus<'_> {
+    fn status(&self, source: &StatusSource) -> DescriptorStatus<'_> {
         let live = &self.verdict.live;
-        let entry = status.says.and_then(|at| self.verdict.entries.get(at));
+        let entry = source.entry.and_then(|at| self.verdict.entries.get(at));
         let Some((entry, limit)) = entry.and_then(|entry| Some((entry, entry.limit(live)?))) else {
-            let remaining = if status.unlimited { u64::MAX } else { 0 };
+            let remaining = if source.unlimited { u64::MAX } else { 0 };
             return DescriptorStatus { over: false, limit: None, remaining, reset: None };
         };
-        let (policy, limit) = (&live.policy, limit.limit());
-        let name = match policy.descriptors() {
-            Some(rules) => rules.name(entry.rule),
-            None => policy.rules().get(entry.rule).map(tidegate_policy::Rule::name),
-        };
-        let period = match limit.period() {
+        let period = match limit.limit().period() {
             Period::Every(span) => Some(*span),
             Period::Calendar(_) => None,
         };
-        let unit = period.and_then(Unit::of);
-        let limit = DescribedLimit { amount: limit.amount(), unit, name: name.unwrap_or_default() };
-        // The reference tells the rest of the window for an unused key, too.
-        let by_reference = policy.descriptors().is_some() || entry.rule == OF_CALLER;
-        let rest = || period.filter(|_| by_reference).map(|period| self.rest_of_window(period));
-        let reset = match entry.decision.outcome {
+        let limit = DescribedLimit {
+            amount: limit.limit().amount(),
+            unit: period.and_then(Unit::of),
+            name: self.name_of(entry.rule),
+        };
+        DescriptorStatus {
+            over: source.over,
+            limit: Some(limit),
+            remaining: entry.decision.remaining,
+            reset: self.reset(entry, period),
+        }
+    }
+
+    fn name_of(&self, rule: usize) -> &str {
+        let policy = &self.verdict.live.policy;
+        let name = match policy.descriptors() {
+            Some(rules) => rules.name(rule),
+            None => policy.rules().get(rule).map(tidegate_policy::Rule::name),
+        };
+        name.unwrap_or_default()
+    }
+
+    fn reset(&self, entry: &Entry, period: Option<Span>) -> Option<Span> {
+        // The reference service reports the rest of the window also for a key that was never used.
+        let as_reference = self.is_by_files() || entry.rule == CALLER_RULE;
+        let rest = || period.filter(|_| as_reference).map(|period| self.rest_of_window(period));
+        match entry.decision.outcome {
             Outcome::Deny(Retry::After(span)) => Some(span),
-            // No waiting helps. Envoy makes a second of nothing, so it is told the longest time that there is.
+            // Waiting does not help. Envoy turns a missing time into one second, so it gets the longest time known.
             Outcome::Deny(Retry::Never) => period.max(entry.decision.reset),
             Outcome::Allow | Outcome::Delay(_) => match entry.decision.reset {
                 None | Some(Span::ZERO) => rest().or(entry.decision.reset),
                 Some(reset) => Some(reset),
             },
-        };
-        let remaining = entry.decision.remaining;
-        DescriptorStatus { over: status.over, limit: Some(limit), remaining, reset }
+        }
     }
 
-    /// How long the window goes on in which the call was decided, where all keys share their windows.
+    /// The time from the decision to the end of its window. Windows are aligned to the epoch, so all keys share them.
     fn rest_of_window(&self, period: Span) -> Span {
         let into = self.verdict.decided_at.as_nanos().checked_rem(period.as_nanos());
         Span::from_nanos(period.as_nanos().saturating_sub(into.unwrap_or(0)))

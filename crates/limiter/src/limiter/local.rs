@@ -1,39 +1,50 @@
-//! Deciding without the store, or without a part of it: each rule as it says for that case.
+//! The fallback: deciding while the store, or a part of it, does not answer. Each rule chooses by `on_store_error`:
 //!
 //! ```text
-//!   deny   the request is refused
-//!   allow  the rule has nothing to say
-//!   local  this node counts by itself, its share of the limit: the amount by the number of nodes, at least 1
+//!   deny   the request is denied
+//!   allow  the rule is skipped
+//!   local  this node counts in its own memory, under its share of the limit: the amount divided by the number of nodes,
+//!          at least 1
 //! ```
 //!
-//! A cluster may lose one of its servers. Then only rules whose states lie there decide so; the others are asked for as
-//! ever.
+//! A cluster may lose one of its servers. Then only the rules whose states are on that server use the fallback; the others
+//! are decided by the store as usual.
 //!
 //! **Outages do not forgive.** What this node counted stays counted for as long as the limit counts it, whether or not the
-//! store answers in between: otherwise everybody whom the store does not answer in time (a hurried caller, a slow reply, a
-//! key with another program's data under it) would get a fresh share each time somebody else is answered. So a limit `L`
-//! on `N` nodes lets pass at most `L + N·⌈L/N⌉` in a window, however often the store comes and goes. What was granted here
-//! is also reported to the store ([`Store::owe`]), which charges it when it is back.
+//! store answers in between. Otherwise a client whom the store does not answer in time (a short timeout, a slow reply, a key
+//! that holds data of another program) would get a fresh share whenever another client is answered. So a limit `L` on `N`
+//! nodes lets at most `L + N·⌈L/N⌉` pass in a window, however often the store fails and recovers. What was granted here is
+//! also reported to the store ([`Store::owe`]), which charges it when it is back.
 
-use super::decide::{Asked, Decided, blind};
+use super::decide::{Decided, PlannedTake, unread};
 use super::{Limiter, now};
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
 use std::sync::atomic::Ordering;
-use tidegate_core::{Decision, Limit, Need, Plan, RejectedCost, Span, StateId, Take, TakeReceipt};
+use tidegate_core::{
+    Decision, InlineVec, Limit, Need, Plan, RejectedCost, Span, StateId, Take, TakeReceipt,
+    Timestamp,
+};
 use tidegate_policy::OnStoreError;
 use tidegate_store::{Answer, Clock, Memory, Part, ReceiptId, Settlement, Store};
 
-/// What this node counts by itself, within the budget of a store in memory.
+/// What this node counts by itself, within the memory budget of an in-process store.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalCounters {
     memory: Memory,
 }
 
-/// Takes under this node's share of their limits.
-pub(super) struct Shares(Vec<Limit>);
+/// This node's shares of some limits.
+struct NodeShares(Vec<Limit>);
 
-impl Local {
+/// The decisions of the part of the store that answers.
+struct ReachablePart {
+    decisions: InlineVec<Decision>,
+    receipts: InlineVec<Option<TakeReceipt>>,
+    at: Timestamp,
+}
+
+impl LocalCounters {
     pub(super) fn new(clock: Clock) -> Self {
         Self { memory: Memory::new(clock) }
     }
@@ -42,11 +53,11 @@ impl Local {
         &self.memory
     }
 
-    /// Decides takes, each under the limit that belongs to it.
+    /// Decides takes, each under its share.
     fn take<'l>(
         &self,
         takes: impl Iterator<Item = Take<'l>>,
-        shares: &'l Shares,
+        shares: &'l NodeShares,
         max_wait: Span,
     ) -> Result<Answer, CheckError> {
         let takes = takes.zip(&shares.0).map(|(take, limit)| Take { limit, ..take });
@@ -55,18 +66,18 @@ impl Local {
     }
 }
 
-impl Shares {
+impl NodeShares {
     fn of<'l>(limits: impl Iterator<Item = &'l Limit>, nodes: u32) -> Self {
         Self(limits.map(|limit| limit.divided(nodes)).collect())
     }
 }
 
 impl<S: Store> Limiter<S> {
-    /// The answer of this node to a plan that the store did not answer.
+    /// Decides, on this node, a plan that the store did not answer.
     pub(super) fn take_locally(&self, plan: &Plan<'_>) -> Result<Answer, CheckError> {
         self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
-        let shares =
-            Shares::of(plan.takes().iter().map(|take| take.limit), self.inner.store.nodes());
+        let limits = plan.takes().iter().map(|take| take.limit);
+        let shares = NodeShares::of(limits, self.inner.store.nodes());
         let takes = plan.takes().iter().copied();
         let answer = self.inner.local.take(takes, &shares, plan.max_wait())?;
         if answer.done.passes {
@@ -75,172 +86,215 @@ impl<S: Store> Limiter<S> {
         Ok(answer)
     }
 
-    /// What this node would answer to takes by itself.
+    /// Answers what [`Limiter::take_locally`] would decide, without counting.
     pub(super) fn peek_locally(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, CheckError> {
-        let shares =
-            Shares::of(plan.takes().iter().map(|take| take.limit), self.inner.store.nodes());
+        let limits = plan.takes().iter().map(|take| take.limit);
+        let shares = NodeShares::of(limits, self.inner.store.nodes());
         let takes = plan.takes().iter().zip(&shares.0);
         let takes = takes.map(|(take, limit)| Take { limit, ..*take }).collect::<Vec<_>>();
         Ok(self.inner.local.memory().peek_now(&Plan::new(takes, plan.max_wait())?))
     }
 
-    /// Tells the store what was granted here, so that it is counted there when it is back.
-    pub(super) fn owe(&self, asked: &[Asked<'_>], decided: &Decided) {
-        let passes = |(asked, decision): (&Asked<'_>, &Decision)| {
-            asked.take.need == Need::Optional || decision.passes()
+    /// Reports to the store what was granted on this node, so that the store charges it when it is back.
+    pub(super) fn owe(&self, planned: &[PlannedTake<'_>], decided: &Decided) {
+        let passes = |(planned, decision): (&PlannedTake<'_>, &Decision)| {
+            planned.take.need == Need::Optional || decision.passes()
         };
-        if decided.here.is_empty() || !asked.iter().zip(&decided.decisions).all(passes) {
+        if decided.local_takes.is_empty() || !planned.iter().zip(&decided.decisions).all(passes) {
             return;
         }
-        let takes = decided.here.iter().filter_map(|number| asked.get(*number));
-        self.inner.store.owe(&takes.map(|asked| asked.take).collect::<Vec<_>>());
+        let takes = decided.local_takes.iter().filter_map(|number| planned.get(*number));
+        self.inner.store.owe(&takes.map(|planned| planned.take).collect::<Vec<_>>());
     }
 
-    /// When the store is gone, rules do as they say for that case.
+    /// Decides all takes by the fallback.
     pub(super) fn without_store(
         &self,
-        asked: &[Asked<'_>],
+        planned: &[PlannedTake<'_>],
         max_wait: Span,
     ) -> Result<Decided, CheckError> {
         self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
-        self.by_rules(&asked.iter().collect::<Vec<_>>(), max_wait)
+        self.by_rules(&planned.iter().collect::<Vec<_>>(), max_wait)
     }
 
-    /// When some of its takes cannot be asked for: the others are, if the rules of those let the request pass.
+    /// Decides takes of which the store can decide only some. The fallback decides those that are `missing`. If it lets the
+    /// request pass, the store decides the others; if the store then denies, what the fallback counted is given back.
     pub(super) async fn without_a_part(
         &self,
-        asked: &[Asked<'_>],
+        planned: &[PlannedTake<'_>],
         missing: &[usize],
         whole: &Plan<'_>,
     ) -> Result<Decided, CheckError> {
         self.inner.store_errors.fetch_add(1, Ordering::Relaxed);
-        let max_wait = whole.max_wait();
-        let number = |wanted: bool| {
-            let numbered = asked.iter().enumerate();
-            numbered.filter(move |(number, _)| missing.contains(number) == wanted)
+        let part = |is_missing: bool| -> Vec<&PlannedTake<'_>> {
+            let numbered = planned.iter().enumerate();
+            let part = numbered.filter(|(number, _)| missing.contains(number) == is_missing);
+            part.map(|(_, planned)| planned).collect()
         };
-        let gone: Vec<&Asked<'_>> = number(true).map(|(_, asked)| asked).collect();
-        let there: Vec<&Asked<'_>> = number(false).map(|(_, asked)| asked).collect();
-        let here = self.by_rules(&gone, max_wait)?;
-        let plan = Plan::new(there.iter().map(|asked| asked.take).collect::<Vec<_>>(), max_wait)?;
-        // Nothing was asked yet, so its caller has as much time as before.
-        let plan = whole.patience().map_or(plan.clone(), |patience| plan.within(patience));
-        let passes = gone
+        let (unreachable, reachable) = (part(true), part(false));
+        let local = self.by_rules(&unreachable, whole.max_wait())?;
+        let plan = reachable_plan(&reachable, whole)?;
+        let passes = unreachable
             .iter()
-            .zip(&here.decisions)
-            .all(|(asked, decision)| asked.take.need == Need::Optional || decision.passes());
-        let (decisions, receipts, at) = if passes {
-            match self.inner.store.take_one(&plan).await {
-                Ok(answer) => {
-                    if !answer.done.passes {
-                        self.undo(&gone, &here);
-                    }
-                    (answer.done.decisions, answer.done.receipts, answer.at)
-                }
-                Err(_) => {
-                    self.undo(&gone, &here);
-                    return self.by_rules(&asked.iter().collect::<Vec<_>>(), max_wait);
+            .zip(&local.decisions)
+            .all(|(planned, decision)| planned.take.need == Need::Optional || decision.passes());
+        let remote = if passes {
+            match self.take_reachable(&plan, &unreachable, &local).await {
+                Some(remote) => remote,
+                None => {
+                    return self.by_rules(&planned.iter().collect::<Vec<_>>(), whole.max_wait());
                 }
             }
         } else {
-            // It is refused anyway: only how things stand is of interest.
-            let decisions = match self.inner.store.peek(&plan).await {
-                Ok(decisions) => decisions,
-                Err(_) => there.iter().map(|asked| blind(asked, true)).collect(),
-            };
-            let receipts: Vec<Option<TakeReceipt>> = vec![None; decisions.len()];
-            (decisions.into(), receipts.into(), here.at)
+            self.peek_reachable(&plan, &reachable, local.at).await
         };
-        let numbers: Vec<usize> = number(true).map(|(number, _)| number).collect();
-        let counted = here.here.iter().filter_map(|at| numbers.get(*at).copied()).collect();
-        let (mut here, mut there) =
-            (here.decisions.into_iter(), decisions.into_iter().zip(receipts));
-        // What is counted here has no receipt: it is settled by nobody, and counts until its period is over.
-        let merged = asked.iter().enumerate().map(|(number, asked)| {
-            let from = if missing.contains(&number) {
-                here.next().map(|decision| (decision, None))
-            } else {
-                there.next()
-            };
-            from.unwrap_or_else(|| (blind(asked, false), None))
-        });
-        let (decisions, receipts): (Vec<Decision>, Vec<Option<TakeReceipt>>) = merged.unzip();
-        let (decisions, receipts) = (decisions.into(), receipts.into());
-        let by = DecidedBy::Fallback;
-        Ok(Decided { decisions, receipts, at, by, shares: None, here: counted })
+        Ok(merged(planned, missing, local, remote))
     }
 
-    /// What rules say of takes that nobody can be asked about.
-    fn by_rules(&self, asked: &[&Asked<'_>], max_wait: Span) -> Result<Decided, CheckError> {
-        let refuses = |asked: &Asked<'_>| {
-            asked.take.need == Need::Required && asked.rule.on_store_error() == OnStoreError::Deny
+    /// Takes from the part of the store that answers; `None` if it does not answer either. What the fallback counted is given
+    /// back unless the store lets the request pass.
+    async fn take_reachable(
+        &self,
+        plan: &Plan<'_>,
+        unreachable: &[&PlannedTake<'_>],
+        local: &Decided,
+    ) -> Option<ReachablePart> {
+        let answer = self.inner.store.take_one(plan).await.ok();
+        if answer.as_ref().is_none_or(|answer| !answer.done.passes) {
+            self.undo(unreachable, local);
+        }
+        let Answer { done, at, .. } = answer?;
+        Some(ReachablePart { decisions: done.decisions, receipts: done.receipts, at })
+    }
+
+    /// Reads the part of the store that answers, for a request that the fallback denies.
+    async fn peek_reachable(
+        &self,
+        plan: &Plan<'_>,
+        reachable: &[&PlannedTake<'_>],
+        at: Timestamp,
+    ) -> ReachablePart {
+        let decisions = match self.inner.store.peek(plan).await {
+            Ok(decisions) => decisions,
+            Err(_) => reachable.iter().map(|planned| unread(planned, true)).collect(),
         };
-        let refused = asked.iter().any(|asked| refuses(asked));
-        let local = |asked: &Asked<'_>| asked.rule.on_store_error() == OnStoreError::Local;
-        // Nothing is counted for a request that is refused anyway.
-        let counted = || asked.iter().filter(|asked| !refused && local(asked));
-        let shares =
-            Shares::of(asked.iter().map(|asked| asked.take.limit), self.inner.store.nodes());
-        let shares_counted = Shares(
-            asked
-                .iter()
-                .zip(&shares.0)
-                .filter(|(asked, _)| local(asked))
-                .map(|(_, limit)| limit.clone())
-                .collect(),
-        );
-        let answer =
-            self.inner.local.take(counted().map(|asked| asked.take), &shares_counted, max_wait)?;
+        let receipts = vec![None; decisions.len()].into();
+        ReachablePart { decisions: decisions.into(), receipts, at }
+    }
+
+    /// Decides takes by the `on_store_error` of their rules.
+    fn by_rules(
+        &self,
+        planned: &[&PlannedTake<'_>],
+        max_wait: Span,
+    ) -> Result<Decided, CheckError> {
+        let nodes = self.inner.store.nodes();
+        let denied = planned.iter().any(|planned| denies_without_store(planned));
+        // Nothing is counted for a request that is denied anyway.
+        let counts = |planned: &PlannedTake<'_>| {
+            !denied && planned.rule.on_store_error() == OnStoreError::Local
+        };
+        let counted = || planned.iter().filter(|planned| counts(planned)).map(|one| one.take);
+        let shares = NodeShares::of(counted().map(|take| take.limit), nodes);
+        let answer = self.inner.local.take(counted(), &shares, max_wait)?;
         let mut answers = answer.done.decisions.into_iter().zip(answer.done.receipts);
-        let decide = |asked: &&Asked<'_>| {
-            if !refused && local(asked) {
-                return answers.next().unwrap_or((blind(asked, true), None));
+        let decide = |planned: &&PlannedTake<'_>| {
+            if counts(planned) {
+                return answers.next().unwrap_or((unread(planned, true), None));
             }
-            (blind(asked, !refuses(asked)), None)
+            (unread(planned, !denies_without_store(planned)), None)
         };
         let (decisions, receipts): (Vec<_>, Vec<Option<TakeReceipt>>) =
-            asked.iter().map(decide).unzip();
+            planned.iter().map(decide).unzip();
         let taken = receipts.iter().enumerate().filter(|(_, receipt)| receipt.is_some());
-        let here = taken.map(|(number, _)| number).collect();
+        let local_takes = taken.map(|(number, _)| number).collect();
         let (decisions, receipts) = (decisions.into(), receipts.into());
-        let (by, shares) = (DecidedBy::Fallback, Some(shares.0));
-        Ok(Decided { decisions, receipts, at: answer.at, by, shares, here })
+        let shares = NodeShares::of(planned.iter().map(|planned| planned.take.limit), nodes);
+        let (at, by, shares) = (answer.at, DecidedBy::Fallback, Some(shares.0));
+        Ok(Decided { decisions, receipts, at, by, shares, local_takes })
     }
 
-    /// Gives back what was counted here for a request that others refuse.
-    fn undo(&self, asked: &[&Asked<'_>], here: &Decided) {
-        let limits = here.shares.iter().flatten();
-        let taken = asked.iter().zip(limits).zip(&here.receipts);
+    /// Gives back what the fallback counted for a request that is denied elsewhere. What a rule counts also when denied
+    /// (`count_rejected`) stays.
+    fn undo(&self, planned: &[&PlannedTake<'_>], local: &Decided) {
+        let limits = local.shares.iter().flatten();
+        let taken = planned.iter().zip(limits).zip(&local.receipts);
         let parts: Vec<Part<'_>> = taken
-            .filter(|((asked, _), _)| asked.take.refused == RejectedCost::Free)
-            .filter_map(|((asked, limit), receipt)| {
-                Some(Part { state: asked.take.state, limit, receipt: (*receipt)? })
+            .filter(|((planned, _), _)| planned.take.refused == RejectedCost::Free)
+            .filter_map(|((planned, limit), receipt)| {
+                Some(Part { state: planned.take.state, limit, receipt: (*receipt)? })
             })
             .collect();
         let id = ReceiptId(self.next_receipt());
-        let until = here.at.after(Span::from_secs(1)).unwrap_or(here.at);
+        let until = local.at.after(Span::from_secs(1)).unwrap_or(local.at);
         let settlement = Settlement { id, until, parts: &parts };
-        // A store in this process answers at once, and has nothing to complain about.
+        // An in-process store answers immediately and does not fail.
         let _ = now(self.inner.local.memory().give_back(&settlement));
     }
 
-    /// Gives back what was counted here for a call that another of its plans refuses, and answers how its takes stand then.
-    pub(super) fn take_back_locally(&self, asked: &[Asked<'_>], here: &mut Decided) {
-        self.undo(&asked.iter().collect::<Vec<_>>(), here);
-        let limits = here.shares.iter().flatten();
-        let takes = asked.iter().zip(limits).map(|(asked, limit)| Take { limit, ..asked.take });
+    /// Gives back what the fallback counted for a call that another of its plans denies, and updates the decisions.
+    pub(super) fn take_back_locally(&self, planned: &[PlannedTake<'_>], local: &mut Decided) {
+        self.undo(&planned.iter().collect::<Vec<_>>(), local);
+        let limits = local.shares.iter().flatten();
+        let takes =
+            planned.iter().zip(limits).map(|(planned, limit)| Take { limit, ..planned.take });
         let Ok(plan) = Plan::new(takes.collect::<Vec<_>>(), Span::ZERO) else { return };
         let after = self.inner.local.memory().peek_now(&plan);
-        let taken = asked.iter().zip(&here.receipts).zip(here.decisions.iter_mut()).zip(after);
-        for (((asked, receipt), decision), after) in taken {
-            if receipt.is_some() && asked.take.refused == RejectedCost::Free {
+        let taken = planned.iter().zip(&local.receipts).zip(local.decisions.iter_mut()).zip(after);
+        for (((planned, receipt), decision), after) in taken {
+            if receipt.is_some() && planned.take.refused == RejectedCost::Free {
                 *decision = after;
             }
         }
     }
 
-    /// Forgets states here too.
+    /// Resets states in the memory of this node, too.
     pub(super) fn reset_locally(&self, states: &[StateId]) {
         self.inner.local.memory().reset_now(states);
     }
+}
+
+// === helpers ===
+
+/// Whether a take denies its request because the store does not answer.
+fn denies_without_store(planned: &PlannedTake<'_>) -> bool {
+    planned.take.need == Need::Required && planned.rule.on_store_error() == OnStoreError::Deny
+}
+
+/// The plan of the takes that the store can decide. Nothing was taken yet, so the caller's timeout starts anew.
+fn reachable_plan<'l>(
+    reachable: &[&PlannedTake<'l>],
+    whole: &Plan<'_>,
+) -> Result<Plan<'l>, CheckError> {
+    let takes = reachable.iter().map(|planned| planned.take).collect::<Vec<_>>();
+    let plan = Plan::new(takes, whole.max_wait())?;
+    let plan = whole.patience().map_or(plan.clone(), |patience| plan.within(patience));
+    Ok(plan)
+}
+
+/// Puts the decisions of the fallback and of the store back into the order of the plan. What the fallback counted has no
+/// receipt here: it cannot be settled, and counts until its period is over.
+fn merged(
+    planned: &[PlannedTake<'_>],
+    missing: &[usize],
+    local: Decided,
+    remote: ReachablePart,
+) -> Decided {
+    let unreachable: Vec<usize> = (0..planned.len()).filter(|at| missing.contains(at)).collect();
+    let counted = local.local_takes.iter().filter_map(|at| unreachable.get(*at).copied());
+    let local_takes = counted.collect();
+    let mut local = local.decisions.into_iter();
+    let mut remote_part = remote.decisions.into_iter().zip(remote.receipts);
+    let in_order = planned.iter().enumerate().map(|(number, planned)| {
+        let from = if missing.contains(&number) {
+            local.next().map(|decision| (decision, None))
+        } else {
+            remote_part.next()
+        };
+        from.unwrap_or_else(|| (unread(planned, false), None))
+    });
+    let (decisions, receipts): (Vec<Decision>, Vec<Option<TakeReceipt>>) = in_order.unzip();
+    let (decisions, receipts) = (decisions.into(), receipts.into());
+    let (at, by) = (remote.at, DecidedBy::Fallback);
+    Decided { decisions, receipts, at, by, shares: None, local_takes }
 }

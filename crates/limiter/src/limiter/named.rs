@@ -1,19 +1,20 @@
-//! Limits that callers name, whatever the policy says: many of them at once, and nothing but the answers.
+//! Limits that the caller names, independent of the policy: a batch of takes, and only their decisions.
 
 use super::Limiter;
-use super::decide::BY_CALLER;
+use super::decide::CALLER_NAMESPACE;
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, InlineVec, Limit, NamedBy, Plan, Take};
 use tidegate_store::{KeyName, LimitName, SingleAnswer, Store, StoreError};
 
-/// A limit that a caller names. Made once, used often.
+/// A limit that the caller provides to [`Limiter::take_named`]. Build it once and use it often.
 ///
 /// ```
 /// use tidegate::{Algorithm, Limit, NamedLimit, Span};
 /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET)?;
-/// assert_eq!(NamedLimit::new(limit).limit().amount(), 15);
+/// let per_second = NamedLimit::new(limit);
+/// assert_eq!(per_second.limit().amount(), 15);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -23,23 +24,23 @@ pub struct NamedLimit {
     key: KeyName,
 }
 
-/// A take of one key under such a limit.
+/// The cost of one request under a [`NamedLimit`].
 #[derive(Clone, Copy, Debug)]
 pub struct NamedTake<'t> {
-    /// Whose bucket it is.
+    /// The key whose counter is used, for example a user name.
     pub key: &'t [u8],
-    /// Under which limit.
+    /// The limit.
     pub limit: &'t NamedLimit,
-    /// How much.
+    /// How much to take.
     pub cost: Cost,
 }
 
 impl NamedLimit {
-    /// The limit, with the name of its states.
+    /// Prepares a limit: derives the name under which its counters are stored.
     #[must_use]
     pub fn new(limit: Limit) -> Self {
-        let name = LimitName::new(BY_CALLER, "", &limit);
-        Self { limit, name, key: KeyName::new([BY_CALLER]) }
+        let name = LimitName::new(CALLER_NAMESPACE, "", &limit);
+        Self { limit, name, key: KeyName::new([CALLER_NAMESPACE]) }
     }
 
     /// The limit itself.
@@ -50,8 +51,10 @@ impl NamedLimit {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Whether a caller may name this limit now. A store may have room for so many different limits only; what it refuses
-    /// here it would count too much, so ask before [`Limiter::take_named`]. [`Limiter::take`] asks by itself.
+    /// Checks that the store has room for a limit that callers name.
+    ///
+    /// A store may accept only a bounded number of different limits; beyond that it overestimates. Ask before
+    /// [`Limiter::take_named`]. [`Limiter::take`] asks by itself.
     ///
     /// ```
     /// use tidegate::{Algorithm, Limit, Limiter, Policy, Span};
@@ -64,7 +67,9 @@ impl<S: Store> Limiter<S> {
         Ok(self.inner.store.admit_limit(limit)?)
     }
 
-    /// Takes, each by itself, in order.
+    /// Decides a batch of takes in order, each independently of the others.
+    ///
+    /// If the store does not answer, this node decides under its share of the limit.
     ///
     /// ```
     /// use tidegate::{Algorithm, Cost, Limit, Limiter, NamedLimit, NamedTake, Policy, Span};
@@ -93,7 +98,7 @@ impl<S: Store> Limiter<S> {
         takes.iter().zip(answers).map(decided).collect()
     }
 
-    /// The answer of this node to a take that the store did not answer.
+    /// Decides, on this node, a take that the store did not answer.
     fn named_locally(&self, take: &Take<'_>) -> Result<(Decision, DecidedBy), CheckError> {
         let answer = self.take_locally(&Plan::from(*take))?;
         let taken =

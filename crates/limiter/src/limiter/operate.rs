@@ -1,9 +1,9 @@
-//! What operators do while requests are answered: reload, change, signal, look.
+//! What operators do while requests are decided: reload the policy, change limits, send signals, read statistics.
 
 use super::Limiter;
 use crate::check::Check;
 use crate::error::LimiterError;
-use crate::live::{Lent, Live};
+use crate::live::{Live, LiveGuard};
 use crate::stats::Stats;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -15,8 +15,10 @@ use tidegate_policy::{
 use tidegate_store::Store;
 
 impl<S: Store> Limiter<S> {
-    /// Replaces the policy, at once for all requests that come after. What was counted stays: limits keep
-    /// their states as long as their rule, id and algorithm stay. Answers the new version.
+    /// Replaces the policy for all later requests, and returns the new version.
+    ///
+    /// What was counted stays: a limit keeps its counters as long as the name of its rule, its id and its algorithm stay the
+    /// same. On an error, the old policy stays in force.
     ///
     /// ```
     /// use tidegate::{Attributes, Check, Limiter, Policy};
@@ -24,12 +26,12 @@ impl<S: Store> Limiter<S> {
     ///     "{{ version: 1, rules: [{{ name: a, key: [], limits: [{amount}/h] }}] }}"
     /// ));
     /// let limiter = Limiter::in_memory(with(5)?)?;
-    /// let nobody = Attributes::new();
+    /// let request = Attributes::new();
     /// for _ in 0..5 {
-    ///     assert!(limiter.check_now(&Check::new(&nobody))?.allowed());
+    ///     assert!(limiter.check_now(&Check::new(&request))?.allowed());
     /// }
-    /// limiter.reload(with(7)?)?; // two more, not seven
-    /// let passed = (0..9).filter(|_| limiter.check_now(&Check::new(&nobody)).unwrap().allowed());
+    /// limiter.reload(with(7)?)?; // allows two more, not seven
+    /// let passed = (0..9).filter(|_| limiter.check_now(&Check::new(&request)).unwrap().allowed());
     /// assert_eq!(passed.count(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -38,8 +40,7 @@ impl<S: Store> Limiter<S> {
         self.replace(|live| Ok(live.with_policy(policy, now)))
     }
 
-    /// Puts another policy and other changes in the place of both, at one moment, and says the version. When
-    /// either cannot be, nothing changes.
+    /// Replaces the policy and all run-time changes in one step, and returns the new version. On an error, nothing changes.
     ///
     /// ```
     /// use tidegate::{Changes, Limiter, Policy};
@@ -47,6 +48,7 @@ impl<S: Store> Limiter<S> {
     /// let limiter = Limiter::in_memory(policy("{ name: a, key: [], limits: [1/s] }")?)?;
     /// let second = policy("{ name: b, key: [], limits: [2/s] }")?;
     /// assert_eq!(limiter.install(second, Changes::default())?, 2);
+    /// assert_eq!(limiter.stats().rules[0].0, "b");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn install(&self, policy: Policy, changes: Changes) -> Result<u64, LimiterError> {
@@ -54,7 +56,9 @@ impl<S: Store> Limiter<S> {
         self.replace(|live| Ok(live.with_policy(policy, now).changed_to(changes, now)))
     }
 
-    /// Changes what is changed by hand: overrides, tiers, enabled, shadow. Answers the new version.
+    /// Changes overrides, tiers, or whether rules are enabled or in shadow mode, and returns the new version.
+    ///
+    /// Several changes in one closure take effect together. If the closure fails, none does.
     ///
     /// ```
     /// use tidegate::{Allowance, Attributes, Check, Limiter, Policy, RuleLimit};
@@ -79,7 +83,7 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Gives some of a rule's customers an allowance of their own.
+    /// Gives the requests that match `who` their own limits under a rule. Returns the new version.
     pub fn set_override(
         &self,
         rule: &str,
@@ -89,34 +93,50 @@ impl<S: Store> Limiter<S> {
         self.change(|changes, policy| changes.set_override(policy, rule, who, allowance))
     }
 
-    /// Takes an override back.
+    /// Removes an override. Returns the new version.
     pub fn remove_override(&self, rule: &str, who: &[(&str, &str)]) -> Result<u64, LimiterError> {
         self.change(|changes, policy| changes.remove_override(policy, rule, who).map(|_| ()))
     }
 
-    /// Puts a customer on a tier, whatever requests say; `None` takes it back.
+    /// Assigns a tier to a customer, whatever tier its requests carry; `None` removes the assignment. Returns the new version.
     pub fn assign_tier(&self, who: (&str, &str), tier: Option<&str>) -> Result<u64, LimiterError> {
         self.change(|changes, policy| changes.assign_tier(policy, who, tier))
     }
 
-    /// Switches a rule on or off; `None` is what the policy says.
+    /// Enables or disables a rule; `None` returns to what the policy says. Returns the new version.
     pub fn set_enabled(&self, rule: &str, enabled: Option<bool>) -> Result<u64, LimiterError> {
         self.change(|changes, policy| changes.set_enabled(policy, rule, enabled))
     }
 
-    /// Lets a rule only pretend, or bite; `None` is what the policy says.
+    /// Sets whether a rule is in shadow mode, in which it counts but never denies; `None` returns to what the policy says.
+    /// Returns the new version.
     pub fn set_shadow(&self, rule: &str, shadow: Option<bool>) -> Result<u64, LimiterError> {
         self.change(|changes, policy| changes.set_shadow(policy, rule, shadow))
     }
 
-    /// Says how the world is, for elastic limits: `load` is 0.4. Say it again every few seconds; what was
-    /// said more than ten seconds ago is forgotten.
+    /// Reports a signal, such as `load` or `errors`, to the conditions of elastic limits.
+    ///
+    /// Report it every few seconds: a value older than ten seconds is ignored. A condition takes effect when it has held for
+    /// two seconds.
     ///
     /// ```
-    /// # use tidegate::{Limiter, Policy};
-    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
-    /// # let limiter = Limiter::in_memory(policy)?;
+    /// use tidegate::{Attributes, Check, Clock, Limiter, Memory, Policy, Secret, Timestamp};
+    /// # let clock = Clock::manual(Timestamp::EPOCH);
+    /// # let store = Memory::new(clock.clone());
+    /// // 2 per hour, and up to 150 % of that while the load is low.
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules:
+    ///   - name: a
+    ///     key: []
+    ///     limits: [{ rate: 2/h, algorithm: fixed_window }]
+    ///     mode: { elastic: { up_to: 150%, while: 'load < 0.7' } }")?;
+    /// let limiter = Limiter::new(policy, store, Secret::new([7; 32]), clock.clone())?;
+    /// let request = Attributes::new();
     /// limiter.signal("load", 0.4)?;
+    /// clock.set(Timestamp::from_nanos(2_000_000_000)); // two seconds later
+    /// let passed = (0..9).filter(|_| limiter.check_now(&Check::new(&request)).unwrap().allowed());
+    /// assert_eq!(passed.count(), 3);
     /// assert!(limiter.signal("load", f64::NAN).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -131,7 +151,18 @@ impl<S: Store> Limiter<S> {
         Ok(())
     }
 
-    /// What every rule makes of a request, and where its limits come from.
+    /// Explains, for every rule, whether it applies to a request and where its limits come from. Nothing is counted.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy};
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [user], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// let alice = Attributes::new().with("user", "alice")?;
+    /// let explanation = limiter.explain(&Check::new(&alice));
+    /// assert!(explanation.rules[0].outcome.is_ok()); // the rule applies
+    /// println!("{explanation}"); // and this says why
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn explain(&self, check: &Check<'_>) -> Explanation {
         let live = self.live();
@@ -139,10 +170,11 @@ impl<S: Store> Limiter<S> {
         live.policy.explain(&live.changes, &attributes, check.cost.get())
     }
 
-    /// Whether what a peer says of others is believed, by the policy's `identity`.
+    /// Whether a peer is a trusted proxy, by `identity.trusted` of the policy. Headers such as `X-Forwarded-For` are believed
+    /// only if they come from a trusted peer.
     ///
     /// ```
-    /// # use tidegate::{Limiter, Policy};
+    /// use tidegate::{Limiter, Policy};
     /// let policy = Policy::parse("
     /// version: 1
     /// identity: { trusted: [10.0.0.0/8] }
@@ -156,7 +188,7 @@ impl<S: Store> Limiter<S> {
         self.live().policy.identity().trusts(peer)
     }
 
-    /// What the policy makes of a request over HTTP: who sends it, and for what.
+    /// Derives the attributes of an HTTP request, such as user, address and path, by `identity` of the policy.
     pub fn attributes<'r>(
         &self,
         request: &Request<'r, '_>,
@@ -165,12 +197,13 @@ impl<S: Store> Limiter<S> {
         live.policy.attributes(request, &|secret| self.inner.secret.digest(secret))
     }
 
-    /// Whether the policy lets a request over HTTP with these attributes be decided; see `paths.ambiguous`.
+    /// Checks that the policy accepts attributes whose path can be read in several ways. It rejects them if it sets
+    /// `paths: { ambiguous: reject }`.
     pub fn accepts(&self, attributes: &Attributes<'_>) -> Result<(), AttributeError> {
         if attributes.is_ambiguous() { self.live().policy.accepts(attributes) } else { Ok(()) }
     }
 
-    /// What was answered so far.
+    /// The statistics since the limiter was built.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let live = self.live();
@@ -186,37 +219,38 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Requests for which the store gave no answer.
+    /// The number of requests that the store did not answer, so that the fallback decided.
     #[must_use]
     pub fn store_errors(&self) -> u64 {
         self.inner.store_errors.load(Ordering::Relaxed)
     }
 
-    /// The version of what it works by; every change makes a new one.
+    /// The version of the configuration in force. It starts at 1, and every reload or change increments it.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.live().version
     }
 
-    /// The store.
+    /// The store that holds the counters.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.inner.store
     }
 
-    pub(crate) fn renew(&self) -> Lent {
+    /// Lays out calendars for the current time.
+    pub(crate) fn renew(&self) -> LiveGuard {
         let now = self.inner.wall_clock();
-        // Nobody changed anything, so the version stays: only the calendars are longer.
+        // The version stays, because only the calendars change.
         let renewed = self.replace(|live| {
             let renewed = live.with_changes(live.changes.clone(), now);
             Ok(Live { version: live.version, ..renewed })
         });
-        // Renewing asks nothing new of the store; and were it refused, the old calendars go on.
+        // The limits are the same, so the store supports them. If it refused all the same, the old calendars stay in use.
         let _ = renewed;
         self.inner.live.load()
     }
 
-    /// Makes the successor of what is live and puts it in its place, if the store can count by it.
+    /// Builds the successor of the current configuration and installs it, if the store supports its limits.
     fn replace(
         &self,
         successor: impl FnOnce(&Live) -> Result<Live, LimiterError>,
@@ -225,7 +259,7 @@ impl<S: Store> Limiter<S> {
         let live = successor(&self.inner.live.load())?;
         live.supported_by(&self.inner.store)?;
         let mut signals = (*self.inner.signals.load_full()).clone();
-        signals.judge(self.inner.clock.now().steady, live.conditions());
+        signals.evaluate(self.inner.clock.now().steady, live.conditions());
         self.inner.signals.store(Arc::new(signals));
         let version = live.version;
         self.inner.live.store(Arc::new(live));

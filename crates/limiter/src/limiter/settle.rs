@@ -1,57 +1,48 @@
-//! What happens after the answer: reports, resets.
+//! After the verdict: reports of outcomes, receipts as text, and resets.
 
 use super::Limiter;
 use crate::error::{CheckError, ReportError};
 use crate::limiter::now;
 use crate::receipt::{self, Receipt, Report};
-use tidegate_core::{Cost, StateId, Take};
-use tidegate_policy::{Allowance, Attributes};
+use tidegate_core::{StateId, Take};
+use tidegate_policy::{Allowance, Attributes, RuleLimit};
 use tidegate_store::{LimitName, Memory, Settled, Settlement, Store};
 
 impl Limiter<Memory> {
-    /// [`Limiter::report`] without `await`: a store in this process answers at once.
+    /// [`Limiter::report`] without `await`, because a store in this process answers immediately.
     pub fn report_now(&self, receipt: &Receipt, report: Report) -> Result<Settled, ReportError> {
         now(self.report(receipt, report))
     }
 
-    /// [`Limiter::reset`] without `await`: a store in this process answers at once.
+    /// [`Limiter::reset`] without `await`, because a store in this process answers immediately.
     pub fn reset_now(&self, rule: &str, who: &Attributes<'_>) -> Result<usize, CheckError> {
         now(self.reset(rule, who))
     }
 }
 
 impl<S: Store> Limiter<S> {
-    /// Says what became of a request. The first report counts; a second or a late one changes nothing.
+    /// Reports the outcome of a request that passed, and gives back or charges accordingly.
+    ///
+    /// Only the first report of a receipt counts. A second one returns [`Settled::Already`], and one after the receipt has
+    /// expired returns [`Settled::Late`]; neither changes anything.
     ///
     /// ```
     /// use tidegate::{Attributes, Check, Cost, Limiter, Policy, Report};
     /// let policy = Policy::parse("{ version: 1, rules: [{ name: tokens, key: [], limits: [100/h] }] }")?;
     /// let limiter = Limiter::in_memory(policy)?;
-    /// let nobody = Attributes::new();
-    /// // An answer may take up to 80 tokens; it took 30.
-    /// let verdict = limiter.check_now(&Check::new(&nobody).cost(80).with_receipt())?;
+    /// let prompt = Attributes::new();
+    /// // Reserve 80 tokens, the most that the answer may need; it then needs 30.
+    /// let verdict = limiter.check_now(&Check::new(&prompt).cost(80).with_receipt())?;
     /// limiter.report_now(verdict.receipt().unwrap(), Report::Cost(Cost::new(30)))?;
-    /// let next = limiter.check_now(&Check::new(&nobody).cost(70))?;
+    /// let next = limiter.check_now(&Check::new(&prompt).cost(70))?;
     /// assert!(next.allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn report(&self, receipt: &Receipt, report: Report) -> Result<Settled, ReportError> {
         let parts = receipt.given_back(report);
         let settlement = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
-        let excess = match report {
-            Report::Cost(cost) => cost.get().saturating_sub(receipt.cost.get()),
-            Report::Success | Report::Failure | Report::Cancelled => 0,
-        };
-        let takes: Vec<Take<'_>> = receipt
-            .parts
-            .iter()
-            .filter(|_| excess > 0)
-            .map(|part| Take {
-                bound: part.bound,
-                ..Take::new(part.state, &part.limit, Cost::new(excess))
-            })
-            .collect();
-        // What a node counted by itself is in its own memory, and nobody else's.
+        let takes = receipt.charged_beyond(report);
+        // What the fallback of a node counted is only in the memory of that node.
         if receipt.node == self.inner.node {
             let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
             if settled == Settled::Done {
@@ -65,14 +56,15 @@ impl<S: Store> Limiter<S> {
         Ok(settle(&self.inner.store, &settlement, &takes).await?)
     }
 
-    /// A receipt as text that may leave the process; any node of the deployment reads it.
+    /// Writes a receipt as signed text, which can leave the process. Any node with the same secret can read it by
+    /// [`Limiter::opened`].
     ///
     /// ```
     /// # use tidegate::{Attributes, Check, Limiter, Policy};
     /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
     /// # let limiter = Limiter::in_memory(policy)?;
-    /// # let nobody = Attributes::new();
-    /// let verdict = limiter.check_now(&Check::new(&nobody).with_receipt())?;
+    /// # let request = Attributes::new();
+    /// let verdict = limiter.check_now(&Check::new(&request).with_receipt())?;
     /// let text = limiter.sealed(verdict.receipt().unwrap());
     /// assert_eq!(&limiter.opened(&text)?, verdict.receipt().unwrap());
     /// assert!(limiter.opened("forged").is_err());
@@ -83,12 +75,13 @@ impl<S: Store> Limiter<S> {
         receipt::encode(receipt, &self.inner.secret)
     }
 
-    /// The receipt of a text, if it is one of ours.
+    /// Reads a receipt that [`Limiter::sealed`] wrote. A text that was modified, or signed with another secret, is an error.
     pub fn opened(&self, text: &str) -> Result<Receipt, ReportError> {
         receipt::decode(text, &self.inner.secret).ok_or(ReportError::Forged)
     }
 
-    /// Forgets what a rule counted of somebody; answers how many states there were.
+    /// Deletes all counters of a rule for the key in `who`, and returns how many there were. Requests that wait for them are
+    /// woken.
     ///
     /// ```
     /// # use tidegate::{Attributes, Check, Limiter, Policy};
@@ -109,7 +102,7 @@ impl<S: Store> Limiter<S> {
         Ok(count)
     }
 
-    /// Every state that a rule may have of somebody, under whatever tier or override.
+    /// All states that a rule may have for the key in `who`, under any tier or override.
     fn states_of(&self, rule: &str, who: &Attributes<'_>) -> Result<Vec<StateId>, CheckError> {
         let live = self.live();
         let who = self.concealed(&live, who);
@@ -123,9 +116,8 @@ impl<S: Store> Limiter<S> {
         let subject = self.inner.secret.subject(values.pairs());
         let changed = live.changes.allowances_of(rule);
         let limits = rule.allowances().chain(changed).flat_map(Allowance::limits);
-        let state = |limit: &tidegate_policy::RuleLimit| {
-            let name = LimitName::new(rule.name(), limit.id(), limit.limit());
-            subject.state(name)
+        let state = |limit: &RuleLimit| {
+            subject.state(LimitName::new(rule.name(), limit.id(), limit.limit()))
         };
         let mut states: Vec<StateId> = limits.map(state).collect();
         states.sort_unstable();
@@ -134,7 +126,8 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Gives back, once, and charges what is owed beyond.
+/// Gives back what the settlement says, and charges `takes` in addition. Both happen only for the first settlement of a
+/// receipt.
 async fn settle(
     store: &impl Store,
     settlement: &Settlement<'_>,

@@ -1,52 +1,52 @@
-//! A receipt as text: what it says, and that we said it.
+//! A receipt as signed text.
 //!
 //! ```text
-//!   version │ id │ until │ node │ cost │ parts … │ HMAC-SHA-256 of all before      in base64 for URLs
+//!   version │ id │ until │ node │ cost │ parts … │ HMAC-SHA-256 of everything before      in URL-safe base64
 //! ```
 //!
-//! Numbers are written as in LEB128: seven bits to a byte. A calendar is written as its running window, which
-//! is all that giving back needs.
+//! Numbers are written as LEB128 (seven bits per byte). Of a calendar only the window of the take is written, which is all
+//! that giving back needs.
 
-use super::{Receipt, Taken};
-use crate::varint::{put as put_wide, take as take_wide};
+use super::{Receipt, ReceiptPart};
 use tidegate_core::{
     Algorithm, Align, Bound, Calendar, Cost, Headroom, Limit, Period, Refill, Span, StateId,
-    Timestamp,
+    Timestamp, varint,
 };
 use tidegate_policy::Count;
 use tidegate_store::{ReceiptId, Secret};
 
 const VERSION: u64 = 1;
-/// As long as a receipt of sixteen takes can be, and as much again.
+/// The longest text that is read: twice the length of a receipt with sixteen parts.
 const LONGEST: usize = 4 * 1024;
 const MOST_PARTS: u64 = 16;
 const SIGNATURE: usize = 32;
 
+/// Writes and signs a receipt.
 pub(crate) fn encode(receipt: &Receipt, secret: &Secret) -> String {
     let mut bytes = Vec::new();
     put(&mut bytes, VERSION);
-    put_wide(&mut bytes, receipt.id.0);
+    varint::encode_wide(&mut bytes, receipt.id.0);
     put(&mut bytes, receipt.until.as_nanos());
     put(&mut bytes, receipt.node);
     put(&mut bytes, receipt.cost.get());
     put(&mut bytes, u64::try_from(receipt.parts.len()).unwrap_or(u64::MAX));
-    receipt.parts.iter().for_each(|taken| put_taken(&mut bytes, taken));
+    receipt.parts.iter().for_each(|part| put_part(&mut bytes, part));
     let signature = secret.sign(&bytes);
     bytes.extend(signature);
     data_encoding::BASE64URL_NOPAD.encode(&bytes)
 }
 
-/// `None` for whatever we did not write.
+/// Reads a receipt; `None` if it is malformed or not signed with this secret.
 pub(crate) fn decode(text: &str, secret: &Secret) -> Option<Receipt> {
     if text.len() > LONGEST {
         return None;
     }
     let bytes = data_encoding::BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
     let (message, signature) = bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE)?)?;
-    if !secret.signed(message, signature) {
-        return None;
-    }
-    let mut rest = message;
+    if secret.signed(message, signature) { take_receipt(message) } else { None }
+}
+
+fn take_receipt(mut rest: &[u8]) -> Option<Receipt> {
     if take(&mut rest)? != VERSION {
         return None;
     }
@@ -55,35 +55,35 @@ pub(crate) fn decode(text: &str, secret: &Secret) -> Option<Receipt> {
     let node = take(&mut rest)?;
     let cost = Cost::new(take(&mut rest)?);
     let count = take(&mut rest).filter(|count| *count <= MOST_PARTS)?;
-    let parts = (0..count).map(|_| take_taken(&mut rest)).collect::<Option<_>>()?;
+    let parts = (0..count).map(|_| take_part(&mut rest)).collect::<Option<_>>()?;
     rest.is_empty().then_some(Receipt { id, until, node, cost, parts })
 }
 
 // === parts ===
 
-fn put_taken(bytes: &mut Vec<u8>, taken: &Taken) {
-    put_wide(bytes, taken.state.0);
+fn put_part(bytes: &mut Vec<u8>, part: &ReceiptPart) {
+    varint::encode_wide(bytes, part.state.0);
     put(
         bytes,
-        match taken.bound {
+        match part.bound {
             Bound::Plain => 0,
             Bound::Headroom => 1,
         },
     );
     put(
         bytes,
-        match taken.count {
+        match part.count {
             Count::All => 0,
             Count::Failures => 1,
             Count::Successes => 2,
         },
     );
-    put(bytes, taken.receipt.mark);
-    put(bytes, taken.receipt.weight);
-    put_limit(bytes, &taken.limit, taken.receipt.mark);
+    put(bytes, part.receipt.mark);
+    put(bytes, part.receipt.weight);
+    put_limit(bytes, &part.limit, part.receipt.mark);
 }
 
-fn take_taken(rest: &mut &[u8]) -> Option<Taken> {
+fn take_part(rest: &mut &[u8]) -> Option<ReceiptPart> {
     let state = StateId(take_wide(rest)?);
     let bound = match take(rest)? {
         0 => Bound::Plain,
@@ -97,81 +97,30 @@ fn take_taken(rest: &mut &[u8]) -> Option<Taken> {
         _ => return None,
     };
     let receipt = tidegate_core::TakeReceipt { mark: take(rest)?, weight: take(rest)? };
-    Some(Taken { state, limit: take_limit(rest)?, bound, count, receipt })
+    Some(ReceiptPart { state, limit: take_limit(rest)?, bound, count, receipt })
 }
 
 // === limits ===
 
+const NANOS_PER_MINUTE: u64 = 60_000_000_000;
+
 fn put_limit(bytes: &mut Vec<u8>, limit: &Limit, mark: u64) {
     put(bytes, limit.amount());
-    match limit.period() {
-        Period::Every(span) => {
-            put(bytes, 0);
-            put(bytes, span.as_nanos());
-        }
-        Period::Calendar(calendar) => {
-            // A window's mark is the minute in which it begins.
-            let (start, end) =
-                calendar.window(Timestamp::from_nanos(mark.saturating_mul(NANOS_PER_MINUTE)));
-            put(bytes, 1);
-            put(bytes, start.as_nanos());
-            put(bytes, end.map_or(0, Timestamp::as_nanos));
-        }
-    }
-    let (kind, option, flag) = match limit.algorithm() {
-        Algorithm::FixedWindow { align: Align::Epoch } => (0, None, 0),
-        Algorithm::FixedWindow { align: Align::First } => (0, None, 1),
-        Algorithm::SlidingLog => (1, None, 0),
-        Algorithm::SlidingBuckets { buckets } => (2, Some(u64::from(buckets)), 0),
-        Algorithm::SlidingWeighted => (3, None, 0),
-        Algorithm::TokenBucket { burst, refill: Refill::Continuous } => (4, burst, 0),
-        Algorithm::TokenBucket { burst, refill: Refill::Interval } => (4, burst, 1),
-        Algorithm::LeakyBucket { queue } => (5, queue, 0),
-    };
+    put_period(bytes, limit.period(), mark);
+    put_algorithm(bytes, limit.algorithm());
     let (headroom, percent) = match limit.headroom() {
         Headroom::None => (0, 0),
         Headroom::Soft(percent) => (1, u64::from(percent)),
         Headroom::Elastic(percent) => (2, u64::from(percent)),
     };
-    let option = option.map_or([0, 0], |option| [1, option]);
-    for number in [kind, option[0], option[1], flag, headroom, percent] {
-        put(bytes, number);
-    }
+    put(bytes, headroom);
+    put(bytes, percent);
 }
-
-const NANOS_PER_MINUTE: u64 = 60_000_000_000;
 
 fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
     let amount = take(rest)?;
-    let period = match take(rest)? {
-        0 => Period::Every(Span::from_nanos(take(rest)?)),
-        1 => {
-            let boundaries = [take(rest)?, take(rest)?].into_iter().enumerate();
-            let known = boundaries.filter(|(at, nanos)| *at == 0 || *nanos > 0);
-            Period::Calendar(
-                Calendar::new(known.map(|(_, nanos)| Timestamp::from_nanos(nanos))).ok()?,
-            )
-        }
-        _ => return None,
-    };
-    let kind = take(rest)?;
-    let option = match (take(rest)?, take(rest)?) {
-        (0, _) => None,
-        (1, option) => Some(option),
-        _ => return None,
-    };
-    let flag = take(rest)?;
-    let algorithm = match (kind, flag) {
-        (0, 0) => Algorithm::FixedWindow { align: Align::Epoch },
-        (0, 1) => Algorithm::FixedWindow { align: Align::First },
-        (1, 0) => Algorithm::SlidingLog,
-        (2, 0) => Algorithm::SlidingBuckets { buckets: option?.try_into().ok()? },
-        (3, 0) => Algorithm::SlidingWeighted,
-        (4, 0) => Algorithm::TokenBucket { burst: option, refill: Refill::Continuous },
-        (4, 1) => Algorithm::TokenBucket { burst: option, refill: Refill::Interval },
-        (5, 0) => Algorithm::LeakyBucket { queue: option },
-        _ => return None,
-    };
+    let period = take_period(rest)?;
+    let algorithm = take_algorithm(rest)?;
     let headroom = match (take(rest)?, take(rest)?.try_into().ok()?) {
         (0, _) => Headroom::None,
         (1, percent) => Headroom::Soft(percent),
@@ -181,14 +130,89 @@ fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
     Limit::new(amount, period, algorithm).ok()?.with_headroom(headroom).ok()
 }
 
+fn put_period(bytes: &mut Vec<u8>, period: &Period, mark: u64) {
+    match period {
+        Period::Every(span) => {
+            put(bytes, 0);
+            put(bytes, span.as_nanos());
+        }
+        Period::Calendar(calendar) => {
+            // The mark of a window is the minute in which it begins.
+            let (start, end) =
+                calendar.window(Timestamp::from_nanos(mark.saturating_mul(NANOS_PER_MINUTE)));
+            put(bytes, 1);
+            put(bytes, start.as_nanos());
+            put(bytes, end.map_or(0, Timestamp::as_nanos));
+        }
+    }
+}
+
+fn take_period(rest: &mut &[u8]) -> Option<Period> {
+    match take(rest)? {
+        0 => Some(Period::Every(Span::from_nanos(take(rest)?))),
+        1 => {
+            let boundaries = [take(rest)?, take(rest)?].into_iter().enumerate();
+            let known = boundaries.filter(|(at, nanos)| *at == 0 || *nanos > 0);
+            let known = known.map(|(_, nanos)| Timestamp::from_nanos(nanos));
+            Some(Period::Calendar(Calendar::new(known).ok()?))
+        }
+        _ => None,
+    }
+}
+
+fn put_algorithm(bytes: &mut Vec<u8>, algorithm: Algorithm) {
+    let (kind, option, flag) = match algorithm {
+        Algorithm::FixedWindow { align: Align::Epoch } => (0, None, 0),
+        Algorithm::FixedWindow { align: Align::First } => (0, None, 1),
+        Algorithm::SlidingLog => (1, None, 0),
+        Algorithm::SlidingBuckets { buckets } => (2, Some(u64::from(buckets)), 0),
+        Algorithm::SlidingWeighted => (3, None, 0),
+        Algorithm::TokenBucket { burst, refill: Refill::Continuous } => (4, burst, 0),
+        Algorithm::TokenBucket { burst, refill: Refill::Interval } => (4, burst, 1),
+        Algorithm::LeakyBucket { queue } => (5, queue, 0),
+    };
+    let option = option.map_or([0, 0], |option| [1, option]);
+    for number in [kind, option[0], option[1], flag] {
+        put(bytes, number);
+    }
+}
+
+fn take_algorithm(rest: &mut &[u8]) -> Option<Algorithm> {
+    let kind = take(rest)?;
+    let option = match (take(rest)?, take(rest)?) {
+        (0, _) => None,
+        (1, option) => Some(option),
+        _ => return None,
+    };
+    Some(match (kind, take(rest)?) {
+        (0, 0) => Algorithm::FixedWindow { align: Align::Epoch },
+        (0, 1) => Algorithm::FixedWindow { align: Align::First },
+        (1, 0) => Algorithm::SlidingLog,
+        (2, 0) => Algorithm::SlidingBuckets { buckets: option?.try_into().ok()? },
+        (3, 0) => Algorithm::SlidingWeighted,
+        (4, 0) => Algorithm::TokenBucket { burst: option, refill: Refill::Continuous },
+        (4, 1) => Algorithm::TokenBucket { burst: option, refill: Refill::Interval },
+        (5, 0) => Algorithm::LeakyBucket { queue: option },
+        _ => return None,
+    })
+}
+
 // === numbers ===
 
 fn put(bytes: &mut Vec<u8>, number: u64) {
-    put_wide(bytes, u128::from(number));
+    varint::encode(bytes, number);
 }
 
 fn take(rest: &mut &[u8]) -> Option<u64> {
-    u64::try_from(take_wide(rest)?).ok()
+    let (number, end) = varint::decode(rest, 0)?;
+    *rest = rest.get(end..)?;
+    Some(number)
+}
+
+fn take_wide(rest: &mut &[u8]) -> Option<u128> {
+    let (number, end) = varint::decode_wide(rest, 0)?;
+    *rest = rest.get(end..)?;
+    Some(number)
 }
 
 #[cfg(test)]
@@ -218,7 +242,7 @@ mod tests {
                     .unwrap(),
             ])
             .collect();
-        let parts = (0u64..).zip(limits).map(|(n, limit)| Taken {
+        let parts = (0u64..).zip(limits).map(|(n, limit)| ReceiptPart {
             state: StateId(u128::MAX - u128::from(n)),
             limit,
             bound: if n % 2 == 0 { Bound::Plain } else { Bound::Headroom },
@@ -235,11 +259,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_receipt_survives_writing_and_reading() {
         let (receipt, secret) = (receipt(), Secret::new([7; 32]));
         let text = encode(&receipt, &secret);
         let read = decode(&text, &secret).unwrap();
-        // A calendar comes back as the window in question.
+        // A calendar is read as the one window of the take.
         let day = |nanos: u64| Timestamp::from_nanos(nanos * 1_440 * 60_000_000_000);
         let window =
             Limit::new(7, Calendar::new([day(1), day(2)]).unwrap(), Algorithm::FIXED_WINDOW)
@@ -250,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_changes_it_holds_nothing() {
+    fn a_modified_receipt_is_rejected() {
         let secret = Secret::new([7; 32]);
         let text = encode(&receipt(), &secret);
         for at in 0..text.len() {
@@ -267,9 +291,9 @@ mod tests {
         assert_eq!(decode("é", &secret), None);
     }
 
-    /// Even what carries our signature is read within bounds.
+    /// Reading stays within bounds even if the signature is valid.
     #[test]
-    fn signed_garbage_is_refused() {
+    fn signed_garbage_is_read_within_bounds() {
         let secret = Secret::new([7; 32]);
         for length in 0..200u8 {
             for fill in [0u8, 1, 0x7f, 0x80, 0xff] {

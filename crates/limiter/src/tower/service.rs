@@ -1,4 +1,4 @@
-//! The service: asks before, tells after.
+//! The middleware: asks the limiter before the inner service, and reports the outcome after it.
 
 use super::Settings;
 use crate::check::Check;
@@ -19,7 +19,11 @@ use tidegate_policy::{AttributeError, Attributes};
 use tidegate_store::{Memory, Store};
 use tower_service::Service;
 
-/// A service behind a limiter. Handlers find the [`Verdict`] in the request's extensions, as `Arc<Verdict>`.
+/// Middleware that applies rate limits to requests of the inner service; created by
+/// [`RateLimitLayer`](super::RateLimitLayer).
+///
+/// A denied request does not reach the inner service. For an admitted request, handlers find the [`Verdict`] in the extensions
+/// of the request, as `Arc<Verdict>`.
 #[derive(Debug)]
 pub struct RateLimit<T, S = Memory> {
     inner: T,
@@ -27,10 +31,10 @@ pub struct RateLimit<T, S = Memory> {
     settings: Arc<Settings>,
 }
 
-/// The service's own body, or one of ours.
+/// The body of the inner service, or that of a response of this middleware.
 type Body<B> = Either<B, Full<Bytes>>;
 
-/// What scripts of other origins may read.
+/// The fields that scripts of other origins may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("RateLimit, RateLimit-Policy, Retry-After");
 
 impl<T, S> RateLimit<T, S> {
@@ -64,7 +68,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that was ready serves this request; its clone takes its place.
+        // `poll_ready` made this instance ready, so it serves the request; a clone takes its place.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         if request.method() == Method::OPTIONS && !self.settings.limit_options {
@@ -90,25 +94,26 @@ where
     }
 }
 
-/// What one request needs of the layer. Borrowed: to count its holders would be a write that all requests share.
-pub(super) struct Gate<'l, S> {
+/// The limiter and settings for one request. Borrowed, because cloning an `Arc` would make all requests write to one shared
+/// reference count.
+struct Gate<'l, S> {
     limiter: &'l Limiter<S>,
     settings: &'l Arc<Settings>,
 }
 
-/// What is left to do when the service has answered.
-pub(super) struct After {
+/// What remains to be done when the inner service has responded.
+struct AfterResponse {
     verdict: Arc<Verdict>,
     style: HeaderStyle,
     cross_origin: bool,
-    /// Tells the limiter what became of a request that is counted by its outcome.
-    report: Option<Tell>,
+    /// Reports the outcome, if a rule counts outcomes.
+    report: Option<ReportOutcome>,
 }
 
-type Tell = Box<dyn FnOnce(StatusCode) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+type ReportOutcome = Box<dyn FnOnce(StatusCode) -> Reporting + Send>;
 
 impl<S: Store + 'static> Gate<'_, S> {
-    /// The long way: for requests that wait, and stores that do.
+    /// Slow path: for requests that may wait, and for remote stores.
     async fn serve<T, B, C>(
         &self,
         mut inner: T,
@@ -120,8 +125,8 @@ impl<S: Store + 'static> Gate<'_, S> {
     {
         let verdict = match self.ask(&parts).await {
             Ok(verdict) if verdict.allowed() => verdict,
-            Ok(verdict) => return Ok(self.refused(&verdict, &parts.headers).map(ours)),
-            Err(refused) => return Ok(refused.map(ours)),
+            Ok(verdict) => return Ok(self.refused(&verdict, &parts.headers).map(own_body)),
+            Err(refused) => return Ok(refused.map(own_body)),
         };
         let (request, mut after) = self.admitted(verdict, parts, body);
         let answer = inner.call(request).await;
@@ -131,7 +136,7 @@ impl<S: Store + 'static> Gate<'_, S> {
         Ok(after.finish(answer?))
     }
 
-    /// Asks a limiter that answers without waiting; `None` where it may have to wait.
+    /// Fast path: a decision without waiting; `None` if the request or the store may have to wait.
     fn try_ask(&self, parts: &Parts) -> Option<Result<Verdict, Response<String>>> {
         if !S::IN_PROCESS {
             return None;
@@ -144,7 +149,7 @@ impl<S: Store + 'static> Gate<'_, S> {
         Some(verdict.map_err(|error| undecided(&error)))
     }
 
-    /// Asks the limiter; a request that cannot be decided is answered by the error.
+    /// Asks the limiter. A request that cannot be decided gets an error response.
     async fn ask(&self, parts: &Parts) -> Result<Verdict, Response<String>> {
         let attributes = self.settings.attributes(self.limiter, parts);
         let attributes = attributes.map_err(|error| unreadable(&error))?;
@@ -156,16 +161,22 @@ impl<S: Store + 'static> Gate<'_, S> {
         Check::new(attributes).cost((self.settings.cost)(parts)).waiting(self.settings.max_wait)
     }
 
-    /// The request with its verdict, and what is to be done after it.
-    fn admitted<B>(&self, verdict: Verdict, mut parts: Parts, body: B) -> (Request<B>, After) {
+    /// The request with its verdict in the extensions, and what remains to be done after the response.
+    fn admitted<B>(
+        &self,
+        verdict: Verdict,
+        mut parts: Parts,
+        body: B,
+    ) -> (Request<B>, AfterResponse) {
         let verdict = Arc::new(verdict);
         let cross_origin = parts.headers.contains_key(header::ORIGIN);
         parts.extensions.insert(Arc::clone(&verdict));
         let style = self.settings.style;
-        let report = verdict.receipt().is_some().then(|| self.tell(&verdict));
-        (Request::from_parts(parts, body), After { verdict, style, cross_origin, report })
+        let report = verdict.receipt().is_some().then(|| self.reporter(&verdict));
+        (Request::from_parts(parts, body), AfterResponse { verdict, style, cross_origin, report })
     }
 
+    /// The response to a denied request, as gRPC for gRPC requests.
     fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Response<String> {
         let kind = request.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let mut response = if kind.starts_with(b"application/grpc") {
@@ -179,8 +190,8 @@ impl<S: Store + 'static> Gate<'_, S> {
         response
     }
 
-    /// Tells what became of the request.
-    fn tell(&self, verdict: &Arc<Verdict>) -> Tell {
+    /// Prepares the report of the outcome.
+    fn reporter(&self, verdict: &Arc<Verdict>) -> ReportOutcome {
         let verdict = Arc::clone(verdict);
         let (limiter, settings) = (self.limiter.clone(), Arc::clone(self.settings));
         Box::new(move |status| {
@@ -188,17 +199,17 @@ impl<S: Store + 'static> Gate<'_, S> {
                 let Some(receipt) = verdict.receipt() else { return };
                 let failed = (settings.failed)(status);
                 let report = if failed { Report::Failure } else { Report::Success };
-                // A store that is gone counts it as it was taken: for the strict side.
+                // If the store does not answer, the request stays counted: the error is on the strict side.
                 let _ = limiter.report(receipt, report).await;
             })
         })
     }
 }
 
-impl After {
-    /// The service's answer, with what the client may know.
+impl AfterResponse {
+    /// Adds the header fields to the response of the inner service.
     fn finish<C>(self, mut response: Response<C>) -> Response<Body<C>> {
-        // A redirect is followed by another request, which will tell.
+        // A redirect leads to another request, whose response has the fields.
         if !response.status().is_redirection() {
             self.style.write(&self.verdict, response.headers_mut());
             expose(response.headers_mut(), self.cross_origin);
@@ -207,32 +218,33 @@ impl After {
     }
 }
 
-/// The status of an answer; a service that broke failed.
+/// The status of a response; an error of the inner service counts as 500.
 fn status_of<C, E>(answer: &Result<Response<C>, E>) -> StatusCode {
     answer.as_ref().map_or(StatusCode::INTERNAL_SERVER_ERROR, Response::status)
 }
 
 pin_project! {
-    /// The answer of a [`RateLimit`].
+    /// The response future of [`RateLimit`].
     pub struct ResponseFuture<F, C, E> {
         #[pin]
         state: State<F, C, E>,
     }
 }
 
-type Waiting<C, E> = Pin<Box<dyn Future<Output = Result<Response<Body<C>>, E>> + Send>>;
+type BoxedResponse<C, E> = Pin<Box<dyn Future<Output = Result<Response<Body<C>>, E>> + Send>>;
+type Reporting = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pin_project! {
-    #[project = Stage]
+    #[project = StateProjection]
     enum State<F, C, E> {
-        /// Refused, or not to be understood.
+        /// The middleware responds itself: the request is denied or malformed.
         Ready { response: Option<Response<String>> },
-        /// Admitted: the service is at work.
-        Served { #[pin] future: F, after: Option<After> },
-        /// The service has answered; what became of it is being told.
-        Telling { telling: Pin<Box<dyn Future<Output = ()> + Send>>, answer: Option<(Result<Response<C>, E>, After)> },
-        /// It waits, for the store or for its turn.
-        Waiting { future: Waiting<C, E> },
+        /// The inner service handles the request.
+        Served { #[pin] future: F, after: Option<AfterResponse> },
+        /// The inner service has responded, and the outcome is being reported.
+        Reporting { reporting: Reporting, answer: Option<(Result<Response<C>, E>, AfterResponse)> },
+        /// The slow path.
+        Waiting { future: BoxedResponse<C, E> },
     }
 }
 
@@ -241,7 +253,7 @@ impl<F, C, E> ResponseFuture<F, C, E> {
         Self { state: State::Ready { response: Some(response) } }
     }
 
-    const fn served(future: F, after: Option<After>) -> Self {
+    const fn served(future: F, after: Option<AfterResponse>) -> Self {
         Self { state: State::Served { future, after } }
     }
 
@@ -262,31 +274,25 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                Stage::Ready { response } => {
+                StateProjection::Ready { response } => {
                     return response
                         .take()
-                        .map_or(Poll::Pending, |response| Poll::Ready(Ok(response.map(ours))));
+                        .map_or(Poll::Pending, |response| Poll::Ready(Ok(response.map(own_body))));
                 }
-                Stage::Waiting { future } => return future.as_mut().poll(context),
-                Stage::Served { future, after } => {
+                StateProjection::Waiting { future } => return future.as_mut().poll(context),
+                StateProjection::Served { future, after } => {
                     let answer = ready!(future.poll(context));
-                    match after.take() {
-                        None => {
-                            return Poll::Ready(answer.map(|response| response.map(Either::Left)));
-                        }
-                        Some(mut after) => match after.report.take() {
-                            None => {
-                                return Poll::Ready(answer.map(|response| after.finish(response)));
-                            }
-                            Some(report) => {
-                                let telling = report(status_of(&answer));
-                                State::Telling { telling, answer: Some((answer, after)) }
-                            }
-                        },
-                    }
+                    let Some(mut after) = after.take() else {
+                        return Poll::Ready(answer.map(|response| response.map(Either::Left)));
+                    };
+                    let Some(report) = after.report.take() else {
+                        return Poll::Ready(answer.map(|response| after.finish(response)));
+                    };
+                    let reporting = report(status_of(&answer));
+                    State::Reporting { reporting, answer: Some((answer, after)) }
                 }
-                Stage::Telling { telling, answer } => {
-                    ready!(telling.as_mut().poll(context));
+                StateProjection::Reporting { reporting, answer } => {
+                    ready!(reporting.as_mut().poll(context));
                     return answer.take().map_or(Poll::Pending, |(answer, after)| {
                         Poll::Ready(answer.map(|response| after.finish(response)))
                     });
@@ -297,7 +303,7 @@ where
     }
 }
 
-fn ours<B>(text: String) -> Body<B> {
+fn own_body<B>(text: String) -> Body<B> {
     Either::Right(Full::from(text))
 }
 
