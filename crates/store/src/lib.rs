@@ -49,6 +49,7 @@ mod memory;
 #[cfg(any(loom, shuttle))]
 pub mod models;
 mod plain;
+mod plan_vec;
 mod private_file;
 #[cfg(feature = "redis")]
 mod redis;
@@ -61,12 +62,12 @@ pub mod testing;
 pub use clock::Clock;
 pub use error::StoreError;
 pub use key::{KeyName, LimitName, Name, Secret, Subject};
-pub use memory::{Gauges, Memory};
+pub use memory::Memory;
 pub use plain::Plain;
 pub use private_file::read_private;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
 pub use store::{
-    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, SharedDocument,
+    Answer, Charged, Gauges, LinkReport, Part, ReceiptId, Settled, Settlement, SharedDocument,
     SingleAnswer, Store, StoreHealth, StoreReport,
 };

@@ -1,7 +1,6 @@
 //! The contract of every store.
 
 use crate::error::StoreError;
-use crate::memory::Gauges;
 use std::sync::Arc;
 use tidegate_core::{
     Decision, Limit, Plan, PlanOutcome, StateId, Take, TakeReceipt, Taken, Timestamp,
@@ -306,6 +305,28 @@ fn single(answer: &Answer) -> Result<SingleAnswer, StoreError> {
     let taken = answer.done.only();
     let taken = taken.ok_or_else(|| StoreError::Unavailable("no answer".into()))?;
     Ok(SingleAnswer { taken, remembered: answer.remembered })
+}
+
+/// How full a store in memory is.
+///
+/// ```
+/// use tidegate_store::{Clock, Memory};
+/// let gauges = Memory::with_budget(Clock::system(), 64 << 20).gauges();
+/// assert_eq!(gauges.budget, 64 << 20);
+/// assert!(gauges.bytes <= gauges.budget);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gauges {
+    /// States in the table.
+    pub entries: usize,
+    /// Bytes in use, apart from a small fixed amount.
+    pub bytes: usize,
+    /// Bytes that may be used.
+    pub budget: usize,
+    /// States that were removed from the table while they still counted.
+    pub demotions: u64,
+    /// What a new key would begin with, on average: thousandths of a cost of 1.
+    pub overcount_thousandths: u64,
 }
 
 /// How the servers of a store are.
