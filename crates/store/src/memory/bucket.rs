@@ -45,7 +45,7 @@ const VERSION_MASK: u64 = 0xff << VERSION;
 /// Numbers 0 to 2 follow the version in the head, numbers 3 to 6 fill the tail.
 const NUMBER_BITS: u32 = 16;
 
-/// The holder of a lock only does some arithmetic. If the lock is still held after so many spins, the system has put its
+/// The holder of a lock only does some arithmetic. If the lock is still held after this many spins, the system has put its
 /// holder aside; then this thread yields.
 const SPINS: u32 = 128;
 

@@ -413,8 +413,8 @@ impl Memory {
         bucket.clear(slot);
     }
 
-    /// States that expired by this instant are removed. While the table can grow, it lies a while back: a key that returns soon
-    /// then finds its old slot, which is faster than to create a new state.
+    /// States that expired by this instant are removed. While the table can grow, it is a while ago: a key that returns soon
+    /// then finds its old slot, which is faster than creating a new state.
     fn expiry_cutoff(&self, now: Now) -> Now {
         if self.table.cannot_grow(&self.budget) || !self.blocks.has(1, &self.budget) {
             return now;

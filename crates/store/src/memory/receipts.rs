@@ -89,7 +89,7 @@ impl Receipts {
         if self.full { Settled::Full } else { Settled::Done }
     }
 
-    /// Whether the last receipt was refused because there is no room to remember it.
+    /// Whether the last receipt was refused because the store has no room to remember it.
     pub(super) const fn is_full(&self) -> bool {
         self.full
     }

@@ -18,10 +18,10 @@ use std::ops::Deref;
 pub(super) unsafe trait Zeroed: Default + Sync {}
 
 #[cfg(not(any(miri, loom, shuttle)))]
-pub(super) use mapped::Region;
+pub(super) use mapped::MappedRegion as Region;
 
 #[cfg(any(miri, loom, shuttle))]
-pub(super) use boxed::Region;
+pub(super) use boxed::BoxedRegion as Region;
 
 #[cfg(not(any(miri, loom, shuttle)))]
 mod mapped {
@@ -34,18 +34,18 @@ mod mapped {
 
     /// A slice of values, zero until they are written.
     #[derive(Debug)]
-    pub(in super::super) struct Region<T> {
+    pub(in super::super) struct MappedRegion<T> {
         start: NonNull<T>,
         count: usize,
         bytes: usize,
     }
 
     // SAFETY: a region owns its memory as a boxed slice does, and `Zeroed` values are `Sync`.
-    unsafe impl<T: Zeroed> Send for Region<T> {}
+    unsafe impl<T: Zeroed> Send for MappedRegion<T> {}
     // SAFETY: as above; only shared references are given out.
-    unsafe impl<T: Zeroed> Sync for Region<T> {}
+    unsafe impl<T: Zeroed> Sync for MappedRegion<T> {}
 
-    impl<T: Zeroed> Region<T> {
+    impl<T: Zeroed> MappedRegion<T> {
         /// Reserves address space for `count` values. Ends the process if there is not enough, as any allocation does.
         pub(in super::super) fn reserve(count: usize) -> Self {
             let bytes = count.saturating_mul(size_of::<T>()).max(1);
@@ -79,7 +79,7 @@ mod mapped {
         }
     }
 
-    impl<T: Zeroed> Deref for Region<T> {
+    impl<T: Zeroed> Deref for MappedRegion<T> {
         type Target = [T];
 
         fn deref(&self) -> &[T] {
@@ -89,7 +89,7 @@ mod mapped {
         }
     }
 
-    impl<T> Drop for Region<T> {
+    impl<T> Drop for MappedRegion<T> {
         fn drop(&mut self) {
             // SAFETY: this region owns the mapping, no reference to it is left, and its values need no drop.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -106,9 +106,9 @@ mod boxed {
 
     /// A region for models and Miri, whose atomics are not plain zero bytes. It has 64 values at most.
     #[derive(Debug)]
-    pub(in super::super) struct Region<T>(Box<[T]>);
+    pub(in super::super) struct BoxedRegion<T>(Box<[T]>);
 
-    impl<T: Zeroed> Region<T> {
+    impl<T: Zeroed> BoxedRegion<T> {
         pub(in super::super) fn reserve(count: usize) -> Self {
             Self((0..count.min(MOST)).map(|_| T::default()).collect())
         }
@@ -116,7 +116,7 @@ mod boxed {
         pub(in super::super) fn prefetch(&self, _index: usize) {}
     }
 
-    impl<T> Deref for Region<T> {
+    impl<T> Deref for BoxedRegion<T> {
         type Target = [T];
 
         fn deref(&self) -> &[T] {

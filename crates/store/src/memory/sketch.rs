@@ -344,7 +344,7 @@ fn cells(tag: Tag, lines: u64) -> [Cell; 2] {
 
 // === a use in a byte: exact up to 32, then at most a sixteenth too much; the last code means everything ===
 
-/// The smallest code that stands for at least this many units.
+/// The smallest code whose value is at least this many units.
 pub(super) fn encode(units: u64) -> u64 {
     if units < 32 {
         return units;
@@ -380,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_code_stands_for_at_least_its_units_and_little_more(shift in 0u32..64, n in any::<u64>()) {
+        fn a_code_means_at_least_its_units_and_little_more(shift in 0u32..64, n in any::<u64>()) {
             let n = n >> shift;
             let said = decode(encode(n));
             prop_assert!(said >= n);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_in_a_flood_of_ones_begins_with_one() {
+    fn a_new_key_in_a_flood_of_ones_begins_with_one() {
         let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
         let (now, until) = (Timestamp::EPOCH, Timestamp::from_nanos(NANOS));
         for n in 1..=1_000_000u64 {

@@ -28,13 +28,6 @@ const GROWN_TOGETHER: usize = 8;
 /// are swept faster than they fill.
 const SWEEP_EVERY: u64 = 4;
 
-/// Locked buckets, and the numbers of the limits. A number is pinned if the buckets do not mention it yet.
-struct LockedWithNumbers<'m> {
-    numbers: PlanVec<Option<LimitNumber>>,
-    pins: PlanVec<Option<u16>>,
-    held: LockedBuckets<'m>,
-}
-
 /// States that are locked, and the instant at which they are decided.
 pub(super) struct LockedStates<'m> {
     held: LockedBuckets<'m>,
@@ -55,6 +48,19 @@ struct Row {
     reserved: Option<Location>,
     /// The new state is not written: there is no room, and the rule says that nothing is demoted for it.
     left_out: bool,
+}
+
+impl Row {
+    const fn new(tag: Tag, number: Option<LimitNumber>) -> Self {
+        Self { tag, number, recalled: None, pin: None, reserved: None, left_out: false }
+    }
+
+    /// The number of the request's limit, unless the state's slot mentions it already.
+    fn number_to_pin(&self, held: &LockedBuckets<'_>) -> Option<u16> {
+        let LimitNumber { number, .. } = self.number?;
+        let entry = held.find(self.tag).and_then(|at| held.get(at));
+        entry.is_none_or(|entry| entry.limit_number != number).then_some(number)
+    }
 }
 
 impl Memory {
@@ -86,33 +92,20 @@ impl Memory {
         &self,
         requests: &[StateRequest<'_>],
     ) -> (LockedStates<'_>, PlanVec<Option<FoundState>>) {
-        let tags: PlanVec<Tag> = requests.iter().map(|request| Tag::of(request.id)).collect();
         loop {
-            let LockedWithNumbers { numbers, pins, mut held } = self.lock(requests, &tags);
-            let found: PlanVec<Option<FoundState>> = (tags.iter().zip(&numbers))
-                .map(|(tag, number)| self.find(&held, *tag, *number))
-                .collect();
-            let recalled: PlanVec<Option<Usage>> = (requests.iter().zip(&found))
-                .map(|(request, found)| self.recall(request, found.as_ref()))
-                .collect();
+            let (mut held, mut rows) = self.lock(requests);
+            let found: PlanVec<Option<FoundState>> =
+                rows.iter().map(|row| self.find(&held, row.tag, row.number)).collect();
+            for ((row, request), found) in rows.iter_mut().zip(requests).zip(&found) {
+                row.recalled = self.recall(request, found.as_ref());
+            }
             // After the sketch was read: what another thread cleared there had ended by this reading, too.
             let now = self.clock.now();
-            if let Some(reserved) = self.reserve(&mut held, now, requests, &tags, &found) {
-                let rows = (tags.iter().zip(&recalled).zip(numbers.iter().zip(&pins)))
-                    .zip(&reserved)
-                    .map(|(((tag, recalled), (number, pin)), reserved)| Row {
-                        tag: *tag,
-                        recalled: *recalled,
-                        number: *number,
-                        pin: *pin,
-                        reserved: *reserved,
-                        left_out: false,
-                    })
-                    .collect();
+            if self.reserve(&mut held, now, requests, &mut rows, &found) {
                 return (LockedStates { held, now, rows }, found);
             }
             drop(held);
-            self.release_all(pins);
+            self.release_pins(&rows);
             self.table.grow_by(GROWN_TOGETHER, &self.budget);
         }
     }
@@ -120,7 +113,7 @@ impl Memory {
     /// Reserves a slot for each state that was not found.
     ///
     /// While the table can grow, all of them get a slot, so that no state is demoted for want of slots. If there is none for
-    /// one of them, the result is `None` and nothing is reserved: the caller lets the table grow. In a table that cannot grow,
+    /// one of them, the result is `false` and nothing is reserved: the caller lets the table grow. In a table that cannot grow,
     /// only requests get a slot that must not demote other states, and only if there is one.
     ///
     /// A slot is taken immediately, by an empty state: several states of a plan may need the same one.
@@ -129,21 +122,22 @@ impl Memory {
         held: &mut LockedBuckets<'_>,
         now: Now,
         requests: &[StateRequest<'_>],
-        tags: &[Tag],
+        rows: &mut [Row],
         found: &[Option<FoundState>],
-    ) -> Option<PlanVec<Option<Location>>> {
+    ) -> bool {
         let can_grow = !self.table.cannot_grow(&self.budget);
-        let mut reserved: PlanVec<Option<Location>> = PlanVec::new();
-        for ((request, tag), found) in requests.iter().zip(tags).zip(found) {
+        let tags: PlanVec<Tag> = rows.iter().map(|row| row.tag).collect();
+        let mut new = rows.iter_mut().zip(requests).zip(found);
+        let enough = new.all(|((row, request), found)| {
             let wanted = found.is_none() && (can_grow || request.when_full != WhenFull::Shared);
-            let has_room = wanted && self.find_or_free_slot(held, *tag, now, tags);
-            if wanted && can_grow && !has_room {
-                reserved.iter().flatten().for_each(|at| held.clear(*at));
-                return None;
-            }
-            reserved.push(if has_room { held.reserve(*tag) } else { None });
+            let has_room = wanted && self.find_or_free_slot(held, row.tag, now, &tags);
+            row.reserved = if has_room { held.reserve(row.tag) } else { None };
+            has_room || !(wanted && can_grow)
+        });
+        if !enough {
+            rows.iter().filter_map(|row| row.reserved).for_each(|at| held.clear(at));
         }
-        Some(reserved)
+        enough
     }
 
     /// Copies of the states, each with the limit under which it was written.
@@ -198,29 +192,41 @@ impl Memory {
                 self.write_found(&mut held, found, request.limit, written, row, now);
             }
         }
-        // Then new states that have a slot, before anything is demoted for the others.
-        let mut added = 0usize;
-        let mut without_slot: PlanVec<(&Written<'_>, &mut Row)> = PlanVec::new();
-        for (found, (written, row)) in found.iter().zip(written.iter().zip(&mut rows)) {
+        let added = self.write_new(&mut held, found, written, &mut rows, now);
+        sweep_is_due |= added.iter().any(|tag| tag.0.is_multiple_of(SWEEP_EVERY));
+        drop(held);
+        self.release_pins(&rows);
+        added.iter().filter(|_| self.table.is_dense()).for_each(|_| self.table.grow(&self.budget));
+        if sweep_is_due {
+            self.sweep_next_bucket(now);
+        }
+    }
+
+    /// Writes new states; returns their tags.
+    fn write_new(
+        &self,
+        held: &mut LockedBuckets<'_>,
+        found: &[Option<FoundState>],
+        written: &[Written<'_>],
+        rows: &mut [Row],
+        now: Now,
+    ) -> PlanVec<Tag> {
+        let (mut tags, mut without_slot) = (PlanVec::new(), PlanVec::<(_, &mut Row)>::new());
+        // States that have a slot come first, before anything is demoted for the others.
+        for (found, (written, row)) in found.iter().zip(written.iter().zip(rows)) {
             let is_new = found.is_none() && !row.left_out && written.state != State::Empty;
-            self.write_reserved(&mut held, is_new, written, row, now);
+            self.write_reserved(held, is_new, written, row, now);
             if is_new {
-                added = added.saturating_add(1);
-                sweep_is_due |= row.tag.0.is_multiple_of(SWEEP_EVERY);
+                tags.push(row.tag);
                 if row.reserved.is_none() || row.number.is_none() {
                     without_slot.push((written, row));
                 }
             }
         }
         for (written, row) in without_slot {
-            self.write_without_slot(&mut held, written, row, now);
+            self.write_without_slot(held, written, row, now);
         }
-        drop(held);
-        self.release_all(rows.iter().map(|row| row.pin).collect());
-        (0..added).filter(|_| self.table.is_dense()).for_each(|_| self.table.grow(&self.budget));
-        if sweep_is_due {
-            self.sweep_next_bucket(now);
-        }
+        tags
     }
 
     /// Writes a state that is in the table.
@@ -292,28 +298,27 @@ impl Memory {
 
     /// Locks the buckets of states, and looks up the numbers of their limits in one epoch. States of a limit that gets no number
     /// are only remembered by the sketch and the Bloom filter.
-    fn lock(&self, requests: &[StateRequest<'_>], tags: &[Tag]) -> LockedWithNumbers<'_> {
+    fn lock(&self, requests: &[StateRequest<'_>]) -> (LockedBuckets<'_>, PlanVec<Row>) {
         loop {
-            let numbers: PlanVec<Option<LimitNumber>> = requests
-                .iter()
-                .map(|request| self.number_of(request.limit, request.named_by))
-                .collect();
-            yield_point();
-            let held = self.table.lock_all(tags);
-            let unused = |(tag, number): (&Tag, &Option<LimitNumber>)| {
-                let LimitNumber { number, .. } = (*number)?;
-                let found = held.find(*tag).and_then(|at| held.get(at));
-                found.is_none_or(|entry| entry.limit_number != number).then_some(number)
+            let new_row = |request: &StateRequest<'_>| {
+                Row::new(Tag::of(request.id), self.number_of(request.limit, request.named_by))
             };
-            let pins: PlanVec<Option<u16>> = tags.iter().zip(&numbers).map(unused).collect();
-            pins.iter().flatten().for_each(|number| self.limit_numbers.pin(*number));
+            let mut rows: PlanVec<Row> = requests.iter().map(new_row).collect();
+            let tags: PlanVec<Tag> = rows.iter().map(|row| row.tag).collect();
+            yield_point();
+            let held = self.table.lock_all(&tags);
+            for row in &mut rows {
+                row.pin = row.number_to_pin(&held);
+                row.pin.into_iter().for_each(|number| self.limit_numbers.pin(number));
+            }
             yield_point();
             // After the pins: see the head of `limit_numbers.rs`.
-            if numbers.iter().flatten().all(|number| self.limit_numbers.is_current(number.epoch)) {
-                return LockedWithNumbers { numbers, pins, held };
+            let mut numbers = rows.iter().filter_map(|row| row.number);
+            if numbers.all(|number| self.limit_numbers.is_current(number.epoch)) {
+                return (held, rows);
             }
             drop(held);
-            self.release_all(pins);
+            self.release_pins(&rows);
         }
     }
 
@@ -325,8 +330,8 @@ impl Memory {
         })
     }
 
-    fn release_all(&self, pins: PlanVec<Option<u16>>) {
-        pins.into_iter().flatten().for_each(|number| self.limit_numbers.release(number));
+    fn release_pins(&self, rows: &[Row]) {
+        rows.iter().filter_map(|row| row.pin).for_each(|number| self.limit_numbers.release(number));
     }
 
     /// Resets a state; returns whether there was one. Where the sketch or the Bloom filter may remember the key, an empty state
