@@ -23,12 +23,17 @@
 //! | `bloom` | Bloom filters of demoted states that used more than half of their limit |
 //! | `receipts` | which receipts were settled |
 //! | `lookup` | finding a state in the table, or what is remembered of it |
-//! | `eviction` | making room: remove expired states, displace states, demote the least used |
+//! | `expiry` | removing expired states |
+//! | `demotion` | moving a state that still counts to the sketch or a Bloom filter |
+//! | `eviction` | writing states into slots, and making room for them |
 //! | `slow_path` | every kind of plan, under locks |
 //! | `fast_path` | optimistic takes of states that are in the table |
+//! | `batches` | many takes with one reading of the clock |
 //!
-//! Keys are not stored: a state is known by 64 bits of its name. The store decides exactly as [`Plain`](crate::Plain) does,
-//! which is its reference in tests.
+//! Keys are not stored: a state is known by 64 bits of its name. While there is room for all states, the store decides exactly
+//! as [`Plain`](crate::Plain) does, which is its reference in tests. When the budget is spent, a state may be *demoted*: it
+//! leaves the table while it still counts, and the sketch or a Bloom filter remembers its use. They may overestimate it and
+//! never underestimate it, so a demoted key may be refused too early and never gets more than its limit.
 //!
 //! # Why it is exact with many threads
 //!
@@ -61,15 +66,18 @@
 //! **3. A plan** is decided by one reading, and its states are written while all of them are locked. So it counts in all of its
 //! limits or in none.
 //!
-//! When a batch's reading refuses a take on the fast path, the refusal is as of that reading. A single take is then decided
-//! again by a new reading.
+//! A refusal by an old reading may come too early, never too late. A single take is therefore decided again by a new reading;
+//! in a batch, the refusal is as of the batch's reading.
 
+mod batches;
 mod blocks;
 mod bloom;
 mod bucket;
 mod budget;
 mod contract;
+mod demotion;
 mod eviction;
+mod expiry;
 mod fast_path;
 mod limit_numbers;
 mod linear_hashing;
@@ -92,7 +100,6 @@ use crate::store::{Answer, Charged, Gauges, Settled, Settlement};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
 use budget::Budget;
-use fast_path::ClockReading;
 use limit_numbers::{LimitNumbers, NUMBERS};
 use lookup::StateRequest;
 use receipts::Receipts;
@@ -100,15 +107,10 @@ use sketch::Sketch;
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::Table;
 use tag::Tag;
-use tidegate_core::{
-    Ask, Cost, Decision, Limit, NamedBy, Now, Plan, StateId, Take, Taken, WhenFull,
-};
+use tidegate_core::{Ask, Cost, Decision, Limit, NamedBy, Plan, StateId, Take, Taken, WhenFull};
 
 /// The budget of [`Memory::new`]: enough for eleven million states of one word.
 const DEFAULT_BUDGET: usize = 256 << 20;
-/// How many plans of a batch are prefetched before they are decided.
-const AHEAD: usize = 16;
-
 /// States in the memory of this process.
 ///
 /// ```
@@ -226,80 +228,6 @@ impl Memory {
         };
         Self::note_outcome(taken.decision.passes());
         taken
-    }
-
-    /// Decides takes in order, each by itself, without async. It does the same as [`take_batch_now`](Self::take_batch_now) for
-    /// plans of one take, and is faster.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
-    /// use tidegate_store::{Clock, Memory};
-    /// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let take = Take::new(StateId(7), &limit, Cost::ONE);
-    /// let taken = Memory::new(Clock::system()).take_each_now(&[take, take]);
-    /// assert_eq!([taken[0].decision.passes(), taken[1].decision.passes()], [true, false]);
-    /// ```
-    pub fn take_each_now(&self, takes: &[Take<'_>]) -> Vec<Taken> {
-        let mut now = self.clock.now();
-        let prefetch = |take: &Take<'_>| self.table.prefetch(Tag::of(take.state));
-        takes.iter().take(AHEAD).for_each(prefetch);
-        let mut ahead = takes.iter().skip(AHEAD);
-        let mut taken = Vec::with_capacity(takes.len());
-        // Consecutive takes of the same limit and cost share most of the arithmetic.
-        for run in takes.chunk_by(Take::asks_the_same) {
-            let Some(first) = run.first() else { continue };
-            let mut ready = first.limit.prepare(&first.ask(now));
-            let number = self.limit_numbers.number(first.limit);
-            for take in run {
-                ahead.next().into_iter().for_each(prefetch);
-                let reading = ClockReading::<fn() -> Now>::FromBatch(now);
-                let fast = number
-                    .and_then(|number| self.take_optimistically(take, number, |_| ready, &reading));
-                taken.push(match fast {
-                    Some((_, taken)) => taken,
-                    None => {
-                        let taken;
-                        (now, taken) = *self.take_one_slowly(take);
-                        ready = first.limit.prepare(&first.ask(now));
-                        taken
-                    }
-                });
-            }
-        }
-        taken
-    }
-
-    /// Decides plans in order, without async. The clock is read once for all of them, and their states are prefetched. So a
-    /// batch costs far less than its plans one by one.
-    ///
-    /// That one reading decides only plans of the fast path: their states are in the table, in one word each, and not ahead of
-    /// the reading. Every other plan gets a reading of its own, which the rest of the batch uses from then on.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
-    /// use tidegate_store::{Clock, Memory};
-    /// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let plan = Plan::from(Take::new(StateId(7), &limit, Cost::ONE));
-    /// let answers = Memory::new(Clock::system()).take_batch_now(&[plan.clone(), plan]);
-    /// assert_eq!([answers[0].done.passes, answers[1].done.passes], [true, false]);
-    /// ```
-    pub fn take_batch_now(&self, plans: &[Plan<'_>]) -> Vec<Answer> {
-        let mut now = self.clock.now();
-        let prefetch = |plan: &Plan<'_>| {
-            plan.takes().iter().for_each(|take| self.table.prefetch(Tag::of(take.state)));
-        };
-        plans.iter().take(AHEAD).for_each(prefetch);
-        let mut ahead = plans.iter().skip(AHEAD);
-        let take = |plan: &Plan<'_>| {
-            ahead.next().into_iter().for_each(prefetch);
-            let reading = ClockReading::<fn() -> Now>::FromBatch(now);
-            self.take_fast(plan, &reading).unwrap_or_else(|| {
-                let answer;
-                (now, answer) = self.take_slowly(plan);
-                answer
-            })
-        };
-        plans.iter().map(take).collect()
     }
 
     /// Whether a caller may name this limit now: whether the callers' share of limit numbers has one for it. The work does not

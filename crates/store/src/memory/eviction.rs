@@ -1,4 +1,4 @@
-//! Making room in full buckets: remove expired states, displace states, and demote the least used one.
+//! Writing states into slots, and making room in full buckets: remove expired states, displace states, and demote one.
 //!
 //! ```text
 //!   a new state, both of its buckets full
@@ -15,32 +15,22 @@
 //! says what the most used of its keys has used, and that key has the least left to lose.
 
 use super::Memory;
-use super::bloom::{self, Mark};
-use super::bucket::{Entry, LockedBucket, SLOTS, Slot};
-use super::limit_numbers::NumberedLimits;
-use super::sketch::SketchClass;
+use super::bloom;
+use super::bucket::{Entry, SLOTS};
+use super::demotion::{HALF, share_used};
 use super::table::{Location, LockedBuckets};
 use super::tag::Tag;
 use smallvec::SmallVec;
 use std::cmp::Reverse;
-use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
-use tidegate_core::{Algorithm, Limit, Now, Span, State, Timestamp, Written};
+use tidegate_core::{Algorithm, Limit, Now, State, Written};
 
 /// After cuckoo displacement has failed in a table that cannot grow, this many insertions do not try it.
 const DISPLACEMENT_PAUSE: u64 = 1_024;
-/// While the table can grow, an expired state is kept for this long.
-const EXPIRED_KEPT_FOR: Span = Span::from_secs(1);
 /// Bytes that a new state larger than a word takes, apart from its counters.
 const FIRST_BYTES: usize = 24;
 /// Buckets that are swept when there are no free blocks.
 const SWEPT_FOR_BLOCKS: usize = 64;
-/// Buckets that are swept when a limit gets no number. They are few, because a caller can cause that as often as it likes.
-pub(super) const SWEPT_FOR_NUMBERS: usize = 4;
-/// The used share of a limit is a fixed-point number with this many bits after the point.
-const SHARE_BITS: u32 = 16;
-/// A state that used more than this share of its limit is demoted to the Bloom filter, not to the sketch.
-const HALF: u64 = 1 << (SHARE_BITS - 1);
 /// Attempts to demote a neighbour to the Bloom filter of its home, which another thread may have locked; and attempts to free
 /// a slot for a new state.
 const MOST_ATTEMPTS: usize = 3;
@@ -262,11 +252,6 @@ impl Memory {
         }
     }
 
-    /// Sweeps some buckets: removes their expired states, whose blocks and limit numbers are free then.
-    pub(super) fn sweep(&self, buckets: usize, now: Now) {
-        (0..buckets).for_each(|_| self.sweep_next_bucket(now));
-    }
-
     /// Demotes one of the neighbours of a new state, unless the new state itself should be demoted. Returns whether it did.
     fn demote_neighbour(
         &self,
@@ -286,7 +271,7 @@ impl Memory {
             return fuller
                 .iter()
                 .take(MOST_ATTEMPTS)
-                .any(|neighbour| self.demote_to_filter(held, neighbour, now));
+                .any(|neighbour| self.demote_to_filter(held, neighbour.at, neighbour.entry, now));
         }
         if least.used > used {
             return false;
@@ -298,191 +283,9 @@ impl Memory {
         self.remove(held, least.at, least.entry);
         true
     }
-
-    /// Remembers a state in the sketch.
-    pub(super) fn demote_to_sketch(&self, tag: Tag, written: &Written<'_>, now: Now) {
-        let in_use = written.in_use(now.of(written.shape));
-        // Relaxed: a thread that needs this state locks a bucket that this thread has locked.
-        self.demotions.fetch_add(1, Relaxed);
-        self.sketch.add(tag, SketchClass::of(written.shape), in_use, now);
-    }
-
-    /// Remembers a state for which there is no slot: in the sketch, or in the Bloom filter if it used more than half of its
-    /// limit. The filter may evict further states from its bucket.
-    pub(super) fn demote(
-        &self,
-        held: &mut LockedBuckets<'_>,
-        tag: Tag,
-        written: &Written<'_>,
-        now: Now,
-    ) {
-        match held.home(tag).filter(|_| share_used(written, now) > HALF) {
-            Some(home) => {
-                let in_use = written.in_use(now.of(written.shape));
-                self.mark(home, Mark::of(tag, written.shape, in_use), now);
-            }
-            None => self.demote_to_sketch(tag, written, now),
-        }
-    }
-
-    /// Demotes a neighbour to the Bloom filter and frees its slot, if its home can be locked without waiting. Returns whether it
-    /// did.
-    fn demote_to_filter(
-        &self,
-        held: &mut LockedBuckets<'_>,
-        neighbour: &Neighbour,
-        now: Now,
-    ) -> bool {
-        let Neighbour { at, entry, .. } = neighbour;
-        let Some((_, mark)) = self.mark_of(entry, now) else { return false };
-        // The slot is freed first: it may become a page of the filter.
-        if held.home(mark.tag).is_some() {
-            self.remove(held, *at, *entry);
-            held.home(mark.tag).into_iter().for_each(|home| self.mark(home, mark, now));
-            return true;
-        }
-        let Some(mut home) = self.table.try_lock_home(mark.tag) else { return false };
-        self.remove(held, *at, *entry);
-        self.mark(&mut home, mark, now);
-        true
-    }
-
-    /// Which share of its limit a state has used, and the mark that it would leave.
-    fn mark_of(&self, entry: &Entry, now: Now) -> Option<(u64, Mark)> {
-        let limits = self.limit_numbers.limits();
-        let written =
-            Written { shape: limits.limit(entry.limit_number)?, state: self.state(entry) };
-        let in_use = written.in_use(now.of(written.shape));
-        Some((share_used(&written, now), Mark::of(Tag(entry.tag), written.shape, in_use)))
-    }
-
-    /// Marks a state in the Bloom filter of its home. If that needs another page, a spent state may lose its slot, and is marked
-    /// in the next turn. The loop ends: every turn but the last adds a page, and a bucket has few.
-    fn mark(&self, home: &mut LockedBucket<'_>, mark: Mark, now: Now) {
-        let mut next = Some(mark);
-        while let Some(mark) = next.take() {
-            self.demotions.fetch_add(1, Relaxed);
-            let Some(wanted) = bloom::set(home, &mark) else { return };
-            if let Some((slot, displaced)) = self.slot_for_page(home, now) {
-                bloom::add_page(home, slot, &wanted);
-                next = displaced;
-            } else if !wanted.is_set && !bloom::set_in_latest(home, &mark) {
-                self.sketch.add(mark.tag, mark.class, mark.in_use, now);
-            }
-        }
-    }
-
-    /// A slot for a page of the Bloom filter. If a state had to be removed from it, also the mark of that state. It is the most
-    /// used state that has its home here.
-    fn slot_for_page(&self, home: &mut LockedBucket<'_>, now: Now) -> Option<(Slot, Option<Mark>)> {
-        if !bloom::may_add_page(home.bucket()) {
-            return None;
-        }
-        if let Some(slot) = home.free() {
-            return Some((slot, None));
-        }
-        let at_home = |entry: &Entry| ptr::eq(self.table.home(Tag(entry.tag)), home.bucket());
-        let states = home.entries().filter(|(_, entry)| at_home(entry));
-        let states = states.filter_map(|(slot, entry)| {
-            let (used, mark) = self.mark_of(&entry, now)?;
-            (used > HALF).then_some((used, slot, entry, mark))
-        });
-        let (_, slot, entry, mark) = states.max_by_key(|(used, ..)| *used)?;
-        self.clear_slot(home, slot, entry);
-        Some((slot, Some(mark)))
-    }
-
-    /// Removes a state from the table.
-    pub(super) fn remove(&self, held: &mut LockedBuckets<'_>, at: Location, entry: Entry) {
-        held.in_bucket(at)
-            .into_iter()
-            .for_each(|(bucket, slot)| self.clear_slot(bucket, slot, entry));
-    }
-
-    /// Frees the blocks of a state, if it has any.
-    pub(super) fn free_blocks(&self, entry: &Entry) {
-        if entry.in_blocks {
-            self.blocks.free(entry.word);
-        }
-    }
-
-    fn clear_slot(&self, bucket: &mut LockedBucket<'_>, slot: Slot, entry: Entry) {
-        self.free_blocks(&entry);
-        self.limit_numbers.release(entry.limit_number);
-        self.table.removed();
-        bucket.clear(slot);
-    }
-
-    /// States that expired by this instant are removed. While the table can grow, it is a while ago: a key that returns soon
-    /// then finds its old slot, which is faster than creating a new state.
-    fn expiry_cutoff(&self, now: Now) -> Now {
-        if self.table.cannot_grow(&self.budget) || !self.blocks.has(1, &self.budget) {
-            return now;
-        }
-        let ago = |now: Timestamp| {
-            Timestamp::from_nanos(now.as_nanos().saturating_sub(EXPIRED_KEPT_FOR.as_nanos()))
-        };
-        Now { steady: ago(now.steady), calendar: ago(now.calendar) }
-    }
-
-    /// Whether nothing of a state counts any more.
-    fn has_expired(&self, entry: &Entry, limits: &NumberedLimits, now: Now) -> bool {
-        let Some(limit) = limits.limit(entry.limit_number) else { return false };
-        if entry.word == 0 {
-            // A reset left an empty state here. It is needed until the sketch and the Bloom filter remember nothing of the key.
-            let remembered = self.remembered(Tag(entry.tag), limit);
-            return remembered.is_none_or(|in_use| in_use.until <= now.of(limit));
-        }
-        let mut written = Written { shape: limit, state: self.state(entry) };
-        written.settle(now.of(limit));
-        written.state == State::Empty
-    }
-
-    /// Sweeps the next bucket: removes its expired states and pages.
-    pub(super) fn sweep_next_bucket(&self, now: Now) {
-        let Some(mut bucket) = self.table.lock_next_to_sweep() else { return };
-        let (limits, cutoff) = (self.limit_numbers.limits(), self.expiry_cutoff(now));
-        let expired = |entry: &Entry| self.has_expired(entry, &limits, cutoff);
-        let gone: SmallVec<[_; SLOTS]> =
-            bucket.entries().filter(|(_, entry)| expired(entry)).collect();
-        gone.into_iter().for_each(|(slot, entry)| self.clear_slot(&mut bucket, slot, entry));
-        bloom::remove_ended(&mut bucket, now);
-    }
 }
 
 /// Frees the slots of ended pages of the Bloom filter, in the two buckets of a state; returns whether there were any.
 fn remove_ended_pages(held: &mut LockedBuckets<'_>, tag: Tag, now: Now) -> bool {
     held.any_candidate(tag, |bucket| bloom::remove_ended(bucket, now))
-}
-
-/// Which share of its limit a state has used, in 65,536ths.
-fn share_used(written: &Written<'_>, now: Now) -> u64 {
-    let limit: &Limit = written.shape;
-    let units = written.units_in_use(now.of(limit));
-    if units.leading_zeros() >= SHARE_BITS {
-        return (units << SHARE_BITS).checked_div(limit.capacity()).unwrap_or(0);
-    }
-    // The product does not fit 64 bits: the slow 128-bit division.
-    let wide = u128::from(units) << SHARE_BITS;
-    let share = wide.checked_div(u128::from(limit.capacity())).unwrap_or(0);
-    u64::try_from(share).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_core::{Ask, Cost, Refill};
-
-    #[test]
-    fn shares_of_small_and_large_limits_compare() {
-        let now = Timestamp::from_nanos(1_800_000_000_000_000_000);
-        for burst in [4u64, 1 << 20, 1 << 47, 1 << 50, 1 << 52] {
-            let algorithm =
-                Algorithm::TokenBucket { burst: Some(burst), refill: Refill::Continuous };
-            let limit = Limit::new(1 << 29, Span::from_secs(1), algorithm).unwrap();
-            let mut written = Written::empty(&limit);
-            limit.take(&mut written, &Ask::new(now, Cost::new(burst / 4)));
-            assert_eq!(share_used(&written, Now::at(now)), 1 << (SHARE_BITS - 2), "{burst}");
-        }
-    }
 }

@@ -9,7 +9,7 @@
 
 use super::Memory;
 use super::bucket::Entry;
-use super::eviction::SWEPT_FOR_NUMBERS;
+use super::expiry::SWEPT_FOR_NUMBERS;
 use super::limit_numbers::LimitNumber;
 use super::lookup::{FoundState, StateRequest};
 use super::table::{Location, LockedBuckets};
