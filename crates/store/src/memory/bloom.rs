@@ -129,8 +129,8 @@ pub(super) fn may_add_page(home: &Bucket) -> bool {
 }
 
 /// Puts the missing page into a slot.
-pub(super) fn add_page(home: &mut LockedBucket<'_>, slot: Slot, wanted: &MissingPage) {
-    home.put(slot, wanted.page.entry());
+pub(super) fn add_page(home: &mut LockedBucket<'_>, slot: Slot, missing: &MissingPage) {
+    home.put(slot, missing.page.entry());
 }
 
 /// Frees the pages that have ended; returns whether there were any.
@@ -312,13 +312,13 @@ mod tests {
 
     /// Marks a state as the store does, and adds pages while there are free slots. Returns whether there was a page for it.
     fn mark(home: &mut LockedBucket<'_>, mark: &Mark) -> bool {
-        let Some(wanted) = set(home, mark) else { return true };
+        let Some(missing) = set(home, mark) else { return true };
         match home.free().filter(|_| may_add_page(home.bucket())) {
             Some(slot) => {
-                add_page(home, slot, &wanted);
+                add_page(home, slot, &missing);
                 true
             }
-            None => wanted.is_set || set_in_latest(home, mark),
+            None => missing.is_set || set_in_latest(home, mark),
         }
     }
 

@@ -1,4 +1,9 @@
 //! Demotion: a state leaves the table while it still counts, and the sketch or a Bloom filter remembers its use.
+//!
+//! | the state used | remembered in | what other keys lose |
+//! |---|---|---|
+//! | up to half of its limit | two cells of the sketch | every new key that shares both cells begins with that use |
+//! | more | two bits of the Bloom filter of its home | few new keys have both bits set; those begin with the largest use of the page |
 
 use super::Memory;
 use super::bloom::{self, Mark};
@@ -42,8 +47,8 @@ impl Memory {
         }
     }
 
-    /// Demotes a state to the Bloom filter of its home and frees its slot, if its home can be locked without waiting. Returns whether it
-    /// did.
+    /// Demotes a state to the Bloom filter of its home and frees its slot, if the home can be locked without waiting. Returns
+    /// whether it did.
     pub(super) fn demote_to_filter(
         &self,
         held: &mut LockedBuckets<'_>,
@@ -79,11 +84,11 @@ impl Memory {
         let mut next = Some(mark);
         while let Some(mark) = next.take() {
             self.demotions.fetch_add(1, Relaxed);
-            let Some(wanted) = bloom::set(home, &mark) else { return };
+            let Some(missing) = bloom::set(home, &mark) else { return };
             if let Some((slot, displaced)) = self.slot_for_page(home, now) {
-                bloom::add_page(home, slot, &wanted);
+                bloom::add_page(home, slot, &missing);
                 next = displaced;
-            } else if !wanted.is_set && !bloom::set_in_latest(home, &mark) {
+            } else if !missing.is_set && !bloom::set_in_latest(home, &mark) {
                 self.sketch.add(mark.tag, mark.class, mark.in_use, now);
             }
         }

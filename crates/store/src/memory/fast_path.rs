@@ -41,7 +41,7 @@ thread_local! {
 
 /// The reading of the clock by which a take is decided.
 pub(super) enum ClockReading<C> {
-    /// Read once for a whole batch. The fast path uses no other.
+    /// Read once for a whole batch. If it cannot decide the take, the slow path does.
     FromBatch(Now),
     /// Read before the state. If it refuses the take, the clock is read again.
     BeforeStates(Now, C),

@@ -1,9 +1,9 @@
 //! Limits by 16-bit number: an interning table with reference counts.
 //!
 //! A slot of a bucket has 16 bits to say under which limit its state was written, so each limit in use has a number. Every take
-//! looks up the number of its limit, so that way is fast: a small cache, indexed by the limit's stamp. The way back, from a
-//! number to its limit, is needed only when a state was written under another limit than that of the take: after an edit, and
-//! when the state is checked for having expired.
+//! looks up the number of its limit, so that way is fast: a small cache, indexed by the limit's [stamp](Limit::stamp), which no
+//! other limit of this process has. The way back, from a number to its limit, is needed only when a state was written under
+//! another limit than that of the take (after an edit), and when a state is checked for having expired.
 //!
 //! **Numbers are used again.** Every number has a reference count ([`RefCount`]): one for each slot that mentions it, and one for
 //! each thread that is about to write it into a slot (a *pin*). Numbers whose count is 0 are listed as idle. When a limit needs
@@ -78,7 +78,7 @@ pub(super) struct NumberedLimits {
     by_limit: HashMap<Arc<Limit>, u16>,
     free: Vec<u16>,
     /// How many numbers belong to limits that callers named.
-    named: usize,
+    callers: usize,
 }
 
 /// How many slots mention a number and how many threads pin it. The two highest bits say what kind of number it is.
@@ -93,6 +93,7 @@ unsafe impl Zeroed for RefCount {}
 const UNASSIGNED: u64 = 1 << 63;
 /// A caller named its limit.
 const BY_CALLER: u64 = 1 << 62;
+/// The other bits are the count.
 const COUNT_MASK: u64 = BY_CALLER - 1;
 
 /// Numbers that have a limit and a count of 0, by who named the limit.
@@ -131,7 +132,7 @@ impl LimitNumbers {
             by_number: vec![],
             by_limit: HashMap::new(),
             free: vec![],
-            named: 0,
+            callers: 0,
         };
         Self {
             cache: (0..CACHED).map(|_| AtomicU64::new(0)).collect(),
@@ -218,7 +219,7 @@ impl LimitNumbers {
         if candidates.is_empty() {
             return;
         }
-        // In this order; see the head of this file.
+        // The order matters: see the head of this file.
         self.cache.iter().for_each(|word| word.store(0, Relaxed));
         yield_point();
         self.epoch.fetch_add(1, Release);
@@ -307,7 +308,7 @@ impl NumberedLimits {
     }
 
     const fn share_is_spent(&self) -> bool {
-        self.named >= self.share()
+        self.callers >= self.share()
     }
 
     fn has_number(&self, by: NamedBy) -> bool {
@@ -330,16 +331,16 @@ impl NumberedLimits {
         };
         *self.by_number.get_mut(usize::from(number))? = Some(Arc::clone(&limit));
         self.by_limit.insert(limit, number);
-        self.named = self.named.saturating_add(usize::from(by == NamedBy::Caller));
+        self.callers = self.callers.saturating_add(usize::from(by == NamedBy::Caller));
         Some(number)
     }
 
     /// Separates a number from its limit; the number is free then.
-    fn release(&mut self, number: u16, named: bool) {
+    fn release(&mut self, number: u16, by_caller: bool) {
         let limit = self.by_number.get_mut(usize::from(number)).and_then(Option::take);
         limit.into_iter().for_each(|limit| _ = self.by_limit.remove(&limit));
         self.free.push(number);
-        self.named = self.named.saturating_sub(usize::from(named));
+        self.callers = self.callers.saturating_sub(usize::from(by_caller));
     }
 
     /// The limit of a number that a bucket mentions.
