@@ -1,8 +1,8 @@
-//! The one place that reads a clock.
+//! The only module that reads a clock.
 //!
-//! A limiter wants two things of time that no single clock has: it must not jump (a step of the wall
-//! clock changes no decision), and its windows must begin when people say they do. So local time is the
-//! time since boot, which nobody sets, plus an offset to the wall clock that is read again every second:
+//! A rate limiter needs two properties of time that no single clock has. Time must not jump, so that a step of the wall clock
+//! changes no decision. And windows must begin when people say they do, by the wall clock. So our *steady* time is the time
+//! since boot, which cannot be set, plus an offset to the wall clock. The offset is read again every second:
 //!
 //! ```text
 //!   wall clock  ──╮ stepped by 40 ms          offset   ─────╮
@@ -10,8 +10,9 @@
 //!                                                             ╰────  per second, at most
 //! ```
 //!
-//! A difference of up to a second is slewed, so that time neither stops nor runs back. A larger one
-//! means that somebody set the clock: only calendar windows, which are about the wall clock, follow it.
+//! A difference of up to a second is *slewed*, that is, corrected a little at a time, so that steady time neither stops nor runs
+//! back. A larger difference means that an operator set the clock. Only calendar windows follow it, because they are defined
+//! by the wall clock.
 
 use crate::sync::{self, AtomicU64, Mutex, MutexGuard, fence};
 use rustix::time::{ClockId, clock_gettime};
@@ -22,12 +23,12 @@ use tidegate_core::{Now, Span, Timestamp};
 
 /// How often the wall clock is read.
 const READ_EVERY: Span = Span::from_secs(1);
-/// What is slewed; a larger difference is a clock that was set.
+/// The largest difference that is slewed, in nanoseconds; a larger one means that the clock was set.
 const MOST_SLEWED: i64 = 1_000_000_000;
-/// Slewing changes the length of a second by a tenth at most.
+/// Slewing changes the length of a second by at most a tenth.
 const SLEW_PART: i64 = 10;
 
-/// What a store asks for the time. Clones are the same clock.
+/// The clock of a store. Clones are the same clock.
 ///
 /// ```
 /// use tidegate_core::{Span, Timestamp};
@@ -37,14 +38,14 @@ const SLEW_PART: i64 = 10;
 /// assert_eq!(clock.now().steady, Timestamp::from_nanos(5));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Clock(Arc<Kind>);
+pub struct Clock(Arc<ClockSource>);
 
-enum Kind {
-    /// Read by many, written once a second.
-    System(Shared),
-    /// Relaxed: a test that sets it and a thread that reads it are ordered by the test itself.
+enum ClockSource {
+    /// Read by many threads, written once a second.
+    System(SlewLatch),
+    /// Relaxed: the test orders the thread that sets it and the threads that read it.
     Manual(AtomicU64),
-    /// Somebody else's.
+    /// A closure of the caller.
     Borrowed(Box<dyn Fn() -> Now + Send + Sync>),
 }
 
@@ -61,10 +62,10 @@ impl Clock {
     /// ```
     #[must_use]
     pub fn system() -> Self {
-        Self(Arc::new(Kind::System(Shared::new(Slew::new(boot_nanos(), wall_nanos())))))
+        Self(Arc::new(ClockSource::System(SlewLatch::new(Slew::new(boot_nanos(), wall_nanos())))))
     }
 
-    /// A clock that stands still until it is set.
+    /// A clock that stands still until it is [set](Self::set).
     ///
     /// ```
     /// use tidegate_core::Timestamp;
@@ -73,10 +74,10 @@ impl Clock {
     /// ```
     #[must_use]
     pub fn manual(now: Timestamp) -> Self {
-        Self(Arc::new(Kind::Manual(AtomicU64::new(now.as_nanos()))))
+        Self(Arc::new(ClockSource::Manual(AtomicU64::new(now.as_nanos()))))
     }
 
-    /// Somebody else's clock, such as that of a simulation.
+    /// A clock that calls a closure, for example the clock of a simulation.
     ///
     /// ```
     /// use tidegate_core::{Now, Timestamp};
@@ -85,10 +86,10 @@ impl Clock {
     /// ```
     #[must_use]
     pub fn borrowed(now: impl Fn() -> Now + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Kind::Borrowed(Box::new(now))))
+        Self(Arc::new(ClockSource::Borrowed(Box::new(now))))
     }
 
-    /// Sets a manual clock, forward or back; the system's clock is not ours to set.
+    /// Sets a manual clock, forward or back. Does nothing to other clocks.
     ///
     /// ```
     /// use tidegate_core::Timestamp;
@@ -97,12 +98,12 @@ impl Clock {
     /// assert_eq!(clock.now().steady, Timestamp::EPOCH);
     /// ```
     pub fn set(&self, now: Timestamp) {
-        if let Kind::Manual(nanos) = &*self.0 {
+        if let ClockSource::Manual(nanos) = &*self.0 {
             nanos.store(now.as_nanos(), Ordering::Relaxed);
         }
     }
 
-    /// What time it is.
+    /// The time now.
     ///
     /// ```
     /// let now = tidegate_store::Clock::system().now();
@@ -111,9 +112,11 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Now {
         match &*self.0 {
-            Kind::Borrowed(now) => now(),
-            Kind::Manual(nanos) => Now::at(Timestamp::from_nanos(nanos.load(Ordering::Relaxed))),
-            Kind::System(shared) => {
+            ClockSource::Borrowed(now) => now(),
+            ClockSource::Manual(nanos) => {
+                Now::at(Timestamp::from_nanos(nanos.load(Ordering::Relaxed)))
+            }
+            ClockSource::System(shared) => {
                 let boot = boot_nanos();
                 let slew = shared.get();
                 if boot.saturating_sub(slew.read_at) < READ_EVERY.as_nanos() {
@@ -125,7 +128,7 @@ impl Clock {
     }
 }
 
-impl fmt::Debug for Kind {
+impl fmt::Debug for ClockSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::System(_) => "System",
@@ -135,23 +138,24 @@ impl fmt::Debug for Kind {
     }
 }
 
-/// What all readers of a system clock share: read without writing anything, so that readers do not slow each other.
+/// The slew that all readers of a system clock share. Readers write nothing, so they do not slow each other.
 ///
-/// It is a latch, a seqlock with two copies, as Linux has for its own time. The version says which copy counts. A renewal
-/// writes the other copy and then raises the version; so readers never wait for the thread that renews, also when that
-/// thread is interrupted halfway. A reader reads again only when a whole renewal has ended meanwhile.
+/// It is a seqlock with two copies, which Linux calls a latch and uses for its own time. The lowest bit of the version says which
+/// copy is valid. A renewal writes the other copy and then raises the version. So readers never wait for the thread that renews,
+/// even when the system puts that thread aside halfway. A reader tries again only if a whole renewal has ended during its
+/// read.
 ///
 /// ```text
-///   version 6   copy 0 counts      copy 1 is written      version 7   copy 1 counts
+///   version 6   copy 0 is valid      copy 1 is written      version 7   copy 1 is valid
 /// ```
-struct Shared {
+struct SlewLatch {
     version: AtomicU64,
     copies: [[AtomicU64; 4]; 2],
-    /// Held by the one reader that renews it.
+    /// Held by the one reader that renews the slew.
     renewing: Mutex<()>,
 }
 
-impl Shared {
+impl SlewLatch {
     fn new(slew: Slew) -> Self {
         let copies = [slew.words(), slew.words()].map(|words| words.map(AtomicU64::new));
         Self { version: AtomicU64::new(0), copies, renewing: Mutex::new(()) }
@@ -159,11 +163,11 @@ impl Shared {
 
     fn get(&self) -> Slew {
         loop {
-            // Acquire: the words that this version published are seen.
+            // Acquire: this thread sees the words that were written before this version was published.
             let version = self.version.load(Ordering::Acquire);
             let words = self.copy(version).each_ref().map(|word| word.load(Ordering::Relaxed));
-            // If one of them belongs to the version after next, which is written to the same copy, this fence
-            // synchronises with the one in `write`, and the next version at least is seen below.
+            // A word may belong to the version after next, which is written to the same copy. Then this fence synchronises
+            // with the one in `write`, and the load below sees at least the next version.
             fence(Ordering::Acquire);
             if self.version.load(Ordering::Relaxed) == version {
                 return Slew::of(words);
@@ -171,8 +175,8 @@ impl Shared {
         }
     }
 
-    /// One of the readers renews it; the others go on with what there is. Both clocks are read together, while
-    /// nobody else renews: what lies between the readings would look like a step.
+    /// Renews the slew, unless another thread is doing that; then this thread goes on with the old one. Both clocks are read
+    /// together under the lock: a delay between the two readings would look like a step of the wall clock.
     fn renewed(&self) -> Option<Slew> {
         let renewing = sync::try_lock(&self.renewing)?;
         let slew = self.get();
@@ -186,10 +190,10 @@ impl Shared {
         Some(slew)
     }
 
-    /// Writes the copy that does not count; answers the version in which it will.
+    /// Writes the copy that is not valid; returns the version in which it will be.
     fn write(&self, slew: Slew, _renewing: &MutexGuard<'_, ()>) -> u64 {
         let next = self.version.load(Ordering::Relaxed).wrapping_add(1);
-        // The version that counts was stored before the words are.
+        // Release: the present version was stored before these words are.
         fence(Ordering::Release);
         for (to, word) in self.copy(next).iter().zip(slew.words()) {
             to.store(word, Ordering::Relaxed);
@@ -208,14 +212,14 @@ impl Shared {
     }
 }
 
-/// The offset from boot time to local time, and where it is going. Pure: readings are arguments.
+/// The offset from boot time to steady time, and its target. Pure: clock readings are arguments. All fields are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slew {
-    /// Boot time of the last reading.
+    /// The boot time of the last reading.
     read_at: u64,
     /// The offset at the last reading.
     offset: i64,
-    /// Where it is slewed to.
+    /// The offset to which it is slewed.
     target: i64,
     /// The offset of the wall clock at the last reading.
     wall: i64,
@@ -258,7 +262,7 @@ impl Slew {
     }
 }
 
-/// `a − b`; both are nanoseconds of one's lifetime and fit 63 bits.
+/// `a − b`; both are nanoseconds within a few centuries and fit 63 bits.
 fn difference(a: u64, b: u64) -> i64 {
     i64::try_from(i128::from(a).saturating_sub(i128::from(b))).unwrap_or(i64::MAX)
 }
@@ -281,18 +285,17 @@ fn nanos(clock: ClockId) -> u64 {
 
 #[cfg(loom)]
 pub(crate) mod models {
-    use super::{Shared, Slew};
-    use crate::memory::models::check;
-    use crate::sync::lock;
+    use super::{Slew, SlewLatch};
+    use crate::sync::{check_model, lock};
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Whoever reads the clock while another thread renews it gets the old value or the new one, whole; and at once, also
-    /// when that thread is interrupted at the worst moment.
+    /// A thread that reads the clock while another thread renews it gets the old value or the new one, never a mixture. It does
+    /// not wait, even when the other thread is interrupted at the worst moment.
     pub fn a_clock_is_read_while_another_thread_renews_it() {
         let value = |n: i64| Slew { read_at: 0, offset: n, target: n, wall: n };
-        check(move || {
-            let shared = Arc::new(Shared::new(value(0)));
+        check_model(move || {
+            let shared = Arc::new(SlewLatch::new(value(0)));
             let renewer = thread::spawn({
                 let shared = Arc::clone(&shared);
                 move || {
@@ -304,7 +307,7 @@ pub(crate) mod models {
                 }
             });
             let read = shared.get();
-            assert_eq!(read, value(read.offset), "parts of two readings");
+            assert_eq!(read, value(read.offset), "a mixture of two readings");
             renewer.join().expect("it does not panic");
         });
     }
@@ -318,7 +321,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const WALL: u64 = 1_800_000_000 * SECOND;
 
-    /// Plays a minute in which the wall clock is as told; answers the local time of each millisecond.
+    /// Plays a minute in which the wall clock shows `wall_at(boot)`. Returns boot time and local time for each millisecond.
     fn minute(wall_at: impl Fn(u64) -> u64) -> Vec<(u64, Now)> {
         let mut slew = Slew::new(0, wall_at(0));
         (0..60_000)
@@ -370,17 +373,17 @@ mod tests {
         }
     }
 
-    /// The system may put a thread aside while it renews the clock. Readers waited for it then, and spun.
+    /// The system may put a thread aside while it renews the clock. Readers used to spin until it came back.
     #[test]
     fn readers_do_not_wait_for_a_renewal_that_is_interrupted() {
         let values = [1, 2, 3].map(|n| Slew { read_at: 0, offset: n, target: n, wall: n });
         let [first, second, third] = values;
-        let shared = Shared::new(first);
+        let shared = SlewLatch::new(first);
         for (before, after) in [(first, second), (second, third), (third, first)] {
             let renewing = sync::lock(&shared.renewing);
             let next = shared.write(after, &renewing);
             assert_eq!(shared.get(), before);
-            assert!(shared.renewed().is_none(), "others go on with what there is");
+            assert!(shared.renewed().is_none(), "another thread does not wait for the renewal");
             shared.publish(next, &renewing);
             assert_eq!(shared.get(), after);
         }
@@ -388,7 +391,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_wall_clock_does_time_goes_on(steps in prop::collection::vec(-5_000_000_000i64..5_000_000_000, 1..20)) {
+        fn steady_time_goes_on_whatever_the_wall_clock_does(steps in prop::collection::vec(-5_000_000_000i64..5_000_000_000, 1..20)) {
             let mut slew = Slew::new(0, WALL);
             let mut last = slew.now(0).steady;
             for (second, step) in (1u64..).zip(steps) {

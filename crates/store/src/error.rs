@@ -1,12 +1,12 @@
-//! What can go wrong in a store, named for what the caller can do about it.
+//! Errors of a store, named for what the caller can do about them.
 //!
-//! A refusal is no error. An error means that nothing is known: the caller may assume neither that
-//! states were charged nor that they are free, and does what its rule says for that case.
+//! A refusal is an answer, not an error. An error means that the outcome is unknown: the caller may assume neither that states
+//! were charged nor that they were not. Its rule says what to do then.
 
 use std::error::Error;
 use tidegate_core::Limit;
 
-/// Why there is no answer.
+/// Why a store has no answer.
 ///
 /// ```
 /// use tidegate_store::StoreError;
@@ -14,40 +14,39 @@ use tidegate_core::Limit;
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be reached: ask again later, decide without it meanwhile.
+    /// The store cannot be reached. Try again later, and decide without it meanwhile.
     #[error("the store cannot be reached: {0}")]
     Unavailable(#[source] Box<dyn Error + Send + Sync>),
-    /// It answers, and does not do what it is asked: it is full, a replica, still reading its data, or does not let us in. Ask
-    /// again later, decide without it meanwhile.
+    /// The store answers, but does not execute the command: it is full, a replica or still loading its data, or it does not
+    /// accept our credentials. Try again later, and decide without it meanwhile.
     #[error("the store refuses: {0}")]
     Refuses(String),
-    /// It did not answer in time; whether it counted is unknown.
+    /// The store did not answer in time. It is unknown whether it counted.
     #[error("the store did not answer within {0}")]
     TimedOut(tidegate_core::Span),
-    /// Some takes of the plan lie where nobody can be asked just now; these. Nothing was taken: ask for the others without
-    /// them.
+    /// Some servers of the store are unreachable. These are the indices of the takes whose states are on them. Nothing was taken:
+    /// try again without these takes.
     #[error("a part of the store cannot be reached")]
     Partly(Vec<usize>),
-    /// Too many questions are waiting for it: shed load.
-    #[error("too many questions are waiting for the store")]
+    /// Too many requests are waiting for the store: shed load.
+    #[error("too many requests are waiting for the store; try again later")]
     Overloaded,
-    /// Callers have named as many different limits as it has room for: use one of them, or try again when some have no
-    /// states left. Nothing was counted.
+    /// Clients use as many different limits as the store has room for. Use one of those, or try again when some have no states
+    /// left. Nothing was counted.
     #[error("too many different limits are in use; use one of them, or try again later")]
     TooManyLimits,
-    /// It cannot count under this limit: change the limit, or the store.
+    /// The store cannot count under this limit: change the limit, or use another store.
     #[error("this store cannot count {} of {}: {reason}", limit.algorithm().name(), limit.amount())]
     Unsupported {
         /// The limit.
         limit: Box<Limit>,
-        /// What is beyond the store.
+        /// What the store does not support.
         reason: &'static str,
     },
-    /// It cannot be used as we were told to, and no patience would mend that: another address is needed, or another secret.
+    /// The configuration of the store is wrong, and waiting does not help: change the address or the secret.
     #[error("the store cannot be used like this: {0}")]
     Unusable(String),
-    /// It answers something that cannot be: a bug, or another program's data. Somebody must
-    /// look.
-    #[error("the store answered what cannot be: {0}")]
+    /// The store sent an invalid answer: a bug, or data of another program. An operator must look into it.
+    #[error("the store sent an invalid answer: {0}")]
     Broken(String),
 }

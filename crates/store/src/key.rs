@@ -1,62 +1,38 @@
-//! Names of states: everything that a state belongs to, written down injectively and hashed.
+//! Names of states: everything that identifies a state, encoded without ambiguity and hashed.
 //!
 //! ```text
 //!   rule "create-url", limit "h", sliding_buckets(3600 s, 60)         key user             = alice
 //!        │                                                                 │                  │
-//!        ▼  every part with its length before it, so that no two lists of parts read the same │
+//!        ▼  each part after its length, so that no two lists of parts have the same encoding  │
 //!   10:create-url 1:h 15:sliding_buckets …                            4:user                alice
 //!        │                                                                 │                  │
-//!        ▼  SipHash, 128 bits                                              ▼                  ▼  under the secret
+//!        ▼  SipHash, 128 bits                                              ▼                  ▼  keyed with the secret
 //!   LimitName, kept with the policy ──────► xor ◄────── Subject ◄───── KeyName, kept ─► xor ◄─┘
 //!                                            │
 //!                                         StateId
 //! ```
 //!
-//! To anybody without the secret the hash of a value is 128 random bits. So its xor with the names of a key and of a limit
-//! collides with another only where two random numbers differ by a given one: as seldom as if all had been hashed
-//! together. Whoever keeps both names hashes only the value for each request.
+//! The names of the limit and of the key are the same for every request, so a caller computes them once. Only the value is
+//! hashed for each request. Without the secret, the hash of a value is 128 random bits. So the xor with the two names collides
+//! only where two random numbers differ by a given one: as seldom as if everything had been hashed together.
 //!
-//! Keys are chosen by whoever sends requests, so the hash is keyed: without the secret nobody can find
-//! two keys that share a state. By accident a million states share one with odds of about 1 in 10²².
+//! Clients choose the values, so the hash is keyed: without the secret an attacker cannot find two values that share a state.
+//! By accident, the odds that two of a million states share a name are about 1 in 10²².
 //!
-//! Amounts are no part of the name: an edited limit finds the states of its former self. What makes
-//! counts incomparable is: the algorithm, for windows the period, alignment and sub-windows, and for a
-//! token bucket that is refilled at intervals its interval: nodes that alternated between two would be
-//! refilled by both.
+//! Amounts are not part of the name: an edited limit finds its old states. Everything that makes counts incomparable is part
+//! of the name: the algorithm; for windows the period, alignment and sub-windows; and for a token bucket that is refilled at
+//! intervals its interval, because nodes with two different intervals would both refill it.
 
-use crate::keyed_hash::KeyedHash;
-use crate::private_file::read_private;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+pub(crate) use crate::secret::Secret;
 use siphasher::sip128::{Hasher128, SipHasher13};
-use std::fmt;
-use std::fs::{self, OpenOptions};
 use std::hash::Hasher;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use tidegate_core::{Algorithm, Align, Limit, Period, Refill, StateId};
 
-/// The lower bits of an id name the state; the upper 16 are of its key alone, the same for all limits and
-/// rules by which one key is counted, so that a cluster can keep its states together.
+/// The lower bits of an id name the state. The upper 16 come from the key alone, so they are the same for all rules and limits
+/// of one key, and a cluster can keep these states together.
 const STATE_BITS: u32 = 112;
 
-/// The secret of a deployment: 256 bits under which keys are hashed. All nodes that share a store
-/// share it.
-///
-/// ```
-/// use tidegate_store::Secret;
-/// let secret = Secret::new([7; 32]);
-/// assert_eq!(format!("{secret:?}"), "Secret(…)"); // it shows in no log
-/// ```
-#[derive(Clone)]
-pub struct Secret {
-    bytes: [u8; 32],
-    /// Under keys that are made of them.
-    hash: KeyedHash,
-}
-
-/// What a state belongs to, besides the limit's algorithm and windows.
+/// What identifies a state, together with the limit's algorithm and windows.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Limit, Span};
@@ -65,7 +41,7 @@ pub struct Secret {
 /// let more = Limit::new(30, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
 /// let name = Name { rule: "per-client", limit: "s", key: &[("ip", "203.0.113.7")] };
 /// let secret = Secret::new([7; 32]);
-/// assert_eq!(name.id(&limit, &secret), name.id(&more, &secret)); // amounts are no part of it
+/// assert_eq!(name.id(&limit, &secret), name.id(&more, &secret)); // amounts are not part of the name
 /// let other = Name { key: &[("ip", "203.0.113.8")], ..name };
 /// assert_ne!(name.id(&limit, &secret), other.id(&limit, &secret));
 /// ```
@@ -73,14 +49,14 @@ pub struct Secret {
 pub struct Name<'n> {
     /// The rule.
     pub rule: &'n str,
-    /// Which limit of the rule: its name, or its period as written.
+    /// Which limit of the rule: its name, or its period as written in the policy.
     pub limit: &'n str,
-    /// Who is counted: attributes and their values, in the order of the rule's key.
+    /// The key that is counted: attributes and their values, in the order of the rule's key.
     pub key: &'n [(&'n str, &'n str)],
 }
 
-/// Which limit of which rule: what a state belongs to, apart from who is counted. It is the same for every
-/// request, so whoever keeps limits may keep it with them.
+/// The part of a state's name that says which limit of which rule it is. It is the same for every request, so a caller computes
+/// it once and keeps it with the limit.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Limit, Span};
@@ -93,8 +69,8 @@ pub struct Name<'n> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitName(pub u128);
 
-/// By what somebody is counted: the names of attributes, in the order of a rule's key. It is the same for every request,
-/// so whoever asks often may keep it.
+/// The part of a state's name that says by which attributes is counted, in the order of a rule's key. It is the same for every
+/// request, so a caller computes it once.
 ///
 /// ```
 /// use tidegate_store::KeyName;
@@ -104,7 +80,7 @@ pub struct LimitName(pub u128);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyName(pub u128);
 
-/// Who is counted, by a hash under the deployment's secret.
+/// The part of a state's name that says who is counted: a hash keyed with the deployment's secret.
 ///
 /// ```
 /// let secret = tidegate_store::Secret::new([7; 32]);
@@ -113,140 +89,10 @@ pub struct KeyName(pub u128);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject(u128);
 
-// === impl Secret ===
+// === impl Secret: from a key to a subject ===
 
 impl Secret {
-    /// These 32 bytes.
-    ///
-    /// ```
-    /// assert!(tidegate_store::Secret::new([1; 32]) != tidegate_store::Secret::new([2; 32]));
-    /// ```
-    #[must_use]
-    pub fn new(bytes: [u8; 32]) -> Self {
-        let mut number = 0u8;
-        let hash = KeyedHash::new(|| {
-            number = number.wrapping_add(1);
-            let mac = signature_under(&bytes, b"tidegate keys 1", &[number]).finalize();
-            mac.into_bytes().first_chunk().copied().unwrap_or_default()
-        });
-        Self { bytes, hash }
-    }
-
-    /// A random secret, for a store that nobody else shares and that keeps nothing.
-    ///
-    /// ```
-    /// use tidegate_store::Secret;
-    /// assert!(Secret::random().unwrap() != Secret::random().unwrap());
-    /// ```
-    pub fn random() -> io::Result<Self> {
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        Ok(Self::new(bytes))
-    }
-
-    /// The secret in a file; created with a random one, readable by its owner only, when there is none.
-    ///
-    /// ```
-    /// use tidegate_store::Secret;
-    /// let path = std::env::temp_dir().join(format!("tidegate-secret-{}", std::process::id()));
-    /// let created = Secret::load_or_create(&path)?;
-    /// assert!(created == Secret::load_or_create(&path)?);
-    /// # std::fs::remove_file(&path)?;
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn load_or_create(path: &Path) -> io::Result<Self> {
-        if path.exists() {
-            return Self::load(path);
-        }
-        // Written whole under another name, then given its own unless somebody was faster: nobody ever sees
-        // half a secret, and all who start at once use one.
-        let secret = Self::random()?;
-        let mut draft = path.as_os_str().to_owned();
-        draft.push(format!(".{:032x}", Self::random()?.verifier()));
-        let draft = Path::new(&draft);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
-        file.write_all(&secret.bytes)?;
-        file.sync_all()?;
-        let linked = fs::hard_link(draft, path);
-        fs::remove_file(draft)?;
-        match linked {
-            Ok(()) => Ok(secret),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::load(path),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Reads a secret from a file that is there, if no other user can read it: see [`read_private`].
-    ///
-    /// ```
-    /// assert!(tidegate_store::Secret::load("/nowhere".as_ref()).is_err());
-    /// ```
-    pub fn load(path: &Path) -> io::Result<Self> {
-        let no_secret =
-            || io::Error::new(io::ErrorKind::InvalidData, "a secret is exactly 32 bytes");
-        let bytes = read_private(path, 32)?;
-        <[u8; 32]>::try_from(bytes).map(Self::new).map_err(|_| no_secret())
-    }
-
-    /// A number by which two nodes can tell whether they share the secret, without showing it.
-    ///
-    /// ```
-    /// use tidegate_store::Secret;
-    /// assert_ne!(Secret::new([1; 32]).verifier(), Secret::new([2; 32]).verifier());
-    /// ```
-    #[must_use]
-    pub fn verifier(&self) -> u128 {
-        let mut hasher = SipHasher13::new_with_key(self.second_half());
-        hasher.write(b"tidegate verifier 1");
-        hasher.write(self.first_half());
-        hasher.finish128().as_u128()
-    }
-
-    /// A name for a secret of somebody else, such as an API key: the same for the same, and of no use to
-    /// whoever reads it in a log.
-    ///
-    /// ```
-    /// let secret = tidegate_store::Secret::new([7; 32]);
-    /// let digest = secret.digest("s3cr3t");
-    /// assert!(digest.starts_with('#') && digest.len() == 33);
-    /// assert_ne!(digest, tidegate_store::Secret::new([8; 32]).digest("s3cr3t"));
-    /// ```
-    #[must_use]
-    pub fn digest(&self, text: &str) -> String {
-        let mac = self.signature_of(b"tidegate digest 1", text.as_bytes()).finalize().into_bytes();
-        let half =
-            mac.iter().take(16).fold(0u128, |digest, byte| (digest << 8) | u128::from(*byte));
-        format!("#{half:032x}")
-    }
-
-    /// Signs a message that goes out of our hands and comes back.
-    ///
-    /// ```
-    /// let secret = tidegate_store::Secret::new([7; 32]);
-    /// assert!(secret.signed(b"message", &secret.sign(b"message")));
-    /// assert!(!secret.signed(b"massage", &secret.sign(b"message")));
-    /// ```
-    #[must_use]
-    pub fn sign(&self, message: &[u8]) -> [u8; 32] {
-        self.signature_of(b"tidegate receipt 1", message).finalize().into_bytes().into()
-    }
-
-    /// Whether a signature is ours; in the same time for all that are not.
-    ///
-    /// ```
-    /// assert!(!tidegate_store::Secret::new([7; 32]).signed(b"message", &[0; 32]));
-    /// ```
-    #[must_use]
-    pub fn signed(&self, message: &[u8], signature: &[u8]) -> bool {
-        self.signature_of(b"tidegate receipt 1", message).verify_slice(signature).is_ok()
-    }
-
-    /// HMAC-SHA-256 under this secret.
-    fn signature_of(&self, purpose: &[u8], message: &[u8]) -> Hmac<Sha256> {
-        signature_under(&self.bytes, purpose, message)
-    }
-
-    /// Who is counted: attributes and their values, in the order of a rule's key.
+    /// The subject of a key: attributes and their values, in the order of a rule's key.
     ///
     /// ```
     /// let secret = tidegate_store::Secret::new([7; 32]);
@@ -257,7 +103,7 @@ impl Secret {
         self.subject_of(KeyName::new(key.iter().map(|(attribute, _)| *attribute)), key)
     }
 
-    /// The same for whoever keeps the name of the key, which is that of its attributes.
+    /// The same for a caller that has kept the name of the key's attributes.
     ///
     /// ```
     /// use tidegate_store::{KeyName, Secret};
@@ -269,7 +115,7 @@ impl Secret {
         hashed(key, |values| self.subject_by(by, values))
     }
 
-    /// Who is counted, by one attribute. Its value is any bytes, such as those of a number.
+    /// The subject of a key with one attribute. Its value may be any bytes, such as those of a number.
     ///
     /// ```
     /// use tidegate_store::{KeyName, Secret};
@@ -281,52 +127,14 @@ impl Secret {
     #[must_use]
     #[inline]
     pub fn subject_by(&self, by: KeyName, value: &[u8]) -> Subject {
-        Subject(self.hash.hash(value) ^ by.0)
-    }
-
-    /// The half that is proved.
-    fn first_half(&self) -> &[u8; 16] {
-        let [half @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = &self.bytes;
-        half
-    }
-
-    /// The half that proves the first.
-    fn second_half(&self) -> &[u8; 16] {
-        let [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, half @ ..] = &self.bytes;
-        half
-    }
-}
-
-/// HMAC-SHA-256 under a secret; every purpose has its own name.
-fn signature_under(secret: &[u8; 32], purpose: &[u8], message: &[u8]) -> Hmac<Sha256> {
-    let mut key = [0; 64];
-    for (to, byte) in key.iter_mut().zip(secret) {
-        *to = *byte;
-    }
-    let mut mac = Hmac::<Sha256>::new(&key.into());
-    mac.update(purpose);
-    mac.update(message);
-    mac
-}
-
-impl PartialEq for Secret {
-    fn eq(&self, other: &Self) -> bool {
-        self.bytes == other.bytes
-    }
-}
-
-impl Eq for Secret {}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
+        Subject(self.hash(value) ^ by.0)
     }
 }
 
 // === impl Subject ===
 
 impl Subject {
-    /// Its state under a limit. States of one subject begin with the same sixteen bits.
+    /// The name of the subject's state under a limit. All states of one subject begin with the same sixteen bits.
     ///
     /// ```
     /// # use tidegate_core::{Algorithm, Limit, Span};
@@ -357,7 +165,7 @@ impl Name<'_> {
     ///     Limit::new(15, Span::from_secs(secs), Algorithm::FIXED_WINDOW).unwrap()
     /// });
     /// let (name, secret) = (Name { rule: "r", limit: "l", key: &[] }, Secret::new([7; 32]));
-    /// assert_ne!(name.id(&minute, &secret), name.id(&hour, &secret)); // counts of different windows
+    /// assert_ne!(name.id(&minute, &secret), name.id(&hour, &secret)); // windows of different lengths do not mix
     /// ```
     #[must_use]
     pub fn id(&self, limit: &Limit, secret: &Secret) -> StateId {
@@ -393,14 +201,14 @@ impl LimitName {
     /// ```
     #[must_use]
     pub fn new(rule: &str, id: &str, limit: &Limit) -> Self {
-        // Rules are named by operators, who have nothing to gain from names that collide.
+        // No secret is needed: operators name the rules, and gain nothing from names that collide.
         let mut hasher = SipHasher13::new();
         write_limit(rule, id, limit, &mut |bytes| hasher.write(bytes));
         Self(hasher.finish128().as_u128())
     }
 }
 
-/// Everything about a limit that its states belong to, injectively.
+/// Encodes everything about a limit that is part of its states' names. Different limits have different encodings.
 fn write_limit(rule: &str, id: &str, limit: &Limit, out: &mut impl FnMut(&[u8])) {
     part(rule.as_bytes(), out);
     part(id.as_bytes(), out);
@@ -410,7 +218,8 @@ fn write_limit(rule: &str, id: &str, limit: &Limit, out: &mut impl FnMut(&[u8]))
     }
 }
 
-/// What is hashed of a key's values: injective among keys of the same attributes. One value stands for itself.
+/// Encodes the values of a key and hashes them. Among keys of the same attributes, different values have different encodings. A
+/// single value is its own encoding.
 fn hashed<V: AsRef<str>, H>(key: &[(&str, V)], hash: impl FnOnce(&[u8]) -> H) -> H {
     match key {
         [(_, value)] => hash(value.as_ref().as_bytes()),
@@ -418,7 +227,7 @@ fn hashed<V: AsRef<str>, H>(key: &[(&str, V)], hash: impl FnOnce(&[u8]) -> H) ->
     }
 }
 
-/// A part with its length before it: in a byte, or in eight after a byte that no short length is.
+/// Encodes a part as its length and its bytes. A length below 255 takes one byte; others take eight bytes after a byte of 255.
 fn part(bytes: &[u8], out: &mut impl FnMut(&[u8])) {
     match u8::try_from(bytes.len()) {
         Ok(length) if length < u8::MAX => out(&[length]),
@@ -430,7 +239,7 @@ fn part(bytes: &[u8], out: &mut impl FnMut(&[u8])) {
     out(bytes);
 }
 
-/// Bytes that are put together, on the stack as long as they are few.
+/// A buffer for an encoding. Up to 128 bytes are on the stack.
 struct Parts {
     few: [u8; 128],
     length: usize,
@@ -444,7 +253,7 @@ impl Default for Parts {
 }
 
 impl Parts {
-    /// Injectively.
+    /// The encoding of some parts.
     fn of<'p>(parts: impl IntoIterator<Item = &'p str>) -> Self {
         let mut all = Self::default();
         parts.into_iter().for_each(|bytes| part(bytes.as_bytes(), &mut |part| all.push(part)));
@@ -474,11 +283,11 @@ impl Parts {
     }
 }
 
-/// What makes counts of windows incomparable: period, alignment, sub-windows. Nothing for buckets.
+/// What makes counts under two limits incomparable: period, alignment and sub-windows. Zeros for buckets that drain continuously.
 fn windows(limit: &Limit) -> [u64; 3] {
     let period = match limit.period() {
         Period::Every(span) => span.as_nanos(),
-        Period::Calendar(_) => 0, // its tables are renewed; the limit's name tells calendars apart
+        Period::Calendar(_) => 0, // its tables change from time to time; the limit's name tells calendars apart
     };
     match limit.algorithm() {
         Algorithm::FixedWindow { align: Align::Epoch } => [period, 0, 0],
@@ -498,7 +307,7 @@ mod tests {
     use std::collections::HashMap;
     use tidegate_core::Span;
 
-    /// The three things that are hashed: of the limit, of the key, and of its values.
+    /// The three encodings that are hashed: of the limit, of the key's attributes, and of its values.
     fn encoded(rule: &str, limit: &str, key: &[(&str, &str)]) -> [Vec<u8>; 3] {
         let bucket = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
         let mut name = Vec::new();
@@ -508,7 +317,7 @@ mod tests {
         [name, attributes.bytes().to_vec(), values]
     }
 
-    /// Every list of up to four values over three letters, and the ways to cut it into pairs.
+    /// Tries all names of short words over three letters, with and without a key.
     #[test]
     fn short_names_never_collide() {
         let mut words = vec![String::new()];
@@ -555,61 +364,5 @@ mod tests {
             let ((left, left_parts), (right, right_parts)) = (name(&a), name(&b));
             prop_assert_eq!(left == right, left_parts == right_parts);
         }
-    }
-
-    #[test]
-    fn a_secret_file_is_private_and_of_one_length() {
-        let folder = std::env::temp_dir().join(format!("tidegate-key-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("secret");
-        Secret::load_or_create(&path).unwrap();
-        let mode =
-            std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
-        assert_eq!(mode & 0o777, 0o600);
-        for length in [0, 31, 33, 100_000] {
-            fs::write(&path, vec![1; length]).unwrap();
-            let error = Secret::load_or_create(&path).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        }
-        fs::remove_dir_all(&folder).unwrap();
-    }
-
-    /// A secret that other users could read was used all the same; one that was a pipe kept the server from starting, for
-    /// ever and without a word.
-    #[test]
-    fn a_secret_that_ssh_would_refuse_is_refused() {
-        let folder = std::env::temp_dir().join(format!("tidegate-refused-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("secret");
-        Secret::load_or_create(&path).unwrap();
-        for (mode, usable) in [(0o644, false), (0o640, false), (0o602, false), (0o400, true)] {
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-            fs::set_permissions(&path, mode).unwrap();
-            assert_eq!(Secret::load_or_create(&path).is_ok(), usable);
-        }
-        let pipe = folder.join("pipe");
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        for path in [&pipe, &folder] {
-            assert!(Secret::load_or_create(path).is_err());
-        }
-        fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn all_who_start_at_once_use_one_secret() {
-        let folder = std::env::temp_dir().join(format!("tidegate-secrets-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        for round in 0..50 {
-            let path = folder.join(round.to_string());
-            let secrets: Vec<Secret> = std::thread::scope(|scope| {
-                let starters: Vec<_> = (0..4)
-                    .map(|_| scope.spawn(|| Secret::load_or_create(&path).unwrap()))
-                    .collect();
-                starters.into_iter().map(|starter| starter.join().unwrap()).collect()
-            });
-            assert!(secrets.iter().all(|secret| *secret == secrets[0]));
-        }
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 50); // no drafts are left
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,6 +1,6 @@
-//! The hash of what is counted, under the secret: 128 bits that mean nothing to whoever does not have it.
+//! The keyed hash of values: 128 bits that look random to anyone without the key.
 //!
-//! It is a MAC made of AES, as Pelican is (Daemen and Rijmen, 2005): four rounds between blocks, ten after the last.
+//! It is a MAC made of AES rounds, like Pelican (Daemen and Rijmen, 2005): four rounds between blocks, ten after the last.
 //!
 //! ```text
 //!   length ──⊕── 4 rounds ──⊕── 4 rounds ──⊕── … ──⊕── 10 rounds ──► 128 bits
@@ -8,28 +8,28 @@
 //!         whitening      block 0        block 1   last block
 //! ```
 //!
-//! The last block is the last sixteen bytes, whether or not some of them were in the block before; of a shorter value it
-//! is what can be read from both ends. With the length before it, that is injective, and no byte is copied.
+//! The last block is the last sixteen bytes, even if some of them were in the block before. For a shorter value it is made of
+//! overlapping reads from both ends. Together with the length this is unambiguous, and no byte is copied.
 //!
-//! Processors have an instruction for a round, which makes it three times as fast as `SipHash` for a short key. It is asked
-//! for here and not by way of the crate, which takes its blocks from memory: to put a key there and to read it back at once
-//! takes longer than to hash it. Where there is no such instruction, the crate does the same.
+//! Processors have an instruction for an AES round, which makes this hash three times as fast as `SipHash` for a short key. It is
+//! used directly here and not through the `aes` crate, which takes its blocks from memory: writing a key there and reading it
+//! back takes longer than hashing it. On processors without the instruction, the crate computes the same.
 
-/// Sixteen bytes, as two numbers.
-type Block = [u64; 2];
+/// Sixteen bytes, as two little-endian numbers.
+type HashBlock = [u64; 2];
 
-/// What the hash is keyed with: more than AES has, since no round key is derived from another.
+/// The keys of the hash. They are independent: unlike in AES, no round key is derived from another.
 #[derive(Clone)]
 pub(crate) struct KeyedHash {
-    whitening: Block,
-    rounds: [Block; 10],
+    whitening: HashBlock,
+    rounds: [HashBlock; 10],
 }
 
 /// Rounds between two blocks.
 const BETWEEN: usize = 4;
 
 impl KeyedHash {
-    /// Keyed with bytes that look random.
+    /// Calls `key` for sixteen random bytes for each of the eleven keys.
     pub(crate) fn new(mut key: impl FnMut() -> [u8; 16]) -> Self {
         Self { whitening: two_words(&key()), rounds: std::array::from_fn(|_| two_words(&key())) }
     }
@@ -39,7 +39,7 @@ impl KeyedHash {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("aes") {
             #[expect(unsafe_code, reason = "instructions that not every processor has")]
-            // SAFETY: this one has been asked whether it has them.
+            // SAFETY: the line above checked that this processor has them.
             return unsafe { self.hash_by_instructions(value) };
         }
         self.hash_anywhere(value)
@@ -63,7 +63,7 @@ impl KeyedHash {
     }
 
     fn hash_anywhere(&self, value: &[u8]) -> u128 {
-        let bytes = |[low, high]: Block| u128::from(high) << 64 | u128::from(low);
+        let bytes = |[low, high]: HashBlock| u128::from(high) << 64 | u128::from(low);
         self.hash_with(
             value,
             bytes,
@@ -76,12 +76,12 @@ impl KeyedHash {
         )
     }
 
-    /// The hash, by whatever knows what a round is.
-    #[inline(always)] // or its parts could not use the instructions that its caller may
+    /// The hash, for any representation of a block. `round` is one AES round.
+    #[inline(always)] // otherwise its closures could not use the instructions that its caller may use
     fn hash_with<S: Copy>(
         &self,
         value: &[u8],
-        load: impl Fn(Block) -> S,
+        load: impl Fn(HashBlock) -> S,
         mix: impl Fn(S, S) -> S,
         round: impl Fn(S, S) -> S,
     ) -> S {
@@ -99,14 +99,14 @@ impl KeyedHash {
     }
 }
 
-fn two_words(bytes: &[u8; 16]) -> Block {
+fn two_words(bytes: &[u8; 16]) -> HashBlock {
     let word = |half: Option<&[u8; 8]>| half.map_or(0, |half| u64::from_le_bytes(*half));
     [word(bytes.first_chunk()), word(bytes.last_chunk())]
 }
 
-/// The last sixteen bytes. Of fewer: from both ends, which says everything to whoever knows how many they are.
+/// The last sixteen bytes. Of a shorter value: reads from both ends, which are unambiguous for a given length.
 #[inline(always)] // as above
-fn last_block(value: &[u8]) -> Block {
+fn last_block(value: &[u8]) -> HashBlock {
     if let Some(last) = value.last_chunk::<16>() {
         two_words(last)
     } else if let (Some(first), Some(last)) = (value.first_chunk::<8>(), value.last_chunk::<8>()) {
@@ -133,9 +133,9 @@ mod tests {
         KeyedHash::new(&mut next)
     }
 
-    /// The name of a state is the same on every processor, or nodes would not share it.
+    /// The hash must be the same on every processor, or nodes would not share states.
     #[test]
-    fn processors_agree() {
+    fn processors_with_and_without_the_instruction_agree() {
         let hash = keyed(7);
         let bytes: Vec<u8> = (0u8..=255).collect();
         for length in 0..bytes.len() {
@@ -144,11 +144,11 @@ mod tests {
         }
     }
 
-    /// Of AES itself the crate is sure; that it is put together as the picture says, this is.
+    /// The `aes` crate tests the round itself. This test checks that the rounds are combined as in the picture above.
     #[test]
-    fn it_is_what_the_picture_says() {
+    fn the_rounds_are_combined_as_in_the_picture() {
         let hash = keyed(1);
-        let word = |[low, high]: Block| u128::from(high) << 64 | u128::from(low);
+        let word = |[low, high]: HashBlock| u128::from(high) << 64 | u128::from(low);
         let rounds = |state: u128, most: usize| {
             hash.rounds[..most].iter().fold(state, |state, key| {
                 let mut block = state.to_le_bytes().into();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_look_alike_differ() {
+    fn similar_values_have_different_hashes() {
         let hash = keyed(3);
         let mut values: Vec<Vec<u8>> = (0..70).map(|length| vec![0; length]).collect();
         for length in 1..70 {
@@ -188,7 +188,7 @@ mod tests {
             other[at] ^= 1 << bit;
             let hash = keyed(seed);
             let differing = (hash.hash(&value) ^ hash.hash(&other)).count_ones();
-            // Half of 128 bits, by chance; less than 24 once in 10^13.
+            // On average 64 of 128 bits differ; fewer than 24 by chance once in 10^13.
             prop_assert!((24..=104).contains(&differing), "{differing} bits");
             prop_assert_ne!(hash.hash(&value), keyed(seed ^ 1).hash(&value));
         }

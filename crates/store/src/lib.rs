@@ -1,4 +1,7 @@
-//! Where states live: one contract, [`Store`], and its implementations.
+//! Stores for the counters of a rate limiter: one contract, [`Store`], and its implementations.
+//!
+//! A *state* is the counter of one key under one limit. A *take* asks a limit for some cost. A *plan* is a list of takes that
+//! are counted together or not at all.
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take};
@@ -16,11 +19,11 @@
 //!
 //! | to learn | read |
 //! |---|---|
-//! | what every store promises | [`Store`] |
-//! | how states are named | [`Name`], [`Secret`] |
-//! | what time it is | [`Clock`] |
-//! | the store in memory, within a budget of bytes | [`Memory`] |
-//! | the same, obviously right | [`Plain`] |
+//! | what every store guarantees | [`Store`] |
+//! | how a key becomes the name of a state | [`Name`], [`Secret`] |
+//! | how the time is read | [`Clock`] |
+//! | the fast store in memory, within a budget of bytes | [`Memory`] |
+//! | the simple store in memory, which is the reference in tests | [`Plain`] |
 
 #![cfg_attr(
     test,
@@ -49,9 +52,11 @@ mod memory;
 #[cfg(any(loom, shuttle))]
 pub mod models;
 mod plain;
+mod plan_vec;
 mod private_file;
 #[cfg(feature = "redis")]
 mod redis;
+mod secret;
 mod settled;
 mod store;
 mod sync;
@@ -60,13 +65,14 @@ pub mod testing;
 
 pub use clock::Clock;
 pub use error::StoreError;
-pub use key::{KeyName, LimitName, Name, Secret, Subject};
-pub use memory::{Gauges, Memory};
+pub use key::{KeyName, LimitName, Name, Subject};
+pub use memory::Memory;
 pub use plain::Plain;
 pub use private_file::read_private;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
+pub use secret::Secret;
 pub use store::{
-    Answer, Charged, LinkReport, Part, ReceiptId, Settled, Settlement, SharedDocument,
+    Answer, Charged, Gauges, LinkReport, Part, ReceiptId, Settled, Settlement, SharedDocument,
     SingleAnswer, Store, StoreHealth, StoreReport,
 };

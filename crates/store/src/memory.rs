@@ -1,4 +1,4 @@
-//! The store in memory: a table made for states, within a budget of bytes that nothing can break.
+//! The store in memory: a hash table made for counters, within a fixed budget of bytes.
 //!
 //! ```text
 //!   plan [ user:alice 2/s │ user:alice 500/h ]
@@ -7,91 +7,111 @@
 //!              └── one instant, Plan::take ──┘      then unlocked
 //! ```
 //!
-//! | file | what it knows |
+//! The files, from the bottom to the top:
+//!
+//! | file | what it does |
 //! |---|---|
-//! | `region` | memory from the system, zero until it is written |
-//! | `bucket` | seven states and a lock in two cache lines |
-//! | `table` | which two buckets a state may be in; growing by one bucket at a time |
+//! | `region` | memory from the operating system, zero until it is written |
+//! | `budget` | divides the bytes among everything that grows with the keys |
+//! | `linear_hashing` | how a table grows by one bucket at a time |
+//! | `bucket` | seven states and a seqlock in two cache lines |
+//! | `tag` | the 64 bits by which a state is known |
+//! | `table` | which two buckets may hold a state (cuckoo hashing), and growing |
 //! | `blocks` | states that are larger than a word |
-//! | `shapes` | limits by numbers of 16 bits |
-//! | `sketch` | what is remembered of states for which there is no room |
-//! | `marks` | the same for states that used more than half of their limit: two bits of a Bloom filter in the table |
-//! | `receipts` | which receipts are settled |
-//! | `known` | the short way: states of a word that are there |
-//! | `bring` | the long way, for every plan |
-//! | `room` | making room: what has expired goes, what can move moves, what is used least is demoted |
+//! | `limit_numbers` | limits by 16-bit number |
+//! | `sketch` | a count-min sketch of demoted states |
+//! | `bloom` | Bloom filters of demoted states that used more than half of their limit |
+//! | `receipts` | which receipts were settled |
+//! | `lookup` | finding a state in the table, or what is remembered of it |
+//! | `expiry` | removing expired states |
+//! | `demotion` | moving a state that still counts to the sketch or a Bloom filter |
+//! | `eviction` | writing states into slots, and making room for them |
+//! | `slow_path` | every kind of plan, under locks |
+//! | `fast_path` | optimistic takes of states that are in the table |
+//! | `batches` | many takes with one reading of the clock |
 //!
-//! Keys are never stored: a state is known by 64 bits of its name. It decides as [`Plain`](crate::Plain) does, which
-//! is its reference.
+//! Keys are not stored: a state is known by 64 bits of its name. While there is room for all states, the store decides exactly
+//! as [`Plain`](crate::Plain) does, which is its reference in tests. When the budget is spent, a state may be *demoted*: it
+//! leaves the table while it still counts, and the sketch or a Bloom filter remembers its use. They may overestimate it and
+//! never underestimate it, so a demoted key may be refused too early and never gets more than its limit.
 //!
-//! **Why it is exact** (linearizable): every decision belongs to one instant, a reading of the clock, and whatever order
-//! threads run in, no window and no bucket passes more than its limit by these instants. The argument assumes that the clock
-//! does not go back by itself, and has three parts.
+//! # Why it is exact with many threads
 //!
-//! 1. *The slow path* (`bring`) reads the clock while it holds the locks of all buckets in which the states of the plan may
-//!    be. Two takes of one state therefore read the clock in the order in which they write. A state that is missing was
-//!    removed by a thread that held one of these locks, because it had ended by a reading from before; so it has ended by
-//!    this one. The same holds for marks, which are in one of these buckets. What else was demoted is in the sketch, whose
-//!    lines another thread may clear under a later reading, without any of these locks: so the sketch is read first and the
-//!    clock afterwards, and what was cleared has ended by then, too.
-//! 2. *The fast path* (`known`) decides by a reading that is older than the decision, and writes only if the state still is
-//!    what it read. Such a reading may only find *more* in use than a new one would. That is so for a window that is the
-//!    window of the reading or an earlier one, and for a bucket, whose word only grows by what is taken and shrinks by what is
-//!    given back. It is not so for a state that lies ahead of the reading (a later window, or a word beyond all that can be
-//!    in use), which would be *mended*, nor for one that is missing or empty, which does not say when it became that. These
-//!    go the slow way.
-//! 3. *A plan* is decided by one reading, and its states are written while all of them are locked.
+//! **The claim.** Every decision belongs to one instant, a reading of the clock. In whatever order threads run, the takes that
+//! pass, put in order of their instants, never exceed the limit of a window or a bucket. The store is linearizable: it answers
+//! as if all calls had come one after another. One thing is assumed: the clock does not go back by itself.
 //!
-//! What the fast path refuses by the reading of a batch is refused as of that reading; a single take is then decided again.
+//! **The difficulty.** A thread reads the clock and then may stall for any time before it decides. Meanwhile other threads
+//! change the state, or remove it because it has expired. A decision by the old reading must not admit too much.
+//!
+//! **1. The slow path** reads the clock while it holds the locks of all buckets that may hold the plan's states. Three cases:
+//!
+//! - *The state is in the table.* Two takes of it lock the same bucket, so they read the clock in the order in which they write.
+//! - *The state is missing.* A thread removed it while it held one of these locks, because it had expired by an earlier reading.
+//!   So it has expired by this reading, too. The same holds for the Bloom filter, which is in one of these buckets.
+//! - *The state was demoted to the sketch.* Another thread may clear a line of the sketch by a later reading, without any of
+//!   these locks. So the sketch is read first and the clock afterwards: what was cleared by then has ended by this reading.
+//!
+//! **2. The fast path** decides by a reading that is older than the decision. It writes only if the state still is what it read:
+//! it compares the two under the bucket's lock. It decides only where an old reading may find *more* in use than a new one
+//! would, and never less:
+//!
+//! - *A window* that is the window of the reading, or an earlier one.
+//! - *A token or leaky bucket*, whose word only grows by what is taken and only shrinks by what is given back.
+//!
+//! All other states go to the slow path. A state that is ahead of the reading (a later window, or a word beyond all that can be
+//! in use) looks like the work of a wrong clock and would be *repaired*: moved into the past, which would empty a full window.
+//! A state that is missing or empty does not say when it became that.
+//!
+//! **3. A plan** is decided by one reading, and its states are written while all of them are locked. So it counts in all of its
+//! limits or in none.
+//!
+//! A refusal by an old reading may come too early, never too late. A single take is therefore decided again by a new reading;
+//! in a batch, the refusal is as of the batch's reading.
 
+mod batches;
 mod blocks;
-mod bring;
+mod bloom;
 mod bucket;
 mod budget;
-mod known;
-mod marks;
+mod contract;
+mod demotion;
+mod eviction;
+mod expiry;
+mod fast_path;
+mod limit_numbers;
+mod linear_hashing;
+mod lookup;
 #[cfg(loom)]
 pub(crate) mod models;
 mod receipts;
 mod region;
-mod room;
-mod shapes;
 mod sketch;
+mod slow_path;
 mod steps;
 mod table;
+mod tag;
 #[cfg(test)]
 mod tests;
 
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::store::{
-    Answer, Charged, Settled, Settlement, SharedDocument, SingleAnswer, Store, StoreHealth,
-};
+use crate::store::{Answer, Charged, Gauges, Settled, Settlement};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
-use bring::Asked;
 use budget::Budget;
-use known::Reading;
+use limit_numbers::{LimitNumbers, NUMBERS};
+use lookup::StateRequest;
 use receipts::Receipts;
-use shapes::{NUMBERS, Shapes};
 use sketch::Sketch;
 use std::sync::atomic::{AtomicU64, Ordering};
-use table::{Table, Tag};
-use tidegate_core::{
-    Ask, Cost, Decision, Limit, NamedBy, Now, Plan, StateId, Take, Taken, WhenFull,
-};
+use table::Table;
+use tag::Tag;
+use tidegate_core::{Ask, Cost, Decision, Limit, NamedBy, Plan, StateId, Take, Taken, WhenFull};
 
-/// What [`Memory::new`] may use: eleven million keys of one word.
+/// The budget of [`Memory::new`]: enough for eleven million states of one word.
 const DEFAULT_BUDGET: usize = 256 << 20;
-/// What [`Store::shortage`] says when callers' limits are refused.
-const TOO_MANY_LIMITS: &str = "too many different limits that clients name are in use: further ones are refused until some of \
-                               them have no states left";
-/// What [`Store::shortage`] says when receipts are not settled.
-const TOO_MANY_RECEIPTS: &str = "there is no memory to remember further settled receipts: none is settled until some have ended";
-/// Plans of a batch that are fetched ahead of being decided.
-const AHEAD: usize = 16;
-
-/// States in this process's memory.
+/// States in the memory of this process.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
@@ -108,51 +128,32 @@ pub struct Memory {
     budget: Budget,
     table: Table,
     blocks: Blocks,
-    shapes: Shapes,
+    limit_numbers: LimitNumbers,
     sketch: Sketch,
-    /// Locked before no other lock.
+    /// No other lock is taken while this one is held.
     settled: Mutex<Receipts>,
-    /// States that were demoted or marked; until one was, nobody looks for what is remembered of others.
+    /// States that were demoted to the sketch or a Bloom filter. While it is 0, lookups skip both.
     demotions: AtomicU64,
-    /// While positive, nobody looks for a place to move a state to: there was none lately.
-    packed: AtomicU64,
-}
-
-/// How full a [`Memory`] is.
-///
-/// ```
-/// use tidegate_store::{Clock, Memory};
-/// let gauges = Memory::new(Clock::system()).gauges();
-/// assert_eq!((gauges.demotions, gauges.overcount_thousandths), (0, 0));
-/// assert!(gauges.bytes <= gauges.budget);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gauges {
-    /// States in the table.
-    pub entries: usize,
-    /// Bytes in use, apart from a fixed few.
-    pub bytes: usize,
-    /// Bytes that may be used.
-    pub budget: usize,
-    /// States that had to go while they still counted.
-    pub demotions: u64,
-    /// What a key that was never seen would begin with, on average: thousandths of a cost of 1.
-    pub overcount_thousandths: u64,
+    /// How many more insertions skip cuckoo displacement, after it failed in a full table.
+    displacement_pause: AtomicU64,
 }
 
 impl Memory {
-    /// An empty store that goes by this clock, with a budget of 256 MiB. What it does not need it does not use.
+    /// An empty store that uses this clock, with a budget of 256 MiB. It takes memory only as it needs it.
     ///
     /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
     /// use tidegate_store::{Clock, Memory};
-    /// assert_eq!(Memory::new(Clock::system()).len(), 0);
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Memory::new(Clock::system());
+    /// assert!(store.take_one_now(&Take::new(StateId(7), &limit, Cost::ONE)).decision.passes());
     /// ```
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self::with_budget(clock, DEFAULT_BUDGET)
     }
 
-    /// An empty store that never uses more than so many bytes (and a fixed few), 8 KiB at least.
+    /// An empty store that never uses more than this many bytes, apart from a small fixed amount. The least budget is 8 KiB.
     ///
     /// ```
     /// use tidegate_store::{Clock, Memory};
@@ -164,18 +165,18 @@ impl Memory {
         Self::with_limit_numbers(clock, bytes, NUMBERS)
     }
 
-    /// The same with so many numbers for limits. Tests and models ask for few, so that numbers are used again soon.
+    /// The same with `numbers` limit numbers. Tests and models have few, so that numbers are used again soon.
     pub(crate) fn with_limit_numbers(clock: Clock, bytes: usize, numbers: usize) -> Self {
         let budget = Budget::new(bytes);
         Self {
             clock,
             table: Table::new(&budget),
             blocks: Blocks::new(&budget),
-            shapes: Shapes::new(numbers),
+            limit_numbers: LimitNumbers::new(numbers),
             sketch: Sketch::new(&budget),
             settled: Mutex::new(Receipts::new(&budget)),
             demotions: AtomicU64::new(0),
-            packed: AtomicU64::new(0),
+            displacement_pause: AtomicU64::new(0),
             budget,
         }
     }
@@ -183,18 +184,26 @@ impl Memory {
     /// Decides a plan, without async.
     ///
     /// ```
-    /// use tidegate_core::{Plan, Span};
+    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
     /// use tidegate_store::{Clock, Memory};
-    /// let nothing = Plan::new(vec![], Span::ZERO).unwrap();
-    /// assert!(Memory::new(Clock::system()).take_now(&nothing).done.passes);
+    /// let [second, hour] = [(2, 1), (500, 3600)].map(|(amount, secs)| {
+    ///     Limit::new(amount, Span::from_secs(secs), Algorithm::TOKEN_BUCKET).unwrap()
+    /// });
+    /// let takes = vec![
+    ///     Take::new(StateId(7), &second, Cost::ONE),
+    ///     Take::new(StateId(8), &hour, Cost::ONE),
+    /// ];
+    /// let answer = Memory::new(Clock::system()).take_now(&Plan::new(takes, Span::ZERO).unwrap());
+    /// assert!(answer.done.passes);
+    /// assert_eq!(answer.done.decisions[1].remaining, 499);
     /// ```
     pub fn take_now(&self, plan: &Plan<'_>) -> Answer {
-        let reading = self.fetch(plan.takes());
+        let reading = self.prefetch_and_read_clock(plan.takes());
         let answer = match self.take_fast(plan, &reading) {
             Some(answer) => answer,
-            None => self.take_any(plan).1,
+            None => self.take_slowly(plan).1,
         };
-        Self::remember(answer.done.passes);
+        Self::note_outcome(answer.done.passes);
         answer
     }
 
@@ -208,91 +217,21 @@ impl Memory {
     /// assert_eq!(taken.decision.remaining, 14);
     /// ```
     pub fn take_one_now(&self, take: &Take<'_>) -> Taken {
-        let reading = self.fetch(std::slice::from_ref(take));
+        let reading = self.prefetch_and_read_clock(std::slice::from_ref(take));
         let ready = |now| take.limit.prepare(&take.ask(now));
-        let known = self.shapes.number(take.limit);
-        let taken = match known.and_then(|shape| self.take_known(take, shape, ready, &reading)) {
+        let number = self.limit_numbers.number(take.limit);
+        let fast =
+            number.and_then(|number| self.take_optimistically(take, number, ready, &reading));
+        let taken = match fast {
             Some((_, taken)) => taken,
-            None => self.take_alone(take).1,
+            None => self.take_one_slowly(take).1,
         };
-        Self::remember(taken.decision.passes());
+        Self::note_outcome(taken.decision.passes());
         taken
     }
 
-    /// Decides takes in order, each by itself, without async: what [`take_batch_now`](Self::take_batch_now) does for plans
-    /// of one take, for less.
-    ///
-    /// ```
-    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
-    /// use tidegate_store::{Clock, Memory};
-    /// let limit = Limit::new(1, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let take = Take::new(StateId(7), &limit, Cost::ONE);
-    /// let taken = Memory::new(Clock::system()).take_each_now(&[take, take]);
-    /// assert_eq!([taken[0].decision.passes(), taken[1].decision.passes()], [true, false]);
-    /// ```
-    pub fn take_each_now(&self, takes: &[Take<'_>]) -> Vec<Taken> {
-        let mut now = self.clock.now();
-        let fetch = |take: &Take<'_>| self.table.prefetch(Tag::of(take.state));
-        takes.iter().take(AHEAD).for_each(fetch);
-        let mut ahead = takes.iter().skip(AHEAD);
-        let mut taken = Vec::with_capacity(takes.len());
-        // Takes that ask for the same have most of the arithmetic in common.
-        for run in takes.chunk_by(Take::asks_the_same) {
-            let Some(first) = run.first() else { continue };
-            let mut ready = first.limit.prepare(&first.ask(now));
-            let known = self.shapes.number(first.limit);
-            for take in run {
-                ahead.next().into_iter().for_each(fetch);
-                let short = known.and_then(|shape| {
-                    self.take_known(take, shape, |_| ready, &Reading::<fn() -> Now>::Given(now))
-                });
-                taken.push(match short {
-                    Some((_, taken)) => taken,
-                    None => {
-                        let taken;
-                        (now, taken) = *self.take_alone(take);
-                        ready = first.limit.prepare(&first.ask(now));
-                        taken
-                    }
-                });
-            }
-        }
-        taken
-    }
-
-    /// Decides plans in order, without async. The clock is read once for all of them, and what they need is fetched
-    /// before it is used: many at a time cost far less than one at a time.
-    ///
-    /// That one reading decides only plans whose states are in the table, in the usual form, and do not lie ahead of it.
-    /// Every other plan is decided as of a reading of its own, which those that follow use instead.
-    ///
-    /// ```
-    /// use tidegate_core::{Plan, Span};
-    /// use tidegate_store::{Clock, Memory};
-    /// let nothing = Plan::new(vec![], Span::ZERO).unwrap();
-    /// assert_eq!(Memory::new(Clock::system()).take_batch_now(&[nothing.clone(), nothing]).len(), 2);
-    /// ```
-    pub fn take_batch_now(&self, plans: &[Plan<'_>]) -> Vec<Answer> {
-        let mut now = self.clock.now();
-        let fetch = |plan: &Plan<'_>| {
-            plan.takes().iter().for_each(|take| self.table.prefetch(Tag::of(take.state)));
-        };
-        plans.iter().take(AHEAD).for_each(fetch);
-        let mut ahead = plans.iter().skip(AHEAD);
-        let take = |plan: &Plan<'_>| {
-            ahead.next().into_iter().for_each(fetch);
-            let reading = Reading::<fn() -> Now>::Given(now);
-            self.take_fast(plan, &reading).unwrap_or_else(|| {
-                let answer;
-                (now, answer) = self.take_any(plan);
-                answer
-            })
-        };
-        plans.iter().map(take).collect()
-    }
-
-    /// Whether a caller may name this limit now: there is a number for it among those that callers have. Costs as much
-    /// however many limits there are.
+    /// Whether a caller may name this limit now: whether the callers' share of limit numbers has one for it. The work does not
+    /// depend on how many limits there are.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Limit, Span};
@@ -301,32 +240,36 @@ impl Memory {
     /// assert!(Memory::new(Clock::system()).admit_limit_now(&limit).is_ok());
     /// ```
     pub fn admit_limit_now(&self, limit: &Limit) -> Result<(), StoreError> {
-        let known = self.shapes.number(limit).or_else(|| self.number_of(limit, NamedBy::Caller));
-        known.map(|_| ()).ok_or(StoreError::TooManyLimits)
+        let number =
+            self.limit_numbers.number(limit).or_else(|| self.number_of(limit, NamedBy::Caller));
+        number.map(|_| ()).ok_or(StoreError::TooManyLimits)
     }
 
     /// Counts takes whether or not they pass, without async.
     ///
     /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
     /// use tidegate_store::{Clock, Memory};
-    /// assert!(Memory::new(Clock::system()).charge_now(&[]).receipts.is_empty());
+    /// let limit = Limit::new(5, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let charged = Memory::new(Clock::system()).charge_now(&[Take::new(StateId(7), &limit, Cost::new(8))]);
+    /// assert!(!charged.decisions[0].passes()); // 8 of 5 were used
     /// ```
     pub fn charge_now(&self, takes: &[Take<'_>]) -> Charged {
         let mut charged =
             Charged { at: self.clock.now().steady, decisions: vec![], receipts: vec![] };
-        // One after another: charges are independent, and a take may stand here twice.
+        // One after another: charges are independent, and the list may have a take twice.
         for take in takes {
-            let asked = [Asked::of(take)];
-            let (mut brought, found) = self.bring(&asked);
-            let mut written = self.states(&mut brought, &asked, &found);
-            charged.at = brought.now.steady;
-            let ask = Ask::new(brought.now.of(take.limit), take.cost).bounded(take.bound);
+            let requests = [StateRequest::of(take)];
+            let (mut locked, found) = self.lock_states(&requests);
+            let mut written = self.current_states(&mut locked, &requests, &found);
+            charged.at = locked.now.steady;
+            let ask = Ask::new(locked.now.of(take.limit), take.cost).bounded(take.bound);
             for written in &mut written {
                 charged.receipts.push(take.limit.charge(written, &ask));
                 let after = Ask { cost: Cost::default(), ..ask };
                 charged.decisions.push(take.limit.decide(written, &after));
             }
-            self.keep(brought, &asked, &found, &written);
+            self.write_back(locked, &requests, &found, &written);
         }
         charged
     }
@@ -342,7 +285,7 @@ impl Memory {
     /// assert_eq!(store.give_back_now(&nothing), Settled::Already);
     /// ```
     pub fn give_back_now(&self, settlement: &Settlement<'_>) -> Settled {
-        // Marked first: who is interrupted here refunds too little, never too much.
+        // The receipt is marked first: if this thread is interrupted afterwards, too little is refunded, never too much.
         let now = self.clock.now().steady;
         match lock(&self.settled).settle(settlement, now, &self.budget) {
             Settled::Done => {}
@@ -350,54 +293,67 @@ impl Memory {
         }
         for part in settlement.parts {
             let (when_full, named_by) = (WhenFull::Shared, NamedBy::Policy);
-            let asked = [Asked { id: part.state, limit: part.limit, when_full, named_by }];
-            let (mut brought, found) = self.bring(&asked);
-            let mut written = self.states(&mut brought, &asked, &found);
+            let requests =
+                [StateRequest { id: part.state, limit: part.limit, when_full, named_by }];
+            let (mut locked, found) = self.lock_states(&requests);
+            let mut written = self.current_states(&mut locked, &requests, &found);
             for written in &mut written {
-                written.give_back(brought.now.of(part.limit), part.limit, &part.receipt);
+                written.give_back(locked.now.of(part.limit), part.limit, &part.receipt);
             }
-            self.keep(brought, &asked, &found, &written);
+            self.write_back(locked, &requests, &found, &written);
         }
         Settled::Done
     }
 
-    /// How the takes of a plan would be answered alone, without async; changes nothing.
+    /// What each take of a plan would be answered if it were alone, without async. Changes nothing.
     ///
     /// ```
-    /// use tidegate_core::{Plan, Span};
+    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
     /// use tidegate_store::{Clock, Memory};
-    /// let nothing = Plan::new(vec![], Span::ZERO).unwrap();
-    /// assert!(Memory::new(Clock::system()).peek_now(&nothing).is_empty());
+    /// let limit = Limit::new(5, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Memory::new(Clock::system());
+    /// let plan = Plan::from(Take::new(StateId(7), &limit, Cost::new(2)));
+    /// assert!(store.peek_now(&plan)[0].passes());
+    /// assert_eq!(store.peek_now(&plan)[0].remaining, 5); // a peek takes nothing
     /// ```
     pub fn peek_now(&self, plan: &Plan<'_>) -> Vec<Decision> {
         let peek = |take: &Take<'_>| {
-            let (tag, asked) = (Tag::of(take.state), Asked::of(take));
+            let (tag, request) = (Tag::of(take.state), StateRequest::of(take));
             let held = self.table.lock_all(&[tag]);
             let found = self.find(&held, tag, None);
-            let recalled = self.recall(&asked, found.as_ref());
+            let recalled = self.recall(&request, found.as_ref());
             let now = self.clock.now();
-            let written = self.written(found.as_ref(), recalled, &asked, now);
+            let written = self.written(found.as_ref(), recalled, &request, now);
             take.limit.decide(&written, &plan.ask(take, now))
         };
         plan.takes().iter().map(peek).collect()
     }
 
-    /// Forgets states, without async; answers how many there were.
+    /// Removes states, without async; returns how many there were.
     ///
     /// ```
-    /// use tidegate_core::StateId;
+    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
     /// use tidegate_store::{Clock, Memory};
-    /// assert_eq!(Memory::new(Clock::system()).reset_now(&[StateId(7)]), 0);
+    /// let limit = Limit::new(1, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let (store, take) = (Memory::new(Clock::system()), Take::new(StateId(7), &limit, Cost::ONE));
+    /// assert!(store.take_one_now(&take).decision.passes());
+    /// assert_eq!(store.reset_now(&[StateId(7), StateId(8)]), 1);
+    /// assert!(store.take_one_now(&take).decision.passes()); // it may begin again
     /// ```
     pub fn reset_now(&self, states: &[StateId]) -> usize {
         states.iter().filter(|id| self.reset_one(Tag::of(**id))).count()
     }
 
-    /// How many states are remembered.
+    /// How many states are in the table.
     ///
     /// ```
-    /// use tidegate_store::{Clock, Memory};
-    /// assert_eq!(Memory::new(Clock::system()).len(), 0);
+    /// # use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
+    /// # use tidegate_store::{Clock, Memory};
+    /// # let limit = Limit::new(15, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Memory::new(Clock::system());
+    /// let takes = [7, 8, 7].map(|id| Take::new(StateId(id), &limit, Cost::ONE));
+    /// store.take_each_now(&takes);
+    /// assert_eq!(store.len(), 2);
     /// ```
     pub fn len(&self) -> usize {
         let mut live = 0usize;
@@ -408,21 +364,33 @@ impl Memory {
         live
     }
 
-    /// Whether nothing is remembered.
+    /// Whether no state is in the table.
     ///
     /// ```
-    /// use tidegate_store::{Clock, Memory};
-    /// assert!(Memory::new(Clock::system()).is_empty());
+    /// # use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
+    /// # use tidegate_store::{Clock, Memory};
+    /// # let limit = Limit::new(15, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Memory::new(Clock::system());
+    /// store.take_one_now(&Take::new(StateId(7), &limit, Cost::ONE));
+    /// assert!(!store.is_empty());
+    /// store.reset_now(&[StateId(7)]);
+    /// assert!(store.is_empty());
     /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How full it is.
+    /// How full the store is.
     ///
     /// ```
-    /// use tidegate_store::{Clock, Memory};
-    /// assert_eq!(Memory::new(Clock::system()).gauges().entries, 0);
+    /// # use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
+    /// # use tidegate_store::{Clock, Memory};
+    /// # let limit = Limit::new(15, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Memory::new(Clock::system());
+    /// store.take_one_now(&Take::new(StateId(7), &limit, Cost::ONE));
+    /// let gauges = store.gauges();
+    /// assert_eq!((gauges.entries, gauges.demotions), (1, 0));
+    /// assert!(gauges.bytes <= gauges.budget);
     /// ```
     pub fn gauges(&self) -> Gauges {
         let demotions = self.demotions.load(Ordering::Relaxed);
@@ -439,7 +407,7 @@ impl Memory {
         }
     }
 
-    /// The clock it goes by.
+    /// The clock by which the store decides.
     ///
     /// ```
     /// use tidegate_core::Timestamp;
@@ -452,64 +420,3 @@ impl Memory {
         &self.clock
     }
 }
-
-// === the contract ===
-
-/// Nothing waits here: every future is ready when it is first polled, does nothing before, and none is boxed.
-impl Store for Memory {
-    const IN_PROCESS: bool = true;
-
-    async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
-        self.take_batch_now(plans).into_iter().map(Ok).collect()
-    }
-
-    async fn take_one(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
-        Ok(self.take_now(plan))
-    }
-
-    async fn take_each(&self, takes: &[Take<'_>]) -> Vec<Result<SingleAnswer, StoreError>> {
-        let taken = self.take_each_now(takes).into_iter();
-        taken.map(|taken| Ok(SingleAnswer { taken, remembered: false })).collect()
-    }
-
-    async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {
-        Ok(self.charge_now(takes))
-    }
-
-    async fn give_back(&self, settlement: &Settlement<'_>) -> Result<Settled, StoreError> {
-        Ok(self.give_back_now(settlement))
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Vec<Decision>, StoreError> {
-        Ok(self.peek_now(plan))
-    }
-
-    async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
-        Ok(self.reset_now(states))
-    }
-
-    fn admit_limit(&self, limit: &Limit) -> Result<(), StoreError> {
-        self.admit_limit_now(limit)
-    }
-
-    fn supports(&self, _limit: &Limit) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
-
-impl StoreHealth for Memory {
-    fn shortage(&self) -> Option<&'static str> {
-        if self.shapes.is_short() {
-            Some(TOO_MANY_LIMITS)
-        } else {
-            lock(&self.settled).is_full().then_some(TOO_MANY_RECEIPTS)
-        }
-    }
-
-    fn gauges(&self) -> Option<Gauges> {
-        Some(Self::gauges(self))
-    }
-}
-
-/// There is one node, and nothing to share.
-impl SharedDocument for Memory {}

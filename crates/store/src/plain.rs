@@ -7,36 +7,35 @@
 //!            └───────── one instant, Plan::take ───┘            then unlocked
 //! ```
 //!
-//! It is meant to be obviously right: it is the reference for every other store. A plan locks the shards
-//! of all its states, lowest first, so that two plans cannot wait for each other; the clock is read while
-//! they are locked, so that no take sees a state from its own future; and locks are held for arithmetic.
+//! It is meant to be obviously right, because it is the reference for every other store. A plan locks the shards of all its
+//! states, lowest first, so that two plans never wait for each other. The clock is read while they are locked, so that no take
+//! sees a state from its own future. Locks are held for arithmetic only.
 //!
-//! What has expired is found by walking, oldest first: two states for every state that is added to a shard,
-//! and one for every few calls that add nothing.
+//! Expired states are found by a sweep, oldest first: two states for every state that is added to a shard, and one for every
+//! few calls that add nothing.
 
-mod shapes;
+mod interned_limits;
 mod shard;
 
 use crate::clock::Clock;
 use crate::error::StoreError;
+use crate::plan_vec::PlanVec;
 use crate::settled::SettledReceipts;
 use crate::store::{Answer, Charged, Settled, Settlement, Store};
 use crate::sync::{Mutex, MutexGuard, lock};
-use shapes::Shapes;
+use interned_limits::InternedLimits;
 use shard::Shard;
-use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate_core::{Ask, Cost, Decision, Limit, Now, Plan, State, StateId, Take, Written};
 
-/// Most plans have a few takes; those need no memory of their own while they are decided.
-type Four<T> = SmallVec<[T; 4]>;
-type Shapes4 = Four<Option<Arc<Limit>>>;
+/// For each state the limit under which it was written; `None` for a state that is not there.
+type LimitsOfStates = PlanVec<Option<Arc<Limit>>>;
 
-/// Enough that 64 threads seldom meet, few enough to lock sixteen of them for a plan.
+/// Enough that 64 threads seldom wait for each other, and few enough that a plan can lock sixteen of them.
 const SHARDS: usize = 64;
 const SHARDS_WIDE: u128 = 64;
 
-/// States in this process's memory.
+/// States in the memory of this process, in plain maps: the reference for [`Memory`](crate::Memory).
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
@@ -50,62 +49,69 @@ const SHARDS_WIDE: u128 = 64;
 #[derive(Debug)]
 pub struct Plain {
     clock: Clock,
-    /// A state is in the shard of its id. Mutexes, not read-write locks: every call may write.
+    /// A state is in the shard of its id. The locks are mutexes, not read-write locks, because every call may write.
     shards: [Mutex<Shard>; SHARDS],
-    shapes: Shapes,
+    limits: InternedLimits,
     settled: Mutex<SettledReceipts>,
 }
 
 impl Plain {
-    /// An empty store that goes by this clock.
+    /// An empty store that uses this clock.
     ///
     /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
     /// use tidegate_store::{Clock, Plain};
-    /// assert_eq!(Plain::new(Clock::system()).len(), 0);
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Plain::new(Clock::system());
+    /// assert!(store.take_now(&Plan::from(Take::new(StateId(7), &limit, Cost::ONE))).done.passes);
     /// ```
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let shards = core::array::from_fn(|_| Mutex::new(Shard::default()));
         let settled = Mutex::new(SettledReceipts::default());
-        Self { clock, shards, shapes: Shapes::default(), settled }
+        Self { clock, shards, limits: InternedLimits::default(), settled }
     }
 
     /// Decides a plan, without async.
     ///
     /// ```
-    /// use tidegate_core::{Plan, Span};
+    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
     /// use tidegate_store::{Clock, Plain};
-    /// let nothing = Plan::new(vec![], Span::ZERO).unwrap();
-    /// assert!(Plain::new(Clock::system()).take_now(&nothing).done.passes);
+    /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let plan = Plan::from(Take::new(StateId(7), &limit, Cost::ONE));
+    /// assert_eq!(Plain::new(Clock::system()).take_now(&plan).done.decisions[0].remaining, 14);
     /// ```
     pub fn take_now(&self, plan: &Plan<'_>) -> Answer {
-        let (mut held, shapes) = self.hold(plan.takes().iter().map(|take| take.state));
-        let mut written = held.written(&shapes, plan.takes().iter().map(|take| take.limit));
+        let (mut held, limits) = self.lock_states(plan.takes().iter().map(|take| take.state));
+        let mut written = held.written(&limits, plan.takes().iter().map(|take| take.limit));
         let done = plan.take(held.now, &mut written);
-        self.keep(&mut held, written, &shapes);
+        self.write_back(&mut held, written, &limits);
         Answer { at: held.now.steady, done, remembered: false }
     }
 
     /// Counts takes whether or not they pass, without async.
     ///
     /// ```
+    /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
     /// use tidegate_store::{Clock, Plain};
-    /// assert!(Plain::new(Clock::system()).charge_now(&[]).receipts.is_empty());
+    /// let limit = Limit::new(5, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let charged = Plain::new(Clock::system()).charge_now(&[Take::new(StateId(7), &limit, Cost::new(8))]);
+    /// assert!(!charged.decisions[0].passes()); // 8 of 5 were used
     /// ```
     pub fn charge_now(&self, takes: &[Take<'_>]) -> Charged {
         let mut charged =
             Charged { at: self.clock.now().steady, decisions: vec![], receipts: vec![] };
-        // One after another: charges are independent, and a take may stand here twice.
+        // One after another: charges are independent, and the list may have a take twice.
         for take in takes {
-            let (mut held, shapes) = self.hold([take.state].into_iter());
-            let mut written = held.written(&shapes, [take.limit].into_iter());
+            let (mut held, limits) = self.lock_states([take.state].into_iter());
+            let mut written = held.written(&limits, [take.limit].into_iter());
             let ask = Ask::new(held.now.of(take.limit), take.cost).bounded(take.bound);
             for written in &mut written {
                 charged.receipts.push(take.limit.charge(written, &ask));
                 let after = Ask { cost: Cost::default(), ..ask };
                 charged.decisions.push(take.limit.decide(written, &after));
             }
-            self.keep(&mut held, written, &shapes);
+            self.write_back(&mut held, written, &limits);
             charged.at = held.now.steady;
         }
         charged
@@ -122,37 +128,40 @@ impl Plain {
     /// assert_eq!(store.give_back_now(&nothing), Settled::Already);
     /// ```
     pub fn give_back_now(&self, settlement: &Settlement<'_>) -> Settled {
-        // Marked first: who is interrupted here refunds too little, never too much.
+        // The receipt is marked first: if this thread is interrupted afterwards, too little is refunded, never too much.
         match lock(&self.settled).settle(settlement, self.clock.now().steady) {
             Settled::Done => {}
             refused @ (Settled::Already | Settled::Late | Settled::Full) => return refused,
         }
         for part in settlement.parts {
-            let (mut held, shapes) = self.hold([part.state].into_iter());
-            let mut written = held.written(&shapes, [part.limit].into_iter());
+            let (mut held, limits) = self.lock_states([part.state].into_iter());
+            let mut written = held.written(&limits, [part.limit].into_iter());
             for written in &mut written {
                 written.give_back(held.now.of(part.limit), part.limit, &part.receipt);
             }
-            self.keep(&mut held, written, &shapes);
+            self.write_back(&mut held, written, &limits);
         }
         Settled::Done
     }
 
-    /// How the takes of a plan would be answered alone, without async; changes nothing.
+    /// What each take of a plan would be answered if it were alone, without async. Changes nothing.
     ///
     /// ```
-    /// use tidegate_core::{Plan, Span};
+    /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
     /// use tidegate_store::{Clock, Plain};
-    /// let nothing = Plan::new(vec![], Span::ZERO).unwrap();
-    /// assert!(Plain::new(Clock::system()).peek_now(&nothing).is_empty());
+    /// let limit = Limit::new(5, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Plain::new(Clock::system());
+    /// let plan = Plan::from(Take::new(StateId(7), &limit, Cost::new(2)));
+    /// assert!(store.peek_now(&plan)[0].passes());
+    /// assert_eq!(store.peek_now(&plan)[0].remaining, 5); // a peek takes nothing
     /// ```
     pub fn peek_now(&self, plan: &Plan<'_>) -> Vec<Decision> {
         let peek = |take: &Take<'_>| {
             let shard = self.shard(place(take.state));
             let ask = plan.ask(take, self.clock.now());
             match shard.get(take.state) {
-                Some((shape, state)) => {
-                    take.limit.decide(&Written { shape, state: state.clone() }, &ask)
+                Some((limit, state)) => {
+                    take.limit.decide(&Written { shape: limit, state: state.clone() }, &ask)
                 }
                 None => take.limit.decide(&Written::empty(take.limit), &ask),
             }
@@ -160,12 +169,15 @@ impl Plain {
         plan.takes().iter().map(peek).collect()
     }
 
-    /// Forgets states, without async; answers how many there were.
+    /// Removes states, without async; returns how many there were.
     ///
     /// ```
-    /// use tidegate_core::StateId;
-    /// use tidegate_store::{Clock, Plain};
-    /// assert_eq!(Plain::new(Clock::system()).reset_now(&[StateId(7)]), 0);
+    /// # use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
+    /// # use tidegate_store::{Clock, Plain};
+    /// # let limit = Limit::new(1, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Plain::new(Clock::system());
+    /// store.take_now(&Plan::from(Take::new(StateId(7), &limit, Cost::ONE)));
+    /// assert_eq!(store.reset_now(&[StateId(7), StateId(8)]), 1);
     /// ```
     pub fn reset_now(&self, states: &[StateId]) -> usize {
         let now = self.clock.now();
@@ -178,27 +190,35 @@ impl Plain {
         states.iter().filter(reset).count()
     }
 
-    /// How many states are remembered.
+    /// How many states the store has.
     ///
     /// ```
-    /// use tidegate_store::{Clock, Plain};
-    /// assert_eq!(Plain::new(Clock::system()).len(), 0);
+    /// # use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
+    /// # use tidegate_store::{Clock, Plain};
+    /// # let limit = Limit::new(1, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Plain::new(Clock::system());
+    /// store.take_now(&Plan::from(Take::new(StateId(7), &limit, Cost::ONE)));
+    /// assert_eq!(store.len(), 1);
     /// ```
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Whether nothing is remembered.
+    /// Whether the store has no states.
     ///
     /// ```
-    /// use tidegate_store::{Clock, Plain};
-    /// assert!(Plain::new(Clock::system()).is_empty());
+    /// # use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
+    /// # use tidegate_store::{Clock, Plain};
+    /// # let limit = Limit::new(1, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let store = Plain::new(Clock::system());
+    /// store.take_now(&Plan::from(Take::new(StateId(7), &limit, Cost::ONE)));
+    /// assert!(!store.is_empty());
     /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The clock it goes by.
+    /// The clock by which the store decides.
     ///
     /// ```
     /// use tidegate_core::Timestamp;
@@ -211,39 +231,44 @@ impl Plain {
         &self.clock
     }
 
-    /// Copies states out of their shards, which stay locked, at one instant; and what they were written
-    /// under, where there was something. They are replaced whole: whoever panics in between changes nothing.
-    fn hold(&self, ids: impl Iterator<Item = StateId>) -> (Held<'_>, Shapes4) {
-        let ids: Four<StateId> = ids.collect();
+    /// Locks the shards of some states, reads the clock, and copies the states and the limits under which they were written.
+    /// States are replaced whole, so a panic before that changes nothing.
+    fn lock_states(&self, ids: impl Iterator<Item = StateId>) -> (HeldStates<'_>, LimitsOfStates) {
+        let ids: PlanVec<StateId> = ids.collect();
         let mut shards = self.lock_all(&ids);
         let now = self.clock.now();
-        let (mut shapes, mut states) = (Shapes4::new(), Four::new());
+        let (mut limits, mut states) = (LimitsOfStates::new(), PlanVec::new());
         for id in &ids {
-            let (shape, state) = shards.copy(*id);
-            shapes.push(shape);
+            let (limit, state) = shards.copy(*id);
+            limits.push(limit);
             states.push(state);
         }
-        (Held { ids, shards, now, states }, shapes)
+        (HeldStates { ids, shards, now, states }, limits)
     }
 
-    /// Puts states back as the work left them, each under the one copy of its shape.
-    fn keep(&self, held: &mut Held<'_>, written: Four<Written<'_>>, shapes: &[Option<Arc<Limit>>]) {
-        for ((id, written), shape) in held.ids.iter().zip(written).zip(shapes) {
-            let shape = match shape {
-                Some(shape) if **shape == *written.shape => Arc::clone(shape),
-                Some(_) | None => self.shapes.intern(written.shape),
+    /// Writes states back as the caller changed them, each with the one copy of its limit.
+    fn write_back(
+        &self,
+        held: &mut HeldStates<'_>,
+        written: PlanVec<Written<'_>>,
+        limits: &[Option<Arc<Limit>>],
+    ) {
+        for ((id, written), limit) in held.ids.iter().zip(written).zip(limits) {
+            let limit = match limit {
+                Some(limit) if **limit == *written.shape => Arc::clone(limit),
+                Some(_) | None => self.limits.intern(written.shape),
             };
-            held.shards.put(*id, shape, written.state);
+            held.shards.put(*id, limit, written.state);
         }
         held.shards.sweep(held.now);
     }
 
     /// Locks the shards of these states, lowest first: two plans never wait for each other.
-    fn lock_all(&self, ids: &[StateId]) -> Locked<'_> {
-        let mut places: Four<usize> = ids.iter().copied().map(place).collect();
+    fn lock_all(&self, ids: &[StateId]) -> LockedShards<'_> {
+        let mut places: PlanVec<usize> = ids.iter().copied().map(place).collect();
         places.sort_unstable();
         places.dedup();
-        Locked(places.into_iter().map(|place| (place, self.shard(place))).collect())
+        LockedShards(places.into_iter().map(|place| (place, self.shard(place))).collect())
     }
 
     #[expect(clippy::indexing_slicing, reason = "places are remainders by the number of shards")]
@@ -257,25 +282,25 @@ fn place(id: StateId) -> usize {
     usize::try_from(id.0 % SHARDS_WIDE).unwrap_or(0)
 }
 
-/// Copies of states, at one instant; nobody else sees or changes them until they are kept again.
-struct Held<'m> {
-    ids: Four<StateId>,
-    shards: Locked<'m>,
+/// Copies of states as of one instant, and their shards, which stay locked until the copies are written back.
+struct HeldStates<'m> {
+    ids: PlanVec<StateId>,
+    shards: LockedShards<'m>,
     now: Now,
-    states: Four<State>,
+    states: PlanVec<State>,
 }
 
-impl Held<'_> {
-    /// The states with their shapes; one that was not there has the shape of the limit that asks.
+impl HeldStates<'_> {
+    /// The states with the limits under which they were written. A state that was not there gets the requested limit.
     fn written<'s>(
         &mut self,
-        shapes: &'s [Option<Arc<Limit>>],
-        limits: impl Iterator<Item = &'s Limit>,
-    ) -> Four<Written<'s>> {
+        limits: &'s [Option<Arc<Limit>>],
+        requested: impl Iterator<Item = &'s Limit>,
+    ) -> PlanVec<Written<'s>> {
         let states = std::mem::take(&mut self.states);
-        (shapes.iter().zip(limits).zip(states))
-            .map(|((shape, limit), state)| Written {
-                shape: shape.as_deref().unwrap_or(limit),
+        (limits.iter().zip(requested).zip(states))
+            .map(|((limit, requested), state)| Written {
+                shape: limit.as_deref().unwrap_or(requested),
                 state,
             })
             .collect()
@@ -283,18 +308,18 @@ impl Held<'_> {
 }
 
 /// Shards that are locked together, by place.
-struct Locked<'s>(Four<(usize, MutexGuard<'s, Shard>)>);
+struct LockedShards<'s>(PlanVec<(usize, MutexGuard<'s, Shard>)>);
 
-impl Locked<'_> {
+impl LockedShards<'_> {
     fn copy(&mut self, id: StateId) -> (Option<Arc<Limit>>, State) {
         let found = self.of(id).and_then(|shard| shard.get(id));
         found
-            .map_or((None, State::Empty), |(shape, state)| (Some(Arc::clone(shape)), state.clone()))
+            .map_or((None, State::Empty), |(limit, state)| (Some(Arc::clone(limit)), state.clone()))
     }
 
-    fn put(&mut self, id: StateId, shape: Arc<Limit>, state: State) {
+    fn put(&mut self, id: StateId, limit: Arc<Limit>, state: State) {
         if let Some(shard) = self.of(id) {
-            shard.put(id, shape, state);
+            shard.put(id, limit, state);
         }
     }
 
@@ -312,7 +337,7 @@ impl Locked<'_> {
 
 // === the contract ===
 
-/// Nothing waits here: every future is ready when it is first polled, does nothing before, and none is boxed.
+/// No future waits or is boxed: each does its work when it is first polled, and nothing before.
 impl Store for Plain {
     const IN_PROCESS: bool = true;
 

@@ -1,8 +1,10 @@
-//! Files that hold secrets: read only if no other user of the machine could have read or written them.
+//! Files that hold secrets. They are read only if no other user of the machine could have read or changed them.
 //!
-//! The rules are those that ssh has for private keys. The file belongs to the user that runs this process, or to root. If it
-//! is ours, no other user may read or write it. If it is root's, as where an orchestrator mounts secrets, no other user may
-//! write it.
+//! The rules are those of ssh for private keys:
+//!
+//! - The file must belong to the user that runs this process, or to root.
+//! - If it belongs to this user, no other user may read or write it.
+//! - If it belongs to root, as when an orchestrator mounts secrets, no other user may write it.
 
 use rustix::fs::OFlags;
 use std::fs::{File, Metadata, OpenOptions};
@@ -10,12 +12,13 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What other users must not be able to do: read, write or enter; and only write.
+/// Mode bits that other users must not have on a file of this user: read, write and execute.
 const ANY: u32 = 0o077;
+/// Mode bits that other users must not have on a file of root: write.
 const WRITE: u32 = 0o022;
 
-/// Reads a file that holds a secret, of at most so many bytes. A pipe or a device is an error: it could keep the caller
-/// waiting, or never end.
+/// Reads a file that holds a secret, of at most `most` bytes. A pipe or a device is an error: reading it could block, or never
+/// end.
 ///
 /// ```
 /// use std::os::unix::fs::PermissionsExt;
@@ -29,9 +32,10 @@ const WRITE: u32 = 0o022;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn read_private(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    // Opening a pipe does not wait for its other end, and what was opened is looked at: nothing can take its place.
-    let at_once = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(at_once).open(path)?;
+    // With this flag, opening a pipe does not wait for its other end. The checks look at the open file, not at the path, so the
+    // file cannot be exchanged between the check and the read.
+    let non_blocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(non_blocking).open(path)?;
     check(&file.metadata()?)?;
     read(&file, most)
 }

@@ -1,22 +1,22 @@
-//! Which receipts are settled, until they can be settled no more: plainly, as [`Plain`](crate::Plain) does it.
+//! Which receipts were settled, for [`Plain`](crate::Plain). A receipt is remembered until it expires.
 
 use crate::store::{ReceiptId, Settled, Settlement};
 use std::collections::{BTreeSet, HashMap};
 use tidegate_core::Timestamp;
 
-/// Receipts that are remembered at a time.
+/// How many receipts are remembered at a time.
 const MOST: usize = 1 << 20;
 
 /// The receipts that were settled and could be presented again.
 #[derive(Debug, Default)]
 pub(crate) struct SettledReceipts {
     until: HashMap<ReceiptId, Timestamp>,
-    /// The same, the first to be forgotten first.
+    /// The same receipts, in the order in which they expire.
     order: BTreeSet<(Timestamp, ReceiptId)>,
 }
 
 impl SettledReceipts {
-    /// Marks a receipt as settled, unless it was before, its time is over, or there is no room to remember it.
+    /// Marks a receipt as settled, unless it was settled before, its time is over, or there is no room to remember it.
     pub(crate) fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> Settled {
         self.forget(now);
         if settlement.until <= now {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_remembered_is_not_settled() {
+    fn a_receipt_that_cannot_be_remembered_is_not_settled() {
         let mut receipts = SettledReceipts::default();
         let one = |id: usize, until| {
             let id = ReceiptId(u128::try_from(id).unwrap());

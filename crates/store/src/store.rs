@@ -1,24 +1,23 @@
-//! The contract of every store.
+//! The contract of every store: [`Store`], and the values that it takes and returns.
 
 use crate::error::StoreError;
-use crate::memory::Gauges;
 use std::sync::Arc;
 use tidegate_core::{
     Decision, Limit, Plan, PlanOutcome, StateId, Take, TakeReceipt, Taken, Timestamp,
 };
 
-/// Where states live.
+/// Keeps states and decides takes. Every store guarantees:
 ///
-/// 1. **All or none.** The takes of a plan are decided at one instant, and counted all or none, whatever
-///    other callers do at the same time ([`Plan::take`] is the rule). Plans of one call are independent, and
-///    are decided in order.
-/// 2. **Exact.** As if all calls had come one after another: never more than the limit, and never less
-///    when demand is there.
-/// 3. **An error means that nothing is known.**
-/// 4. **A receipt is settled once**, whoever asks and however often. A store that has no room to remember it does not settle it.
-/// 5. **Bounded.** What no longer counts is forgotten by itself.
+/// 1. **All or none.** The takes of a plan are decided at one instant. All of them are counted or none is, whatever other
+///    callers do at the same time ([`Plan::take`] is the rule). Plans of one call are independent and are decided in order.
+/// 2. **Exact.** The answers are as if all calls had come one after another. Never more than the limit passes, and never less
+///    if there is enough demand.
+/// 3. **An error means that the outcome is unknown.** The takes may have been counted or not.
+/// 4. **A receipt is settled once**, however often and by however many clients it is presented. A store without room to
+///    remember a receipt does not settle it.
+/// 5. **Bounded.** The store removes states that have expired by itself.
 ///
-/// The conformance suite in `testing` is this list, in code.
+/// The conformance suite in `testing` checks this list.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Limit, Span};
@@ -27,10 +26,10 @@ use tidegate_core::{
 /// assert!(Memory::new(Clock::system()).supports(&limit).is_ok());
 /// ```
 pub trait Store: Send + Sync {
-    /// Whether its states are in this process. Every future of such a store is ready when it is first polled.
+    /// Whether the states are in this process. Then every future of the store is ready when it is first polled.
     const IN_PROCESS: bool = false;
 
-    /// Decides plans: an answer or an error for each, in order.
+    /// Decides plans. Returns an answer or an error for each, in order.
     fn take(
         &self,
         plans: &[Plan<'_>],
@@ -44,7 +43,7 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Decides takes in order, each by itself: a plan of one take each, without what plans cost.
+    /// Decides takes in order, each by itself. The result is that of plans of one take each, without the overhead of plans.
     fn take_each(
         &self,
         takes: &[Take<'_>],
@@ -55,80 +54,80 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Counts takes whether or not they pass, at most one capacity deep into debt.
+    /// Counts takes whether or not they pass. The debt of a state grows to one capacity at most.
     fn charge(
         &self,
         takes: &[Take<'_>],
     ) -> impl Future<Output = Result<Charged, StoreError>> + Send;
 
-    /// Gives back what a plan took, once.
+    /// Gives back what a plan took. A receipt can be settled once.
     fn give_back(
         &self,
         settlement: &Settlement<'_>,
     ) -> impl Future<Output = Result<Settled, StoreError>> + Send;
 
-    /// Says that these takes were granted without the store, because it could not be asked. A store that can be away
+    /// Tells the store about takes that were granted without it, because it was unreachable. A store that can be unreachable
     /// charges them when it is back: once, and as far as they still count then.
     fn owe(&self, _takes: &[Take<'_>]) {}
 
-    /// Says that what was granted without the store was given back. What it has been told of already stays counted.
+    /// Tells the store that takes granted without it were given back. What it has charged already stays counted.
     fn owe_less(&self, _parts: &[Part<'_>]) {}
 
-    /// What each take of a plan would be answered if it were alone; changes nothing.
+    /// What each take of a plan would be answered if it were alone. Changes nothing.
     fn peek(
         &self,
         plan: &Plan<'_>,
     ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send;
 
-    /// Forgets states; answers how many there were.
+    /// Removes states; returns how many there were.
     fn reset(&self, states: &[StateId]) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
-    /// Whether the store can count under this limit. Asked when a policy is loaded, so that a limit it
-    /// cannot count is refused then and not at the first request.
+    /// Whether the store can count under this limit. It is called when a policy is loaded, so that an unsupported limit is
+    /// refused then and not at the first request.
     fn supports(&self, limit: &Limit) -> Result<(), StoreError>;
 
-    /// Whether a caller may name this limit now. Asked before a take whose limit is not the policy's, which names as many as
-    /// there are rules: a caller may name more than the store has room for.
+    /// Whether a client may use this limit of its own now. It is called before a take whose limit comes from the client. A policy
+    /// has a bounded number of limits; clients may name more than the store has room for.
     fn admit_limit(&self, _limit: &Limit) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// The wall clock by which this store finds the windows of calendars, as far as it is known; `None` where that is
-    /// the clock of whoever asks.
+    /// The wall clock by which this store computes calendar windows, as far as it is known. `None` if that is the clock of this
+    /// process.
     fn wall_clock(&self) -> Option<Timestamp> {
         None
     }
 
-    /// How many nodes count in it, this one included: for stores that several share.
+    /// How many nodes share this store, this one included.
     fn nodes(&self) -> u32 {
         1
     }
 }
 
-/// How a store is: for operators and health checks. A store without servers and without a bound has nothing to say.
+/// The condition of a store, for operators and health checks. The defaults are for a store without servers and without a bound.
 pub trait StoreHealth {
-    /// What it has no room for at the moment, and what it refuses therefore, for stores that can fill up.
+    /// What the store has no room for at the moment and therefore refuses. For stores that can fill up.
     fn shortage(&self) -> Option<&'static str> {
         None
     }
 
-    /// Why it is not asked at the moment, for stores that can be away.
+    /// Why the store is not used at the moment. For stores that can be unreachable.
     fn complaint(&self) -> Option<String> {
         None
     }
 
-    /// How many nodes count in it, as far as they were counted and not assumed: what a node should know when it starts without
+    /// How many nodes share the store, if they were really counted and not assumed. A node saves this number for a start without
     /// the store.
     fn known_nodes(&self) -> Option<u32> {
         None
     }
 
-    /// How its servers are, for stores that have some.
+    /// The condition of its servers. For stores that have some.
     fn report(&self) -> Option<StoreReport> {
         None
     }
 
-    /// How full it is, for stores that can fill up.
+    /// How full the store is. For stores that can fill up.
     fn gauges(&self) -> Option<Gauges> {
         None
     }
@@ -136,10 +135,10 @@ pub trait StoreHealth {
 
 /// A document that all nodes of a store share: the changes that operators made.
 pub trait SharedDocument {
-    /// Whether it keeps a document that all its nodes share.
+    /// Whether the store keeps such a document.
     const SHARED: bool = false;
 
-    /// The document that all nodes share, unless its version is `known`; version 0 is that there is none.
+    /// The document and its version; `None` if its version still is `known`. Version 0 means that there is no document.
     fn document(
         &self,
         _known: u64,
@@ -147,8 +146,8 @@ pub trait SharedDocument {
         std::future::ready(Ok(None))
     }
 
-    /// Puts the next version of that document in the place of the one that it was made from. Answers whether that was
-    /// still the last; otherwise nothing changed.
+    /// Replaces the document by its next version, if it still has the version from which the new text was made (compare and
+    /// swap). `versions` are the old and the new version. Returns whether it was replaced.
     fn replace_document(
         &self,
         _versions: (u64, u64),
@@ -158,7 +157,7 @@ pub trait SharedDocument {
     }
 }
 
-/// A store that several limiters count in.
+/// A store that several limiters share.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -267,7 +266,7 @@ impl<S: SharedDocument + Send + Sync> SharedDocument for Arc<S> {
 /// use tidegate_store::{Clock, Memory};
 /// let store = Memory::new(Clock::manual(Timestamp::from_nanos(5)));
 /// let answer = store.take_now(&Plan::new(vec![], Span::ZERO).unwrap());
-/// assert!(answer.done.passes); // nothing refuses
+/// assert!(answer.done.passes); // a plan without takes always passes
 /// assert_eq!(answer.at, Timestamp::from_nanos(5));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,7 +275,7 @@ pub struct Answer {
     pub at: Timestamp,
     /// What was decided.
     pub done: PlanOutcome,
-    /// It is a refusal that was remembered; nobody was asked.
+    /// The answer is a refusal from the denial cache; the store was not asked.
     pub remembered: bool,
 }
 
@@ -297,7 +296,7 @@ pub struct Answer {
 pub struct SingleAnswer {
     /// What was decided.
     pub taken: Taken,
-    /// It is a refusal from the denial cache; the store was not asked.
+    /// The answer is a refusal from the denial cache; the store was not asked.
     pub remembered: bool,
 }
 
@@ -308,22 +307,47 @@ fn single(answer: &Answer) -> Result<SingleAnswer, StoreError> {
     Ok(SingleAnswer { taken, remembered: answer.remembered })
 }
 
-/// How the servers of a store are.
+/// How full a store in memory is.
 ///
 /// ```
-/// assert!(tidegate_store::StoreReport::default().links.is_empty());
+/// use tidegate_store::{Clock, Memory};
+/// let gauges = Memory::with_budget(Clock::system(), 64 << 20).gauges();
+/// assert_eq!(gauges.budget, 64 << 20);
+/// assert!(gauges.bytes <= gauges.budget);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gauges {
+    /// States in the table.
+    pub entries: usize,
+    /// Bytes in use, apart from a small fixed amount.
+    pub bytes: usize,
+    /// Bytes that may be used.
+    pub budget: usize,
+    /// States that were removed from the table while they still counted.
+    pub demotions: u64,
+    /// What a new key would begin with, on average: thousandths of a cost of 1.
+    pub overcount_thousandths: u64,
+}
+
+/// The condition of the servers of a store.
+///
+/// ```
+/// use tidegate_store::{LinkReport, StoreReport};
+/// let link = LinkReport { name: "10.0.0.1:6379".to_owned(), asked: false };
+/// let report = StoreReport { links: vec![link], errors: vec![("timed_out", 3)], restarts: 0 };
+/// assert!(report.links.iter().any(|link| !link.asked)); // a server is unreachable
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreReport {
     /// Each server.
     pub links: Vec<LinkReport>,
-    /// How many questions were not answered, by what went wrong.
+    /// How many calls had no answer, by error class.
     pub errors: Vec<(&'static str, u64)>,
-    /// How often a task that looks after them had to be started again.
+    /// How often a background task of the store was restarted.
     pub restarts: u64,
 }
 
-/// How one server of a store is.
+/// The condition of one server of a store.
 ///
 /// ```
 /// let away = tidegate_store::LinkReport { name: "10.0.0.1:6379".to_owned(), asked: false };
@@ -331,9 +355,9 @@ pub struct StoreReport {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkReport {
-    /// Where it is.
+    /// The address of the server.
     pub name: String,
-    /// Whether it is asked, or left alone until it was seen to answer.
+    /// Whether requests are sent to it. If not, its circuit breaker is open until the server answers a probe.
     pub asked: bool,
 }
 
@@ -351,7 +375,7 @@ pub struct LinkReport {
 pub struct Charged {
     /// The instant of the charge, by the store's clock.
     pub at: Timestamp,
-    /// How things stand for each take: the answer to a cost of nothing.
+    /// The decision for each take after the charge, as for a cost of 0.
     pub decisions: Vec<Decision>,
     /// What was counted for each take.
     pub receipts: Vec<TakeReceipt>,
@@ -365,7 +389,7 @@ pub struct Charged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub u128);
 
-/// What is given back.
+/// What a client gives back.
 ///
 /// ```
 /// use tidegate_core::Timestamp;
@@ -377,13 +401,13 @@ pub struct ReceiptId(pub u128);
 pub struct Settlement<'s> {
     /// The receipt.
     pub id: ReceiptId,
-    /// Until when it can be settled, by the store's clock; remembered until then.
+    /// Until when it can be settled, by the store's clock. The store remembers it until then.
     pub until: Timestamp,
     /// What the takes of the plan counted.
     pub parts: &'s [Part<'s>],
 }
 
-/// What one take counted.
+/// What one take of a plan counted.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Limit, TakeReceipt, Span, StateId};
@@ -394,15 +418,15 @@ pub struct Settlement<'s> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'s> {
-    /// Whose state.
+    /// The state in which it was counted.
     pub state: StateId,
-    /// The limit it was taken under.
+    /// The limit of the take.
     pub limit: &'s Limit,
-    /// Where and what was counted.
+    /// What was counted, and when.
     pub receipt: TakeReceipt,
 }
 
-/// What became of a settlement.
+/// The result of a settlement.
 ///
 /// ```
 /// assert_ne!(tidegate_store::Settled::Done, tidegate_store::Settled::Already);
@@ -411,10 +435,10 @@ pub struct Part<'s> {
 pub enum Settled {
     /// It was given back.
     Done,
-    /// It had been settled before: nothing changed.
+    /// The receipt was settled before: nothing changed.
     Already,
-    /// It came too late: nothing changed.
+    /// The receipt has expired: nothing changed.
     Late,
-    /// There is no room to remember that it was settled: nothing changed. Try again later.
+    /// The store has no room to remember that the receipt was settled: nothing changed. Try again later.
     Full,
 }

@@ -1,7 +1,7 @@
-//! What every store must pass, and a store that fails on purpose.
+//! The conformance suite for stores, and a store that fails on purpose.
 //!
-//! [`conformance`] is the contract of [`Store`] in code. It is handed a closure that builds a store, and
-//! builds a fresh one for each of its cases; whoever writes a store calls it from a test.
+//! [`conformance`] checks the contract of [`Store`]. The author of a store calls it from a test, with a closure that builds a
+//! store. The suite builds a fresh store for each of its cases.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,8 +11,10 @@
     reason = "a test suite fails loudly"
 )]
 
+mod case_helpers;
 mod cases;
 mod faulty;
+mod receipt_cases;
 
 #[cfg(feature = "redis")]
 pub use crate::redis::simulated::{
@@ -27,7 +29,7 @@ use tidegate_core::Timestamp;
 /// Sets the time by which a store decides.
 pub type SetTime<S> = Box<dyn Fn(&S, Timestamp) + Send + Sync>;
 
-/// A store under test, and the hands of its clock.
+/// A store under test, and a way to set its clock.
 pub struct Rig<S> {
     /// The store.
     pub store: S,

@@ -1,4 +1,4 @@
-//! A batch reads the clock once. These are stories of what others do between that reading and a decision.
+//! A batch reads the clock once. These tests let other threads act between that reading and the decision.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,10 +22,10 @@ fn at(millis: u64) -> Now {
     Now::at(Timestamp::from_nanos(NOW + millis * MILLI))
 }
 
-/// What others do while a thread stalls, right after it has read the clock.
+/// What other threads do while one thread stalls right after it has read the clock.
 type Stall = Box<dyn FnOnce(&Memory) + Send + Sync>;
 
-/// A store, its clock, and a stall that the next reading of the clock goes through.
+/// A store, its clock, and a stall that happens at the next reading of the clock.
 struct Stage {
     store: Arc<OnceLock<Memory>>,
     millis: Arc<AtomicU64>,
@@ -60,7 +60,7 @@ impl Stage {
         self.store.get().unwrap()
     }
 
-    /// The next reading of the clock is followed by this, until when the clock has gone on to so many milliseconds.
+    /// After the next reading of the clock, the clock moves on to `millis` and other threads run.
     fn stall_until(&self, millis: u64, others: impl FnOnce(&Memory) + Send + Sync + 'static) {
         let clock = Arc::clone(&self.millis);
         *self.stall.lock().unwrap() = Some(Box::new(move |store| {
@@ -83,7 +83,7 @@ fn passed(store: &Memory, limit: &Limit) -> usize {
     (0..20).filter(|_| store.take_one_now(&take(limit)).decision.passes()).count()
 }
 
-/// Both kinds of batches, of one take.
+/// Both kinds of batches, each of one take.
 fn batches() -> [fn(&Memory, &Limit) -> bool; 2] {
     [
         |store, limit| store.take_each_now(&[take(limit)])[0].decision.passes(),
@@ -91,9 +91,9 @@ fn batches() -> [fn(&Memory, &Limit) -> bool; 2] {
     ]
 }
 
-/// A batch stalled for more than a second. Meanwhile others filled the window that had begun. The batch decided by its old
-/// reading, for which that window lay too far ahead: it was taken for one that a wrong clock wrote, and moved back into the
-/// past. So the window began afresh, and ten more passed.
+/// A batch stalled for more than a second. Meanwhile other threads filled the next window. The batch decided by its old reading,
+/// and that window was too far ahead of it. So the store took it for the work of a wrong clock and moved it into the past. Then
+/// the window began anew, and ten more takes passed.
 #[test]
 fn a_batch_that_stalls_does_not_move_a_full_window_into_the_past() {
     for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_LOG, Algorithm::SLIDING_BUCKETS] {
@@ -107,10 +107,10 @@ fn a_batch_that_stalls_does_not_move_a_full_window_into_the_past() {
     }
 }
 
-/// A window was full. It ended after a batch had read the clock; others took once in the next one and gave that back, which
-/// left an empty state behind. By its old reading the batch found nothing used of the window that was full.
+/// A window was full and ended after a batch had read the clock. Another thread took once in the next window and gave that back,
+/// which left an empty state. By its old reading, the batch then found nothing used in the window that was full.
 #[test]
-fn a_state_that_was_emptied_since_does_not_open_a_full_window_again() {
+fn a_state_emptied_after_the_reading_does_not_reopen_a_full_window() {
     for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::TOKEN_BUCKET] {
         for batch in batches() {
             let (stage, limit) = (Stage::new(), limit(algorithm));
@@ -121,7 +121,7 @@ fn a_state_that_was_emptied_since_does_not_open_a_full_window_again() {
                 let until = Timestamp::END;
                 store.give_back_now(&Settlement { id: ReceiptId(1), until, parts: &parts });
             });
-            // It passes as of a reading after the stall, so it counts in the window that runs.
+            // It passes by a reading after the stall, so it counts in the present window.
             assert!(batch(stage.store(), limit), "{}", algorithm.name());
             assert_eq!(passed(stage.store(), limit), 9, "{}", algorithm.name());
         }
@@ -130,10 +130,10 @@ fn a_state_that_was_emptied_since_does_not_open_a_full_window_again() {
 
 /// The same for a single take, which reads the clock before it reads the state.
 #[test]
-fn a_single_take_does_not_open_a_full_window_again() {
+fn a_single_take_does_not_reopen_a_full_window() {
     let (stage, limit) = (Stage::new(), limit(Algorithm::FIXED_WINDOW));
     assert_eq!(passed(stage.store(), limit), 10);
-    // Whoever passed last reads the clock first.
+    // A thread whose last take passed reads the clock before the state.
     let other = Take { state: StateId(8), ..take(limit) };
     assert!(stage.store().take_one_now(&other).decision.passes());
     stage.stall_until(1_100, move |store| {
@@ -146,8 +146,8 @@ fn a_single_take_does_not_open_a_full_window_again() {
     assert_eq!(passed(stage.store(), limit), 9);
 }
 
-/// The first take of a key makes its state, as of a reading after the batch's own. The second must not take that for use
-/// which lies ahead of it.
+/// The first take of a key creates its state, by a later reading than that of the batch. The second take must not see this state
+/// as use ahead of its own reading.
 #[test]
 fn a_batch_is_not_refused_for_the_time_that_passes_while_it_is_decided() {
     let millis = AtomicU64::new(0);
@@ -159,9 +159,9 @@ fn a_batch_is_not_refused_for_the_time_that_passes_while_it_is_decided() {
     assert!(store.take_batch_now(&plans).iter().all(|answer| answer.done.passes));
 }
 
-/// What makes a batch fast.
+/// This is what makes a batch fast.
 #[test]
-fn a_batch_of_known_states_reads_the_clock_once() {
+fn a_batch_of_states_in_the_table_reads_the_clock_once() {
     let (stage, limit) = (Stage::new(), limit(Algorithm::TOKEN_BUCKET));
     let takes: Vec<Take<'_>> =
         (1..=64).map(|id| Take { state: StateId(id), ..take(limit) }).collect();

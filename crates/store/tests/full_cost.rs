@@ -1,7 +1,7 @@
-//! Floods of keys that use up their limits, through a store in memory that has room for a tenth of them.
+//! Floods of keys that use up their limits, in a store in memory with room for a tenth of them.
 //!
-//! All of these keys have to be remembered until their use ends. What was remembered of them used to be shared with every
-//! stranger, so that after eight million of them through 16 MiB a new client got nothing of its limit.
+//! The store must remember all of these keys until their use ends. It used to remember them in the sketch, which all new keys
+//! share. After eight million of them in 16 MiB, a new client got nothing of its limit.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,8 +23,8 @@ use tidegate_store::{Clock, Memory, Plain};
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400;
 const MIB: usize = 1 << 20;
-/// Eight million for 16 MiB.
-const STRANGERS_PER_MIB: u64 = 500_000;
+/// Keys of a flood: eight million for 16 MiB.
+const KEYS_PER_MIB: u64 = 500_000;
 const FIRST_NEWCOMER: u64 = 1 << 40;
 
 fn store(budget: usize) -> Memory {
@@ -35,7 +35,7 @@ fn bucket(seconds: u64) -> Limit {
     Limit::new(20, Span::from_secs(seconds), Algorithm::TOKEN_BUCKET).unwrap()
 }
 
-/// Bits as random as those of a hash (SplitMix64): how full buckets and pages get depends on it.
+/// Bits as random as those of a hash (SplitMix64): that decides how full buckets and pages get.
 fn spread(key: u64) -> StateId {
     let mixed = (key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -47,7 +47,7 @@ fn take(store: &Memory, key: u64, limit: &Limit, cost: u64) -> bool {
     store.take_one_now(&Take::new(spread(key), limit, Cost::new(cost))).decision.passes()
 }
 
-/// What a key has left. A peek leaves no trace, so that one key does not stand in the way of the next.
+/// What a key has left. A peek changes nothing, so one key does not influence the next.
 fn left(store: &Memory, key: u64, limit: &Limit) -> u64 {
     let take = Take::new(spread(key), limit, Cost::default());
     store.peek_now(&Plan::new(take, Span::ZERO).unwrap())[0].remaining
@@ -57,7 +57,7 @@ fn flood(store: &Memory, keys: impl Iterator<Item = u64>, limit: &Limit, cost: u
     keys.for_each(|key| _ = take(store, key, limit, cost));
 }
 
-/// How many takes of cost 1 pass of each of some clients that were never there, under a limit of 20.
+/// How many takes of cost 1 pass for each of 500 new clients, under a limit of 20.
 fn newcomers(store: &Memory, limit: &Limit, first: u64) -> Vec<u64> {
     let keys = FIRST_NEWCOMER + first..FIRST_NEWCOMER + first + 500;
     keys.map(|key| (0..25).map(|_| u64::from(take(store, key, limit, 1))).sum()).collect()
@@ -73,14 +73,15 @@ fn with_all(got: &[u64]) -> usize {
 
 // === what a flood takes from new clients ===
 
-/// Every stranger takes all of a daily bucket at once. Two of three new clients of that rule get all of their 20, all others
-/// nothing. Clients of rules whose buckets fill up sooner lose next to nothing, and none of the strangers passes again.
+/// Every key of the flood takes all of a daily bucket in one take. Of the new clients of that rule, two of three get all of
+/// their 20, and the others nothing. Clients of rules whose buckets fill sooner lose next to nothing. No key of the flood passes
+/// again.
 #[test]
 fn after_a_flood_of_full_costs_most_new_clients_get_all_of_their_limit() {
     let (store, daily) = (store(MIB), bucket(DAY));
-    flood(&store, 0..STRANGERS_PER_MIB, &daily, 20);
-    assert!(store.gauges().demotions > STRANGERS_PER_MIB * 9 / 10, "{:?}", store.gauges());
-    assert!((0..STRANGERS_PER_MIB).step_by(7).all(|key| !take(&store, key, &daily, 1)));
+    flood(&store, 0..KEYS_PER_MIB, &daily, 20);
+    assert!(store.gauges().demotions > KEYS_PER_MIB * 9 / 10, "{:?}", store.gauges());
+    assert!((0..KEYS_PER_MIB).step_by(7).all(|key| !take(&store, key, &daily, 1)));
     let got = newcomers(&store, &daily, 0);
     assert!(mean(&got) >= 13, "{} on average", mean(&got));
     assert!(with_all(&got) * 3 >= got.len() * 2, "{} of {}", with_all(&got), got.len());
@@ -90,25 +91,25 @@ fn after_a_flood_of_full_costs_most_new_clients_get_all_of_their_limit() {
     }
 }
 
-/// The same for windows: their states end together.
+/// The same for windows, whose states end together.
 #[test]
-fn windows_are_flooded_as_buckets_are() {
+fn after_a_flood_of_windows_new_clients_get_half_of_their_limit_on_average() {
     for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_WEIGHTED] {
         let limit = Limit::new(20, Span::from_secs(DAY), algorithm).unwrap();
         let store = store(MIB / 4);
-        flood(&store, 0..STRANGERS_PER_MIB / 4, &limit, 20);
+        flood(&store, 0..KEYS_PER_MIB / 4, &limit, 20);
         let got = newcomers(&store, &limit, 0);
         assert!(mean(&got) >= 10, "{}: {} on average", algorithm.name(), mean(&got));
     }
 }
 
-/// Uses of up to half a limit stay in the sketch, and what used more is marked. So whatever strangers take, a new client
-/// that meets no mark gets half of its limit or more. Most of them meet none.
+/// The sketch remembers uses of up to half a limit, and Bloom filters remember larger ones. So whatever the flood takes, a new
+/// client that the filter does not contain gets half of its limit or more. That holds for most of them.
 #[test]
 fn whatever_a_flood_costs_most_new_clients_get_half_of_their_limit() {
     for (cost, half_get) in [(1, 12), (7, 12), (10, 10), (11, 20), (19, 20)] {
         let (store, daily) = (store(MIB / 4), bucket(DAY));
-        flood(&store, 0..STRANGERS_PER_MIB / 4, &daily, cost);
+        flood(&store, 0..KEYS_PER_MIB / 4, &daily, cost);
         let mut got = newcomers(&store, &daily, 0);
         got.sort_unstable();
         let median = got[got.len() / 2];
@@ -116,9 +117,9 @@ fn whatever_a_flood_costs_most_new_clients_get_half_of_their_limit() {
     }
 }
 
-// === nobody is let off ===
+// === a demoted key gets no more than its limit ===
 
-/// Costs of 1, 7 and 20 under every algorithm, by more keys than there is room for: a key never gets more than its limit.
+/// Costs of 1, 7 and 20 under every algorithm, by more keys than there is room for: no key gets more than its limit.
 #[test]
 fn demoted_keys_never_get_more_than_their_limit() {
     let interval = Algorithm::TokenBucket { burst: None, refill: Refill::Interval };
@@ -138,9 +139,9 @@ fn demoted_keys_never_get_more_than_their_limit() {
     }
 }
 
-/// The same as time goes on: whatever passes would also pass in a store that forgets nothing and is asked nothing else.
+/// The same while time goes on: what passes would also pass in a store with room for all keys that sees only these takes.
 #[test]
-fn what_passes_would_pass_in_a_store_that_forgets_nothing() {
+fn takes_that_pass_would_pass_in_a_store_with_room_for_all() {
     let interval = Algorithm::TokenBucket { burst: None, refill: Refill::Interval };
     for algorithm in Algorithm::ALL.into_iter().chain([interval]) {
         let limit = Limit::new(20, Span::from_secs(100), algorithm).unwrap();
@@ -165,28 +166,28 @@ fn what_passes_would_pass_in_a_store_that_forgets_nothing() {
     }
 }
 
-// === marks end ===
+// === the memory of a flood ends ===
 
-/// A day after the flood nothing of it is left, also for those who went on asking.
+/// A day after the flood nothing of it is left, for its own keys and for new ones.
 #[test]
 fn after_the_period_a_flood_is_forgotten() {
     for algorithm in [Algorithm::TOKEN_BUCKET, Algorithm::FIXED_WINDOW] {
         let limit = Limit::new(20, Span::from_secs(DAY), algorithm).unwrap();
         let store = store(MIB / 8);
-        flood(&store, 0..STRANGERS_PER_MIB / 8, &limit, 20);
+        flood(&store, 0..KEYS_PER_MIB / 8, &limit, 20);
         assert!(store.gauges().overcount_thousandths > 1_000, "{:?}", store.gauges());
         let name = algorithm.name();
         store.clock().set(Timestamp::from_nanos(NOW + (DAY + 1) * SECOND));
         assert_eq!(store.gauges().overcount_thousandths, 0, "{name}");
-        assert!((0..STRANGERS_PER_MIB / 8).all(|key| left(&store, key, &limit) == 20), "{name}");
+        assert!((0..KEYS_PER_MIB / 8).all(|key| left(&store, key, &limit) == 20), "{name}");
         assert!(newcomers(&store, &limit, 0).iter().all(|got| *got == 20), "{name}");
     }
 }
 
-/// A spent key that goes on asking is refused until its period has passed, and not for longer: what it is refused by does
-/// not begin anew with every refusal.
+/// A spent key that keeps sending requests is refused until its period has passed, and not for longer: a refusal does not
+/// prolong its mark in the Bloom filter.
 #[test]
-fn asking_again_does_not_prolong_a_mark() {
+fn a_refusal_does_not_prolong_a_mark() {
     for (amount, seconds) in [(20, 100), (7, 60), (13, 97)] {
         let limit = Limit::new(amount, Span::from_secs(seconds), Algorithm::TOKEN_BUCKET).unwrap();
         let store = store(8 << 10);
@@ -202,7 +203,7 @@ fn asking_again_does_not_prolong_a_mark() {
     }
 }
 
-/// A flood that goes on for ten days, every day by as many keys as there is room for. Marks of the first days end although
+/// A flood goes on for ten days, each day with as many keys as there is room for. The marks of the first days end, although
 /// there are new ones every hour.
 #[test]
 fn a_flood_that_goes_on_takes_no_more_on_the_tenth_day_than_on_the_third() {

@@ -1,6 +1,6 @@
-//! Models of what leans on the order of memory: every order of a few steps, under loom (`make models`).
+//! Models of code that depends on memory ordering: every order of a few steps, under loom (`make models`).
 //!
-//! The models are in the crate, since they use its inside.
+//! The models are in the crate (`src/memory/models.rs`, `src/clock.rs`), because they use its private parts.
 
 #![cfg(loom)]
 
@@ -12,18 +12,18 @@ fn a_bucket_is_read_as_of_one_instant() {
 }
 
 #[test]
-fn what_is_locked_as_seen_loses_no_take() {
-    models::what_is_locked_as_seen_loses_no_take();
+fn optimistic_writes_lose_no_take() {
+    models::optimistic_writes_lose_no_take();
 }
 
 #[test]
-fn what_a_holder_writes_is_seen_at_once() {
-    models::what_a_holder_writes_is_seen_at_once();
+fn a_reader_sees_all_that_a_holder_wrote_or_nothing() {
+    models::a_reader_sees_all_that_a_holder_wrote_or_nothing();
 }
 
 #[test]
-fn a_number_is_not_written_under_its_next_meaning() {
-    models::a_number_is_not_written_under_its_next_meaning();
+fn a_number_is_not_written_after_another_limit_got_it() {
+    models::a_number_is_not_written_after_another_limit_got_it();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The stores in memory, fast and plain: the contract, the timelines, and what many threads do to them.
+//! The two stores in memory, `Memory` and `Plain`: the contract, the timelines, and many threads.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ fn plain_rig() -> Rig<Plain> {
     }
 }
 
-/// A store with so little room that it is full of a few hundred keys: what the contract asks for fits.
+/// A store with room for a few hundred keys, which is enough for the conformance suite.
 fn small_rig() -> Rig<Memory> {
     Rig { store: Memory::with_budget(Clock::manual(Timestamp::EPOCH), 64 * 1_024), ..rig() }
 }
@@ -94,9 +94,9 @@ fn no_number_of_threads_admits_more_or_less_than_the_limit() {
     }
 }
 
-/// The test above is worth something only if it catches what it is for.
+/// The test above must fail for a store with a race: check, then add.
 #[test]
-fn check_then_add_is_caught_every_time() {
+fn a_store_that_checks_and_then_adds_is_caught() {
     let [limit, ..] = concurrency::limits();
     for _ in 0..5 {
         let racy = Racy::new(&limit);
@@ -106,7 +106,7 @@ fn check_then_add_is_caught_every_time() {
 }
 
 #[test]
-fn ten_thousand_keys_under_a_moving_clock_are_as_one_after_another() {
+fn ten_thousand_keys_under_a_moving_clock_are_decided_as_in_sequence() {
     for threads in [2, 4, 16, 64] {
         for limit in concurrency::limits() {
             let store = at_the_minute();
@@ -117,9 +117,9 @@ fn ten_thousand_keys_under_a_moving_clock_are_as_one_after_another() {
     }
 }
 
-/// Two words that are there and let everything pass: the short way of plans.
+/// Plans of two states that are in the table, and that always pass: the fast path of plans.
 #[test]
-fn plans_of_four_threads_lose_nothing() {
+fn plans_of_four_threads_lose_no_take() {
     let limits = [Algorithm::TOKEN_BUCKET, Algorithm::FIXED_WINDOW]
         .map(|algorithm| Limit::new(10_000, Span::from_secs(86_400), algorithm).unwrap());
     let store = at_the_minute();
@@ -145,9 +145,9 @@ fn plans_of_four_threads_lose_nothing() {
     }
 }
 
-/// The clock is read while a state is on its way, and somebody else may write the state meanwhile.
+/// The clock is read while the state is being prefetched. Another thread may write the state after that reading.
 #[test]
-fn nobody_is_refused_for_what_was_taken_after_the_clock_was_read() {
+fn a_take_is_not_refused_for_use_after_its_clock_reading() {
     let limit = Limit::new(10, Span::from_secs(10), Algorithm::TOKEN_BUCKET).unwrap();
     let at =
         |seconds: u64| Now::at(Timestamp::from_nanos(concurrency::NOW + seconds * 1_000_000_000));
@@ -156,9 +156,9 @@ fn nobody_is_refused_for_what_was_taken_after_the_clock_was_read() {
     let take = |cost| Take::new(StateId(7), &limit, Cost::new(cost));
     let other = limit.clone();
     let clock = Clock::borrowed(move || match readings.fetch_add(1, Ordering::Relaxed) {
-        // The first take, which makes the state: the short way finds nothing, the long way reads again.
+        // The first take creates the state: the fast path finds nothing, and the slow path reads the clock again.
         0 | 1 => at(0),
-        // The second reads the clock; and before it reads the state, somebody else takes, five seconds later.
+        // The second take reads the clock. Before it reads the state, another thread takes, five seconds later.
         2 => {
             let others = Take::new(StateId(7), &other, Cost::new(3));
             let passes =
@@ -170,13 +170,13 @@ fn nobody_is_refused_for_what_was_taken_after_the_clock_was_read() {
     });
     let store = shared.get_or_init(|| Memory::new(clock));
     assert!(store.take_one_now(&take(1)).decision.passes());
-    // As of the first reading eight are in use, and five more do not fit; as of the second, three are.
+    // By the first reading eight are in use, and five more do not fit. By the second, three are in use.
     let taken = store.take_one_now(&take(5));
     assert_eq!((taken.decision.outcome, taken.decision.remaining), (Outcome::Allow, 2));
 }
 
 #[test]
-fn refused_plans_of_four_threads_charge_nothing_anywhere() {
+fn refused_plans_of_four_threads_count_nothing_in_any_state() {
     let [_, log, _, _, token, _] = concurrency::limits();
     let large = Limit::new(1_000_000, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap();
     let takes = [(1, &token), (2, &large), (3, &log)]
@@ -197,8 +197,8 @@ fn refused_plans_of_four_threads_charge_nothing_anywhere() {
     assert_eq!((passed.into_inner(), counted), (50, 50));
 }
 
-/// 597,000 settled receipts took 72 MiB beside a budget of 1 MiB, and the gauges did not know of them. What cannot be remembered
-/// within the budget must not be settled, or it could be settled twice.
+/// 597,000 settled receipts took 72 MiB in addition to a budget of 1 MiB, and the gauges did not count them. A receipt that
+/// cannot be remembered within the budget must not be settled, or it could be settled twice.
 #[test]
 fn settled_receipts_are_within_the_budget() {
     const RECEIPTS: u128 = 300_000;
@@ -211,7 +211,7 @@ fn settled_receipts_are_within_the_budget() {
     let settled: Vec<u128> = (1..=RECEIPTS).filter(|id| settle(*id) == Settled::Done).collect();
     let gauges = store.gauges();
     assert!(gauges.bytes <= gauges.budget);
-    // A receipt takes twelve bytes of what the gauges say.
+    // The gauges count twelve bytes for a receipt.
     assert!(settled.len() * 12 <= gauges.bytes - before, "{} settled, {gauges:?}", settled.len());
     assert!(settled.len() > 5_000);
     assert!(settled.iter().all(|id| settle(*id) == Settled::Already));

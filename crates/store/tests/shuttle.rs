@@ -1,4 +1,4 @@
-//! Models of the whole store: the same code under a scheduler that tries many orders of its steps (`make models`).
+//! Models of the whole store under shuttle, a scheduler that tries many orders of its steps (`make models`).
 
 #![cfg(shuttle)]
 #![allow(
@@ -14,9 +14,9 @@ use shuttle::thread;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::{Clock, Memory, Part, ReceiptId, Settled, Settlement};
 
-/// Orders that are tried for each model.
+/// How many orders are tried for each model.
 const ORDERS: usize = 2_000;
-/// Interruptions in each of them, where they are few.
+/// How many interruptions each order has, for models with few of them.
 const INTERRUPTIONS: usize = 3;
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -32,8 +32,8 @@ fn check_orders(orders: usize, model: impl Fn() + Send + Sync + 'static) {
     shuttle::Runner::new(RandomScheduler::new(orders), config()).run(model);
 }
 
-/// For races in which one thread does much between two neighbouring steps of another: threads run on, but for a few
-/// interruptions at random steps (probabilistic concurrency testing).
+/// For races in which one thread makes many steps between two steps of another: threads run without interruption, except for a
+/// few interruptions at random steps (probabilistic concurrency testing).
 fn check_interrupted(model: impl Fn() + Send + Sync + 'static) {
     shuttle::Runner::new(PctScheduler::new(INTERRUPTIONS, ORDERS), config()).run(model);
 }
@@ -58,9 +58,9 @@ fn store() -> Arc<Memory> {
     Arc::new(Memory::new(Clock::manual(Timestamp::EPOCH)))
 }
 
-/// Plans over the same shards in opposite orders neither deadlock nor pass more than one of them may.
+/// Three plans, any two of which share a state with room for one take. They do not deadlock, and exactly one passes.
 #[test]
-fn plans_that_cross_are_all_or_none() {
+fn overlapping_plans_are_all_or_none() {
     let limit = limit(1);
     check(move || {
         let store = store();
@@ -73,16 +73,16 @@ fn plans_that_cross_are_all_or_none() {
             .collect();
         let passed =
             takers.into_iter().map(|taker| taker.join().unwrap()).filter(|passed| *passed).count();
-        // Any two of the three share a state that lets one pass.
+        // Any two of the three share a state with room for one take.
         assert_eq!(passed, 1);
         let left: u64 = store.peek_now(&plan(&[1, 2, 3], limit)).iter().map(|d| d.remaining).sum();
         assert_eq!(left, 1, "a refused plan took something");
     });
 }
 
-/// The same for states that are there already, which are read without a lock first.
+/// The same for states that are in the table already: the fast path reads them without a lock first.
 #[test]
-fn plans_that_cross_known_states_are_all_or_none() {
+fn overlapping_plans_of_the_fast_path_are_all_or_none() {
     let limit = limit(3);
     check(move || {
         let store = store();
@@ -100,13 +100,13 @@ fn plans_that_cross_known_states_are_all_or_none() {
         let decisions = store.peek_now(&plan(&[1, 2, 3], limit));
         let left: u64 = decisions.iter().map(|decision| decision.remaining).sum();
         assert_eq!(u64::try_from(passed).unwrap() * 2 + left, 6, "a take was lost or doubled");
-        assert!(left <= 2, "a plan was refused for which there was room: {decisions:?}");
+        assert!(left <= 2, "a plan was refused although there was room: {decisions:?}");
     });
 }
 
-/// A receipt that several present at once is settled once, and while others take.
+/// Two threads present the same receipt, while a third one takes: the receipt is settled once.
 #[test]
-fn a_receipt_is_settled_once_whoever_asks() {
+fn a_receipt_is_settled_once_by_several_threads() {
     let limit = limit(3);
     check(move || {
         let store = store();
@@ -136,13 +136,13 @@ fn a_receipt_is_settled_once_whoever_asks() {
     });
 }
 
-/// A state that is swept, reset and taken at once is never half there.
+/// Two threads take from two states while one of the states is reset: the other state counts all takes.
 #[test]
 fn reset_and_take_do_not_mix() {
     let limit = limit(5);
     check(move || {
         let store = store();
-        store.take_now(&plan(&[1, 65], limit)); // two states of one shard
+        store.take_now(&plan(&[1, 65], limit));
         let others: Vec<_> = (0..2)
             .map(|_| {
                 let store = Arc::clone(&store);
@@ -159,9 +159,9 @@ fn reset_and_take_do_not_mix() {
     });
 }
 
-/// States that are added, while the table grows under them, are all there afterwards, once.
+/// Two threads add states, and the table grows meanwhile. All their plans share one state, with room for two takes.
 #[test]
-fn nothing_is_lost_while_the_table_grows() {
+fn no_take_is_lost_while_the_table_grows() {
     let limit = limit(2);
     check(move || {
         let store = store();
@@ -169,7 +169,7 @@ fn nothing_is_lost_while_the_table_grows() {
             .into_iter()
             .map(|from| {
                 let store = Arc::clone(&store);
-                // A table of four buckets grows with the seventeenth state.
+                // A table of four buckets grows at the seventeenth state.
                 thread::spawn(move || {
                     (from..from + 12)
                         .all(|id| store.take_now(&plan(&[id, 7_777], limit)).done.passes)
@@ -177,7 +177,7 @@ fn nothing_is_lost_while_the_table_grows() {
             })
             .collect();
         let all: Vec<bool> = adders.into_iter().map(|adder| adder.join().unwrap()).collect();
-        assert_eq!(all, [false, false], "the state that all share lets two pass");
+        assert_eq!(all, [false, false], "the shared state has room for two takes");
         let left = |id| store.peek_now(&plan(&[id], limit))[0].remaining;
         assert_eq!(left(7_777), 0);
         let taken: u64 = (0..12).chain(100..112).map(|id| 2 - left(id)).sum();
@@ -185,9 +185,9 @@ fn nothing_is_lost_while_the_table_grows() {
     });
 }
 
-/// States that are added one by one while the table grows are all there afterwards, once.
+/// Two threads add states one by one, and the table grows meanwhile: afterwards each state is there once.
 #[test]
-fn strangers_stay_while_the_table_grows() {
+fn no_state_is_lost_or_doubled_while_the_table_grows() {
     let limit = limit(2);
     check(move || {
         let store = store();
@@ -212,9 +212,9 @@ fn strangers_stay_while_the_table_grows() {
     });
 }
 
-/// Who has used its limit is not let off while others crowd it out, whichever way their steps fall.
+/// A key that has used its limit is refused, in whatever order other threads add keys and demote it.
 #[test]
-fn nobody_gains_while_others_are_demoted() {
+fn a_spent_key_gains_nothing_from_demotions() {
     let limit = limit(2);
     check_few(move || {
         let store = Arc::new(Memory::with_budget(Clock::manual(Timestamp::EPOCH), 1_024));
@@ -240,16 +240,16 @@ fn nobody_gains_while_others_are_demoted() {
         for one in crowd {
             one.join().unwrap();
         }
-        assert!(store.gauges().demotions > 0, "there was room for all");
+        assert!(store.gauges().demotions > 0, "the store never was full");
         for id in (1_000..1_004).chain(2_000..2_004).chain([1]) {
             assert!(!store.take_now(&plan(&[id], limit)).done.passes);
         }
     });
 }
 
-/// Two numbers for three limits: while one thread takes under a limit whose number it has in the cache, another needs that
-/// number for a limit of its own. A state that is written under a number which by then means the other limit is read as if it
-/// had ended long ago: a key that had used 2 of 2 got 2 more.
+/// There are two numbers for three limits. One thread takes under a limit whose number is in the cache. Meanwhile another thread
+/// claims that number for another limit. If the first thread still wrote its state under the number, the state would be read
+/// under the other limit, as if it had ended long ago: a key that had used 2 of 2 got 2 more.
 #[test]
 fn a_state_is_never_read_under_the_next_limit_of_its_number() {
     let mine = limit(2);
@@ -261,7 +261,7 @@ fn a_state_is_never_read_under_the_next_limit_of_its_number() {
         let now = Timestamp::from_nanos(1_800_000_000_000_000_000);
         let clock = Clock::manual(now);
         let store = Arc::new(tidegate_store::models::with_limit_numbers(clock, 1 << 20, 2));
-        // The other limit has a state. Mine has none any more, and its number is in the cache.
+        // The limit `other` has a state. The limit `mine` has none any more, and its number is in the cache.
         assert!(store.take_now(&plan(&[10], other)).done.passes);
         assert!(store.take_now(&plan(&[1], mine)).done.passes);
         store.reset_now(&[StateId(1)]);

@@ -1,5 +1,5 @@
-//! The simulated Redis keeps the contract of every store, and agrees with every timeline: what the simulator finds is not
-//! its own doing. And what is easier to show on it than on a real server.
+//! The simulated Redis passes the conformance suite and agrees with every timeline. So what the simulator finds is not a fault of
+//! the simulation. Also: tests that are easier on it than on a real server.
 
 #![allow(
     clippy::unwrap_used,
@@ -60,7 +60,7 @@ async fn it_agrees_with_every_timeline_that_redis_supports() {
     assert!(played >= 200, "only {played} timelines");
 }
 
-/// A network that can keep replies back: what is asked is done at once.
+/// A network that can hold replies back. It delivers requests immediately.
 #[derive(Debug)]
 struct Keeping {
     server: Mutex<SimulatedRedis>,
@@ -82,7 +82,7 @@ impl Network for Keeping {
     }
 }
 
-/// A caller may have a deadline of its own, and drop the question when it is over. The store has counted by then.
+/// A caller may drop its future when its own deadline is over. The store has counted the take by then.
 #[tokio::test(start_paused = true)]
 async fn what_a_dropped_caller_took_is_given_back() {
     let server = Mutex::default();

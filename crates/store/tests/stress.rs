@@ -1,10 +1,10 @@
-//! Several threads, a full store, batches and a moving clock, all at once: no window and no bucket passes its limit.
+//! Several threads, a full store, batches and a moving clock together: no window and no bucket passes more than its limit.
 //!
-//! Each of these alone is tested elsewhere; over-admissions were found where they meet. A state can expire, be
-//! demoted or be written by another thread between the moment a batch reads the clock and the moment it decides.
+//! Each of these alone is tested elsewhere. Over-admissions were found where they meet: a state can expire, be demoted or be
+//! written by another thread between the moment at which a batch reads the clock and the moment at which it decides.
 //!
-//! Nothing here depends on how fast the machine is: the clock is moved by the threads themselves, by counted steps.
-//! Threads also give way to each other right after they read the clock, which is where a stall does the most harm.
+//! Nothing here depends on the speed of the machine: the threads themselves move the clock, by counted steps. Threads also yield
+//! right after they read the clock, where a stall does the most harm.
 //!
 //! `STRESS_RUNS=100 cargo test -p tidegate-store --test stress` tries a hundred seeds; `STRESS_SEED` sets the first.
 
@@ -31,7 +31,7 @@ use tidegate_core::{
 };
 use tidegate_store::{Clock, Memory, Part, ReceiptId, Settlement};
 
-/// What `make test` tries.
+/// How many seeds `make test` tries.
 const RUNS: u64 = 10;
 const THREADS: u64 = 4;
 /// Calls of each thread, each a batch of up to 32.
@@ -43,7 +43,7 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// A limit of each kind that has a fast path, and one that has none.
+/// A limit of each kind that has a fast path, and one (the log) that has none.
 struct Limits {
     window: Limit,
     bucket: Limit,
@@ -68,7 +68,7 @@ struct Run {
 /// What one thread saw.
 #[derive(Default)]
 struct Seen {
-    /// By key and window, of which some was given back.
+    /// Takes that passed a window and were not given back.
     windows: Vec<Passed>,
     given_back: Vec<Passed>,
     buckets: Vec<Passed>,
@@ -87,7 +87,7 @@ impl Run {
         let (shown, readings) = (Arc::clone(&nanos), AtomicU64::new(seed));
         let clock = Clock::borrowed(move || {
             let now = Now::at(Timestamp::from_nanos(shown.load(Ordering::SeqCst)));
-            // The others go on while this thread knows only what time it was.
+            // Other threads go on while this thread has an old reading.
             if Dice::new(readings.fetch_add(1, Ordering::Relaxed)).roll(8) == 0 {
                 thread::yield_now();
             }
@@ -97,13 +97,13 @@ impl Run {
         Self { limits, store, nanos, receipts: AtomicU64::new(0) }
     }
 
-    /// The clock goes on: mostly by a part of a window, sometimes by more than states may lie ahead.
+    /// Moves the clock: mostly by a part of a window, sometimes by more than a state may be ahead of a reading.
     fn move_clock(&self, dice: &mut Dice) {
         let step = if dice.roll(16) == 0 { 1_500 * MILLI } else { dice.roll(20 * MILLI) };
         self.nanos.fetch_add(step, Ordering::SeqCst);
     }
 
-    /// Which limit a key has.
+    /// A take of a random key. The key decides under which limit.
     fn take(&self, dice: &mut Dice) -> (u64, Take<'_>) {
         // Half of the takes go to a few keys, which are at their limits.
         let key = if dice.roll(2) == 0 { dice.roll(40) } else { dice.roll(KEYS) };
@@ -115,7 +115,7 @@ impl Run {
         (key, Take::new(StateId(u128::from(key + 1)), limit, Cost::ONE))
     }
 
-    /// What one thread does.
+    /// The work of one thread.
     fn play(&self, mut dice: Dice) -> Seen {
         let mut seen = Seen::default();
         for _ in 0..BATCHES {
@@ -133,7 +133,7 @@ impl Run {
         seen
     }
 
-    /// Windows only: an answer without a plan does not say as of when it is.
+    /// Only takes under windows: an answer without a plan does not have its instant.
     fn each(&self, batch: &[(u64, Take<'_>)], seen: &mut Seen) {
         let windows = batch.iter().filter(|(_, take)| *take.limit == self.limits.window);
         let (keys, takes): (Vec<u64>, Vec<Take<'_>>) = windows.copied().unzip();
@@ -160,7 +160,7 @@ impl Run {
         }
     }
 
-    /// Gives back what passed a window last, perhaps after the window has ended.
+    /// Gives back the last take that passed a window, perhaps after the window has ended.
     fn give_back(&self, seen: &mut Seen) {
         let Some(Passed { key, at, receipt }) = seen.windows.pop() else { return };
         let state = StateId(u128::from(key + 1));
@@ -171,8 +171,8 @@ impl Run {
     }
 }
 
-/// How many windows passed more than their limit. What was given back is not counted, though it may have come too
-/// late to make room: that can hide an over-admission, and never invents one.
+/// How many windows passed more than their limit. Takes that were given back are not counted, though they may have come back too
+/// late to make room. That can hide an over-admission, and never invents one.
 fn windows_over(limit: &Limit, seen: &[Seen]) -> usize {
     let mut windows: HashMap<(u64, u64), u64> = HashMap::new();
     for passed in seen.iter().flat_map(|seen| &seen.windows) {
@@ -181,9 +181,9 @@ fn windows_over(limit: &Limit, seen: &[Seen]) -> usize {
     windows.values().filter(|count| **count > limit.capacity()).count()
 }
 
-/// How many keys passed what the core would not let pass, were they asked in the order of their instants.
+/// How many keys passed takes that the core refuses when it decides them in the order of their instants.
 ///
-/// That order is as strict as any: a log or a bucket holds its limit in every span of time, in whichever order its takes
+/// That order is as strict as any other: a log or a bucket keeps its limit in every span of time, in whichever order its takes
 /// were counted.
 fn keys_over(limit: &Limit, passed: &[&Passed]) -> usize {
     let mut histories: BTreeMap<u64, Vec<Timestamp>> = BTreeMap::new();
@@ -199,7 +199,7 @@ fn keys_over(limit: &Limit, passed: &[&Passed]) -> usize {
     histories.values_mut().filter_map(|history| (!conforms(history)).then_some(())).count()
 }
 
-/// How much passed, and how many windows, logs and buckets passed too much.
+/// Runs one seed. Returns how many takes passed, and how many windows, logs and buckets passed too many.
 fn run(seed: u64) -> (usize, usize) {
     let run = Run::new(seed);
     let dice = |thread: u64| Dice::new(seed * THREADS + thread + 1);
@@ -211,7 +211,7 @@ fn run(seed: u64) -> (usize, usize) {
         let threads: Vec<_> = (0..THREADS).map(play).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    assert!(run.store.gauges().demotions > 0, "there was room for all");
+    assert!(run.store.gauges().demotions > 0, "the store never was full");
     let logs: Vec<&Passed> = seen.iter().flat_map(|seen| &seen.logs).collect();
     let buckets: Vec<&Passed> = seen.iter().flat_map(|seen| &seen.buckets).collect();
     let windows = seen.iter().map(|seen| seen.windows.len()).sum::<usize>();

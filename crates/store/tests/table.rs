@@ -1,4 +1,4 @@
-//! The table of the store in memory: it decides as the plain store does, and where it has no room it counts too much.
+//! The table of the store in memory: it decides as the plain store does, and where it has no room it overestimates use.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,20 +39,20 @@ fn index(n: u64) -> usize {
     usize::try_from(n).unwrap()
 }
 
-/// Bits that are well spread, as those of a hash.
+/// Well-spread bits, like those of a hash.
 fn spread(key: u64) -> StateId {
     StateId(u128::from(key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
 
-/// One take of cost 1, by whoever can wait.
+/// A plan of one take of cost 1, for a client that can wait.
 fn one(id: u64, limit: &Limit, when_full: WhenFull) -> Plan<'_> {
     let take = Take { when_full, ..Take::new(spread(id), limit, Cost::ONE) };
     Plan::new(take, PATIENT).unwrap()
 }
 
-// === twins ===
+// === twins: random histories, compared step by step ===
 
-/// What a store is compared with.
+/// A reference that the store is compared with.
 trait Twin<'l> {
     fn take(&mut self, plan: &Plan<'l>, now: Now) -> PlanOutcome;
     fn charge(&mut self, takes: &[Take<'l>], now: Now) -> (Vec<Decision>, Vec<TakeReceipt>);
@@ -89,7 +89,8 @@ impl<'l> Twin<'l> for Plain {
     }
 }
 
-/// States that are never swept: where a clock is put back, what was swept meanwhile would be missed.
+/// A reference that never removes states. It is for clocks that are put back: a state that was removed meanwhile would be
+/// missing.
 #[derive(Default)]
 struct Core<'l>(HashMap<StateId, Written<'l>>);
 
@@ -118,7 +119,7 @@ impl<'l> Twin<'l> for Core<'l> {
         takes.iter().map(charge).unzip()
     }
 
-    /// Twice and too late are for the other twin.
+    /// Receipts that are settled twice or too late are for the other twin.
     fn give_back(&mut self, settlement: &Settlement<'l>, now: Now) -> Settled {
         for part in settlement.parts {
             let take = Take::new(part.state, part.limit, Cost::ONE);
@@ -141,7 +142,7 @@ impl<'l> Twin<'l> for Core<'l> {
 const KINDS: u64 = 8;
 const EDITS: u64 = 4;
 
-/// Limits that share a state: for each kind one, and three that it is edited to.
+/// For each kind a limit, and three edits of it. They share a state.
 fn edited() -> Vec<Limit> {
     let interval = Algorithm::TokenBucket { burst: Some(7), refill: Refill::Interval };
     let first = Algorithm::FixedWindow { align: Align::First };
@@ -173,7 +174,7 @@ struct History<'l> {
     limits: &'l [Limit],
     keys: u64,
     dice: Dice,
-    /// Which edit of its limit is asked for, by kind.
+    /// The present edit of the limit, by kind.
     edit: [u64; 8],
     receipts: Vec<Part<'l>>,
     settled: u128,
@@ -183,7 +184,7 @@ impl<'l> History<'l> {
     fn take(&mut self) -> Take<'l> {
         let key = self.dice.roll(self.keys);
         let kind = key % KINDS;
-        // Mostly what everybody asks for by now, sometimes an edit that others do not know of.
+        // Mostly the present edit, sometimes another one, as from a node that has not loaded the present policy.
         let edit =
             if self.dice.roll(20) == 0 { self.dice.roll(EDITS) } else { self.edit[index(kind)] };
         let limit = &self.limits[index(kind * EDITS + edit)];
@@ -217,7 +218,7 @@ impl<'l> History<'l> {
         self.receipts.extend(parts);
     }
 
-    /// One random call of both.
+    /// One random call of the store and its twin.
     fn step(&mut self, step: u64, store: &Memory, twin: &mut impl Twin<'l>) {
         let now = store.clock().now();
         if self.dice.roll(500) == 0 {
@@ -257,7 +258,7 @@ impl<'l> History<'l> {
                     let in_use = twin.peek(&look, now)[0].remaining < take.limit.capacity();
                     let (ours, theirs) =
                         (store.reset_now(&[take.state]) == 1, twin.reset(take.state, now));
-                    // What has expired may have been swept already, or not.
+                    // An expired state may have been removed already, or not.
                     assert!(ours == theirs || !in_use, "reset, {}", story());
                 }
             }
@@ -297,7 +298,7 @@ impl<'l> History<'l> {
     }
 }
 
-/// Plays a random history; the clock goes on by what `advance` says.
+/// Plays a random history; `advance` moves the clock.
 fn play<'l>(
     limits: &'l [Limit],
     seed: u64,
@@ -337,9 +338,9 @@ fn twins_agree_at_every_step_as_the_clock_goes_on() {
     }
 }
 
-/// What has expired is kept for a second, so a clock that is put back by less finds everything.
+/// An expired state is kept for a second, so a clock that is put back by less finds all states.
 #[test]
-fn twins_agree_at_every_step_as_the_clock_goes_to_and_fro() {
+fn twins_agree_at_every_step_as_the_clock_goes_forward_and_back() {
     let limits = edited();
     for seed in [3, 4] {
         let latest = AtomicU64::new(NOW);
@@ -358,15 +359,15 @@ fn twins_agree_at_every_step_as_the_clock_goes_to_and_fro() {
 
 // === growing ===
 
-/// Two hundred thousand keys come while those that came before are asked again.
+/// Two hundred thousand new keys, with takes of earlier keys in between.
 #[test]
-fn nothing_is_lost_or_doubled_as_the_table_grows() {
+fn no_state_is_lost_or_doubled_as_the_table_grows() {
     const KEYS: u64 = 200_000;
     let limits =
         Algorithm::ALL.map(|algorithm| Limit::new(20, Span::from_secs(86_400), algorithm).unwrap());
     let (store, plain, mut dice) = (Memory::new(clock()), Plain::new(clock()), Dice::new(5));
     let plan = |key: u64, cost: u64| {
-        // Mostly states of a word: the others take their time.
+        // Mostly states of one word: the others are slow.
         let limit = &limits[[0, 3, 4, 5, 0, 3, 4, 5, 0, 3, 4, 5, 1, 3, 4, 2][index(key % 16)]];
         Plan::new(Take::new(spread(key), limit, Cost::new(cost)), PATIENT).unwrap()
     };
@@ -389,8 +390,8 @@ fn nothing_is_lost_or_doubled_as_the_table_grows() {
     assert!(store.is_empty());
 }
 
-/// Plans of many new keys. Each key found a free slot by itself, but several found the same one: all but the first were then
-/// kept at the expense of others, in a table that could have grown.
+/// Plans of many new keys. Each key found a free slot, but several keys found the same one. For all but the first, other states
+/// were then demoted, in a table that could have grown.
 #[test]
 fn nothing_is_demoted_for_large_plans_while_the_table_can_grow() {
     let limit = Limit::new(5, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
@@ -410,10 +411,10 @@ fn nothing_is_demoted_for_large_plans_while_the_table_can_grow() {
     }
 }
 
-/// The same in a full store, for rules that nothing may be demoted for: a plan that finds one free slot for two new keys
-/// demotes nothing for the second.
+/// The same in a full store, for rules with `when_full: deny` or `allow`, which must not demote other states. A plan that finds
+/// one free slot for two new keys demotes nothing for the second.
 #[test]
-fn nothing_is_demoted_for_plans_that_ask_not_to() {
+fn nothing_is_demoted_for_rules_that_deny_or_allow_when_full() {
     let limit = Limit::new(5, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
     for when_full in [WhenFull::Deny, WhenFull::Allow] {
         let store = Memory::with_budget(clock(), 8 << 10);
@@ -423,7 +424,7 @@ fn nothing_is_demoted_for_plans_that_ask_not_to() {
             let _ = store.take_now(&Plan::new(takes, Span::ZERO).unwrap());
         }
         assert_eq!(store.gauges().demotions, 0, "{when_full:?}");
-        assert!(store.len() > 300, "{when_full:?}: {} are there", store.len());
+        assert!(store.len() > 300, "{when_full:?}: {} states", store.len());
         assert_eq!(store.len(), store.gauges().entries, "{when_full:?}");
     }
 }
@@ -450,7 +451,7 @@ fn many_threads_pass_exactly_the_limit_while_the_table_grows() {
                             let own = 1_000 + n * threads + thread;
                             let done = store.take_now(&concurrency::plan(own.into(), limit)).done;
                             assert!(done.passes && done.decisions[0].remaining == 49, "{name}");
-                            // All threads are at the same one at about the same time.
+                            // All threads use the same shared key at about the same time.
                             let shared = n / 16 % SHARED;
                             let plan = concurrency::plan(u128::from(shared) + 1, limit);
                             for _ in 0..8 {
@@ -480,15 +481,15 @@ fn within_budget(store: &Memory) {
     assert!(gauges.bytes <= gauges.budget, "{gauges:?}");
 }
 
-/// Six algorithms, and one that refills at once.
+/// Six algorithms, and a token bucket that is refilled at intervals.
 fn seven() -> Vec<Limit> {
     let interval = Algorithm::TokenBucket { burst: Some(5), refill: Refill::Interval };
     let all = Algorithm::ALL.into_iter().chain([interval]);
     all.map(|algorithm| Limit::new(5, Span::from_secs(10), algorithm).unwrap()).collect()
 }
 
-/// Takes of cost 1 under one limit: whoever counts too much has at no time let pass more than whoever counts right.
-/// (It may let pass one that the other refuses, having refused one before.)
+/// Takes of cost 1 under one limit: at no time has the full store let more takes of a key pass than the plain store. (It may pass
+/// one take that the plain store refuses, if it has refused an earlier one.)
 fn admits_no_more(limit: &Limit, budget: usize, advance: impl Fn(&mut Dice) -> u64) {
     let (store, plain) = (Memory::with_budget(clock(), budget), Plain::new(clock()));
     let (mut dice, mut nanos) = (Dice::new(9), NOW);
@@ -537,7 +538,7 @@ fn without_room_no_more_is_admitted_as_the_clock_goes_on() {
 
 /// Whole plans, several algorithms and costs in one store: no key gets more than its capacity at one instant.
 #[test]
-fn without_room_no_plan_brings_a_key_above_its_capacity() {
+fn without_room_no_plan_takes_a_key_above_its_capacity() {
     for budget in TINY {
         let (limits, store, mut dice) =
             (seven(), Memory::with_budget(clock(), budget), Dice::new(11));
@@ -571,15 +572,15 @@ fn without_room_no_plan_brings_a_key_above_its_capacity() {
     }
 }
 
-/// Who is at a limit stays at it, however many others come; also who was forgotten for them.
+/// A key that has used its limit is refused however many new keys come, also after it was demoted for them.
 #[test]
-fn a_flood_of_new_keys_lets_nobody_off() {
+fn a_flood_of_new_keys_does_not_reset_a_spent_key() {
     for limit in seven() {
         for (budget, used) in [(TINY[0], 1), (TINY[0], 0), (TINY[1], 1), (TINY[1], 0)] {
             let name = format!("{} in {budget} bytes", limit.algorithm().name());
             let store = Memory::with_budget(clock(), budget);
             let victim = one(1, &limit, WhenFull::Shared);
-            // At the limit, or at one less, when it goes sooner.
+            // At the limit, or at one less: then it is demoted sooner.
             let first = limit.capacity() - (1 - used);
             assert!((0..first).all(|_| store.take_now(&victim).done.passes), "{name}");
             let slots = u64::try_from(budget / 128 * 7).unwrap();
@@ -596,14 +597,14 @@ fn a_flood_of_new_keys_lets_nobody_off() {
     }
 }
 
-/// A limit that was edited to a longer period still counts what a bucket used under the old one.
+/// After a limit is edited to a longer period, a demoted bucket still counts what was used under the old one.
 #[test]
-fn an_edit_does_not_let_off_who_was_forgotten() {
+fn an_edit_does_not_reset_a_demoted_key() {
     let limit = |seconds| Limit::new(5, Span::from_secs(seconds), Algorithm::TOKEN_BUCKET).unwrap();
     let (old, new) = (limit(10), limit(11));
     let (store, plain) = (Memory::with_budget(clock(), 8 << 10), Plain::new(clock()));
     for key in 0..20_000 {
-        // All of them take all but one, so that nobody is spared.
+        // Each key takes all but one of its limit, so that all keys are equal candidates for demotion.
         for _ in 0..4 {
             let plan = one(1 + key, &old, WhenFull::Shared);
             let _ = (store.take_now(&plan), plain.take_now(&plan));
@@ -617,11 +618,11 @@ fn an_edit_does_not_let_off_who_was_forgotten() {
     }
 }
 
-/// Weekly windows end by the steady clock, calendar windows by the wall clock. In the sketch they shared lines. When the wall
-/// clock was put forward by eight days, states of a calendar limit that were demoted then cleared lines which had ended by
-/// the wall clock; what was in them of weekly windows, which go on, was forgotten, and their keys passed again.
+/// Weekly windows end by the steady clock, calendar windows by the wall clock. They shared lines of the sketch. The wall clock was
+/// put forward by eight days. When states of a calendar limit were demoted then, they cleared lines that had ended by the wall
+/// clock. With them the sketch lost weekly windows that had not ended, and their keys passed again.
 #[test]
-fn a_wall_clock_that_is_put_forward_lets_no_weekly_key_off() {
+fn a_wall_clock_that_is_put_forward_does_not_reset_weekly_keys() {
     const DAY: u64 = 86_400 * SECOND;
     let weekly = Limit::new(5, Span::from_secs(7 * 86_400), Algorithm::FIXED_WINDOW).unwrap();
     let midnights = (0..30).map(|day| Timestamp::from_nanos(NOW / DAY * DAY + day * DAY));
@@ -652,9 +653,9 @@ fn a_wall_clock_that_is_put_forward_lets_no_weekly_key_off() {
     assert!(most <= 5, "a weekly key passed {most} times of 5");
 }
 
-// === a full store that forgets nobody ===
+// === a full store that demotes nothing ===
 
-/// Fills a store with keys that used 1 of 5; answers it and the keys that are there.
+/// Fills a store with keys that used 1 of 5; returns the store and the keys for which it had room.
 fn full(limit: &Limit) -> (Memory, Vec<u64>) {
     let store = Memory::with_budget(clock(), 8 << 10);
     let is_new = |key: &u64| {
@@ -666,7 +667,7 @@ fn full(limit: &Limit) -> (Memory, Vec<u64>) {
     (store, there)
 }
 
-/// Those that are there have what they had, and go on counting.
+/// The keys in the store have what they had, and are still counted.
 fn still_there(store: &Memory, there: &[u64], limit: &Limit, when_full: WhenFull) {
     let name = limit.algorithm().name();
     let all = limit.capacity();
@@ -683,7 +684,7 @@ fn still_there(store: &Memory, there: &[u64], limit: &Limit, when_full: WhenFull
     assert_eq!(store.gauges().demotions, 0, "{name}");
 }
 
-/// Limits whose states are a word, and those whose states need blocks as well: those run out first.
+/// Limits whose states are one word, and limits whose states also need blocks, which run out first.
 fn by_size() -> (Vec<Limit>, Vec<Limit>) {
     seven().into_iter().partition(|limit| {
         !matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. })
@@ -704,11 +705,11 @@ fn denies(limit: &Limit) {
     still_there(&store, &there, limit, WhenFull::Deny);
     store.clock().set(Timestamp::from_nanos(NOW + 100 * SECOND));
     let passes = |key| store.take_now(&one(key, limit, WhenFull::Deny)).done.passes;
-    // As many as had room before.
+    // As many keys as had room before.
     let mut others = (40_000..40_050).take(there.len());
-    assert!(others.all(passes), "{name}: others have expired");
+    assert!(others.all(passes), "{name}: the old states have expired, so there is room");
     let more = (0..20).filter(|_| passes(40_000)).count();
-    assert_eq!(more, index(limit.capacity()) - 1, "{name}: it is counted then");
+    assert_eq!(more, index(limit.capacity()) - 1, "{name}: the new key is counted");
 }
 
 fn allows(limit: &Limit) {
@@ -732,21 +733,21 @@ fn a_full_store_denies_buckets() {
 }
 
 #[test]
-fn a_full_store_denies_states_of_blocks() {
+fn a_full_store_denies_states_in_blocks() {
     by_size().1.iter().for_each(denies);
 }
 
 #[test]
-fn a_full_store_allows_states_of_a_word() {
+fn a_full_store_allows_states_of_one_word() {
     by_size().0.iter().for_each(allows);
 }
 
 #[test]
-fn a_full_store_allows_states_of_blocks() {
+fn a_full_store_allows_states_in_blocks() {
     by_size().1.iter().for_each(allows);
 }
 
-/// That there will be room in a second is no reason to let anything pass that counts for an hour.
+/// All states expire within a second, so there will be room soon. That must not admit takes that count for an hour.
 #[test]
 fn a_full_store_denies_limits_of_longer_periods() {
     let second = Limit::new(5, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
@@ -758,15 +759,15 @@ fn a_full_store_denies_limits_of_longer_periods() {
     assert!(passed.iter().all(|(_, passed)| *passed == 0), "{passed:?}");
 }
 
-// === more limits than numbers ===
+// === more limits than limit numbers ===
 
 fn numbered(amount: u64) -> Limit {
     Limit::new(amount, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap()
 }
 
-/// Limits come and go: their numbers are used again, and every state is read by its own.
+/// Limits come and go. Their numbers are used again, and every state is still read under its own limit.
 #[test]
-fn a_hundred_thousand_limits_one_after_another_decide_as_ever() {
+fn a_hundred_thousand_limits_one_after_another_are_decided_as_in_the_plain_store() {
     let (store, plain, mut dice) = (Memory::new(clock()), Plain::new(clock()), Dice::new(13));
     for amount in 1..=100_000 {
         let limit = numbered(amount);
@@ -781,9 +782,9 @@ fn a_hundred_thousand_limits_one_after_another_decide_as_ever() {
     assert_eq!(store.len(), plain.len());
 }
 
-/// Every number is in use by some state, and states are edited to limits for which there is none.
+/// Every number is in use by some state, and the limits of some keys are edited to limits for which no number is left.
 #[test]
-fn where_all_numbers_are_in_use_nobody_is_let_off() {
+fn without_free_limit_numbers_no_key_gets_more_than_its_limit() {
     let (store, plain) = (Memory::new(clock()), Plain::new(clock()));
     for key in 1..=65_536 {
         let limit = numbered(1_000_000 + key);

@@ -8,8 +8,8 @@
 //!    first  length       next
 //! ```
 //!
-//! One size of block: nothing is ever too scattered to be used again, whatever sizes states have. A chain belongs
-//! to the slot that names it, and is read and written under the lock of the slot's bucket.
+//! All blocks have one size, so free memory is never fragmented, whatever sizes states have. A chain belongs to the slot that
+//! names it, and is read and written under the lock of that slot's bucket.
 
 use super::budget::Budget;
 use super::region::{Region, Zeroed};
@@ -20,31 +20,32 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Bytes of a state in one block.
 const BYTES: usize = 92;
 const WORDS: usize = 12;
-/// What a block takes of the budget. A full hour of sub-windows fits one, and five hundred hits fit eleven of them.
+/// Bytes of the budget that a block takes. A full hour of sub-windows fits into one, five hundred hits of a sliding log into
+/// eleven.
 const BLOCK_BYTES: usize = 96;
 
-/// The number of the next block in the lower half of the first word; the upper half and the other words hold bytes.
+/// The lower half of the first word is the number of the next block. The upper half and the other words hold bytes.
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
-struct Block([AtomicU64; WORDS]);
+struct StateBlock([AtomicU64; WORDS]);
 
-#[expect(unsafe_code, reason = "the promise that a region asks for")]
+#[expect(unsafe_code, reason = "the promise that `Region` needs")]
 // SAFETY: a block is twelve atomic integers: all zero is a value (no next block), shared by threads, no drop.
-unsafe impl Zeroed for Block {}
+unsafe impl Zeroed for StateBlock {}
 
-/// Blocks of larger states.
+/// The blocks of states that are larger than a word.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    region: Region<Block>,
-    free: Mutex<Free>,
+    region: Region<StateBlock>,
+    free: Mutex<FreeBlocks>,
 }
 
-/// Blocks that no state uses.
+/// Blocks that no state uses: a linked list, and those at the end that were never used.
 #[derive(Debug, Default)]
-struct Free {
-    /// The number of one of them, from which others follow; 0 is none, block `i` is `i + 1`.
+struct FreeBlocks {
+    /// The number of the first in the list, or 0. Block `i` has the number `i + 1`.
     first: u32,
-    /// How many blocks were ever used: those behind were not.
+    /// How many blocks were ever used; those after them were not.
     touched: usize,
 }
 
@@ -60,7 +61,7 @@ type Numbers = SmallVec<[u32; 32]>;
 impl Blocks {
     pub(super) fn new(budget: &Budget) -> Self {
         let region = Region::reserve(budget.most_of_one() / BLOCK_BYTES);
-        Self { region, free: Mutex::new(Free::default()) }
+        Self { region, free: Mutex::new(FreeBlocks::default()) }
     }
 
     /// The bytes of a state.
@@ -69,7 +70,7 @@ impl Blocks {
         let length = usize::try_from(chain.bytes).unwrap_or(0);
         let mut bytes = Vec::with_capacity(length.saturating_add(BYTES));
         for number in self.numbers(chain) {
-            let Some(Block(words)) = self.block(number) else { break };
+            let Some(StateBlock(words)) = self.block(number) else { break };
             for (place, word) in words.iter().enumerate() {
                 let word = word.load(Relaxed).to_le_bytes();
                 let own = if place == 0 { word.get(4..) } else { Some(&word[..]) };
@@ -80,8 +81,8 @@ impl Blocks {
         bytes
     }
 
-    /// Replaces the bytes of a state, or writes new ones; the word that names them, or nothing changed when there
-    /// are no blocks.
+    /// Writes the bytes of a state, over the old ones if there are any. Returns the word that names them. `None` when there are
+    /// not enough blocks; then nothing changed.
     pub(super) fn write(&self, old: Option<u64>, bytes: &[u8], budget: &Budget) -> Option<u64> {
         let mut numbers = old.map_or_else(Numbers::new, |word| self.numbers(Chain::of(word)));
         let needed = bytes.len().div_ceil(BYTES).max(1);
@@ -93,7 +94,7 @@ impl Blocks {
         let mut rest = bytes.chunks(BYTES);
         for (place, number) in numbers.iter().enumerate() {
             let next = numbers.get(place.saturating_add(1)).copied().unwrap_or(0);
-            let Some(Block(words)) = self.block(*number) else { continue };
+            let Some(StateBlock(words)) = self.block(*number) else { continue };
             let mut block = [0; BLOCK_BYTES];
             let content = next
                 .to_le_bytes()
@@ -115,7 +116,7 @@ impl Blocks {
         self.give_back(self.numbers(Chain::of(word)).into_iter());
     }
 
-    /// Whether there are blocks for so many bytes, or nearly: others may take them first.
+    /// Whether there seem to be blocks for this many bytes. Another thread may take them first.
     pub(super) fn has(&self, bytes: usize, budget: &Budget) -> bool {
         let needed = bytes.div_ceil(BYTES).saturating_mul(BLOCK_BYTES);
         lock(&self.free).first != 0 || budget.has_for_blocks(needed)
@@ -127,7 +128,7 @@ impl Blocks {
         lock(&self.free).touched
     }
 
-    /// So many free blocks, or none.
+    /// Takes `count` free blocks, or none.
     fn take(&self, count: usize, budget: &Budget) -> Option<Numbers> {
         let mut free = lock(&self.free);
         let mut numbers = Numbers::new();
@@ -155,7 +156,7 @@ impl Blocks {
         }
         let mut free = lock(&self.free);
         for number in numbers {
-            if let Some(Block([next, ..])) = self.block(number) {
+            if let Some(StateBlock([next, ..])) = self.block(number) {
                 next.store(u64::from(free.first), Relaxed);
                 free.first = number;
             }
@@ -175,11 +176,11 @@ impl Blocks {
     }
 
     fn next(&self, number: u32) -> u32 {
-        let next = self.block(number).map_or(0, |Block([next, ..])| next.load(Relaxed));
+        let next = self.block(number).map_or(0, |StateBlock([next, ..])| next.load(Relaxed));
         u32::try_from(next & u64::from(u32::MAX)).unwrap_or(0)
     }
 
-    fn block(&self, number: u32) -> Option<&Block> {
+    fn block(&self, number: u32) -> Option<&StateBlock> {
         self.region.get(usize::try_from(number).ok()?.checked_sub(1)?)
     }
 }
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(blocks.write(Some(first), &[8; 100_000], &budget), None);
         assert_eq!(blocks.write(None, &[8; 100_000], &budget), None);
         assert_eq!(blocks.read(first), vec![7; 100]);
-        // Everything that was tried for is free again.
+        // The blocks of the failed attempts are free again.
         assert!(blocks.write(None, &[9; 5_000], &budget).is_some());
     }
 }

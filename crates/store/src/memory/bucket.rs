@@ -1,19 +1,30 @@
 //! A bucket: seven states of one word each, and a lock, in two cache lines.
 //!
 //! ```text
-//!   line 0   head: lock · elsewhere (7 bits) · uses (8 bits) · shapes 0–2      7 tags
-//!   line 1   tail: shapes 3–6                                                  7 words
+//!   line 0   head: lock · in blocks (7 bits) · version (8 bits) · limit numbers 0–2      7 tags
+//!   line 1   tail: limit numbers 3–6                                                     7 words
 //! ```
 //!
-//! A *tag* is 64 bits of the state's name; 0 is a free slot. A *shape* is the number of the limit under which the
-//! word was written. A word is the state itself or, when its slot is marked *elsewhere*, where the state is. A slot whose tag
-//! is above all tags of states holds marks of states that are not there (`marks.rs`).
+//! A *tag* is 64 bits of the state's name (`tag.rs`); 0 is a free slot. A *limit number* says under which limit the word was
+//! written (`limit_numbers.rs`). The word is the state itself. Where the slot is marked *in blocks*, the state is larger and
+//! the word says where it is (`blocks.rs`). A slot with a tag from [`FIRST_PAGE_TAG`] on holds no state but a page of a
+//! Bloom filter (`bloom.rs`).
 //!
-//! Everything but the lock is written by its holder only, so it is all relaxed: the lock orders it. Who only reads may
-//! do so without the lock ([`Bucket::read`]): what was read between two equal heads, neither of them locked, stood there
-//! at one instant. A head changes with every use; that it should be the same again after a multiple of 256 uses, while
-//! one reader reads seven words, and that meanwhile its slot was given away and given back, we leave to chance: whoever
-//! writes looks again under the lock, so what could come of it is one refusal.
+//! **The head is a lock and a version: a seqlock.** Only the holder of the lock writes. All its accesses are relaxed, because
+//! the lock orders them. Other threads read without the lock, optimistically ([`Bucket::read`]):
+//!
+//! ```text
+//!   1  read the head; if it is locked, try again
+//!   2  read the tags and words
+//!   3  read the head again; if it changed, a writer may have been here: try again
+//! ```
+//!
+//! What was read between two equal unlocked heads was in the bucket at one instant.
+//!
+//! The version has 8 bits, so it repeats after 256 uses. A reader is deceived only if the bucket is used a multiple of 256 times
+//! while the reader reads seven words, and if its slot was given to another state and back meanwhile. We accept that risk: a
+//! thread that wants to write compares the entry again under the lock ([`Bucket::lock_if_unchanged`]), so the worst result is
+//! one wrong refusal.
 
 use super::region::Zeroed;
 use crate::sync::{AtomicU64, fence, spin_loop, yield_now};
@@ -22,19 +33,20 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// States in a bucket.
 pub(super) const SLOTS: usize = 7;
 
-/// Tags from here on are not those of states: their slots hold marks.
-pub(super) const MARKS: u64 = 0xffff << 48;
+/// Tags from here on are not tags of states: their slots hold pages of a Bloom filter.
+pub(super) const FIRST_PAGE_TAG: u64 = 0xffff << 48;
 
 /// Bits of the head.
 const LOCK: u64 = 1;
-const ELSEWHERE: u32 = 1;
-const USES: u32 = 8;
-const ONE_USE: u64 = 1 << USES;
-const ALL_USES: u64 = 0xff << USES;
-/// Shapes 0 to 2 begin here in the head, shapes 3 to 6 at 0 in the tail.
-const SHAPE_BITS: u32 = 16;
+const IN_BLOCKS: u32 = 1;
+const VERSION: u32 = 8;
+const ONE_VERSION: u64 = 1 << VERSION;
+const VERSION_MASK: u64 = 0xff << VERSION;
+/// Numbers 0 to 2 follow the version in the head, numbers 3 to 6 fill the tail.
+const NUMBER_BITS: u32 = 16;
 
-/// A lock's holder does some arithmetic; whoever waits longer than this waits for a holder that does not run.
+/// The holder of a lock only does some arithmetic. If the lock is still held after this many spins, the system has put its
+/// holder aside; then this thread yields.
 const SPINS: u32 = 128;
 
 #[repr(C, align(128))]
@@ -46,17 +58,17 @@ pub(super) struct Bucket {
     words: [AtomicU64; SLOTS],
 }
 
-#[expect(unsafe_code, reason = "the promise that a region asks for")]
+#[expect(unsafe_code, reason = "the promise that `Region` needs")]
 // SAFETY: a bucket is sixteen atomic integers: all zero is a value (no lock, no tags), shared by threads, no drop.
 unsafe impl Zeroed for Bucket {}
 
-/// What a slot holds.
+/// The content of a slot that holds a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) tag: u64,
-    pub(super) shape: u16,
-    /// The word is not the state but tells where it is.
-    pub(super) elsewhere: bool,
+    pub(super) limit_number: u16,
+    /// The state is in blocks; the word says which.
+    pub(super) in_blocks: bool,
     /// 0 is the empty state.
     pub(super) word: u64,
 }
@@ -65,16 +77,16 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(usize);
 
-/// A bucket that nobody else reads or writes; unlocked when dropped.
+/// A bucket that this thread has locked; unlocked when dropped.
 #[derive(Debug)]
-pub(super) struct Locked<'t> {
+pub(super) struct LockedBucket<'t> {
     bucket: &'t Bucket,
-    /// As it will be when unlocked.
+    /// The head as it will be when unlocked, with the old version.
     head: u64,
 }
 
 impl Bucket {
-    pub(super) fn lock(&self) -> Locked<'_> {
+    pub(super) fn lock(&self) -> LockedBucket<'_> {
         let mut spins = 0u32;
         loop {
             if let Some(locked) = self.try_lock() {
@@ -89,50 +101,50 @@ impl Bucket {
         }
     }
 
-    pub(super) fn try_lock(&self) -> Option<Locked<'_>> {
+    pub(super) fn try_lock(&self) -> Option<LockedBucket<'_>> {
         let head = self.head.load(Relaxed);
-        if head & LOCK == 0 { self.lock_with(head) } else { None }
+        if head & LOCK == 0 { self.try_lock_from(head) } else { None }
     }
 
-    /// Locks it if its head is this one, which is not locked.
+    /// Locks the bucket if its head still is `head`, which is not locked.
     #[inline]
-    fn lock_with(&self, head: u64) -> Option<Locked<'_>> {
+    fn try_lock_from(&self, head: u64) -> Option<LockedBucket<'_>> {
         super::steps::count();
-        // Acquire: what the last holder wrote is seen. Nobody changes a locked head but its holder.
+        // Acquire: this thread sees what the last holder wrote. Only its holder changes a locked head.
         self.head.compare_exchange(head, head | LOCK, Acquire, Relaxed).ok()?;
-        // Readers that see what is written from here on see the lock, too.
+        // Release: a reader that sees a write from here on also sees the lock.
         fence(Release);
-        Some(Locked { bucket: self, head })
+        Some(LockedBucket { bucket: self, head })
     }
 
-    /// Reads what is there of a state, without the lock.
+    /// Reads the entry of a state without the lock: an optimistic read.
     #[inline]
     pub(super) fn read(&self, tag: u64) -> Read {
         let head = self.head.load(Acquire);
         if head & LOCK != 0 {
             return Read::Busy;
         }
-        // Before the tags: the second line is then on its way while they are compared.
+        // Before the tags: the second cache line is then fetched while they are compared.
         let tail = self.tail.load(Relaxed);
         let read = match self.find(tag) {
-            Some(slot) => Read::Found(Seen {
+            Some(slot) => Read::Found(EntrySnapshot {
                 head,
                 slot,
                 entry: Entry {
                     tag,
-                    shape: slot.shape_in(head, tail),
-                    elsewhere: head >> slot.elsewhere() & 1 == 1,
+                    limit_number: slot.limit_number_in(head, tail),
+                    in_blocks: head >> slot.in_blocks_bit() & 1 == 1,
                     word: slot.of(&self.words).load(Relaxed),
                 },
             }),
             None => Read::Missing,
         };
-        // All of that was read before the head is read again.
+        // Acquire: the head is read again after everything above.
         fence(Acquire);
         if self.head.load(Relaxed) == head { read } else { Read::Busy }
     }
 
-    /// All seven are compared, without a branch that nobody could foretell.
+    /// Compares all seven tags without a branch, which the processor could not predict.
     fn find(&self, tag: u64) -> Option<Slot> {
         let same = (self.tags.iter().rev())
             .fold(0u32, |same, other| (same << 1) | u32::from(other.load(Relaxed) == tag));
@@ -140,54 +152,55 @@ impl Bucket {
         (same != 0).then_some(Slot(slot))
     }
 
-    /// Locks it, if it is as it was seen. `None` when somebody has it, or had it since.
+    /// Locks the bucket if it still is as the snapshot says. `None` when another thread has it locked, or had it since.
     #[inline]
-    pub(super) fn lock_as(&self, seen: &Seen) -> Option<Locked<'_>> {
-        let locked = self.lock_with(seen.head)?;
-        // Heads come round, so it is not enough that they are equal.
-        (locked.get(seen.slot) == seen.entry).then_some(locked)
+    pub(super) fn lock_if_unchanged(&self, snapshot: &EntrySnapshot) -> Option<LockedBucket<'_>> {
+        let locked = self.try_lock_from(snapshot.head)?;
+        // Versions repeat, so equal heads are not enough.
+        (locked.get(snapshot.slot) == snapshot.entry).then_some(locked)
     }
 
-    /// The slots that hold marks, their tags and words: exactly for the holder of the lock, a hint for others.
-    pub(super) fn marks(&self) -> impl Iterator<Item = (Slot, u64, u64)> {
+    /// The slots that hold pages of a Bloom filter, with their tags and words. Exact for the holder of the lock, a hint for
+    /// other threads.
+    pub(super) fn pages(&self) -> impl Iterator<Item = (Slot, u64, u64)> {
         let tags = (0..SLOTS).map(Slot).map(|slot| (slot, slot.of(&self.tags).load(Relaxed)));
-        let marks = tags.filter(|(_, tag)| *tag >= MARKS);
-        marks.map(|(slot, tag)| (slot, tag, slot.of(&self.words).load(Relaxed)))
+        let pages = tags.filter(|(_, tag)| *tag >= FIRST_PAGE_TAG);
+        pages.map(|(slot, tag)| (slot, tag, slot.of(&self.words).load(Relaxed)))
     }
 
-    /// Whether there seems to be a free slot.
+    /// Whether there seems to be a free slot: a hint, read without the lock.
     pub(super) fn seems_free(&self) -> bool {
         self.tags.iter().any(|tag| tag.load(Relaxed) == 0)
     }
 }
 
-/// A state as it was read, and where.
+/// An entry as it was read, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    /// Of the bucket.
+pub(super) struct EntrySnapshot {
+    /// The head of the bucket at that instant.
     head: u64,
     slot: Slot,
     pub(super) entry: Entry,
 }
 
-/// What a bucket was read to hold of a state.
+/// What an optimistic read found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    Found(Seen),
+    Found(EntrySnapshot),
     Missing,
-    /// Somebody had it locked, or changed it meanwhile.
+    /// Another thread had the bucket locked, or changed it during the read: try again.
     Busy,
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedBucket<'_> {
     fn drop(&mut self) {
-        // Release: what this holder wrote is seen by the next. And the head changes, for those who read without lock.
-        let uses = self.head.wrapping_add(ONE_USE) & ALL_USES;
-        self.bucket.head.store((self.head & !ALL_USES) | uses, Release);
+        // Release: the next holder sees what this one wrote. The new version tells optimistic readers that the bucket was used.
+        let version = self.head.wrapping_add(ONE_VERSION) & VERSION_MASK;
+        self.bucket.head.store((self.head & !VERSION_MASK) | version, Release);
     }
 }
 
-impl<'t> Locked<'t> {
+impl<'t> LockedBucket<'t> {
     pub(super) const fn bucket(&self) -> &'t Bucket {
         self.bucket
     }
@@ -200,16 +213,16 @@ impl<'t> Locked<'t> {
         self.find(0)
     }
 
-    /// Whether this is the 256th use since it last was.
-    pub(super) fn is_due(&self) -> bool {
-        self.head & ALL_USES == 0
+    /// Whether a sweep is due: at every 256th use of the bucket.
+    pub(super) fn is_sweep_due(&self) -> bool {
+        self.head & VERSION_MASK == 0
     }
 
     pub(super) fn get(&self, slot: Slot) -> Entry {
         Entry {
             tag: slot.of(&self.bucket.tags).load(Relaxed),
-            shape: self.shape(slot),
-            elsewhere: self.head >> slot.elsewhere() & 1 == 1,
+            limit_number: self.limit_number(slot),
+            in_blocks: self.head >> slot.in_blocks_bit() & 1 == 1,
             word: slot.of(&self.bucket.words).load(Relaxed),
         }
     }
@@ -217,10 +230,11 @@ impl<'t> Locked<'t> {
     pub(super) fn put(&mut self, slot: Slot, entry: Entry) {
         slot.of(&self.bucket.tags).store(entry.tag, Relaxed);
         slot.of(&self.bucket.words).store(entry.word, Relaxed);
-        let mark = 1 << slot.elsewhere();
-        self.head = if entry.elsewhere { self.head | mark } else { self.head & !mark };
-        let (in_tail, shift) = slot.shape();
-        let with = |word: u64| (word & !(0xffff << shift)) | (u64::from(entry.shape) << shift);
+        let bit = 1 << slot.in_blocks_bit();
+        self.head = if entry.in_blocks { self.head | bit } else { self.head & !bit };
+        let (in_tail, shift) = slot.limit_number_place();
+        let with =
+            |word: u64| (word & !(0xffff << shift)) | (u64::from(entry.limit_number) << shift);
         if in_tail {
             self.bucket.tail.store(with(self.bucket.tail.load(Relaxed)), Relaxed);
         } else {
@@ -229,22 +243,22 @@ impl<'t> Locked<'t> {
     }
 
     /// Replaces the word of a slot, and nothing else.
-    pub(super) fn set_word(&self, seen: &Seen, word: u64) {
-        seen.slot.of(&self.bucket.words).store(word, Relaxed);
+    pub(super) fn set_word(&self, snapshot: &EntrySnapshot, word: u64) {
+        snapshot.slot.of(&self.bucket.words).store(word, Relaxed);
     }
 
     pub(super) fn clear(&mut self, slot: Slot) {
-        self.put(slot, Entry { tag: 0, shape: 0, elsewhere: false, word: 0 });
+        self.put(slot, Entry { tag: 0, limit_number: 0, in_blocks: false, word: 0 });
     }
 
     /// The slots that hold states, and what they hold.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Slot, Entry)> + use<'_> {
         let all = (0..SLOTS).map(Slot).map(|slot| (slot, self.get(slot)));
-        all.filter(|(_, entry)| entry.tag != 0 && entry.tag < MARKS)
+        all.filter(|(_, entry)| entry.tag != 0 && entry.tag < FIRST_PAGE_TAG)
     }
 
-    fn shape(&self, slot: Slot) -> u16 {
-        slot.shape_in(self.head, self.bucket.tail.load(Relaxed))
+    fn limit_number(&self, slot: Slot) -> u16 {
+        slot.limit_number_in(self.head, self.bucket.tail.load(Relaxed))
     }
 }
 
@@ -258,21 +272,21 @@ impl Slot {
         u32::try_from(self.0).unwrap_or(0)
     }
 
-    /// The bit of the head that marks it.
-    fn elsewhere(self) -> u32 {
-        self.number().saturating_add(ELSEWHERE)
+    /// The bit of the head that says whether its state is in blocks.
+    fn in_blocks_bit(self) -> u32 {
+        self.number().saturating_add(IN_BLOCKS)
     }
 
-    fn shape_in(self, head: u64, tail: u64) -> u16 {
-        let (in_tail, shift) = self.shape();
+    fn limit_number_in(self, head: u64, tail: u64) -> u16 {
+        let (in_tail, shift) = self.limit_number_place();
         let word = if in_tail { tail } else { head };
         u16::try_from(word >> shift & 0xffff).unwrap_or(0)
     }
 
-    /// Whether its shape is in the tail, and at which bit.
-    fn shape(self) -> (bool, u32) {
+    /// Whether its limit number is in the tail, and at which bit.
+    fn limit_number_place(self) -> (bool, u32) {
         let place = self.number().saturating_add(1);
-        (place > 3, (place & 3).saturating_mul(SHAPE_BITS))
+        (place > 3, (place & 3).saturating_mul(NUMBER_BITS))
     }
 }
 
@@ -282,8 +296,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry() -> impl Strategy<Value = Entry> {
-        (1..MARKS, any::<u16>(), any::<bool>(), any::<u64>())
-            .prop_map(|(tag, shape, elsewhere, word)| Entry { tag, shape, elsewhere, word })
+        (1..FIRST_PAGE_TAG, any::<u16>(), any::<bool>(), any::<u64>()).prop_map(
+            |(tag, limit_number, in_blocks, word)| Entry { tag, limit_number, in_blocks, word },
+        )
     }
 
     proptest! {
@@ -316,48 +331,50 @@ mod tests {
                 let first = expected.iter().position(|other| other.tag == entry.tag);
                 let gone = first == Some(at);
                 let read = |tag| match bucket.read(tag) {
-                    Read::Found(seen) => Some(seen),
+                    Read::Found(snapshot) => Some(snapshot),
                     Read::Missing | Read::Busy => None,
                 };
-                let found = read(entry.tag).map(|seen| seen.entry);
+                let found = read(entry.tag).map(|snapshot| snapshot.entry);
                 prop_assert!(gone || first != Some(slot) || found == Some(*entry));
             }
         }
     }
 
-    /// A bucket with a state in it, as it is seen.
-    fn seen(bucket: &Bucket, entry: Entry) -> Seen {
+    /// Puts a state into a bucket and reads it.
+    fn snapshot(bucket: &Bucket, entry: Entry) -> EntrySnapshot {
         bucket.lock().put(Slot(3), entry);
-        let Read::Found(seen) = bucket.read(entry.tag) else { panic!("it was put there") };
-        seen
+        let Read::Found(snapshot) = bucket.read(entry.tag) else { panic!("it was put there") };
+        snapshot
     }
 
     #[test]
-    fn what_somebody_else_used_since_is_not_locked_as_seen() {
-        let entry = Entry { tag: 7, shape: 5, elsewhere: false, word: 9 };
+    fn a_bucket_that_was_used_since_the_read_is_not_locked() {
+        let entry = Entry { tag: 7, limit_number: 5, in_blocks: false, word: 9 };
         let bucket = Bucket::default();
-        let seen = seen(&bucket, entry);
-        assert!(bucket.lock_as(&seen).is_some_and(|locked| locked.get(Slot(3)) == entry));
-        assert!(bucket.lock_as(&seen).is_none(), "it was used");
+        let snapshot = snapshot(&bucket, entry);
+        assert!(
+            bucket.lock_if_unchanged(&snapshot).is_some_and(|locked| locked.get(Slot(3)) == entry)
+        );
+        assert!(bucket.lock_if_unchanged(&snapshot).is_none(), "the bucket was used");
     }
 
-    /// After 256 uses a head is as it was, and what is in the bucket is not.
+    /// After 256 uses the version repeats, while the entry is another one.
     #[test]
-    fn a_head_that_came_round_is_not_believed() {
-        let entry = Entry { tag: 7, shape: 5, elsewhere: false, word: 9 };
+    fn a_version_that_repeats_does_not_hide_a_changed_entry() {
+        let entry = Entry { tag: 7, limit_number: 5, in_blocks: false, word: 9 };
         let others = [
             Entry { tag: 8, ..entry },
-            Entry { shape: 6, ..entry },
-            Entry { elsewhere: true, ..entry },
+            Entry { limit_number: 6, ..entry },
+            Entry { in_blocks: true, ..entry },
             Entry { word: 10, ..entry },
         ];
         for other in others {
             let bucket = Bucket::default();
-            let seen = seen(&bucket, entry);
+            let snapshot = snapshot(&bucket, entry);
             bucket.lock().put(Slot(3), other);
             (1..256).for_each(|_| drop(bucket.lock()));
-            assert!(bucket.lock_as(&seen).is_none(), "{other:?}");
-            assert!(bucket.try_lock().is_some(), "it is left unlocked");
+            assert!(bucket.lock_if_unchanged(&snapshot).is_none(), "{other:?}");
+            assert!(bucket.try_lock().is_some(), "the bucket is left unlocked");
         }
     }
 

@@ -1,19 +1,25 @@
-//! One number of bytes for everything that grows with the keys.
+//! The budget: one number of bytes for everything that grows with the keys.
+//!
+//! ```text
+//!   1/16          the sketch, reserved
+//!   1/64 – 1/8    settled receipts
+//!   the rest      buckets and blocks, as they need it; each leaves at least 1/32 of the total to the other
+//! ```
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the sketch takes of the budget, once it is needed: a sixteenth.
+/// The part of the budget that the sketch takes, once it is needed: a sixteenth.
 const SKETCH_PART: usize = 16;
-/// What buckets leave to blocks, and blocks to buckets: a thirty-second.
+/// The part that buckets leave to blocks, and blocks to buckets: a thirty-second.
 const FLOOR_PART: usize = 32;
-/// What both leave to settled receipts: a sixty-fourth.
+/// The part that both leave to settled receipts: a sixty-fourth.
 const RECEIPTS_FLOOR_PART: usize = 64;
-/// What settled receipts may take at most, so that they leave room for states: an eighth.
+/// The most that settled receipts may take, so that they leave room for states: an eighth.
 const RECEIPTS_MOST_PART: usize = 8;
-/// With less, nothing could be kept. Models are full sooner.
+/// The smallest budget; with less there would be no room for any state. Models have less, so that they are full sooner.
 const LEAST: usize = if cfg!(any(loom, shuttle)) { 1_024 } else { 8 * 1_024 };
 
-/// Bytes that may be used, and what uses them.
+/// How many bytes may be used, and how many are used for what.
 #[derive(Debug)]
 pub(super) struct Budget {
     total: usize,
@@ -46,7 +52,7 @@ impl Budget {
         self.total / RECEIPTS_MOST_PART
     }
 
-    /// What buckets and blocks may use together while there are few receipts.
+    /// The most that buckets and blocks may use together while there are few receipts.
     const fn for_states(&self) -> usize {
         self.total.saturating_sub(self.sketch()).saturating_sub(self.total / RECEIPTS_FLOOR_PART)
     }
@@ -56,7 +62,7 @@ impl Budget {
         kinds.iter().fold(0, |sum, kind| sum.saturating_add(kind.load(Ordering::Relaxed)))
     }
 
-    /// Takes so many bytes for settled receipts, if they are there.
+    /// Takes bytes for settled receipts, if there are enough.
     pub(super) fn grow_receipts(&self, bytes: usize) -> bool {
         let floor = self.total / FLOOR_PART;
         let states =
@@ -72,35 +78,35 @@ impl Budget {
         fits
     }
 
-    /// Takes so many bytes for buckets, if they are there.
+    /// Takes bytes for buckets, if there are enough.
     pub(super) fn grow_buckets(&self, bytes: usize) -> bool {
         self.grow(&self.buckets, &self.blocks, bytes)
     }
 
-    /// Takes so many bytes for blocks, if they are there.
+    /// Takes bytes for blocks, if there are enough.
     pub(super) fn grow_blocks(&self, bytes: usize) -> bool {
         self.grow(&self.blocks, &self.buckets, bytes)
     }
 
-    /// Whether there are so many bytes more for buckets.
+    /// Whether there are this many bytes left for buckets.
     pub(super) fn has_for_buckets(&self, bytes: usize) -> bool {
         self.grown(&self.buckets, &self.blocks, bytes).is_some()
     }
 
-    /// Whether there are so many bytes more for blocks.
+    /// Whether there are this many bytes left for blocks.
     pub(super) fn has_for_blocks(&self, bytes: usize) -> bool {
         self.grown(&self.blocks, &self.buckets, bytes).is_some()
     }
 
-    /// Relaxed: the numbers guard no other memory. Two kinds that grow at once may each see the other's old number;
-    /// each kind grows under a lock of its own, so that passes the total by one bucket or block.
+    /// Relaxed: the numbers guard no other memory. When two kinds grow at the same time, each may see the old number of the other.
+    /// Each kind grows under its own lock, so the total is exceeded by one bucket or block at most.
     fn grow(&self, kind: &AtomicUsize, other: &AtomicUsize, bytes: usize) -> bool {
         let grown = self.grown(kind, other, bytes);
         grown.into_iter().for_each(|grown| kind.store(grown, Ordering::Relaxed));
         grown.is_some()
     }
 
-    /// What a kind would use with so many bytes more, if they are there.
+    /// How many bytes a kind would use with `bytes` more; `None` when there are not enough.
     fn grown(&self, kind: &AtomicUsize, other: &AtomicUsize, bytes: usize) -> Option<usize> {
         let floor = self.total / FLOOR_PART;
         let receipts = self.receipts.load(Ordering::Relaxed);
@@ -117,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_kind_takes_all_and_all_together_no_more() {
+    fn no_kind_takes_everything_and_together_they_stay_within_the_budget() {
         let budget = Budget::new(1 << 20);
         while budget.grow_buckets(128) {}
         assert_eq!(budget.buckets.load(Ordering::Relaxed), budget.most_of_one());
@@ -128,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn receipts_take_what_is_free_and_leave_most_of_it() {
+    fn receipts_leave_most_of_the_budget_to_states() {
         let budget = Budget::new(1 << 20);
         while budget.grow_receipts(128) {}
         assert_eq!(budget.used(), budget.most_of_receipts());

@@ -1,62 +1,62 @@
-//! Which receipts are settled, until they can be settled no more, within the store's budget.
+//! Which receipts were settled, within the store's budget. A receipt is remembered until it expires.
 //!
-//! A receipt is known by 64 bits of its name and the second in which it ends: twelve bytes. Ten of them share a bucket of two
+//! A receipt is stored as 64 bits of its name and the second in which it ends: twelve bytes. Ten of them share a bucket of two
 //! cache lines, and a receipt is in one of two buckets.
 //!
 //! ```text
-//!   receipt ─┬─► bucket 12   tag until │ tag until │ … ten of them       what has ended is a free slot
+//!   receipt ─┬─► bucket 12   tag until │ tag until │ … ten of them       the slot of an ended receipt is free
 //!            └─► bucket 40   tag until │ tag until │ …
 //! ```
 //!
-//! The table grows by one bucket at a time, by linear hashing as the table of states does, while the budget has bytes for it.
-//! When both buckets of a receipt are full and the table cannot grow, the receipt is *not* settled: it can be tried again
-//! later. Settling it without remembering it would let it be settled twice.
+//! The table grows by one bucket at a time ([linear hashing](super::linear_hashing), as the table of states does), while the
+//! budget has bytes for it. When both buckets of a receipt are full and the table cannot grow, the receipt is *not* settled;
+//! the client can try again later. Settling it without remembering it would let it be settled twice.
 //!
-//! Two receipts with the same 64 bits would be taken for one, and the second refused: with a million of them the odds of
-//! that are 1 in 37 million.
+//! Of two receipts with the same 64 bits, the second would be refused. With a million receipts the odds of that are 1 in 37
+//! million.
 
 use super::budget::Budget;
+use super::linear_hashing::{parent, place};
 use super::region::{Region, Zeroed};
-use super::table::{parent, place};
 use crate::store::{ReceiptId, Settled, Settlement};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tidegate_core::Timestamp;
 
 /// Receipts in a bucket.
 const SLOTS: usize = 10;
-/// What a bucket takes of the budget.
+/// Bytes of the budget that a bucket takes.
 const BUCKET_BYTES: usize = 128;
-/// So many slots of a bucket are taken, on average, before another bucket is added.
-const FULL_ENOUGH: usize = 6;
-/// Buckets that are looked at, with each receipt, for what has ended: faster than they are filled.
-const LOOKED_AT: usize = 2;
-/// Buckets that are added at once when a receipt has no room.
-const GROWN_AT_ONCE: usize = 8;
+/// Another bucket is added when this many of the ten slots are taken, on average.
+const TARGET_LOAD: usize = 6;
+/// Buckets that are swept for ended receipts with each new receipt. So buckets are swept faster than they fill.
+const SWEPT_PER_RECEIPT: usize = 2;
+/// Buckets that are added together when a receipt has no room.
+const GROWN_TOGETHER: usize = 8;
 const NANOS: u64 = 1_000_000_000;
 
-/// Tags, 0 for a free slot, and the seconds in which their receipts end. Atomic only because a region is shared; all of
-/// it is used under the lock of its owner.
+/// Tags, 0 for a free slot, and the seconds in which their receipts end. They are atomic only because a region is shared: all
+/// accesses are under the lock of the owner.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
-struct Bucket {
+struct ReceiptBucket {
     tags: [AtomicU64; SLOTS],
     seconds: [AtomicU32; SLOTS],
 }
 
-#[expect(unsafe_code, reason = "the promise that a region asks for")]
+#[expect(unsafe_code, reason = "the promise that `Region` needs")]
 // SAFETY: a bucket is atomic integers: all zero is a value (no receipts), shared by threads, no drop.
-unsafe impl Zeroed for Bucket {}
+unsafe impl Zeroed for ReceiptBucket {}
 
 /// The receipts that were settled and could be presented again.
 #[derive(Debug)]
 pub(super) struct Receipts {
-    buckets: Region<Bucket>,
+    buckets: Region<ReceiptBucket>,
     /// Buckets in use.
     count: usize,
-    /// Slots that are taken.
+    /// Slots in use.
     taken: usize,
-    /// The bucket that is looked at next for what has ended.
-    hand: usize,
+    /// The bucket that is swept next for ended receipts.
+    sweep_hand: usize,
     /// Whether the last receipt found no room.
     full: bool,
 }
@@ -64,10 +64,10 @@ pub(super) struct Receipts {
 impl Receipts {
     pub(super) fn new(budget: &Budget) -> Self {
         let buckets = Region::reserve(budget.most_of_receipts() / BUCKET_BYTES);
-        Self { buckets, count: 0, taken: 0, hand: 0, full: false }
+        Self { buckets, count: 0, taken: 0, sweep_hand: 0, full: false }
     }
 
-    /// Marks a receipt as settled, unless it was before, its time is over, or there is no room to remember it.
+    /// Marks a receipt as settled, unless it was settled before, its time is over, or there is no room to remember it.
     pub(super) fn settle(
         &mut self,
         settlement: &Settlement<'_>,
@@ -77,24 +77,24 @@ impl Receipts {
         if settlement.until <= now {
             return Settled::Late;
         }
-        (0..LOOKED_AT).for_each(|_| self.look_at_next(now));
+        (0..SWEPT_PER_RECEIPT).for_each(|_| self.sweep_next_bucket(now));
         let tag = tag(settlement.id);
         if self.candidates(tag).into_iter().flatten().any(|bucket| bucket.has(tag)) {
             return Settled::Already;
         }
-        if self.taken >= self.count.saturating_mul(FULL_ENOUGH) {
+        if self.taken >= self.count.saturating_mul(TARGET_LOAD) {
             self.grow(budget);
         }
         self.full = !self.insert(tag, second(settlement.until), now, budget);
         if self.full { Settled::Full } else { Settled::Done }
     }
 
-    /// Whether receipts are refused because there is no room to remember them.
+    /// Whether the last receipt was refused because the store has no room to remember it.
     pub(super) const fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Remembers a receipt; answers whether there was room.
+    /// Remembers a receipt; returns whether there was room.
     fn insert(&mut self, tag: u64, second: u32, now: Timestamp, budget: &Budget) -> bool {
         loop {
             let cleared: usize =
@@ -105,26 +105,26 @@ impl Receipts {
                 return true;
             }
             let before = self.count;
-            (0..GROWN_AT_ONCE).for_each(|_| self.grow(budget));
+            (0..GROWN_TOGETHER).for_each(|_| self.grow(budget));
             if self.count == before {
                 return false;
             }
         }
     }
 
-    /// The two buckets in which a receipt may be.
-    fn candidates(&self, tag: u64) -> [Option<&Bucket>; 2] {
+    /// The two buckets that may hold a receipt.
+    fn candidates(&self, tag: u64) -> [Option<&ReceiptBucket>; 2] {
         places(tag, self.count).map(|place| self.buckets.get(place).filter(|_| self.count > 0))
     }
 
-    /// Forgets what has ended in the next bucket.
-    fn look_at_next(&mut self, now: Timestamp) {
-        self.hand = self.hand.saturating_add(1).checked_rem(self.count).unwrap_or(0);
-        let cleared = self.buckets.get(self.hand).map_or(0, |bucket| bucket.clear(now));
+    /// Removes ended receipts from the next bucket.
+    fn sweep_next_bucket(&mut self, now: Timestamp) {
+        self.sweep_hand = self.sweep_hand.saturating_add(1).checked_rem(self.count).unwrap_or(0);
+        let cleared = self.buckets.get(self.sweep_hand).map_or(0, |bucket| bucket.clear(now));
         self.taken = self.taken.saturating_sub(cleared);
     }
 
-    /// Adds a bucket, if the budget has the bytes for it.
+    /// Splits a bucket off its parent (linear hashing), if the budget has the bytes for it.
     fn grow(&mut self, budget: &Budget) {
         let (Some(child), Some(old)) =
             (self.buckets.get(self.count), self.buckets.get(parent(self.count)))
@@ -137,7 +137,7 @@ impl Receipts {
         let grown = self.count.saturating_add(1);
         for (tag, second) in old.tags.iter().zip(&old.seconds) {
             let moved = tag.load(Relaxed);
-            // Until there is a bucket, nothing is in one.
+            // The first bucket has no parent, and all its tags are 0.
             if moved != 0 && !places(moved, grown).contains(&parent(self.count)) {
                 child.put(moved, second.load(Relaxed));
                 tag.store(0, Relaxed);
@@ -147,7 +147,7 @@ impl Receipts {
     }
 }
 
-impl Bucket {
+impl ReceiptBucket {
     fn has(&self, tag: u64) -> bool {
         self.tags.iter().any(|other| other.load(Relaxed) == tag)
     }
@@ -162,7 +162,7 @@ impl Bucket {
         free.is_some()
     }
 
-    /// Frees the slots of receipts that have ended; answers how many.
+    /// Frees the slots of ended receipts; returns how many.
     fn clear(&self, now: Timestamp) -> usize {
         let now = now.as_nanos() / NANOS;
         let ended = self.tags.iter().zip(&self.seconds).filter(|(tag, second)| {
@@ -172,14 +172,14 @@ impl Bucket {
     }
 }
 
-/// The bits by which a receipt is known; never 0. Names of receipts are random.
+/// The 64 bits by which a receipt is known; never 0. Names of receipts are random.
 fn tag(id: ReceiptId) -> u64 {
     let low = u64::try_from(id.0 & u128::from(u64::MAX)).unwrap_or(0);
     let high = u64::try_from(id.0 >> 64).unwrap_or(0);
     (low ^ high.rotate_left(32)).max(1)
 }
 
-/// Where a receipt may be, among so many buckets.
+/// The two buckets that may hold a receipt, in a table of `count` buckets.
 fn places(tag: u64, count: usize) -> [usize; 2] {
     let mixed = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -187,7 +187,7 @@ fn places(tag: u64, count: usize) -> [usize; 2] {
         .map(|half| place(usize::try_from(half).unwrap_or(0), count))
 }
 
-/// The second by which a receipt has certainly ended. The last there is, in the year 2106, stands for ever.
+/// The second by which a receipt has certainly ended. The largest, in the year 2106, means for ever.
 fn second(until: Timestamp) -> u32 {
     u32::try_from(until.as_nanos().div_ceil(NANOS)).unwrap_or(u32::MAX)
 }
@@ -205,8 +205,8 @@ mod tests {
         Timestamp::from_nanos(seconds * NANOS)
     }
 
-    /// 597,000 settled receipts took 72 MiB beside a budget of 1 MiB. They are within it now, and one for which there is no room
-    /// is not settled at all: no receipt is settled twice.
+    /// 597,000 settled receipts took 72 MiB in addition to a budget of 1 MiB. They must stay within the budget. A receipt for
+    /// which there is no room is not settled at all, so no receipt is settled twice.
     #[test]
     fn receipts_stay_within_the_budget_and_none_is_settled_twice() {
         let budget = Budget::new(1 << 20);
@@ -234,9 +234,10 @@ mod tests {
         assert_eq!(budget.used(), used);
     }
 
-    /// Receipts come and go at one rate: the table is as large as what is remembered at a time, however long that goes on.
+    /// Receipts come and end at a constant rate. The size of the table depends on how many are remembered at a time, and not on
+    /// how long that goes on.
     #[test]
-    fn what_has_ended_makes_room() {
+    fn ended_receipts_make_room_for_new_ones() {
         let budget = Budget::new(16 << 20);
         let mut receipts = Receipts::new(&budget);
         for id in 1..=300_000u64 {
@@ -249,6 +250,6 @@ mod tests {
 
     #[test]
     fn a_bucket_is_two_cache_lines() {
-        assert_eq!(size_of::<Bucket>(), BUCKET_BYTES);
+        assert_eq!(size_of::<ReceiptBucket>(), BUCKET_BYTES);
     }
 }

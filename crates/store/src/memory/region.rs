@@ -1,16 +1,16 @@
-//! Memory that is reserved at once and used bit by bit.
+//! A region: address space for a whole table, of which only the used part takes memory.
 //!
-//! A reservation costs address space only: a page becomes memory when it is first written, and is zero until then.
-//! So a table can have its final address from the beginning and still be as small as what is in it. The pages are
-//! advised to be huge, which spares most of the misses of the address cache that a table of a million keys has.
+//! A reservation (`mmap`) costs address space only. A page takes memory when it is first written, and reads as zero until then.
+//! So a table has its final address from the beginning and still is only as large as its content. The kernel is advised to
+//! use huge pages, which avoids most of the TLB misses of a table with a million keys.
 //!
-//! This is the one file that handles memory by itself. What it promises: a `Region<T>` is a slice of `T` that nobody else
-//! has, for as long as it lives.
+//! This is the only file that manages memory by hand. Its invariant: a `Region<T>` owns a slice of `T` exclusively, from
+//! `reserve` until it is dropped, and gives out shared references only.
 #![expect(unsafe_code, reason = "memory from the system, and a hint to the processor")]
 
 use std::ops::Deref;
 
-/// Types for which memory that is all zero is a value, and that need no drop.
+/// Types for which all-zero memory is a valid value, and that need no drop.
 ///
 /// # Safety
 ///
@@ -18,10 +18,10 @@ use std::ops::Deref;
 pub(super) unsafe trait Zeroed: Default + Sync {}
 
 #[cfg(not(any(miri, loom, shuttle)))]
-pub(super) use mapped::Region;
+pub(super) use mapped::MappedRegion as Region;
 
 #[cfg(any(miri, loom, shuttle))]
-pub(super) use boxed::Region;
+pub(super) use boxed::BoxedRegion as Region;
 
 #[cfg(not(any(miri, loom, shuttle)))]
 mod mapped {
@@ -32,27 +32,26 @@ mod mapped {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     use std::ptr::{NonNull, null_mut};
 
-    /// So many values, zero until they are written.
+    /// A slice of values, zero until they are written.
     #[derive(Debug)]
-    pub(in super::super) struct Region<T> {
+    pub(in super::super) struct MappedRegion<T> {
         start: NonNull<T>,
         count: usize,
         bytes: usize,
     }
 
     // SAFETY: a region owns its memory as a boxed slice does, and `Zeroed` values are `Sync`.
-    unsafe impl<T: Zeroed> Send for Region<T> {}
+    unsafe impl<T: Zeroed> Send for MappedRegion<T> {}
     // SAFETY: as above; only shared references are given out.
-    unsafe impl<T: Zeroed> Sync for Region<T> {}
+    unsafe impl<T: Zeroed> Sync for MappedRegion<T> {}
 
-    impl<T: Zeroed> Region<T> {
-        /// Reserves room for so many values; ends the process, as any allocation does, when there is no room for
-        /// them among the addresses.
+    impl<T: Zeroed> MappedRegion<T> {
+        /// Reserves address space for `count` values. Ends the process if there is not enough, as any allocation does.
         pub(in super::super) fn reserve(count: usize) -> Self {
             let bytes = count.saturating_mul(size_of::<T>()).max(1);
             let flags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
             let access = ProtFlags::READ.union(ProtFlags::WRITE);
-            // SAFETY: a new mapping at an address that the system chooses touches no memory of ours.
+            // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory in use.
             let start = unsafe { mmap_anonymous(null_mut(), bytes, access, flags) };
             let start = start.ok().and_then(|start| NonNull::new(start.cast::<T>()));
             let Some(start) = start else {
@@ -60,12 +59,12 @@ mod mapped {
                     Layout::from_size_align(bytes, align_of::<T>()).unwrap_or(Layout::new::<T>()),
                 )
             };
-            // SAFETY: the mapping is ours, from `start` for `bytes`. Advice may be ignored, and so may its failure.
+            // SAFETY: this region owns the mapping of `bytes` from `start` on. Advice may be ignored, and so may its failure.
             let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
             Self { start, count, bytes }
         }
 
-        /// Asks the processor to fetch a value, which is about to be used.
+        /// Prefetches a value that is about to be used.
         pub(in super::super) fn prefetch(&self, index: usize) {
             #[cfg(target_arch = "x86_64")]
             if let Some(value) = self.get(index) {
@@ -80,19 +79,19 @@ mod mapped {
         }
     }
 
-    impl<T: Zeroed> Deref for Region<T> {
+    impl<T: Zeroed> Deref for MappedRegion<T> {
         type Target = [T];
 
         fn deref(&self) -> &[T] {
-            // SAFETY: the mapping is ours for as long as `self` lives, page-aligned, `count` values long, and zero
-            // where nothing was written, which is a value of a `Zeroed` type. Only shared references exist.
+            // SAFETY: this region owns the mapping for as long as `self` lives. The mapping is page-aligned and `count` values
+            // long. Where nothing was written it is zero, which is a value of a `Zeroed` type. Only shared references exist.
             unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
         }
     }
 
-    impl<T> Drop for Region<T> {
+    impl<T> Drop for MappedRegion<T> {
         fn drop(&mut self) {
-            // SAFETY: the mapping is ours, nobody borrows from it any more, and its values need no drop.
+            // SAFETY: this region owns the mapping, no reference to it is left, and its values need no drop.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         }
     }
@@ -102,14 +101,14 @@ mod mapped {
 mod boxed {
     use super::{Deref, Zeroed};
 
-    /// A model has few keys, and values that are not zero bytes.
+    /// A model has few keys.
     const MOST: usize = 64;
 
-    /// So many values, but few of them: for models.
+    /// A region for models and Miri, whose atomics are not plain zero bytes. It has 64 values at most.
     #[derive(Debug)]
-    pub(in super::super) struct Region<T>(Box<[T]>);
+    pub(in super::super) struct BoxedRegion<T>(Box<[T]>);
 
-    impl<T: Zeroed> Region<T> {
+    impl<T: Zeroed> BoxedRegion<T> {
         pub(in super::super) fn reserve(count: usize) -> Self {
             Self((0..count.min(MOST)).map(|_| T::default()).collect())
         }
@@ -117,7 +116,7 @@ mod boxed {
         pub(in super::super) fn prefetch(&self, _index: usize) {}
     }
 
-    impl<T> Deref for Region<T> {
+    impl<T> Deref for BoxedRegion<T> {
         type Target = [T];
 
         fn deref(&self) -> &[T] {

@@ -1,7 +1,8 @@
-//! What is remembered of states for which there is no room: too much, never too little.
+//! The sketch: what is remembered of demoted states. It may overestimate, and never underestimates.
 //!
-//! A state that must go leaves what is used of it in two cells, chosen by its tag. A cell keeps the *largest* use of
-//! all that share it. Who comes without a state begins with the smaller of its two cells:
+//! It is a count-min sketch with two rows in one array, whose cells keep the *maximum* and not the sum. A state that is removed
+//! from the table leaves its use in two cells, chosen by its tag. A cell keeps the largest use of all states that share it. A
+//! key without a state in the table begins with the smaller of its two cells:
 //!
 //! ```text
 //!   demoted: alice 19 of 20 ──► cells 3 and 8       cell   1  2  3  4  5  6  7  8
@@ -10,29 +11,29 @@
 //!   bob is new: cells 3 and 5 ──► begins with 1      alice is back ──► begins with 19
 //! ```
 //!
-//! So nobody gains by a flood, and a newcomer loses little. It is not nothing: a newcomer cannot be told from
-//! somebody who was demoted, so what it inherits stays in its use, and when the newcomer is demoted its cells rise by
+//! So an attacker gains nothing by flooding the table, and a new client loses little. It is not nothing: the sketch cannot tell
+//! a new client from a demoted one, so a new client inherits what its cells say. When that client is demoted, its cells rise by
 //! what it took itself. A flood of `n` keys over `c` cells raises them to less than `n / c`: 87 million over 12 million, to 4.3.
-//! That is for costs of 1. A cell that said "all of it" would refuse every newcomer that meets it, so a state that used more
-//! than half of its limit is marked elsewhere (`marks.rs`).
+//! That is for costs of 1. A cell that said "all of the limit" would refuse every new client that meets it. So a state that used
+//! more than half of its limit goes to a Bloom filter instead (`bloom.rs`).
 //!
 //! Sixty cells share a line and the time until which they count: the latest that any of them needs. A line whose time has
-//! come is cleared. So limits share lines only with those of their *class* ([`Class`]):
+//! come is cleared. So limits share lines only with limits of the same [class](SketchClass):
 //!
-//! - the same clock. The end of a calendar window is an instant of the wall clock, which an operator may set; every other
-//!   end is an instant of the steady clock. A line that mixed them would be cleared when the wall clock is put forward, and
-//!   with it what a weekly limit counts by the steady clock.
-//! - uses that last about as long, or a flood on a daily limit would make a second's use last for a day. For a window that is
-//!   its period. For a bucket it is its *fill time*, in which a full one drains: a bucket that is edited is still
-//!   the same state, so what is remembered of it is looked for in the classes of fill times up to four times longer or
-//!   shorter, too. An edit by more than that begins anew, if the state was demoted.
+//! - They use the same clock. A calendar window ends at an instant of the wall clock, which an operator may set. Every other
+//!   use ends at an instant of the steady clock. A line that mixed them would be cleared when the wall clock is put forward,
+//!   and would lose what a weekly limit counts by the steady clock.
+//! - Their uses last about as long. Otherwise a flood on a daily limit would make a second's use last for a day. For a window
+//!   that is its period. For a token or leaky bucket it is its *fill time*, in which a full one drains. A bucket that is edited
+//!   is still the same state, so its use is also looked up in the classes of fill times up to four times longer or shorter.
+//!   After a larger edit, a state that was demoted begins anew.
 //!
-//! The first class that needs room gets three quarters of it, the next three quarters of the rest; a line is left for each
-//! class that has none yet.
+//! The first class that needs lines gets three quarters of them, the next one three quarters of the rest. One line is kept for
+//! each class that has none yet.
 
 use super::budget::Budget;
 use super::region::{Region, Zeroed};
-use super::table::Tag;
+use super::tag::Tag;
 use crate::sync::{AtomicU64, Mutex, lock};
 use std::sync::atomic::AtomicU64 as Counter;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -41,35 +42,36 @@ use tidegate_core::{Algorithm, Limit, Now, Period, Span, Timestamp, Usage};
 /// Cells of a line.
 const CELLS: u64 = 60;
 const WORDS: usize = 8;
-/// What a line takes of the budget: a cache line.
+/// Bytes of the budget that a line takes: a cache line.
 const LINE_BYTES: usize = 64;
-/// Locks for lines.
+/// Locks; many lines share one.
 const LOCKS: usize = 64;
 pub(super) const NANOS: u64 = 1_000_000_000;
 const LAST_SECOND: u64 = 0xffff_ffff;
 
-/// The lower half of the first word is the second until which the line counts; then come cells of a byte.
+/// The lower half of the first word is the second until which the line counts. Then come cells of one byte.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 struct Line([AtomicU64; WORDS]);
 
-#[expect(unsafe_code, reason = "the promise that a region asks for")]
+#[expect(unsafe_code, reason = "the promise that `Region` needs")]
 // SAFETY: a line is eight atomic integers: all zero is a value (nothing used), shared by threads, no drop.
 unsafe impl Zeroed for Line {}
 
-/// What is remembered of states for which there is no room.
+/// What is remembered of demoted states.
 #[derive(Debug)]
 pub(super) struct Sketch {
     lines: Region<Line>,
     locks: Vec<Mutex<()>>,
-    /// The first line and the number of lines of each class; 0 when it has none.
-    classes: [Counter; Class::ALL.len()],
+    /// The lines of each class: the number of the first in the upper half, their count in the lower half; 0 when it has none.
+    classes: [Counter; SketchClass::ALL.len()],
+    /// How many lines were given to classes.
     claimed: Mutex<usize>,
 }
 
-/// Limits that may share lines.
+/// Groups of limits that may share lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum SketchClass {
     /// Windows of up to 10 s.
     Seconds,
     /// Windows of up to 10 min.
@@ -82,13 +84,13 @@ pub(super) enum Class {
     Calendar,
     /// Token and leaky buckets that drain within 10 s.
     QuickBuckets,
-    /// Those that drain within 10 min.
+    /// Token and leaky buckets that drain within 10 min.
     Buckets,
-    /// All others.
+    /// Token and leaky buckets that take longer.
     SlowBuckets,
 }
 
-/// A bucket whose fill time is edited by up to this factor keeps what is remembered of it.
+/// The use of a demoted bucket is still found after an edit of its fill time by up to this factor.
 const EDITED_BY: u128 = 4;
 
 /// One of the two cells of a tag.
@@ -105,18 +107,18 @@ impl Sketch {
         Self { lines, locks, classes: Default::default(), claimed: Mutex::new(0) }
     }
 
-    /// What is remembered of a state, which may have ended; `None` when that is nothing.
+    /// What is remembered of a state; `None` when that is nothing. The use may have ended.
     ///
-    /// A line that has ended may be cleared at any moment, by a thread that knows a later time than the caller does. So
-    /// callers compare `until` with a clock that they read *afterwards*: what was cleared has then ended for them, too.
+    /// A line that has ended may be cleared at any moment, by a thread that read the clock later than the caller did. So
+    /// callers compare `until` with a clock that they read *after* this call: what was cleared has then ended for them, too.
     pub(super) fn get(&self, tag: Tag, limit: &Limit) -> Option<Usage> {
-        Class::looked_into(limit)
+        SketchClass::searched_for(limit)
             .filter_map(|class| {
                 let lines = self.lines_of(class)?.load(Relaxed);
                 let in_use = (lines != 0).then(|| self.smaller(tag, lines))?;
                 (in_use.units > 0).then_some(in_use)
             })
-            .reduce(most)
+            .reduce(larger_of)
     }
 
     /// The smaller of the two cells of a tag.
@@ -125,9 +127,9 @@ impl Sketch {
         Usage { units: one.units.min(two.units), until: one.until.min(two.until) }
     }
 
-    /// Remembers what is used of a state.
-    pub(super) fn add(&self, tag: Tag, class: Class, in_use: Usage, now: Now) {
-        let now = class.of_clock(now);
+    /// Remembers the use of a state.
+    pub(super) fn add(&self, tag: Tag, class: SketchClass, in_use: Usage, now: Now) {
+        let now = class.time_of(now);
         if in_use.units == 0 || in_use.until <= now {
             return;
         }
@@ -141,7 +143,7 @@ impl Sketch {
         }
     }
 
-    /// What a stranger would begin with, on average over all classes that were needed; in thousandths of a cost of 1.
+    /// What a new key would begin with, on average over all classes that have lines; in thousandths of a cost of 1.
     pub(super) fn expected(&self, tag: Tag, now: Timestamp) -> u64 {
         let classes = self.classes.iter().map(|lines| lines.load(Relaxed));
         let claimed = classes.filter(|lines| *lines != 0);
@@ -153,9 +155,9 @@ impl Sketch {
         sum.saturating_mul(1_000).checked_div(count).unwrap_or(0)
     }
 
-    /// Where the lines of a class are told.
-    fn lines_of(&self, class: Class) -> Option<&Counter> {
-        let place = Class::ALL.iter().position(|other| *other == class)?;
+    /// The entry of `classes` for a class.
+    fn lines_of(&self, class: SketchClass) -> Option<&Counter> {
+        let place = SketchClass::ALL.iter().position(|other| *other == class)?;
         self.classes.get(place)
     }
 
@@ -168,7 +170,7 @@ impl Sketch {
         }
         let rest = self.lines.len().saturating_sub(*claimed);
         let without = self.classes.iter().filter(|class| class.load(Relaxed) == 0).count();
-        // The smallest budget has lines for all; models, which have fewer, share the last one.
+        // The smallest budget has lines for all classes. Models have fewer lines; there, classes share the last one.
         let most = rest.saturating_sub(without.saturating_sub(1));
         let lines = (rest / 4).saturating_mul(3).min(most).max(1);
         let word = (wide(*claimed) << 32) | wide(lines);
@@ -184,7 +186,7 @@ impl Sketch {
         let _locked = lock(mutex);
         let (word, shift) = place(cell);
         let code = words.get(word).map_or(0, |word| word.load(Relaxed) >> shift & 0xff);
-        Usage { units: units(code), until: until(words) }
+        Usage { units: decode(code), until: until(words) }
     }
 
     fn raise(&self, Cell { line, cell }: Cell, in_use: Usage, now: Timestamp) {
@@ -198,12 +200,12 @@ impl Sketch {
         if until(words) < in_use.until
             && let [head, ..] = words
         {
-            head.store((head.load(Relaxed) >> 32 << 32) | second(in_use.until), Relaxed);
+            head.store((head.load(Relaxed) >> 32 << 32) | second_of(in_use.until), Relaxed);
         }
         let (word, shift) = place(cell);
         if let Some(word) = words.get(word) {
             let old = word.load(Relaxed);
-            let code = code(in_use.units).max(old >> shift & 0xff);
+            let code = encode(in_use.units).max(old >> shift & 0xff);
             word.store((old & !(0xff << shift)) | (code << shift), Relaxed);
         }
     }
@@ -213,7 +215,7 @@ impl Sketch {
     }
 }
 
-impl Class {
+impl SketchClass {
     const ALL: [Self; 8] = [
         Self::Seconds,
         Self::Minutes,
@@ -225,8 +227,8 @@ impl Class {
         Self::SlowBuckets,
     ];
 
-    /// What its clock says: that by which its uses end.
-    pub(super) const fn of_clock(self, now: Now) -> Timestamp {
+    /// The time on the clock by which its uses end.
+    pub(super) const fn time_of(self, now: Now) -> Timestamp {
         match self {
             Self::Calendar => now.calendar,
             Self::Seconds
@@ -239,7 +241,7 @@ impl Class {
         }
     }
 
-    /// Where what is used under a limit is remembered.
+    /// The class in which a use under this limit is remembered.
     pub(super) fn of(limit: &Limit) -> Self {
         match fill_nanos(limit) {
             Some(nanos) => Self::of_bucket(nanos),
@@ -247,8 +249,8 @@ impl Class {
         }
     }
 
-    /// Where it may be remembered: its own class and, for a bucket, those from which it may have been edited.
-    fn looked_into(limit: &Limit) -> impl Iterator<Item = Self> {
+    /// The classes in which a use may be remembered: the limit's own and, for a bucket, those that an edit may have left.
+    fn searched_for(limit: &Limit) -> impl Iterator<Item = Self> {
         let own = Self::of(limit);
         let edited = fill_nanos(limit).map(|nanos| {
             [nanos.checked_div(EDITED_BY), nanos.checked_mul(EDITED_BY)]
@@ -301,28 +303,28 @@ pub(super) fn fill_nanos(limit: &Limit) -> Option<u128> {
 /// When a line ends.
 fn until(words: &[AtomicU64; WORDS]) -> Timestamp {
     let [head, ..] = words;
-    instant(head.load(Relaxed) & LAST_SECOND)
+    instant_of(head.load(Relaxed) & LAST_SECOND)
 }
 
-/// The first second that is not before an instant, in 32 bits; the last there is stands for ever.
-pub(super) const fn second(until: Timestamp) -> u64 {
+/// The first second that is not before an instant, in 32 bits. [`LAST_SECOND`] means for ever.
+pub(super) const fn second_of(until: Timestamp) -> u64 {
     let second = until.as_nanos().div_ceil(NANOS);
     if second < LAST_SECOND { second } else { LAST_SECOND }
 }
 
-pub(super) const fn instant(second: u64) -> Timestamp {
+pub(super) const fn instant_of(second: u64) -> Timestamp {
     match second {
         LAST_SECOND.. => Timestamp::END,
         _ => Timestamp::from_nanos(second.saturating_mul(NANOS)),
     }
 }
 
-/// As much as either says, for as long as either says.
-pub(super) fn most(one: Usage, other: Usage) -> Usage {
+/// The larger of two uses, until the later of their ends.
+pub(super) fn larger_of(one: Usage, other: Usage) -> Usage {
     Usage { units: one.units.max(other.units), until: one.until.max(other.until) }
 }
 
-/// The word and the bit at which a cell of a line begins.
+/// The word of a line that has a cell, and the bit at which the cell begins.
 fn place(cell: u64) -> (usize, u64) {
     let byte = cell.saturating_add(4);
     (usize::try_from(byte / 8).unwrap_or(0), (byte % 8).saturating_mul(8))
@@ -340,10 +342,10 @@ fn cells(tag: Tag, lines: u64) -> [Cell; 2] {
     })
 }
 
-// === a use in a byte: exact up to 32, then a sixteenth too much at most; the last code is everything ===
+// === a use in a byte: exact up to 32, then at most a sixteenth too much; the last code means everything ===
 
-/// The smallest code that stands for at least so many units.
-pub(super) fn code(units: u64) -> u64 {
+/// The smallest code whose value is at least this many units.
+pub(super) fn encode(units: u64) -> u64 {
     if units < 32 {
         return units;
     }
@@ -355,7 +357,7 @@ pub(super) fn code(units: u64) -> u64 {
     code.saturating_add(u64::from(!exact)).min(0xff)
 }
 
-pub(super) fn units(code: u64) -> u64 {
+pub(super) fn decode(code: u64) -> u64 {
     match code {
         0..32 => code,
         0xff => u64::MAX,
@@ -378,21 +380,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_code_stands_for_at_least_its_units_and_little_more(shift in 0u32..64, n in any::<u64>()) {
+        fn a_code_means_at_least_its_units_and_little_more(shift in 0u32..64, n in any::<u64>()) {
             let n = n >> shift;
-            let said = units(code(n));
+            let said = decode(encode(n));
             prop_assert!(said >= n);
-            prop_assert!(code(n) == 0xff || said <= n + n / 16, "{n} becomes {said}");
+            prop_assert!(encode(n) == 0xff || said <= n + n / 16, "{n} becomes {said}");
         }
     }
 
     #[test]
     fn small_uses_are_exact_and_codes_ascend() {
         for n in 0..32 {
-            assert_eq!(units(code(n)), n);
+            assert_eq!(decode(encode(n)), n);
         }
         for code in 1..=0xff {
-            assert!(units(code) > units(code - 1));
+            assert!(decode(code) > decode(code - 1));
         }
     }
 
@@ -401,12 +403,17 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_remembered_begins_with_at_least_that_until_it_ends() {
+    fn a_remembered_key_begins_with_at_least_its_use_until_that_ends() {
         let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
         let (now, until) = (Timestamp::from_nanos(5 * NANOS), Timestamp::from_nanos(90 * NANOS));
         assert_eq!(sketch.get(Tag(1), &limit), None);
         for n in 1..=10_000u64 {
-            sketch.add(Tag(n), Class::of(&limit), Usage { units: n % 20, until }, Now::at(now));
+            sketch.add(
+                Tag(n),
+                SketchClass::of(&limit),
+                Usage { units: n % 20, until },
+                Now::at(now),
+            );
         }
         for n in (1..=10_000u64).filter(|n| n % 20 != 0) {
             let found = sketch.get(Tag(n), &limit).unwrap();
@@ -416,11 +423,11 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_in_a_flood_of_ones_begins_with_one() {
+    fn a_new_key_in_a_flood_of_ones_begins_with_one() {
         let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
         let (now, until) = (Timestamp::EPOCH, Timestamp::from_nanos(NANOS));
         for n in 1..=1_000_000u64 {
-            sketch.add(Tag(n), Class::of(&limit), Usage { units: 1, until }, Now::at(now));
+            sketch.add(Tag(n), SketchClass::of(&limit), Usage { units: 1, until }, Now::at(now));
         }
         assert!(
             (2_000_000..2_001_000u64)
@@ -430,14 +437,14 @@ mod tests {
     }
 
     #[test]
-    fn periods_of_different_classes_do_not_share() {
+    fn periods_of_different_classes_do_not_share_lines() {
         let sketch = Sketch::new(&Budget::new(64 * 1_024));
         let second = Limit::new(20, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
         let until = Timestamp::from_nanos(NANOS);
         for n in 1..=100_000u64 {
             sketch.add(
                 Tag(n),
-                Class::of(&daily()),
+                SketchClass::of(&daily()),
                 Usage { units: 20, until },
                 Now::at(Timestamp::EPOCH),
             );
@@ -445,7 +452,7 @@ mod tests {
         assert!((1..1_000u64).all(|n| sketch.get(Tag(n), &second).is_none()));
     }
 
-    /// However small the sketch is, and whichever class comes first.
+    /// For every size of the sketch, and whichever class comes first.
     #[test]
     fn every_class_has_lines_of_its_own() {
         let seconds = |seconds| Period::Every(Span::from_secs(seconds));
@@ -458,14 +465,14 @@ mod tests {
         let buckets = [1, 100, 86_400].map(Span::from_secs);
         limits
             .extend(buckets.map(|period| Limit::new(20, period, Algorithm::TOKEN_BUCKET).unwrap()));
-        assert_eq!(limits.len(), Class::ALL.len());
+        assert_eq!(limits.len(), SketchClass::ALL.len());
         for budget in [8 * 1_024, 10_000, 1 << 20] {
             for first in 0..limits.len() {
                 limits.rotate_left(first);
                 let sketch = Sketch::new(&Budget::new(budget));
                 for (limit, until) in limits.iter().zip(1u64..) {
                     let in_use = Usage { units: 1, until: Timestamp::from_nanos(until * NANOS) };
-                    let (class, now) = (Class::of(limit), Now::at(Timestamp::EPOCH));
+                    let (class, now) = (SketchClass::of(limit), Now::at(Timestamp::EPOCH));
                     (1..1_000).for_each(|n| sketch.add(Tag(n), class, in_use, now));
                 }
                 for (limit, until) in limits.iter().zip(1u64..) {

@@ -1,110 +1,66 @@
-//! The buckets: where a state is looked for, and how the table grows under those who use it.
+//! The hash table: which two buckets may hold a state, and how the table grows while threads use it.
 //!
-//! A state is in one of two buckets, its candidates. The number of buckets grows by one at a time: bucket `n` is
-//! split off bucket `n − p`, where `p` is the largest power of two up to `n` (linear hashing). So there is no
-//! moment at which everything is moved, and no memory is ever given up: bucket `i` is at the same address for ever.
+//! This is cuckoo hashing with buckets: a state is in one of two buckets, its *candidates*. The first of them is its *home*.
+//! When both are full, a state in them may be displaced to its own other candidate. The number of buckets grows by one at a
+//! time ([linear hashing](super::linear_hashing)): there is no moment at which everything is moved, and no memory is
+//! replaced under a reader, because bucket `i` is at the same address for ever.
 //!
-//! ```text
-//!   count = 6      0   1   2   3 │ 4   5            a hash that ends in 110 has no bucket 6 yet:
-//!                  └───┼─────────┘   │              it is looked for in bucket 2, the parent of 6
-//!                      └─────────────┘
-//! ```
-//!
-//! **Locks.** Whoever holds several buckets locked them in ascending order, so nobody waits in a circle; whoever
-//! wants one more out of order may only try. A split holds both of its buckets while it publishes the new count,
-//! so whoever has locked a candidate asks again whether it still is one.
+//! **Locks.** A thread that locks several buckets locks them in ascending order, so no two threads wait for each other. A thread
+//! that needs another bucket out of order only tries to lock it and never waits. A split holds both of its buckets while it
+//! publishes the new count. So a thread that has locked a candidate checks again whether the bucket still is one.
 
-use super::bucket::{Bucket, Entry, Locked, MARKS, Read, SLOTS, Slot};
+use super::bucket::{Bucket, Entry, LockedBucket, Read, SLOTS, Slot};
 use super::budget::Budget;
-use super::marks;
+use super::linear_hashing::{children, parent, place};
 use super::region::Region;
+use super::tag::Tag;
+use crate::plan_vec::PlanVec;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, lock, try_lock};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use tidegate_core::{Now, StateId};
 
-/// Most plans have a few takes, with two buckets each.
-pub(super) type Four<T> = SmallVec<[T; 4]>;
-
-/// What a bucket takes of the budget: two cache lines.
+/// Bytes of the budget that a bucket takes: two cache lines.
 const BUCKET_BYTES: usize = 128;
-/// Buckets at the beginning: so many that no plan locks them all. In models few, so that they meet and grow.
+/// Buckets at the beginning: more than one plan can lock. Models have few, so that threads meet and the table grows.
 const FIRST_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 4 } else { 64 };
-/// So many slots of a bucket are taken, on average, before another bucket is added.
-const FULL_ENOUGH: u64 = 4;
-
-/// The 64 bits of a state's name by which the table knows it; never 0, and below those that stand for [`MARKS`].
-///
-/// They are bits of a hash under the deployment's secret, which nobody can aim at. By accident, a million states
-/// share one with odds of 1 in 37 million: n²/2 pairs, 2⁶⁴ tags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag(pub(super) u64);
+/// Another bucket is added when more than this many of the seven slots are taken, on average.
+const TARGET_LOAD: u64 = 4;
 
 /// The buckets.
 #[derive(Debug)]
 pub(super) struct Table {
     buckets: Region<Bucket>,
-    /// How many of them are in use. Grows only, and only under the locks of both buckets of a split.
+    /// How many of them are in use. It only grows, under the locks of both buckets of a split.
     count: AtomicU64,
+    /// Held by the one thread that adds a bucket.
     growing: Mutex<()>,
-    /// How many slots are taken. Relaxed: it decides when to grow and to look around, and nothing else.
+    /// How many slots hold states. Relaxed: it only decides when to grow and when to sweep.
     entries: AtomicU64,
-    /// The bucket that is looked at next for having expired.
-    hand: AtomicU64,
-    /// How many walk over all buckets just now: meanwhile no state moves, or a walk could miss it.
+    /// The bucket that is swept next for expired states.
+    sweep_hand: AtomicU64,
+    /// How many threads walk over all buckets at the moment. Meanwhile no state moves, or a walk could miss it.
     walks: AtomicU64,
 }
 
 /// Buckets that are locked together.
 #[derive(Debug)]
-pub(super) struct Held<'t> {
+pub(super) struct LockedBuckets<'t> {
     table: &'t Table,
-    buckets: Four<(usize, Locked<'t>)>,
+    buckets: PlanVec<(usize, LockedBucket<'t>)>,
 }
 
-/// Which of the two buckets in which a state may be.
+/// Which of the two buckets that may hold a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Candidate {
     First,
     Second,
 }
 
-/// Where a state is among locked buckets.
+/// A slot of a locked bucket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
+pub(super) struct Location {
     bucket: usize,
     slot: Slot,
-}
-
-// === impl Tag ===
-
-impl Tag {
-    pub(super) fn of(id: StateId) -> Self {
-        match u64::try_from(id.0 & u128::from(u64::MAX)).unwrap_or(0) {
-            0 => Self(MARKS.saturating_sub(1)),
-            marks @ MARKS.. => Self(marks ^ (1 << 63)),
-            tag => Self(tag),
-        }
-    }
-
-    /// Two hashes. Tags are hashes already, but for tests, which like small numbers.
-    fn hashes(self) -> [usize; 2] {
-        let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = mixed ^ (mixed >> 32);
-        [mixed & 0xffff_ffff, mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32]
-            .map(|half| usize::try_from(half).unwrap_or(0))
-    }
-
-    fn candidates(self, count: usize) -> [usize; 2] {
-        self.hashes().map(|hash| place(hash, count))
-    }
-}
-
-/// The bucket of a hash, among so many.
-pub(super) fn place(hash: usize, count: usize) -> usize {
-    let mask = count.next_power_of_two().saturating_sub(1);
-    let place = hash & mask;
-    if place < count { place } else { place & (mask >> 1) }
 }
 
 // === impl Table ===
@@ -117,8 +73,8 @@ impl Table {
         while count < wide(first) && budget.grow_buckets(BUCKET_BYTES) {
             count = count.saturating_add(1);
         }
-        let [count, entries, hand, walks] = [count, 0, 0, 0].map(AtomicU64::new);
-        Self { buckets, count, growing: Mutex::new(()), entries, hand, walks }
+        let [count, entries, sweep_hand, walks] = [count, 0, 0, 0].map(AtomicU64::new);
+        Self { buckets, count, growing: Mutex::new(()), entries, sweep_hand, walks }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -137,9 +93,10 @@ impl Table {
         self.entries.fetch_sub(1, Relaxed);
     }
 
-    /// Whether more slots are taken than there should be: then most states are not where they are looked for first.
+    /// Whether the table is so full that it should grow: otherwise many states are not in their home, where they are looked
+    /// for first.
     pub(super) fn is_dense(&self) -> bool {
-        self.entries() > wide(self.count()).saturating_mul(FULL_ENOUGH)
+        self.entries() > wide(self.count()).saturating_mul(TARGET_LOAD)
     }
 
     #[expect(
@@ -150,32 +107,32 @@ impl Table {
         &self.buckets[place]
     }
 
-    /// The first candidate of a state, where it is marked when it is demoted.
+    /// The first candidate of a state. It also has the Bloom filter in which the state is remembered when it is demoted.
     pub(super) fn home(&self, tag: Tag) -> &Bucket {
         let [first, _] = tag.hashes();
         self.bucket(place(first, self.count()))
     }
 
-    /// Locks the home of a state, if that takes no waiting and if it still is its home then.
-    pub(super) fn try_lock_home(&self, tag: Tag) -> Option<Locked<'_>> {
+    /// Locks the home of a state without waiting. `None` when another thread has it, or when it is not the home any more.
+    pub(super) fn try_lock_home(&self, tag: Tag) -> Option<LockedBucket<'_>> {
         let home = self.home(tag).try_lock()?;
         std::ptr::eq(home.bucket(), self.home(tag)).then_some(home)
     }
 
-    /// Asks the processor to fetch where a state probably is.
+    /// Asks the processor to fetch the home of a state, where the state probably is.
     pub(super) fn prefetch(&self, tag: Tag) {
         let [first, _] = tag.hashes();
         self.buckets.prefetch(place(first, self.count()));
     }
 
-    /// Asks the processor to fetch everywhere that a state can be: for one that is needed next, when waiting twice is worse
-    /// than fetching too much.
+    /// Asks the processor to fetch both candidates of a state that is needed next: fetching one bucket too many costs less than
+    /// waiting for memory twice.
     pub(super) fn prefetch_both(&self, tag: Tag) {
         tag.candidates(self.count()).into_iter().for_each(|place| self.buckets.prefetch(place));
     }
 
-    /// Reads what is there of a state, without a lock; and where it looked last.
-    #[inline(never)] // inlined, it has fewer instructions and takes a fifth longer: the processor waits where it need not
+    /// Reads a state without a lock. Also says in which candidate it looked last.
+    #[inline(never)] // inlined, it has fewer instructions but takes a fifth longer, because the processor stalls
     pub(super) fn read(&self, tag: Tag) -> (Candidate, &Bucket, Read) {
         let count = self.count();
         let [first, second] = tag.hashes();
@@ -189,9 +146,9 @@ impl Table {
         }
     }
 
-    /// Brings a state from its second candidate to its first, if there is a free slot: as the table grows, states come
-    /// to be where they are looked for first.
-    pub(super) fn bring_home(&self, tag: Tag) {
+    /// Moves a state from its second candidate to its home, if there is a free slot. So as the table grows, states end up where
+    /// they are looked for first.
+    pub(super) fn move_home(&self, tag: Tag) {
         let [first, _] = tag.candidates(self.count());
         if !self.bucket(first).seems_free() {
             return;
@@ -211,10 +168,10 @@ impl Table {
     }
 
     /// Locks all candidates of some states.
-    pub(super) fn lock_all(&self, tags: &[Tag]) -> Held<'_> {
+    pub(super) fn lock_all(&self, tags: &[Tag]) -> LockedBuckets<'_> {
         let places = || {
             let count = self.count();
-            let mut places: Four<usize> =
+            let mut places: PlanVec<usize> =
                 tags.iter().flat_map(|tag| tag.candidates(count)).collect();
             places.sort_unstable();
             places.dedup();
@@ -223,66 +180,67 @@ impl Table {
         loop {
             let candidates = places();
             let locked = candidates.iter().map(|place| (*place, self.bucket(*place).lock()));
-            let held = Held { table: self, buckets: locked.collect() };
+            let held = LockedBuckets { table: self, buckets: locked.collect() };
             if places() == candidates {
                 return held;
             }
         }
     }
 
-    /// Locks the next bucket that is to be looked at, unless somebody has it.
-    pub(super) fn lock_next(&self) -> Option<Locked<'_>> {
-        let hand = usize::try_from(self.hand.fetch_add(1, Relaxed)).unwrap_or(0);
-        let place = hand.checked_rem(self.count())?;
+    /// Locks the next bucket to sweep, unless another thread has it locked.
+    pub(super) fn lock_next_to_sweep(&self) -> Option<LockedBucket<'_>> {
+        let sweep_hand = usize::try_from(self.sweep_hand.fetch_add(1, Relaxed)).unwrap_or(0);
+        let place = sweep_hand.checked_rem(self.count())?;
         self.bucket(place).try_lock()
     }
 
-    /// Visits every bucket, locked. Every state that is there all the while is seen exactly once, also while the table
+    /// Visits every bucket, locked. Every state that exists during the whole walk is seen exactly once, also while the table
     /// grows.
     ///
-    /// A split moves states from a bucket to one behind the end. So the buckets that there are at the beginning are visited
-    /// in turn, and with each of them, while it is locked, those that were split off it since: a state that moves stays
-    /// within that family, and what is split off afterwards was seen already. Nothing else moves a state meanwhile: a thread
-    /// that would asks whether there is a walk after it has locked where the state goes. If the walk was there before, the
-    /// thread sees it.
-    pub(super) fn walk(&self, mut visit: impl FnMut(&Locked<'_>)) {
+    /// A split moves states from a bucket to a new one at the end. So the walk visits the buckets that existed when it began,
+    /// one after another. With each of them, while it is locked, it visits the buckets that were split off it since. A state that
+    /// moves stays within that family, and what is split off later was seen already. Nothing else moves a state during a
+    /// walk: a thread that wants to move one first locks the bucket to which the state would go, and then checks for a walk. If
+    /// the walk has visited that bucket before, the thread sees it.
+    pub(super) fn walk(&self, mut visit: impl FnMut(&LockedBucket<'_>)) {
         self.walks.fetch_add(1, Relaxed);
         let first = self.count();
         (0..first).for_each(|place| self.visit_family(place, first, &mut visit));
         self.walks.fetch_sub(1, Relaxed);
     }
 
-    /// Visits a bucket and those from `first` on that were split off it. Locks in ascending order, as everybody does.
-    fn visit_family(&self, place: usize, first: usize, visit: &mut impl FnMut(&Locked<'_>)) {
+    /// Visits a bucket, and the buckets from `first` on that were split off it. Locks in ascending order, like all code here.
+    fn visit_family(&self, place: usize, first: usize, visit: &mut impl FnMut(&LockedBucket<'_>)) {
         let bucket = self.bucket(place).lock();
         visit(&bucket);
-        // A split holds the lock of this bucket when it raises the count: under the lock, all of ours are below it.
+        // A split of this bucket needs its lock to raise the count. So under the lock the count includes all its children.
         let count = self.count();
         let children = children(place).take_while(|child| *child < count);
         let new = children.filter(|child| *child >= first);
         new.for_each(|child| self.visit_family(child, first, visit));
     }
 
-    /// Whether states may move; asked by whoever has locked the bucket to which one would.
+    /// Whether states may move. The caller has locked the bucket to which a state would move.
     fn may_move(&self) -> bool {
         self.walks.load(Relaxed) == 0
     }
 
-    /// Adds a bucket, unless the budget is spent or somebody else is at it. The caller holds no bucket.
+    /// Adds a bucket, unless the budget is spent or another thread is adding one. The caller has no bucket locked.
     pub(super) fn grow(&self, budget: &Budget) {
         if let Some(growing) = try_lock(&self.growing) {
-            self.grow_alone(budget, &growing);
+            self.split_next(budget, &growing);
         }
     }
 
-    /// Adds some buckets, unless the budget is spent. Waits for whoever else is at it: who cannot go on before the table
-    /// has grown must not stand in the way of its growing. The caller holds no bucket.
-    pub(super) fn grow_on(&self, buckets: usize, budget: &Budget) {
+    /// Adds some buckets, unless the budget is spent. Waits for another thread that is adding one: this caller cannot go on
+    /// before the table has grown. The caller has no bucket locked.
+    pub(super) fn grow_by(&self, buckets: usize, budget: &Budget) {
         let growing = lock(&self.growing);
-        (0..buckets).for_each(|_| self.grow_alone(budget, &growing));
+        (0..buckets).for_each(|_| self.split_next(budget, &growing));
     }
 
-    fn grow_alone(&self, budget: &Budget, _growing: &MutexGuard<'_, ()>) {
+    /// Splits the next bucket off its parent (linear hashing).
+    fn split_next(&self, budget: &Budget, _growing: &MutexGuard<'_, ()>) {
         let count = self.count();
         if count >= self.buckets.len() || !budget.grow_buckets(BUCKET_BYTES) {
             return;
@@ -294,8 +252,8 @@ impl Table {
             .entries()
             .filter(|(_, entry)| !Tag(entry.tag).candidates(grown).contains(&parent))
             .collect();
-        // Marks do not say whose they are: they hold in both buckets.
-        for (slot, _, _) in from.bucket().marks() {
+        // Bits of a Bloom filter do not say whose they are, so both buckets get them.
+        for (slot, _, _) in from.bucket().pages() {
             if let Some(free) = to.free() {
                 to.put(free, from.get(slot));
             }
@@ -306,88 +264,80 @@ impl Table {
                 from.clear(slot);
             }
         }
-        // Release, under both locks: whoever locks one of them afterwards sees the new count.
+        // Release, under both locks: a thread that locks one of them afterwards sees the new count.
         self.count.store(wide(grown), Release);
     }
 
-    /// Whether it cannot grow any more.
-    pub(super) fn is_full_grown(&self, budget: &Budget) -> bool {
+    /// Whether the table has reached its final size.
+    pub(super) fn cannot_grow(&self, budget: &Budget) -> bool {
         self.count() >= self.buckets.len() || !budget.has_for_buckets(BUCKET_BYTES)
     }
-}
-
-/// The bucket from which the bucket of this number is split off.
-pub(super) fn parent(child: usize) -> usize {
-    child.checked_ilog2().map_or(0, |power| child ^ (1 << power))
-}
-
-/// The buckets that are split off the bucket of this number, in ascending order.
-fn children(parent: usize) -> impl Iterator<Item = usize> {
-    let powers = (0..usize::BITS).map(|power| 1usize << power);
-    powers.filter(move |power| *power > parent).map(move |power| parent.saturating_add(power))
 }
 
 fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-// === impl Held ===
+// === impl LockedBuckets ===
 
-impl<'t> Held<'t> {
-    pub(super) fn find(&self, tag: Tag) -> Option<At> {
+impl<'t> LockedBuckets<'t> {
+    pub(super) fn find(&self, tag: Tag) -> Option<Location> {
         let places = self.candidates(tag);
         places.into_iter().find_map(|bucket| {
             let slot = self.locked(bucket)?.find(tag.0)?;
-            Some(At { bucket, slot })
+            Some(Location { bucket, slot })
         })
     }
 
-    /// Puts an empty state into a free slot for this one, so that no other gets the slot.
-    pub(super) fn reserve(&mut self, tag: Tag) -> Option<At> {
+    /// Reserves a free slot for a state: puts an empty state there, so that no other state gets the slot.
+    pub(super) fn reserve(&mut self, tag: Tag) -> Option<Location> {
         let at = self.free(tag)?;
-        self.put(at, Entry { tag: tag.0, shape: 0, elsewhere: false, word: 0 });
+        self.put(at, Entry { tag: tag.0, limit_number: 0, in_blocks: false, word: 0 });
         Some(at)
     }
 
-    /// A free slot for a state, in its first candidate if there is one.
-    pub(super) fn free(&self, tag: Tag) -> Option<At> {
+    /// A free slot for a state, preferably in its home.
+    pub(super) fn free(&self, tag: Tag) -> Option<Location> {
         let places = self.candidates(tag);
         places.into_iter().find_map(|bucket| {
             let slot = self.locked(bucket)?.free()?;
-            Some(At { bucket, slot })
+            Some(Location { bucket, slot })
         })
     }
 
-    /// The first candidate of a state, where it is marked when it is demoted.
-    pub(super) fn home(&mut self, tag: Tag) -> Option<&mut Locked<'t>> {
+    /// The home of a state, if it is locked.
+    pub(super) fn home(&mut self, tag: Tag) -> Option<&mut LockedBucket<'t>> {
         let [first, _] = self.candidates(tag);
         self.locked_mut(first)
     }
 
-    /// Frees the slots of marks that have ended, where this state could stand; answers whether there were any.
-    pub(super) fn forget_marks(&mut self, tag: Tag, now: Now) -> bool {
+    /// Calls `change` with each candidate of a state; returns whether one of the calls returned true.
+    pub(super) fn any_candidate(
+        &mut self,
+        tag: Tag,
+        mut change: impl FnMut(&mut LockedBucket<'_>) -> bool,
+    ) -> bool {
         let places = self.candidates(tag);
-        let forget = |place| self.locked_mut(place).map(|bucket| marks::forget(bucket, now));
-        places.map(forget).contains(&Some(true))
+        places.map(|place| self.locked_mut(place).is_some_and(&mut change)).contains(&true)
     }
 
-    /// Everything that stands where this state could stand.
-    pub(super) fn neighbours(&self, tag: Tag) -> impl Iterator<Item = (At, Entry)> {
+    /// All states in the candidates of this one.
+    pub(super) fn neighbours(&self, tag: Tag) -> impl Iterator<Item = (Location, Entry)> {
         let [first, second] = self.candidates(tag);
         let places = [Some(first), Some(second).filter(|second| *second != first)];
         places.into_iter().flatten().flat_map(|bucket| {
-            let entries = self.locked(bucket).into_iter().flat_map(Locked::entries);
-            entries.map(move |(slot, entry)| (At { bucket, slot }, entry))
+            let entries = self.locked(bucket).into_iter().flat_map(LockedBucket::entries);
+            entries.map(move |(slot, entry)| (Location { bucket, slot }, entry))
         })
     }
 
-    /// Moves a state to its other candidate, if there is a free slot that can be had without waiting.
-    pub(super) fn move_away(&mut self, at: At, entry: Entry) -> bool {
+    /// Cuckoo displacement: moves a state to its other candidate, if that has a free slot and can be locked without waiting.
+    pub(super) fn displace(&mut self, at: Location, entry: Entry) -> bool {
         let Some(there) = self.other(at.bucket, Tag(entry.tag)) else { return false };
         if self.locked(there).is_some() {
-            let slot = self.locked(there).and_then(Locked::free);
+            let slot = self.locked(there).and_then(LockedBucket::free);
             let Some(slot) = slot.filter(|_| self.table.may_move()) else { return false };
-            self.put(At { bucket: there, slot }, entry);
+            self.put(Location { bucket: there, slot }, entry);
         } else {
             let Some(mut locked) = self.try_lock(there, at.bucket, entry) else { return false };
             let Some(slot) = locked.free() else { return false };
@@ -397,15 +347,16 @@ impl<'t> Held<'t> {
         true
     }
 
-    /// Moves a state to its other candidate, out of which another state can move to its own.
-    pub(super) fn move_further(&mut self, at: At, entry: Entry) -> bool {
+    /// Cuckoo displacement, two moves deep: moves a state to its other candidate, which is full, after displacing a state from
+    /// there.
+    pub(super) fn displace_twice(&mut self, at: Location, entry: Entry) -> bool {
         let there = self.other(at.bucket, Tag(entry.tag));
         let Some(there) = there.filter(|there| self.locked(*there).is_none()) else { return false };
         let Some(mut locked) = self.try_lock(there, at.bucket, entry) else { return false };
         let moved = locked.entries().find_map(|(slot, next)| {
             let beyond = self.other(there, Tag(next.tag))?;
             if self.locked(beyond).is_some() {
-                return None; // full: there was no room in it
+                return None; // it is full, or `displace` would have used it
             }
             let mut beyond = self.try_lock(beyond, there, next)?;
             let free = beyond.free()?;
@@ -418,53 +369,54 @@ impl<'t> Held<'t> {
         true
     }
 
-    /// The candidate of a state that is not this bucket.
+    /// The other candidate of a state that is in this bucket.
     fn other(&self, bucket: usize, tag: Tag) -> Option<usize> {
         self.candidates(tag).into_iter().find(|place| *place != bucket)
     }
 
-    /// Locks the other candidate of a state, if that takes no waiting, if it still is one then, and if states may move.
-    fn try_lock(&self, there: usize, from: usize, entry: Entry) -> Option<Locked<'t>> {
+    /// Locks the other candidate of a state without waiting. `None` also when the bucket is no candidate any more, and while
+    /// states may not move.
+    fn try_lock(&self, there: usize, from: usize, entry: Entry) -> Option<LockedBucket<'t>> {
         let locked = self.table.bucket(there).try_lock()?;
         let usable = self.other(from, Tag(entry.tag)) == Some(there) && self.table.may_move();
         usable.then_some(locked)
     }
 
-    pub(super) fn get(&self, at: At) -> Option<Entry> {
+    pub(super) fn get(&self, at: Location) -> Option<Entry> {
         self.locked(at.bucket).map(|locked| locked.get(at.slot))
     }
 
-    /// The bucket of a place, and its slot there.
-    pub(super) fn in_bucket(&mut self, at: At) -> Option<(&mut Locked<'t>, Slot)> {
+    /// The bucket of a location, and the slot in it.
+    pub(super) fn in_bucket(&mut self, at: Location) -> Option<(&mut LockedBucket<'t>, Slot)> {
         self.locked_mut(at.bucket).map(|bucket| (bucket, at.slot))
     }
 
-    pub(super) fn put(&mut self, at: At, entry: Entry) {
+    pub(super) fn put(&mut self, at: Location, entry: Entry) {
         if let Some(locked) = self.locked_mut(at.bucket) {
             locked.put(at.slot, entry);
         }
     }
 
-    pub(super) fn clear(&mut self, at: At) {
+    pub(super) fn clear(&mut self, at: Location) {
         if let Some(locked) = self.locked_mut(at.bucket) {
             locked.clear(at.slot);
         }
     }
 
-    /// Whether the next bucket should be looked at: after 256 uses of this one.
-    pub(super) fn is_due(&self) -> bool {
-        self.buckets.first().is_some_and(|(_, locked)| locked.is_due())
+    /// Whether a sweep is due: at every 256th use of the first of these buckets.
+    pub(super) fn is_sweep_due(&self) -> bool {
+        self.buckets.first().is_some_and(|(_, locked)| locked.is_sweep_due())
     }
 
     fn candidates(&self, tag: Tag) -> [usize; 2] {
         tag.candidates(self.table.count())
     }
 
-    fn locked(&self, place: usize) -> Option<&Locked<'t>> {
+    fn locked(&self, place: usize) -> Option<&LockedBucket<'t>> {
         self.buckets.iter().find(|(at, _)| *at == place).map(|(_, locked)| locked)
     }
 
-    fn locked_mut(&mut self, place: usize) -> Option<&mut Locked<'t>> {
+    fn locked_mut(&mut self, place: usize) -> Option<&mut LockedBucket<'t>> {
         self.buckets.iter_mut().find(|(at, _)| *at == place).map(|(_, locked)| locked)
     }
 }
@@ -473,17 +425,17 @@ impl<'t> Held<'t> {
 mod tests {
     use super::*;
 
-    /// A state in its second candidate, beside room in its first, and how often a walk sees it that lets it be brought
-    /// home as soon as the first was visited.
+    /// A state is in its second candidate, and its home has a free slot. A walk has visited the home when another thread
+    /// tries to move the state there. The walk must still see the state, once.
     #[test]
-    fn a_walk_sees_a_state_that_others_want_to_move_once() {
+    fn a_walk_sees_a_state_once_that_another_thread_wants_to_move() {
         let table = Table::new(&Budget::new(1 << 20));
         let ascending = |tag: &Tag| {
             let [first, second] = tag.candidates(table.count());
             first + 2 <= second
         };
         let tag = (1..).map(Tag).find(ascending).unwrap();
-        let entry = Entry { tag: tag.0, shape: 7, elsewhere: false, word: 9 };
+        let entry = Entry { tag: tag.0, limit_number: 7, in_blocks: false, word: 9 };
         let [first, second] = tag.candidates(table.count());
         {
             let mut bucket = table.bucket(second).lock();
@@ -494,27 +446,19 @@ mod tests {
         table.walk(|bucket| {
             seen += bucket.entries().filter(|(_, found)| *found == entry).count();
             visited += 1;
-            // Between the two, when neither is locked by the walk.
+            // Between the two buckets, when the walk has neither locked.
             if visited == first + 2 && visited <= second {
-                table.bring_home(tag);
+                table.move_home(tag);
             }
         });
         assert_eq!(seen, 1);
-        table.bring_home(tag);
-        assert!(table.bucket(first).lock().find(tag.0).is_some(), "it moves when nobody walks");
+        table.move_home(tag);
+        assert!(table.bucket(first).lock().find(tag.0).is_some(), "it moves after the walk");
     }
 
-    #[test]
-    fn parents_and_children_agree() {
-        for child in 1..10_000 {
-            assert!(children(parent(child)).any(|other| other == child), "{child}");
-            assert!(children(child).take(4).all(|grandchild| parent(grandchild) == child));
-        }
-    }
-
-    /// While a walk goes on, the table grows: bucket 64 is split off bucket 0, 65 off 1, and so on. Whether a bucket is split
-    /// before or after the walk comes to it, what was in it is seen once. (It was seen twice, in the bucket and in the one
-    /// that was split off it.)
+    /// The table grows during a walk: bucket 64 is split off bucket 0, 65 off 1, and so on. Whether a bucket is split before or
+    /// after the walk reaches it, its states are seen once. (They were seen twice: in the bucket, and in the one that was split
+    /// off it.)
     #[test]
     fn a_walk_sees_states_once_while_the_table_grows() {
         const STATES: usize = 200;
@@ -530,7 +474,7 @@ mod tests {
             table.walk(|bucket| {
                 seen.extend(bucket.entries().map(|(_, entry)| entry.tag));
                 if visited == grown_at {
-                    // The next to be split is not the one that is locked here.
+                    // The next bucket to be split is not the one that the walk has locked.
                     (0..30).for_each(|_| table.grow(&budget));
                 }
                 visited += 1;

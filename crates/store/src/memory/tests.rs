@@ -1,6 +1,7 @@
-//! The store as a whole, where a test needs to see inside: steps that are counted, numbers of limits.
+//! Tests of the whole store that need its private parts: counted steps, and limit numbers.
 
 use super::*;
+use crate::store::StoreHealth as _;
 use tidegate_core::{Algorithm, Limit, Span, StateId, Timestamp};
 
 fn store(numbers: usize) -> Memory {
@@ -16,8 +17,8 @@ fn take(id: u64, limit: &Limit, named_by: NamedBy) -> Take<'_> {
     Take { named_by, ..Take::new(StateId(u128::from(id)), limit, Cost::ONE) }
 }
 
-/// When 65,536 limits had states, every take under a further limit walked over all buckets in search of a number: a
-/// batch of 200 took seconds. The work per take must not depend on how many limits callers have named.
+/// When 65,536 limits had states, every take under a further limit walked over all buckets in search of a free number. A batch
+/// of 200 took seconds. The work per take must not depend on how many limits callers have named.
 #[test]
 fn steps_per_take_do_not_depend_on_how_many_limits_were_named() {
     let store = store(NUMBERS);
@@ -37,7 +38,7 @@ fn steps_per_take_do_not_depend_on_how_many_limits_were_named() {
         }
     }
     assert_eq!(admitted, NUMBERS / 4 * 3);
-    // A policy that has more limits than there are numbers for it: the further ones are counted in the sketch.
+    // A policy with more limits than numbers are left: the sketch counts the rest.
     let policy = (2_000_001..=2_020_000u64).map(|n| {
         let limit = hourly(n);
         steps::of(|| _ = store.take_one_now(&take(n, &limit, NamedBy::Policy)))
@@ -46,8 +47,8 @@ fn steps_per_take_do_not_depend_on_how_many_limits_were_named() {
     assert!(most.into_iter().chain(policy).all(|most| most <= 40), "{most:?}, {policy:?}");
 }
 
-/// Callers name as many limits as they can. What they get is their share, and the limits of the policy get numbers, and
-/// with them exact states, all the same.
+/// Callers name as many limits as they can. They get their share of the numbers. The limits of the policy still get numbers,
+/// and so their states are exact.
 #[test]
 fn callers_have_a_share_of_the_numbers_and_the_policy_has_the_rest() {
     let store = store(64);
@@ -70,7 +71,7 @@ fn callers_have_a_share_of_the_numbers_and_the_policy_has_the_rest() {
     assert_eq!(store.gauges().demotions, 0, "all of them are in the table");
 }
 
-/// States of the callers' limits expire, or are forgotten: others may then be named.
+/// When the states of callers' limits expire or are reset, callers may name other limits.
 #[test]
 fn a_limit_without_states_gives_its_number_to_another() {
     let store = store(8);
@@ -88,13 +89,13 @@ fn a_limit_without_states_gives_its_number_to_another() {
     assert!(store.shortage().is_none());
     assert_eq!(fill(3_000), 1);
     store.clock().set(Timestamp::from_nanos(1_800_000_000_000_000_000 + 7_200_000_000_000));
-    // With every refusal a few buckets are looked at for what has expired.
+    // With every refusal a few buckets are swept for expired states.
     assert_eq!(fill(4_000), 6);
 }
 
-/// Under takes, edits, refunds, resets, expiry and demotion, the count of a number is how many slots mention it.
+/// Takes, edits, refunds, resets, expiry and demotion: the count of a number always is how many slots mention it.
 #[test]
-fn counts_are_what_the_slots_mention() {
+fn the_count_of_a_number_is_how_many_slots_mention_it() {
     let clock = Clock::manual(Timestamp::EPOCH);
     let store = Memory::with_limit_numbers(clock, 64 << 10, 64);
     let algorithms = Algorithm::ALL;
@@ -120,10 +121,10 @@ fn counts_are_what_the_slots_mention() {
             }
         }
     }
-    let counts = store.shapes.counts();
+    let counts = store.limit_numbers.counts();
     let mut mentioned = vec![0; counts.len()];
     store.table.walk(|bucket| {
-        bucket.entries().for_each(|(_, entry)| mentioned[usize::from(entry.shape)] += 1);
+        bucket.entries().for_each(|(_, entry)| mentioned[usize::from(entry.limit_number)] += 1);
     });
     assert_eq!(counts, mentioned);
     assert!(store.gauges().demotions > 0, "it was never full");

@@ -1,18 +1,22 @@
 //! The cases of the conformance suite, a function each.
 
 use super::Rig;
-use crate::key::{Name, Secret};
-use crate::store::{Answer, Part, ReceiptId, Settled, Settlement, Store};
+use super::case_helpers::{NOW, cost, limit, one, peek, remaining, state, supported, take};
+use super::receipt_cases::{
+    a_part_of_a_take_is_given_back, a_receipt_is_settled_once,
+    a_receipt_is_settled_once_in_any_order_of_its_parts,
+    a_receipt_of_a_past_window_gives_nothing_back, an_expired_receipt_is_not_settled,
+    two_parts_of_one_state_are_both_given_back,
+};
+use crate::key::Name;
+use crate::secret::Secret;
+use crate::store::Store;
 use tidegate_core::{
-    Algorithm, Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Plan, RejectedCost, Retry,
-    Span, StateId, Take, Timestamp,
+    Algorithm, Bound, Headroom, Limit, Need, Outcome, Plan, RejectedCost, Retry, Span, StateId,
+    Take, Timestamp,
 };
 
-const SECOND: u64 = 1_000_000_000;
-/// An instant of these days, a whole minute: no algorithm has an edge within the next half minute.
-const NOW: u64 = 1_699_999_980 * SECOND;
-
-/// Runs all cases; answers how many there are.
+/// Runs all cases; returns how many there are.
 pub(super) async fn all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
     let mut cases = 0;
     macro_rules! run {
@@ -30,76 +34,24 @@ pub(super) async fn all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
         plans_of_one_call_are_decided_in_order,
         states_do_not_mix,
         a_peek_changes_nothing,
-        a_charge_goes_into_debt_and_no_deeper,
+        a_charge_goes_into_debt_by_one_capacity_at_most,
         a_receipt_is_settled_once,
-        a_receipt_is_settled_once_in_whatever_order,
+        a_receipt_is_settled_once_in_any_order_of_its_parts,
         two_parts_of_one_state_are_both_given_back,
         a_part_of_a_take_is_given_back,
-        a_receipt_is_settled_in_time_or_not_at_all,
-        a_receipt_of_a_window_that_is_over_is_worth_nothing,
-        a_reset_forgets_and_counts,
-        headroom_is_granted_and_marked,
-        a_queue_tells_how_long_to_wait,
+        an_expired_receipt_is_not_settled,
+        a_receipt_of_a_past_window_gives_nothing_back,
+        a_reset_removes_states_and_returns_how_many,
+        headroom_is_granted_and_reported,
+        a_queue_says_how_long_to_wait,
         an_edited_limit_finds_its_states,
         any_cost_is_answered,
-        retries_are_honest_to_the_microsecond,
-        blocked_and_unlimited_remember_nothing,
-        what_is_unsupported_is_said,
+        a_retry_passes_on_time_and_not_a_microsecond_earlier,
+        blocked_and_unlimited_limits_keep_no_state,
+        an_unsupported_limit_is_refused_by_every_call,
     );
     cases
 }
-
-// === helpers ===
-
-fn limit(amount: u64, secs: u64, algorithm: Algorithm) -> Limit {
-    Limit::new(amount, Span::from_secs(secs), algorithm).unwrap()
-}
-
-/// The algorithms with their defaults that a store supports, 5 per 60 s each.
-fn supported<S: Store>(rig: &Rig<S>) -> Vec<Limit> {
-    let all = Algorithm::ALL.into_iter().map(|algorithm| limit(5, 60, algorithm));
-    all.filter(|limit| rig.store.supports(limit).is_ok()).collect()
-}
-
-/// States of different keys: on a cluster they lie at different places.
-fn state(id: u128) -> StateId {
-    StateId(id | id << 112)
-}
-
-fn one(id: u128, limit: &Limit) -> Take<'_> {
-    Take::new(state(id), limit, Cost::ONE)
-}
-
-fn cost(id: u128, limit: &Limit, cost: u64) -> Take<'_> {
-    Take::new(state(id), limit, Cost::new(cost))
-}
-
-/// Takes under a minute's patience: queues let pass as much as the others do.
-async fn take<S: Store>(rig: &Rig<S>, takes: &[Take<'_>]) -> Answer {
-    let plan = Plan::new(takes.to_vec(), Span::from_secs(600)).unwrap();
-    rig.store.take(&[plan]).await.pop().unwrap().unwrap()
-}
-
-/// How things stand for a caller that cannot wait.
-async fn peek<S: Store>(rig: &Rig<S>, take: Take<'_>) -> Decision {
-    let plan = Plan::new(vec![take], Span::ZERO).unwrap();
-    rig.store.peek(&plan).await.unwrap()[0]
-}
-
-async fn remaining<S: Store>(rig: &Rig<S>, take: Take<'_>) -> u64 {
-    peek(rig, Take { cost: Cost::new(0), ..take }).await.remaining
-}
-
-fn parts<'s>(takes: &[Take<'s>], answer: &Answer) -> Vec<Part<'s>> {
-    let receipts = takes.iter().zip(&answer.done.receipts);
-    receipts
-        .filter_map(|(take, receipt)| {
-            Some(Part { state: take.state, limit: take.limit, receipt: (*receipt)? })
-        })
-        .collect()
-}
-
-// === the cases ===
 
 async fn an_empty_plan_passes<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
@@ -183,7 +135,7 @@ async fn an_optional_take_may_be_charged<S: Store>(rig: Rig<S>) {
     let small = limit(1, 60, Algorithm::FIXED_WINDOW);
     let shadow = Take { need: Need::Optional, refused: RejectedCost::Charged, ..one(1, &small) };
     assert!(take(&rig, &[shadow]).await.done.passes);
-    assert!(peek(&rig, cost(1, &small, 0)).await.passes()); // full, and nothing owed
+    assert!(peek(&rig, cost(1, &small, 0)).await.passes()); // full, but not in debt
     assert!(take(&rig, &[shadow]).await.done.passes);
     assert!(!peek(&rig, cost(1, &small, 0)).await.passes()); // in debt
 }
@@ -210,7 +162,7 @@ async fn states_do_not_mix<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let secret = Secret::new([7; 32]);
     let limits = supported(&rig);
-    // Names that differ in one part each, and all limits.
+    // Names that differ in one part, each with all limits.
     let names = [
         ("r", "l", "u", "1"),
         ("r", "l", "u", "2"),
@@ -246,7 +198,7 @@ async fn a_peek_changes_nothing<S: Store>(rig: Rig<S>) {
     }
 }
 
-async fn a_charge_goes_into_debt_and_no_deeper<S: Store>(rig: Rig<S>) {
+async fn a_charge_goes_into_debt_by_one_capacity_at_most<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     for (id, limit) in (1u128..).zip(&supported(&rig)) {
         let name = limit.algorithm().name();
@@ -258,104 +210,7 @@ async fn a_charge_goes_into_debt_and_no_deeper<S: Store>(rig: Rig<S>) {
     }
 }
 
-async fn a_receipt_is_settled_once<S: Store>(rig: Rig<S>) {
-    rig.at(NOW);
-    let until = Timestamp::from_nanos(NOW + 60 * SECOND);
-    for (id, limit) in (1u128..).zip(&supported(&rig)) {
-        let takes = [cost(id, limit, 2), cost(id + 100, limit, 1)];
-        take(&rig, &[one(id, limit)]).await;
-        let answer = take(&rig, &takes).await;
-        let parts = parts(&takes, &answer);
-        let settlement = Settlement { id: ReceiptId(id), until, parts: &parts };
-        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
-        let name = limit.algorithm().name();
-        let left = peek(&rig, cost(id, limit, 0)).await;
-        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Already);
-        assert_eq!(peek(&rig, cost(id, limit, 0)).await, left, "{name}");
-        let patient = take(&rig, &[cost(id, limit, 0)]).await.done.decisions[0];
-        assert_eq!(patient.remaining, limit.capacity() - 1, "{name}");
-    }
-}
-
-async fn a_receipt_is_settled_once_in_whatever_order<S: Store>(rig: Rig<S>) {
-    rig.at(NOW);
-    let limit = limit(9, 3_600, Algorithm::FIXED_WINDOW);
-    let takes = [cost(1, &limit, 2), cost(1 << 120, &limit, 2)];
-    let answer = take(&rig, &takes).await;
-    let mut parts = parts(&takes, &answer);
-    let until = Timestamp::from_nanos(NOW + SECOND);
-    for expected in [Settled::Done, Settled::Already] {
-        let settlement = Settlement { id: ReceiptId(5), until, parts: &parts };
-        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), expected);
-        parts.reverse();
-    }
-}
-
-async fn two_parts_of_one_state_are_both_given_back<S: Store>(rig: Rig<S>) {
-    rig.at(NOW);
-    let until = Timestamp::from_nanos(NOW + SECOND);
-    for (id, limit) in (1u128..).zip(&supported(&rig)) {
-        let takes = [cost(id, limit, 2), cost(id, limit, 1)];
-        let mut all = Vec::new();
-        for one in &takes {
-            let answer = take(&rig, &[*one]).await;
-            all.extend(parts(&[*one], &answer));
-        }
-        all.reverse(); // the last in a queue first
-        let settlement = Settlement { id: ReceiptId(id), until, parts: &all };
-        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
-        assert_eq!(
-            remaining(&rig, one(id, limit)).await,
-            limit.capacity(),
-            "{}",
-            limit.algorithm().name()
-        );
-    }
-}
-
-/// A request that turned out to cost 1 instead of 3.
-async fn a_part_of_a_take_is_given_back<S: Store>(rig: Rig<S>) {
-    rig.at(NOW);
-    let until = Timestamp::from_nanos(NOW + SECOND);
-    for (id, limit) in (1u128..).zip(&supported(&rig)) {
-        let takes = [cost(id, limit, 3)];
-        let answer = take(&rig, &takes).await;
-        let mut parts = parts(&takes, &answer);
-        parts[0].receipt.weight -= limit.weight(Cost::ONE, Bound::Plain).unwrap();
-        let settlement = Settlement { id: ReceiptId(id), until, parts: &parts };
-        assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
-        let name = limit.algorithm().name();
-        let patient = take(&rig, &[cost(id, limit, 0)]).await.done.decisions[0];
-        assert_eq!(patient.remaining, limit.capacity() - 1, "{name}");
-    }
-}
-
-async fn a_receipt_is_settled_in_time_or_not_at_all<S: Store>(rig: Rig<S>) {
-    rig.at(NOW);
-    let limit = limit(5, 3_600, Algorithm::FIXED_WINDOW);
-    let takes = [cost(1, &limit, 2)];
-    let answer = take(&rig, &takes).await;
-    let until = Timestamp::from_nanos(NOW + SECOND);
-    let settlement = Settlement { id: ReceiptId(1), until, parts: &parts(&takes, &answer) };
-    rig.at(NOW + SECOND);
-    assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Late);
-    assert_eq!(remaining(&rig, one(1, &limit)).await, 3);
-}
-
-async fn a_receipt_of_a_window_that_is_over_is_worth_nothing<S: Store>(rig: Rig<S>) {
-    rig.at(NOW);
-    let limit = limit(5, 60, Algorithm::FIXED_WINDOW);
-    let takes = [cost(1, &limit, 2)];
-    let answer = take(&rig, &takes).await;
-    rig.at(NOW + 60 * SECOND);
-    take(&rig, &[one(1, &limit)]).await;
-    let until = Timestamp::from_nanos(NOW + 600 * SECOND);
-    let settlement = Settlement { id: ReceiptId(1), until, parts: &parts(&takes, &answer) };
-    assert_eq!(rig.store.give_back(&settlement).await.unwrap(), Settled::Done);
-    assert_eq!(remaining(&rig, one(1, &limit)).await, 4);
-}
-
-async fn a_reset_forgets_and_counts<S: Store>(rig: Rig<S>) {
+async fn a_reset_removes_states_and_returns_how_many<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let limits = supported(&rig);
     let ids: Vec<StateId> = (1u128..).zip(&limits).map(|(id, _)| state(id)).collect();
@@ -372,7 +227,7 @@ async fn a_reset_forgets_and_counts<S: Store>(rig: Rig<S>) {
     }
 }
 
-async fn headroom_is_granted_and_marked<S: Store>(rig: Rig<S>) {
+async fn headroom_is_granted_and_reported<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let soft = limit(10, 60, Algorithm::FIXED_WINDOW).with_headroom(Headroom::Soft(20)).unwrap();
     let stretched = |n| Take { bound: Bound::Headroom, ..cost(1, &soft, n) };
@@ -383,7 +238,7 @@ async fn headroom_is_granted_and_marked<S: Store>(rig: Rig<S>) {
     assert!(!take(&rig, &[cost(1, &soft, 1)]).await.done.passes);
 }
 
-async fn a_queue_tells_how_long_to_wait<S: Store>(rig: Rig<S>) {
+async fn a_queue_says_how_long_to_wait<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let queue = limit(1, 1, Algorithm::LeakyBucket { queue: Some(2) });
     if rig.store.supports(&queue).is_err() {
@@ -409,7 +264,7 @@ async fn an_edited_limit_finds_its_states<S: Store>(rig: Rig<S>) {
         let more = limit(8, 60, old.algorithm());
         let done = take(&rig, &[one(id, &more)]).await.done;
         if old.algorithm() == Algorithm::LEAKY_BUCKET {
-            // Three turns of 12 s, rounded up to a tick of the new limit.
+            // Three turns of 12 s each, rounded up to a tick of the new limit.
             let Outcome::Delay(wait) = done.decisions[0].outcome else { panic!("{done:?}") };
             assert!((Span::from_secs(36)..=Span::from_nanos(36_000_001_000)).contains(&wait));
             continue;
@@ -417,7 +272,7 @@ async fn an_edited_limit_finds_its_states<S: Store>(rig: Rig<S>) {
         assert_eq!(done.decisions[0].remaining, 4, "{name}");
         let fewer = limit(2, 60, old.algorithm());
         assert!(!take(&rig, &[one(id, &fewer)]).await.done.passes, "{name}");
-        assert_eq!(remaining(&rig, one(id, &more)).await, 4, "{name}: a refusal wrote something");
+        assert_eq!(remaining(&rig, one(id, &more)).await, 4, "{name}: a refusal changed the state");
     }
 }
 
@@ -447,8 +302,8 @@ async fn any_cost_is_answered<S: Store>(rig: Rig<S>) {
     }
 }
 
-/// A store whose clock is no finer than a microsecond still keeps its word to the microsecond.
-async fn retries_are_honest_to_the_microsecond<S: Store>(rig: Rig<S>) {
+/// Also for a store whose clock has a resolution of a microsecond.
+async fn a_retry_passes_on_time_and_not_a_microsecond_earlier<S: Store>(rig: Rig<S>) {
     for (id, limit) in (1u128..).zip(&supported(&rig)) {
         rig.at(NOW);
         let name = limit.algorithm().name();
@@ -471,7 +326,7 @@ async fn retries_are_honest_to_the_microsecond<S: Store>(rig: Rig<S>) {
     }
 }
 
-async fn blocked_and_unlimited_remember_nothing<S: Store>(rig: Rig<S>) {
+async fn blocked_and_unlimited_limits_keep_no_state<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
     let (blocked, unlimited) = (limit(0, 60, Algorithm::TOKEN_BUCKET), Limit::unlimited());
     let refused = take(&rig, &[one(1, &unlimited), one(2, &blocked)]).await.done;
@@ -481,13 +336,13 @@ async fn blocked_and_unlimited_remember_nothing<S: Store>(rig: Rig<S>) {
     assert_eq!(rig.store.reset(&[state(1), state(2)]).await.unwrap(), 0);
 }
 
-async fn what_is_unsupported_is_said<S: Store>(rig: Rig<S>) {
+async fn an_unsupported_limit_is_refused_by_every_call<S: Store>(rig: Rig<S>) {
     rig.at(NOW);
-    // Whatever a store cannot count, it must at least count the two that every store has.
+    // Every store supports at least these two algorithms.
     for algorithm in [Algorithm::FIXED_WINDOW, Algorithm::SLIDING_WEIGHTED] {
         rig.store.supports(&limit(15, 60, algorithm)).unwrap();
     }
-    // And what it says it cannot count, it does not.
+    // A limit that the store does not support is refused by all calls.
     let odd = Span::from_nanos(1_000_000_007);
     for algorithm in Algorithm::ALL {
         let odd = Limit::new(5, odd, algorithm).unwrap();

@@ -1,4 +1,4 @@
-//! A store that fails on purpose: the faults of a network, as an ordinary implementation.
+//! A store that fails on purpose: it simulates the faults of a network around another store.
 
 use crate::error::StoreError;
 use crate::store::{Answer, Charged, Settled, Settlement, SharedDocument, Store, StoreHealth};
@@ -9,21 +9,24 @@ use tidegate_core::{Decision, Limit, Plan, Span, StateId, Take};
 /// What happens to a call.
 ///
 /// ```
-/// assert_ne!(tidegate_store::testing::Fault::Refused, tidegate_store::testing::Fault::ReplyLost);
+/// use tidegate_store::testing::{Fault, Faulty};
+/// let store = Faulty::new(());
+/// store.plan([Fault::Refused, Fault::Late(3)]); // the first call fails, the second comes late
+/// assert_eq!(store.planned(), 2);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// The call succeeds.
     None,
     /// The call does not reach the store.
     Refused,
-    /// The store does what it is asked, but its reply is lost.
+    /// The store executes the call, but its reply is lost.
     ReplyLost,
     /// The call waits for this many turns of the runtime before it reaches the store.
     Late(u32),
 }
 
-/// Another store, with faults in the order in which they were planned; without any it is that store.
+/// Wraps a store and adds faults, in the order in which they were planned. Without planned faults it behaves like that store.
 ///
 /// ```
 /// use tidegate_core::Timestamp;
@@ -40,7 +43,7 @@ pub struct Faulty<S> {
 }
 
 impl<S> Faulty<S> {
-    /// This store, without faults so far.
+    /// Wraps a store; no faults are planned yet.
     ///
     /// ```
     /// use tidegate_store::testing::Faulty;
@@ -50,7 +53,7 @@ impl<S> Faulty<S> {
         Self { inner, faults: Mutex::default() }
     }
 
-    /// The faults of the next calls, one each.
+    /// Plans the faults of the next calls, one for each.
     ///
     /// ```
     /// use tidegate_store::testing::{Fault, Faulty};
@@ -62,16 +65,19 @@ impl<S> Faulty<S> {
         lock(&self.faults).extend(faults);
     }
 
-    /// How many faults are still to come.
+    /// How many planned faults are left.
     ///
     /// ```
-    /// assert_eq!(tidegate_store::testing::Faulty::new(()).planned(), 0);
+    /// use tidegate_store::testing::{Fault, Faulty};
+    /// let store = Faulty::new(());
+    /// store.plan([Fault::Refused]);
+    /// assert_eq!(store.planned(), 1);
     /// ```
     pub fn planned(&self) -> usize {
         lock(&self.faults).len()
     }
 
-    /// The store behind.
+    /// The wrapped store.
     ///
     /// ```
     /// assert!(tidegate_store::testing::Faulty::new(true).inner());
@@ -100,7 +106,7 @@ impl<S> Faulty<S> {
     }
 }
 
-/// Lets the runtime do something else once.
+/// Yields to the runtime once.
 async fn yield_once() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Many threads on few keys: what passed is compared with what would have passed one after another.
+//! Many threads on few keys: what passed is compared with what passes when the same takes come one after another.
 
 use super::dice::Dice;
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +10,7 @@ use tidegate_core::{
 };
 use tidegate_store::{Answer, Clock, Memory, Plain};
 
-/// A whole minute of these days.
+/// A whole minute in 2023.
 pub(crate) const NOW: u64 = 1_699_999_980_000_000_000;
 /// Takes of one thread in one round.
 const TAKES: u64 = 200;
@@ -20,7 +20,7 @@ pub(crate) fn plan(id: u128, limit: &Limit) -> Plan<'_> {
     Plan::new(vec![Take::new(StateId(id), limit, Cost::ONE)], PATIENT).unwrap()
 }
 
-/// Offers far more than the limit at one instant, from many threads; answers how many passed.
+/// Offers far more than the limit at one instant, from many threads; returns how many passed.
 pub(crate) fn hammer(threads: usize, passes: impl Fn() -> bool + Sync) -> u64 {
     let (passed, start) = (AtomicU64::new(0), Barrier::new(threads));
     thread::scope(|scope| {
@@ -36,7 +36,7 @@ pub(crate) fn hammer(threads: usize, passes: impl Fn() -> bool + Sync) -> u64 {
     passed.into_inner()
 }
 
-/// Check, then add: what every store must not be.
+/// A store with a race: it checks, and then adds. Tests must catch it.
 pub(crate) struct Racy<'l> {
     limit: &'l Limit,
     state: Mutex<Written<'l>>,
@@ -52,7 +52,7 @@ impl<'l> Racy<'l> {
         let ask = Ask::new(Timestamp::from_nanos(NOW), Cost::ONE);
         let mut copy = self.state.lock().unwrap().clone();
         let passes = self.limit.take(&mut copy, &ask).decision.passes();
-        // A network is slow enough for somebody else to read meanwhile; so wait for one who does.
+        // Wait until another thread has read the same state, as it would over a slow network.
         let read = self.reads.fetch_add(1, Ordering::SeqCst) + 1;
         for _ in 0..1_000 {
             if self.reads.load(Ordering::SeqCst) > read {
@@ -67,7 +67,7 @@ impl<'l> Racy<'l> {
     }
 }
 
-/// A store in this process: the fast one, and the plain one that it is compared with.
+/// A store in this process: [`Memory`], or [`Plain`], with which it is compared.
 pub(crate) trait InProcess: Sync {
     fn take(&self, plan: &Plan<'_>) -> Answer;
     fn clock(&self) -> &Clock;
@@ -93,7 +93,7 @@ impl InProcess for Plain {
     }
 }
 
-/// What one thread saw: whose take was decided when, and how.
+/// A decision that a thread saw: for which key, at which instant, and whether it passed.
 pub(crate) struct Seen {
     pub(crate) key: u128,
     pub(crate) at: Timestamp,
@@ -106,8 +106,8 @@ pub(crate) fn zipf_key(dice: &mut Dice) -> u128 {
     u128::from(dice.roll(spread.max(1)))
 }
 
-/// Takes of 10,000 keys, some far more often than others, while another thread moves the clock; every
-/// history is then played again, one take after another. Answers how many takes there were.
+/// Takes of 10,000 keys, some far more often than others, while another thread moves the clock. Then the history of every key is
+/// replayed, one take after another. Returns how many takes there were.
 pub(crate) fn zipf(store: &impl InProcess, limit: &Limit, threads: u64, takes: u64) -> u64 {
     store.clock().set(Timestamp::from_nanos(NOW));
     let ended = AtomicBool::new(false);
@@ -145,7 +145,7 @@ fn take_at_random(store: &impl InProcess, limit: &Limit, thread: u64, takes: u64
     seen
 }
 
-/// At each instant exactly as many passed as the core lets pass of so many.
+/// Checks that at each instant exactly as many takes passed as the core lets pass.
 pub(crate) fn replay(limit: &Limit, seen: &[Seen]) {
     let mut histories: HashMap<u128, BTreeMap<Timestamp, (u64, u64)>> = HashMap::new();
     for Seen { key, at, passed } in seen {
@@ -169,7 +169,7 @@ pub(crate) fn replay(limit: &Limit, seen: &[Seen]) {
     }
 }
 
-/// Every algorithm, 50 a minute.
+/// Every algorithm, 50 per minute.
 pub(crate) fn limits() -> [Limit; 6] {
     Algorithm::ALL.map(|algorithm| Limit::new(50, Span::from_secs(60), algorithm).unwrap())
 }

@@ -1,6 +1,6 @@
-//! Random numbers that are the same every time.
+//! Pseudorandom numbers that are the same in every run.
 
-/// A small generator of random numbers.
+/// A small generator of pseudorandom numbers (xorshift).
 pub(crate) struct Dice(u64);
 
 impl Dice {

@@ -1,5 +1,5 @@
 //! What the tests of all stores share.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each test file uses only some of it")]
 
 #[cfg(feature = "redis")]
 pub(crate) mod address;

@@ -7,8 +7,8 @@ use tidegate_store::testing::Rig;
 use tidegate_store::{Part, ReceiptId, Settlement, Store};
 use tidegate_timelines::{Action, Call, FOLDER, Scenario, calls, parse, play};
 
-/// Plays every scenario that a store supports, whose clock ticks like this, each against a fresh state;
-/// answers how many.
+/// Plays every scenario that the store supports, each with a fresh state. `tick_nanos` is the resolution of the store's clock.
+/// Returns how many scenarios were played.
 pub(crate) async fn play_all<S: Store>(make: impl AsyncFn() -> Rig<S>, tick_nanos: u64) -> usize {
     let rig = make().await;
     let mut files: Vec<_> =
@@ -32,7 +32,7 @@ pub(crate) async fn play_all<S: Store>(make: impl AsyncFn() -> Rig<S>, tick_nano
     usize::try_from(played).unwrap()
 }
 
-/// Whether the store counts under all limits of a scenario and its clock can tell all of its times.
+/// Whether the store supports all limits of a scenario and its clock can represent all of its times.
 fn supports_all<S: Store>(store: &S, scenario: &Scenario, tick_nanos: u64) -> bool {
     scenario.steps.iter().all(|step| match &step.action {
         Action::Limit(limit) => store.supports(limit).is_ok(),

@@ -1,0 +1,254 @@
+//! The fast path: optimistic takes of states that are in the table, of one word each, and written under the limit of the take.
+//!
+//! Nearly all takes are like that. Their cost is above all waiting for memory, so the order is:
+//!
+//! ```text
+//!   1  prefetch the buckets
+//!   2  read the clock meanwhile
+//!   3  read the state without a lock, and decide
+//!   4  refused: done, nothing to write
+//!      passes:  lock the bucket if the state still is what was read, write the new word; otherwise try again from 3
+//! ```
+//!
+//! **A state may be newer than the clock reading.** Another thread may write it between 2 and 3. Then the state is ahead of the
+//! reading, which looks like more use, never like less. So what passes would have passed anyway. What is refused is decided
+//! again, with the same state and a clock that is read after it. A thread that was refused last is likely to be refused again;
+//! it reads the clock after the state in the first place.
+//!
+//! A batch reads the clock once, so after a stall its reading may be old. The fast path does not decide by a state that is too
+//! far ahead of the reading, empty or missing: the slow path does, and reads the clock under the lock. The head of `memory.rs`
+//! says why that is exact.
+
+use super::Memory;
+use super::bucket::{Bucket, Entry, EntrySnapshot, LockedBucket, Read};
+use super::limit_numbers::{Epoch, LimitNumber};
+use super::table::Candidate;
+use super::tag::Tag;
+use crate::store::Answer;
+use crate::sync::spin_loop;
+use std::cell::Cell;
+use tidegate_core::{
+    InlineVec, Need, Now, Plan, PlanOutcome, PreparedTake, RejectedCost, Take, Taken,
+};
+
+/// Optimistic tries on a state that other threads change, before falling back to the slow path.
+const OPTIMISTIC_TRIES: u32 = 128;
+
+thread_local! {
+    /// Whether the last take of this thread was refused.
+    static WAS_REFUSED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The reading of the clock by which a take is decided.
+pub(super) enum ClockReading<C> {
+    /// Read once for a whole batch. If it cannot decide the take, the slow path does.
+    FromBatch(Now),
+    /// Read before the state. If it refuses the take, the clock is read again.
+    BeforeStates(Now, C),
+    /// The clock, to be read after the state.
+    AfterStates(C),
+}
+
+impl<C: Fn() -> Now> ClockReading<C> {
+    /// The reading by which to decide about a state of this word, and the take prepared for it.
+    #[inline(always)] // otherwise the prepared take is copied several times
+    fn now<'l>(
+        &self,
+        word: u64,
+        ready: impl Fn(Now) -> Option<PreparedTake<'l>>,
+    ) -> Option<(Now, PreparedTake<'l>)> {
+        let now = match self {
+            Self::FromBatch(now) => *now,
+            Self::BeforeStates(now, clock) => match ready(*now) {
+                Some(ready) if ready.passes(word) => return Some((*now, ready)),
+                Some(_) | None => clock(),
+            },
+            Self::AfterStates(clock) => clock(),
+        };
+        Some((now, ready(now)?))
+    }
+
+    /// The reading by which to decide several takes. If it refuses one of them, the slow path decides.
+    fn first(&self) -> Now {
+        match self {
+            Self::FromBatch(now) | Self::BeforeStates(now, _) => *now,
+            Self::AfterStates(clock) => clock(),
+        }
+    }
+}
+
+/// A state as it was read without a lock, and where.
+struct OptimisticRead<'m> {
+    candidate: Candidate,
+    bucket: &'m Bucket,
+    snapshot: EntrySnapshot,
+    epoch: Epoch,
+}
+
+/// Why the fast path has no state to decide by.
+enum NotRead {
+    /// Another thread changes the bucket: try again.
+    Busy,
+    /// The state is missing, empty, larger than a word or written under another limit; or the take is optional or charged
+    /// when refused.
+    NeedsSlowPath,
+}
+
+impl Memory {
+    /// Prefetches the states and reads the clock while memory answers. A thread that was refused last reads it later.
+    #[inline]
+    pub(super) fn prefetch_and_read_clock(
+        &self,
+        takes: &[Take<'_>],
+    ) -> ClockReading<impl Fn() -> Now> {
+        takes.iter().for_each(|take| self.table.prefetch_both(Tag::of(take.state)));
+        let clock = || self.clock.now();
+        if WAS_REFUSED.get() {
+            ClockReading::AfterStates(clock)
+        } else {
+            ClockReading::BeforeStates(clock(), clock)
+        }
+    }
+
+    /// Remembers whether this thread was refused, for its next take.
+    #[inline]
+    pub(super) fn note_outcome(passes: bool) {
+        WAS_REFUSED.set(!passes);
+    }
+
+    /// Decides a plan on the fast path; `None` when it needs the slow path, and nothing was done.
+    #[inline]
+    pub(super) fn take_fast(
+        &self,
+        plan: &Plan<'_>,
+        reading: &ClockReading<impl Fn() -> Now>,
+    ) -> Option<Answer> {
+        let (now, done) = if let [take] = plan.takes() {
+            let number = self.limit_numbers.number(take.limit)?;
+            let ready = |now| take.limit.prepare(&plan.ask(take, now));
+            let (now, taken) = self.take_optimistically(take, number, ready, reading)?;
+            let Taken { decision, receipt } = taken;
+            let passes = decision.passes();
+            (now, PlanOutcome { passes, decisions: decision.into(), receipts: receipt.into() })
+        } else {
+            let now = reading.first();
+            (now, self.take_all_optimistically(plan, now)?)
+        };
+        Some(Answer { at: now.steady, done, remembered: false })
+    }
+
+    /// Decides one take. A refusal does not change the state, so it writes nothing, and refused threads do not slow each other
+    /// down. A take that passes locks the bucket and writes, if the state still is what was read. `None` when the take needs
+    /// the slow path, and nothing was done.
+    #[inline(always)] // otherwise the answer is copied several times, which takes as long as the rest
+    pub(super) fn take_optimistically<'l>(
+        &self,
+        take: &Take<'_>,
+        number: LimitNumber,
+        ready: impl Fn(Now) -> Option<PreparedTake<'l>>,
+        reading: &ClockReading<impl Fn() -> Now>,
+    ) -> Option<(Now, Taken)> {
+        for _ in 0..OPTIMISTIC_TRIES {
+            let read = match self.read_optimistically(take, number) {
+                Ok(read) => read,
+                Err(NotRead::NeedsSlowPath) => return None,
+                Err(NotRead::Busy) => {
+                    spin_loop();
+                    continue;
+                }
+            };
+            let word = read.snapshot.entry.word;
+            let (now, ready) = reading.now(word, &ready)?;
+            let (next, taken) = ready.take(word)?;
+            if next == word {
+                return Some((now, taken));
+            }
+            let Some(locked) = read.bucket.lock_if_unchanged(&read.snapshot) else {
+                spin_loop();
+                continue;
+            };
+            if !self.limit_numbers.is_current(read.epoch) {
+                return None;
+            }
+            locked.set_word(&read.snapshot, next);
+            let due = locked.is_sweep_due();
+            drop(locked);
+            if due {
+                self.sweep_next_bucket(now);
+            }
+            self.move_home(take, &read);
+            return Some((now, taken));
+        }
+        None
+    }
+
+    /// Decides several takes of one plan, if all of them pass. Each is decided by what was read. Then all buckets are locked, if
+    /// all states still are what was read; so they all had these values at one instant. The locks are only tried, never waited
+    /// for, so their order does not matter. `None` when the plan needs the slow path or a take is refused, and nothing was done.
+    pub(super) fn take_all_optimistically(&self, plan: &Plan<'_>, now: Now) -> Option<PlanOutcome> {
+        let decide = |take: &Take<'_>| {
+            let number = self.limit_numbers.number(take.limit)?;
+            let read = self.read_optimistically(take, number).ok()?;
+            let (next, taken) =
+                take.limit.take_word(read.snapshot.entry.word, &plan.ask(take, now))?;
+            // If one take is refused, the slow path answers all of them.
+            taken.decision.passes().then_some((read, next, taken))
+        };
+        let decided: InlineVec<(OptimisticRead<'_>, u64, Taken)> =
+            plan.takes().iter().map(decide).collect::<Option<_>>()?;
+        let held = decided.iter().map(|(read, ..)| read.bucket.lock_if_unchanged(&read.snapshot));
+        let held: InlineVec<LockedBucket<'_>> = held.collect::<Option<_>>()?;
+        if !decided.iter().all(|(read, ..)| self.limit_numbers.is_current(read.epoch)) {
+            return None;
+        }
+        for (locked, (read, next, _)) in held.iter().zip(&decided) {
+            locked.set_word(&read.snapshot, *next);
+        }
+        let due = held.iter().any(LockedBucket::is_sweep_due);
+        drop(held);
+        if due {
+            self.sweep_next_bucket(now);
+        }
+        for (take, (read, ..)) in plan.takes().iter().zip(&decided) {
+            self.move_home(take, read);
+        }
+        Some(PlanOutcome {
+            passes: true,
+            decisions: decided.iter().map(|(_, _, taken)| taken.decision).collect(),
+            receipts: decided.iter().map(|(_, _, taken)| taken.receipt).collect(),
+        })
+    }
+
+    /// Reads a state without a lock.
+    #[inline(always)] // as above
+    fn read_optimistically(
+        &self,
+        take: &Take<'_>,
+        number: LimitNumber,
+    ) -> Result<OptimisticRead<'_>, NotRead> {
+        if (take.need, take.refused) != (Need::Required, RejectedCost::Free) {
+            return Err(NotRead::NeedsSlowPath);
+        }
+        let (candidate, bucket, read) = self.table.read(Tag::of(take.state));
+        let snapshot = match read {
+            Read::Found(snapshot) => snapshot,
+            Read::Missing => return Err(NotRead::NeedsSlowPath),
+            Read::Busy => return Err(NotRead::Busy),
+        };
+        // An empty word does not say when it was emptied. That may be after the caller read the clock.
+        let Entry { limit_number, in_blocks, word, .. } = snapshot.entry;
+        let usual = limit_number == number.number && !in_blocks && word != 0;
+        if !usual || !self.limit_numbers.is_current(number.epoch) {
+            return Err(NotRead::NeedsSlowPath);
+        }
+        Ok(OptimisticRead { candidate, bucket, snapshot, epoch: number.epoch })
+    }
+
+    /// Moves a state to its home, if it was not there. The caller has no bucket locked.
+    #[inline]
+    fn move_home(&self, take: &Take<'_>, read: &OptimisticRead<'_>) {
+        if read.candidate == Candidate::Second {
+            self.table.move_home(Tag::of(take.state));
+        }
+    }
+}
