@@ -6,9 +6,9 @@
 //!   number  path  address  rate                  values: decimals, paths, addresses, `15/s`
 //!   zone  pattern  attributes  expression        calendars, `/urls/**`, what is known of a request, conditions
 //!   allowance  key  identity  condition          how much, whose counter, from HTTP requests to attributes, `match`
-//!   overrides  unit                              exceptions for single customers, periods of Envoy's files
+//!   overrides  unit  descriptors                 exceptions for single customers; periods and rules of Envoy's files
 //!   rule
-//!   index  descriptors                           finds the rules of a request; rules of Envoy's files
+//!   index                                        finds the rules of a request
 //!   policy
 //!   changes                                      what operators change at run time
 //! ```

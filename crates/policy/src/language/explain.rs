@@ -144,23 +144,8 @@ fn written(limit: &RuleLimit) -> String {
 
 /// Notes on settings that differ from the default.
 fn notes(rule: &Rule, shadow: bool) -> Vec<String> {
-    let mode = match &rule.mode {
-        Mode::Hard => None,
-        Mode::Soft(percent) => {
-            Some(format!("soft: {percent} % more pass, marked as over the limit"))
-        }
-        Mode::Elastic { up_to, condition } => {
-            Some(format!("elastic: up to {up_to} % while {}", condition.as_str()))
-        }
-    };
-    let on_limit = match &rule.on_limit {
-        OnLimit::Reject => None,
-        OnLimit::Delay { max_wait, max_queue } => {
-            Some(format!("above the limit: waits up to {max_wait}, at most {max_queue} requests"))
-        }
-        OnLimit::Deprioritize => Some("above the limit: passes with low priority".to_owned()),
-        OnLimit::Flag(flag) => Some(format!("above the limit: passes with the flag {flag}")),
-    };
+    let mode = mode_note(&rule.mode);
+    let on_limit = on_limit_note(&rule.on_limit);
     let count = match rule.count {
         Count::All => None,
         Count::Failures => Some("only failures count".to_owned()),
@@ -173,6 +158,29 @@ fn notes(rule: &Rule, shadow: bool) -> Vec<String> {
     let shadow = shadow.then(|| "shadow: counts and reports, but denies nothing".to_owned());
     let stop = rule.stop.then(|| "stop: later rules are skipped".to_owned());
     [mode, on_limit, count, rejected, case, shadow, stop].into_iter().flatten().collect()
+}
+
+fn mode_note(mode: &Mode) -> Option<String> {
+    match mode {
+        Mode::Hard => None,
+        Mode::Soft(percent) => {
+            Some(format!("soft: {percent} % more pass, marked as over the limit"))
+        }
+        Mode::Elastic { up_to, condition } => {
+            Some(format!("elastic: up to {up_to} % while {}", condition.as_str()))
+        }
+    }
+}
+
+fn on_limit_note(on_limit: &OnLimit) -> Option<String> {
+    match on_limit {
+        OnLimit::Reject => None,
+        OnLimit::Delay { max_wait, max_queue } => {
+            Some(format!("above the limit: waits up to {max_wait}, at most {max_queue} requests"))
+        }
+        OnLimit::Deprioritize => Some("above the limit: passes with low priority".to_owned()),
+        OnLimit::Flag(flag) => Some(format!("above the limit: passes with the flag {flag}")),
+    }
 }
 
 // === as text ===

@@ -1,15 +1,15 @@
-//! The words of the policy language: which keys stand where, and what may stand behind them.
+//! The grammar of the policy language: its keys, and the values that each key takes.
 //!
-//! One table serves two readers. The file reader refuses what is not in it, and suggests what is; the JSON
-//! Schema that editors complete by is printed from it. What a value *means* is in `file.rs`.
+//! One table has two users. The file reader refuses keys that are not in it, and suggests similar ones. The JSON Schema, which
+//! editors use for completion and hover texts, is printed from it. What a value *means* is in `file.rs`.
 
 /// A map with known keys.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// What an error calls it.
+    /// Its name in error messages.
     pub(crate) title: &'static str,
     pub(crate) fields: &'static [Field],
-    /// What may stand behind any other key, where keys are free.
+    /// The value of any other key, if other keys are allowed.
     pub(crate) others: Option<&'static Shape>,
 }
 
@@ -17,28 +17,28 @@ pub(crate) struct Record {
 #[derive(Debug)]
 pub(crate) struct Field {
     pub(crate) name: &'static str,
-    /// A sentence for the person who hovers over it.
+    /// The hover text in editors: complete sentences.
     pub(crate) doc: &'static str,
     pub(crate) shape: Shape,
     pub(crate) required: bool,
 }
 
-/// What may stand behind a key.
+/// The kind of value that a key takes.
 #[derive(Debug)]
 pub(crate) enum Shape {
-    /// A text of this pattern, written for people and for schemas.
+    /// A text that matches this regular expression.
     Text { pattern: &'static str, example: &'static str },
     /// Any word or number.
     Plain,
     /// A whole number.
     Whole { least: u64, most: u64 },
-    /// A number above 0 with a few decimals.
+    /// A number above 0, possibly with decimals.
     Scale,
     /// `true` or `false`.
     Flag,
     /// A list.
     List(&'static Shape),
-    /// One, or a list of them.
+    /// One value, or a list of them.
     OneOrMore(&'static Shape),
     /// A map with known keys.
     Record(&'static Record),
@@ -46,7 +46,7 @@ pub(crate) enum Shape {
     Map(&'static Shape),
     /// One of these words, or a map with exactly one of these keys.
     Choice(&'static Choice),
-    /// The short form as a text, or the long one.
+    /// The short form as a text, or the long form.
     ShortOrLong(&'static Shape, &'static Shape),
 }
 
@@ -100,17 +100,21 @@ const KEY_PART: Shape = Shape::Text { pattern: "^[A-Za-z0-9._|/-]+$", example: "
 pub(crate) static POLICY: Record = Record {
     title: "a policy",
     fields: &[
-        required("version", "The version of this language: 1.", Shape::Whole { least: 1, most: 1 }),
+        required(
+            "version",
+            "The version of the policy language. It is 1.",
+            Shape::Whole { least: 1, most: 1 },
+        ),
         optional(
             "identity",
-            "How fronts that speak HTTP turn a request into attributes.",
+            "Sets how HTTP requests are turned into attributes.",
             Shape::Record(&IDENTITY),
         ),
-        optional("paths", "How paths are compared.", Shape::Record(&PATHS)),
-        optional("tiers", "The plans that customers are on.", Shape::Record(&TIERS)),
+        optional("paths", "Sets how paths of requests are compared.", Shape::Record(&PATHS)),
+        optional("tiers", "Lists the plans (tiers) of customers.", Shape::Record(&TIERS)),
         required(
             "rules",
-            "The rules. They are tried in this order, and all that match apply.",
+            "Lists the rules. They are evaluated in this order, and all rules that match apply.",
             Shape::List(&Shape::Record(&RULE)),
         ),
     ],
@@ -122,13 +126,17 @@ pub(crate) static IDENTITY: Record = Record {
     fields: &[
         optional(
             "trusted",
-            "The peers whose headers are believed; nobody by default. `everyone` if every peer is a proxy of yours.",
+            "Lists the networks of peers whose headers are trusted. By default no peer is trusted. Write `everyone` if every peer is one of your proxies.",
             Shape::ShortOrLong(
                 &Shape::Text { pattern: "^everyone$", example: "everyone" },
                 &Shape::List(&NETWORK),
             ),
         ),
-        optional("ip", "How the address of the client is found and counted.", Shape::Record(&IP)),
+        optional(
+            "ip",
+            "Sets how the address of the client is determined and counted.",
+            Shape::Record(&IP),
+        ),
     ],
     others: Some(&SOURCE),
 };
@@ -136,15 +144,15 @@ pub(crate) static IDENTITY: Record = Record {
 pub(crate) static SOURCE_RECORD: Record = Record {
     title: "an attribute",
     fields: &[
-        required("from", "Where it is read, as in the short form.", SOURCE_TEXT),
+        required("from", "Names the source of the attribute, as in the short form.", SOURCE_TEXT),
         optional(
             "duplicates",
-            "What counts where a request has several different values; such a request is refused by default.",
+            "Sets which value counts if a request has several different ones. By default such a request is refused.",
             Shape::Choice(&DUPLICATES),
         ),
         optional(
             "decode",
-            "What is decoded: `percent` is %41, `form` also turns + into a space. `form` for queries by default, else nothing.",
+            "Sets how the value is decoded: `percent` decodes %41, and `form` also turns + into a space. The default is `form` for query parameters and `none` otherwise.",
             Shape::Choice(&DECODE),
         ),
     ],
@@ -159,12 +167,12 @@ pub(crate) static PATHS: Record = Record {
     fields: &[
         optional(
             "ambiguous",
-            "A path that servers read in several ways: every rule that matches one of them applies, or such requests over HTTP are refused.",
+            "Sets what happens to a path that servers read in several ways. With `match_any`, a rule applies if it matches any reading. With `reject`, such HTTP requests are refused.",
             Shape::Choice(&AMBIGUOUS),
         ),
         optional(
             "case_insensitive",
-            "Whether /LOGIN is /login, for rules that do not say so themselves.",
+            "With `true`, /LOGIN equals /login. A rule can override this setting.",
             Shape::Flag,
         ),
     ],
@@ -178,12 +186,12 @@ pub(crate) static IP: Record = Record {
     fields: &[
         optional(
             "ipv6_prefix",
-            "IPv6 is counted by networks of so many bits; 64 by default. A host has at least 2⁶⁴ addresses.",
+            "IPv6 addresses are counted by a prefix of this many bits. The default is 64, because a single host has at least 2⁶⁴ addresses.",
             Shape::Whole { least: 1, most: 128 },
         ),
         optional(
             "header",
-            "The header in which trusted peers write whom they speak for; x-forwarded-for by default.",
+            "Names the header in which trusted peers write the address of the client. The default is x-forwarded-for.",
             Shape::Choice(&HOP_HEADER),
         ),
     ],
@@ -195,8 +203,12 @@ pub(crate) static HOP_HEADER: Choice = words("`header`", &["x-forwarded-for", "f
 pub(crate) static TIERS: Record = Record {
     title: "`tiers`",
     fields: &[
-        required("default", "The tier of those who have none, or an unknown one.", NAME),
-        required("known", "All tiers there are.", Shape::List(&NAME)),
+        required(
+            "default",
+            "Names the tier of customers that have no tier or an unknown one.",
+            NAME,
+        ),
+        required("known", "Lists the names of all tiers.", Shape::List(&NAME)),
     ],
     others: None,
 };
@@ -204,69 +216,81 @@ pub(crate) static TIERS: Record = Record {
 pub(crate) static RULE: Record = Record {
     title: "a rule",
     fields: &[
-        required("name", "Its name, in answers, logs and metrics; its states belong to it.", NAME),
-        optional("description", "What it is for.", Shape::Plain),
+        required(
+            "name",
+            "Names the rule in responses, logs and metrics. Its counters belong to this name.",
+            NAME,
+        ),
+        optional("description", "Describes the purpose of the rule for people.", Shape::Plain),
         optional(
             "match",
-            "Which requests it is about: all must hold, a list means any of. In paths `*` is one segment, `**` any number.",
+            "Lists conditions on attributes. All of them must hold; a list means any of its values. In paths, `*` is any one segment and `**` is any number of segments.",
             Shape::Map(&Shape::OneOrMore(&Shape::Plain)),
         ),
         optional(
             "case_insensitive",
-            "Whether /LOGIN is /login, in this rule's match, condition and key.",
+            "With `true`, /LOGIN equals /login in the match, condition and key of this rule.",
             Shape::Flag,
         ),
-        optional("when", "A further condition on attributes and `cost`.", EXPRESSION),
+        optional("when", "Adds a condition on attributes and on `cost`.", EXPRESSION),
         required(
             "key",
-            "Who is counted: [user, ip] is a pair, [user|ip] the first present, [ip/48] a network, [] one bucket for all.",
+            "Lists the attributes that select the counter: [user, ip] is a pair, [user|ip] is the first one that is present, [ip/48] is an IPv6 network, and [] is one counter for all requests.",
             Shape::List(&KEY_PART),
         ),
         required(
             "limits",
-            "How much: all of these together, or nothing is taken.",
+            "Lists the limits. A request takes from all of them, or from none.",
             Shape::List(&LIMIT),
         ),
         optional(
             "tiers",
-            "What a tier may take instead.",
+            "Lists the allowances of tiers that differ from the limits of the rule.",
             Shape::Map(&Shape::Choice(&TIER_ALLOWANCE)),
         ),
         optional(
             "overrides",
-            "What single customers may take instead.",
+            "Lists the allowances of single customers that differ from the limits of the rule.",
             Shape::List(&Shape::Record(&OVERRIDE)),
         ),
-        optional("mode", "Whether the limit is the last word.", Shape::Choice(&MODE)),
-        optional("on_limit", "What happens to a request over the limit.", Shape::Choice(&ON_LIMIT)),
-        optional("count_rejected", "Whether a rejected request counts too.", Shape::Flag),
+        optional("mode", "Sets how strictly the limits are enforced.", Shape::Choice(&MODE)),
+        optional(
+            "on_limit",
+            "Sets what happens to a request above the limit.",
+            Shape::Choice(&ON_LIMIT),
+        ),
+        optional("count_rejected", "With `true`, rejected requests count too.", Shape::Flag),
         optional(
             "count",
-            "Which requests count; outcomes are reported later.",
+            "Sets which requests count. The caller reports the outcome of a request later.",
             Shape::Choice(&COUNT),
         ),
         optional(
             "consistency",
-            "How fresh counts must be that several nodes share.",
+            "Sets how exact the counters are that several nodes share.",
             Shape::Choice(&CONSISTENCY),
         ),
         optional(
             "on_store_error",
-            "What the rule does while its store is gone.",
+            "Sets what the rule does while its store is unreachable.",
             Shape::Choice(&ON_STORE_ERROR),
         ),
         optional(
             "when_full",
-            "What becomes of new keys when memory is full of live ones.",
+            "Sets what happens to new keys when the memory is full of active ones.",
             Shape::Choice(&WHEN_FULL),
         ),
         optional(
             "shadow",
-            "Whether it only pretends, and says what it would have done.",
+            "With `true`, the rule counts and reports what it would do, but denies nothing.",
             Shape::Flag,
         ),
-        optional("enabled", "Whether it is switched on.", Shape::Flag),
-        optional("stop", "Whether no later rule is looked at when this one applies.", Shape::Flag),
+        optional("enabled", "With `false`, the rule is disabled.", Shape::Flag),
+        optional(
+            "stop",
+            "With `true`, later rules are skipped when this one applies.",
+            Shape::Flag,
+        ),
     ],
     others: None,
 };
@@ -278,33 +302,41 @@ pub(crate) static LIMIT_RECORD: Record = Record {
     fields: &[
         required(
             "rate",
-            "N/period: ms s min h day week with an optional factor, or calendar-day|week|month[@Zone/City].",
+            "Sets the amount and the period, such as 15/s. Periods are ms, s, min, h, day and week with an optional factor, or calendar-day, calendar-week and calendar-month with an optional @Zone/City.",
             RATE,
         ),
-        optional("name", "The name of its states; its period by default.", NAME),
+        optional(
+            "name",
+            "Sets the id of the limit, which its counters belong to. The default is its period.",
+            NAME,
+        ),
         optional(
             "algorithm",
-            "How it is counted; token_bucket by default.",
+            "Selects the algorithm that counts. The default is token_bucket.",
             Shape::Choice(&ALGORITHM),
         ),
         optional(
             "burst",
-            "token_bucket: how much may pass at once; the amount by default.",
+            "For token_bucket, sets how much may pass in one burst. The default is the amount.",
             Shape::Whole { least: 1, most: u64::MAX },
         ),
-        optional("refill", "token_bucket: how tokens come back.", Shape::Choice(&REFILL)),
+        optional(
+            "refill",
+            "For token_bucket, sets how tokens are refilled.",
+            Shape::Choice(&REFILL),
+        ),
         optional(
             "queue",
-            "leaky_bucket: how many may wait; the amount by default.",
+            "For leaky_bucket, sets how many requests may wait. The default is the amount.",
             Shape::Whole { least: 0, most: u64::MAX },
         ),
         optional(
             "buckets",
-            "sliding_buckets: into how many parts the window is divided; 60 by default.",
+            "For sliding_buckets, sets the number of parts of the window. The default is 60.",
             Shape::Whole { least: 2, most: 1_000 },
         ),
-        optional("align", "fixed_window: when windows begin.", Shape::Choice(&ALIGN)),
-        optional("block", "Says that an amount of 0 is meant.", Shape::Flag),
+        optional("align", "For fixed_window, sets when windows begin.", Shape::Choice(&ALIGN)),
+        optional("block", "Confirms that an amount of 0 is intended.", Shape::Flag),
     ],
     others: None,
 };
@@ -333,20 +365,28 @@ pub(crate) static TIER_ALLOWANCE: Choice = Choice {
     forms: &[
         optional(
             "scale",
-            "Multiplies amount, burst and queue; rounded down, at least 1.",
+            "Multiplies the amount, burst and queue of the rule. The result is rounded down and at least 1.",
             Shape::Scale,
         ),
-        optional("limits", "Limits of its own, instead of the rule's.", Shape::List(&LIMIT)),
+        optional(
+            "limits",
+            "Lists the limits of this tier, in place of the rule's.",
+            Shape::List(&LIMIT),
+        ),
     ],
 };
 
 pub(crate) static OVERRIDE: Record = Record {
     title: "an override",
     fields: &[
-        required("key", "Whom it is for: some of the key's attributes.", Shape::Map(&Shape::Plain)),
+        required(
+            "key",
+            "Selects the customers by values of some attributes of the key.",
+            Shape::Map(&Shape::Plain),
+        ),
         required(
             "limits",
-            "Their limits, instead of the rule's; or `unlimited`.",
+            "Lists their limits, in place of the rule's, or says `unlimited`.",
             Shape::ShortOrLong(
                 &Shape::Text { pattern: "^unlimited$", example: "unlimited" },
                 &Shape::List(&LIMIT),
@@ -360,16 +400,20 @@ pub(crate) static MODE: Choice = Choice {
     title: "`mode`",
     words: &["hard"],
     forms: &[
-        optional("soft", "So many per cent above the limit still pass, and are marked.", PERCENT),
-        optional("elastic", "The limit grows while there is room.", Shape::Record(&ELASTIC)),
+        optional("soft", "This many per cent above the limit still pass, and are marked.", PERCENT),
+        optional("elastic", "The limit grows while a condition holds.", Shape::Record(&ELASTIC)),
     ],
 };
 
 pub(crate) static ELASTIC: Record = Record {
     title: "`elastic`",
     fields: &[
-        required("up_to", "To so many per cent of itself.", PERCENT),
-        required("while", "While this holds of the signals.", EXPRESSION),
+        required("up_to", "Sets the raised limit, in per cent of the limit.", PERCENT),
+        required(
+            "while",
+            "Sets the condition on reported signals, such as `load < 0.7`.",
+            EXPRESSION,
+        ),
     ],
     others: None,
 };
@@ -378,23 +422,23 @@ pub(crate) static ON_LIMIT: Choice = Choice {
     title: "`on_limit`",
     words: &["reject"],
     forms: &[
-        optional("delay", "It waits, if it can.", Shape::Record(&DELAY)),
+        optional("delay", "The request waits for its turn.", Shape::Record(&DELAY)),
         optional(
             "deprioritize",
-            "It passes, marked to be served after others.",
+            "The request passes, and is marked so that the caller serves others first.",
             Shape::Choice(&PRIORITY),
         ),
-        optional("flag", "It passes, marked with this word.", NAME),
+        optional("flag", "The request passes, and is marked with this word.", NAME),
     ],
 };
 
 pub(crate) static DELAY: Record = Record {
     title: "`delay`",
     fields: &[
-        required("max_wait", "It waits for at most so long.", LENGTH),
+        required("max_wait", "Sets the longest wait.", LENGTH),
         optional(
             "max_queue",
-            "At most so many of one key wait on one node; 1000 by default.",
+            "Sets how many requests of one key may wait on one node. The default is 1000.",
             Shape::Whole { least: 1, most: 1_000_000 },
         ),
     ],

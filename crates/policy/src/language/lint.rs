@@ -124,11 +124,11 @@ mod tests {
             ),
             (
                 "rules: [{ name: a, key: [user], limits: [2/s] }]",
-                "a request without `user` is counted by no rule",
+                "no rule counts a request without `user`",
             ),
             (
                 "rules: [{ name: a, key: [user], limits: [2/s] }, { name: b, match: { method: POST }, key: [ip], limits: [2/s] }]",
-                "a request without `user` is counted by no rule",
+                "no rule counts a request without `user`",
             ),
             (
                 "rules: [{ name: a, key: [ip], limits: [2/s] }, { name: b, key: [ip], limits: [9/min] }]",

@@ -196,7 +196,7 @@ impl Node {
                 texts.iter_mut().for_each(|text| *text = case.fold(text).into_owned());
             }
             Self::TextTest(name, _, text) if &**name == "path" => {
-                *text = case.fold(text).into_owned()
+                *text = case.fold(text).into_owned();
             }
             Self::Always(_)
             | Self::Size(..)
@@ -321,7 +321,7 @@ mod tests {
             "path == \"/a//b/\"",
             "false or true and not false",
             "true or false and false",
-            "not nobody == \"x\"",
+            "not absent == \"x\"",
             "((((cost > 1))))",
             "user == 'internal-7'",
             "user not in [\"x\", \"y\"]",
@@ -337,14 +337,14 @@ mod tests {
             "user > 3", // the user is not a number
             "user == \"INTERNAL-7\"",
             // A comparison with an absent attribute is false, with every operator.
-            "nobody == \"x\"",
-            "nobody != \"x\"",
-            "nobody < 1",
-            "nobody == user",
-            "nobody != user",
-            "nobody in [\"x\"]",
-            "nobody not in [\"x\"]",
-            "nobody.starts_with(\"\")",
+            "absent == \"x\"",
+            "absent != \"x\"",
+            "absent < 1",
+            "absent == user",
+            "absent != user",
+            "absent in [\"x\"]",
+            "absent not in [\"x\"]",
+            "absent.starts_with(\"\")",
             "ip in [\"10.1.2.4/32\", \"::/0\"]",
             "false",
             "true and false or false",

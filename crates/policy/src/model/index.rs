@@ -137,33 +137,37 @@ impl Index {
 
     fn insert(&mut self, number: u32, slot: Slot<'_>) {
         match slot {
-            Slot::Value(attribute, value) => {
-                let at = self.values.iter().position(|(known, _)| **known == *attribute);
-                let at = at.unwrap_or_else(|| {
-                    self.values.push((attribute.into(), Lookup::default()));
-                    self.values.len().saturating_sub(1)
-                });
-                if let Some((_, by_value)) = self.values.get_mut(at) {
-                    by_value.entry(value.into()).or_default().push(number);
-                }
-            }
+            Slot::Value(attribute, value) => self.insert_value(number, attribute, value),
+            Slot::Network(network) => self.insert_network(number, network),
             Slot::PathEnd(case, last) => {
                 self.path_index(case).ends.entry(last.into()).or_default().push(number);
             }
             Slot::Path(case, segments) => {
                 self.path_index(case).starts.at(&segments).here.push(number);
             }
-            Slot::Network(network) => {
-                let bits = network.prefix_len();
-                let at = self.networks.iter().position(|(known, _)| *known == bits);
-                let at = at.unwrap_or_else(|| {
-                    self.networks.push((bits, Lookup::default()));
-                    self.networks.len().saturating_sub(1)
-                });
-                if let Some((_, networks)) = self.networks.get_mut(at) {
-                    networks.entry(network).or_default().push(number);
-                }
-            }
+        }
+    }
+
+    fn insert_value(&mut self, number: u32, attribute: &str, value: &str) {
+        let at = self.values.iter().position(|(known, _)| **known == *attribute);
+        let at = at.unwrap_or_else(|| {
+            self.values.push((attribute.into(), Lookup::default()));
+            self.values.len().saturating_sub(1)
+        });
+        if let Some((_, by_value)) = self.values.get_mut(at) {
+            by_value.entry(value.into()).or_default().push(number);
+        }
+    }
+
+    fn insert_network(&mut self, number: u32, network: IpNet) {
+        let bits = network.prefix_len();
+        let at = self.networks.iter().position(|(known, _)| *known == bits);
+        let at = at.unwrap_or_else(|| {
+            self.networks.push((bits, Lookup::default()));
+            self.networks.len().saturating_sub(1)
+        });
+        if let Some((_, networks)) = self.networks.get_mut(at) {
+            networks.entry(network).or_default().push(number);
         }
     }
 }

@@ -374,7 +374,7 @@ impl fmt::Display for Alternative {
 impl fmt::Display for KeyValues<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.pairs.is_empty() {
-            return f.write_str("(one for all)");
+            return f.write_str("(one counter for all)");
         }
         let pairs: Vec<String> =
             self.pairs.iter().map(|(name, value)| format!("{name}={}", one_line(value))).collect();
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(values(&["user|ip"], &both).unwrap(), "user=a");
         assert_eq!(values(&["user|ip"], &address).unwrap(), "ip=2001:db8::/64");
         assert_eq!(values(&["ip/48"], &both).unwrap(), "ip=2001:db8::/48");
-        assert_eq!(values(&[], &both).unwrap(), "(one for all)");
+        assert_eq!(values(&[], &both).unwrap(), "(one counter for all)");
         assert_eq!(values(&["user|device", "ip"], &address), None);
     }
 

@@ -223,7 +223,19 @@ fn checked(
     }
     let mut pairs: Vec<(&str, &str)> = who.to_vec();
     pairs.sort_unstable();
-    for (name, _) in &pairs {
+    check_names(key, &pairs)?;
+    let prefix = key.ipv6_prefix().unwrap_or(ipv6_prefix);
+    let value = |(name, value): &(&str, &str)| {
+        let value = spelled(name, value, prefix)?;
+        Ok(if *name == "path" { key.case().fold(&value).into_owned() } else { value })
+    };
+    let values = pairs.iter().map(value).collect::<Result<_, _>>()?;
+    Ok((pairs.iter().map(|(name, _)| (*name).into()).collect(), values))
+}
+
+/// Every name must be in the key, and only one alternative of each part.
+fn check_names(key: &Key, pairs: &[(&str, &str)]) -> Result<(), OverrideError> {
+    for (name, _) in pairs {
         if !key.names().any(|known| known == *name) {
             return Err(OverrideError::NotInKey(shown(name), key.to_string()));
         }
@@ -235,13 +247,7 @@ fn checked(
             return Err(OverrideError::Alternatives(a, b, key.to_string()));
         }
     }
-    let prefix = key.ipv6_prefix().unwrap_or(ipv6_prefix);
-    let value = |(name, value): &(&str, &str)| {
-        let value = spelled(name, value, prefix)?;
-        Ok(if *name == "path" { key.case().fold(&value).into_owned() } else { value })
-    };
-    let values = pairs.iter().map(value).collect::<Result<_, _>>()?;
-    Ok((pairs.iter().map(|(name, _)| (*name).into()).collect(), values))
+    Ok(())
 }
 
 /// A value in the form that requests have.
@@ -253,14 +259,9 @@ pub(crate) fn spelled(name: &str, value: &str, ipv6_prefix: u8) -> Result<String
     };
     match name {
         _ if value.is_empty() => Err(refused("it is empty")),
-        "ip" => {
-            let network = value.strip_suffix(&format!("/{ipv6_prefix}"));
-            let network = network.and_then(parse_address).filter(IpAddr::is_ipv6);
-            let address = network.or_else(|| parse_address(value)).ok_or_else(|| {
-                refused(&format!("write an address, or an IPv6 network of {ipv6_prefix} bits"))
-            })?;
-            Ok(AddressKey::new(address, ipv6_prefix).to_string())
-        }
+        "ip" => spelled_address(value, ipv6_prefix).ok_or_else(|| {
+            refused(&format!("write an address, or an IPv6 network of {ipv6_prefix} bits"))
+        }),
         "path" => NormalPath::new(value)
             .map(|path| path.as_str().to_owned())
             .map_err(|error| refused(&error.to_string())),
@@ -274,6 +275,14 @@ pub(crate) fn spelled(name: &str, value: &str, ipv6_prefix: u8) -> Result<String
         }),
         _ => Ok(value.to_owned()),
     }
+}
+
+/// An address, or an IPv6 network with the prefix of the key, in the form that requests have.
+fn spelled_address(value: &str, ipv6_prefix: u8) -> Option<String> {
+    let network = value.strip_suffix(&format!("/{ipv6_prefix}"));
+    let network = network.and_then(parse_address).filter(IpAddr::is_ipv6);
+    let address = network.or_else(|| parse_address(value))?;
+    Some(AddressKey::new(address, ipv6_prefix).to_string())
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ fn uncounted(rule: &Rule, matching: &[(usize, &Rule)]) -> Option<Problem> {
     }
     let names = part.join("|");
     let text = format!(
-        "rule `{}`: a request without `{names}` is counted by no rule; write `{names}|ip`, or add a rule with `key: [ip]`",
+        "rule `{}`: no rule counts a request without `{names}`; write `{names}|ip`, or add a rule with `key: [ip]`",
         rule.name
     );
     Some(Problem::new(rule.place, text))
@@ -142,12 +142,12 @@ fn misspelt(policy: &Policy, rule: &Rule) -> Option<Problem> {
         let own = policy.identity.sources.iter().map(|(name, _)| &**name);
         own.chain(ALWAYS_PRESENT)
     };
-    let asked = rule
+    let in_when = rule
         .when
         .iter()
         .flat_map(Expression::names)
         .filter(|name| !["cost", "tier"].contains(name));
-    let matched = rule.conditions.iter().map(Condition::attribute).chain(asked);
+    let matched = rule.conditions.iter().map(Condition::attribute).chain(in_when);
     let mut names = rule.key.names().chain(matched);
     let (name, meant) = names.find_map(|name| {
         let unknown = !known().any(|known| known == name);
