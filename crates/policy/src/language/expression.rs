@@ -497,7 +497,7 @@ mod tests {
             ("ip in [\"10.0.0.0/33\"]", "`10.0.0.0/33` is not a valid network"),
             ("path == \"x\"", "a path begins with a slash"),
             ("user.begins(\"x\")", "at character 6: `begins` is not a test of a text"),
-            ("user.starts_with(x)", "at character 18: write a text between quotes"),
+            ("user.starts_with(x)", "at character 18: write a text in quotes"),
             ("user.starts_with(\"x\"", "at character 21: `)` is missing"),
             ("user in \"x\"", "at character 9: `[` is missing"),
             ("user in [\"x\"", "at character 13: `]` is missing"),

@@ -207,7 +207,7 @@ fn per(period: &str) -> Result<Per, RateError> {
         let zone = zone.map(checked_zone).transpose()?;
         return Ok(Per::Calendar { unit: *unit, zone });
     }
-    if let Some((_, calendar)) = calendar_with_factor(name) {
+    if let Some(calendar) = calendar_with_factor(name) {
         return Err(RateError::CalendarFactor(calendar));
     }
     let unit_at = period.find(|c: char| !c.is_ascii_digit()).unwrap_or(period.len());
@@ -222,11 +222,11 @@ fn per(period: &str) -> Result<Per, RateError> {
         .ok_or_else(|| RateError::Factor(shown(period)))
 }
 
-/// For `2calendar-day`: the whole text, and the calendar without the factor.
-fn calendar_with_factor(name: &str) -> Option<(&str, &'static str)> {
+/// The calendar without the factor, for a text such as `2calendar-day`.
+fn calendar_with_factor(name: &str) -> Option<&'static str> {
     let without = name.trim_start_matches(|c: char| c.is_ascii_digit());
     let (calendar, _) = CALENDARS.iter().find(|(calendar, _)| *calendar == without)?;
-    (without.len() < name.len()).then_some((name, calendar))
+    (without.len() < name.len()).then_some(*calendar)
 }
 
 /// Parses a whole number in plain digits: no sign, point or exponent.

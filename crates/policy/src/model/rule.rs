@@ -58,7 +58,7 @@ pub struct Rule {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Requests above the limit are over it, without exception.
+    /// Every request above the limit counts as over the limit.
     #[default]
     Hard,
     /// This many per cent above the limit still pass, and are marked in the verdict.
