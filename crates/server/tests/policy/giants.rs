@@ -157,6 +157,7 @@ fn a_thousand_rules_in_brackets_are_accepted() {
 }
 
 /// If brackets in texts and comments counted, the rest of a large file would seem to be inside them.
+#[test]
 fn brackets_in_texts_and_comments_do_not_count() {
     let scratch = Scratch::new("brackets-text");
     let others = rules(0..5_000);
