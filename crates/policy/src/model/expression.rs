@@ -73,8 +73,8 @@ pub struct ExpressionError {
     pub text: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
 /// A node of the syntax tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Any(Vec<Node>),
     All(Vec<Node>),

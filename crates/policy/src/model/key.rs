@@ -107,8 +107,8 @@ struct KeyPart {
     alternatives: Vec<Alternative>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
 /// An attribute of a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Alternative {
     name: Box<str>,
     /// For `ip`: the length of the prefix, if the key gives one.
