@@ -40,13 +40,13 @@ on_limit: { delay: { max_wait: 2s, max_queue: '9' } } => 88 `max_queue` is a num
 on_limit: { deprioritize: high } => 68 `deprioritize` is `low`, not `high`
 on_limit: { flag: 'a b' } => 60 `a b` is not a valid name for a flag
 on_limit: { flag: .. }    => 60 `..` is not a valid name for a flag; use ¤, not starting with a dot
-count_rejected: yes => 50 `count_rejected` is `true` or `false`, not `yes`
+count_rejected: yes => 58 `count_rejected` is `true` or `false`, not `yes`
 count: failure     => 49 `count` is ¤, not `failure`, did you mean `failures`?
 consistency: exactly => 55 `consistency` is ¤, not `exactly`, did you mean `exact`?
 consistency: { write_back: { lease: 5%, interval: 1s } } => 55 `write_back` is not available yet; write `consistency: exact`
 consistency: {} => 55 `consistency` is `exact`, not a map
 on_store_error: open => 58 `on_store_error` is `local` or `allow` or `deny`, not `open`
-when_full: sahred   => 52 `when_full` is ¤, not `sahred`, did you mean `shared`?
+when_full: sahred   => 53 `when_full` is ¤, not `sahred`, did you mean `shared`?
 ",
     );
 }
