@@ -1,4 +1,4 @@
-//! Which limits apply to a request, and what a refusal means.
+//! Which limits apply to a request, and what happens above them.
 //!
 //! ```
 //! use tidegate_policy::{Attributes, Changes, Policy};
@@ -17,17 +17,25 @@
 //! # Ok::<(), tidegate_policy::AttributeError>(())
 //! ```
 //!
-//! | to learn | read |
+//! | topic | types |
 //! |---|---|
-//! | the rules of a file, compiled | [`Policy`], [`Rule`] |
-//! | what is known of a request | [`Attributes`]; from headers, [`Identity`] |
-//! | who is counted | [`Key`], [`AddressKey`], [`Trusted`] |
-//! | how much | [`Allowance`], [`RuleLimit`], [`Rate`], [`Overrides`] |
+//! | a policy file, compiled | [`Policy`], [`Rule`] |
+//! | what is known about a request | [`Attributes`]; from HTTP headers, [`Identity`] |
+//! | which counter a request uses | [`Key`], [`AddressKey`], [`Trusted`] |
+//! | how much is allowed | [`Allowance`], [`RuleLimit`], [`Rate`], [`Overrides`] |
 //! | conditions | [`Expression`] |
 //! | what operators change at run time | [`Changes`] |
-//! | why a request is limited as it is | [`Explanation`] |
-//! | how a file is read, and what is wrong with it where | [`Document`], [`Problem`] |
-//! | how a path is spelled, and matched | [`NormalPath`], [`Pattern`] |
+//! | why a request is limited | [`Explanation`] |
+//! | the YAML reader, and errors with their positions | [`Document`], [`Problem`] |
+//! | paths and path patterns | [`NormalPath`], [`Pattern`] |
+//!
+//! The modules, from the bottom to the top:
+//!
+//! ```text
+//!   document  suggest      the YAML reader; "did you mean …?"
+//!   model                  a policy as the limiter evaluates it
+//!   language  envoy        the policy language; rule files of Envoy's reference service
+//! ```
 
 #![cfg_attr(
     test,
@@ -38,50 +46,29 @@
     )
 )]
 
-mod address;
-mod allowance;
-mod attributes;
-mod changes;
 mod document;
 mod envoy;
-mod explain;
-mod expression;
-mod file;
-mod grammar;
-mod identity;
-mod index;
-mod key;
-mod lint;
-mod number;
-mod overrides;
-mod path;
-mod pattern;
-mod policy;
-mod rate;
-mod reader;
-mod readings;
-mod rule;
-mod schema;
-mod zone;
+mod language;
+mod model;
+mod suggest;
 
-pub use address::{AddressKey, HopHeader, Trusted, parse_address};
-pub use allowance::{Allowance, RuleLimit, RuleLimitError};
-pub use attributes::{AttributeError, Attributes};
-pub use changes::{ChangeError, Changes, Resolved, ResolvedRule};
 pub use document::{Document, Entry, Place, Problem, Value, printable};
-pub use envoy::{
-    DescriptorRule, Descriptors, EnvoyError, EnvoyFile, EnvoyProblem, Imported, Met, Unit,
-};
-pub use explain::{AppliedRule, Explanation, RuleExplanation};
-pub use expression::{Expression, ExpressionError, Fact};
-pub use identity::{Identity, Request};
-pub use key::{Key, KeyError, KeyValue, KeyValues};
-pub use number::{Number, NumberError};
-pub use overrides::{OverrideError, Overrides};
-pub use path::{NormalPath, PathError};
-pub use pattern::{Pattern, PatternError};
-pub use policy::{Origin, Policy, PolicyError, Tiers};
-pub use rate::{CalendarUnit, Per, Rate, RateError};
-pub use rule::{Count, Mode, OnLimit, OnStoreError, Rule, Skipped};
-pub use schema::schema;
+pub use envoy::{EnvoyError, EnvoyFile, Imported};
+pub use language::{AppliedRule, Explanation, PolicyError, RuleExplanation, schema};
+pub use model::address::{AddressKey, HopHeader, Trusted, parse_address};
+pub use model::allowance::{Allowance, RuleLimit, RuleLimitError};
+pub use model::attributes::{AttributeError, Attributes};
+pub use model::changes::{ChangeError, Changes, Resolved, ResolvedRule};
+pub use model::descriptors::{DescriptorRule, Descriptors, EnvoyProblem, Met};
+pub use model::expression::{Expression, ExpressionError, Fact};
+pub use model::identity::{Identity, Request};
+pub use model::key::{Key, KeyError, KeyValue, KeyValues};
+pub use model::number::{Number, NumberError};
+pub use model::overrides::{OverrideError, Overrides};
+pub use model::path::{NormalPath, PathError};
+pub use model::pattern::{Pattern, PatternError};
+pub use model::policy::{Origin, Policy, Tiers};
+pub use model::rate::{CalendarUnit, Per, Rate, RateError};
+pub use model::rule::{Count, Mode, OnLimit, OnStoreError, Rule, Skipped};
+pub use model::unit::Unit;
 pub use tidegate_core::WhenFull;

@@ -1,6 +1,6 @@
-//! Rule files of Envoy's reference rate limit service: what it accepts, refuses and finds, seen there and held to here.
+//! Rule files of Envoy's reference rate limit service. The verdicts and matches were observed there, and must be the same here.
 //!
-//! The few places where we mean to differ are named below, each with its reason.
+//! The few intended differences are listed below, each with its reason.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use tidegate_policy::{EnvoyFile, Met, Policy};
 const VERDICTS: &str = include_str!("envoy/verdicts.txt");
 const MATCHES: &str = include_str!("envoy/matches.txt");
 
-/// Files that the service accepts or refuses and we do not: title, and why.
+/// Files on which our verdict differs from the reference service: title, and why.
 const OTHER_VERDICTS: [(&str, &str); 7] = [
     ("requests_per_unit with an explicit int tag", TAGS),
     ("requests_per_unit with a float tag", TAGS),
@@ -26,12 +26,12 @@ const OTHER_VERDICTS: [(&str, &str); 7] = [
     ("a word with another tag", TAGS),
     (
         "a value of the wrong type before a good one",
-        "only the last of a key is looked at; it is warned of",
+        "only the last value of a duplicate key is checked; there is a warning",
     ),
 ];
-const TAGS: &str = "tags, such as `!!int`, are not read; each is warned of";
+const TAGS: &str = "tags, such as `!!int`, are ignored; each causes a warning";
 
-/// Requests that it finds another limit for: title, request, and why.
+/// Requests for which the reference service finds another limit: title, request, and why.
 const OTHER_MATCHES: [(&str, &str, &str); 15] = [
     (PATTERN, "d a_b=c", JOINED),
     (PATTERN, "d a_bc=", JOINED),
@@ -52,10 +52,11 @@ const OTHER_MATCHES: [(&str, &str, &str); 15] = [
 const PATTERN: &str = "the pattern is matched against key, underscore and value in one";
 const EXACT: &str = "an exact rule is found by another split of key and value";
 const LOST: &str = "metadata is lost where the name of the statistics changes";
-const JOINED: &str = "`a_b` with `c` is not `a` with `b_c`: nobody draws from another's counter";
-const NOT_LOST: &str = "what somebody wrote is told";
+const JOINED: &str =
+    "`a_b` with `c` is not `a` with `b_c`: no client uses another client's counter";
+const NOT_LOST: &str = "metadata in a file is always sent";
 
-/// Cases: what stands behind `=== `, and the lines below it.
+/// The cases of a file: the title after `=== `, and the lines below it.
 fn cases(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let first = text.find("\n=== ").map_or("", |at| &text[at + 1..]);
     first.split("\n=== ").map(|case| {
@@ -64,7 +65,7 @@ fn cases(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The files of a case: one, or those behind `--- file NAME`.
+/// The files of a case: one, or several that each begin with `--- file NAME`.
 fn files(text: &str) -> Vec<(String, String)> {
     if !text.contains("--- file ") {
         return vec![("case.yaml".to_owned(), text.to_owned())];
@@ -85,7 +86,7 @@ fn read(files: &[(String, String)]) -> Result<Policy, String> {
 }
 
 #[test]
-fn what_it_accepts_we_accept_and_what_it_refuses_we_refuse() {
+fn verdicts_are_those_of_the_reference_service() {
     let (mut wrong, mut count) = (String::new(), 0);
     for (title, text) in cases(VERDICTS) {
         let (verdict, name) = title.split_once(": ").unwrap();
@@ -102,7 +103,7 @@ fn what_it_accepts_we_accept_and_what_it_refuses_we_refuse() {
 }
 
 #[test]
-fn requests_find_what_they_find_there() {
+fn requests_find_the_same_limits_as_in_the_reference_service() {
     let (mut wrong, mut count) = (String::new(), 0);
     for (title, text) in cases(MATCHES) {
         let requests = text.lines().filter(|line| line.starts_with("--- ") && line.contains("->"));
@@ -138,7 +139,7 @@ fn requests_find_what_they_find_there() {
     assert!(count > 200, "{count} requests");
 }
 
-/// A rule as the cases write it.
+/// A rule in the notation of the cases.
 fn shown(met: Option<Met<'_>>, entries: &[(&str, &str)]) -> String {
     let Some(Met { rule, shared }) = met else { return "none".to_owned() };
     let mut text = match &rule.limit {
@@ -165,9 +166,9 @@ fn shown(met: Option<Met<'_>>, entries: &[(&str, &str)]) -> String {
     text
 }
 
-/// Whatever files are read, the policy that is made of them is one.
+/// The import of every accepted file must be a valid policy.
 #[test]
-fn what_is_imported_is_a_policy() {
+fn every_import_is_a_valid_policy() {
     let (mut wrong, mut rules) = (String::new(), 0);
     let accepted = cases(VERDICTS).filter(|(title, _)| title.starts_with("accept"));
     let matched = cases(MATCHES).map(|(title, text)| {
@@ -189,9 +190,9 @@ fn what_is_imported_is_a_policy() {
     assert!(rules > 200, "{rules} rules");
 }
 
-/// A request of one descriptor is limited by the imported policy as it was by the files, where the import left nothing out.
+/// The imported policy must limit a request with one descriptor as the files did, if the import left nothing out.
 #[test]
-fn what_is_imported_means_the_same() {
+fn an_imported_policy_has_the_same_limits() {
     let text = "
 domain: rl
 descriptors:
@@ -230,7 +231,7 @@ descriptors:
         (vec![("foo", "x"), ("bar", "free")], "unlimited", "foo=x bar=free"),
         (vec![("foo", "x"), ("baz", "shady")], "5/day", "foo=x"),
         (vec![("ip", "10.0.0.1")], "15/s", "ip=10.0.0.1"),
-        (vec![("file", "/a/1")], "9/30day", "(one for all)"),
+        (vec![("file", "/a/1")], "9/30day", "(one counter for all)"),
         (vec![("file", "/b/1")], "7/365day", "file=/b/1"),
     ] {
         let mut request = tidegate_policy::Attributes::new().with("domain", "rl").unwrap();
@@ -248,9 +249,10 @@ descriptors:
     assert_eq!(imported.applying(&elsewhere, 1).count(), 0); // another domain
 }
 
-/// A rule that is deeper than a call has entries could never be met, so a file that deep is refused; up to there all are met.
+/// A descriptor that is deeper than the entries of a call could never be found, so a file that deep is refused. All others are
+/// found.
 #[test]
-fn files_are_as_deep_as_calls_can_be() {
+fn descriptors_may_be_as_deep_as_calls() {
     let nested = |depth: usize| {
         let open = "{ key: k, descriptors: [".repeat(depth - 1);
         let close = "] }".repeat(depth - 1);

@@ -1,5 +1,5 @@
-//! Rules and paths that servers read in several ways: a rule that limits applies in any reading, a rule that lets off only in
-//! every one.
+//! Rules for paths that servers read in several ways: a limit applies if any reading matches, an exemption only if every
+//! reading matches.
 
 #![allow(clippy::unwrap_used, reason = "a test fails loudly")]
 
@@ -16,7 +16,7 @@ fn request(path: &str) -> Attributes<'_> {
     Attributes::new().with("ip", "203.0.113.7").unwrap().with("path", path).unwrap()
 }
 
-/// Rules and keys that apply.
+/// The rules that apply, with the values of their keys.
 fn applying(rules: &str, path: &str) -> Vec<String> {
     let (policy, request) = (policy(rules), request(path));
     let name = |(rule, values): (&tidegate_policy::Rule, tidegate_policy::KeyValues<'_>)| {
@@ -41,7 +41,7 @@ fn match_and_when_must_hold_in_the_same_reading() {
         "match: { path: /*/*/login }",
         "match: { path: /** }, when: 'path == \"/login\"'",
         "when: 'path.starts_with(\"/x/\")'",
-        // Negated: there is a reading that is none of these.
+        // Negated: there is a reading that equals none of these.
         "when: 'not path.starts_with(\"/x\")'",
         "when: 'path != \"/login\"'",
         "when: 'not path in [\"/login\", \"/x/login\"]'",
@@ -58,7 +58,7 @@ fn match_and_when_must_hold_in_the_same_reading() {
     }
 }
 
-/// A rule that stops lets requests off the rules behind it.
+/// A rule with `stop` exempts requests from the rules after it.
 #[test]
 fn a_rule_stops_if_it_applies_in_every_reading() {
     let stopping = |matches: &str| {
@@ -77,8 +77,8 @@ fn a_rule_stops_if_it_applies_in_every_reading() {
     assert_eq!(names("when: 'not path.starts_with(\"/pay\")'", "/x/../pay"), ["a", "b"]);
 }
 
-/// Where the key names the path, a request counts under every path that a server might take it for: a new spelling of a
-/// path draws from the bucket of that path too.
+/// If the key contains the path, a request counts under every path that a server may read. So another spelling of a path
+/// still uses the counter of that path.
 #[test]
 fn a_path_in_the_key_counts_in_every_reading() {
     let rule = "{ name: a, key: [path], limits: [1/s] }";
@@ -95,9 +95,10 @@ fn a_path_in_the_key_counts_in_every_reading() {
     assert_eq!(applying(rule, SPELLED), ["a ip=203.0.113.7"]);
 }
 
-/// An exception that grants more does so for its own path alone, one that grants less also for a path that may be its own.
+/// An override that allows more applies to its own path only. An override that allows less also applies to an ambiguous path
+/// that may be its own.
 #[test]
-fn an_exception_for_a_path_holds_for_its_reading() {
+fn an_override_for_a_path_applies_to_that_reading() {
     let limits = |path: &str| {
         let policy = policy(
             "{ name: a, key: [path], limits: [10/s], overrides: [{ key: { path: /health }, limits: unlimited }, { key: { path: /login }, limits: [1/s] }] }",
@@ -116,9 +117,9 @@ fn an_exception_for_a_path_holds_for_its_reading() {
     assert_eq!(limits("/health%2f..%2flogin"), [1, 10, 10]);
 }
 
-/// A tier that an operator gave to a path is not given to a path that may be another.
+/// A tier that an operator assigned to a path must not apply to an ambiguous path.
 #[test]
-fn a_tier_of_a_path_is_for_that_path_alone() {
+fn a_tier_of_a_path_applies_to_that_path_only() {
     let policy = policy("{ name: a, key: [ip], limits: [1/s], tiers: { pro: unlimited } }");
     let mut changes = Changes::default();
     changes.assign_tier(&policy, ("path", "/health"), Some("pro")).unwrap();
@@ -128,7 +129,7 @@ fn a_tier_of_a_path_is_for_that_path_alone() {
 }
 
 #[test]
-fn capitals_and_small_letters_are_the_same_by_choice() {
+fn case_is_ignored_only_if_the_policy_says_so() {
     let rules = |policy: &str, rule: &str| {
         Policy::parse(format!(
             "{{ version: 1, paths: {{ {policy} }}, rules: [{{ name: a, {rule}, limits: [1/s] }}] }}"
@@ -158,20 +159,20 @@ fn capitals_and_small_letters_are_the_same_by_choice() {
             "case_insensitive: true",
             "match: { path: /login }, key: []",
             "/x/../LOGIN",
-            Some("(one for all)"),
+            Some("(one counter for all)"),
         ),
         ("case_insensitive: true", "match: { path: /Größe }, key: []", "/GR%C3%96SSE", None),
         (
             "case_insensitive: true",
             "match: { path: /ÖL/** }, key: []",
             "/%C3%B6l/x",
-            Some("(one for all)"),
+            Some("(one counter for all)"),
         ),
         (
             "case_insensitive: true",
             "when: 'path == \"/Login\"', key: []",
             "/lOGIN",
-            Some("(one for all)"),
+            Some("(one counter for all)"),
         ),
         (
             "case_insensitive: true",
@@ -189,7 +190,7 @@ fn capitals_and_small_letters_are_the_same_by_choice() {
             "",
             "case_insensitive: true, match: { path: /login }, key: []",
             "/LOGIN",
-            Some("(one for all)"),
+            Some("(one counter for all)"),
         ),
     ] {
         let found = applies(&rules(policy, rule), path);

@@ -1,6 +1,6 @@
-//! The JSON Schema and the reader agree: what one accepts the other does not call a mistake of form.
+//! The JSON Schema and the reader must agree: a policy that one of them accepts has no structural error for the other.
 //!
-//! The schema is judged by an independent validator, the Python package that `make deps` installs.
+//! An independent validator checks the schema, the Python package that `make deps` installs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails loudly")]
 
@@ -13,7 +13,7 @@ use tidegate_policy::{Document, Policy, Value, schema};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// A document as JSON would have it: words that are no text in YAML are none here.
+/// A document as JSON. Unquoted numbers and booleans have their JSON types.
 fn as_json(document: &Document) -> Json {
     match &document.value {
         Value::Nothing => Json::Null,
@@ -34,7 +34,7 @@ fn plain(text: &str) -> Json {
     }
 }
 
-/// For each document, whether it is valid by the schema.
+/// Whether each document is valid by the schema.
 fn valid(documents: &[Json]) -> Vec<bool> {
     let script = "
 import json, sys
@@ -55,7 +55,7 @@ print(json.dumps([validator.is_valid(document) for document in asked['documents'
         .unwrap();
     python.stdin.take().unwrap().write_all(asked.as_bytes()).unwrap();
     let output = python.wait_with_output().unwrap();
-    assert!(output.status.success(), "the validator did not run; has `make deps`?");
+    assert!(output.status.success(), "the validator did not run; run `make deps` first");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 

@@ -1,10 +1,10 @@
-//! What real servers make of paths, and that no spelling of a path escapes a rule because of it.
+//! How real servers read paths, and that no spelling of a path escapes a rule because of it.
 //!
-//! Each server had three routes: `/login`, everything below `/api`, and a catch-all. Every spelling was sent as it stands here
-//! on a connection of its own, and the route that answered was recorded. Record it again when a server of yours is missing:
-//! a row that makes a test fail is a way around a limit.
+//! Each server had three routes: `/login`, everything below `/api`, and a catch-all. Every spelling was sent exactly as written
+//! here, on a connection of its own, and the route that answered was recorded. To add a server, record its routes in the same
+//! way: a row that makes a test fail is a way around a limit.
 //!
-//! Axum is a library that this project has, so it is not recorded but run: `crates/limiter/tests/paths.rs`.
+//! Axum is a dependency of this project, so it is run and not recorded: `crates/limiter/tests/paths.rs`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails loudly")]
 
@@ -25,7 +25,7 @@ const SERVERS: [&str; 11] = [
     "Django 5.2.19 on gunicorn 27.0.0",
 ];
 
-/// `L`: the route of `/login`, `A`: that of `/api`, `o`: the catch-all, `-`: refused.
+/// `L`: the route of `/login`. `A`: the route of `/api`. `o`: the catch-all. `-`: the server refused the request.
 const OBSERVED: [(&str, &str); 51] = [
     ("/login", "LLLLLLLLLLL"),
     ("/login/", "ooLooLLLooo"),
@@ -94,13 +94,13 @@ rules:
     .unwrap()
 }
 
-/// The rules that apply to a path; `None` when it is refused.
+/// The rules that apply to a path; `None` if the path is refused.
 fn applying(policy: &Policy, path: &str) -> Option<Vec<String>> {
     let request = Attributes::new().with("ip", "203.0.113.7").unwrap().with("path", path).ok()?;
     Some(policy.applying(&request, 1).map(|(rule, _)| rule.name().to_owned()).collect())
 }
 
-/// Every observation: the spelling, the server, and the rule about the route that it took, if there is one.
+/// Every observation: the spelling, the server, and the rule for the route that it took, if there is one.
 fn observations() -> impl Iterator<Item = (&'static str, &'static str, Option<&'static str>)> {
     OBSERVED.into_iter().flat_map(|(path, routes)| {
         assert_eq!(routes.len(), SERVERS.len(), "{path}");
@@ -115,7 +115,7 @@ fn observations() -> impl Iterator<Item = (&'static str, &'static str, Option<&'
 }
 
 #[test]
-fn a_rule_applies_wherever_a_server_takes_its_route() {
+fn a_rule_applies_whenever_a_server_takes_its_route() {
     let policy = policy("{ case_insensitive: true }", false);
     for (path, server, route) in observations() {
         let rules = applying(&policy, path).unwrap();
@@ -126,9 +126,9 @@ fn a_rule_applies_wherever_a_server_takes_its_route() {
     assert_eq!(observations().filter(|(.., route)| route.is_some()).count(), 168);
 }
 
-/// The same without `case_insensitive`, but for the servers that make no difference there.
+/// The same without `case_insensitive`, except for servers that ignore case.
 #[test]
-fn capitals_are_another_path_unless_the_policy_says_otherwise() {
+fn case_counts_unless_the_policy_says_otherwise() {
     let policy = policy("{}", false);
     for (path, server, route) in observations() {
         let capitals = path.contains("LOGIN") || path.contains("API");
@@ -139,10 +139,10 @@ fn capitals_are_another_path_unless_the_policy_says_otherwise() {
     }
 }
 
-/// A rule that says `stop` lets requests off the rules behind it, so it must not do so for a request that some server
-/// takes elsewhere. Slashes at the end and empty segments make no difference here, as DESIGN.md says.
+/// A rule with `stop` exempts requests from the rules after it, so it must not stop a request that some server routes
+/// elsewhere. Slashes at the end and empty segments do not count here, as DESIGN.md says.
 #[test]
-fn a_rule_stops_only_where_every_server_takes_its_route() {
+fn a_rule_stops_only_if_every_server_takes_its_route() {
     let policy = policy("{}", true);
     for (path, server, route) in observations() {
         let rules = applying(&policy, path).unwrap();
@@ -154,9 +154,10 @@ fn a_rule_stops_only_where_every_server_takes_its_route() {
     }
 }
 
-/// What a browser, a package manager or a forge sends must not be refused, or be counted by rules about something else.
+/// Paths that browsers, package managers and code hosting sites use must not be refused, nor be counted by rules for other
+/// paths.
 #[test]
-fn what_clients_send_has_one_reading() {
+fn ordinary_paths_have_one_reading() {
     for path in [
         "/",
         "/login",
@@ -175,7 +176,7 @@ fn what_clients_send_has_one_reading() {
         let request = Attributes::new().with("path", path).unwrap();
         assert!(!request.is_ambiguous(), "{path}");
     }
-    // These have two readings, and both are decided: nothing is refused by default.
+    // These have two readings, and both are checked: by default, nothing is refused.
     for (path, rule) in [
         ("/projects/group%2Fproject", "/projects/*"),
         ("/projects/group%2Fproject", "/projects/group/project"),

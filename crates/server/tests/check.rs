@@ -75,7 +75,7 @@ fn what_cannot_be_asked_is_told() {
             vec!["--server", "gopher://127.0.0.1", "ip=1.2.3.4"],
             "write it like `http://127.0.0.1:8080`",
         ),
-        (vec!["--server", &url, "ip=localhost"], "`localhost` is no address"),
+        (vec!["--server", &url, "ip=localhost"], "`localhost` is not a valid address"),
         (vec!["--server", &url, "alice"], "write it like `user=alice`"),
         (vec!["--server", &url, "cost=5"], "the cost is given with --cost"),
         (vec!["--server", &url, "ip=1.2.3.4", "ip=1.2.3.5"], "`ip` is given twice"),

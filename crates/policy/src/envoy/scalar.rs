@@ -1,17 +1,17 @@
-//! What a word of YAML is, as the library of the reference service (Go's `yaml.v2`) has it.
+//! The type of an unquoted YAML word, by the rules of Go's `yaml.v2`, which the reference service uses.
 //!
 //! ```text
-//!   yes ── true      0x10 ── 16      1_000 ── 1000      010 ── 8      1.5, 1e3, .inf ── a number with a point
+//!   yes ── true      0x10 ── 16      1_000 ── 1000      010 ── 8      1.5, 1e3, .inf ── a fraction
 //! ```
 //!
-//! Only in files of that service: a policy has none of these surprises.
+//! This is for files of that service only. In a policy, words stay text.
 
-/// A word without quotes.
+/// The type of an unquoted word.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Scalar {
     Bool(bool),
     Whole(i128),
-    /// A number with a point, or too large: it has no place in rules.
+    /// A number with a decimal point, or one that is too large. Rules cannot hold it.
     Fraction(f64),
     Text,
 }
@@ -61,7 +61,7 @@ fn whole(text: &str) -> Option<i128> {
         .or_else(|| if digits.len() > 1 { radix("0", 8) } else { None })
         .or_else(|| if digits.starts_with('0') { None } else { unsigned(&digits, 10) })
         .or_else(|| (digits == "0").then_some(0))?;
-    // What is larger has another type, and none that rules could hold.
+    // A larger number has another type in Go, which rules cannot hold.
     number.checked_mul(sign).filter(|number| i64::try_from(*number).is_ok())
 }
 
@@ -70,7 +70,7 @@ fn unsigned(digits: &str, radix: u32) -> Option<i128> {
     (!digits.starts_with('+')).then(|| number.into())
 }
 
-/// `1.5`, `.5`, `1.`, `1e3`; and nothing else that Rust calls a number.
+/// `1.5`, `.5`, `1.` and `1e3`, but not the other numbers that Rust parses, such as `inf`.
 fn is_decimal(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_digit() || ".eE+-".contains(c))
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_what_they_look_like() {
+    fn words_have_the_types_of_yaml_v2() {
         for (text, is) in [
             ("yes", Scalar::Bool(true)),
             ("OFF", Scalar::Bool(false)),

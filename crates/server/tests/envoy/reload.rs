@@ -38,7 +38,7 @@ fn a_file_with_a_mistake_changes_nothing_and_is_told() {
     assert!(!ready().contains("degraded"));
     let before = mesh.tidegate.metric("tidegate_reload_total{result=\"refused\"}");
     std::fs::write(&path, rules(7).replace("unit: second", "unit: fortnight")).unwrap();
-    mesh.tidegate.until("it is told", |_| ready().contains("`fortnight` is no unit"));
+    mesh.tidegate.until("it is told", |_| ready().contains("`fortnight` is not a valid unit"));
     assert!(ready().contains("degraded") && ready().contains("shop.yaml:"), "{}", ready());
     assert!(mesh.tidegate.metric("tidegate_reload_total{result=\"refused\"}") > before);
     assert_eq!(mesh.statuses(4, "/shop", &does("alice", "order")), [200, 200, 200, 429]);

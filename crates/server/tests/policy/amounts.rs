@@ -1,11 +1,11 @@
-//! How much: words, percentages, rates, their options, tiers and overrides.
+//! Mistakes in words, percentages, rates and their options, tiers and overrides.
 
 use crate::run::{
     LIMIT, OPTION, OVERRIDE, SETTING, Scratch, TIER, TOP, accepted, check_row, check_table,
 };
 
 #[test]
-fn flags_words_and_percentages_are_written_in_one_way() {
+fn flags_words_and_percentages_have_one_spelling() {
     check_table(
         "words",
         SETTING,
@@ -38,41 +38,41 @@ on_limit: { delay: { max_wait: 2m } } => 73 `max_wait`: unknown period `m`; did 
 on_limit: { delay: { max_wait: 2h } } => 73 `max_wait` is at most 1h, not `2h`
 on_limit: { delay: { max_wait: 2s, max_queue: '9' } } => 88 `max_queue` is a number; write 9 without quotes
 on_limit: { deprioritize: high } => 68 `deprioritize` is `low`, not `high`
-on_limit: { flag: 'a b' } => 60 `a b` is no name for a flag
-on_limit: { flag: .. }    => 60 `..` is no name for a flag; it has ¤, and no point first
-count_rejected: yes => 50 `count_rejected` is `true` or `false`, not `yes`
+on_limit: { flag: 'a b' } => 60 `a b` is not a valid name for a flag
+on_limit: { flag: .. }    => 60 `..` is not a valid name for a flag; use ¤, not starting with a dot
+count_rejected: yes => 58 `count_rejected` is `true` or `false`, not `yes`
 count: failure     => 49 `count` is ¤, not `failure`, did you mean `failures`?
 consistency: exactly => 55 `consistency` is ¤, not `exactly`, did you mean `exact`?
 consistency: { write_back: { lease: 5%, interval: 1s } } => 55 `write_back` is not available yet; write `consistency: exact`
 consistency: {} => 55 `consistency` is `exact`, not a map
 on_store_error: open => 58 `on_store_error` is `local` or `allow` or `deny`, not `open`
-when_full: sahred   => 52 `when_full` is ¤, not `sahred`, did you mean `shared`?
+when_full: sahred   => 53 `when_full` is ¤, not `sahred`, did you mean `shared`?
 ",
     );
 }
 
 #[test]
-fn rates_that_are_none_are_refused_with_what_was_meant() {
+fn invalid_rates_are_refused_with_a_suggestion() {
     check_table(
         "rates",
         LIMIT,
         "
-0/s           => 36 `0/s`: an amount of 0 lets nothing pass; if that is meant, add `block: true`
-{ rate: 0/s, block: false } => 44 `0/s`: an amount of 0 lets nothing pass
+0/s           => 36 `0/s`: an amount of 0 denies every request; add `block: true` if that is intended
+{ rate: 0/s, block: false } => 44 `0/s`: an amount of 0 denies every request
 { rate: 0/s, block: yes }   => 56 `block` is `true` or `false`, not `yes`
-{ rate: 5/s, block: true }  => 44 `block: true` goes with an amount of 0
--1/s          => 36 `-1` is no amount; write a whole number
-+5/s          => 36 `+5` is no amount
-1.5/s         => 36 `1.5` is no amount
-1e3/s         => 36 `1e3` is no amount
-1_000/s       => 36 `1_000` is no amount
-99999999999999999999/s => 36 `99999999999999999999` is no amount
+{ rate: 5/s, block: true }  => 44 `block: true` needs an amount of 0
+-1/s          => 36 `-1` is not a valid amount; write a whole number
++5/s          => 36 `+5` is not a valid amount
+1.5/s         => 36 `1.5` is not a valid amount
+1e3/s         => 36 `1e3` is not a valid amount
+1_000/s       => 36 `1_000` is not a valid amount
+99999999999999999999/s => 36 `99999999999999999999` is not a valid amount
 18446744073709551615/s => 36 `18446744073709551615/s`: the rate is above 1000000000 a second
-15            => 36 `15` is no rate; write an amount and a period, such as `15/s`
-15 per s      => 36 `15 per s` is no rate; write an amount and a period, such as `15/s`
-true          => 36 `true` is no rate
+15            => 36 `15` is not a valid rate; write an amount and a period, such as `15/s`
+15 per s      => 36 `15 per s` is not a valid rate; write an amount and a period, such as `15/s`
+true          => 36 `true` is not a valid rate
 15/           => 36 unknown period ``
-15 / s        => 36 `15 ` is no amount
+15 / s        => 36 `15 ` is not a valid amount
 15/m          => 36 unknown period `m`; did you mean `min`?
 15/M          => 36 unknown period `M`; did you mean `calendar-month`?
 15/sec        => 36 unknown period `sec`; did you mean `s`?
@@ -84,17 +84,17 @@ true          => 36 `true` is no rate
 10/2calendar-day    => 36 a calendar period has no factor; write `calendar-day`
 10/2calendar-day@Europe/Berlin => 36 a calendar period has no factor; write `calendar-day`
 15/fortnight  => 36 unknown period `fortnight`
-15/0s         => 36 `0s` is no length; write a whole number of units, such as `30s`
-15/99999999999999999999s => 36 `99999999999999999999s` is no length
+15/0s         => 36 `0s` is not a valid length of time; write a whole number of units, such as `30s`
+15/99999999999999999999s => 36 `99999999999999999999s` is not a valid length of time
 15/60week     => 36 `15/60week`: the period is longer than 400 days
-15/calendar-day@Europe/Berln     => 36 ¤there is no time zone `Europe/Berln`; write it like `Europe/Berlin`
-15/calendar-day@../../etc/passwd => 36 `../../etc/passwd` is no time zone
-15/calendar-day@ => 36 `` is no time zone; write it like `Europe/Berlin`
-{ rate: 15 }     => 44 `15` is no rate
+15/calendar-day@Europe/Berln     => 36 ¤unknown time zone `Europe/Berln`; write it like `Europe/Berlin`
+15/calendar-day@../../etc/passwd => 36 `../../etc/passwd` is not a valid time zone
+15/calendar-day@ => 36 `` is not a valid time zone; write it like `Europe/Berlin`
+{ rate: 15 }     => 44 `15` is not a valid rate
 { rate: [1/s] }  => 44 `rate` is a text, not a list
 [1/s]            => 36 a limit is ¤not a list
-1/s, 2/s         => 41 two limits of this rule are called `s`; give one of them another name: `{ rate: 2/s, name: … }`
-1/s, { rate: 9/min, name: s } => 41 two limits of this rule are called `s`
+1/s, 2/s         => 41 two limits of this rule have the id `s`; give one of them another name: `{ rate: 2/s, name: … }`
+1/s, { rate: 9/min, name: s } => 41 two limits of this rule have the id `s`
 1/1s,1/2s,1/3s,1/4s,1/5s,1/6s,1/7s,1/8s,1/9s,1/10s,1/11s,1/12s,1/13s,1/14s,1/15s,1/16s,1/17s => 35 17 limits; a rule has at most 16
 ",
     );
@@ -125,9 +125,9 @@ burst: 18446744073709551615 => 36 `1/s`: burst or queue¤takes over 100 years to
 algorithm: leaky_bucket, queue: -1         => 81 `queue` is a whole number from 0, not `-1`
 algorithm: sliding_buckets, buckets: 1     => 86 `buckets` is a whole number from 2 to 1000, not `1`
 algorithm: sliding_buckets, buckets: 1001  => 86 `buckets` is a whole number from 2 to 1000, not `1001`
-name: 'a b' => 55 `a b` is no name for a limit
-name: .     => 55 `.` is no name for a limit; it has ¤, and no point first
-name: ..    => 55 `..` is no name for a limit; it has ¤, and no point first
+name: 'a b' => 55 `a b` is not a valid name for a limit
+name: .     => 55 `.` is not a valid name for a limit; use ¤, not starting with a dot
+name: ..    => 55 `..` is not a valid name for a limit; use ¤, not starting with a dot
 ",
     );
     check_table(
@@ -142,7 +142,7 @@ name: ..    => 55 `..` is no name for a limit; it has ¤, and no point first
 }
 
 #[test]
-fn tiers_that_nobody_has_are_refused() {
+fn invalid_tiers_are_refused() {
     check_table(
         "tiers",
         TIER,
@@ -161,25 +161,25 @@ pro: { scale: '10' } => 65 `scale` is a number above 0, such as 10 or 1.5, witho
 pro: { scale: ten } => 65 `scale` is a number above 0¤, not `ten`
 pro: { scale: 1000000000000 } => 65 scaled by 1000000000000: the rate is above 1000000000 a second
 pro: { limits: [] }    => 66 `limits` is empty
-pro: { limits: [0/s] } => 67 `0/s`: an amount of 0 lets nothing pass
+pro: { limits: [0/s] } => 67 `0/s`: an amount of 0 denies every request
 ",
     );
     check_table(
         "tiers-top",
         TOP,
         "
-tiers: { default: fre, known: [free, pro] } => 19 `fre` is not among `known`, did you mean `free`?
-tiers: { default: free, known: [] }         => 19 `free` is not among `known`
+tiers: { default: fre, known: [free, pro] } => 19 `fre` is not listed in `known`, did you mean `free`?
+tiers: { default: free, known: [] }         => 19 `free` is not listed in `known`
 tiers: { default: [free], known: [free] }   => 19 a tier is a text, not a list
 tiers: { default: ~, known: [free] }        => 19 a tier is a text, not nothing
 tiers: { default: {}, known: [free] }       => 19 a tier is a text, not a map
 tiers: { default: free, known: [free, ~] }  => 39 a tier is a text, not nothing
 tiers: { known: [free] }                    => 8 `tiers` needs the key `default`
-tiers: { default: free, known: [free, free] } => 39 `free` stands in `known` twice
-tiers: { default: free, known: [free, ..] } => 39 `..` is no name for a tier; it has ¤, and no point first
-tiers: { default: ., known: [free] }        => 19 `.` is no name for ¤; it has ¤, and no point first
+tiers: { default: free, known: [free, free] } => 39 `free` is listed twice in `known`
+tiers: { default: free, known: [free, ..] } => 39 `..` is not a valid name for a tier; use ¤, not starting with a dot
+tiers: { default: ., known: [free] }        => 19 `.` is not a valid name for ¤; use ¤, not starting with a dot
 tiers: { default: free, known: free }       => 32 `known` is a list; write `[free]`
-tiers: { default: free, known: [free, a b] } => 39 `a b` is no name for a tier
+tiers: { default: free, known: [free, a b] } => 39 `a b` is not a valid name for a tier
 tiers: [free]                               => 8 `tiers` is a map with keys such as `default`, `known`, not a list
 ",
     );
@@ -197,23 +197,23 @@ alice                                 => 60 an override is a map with keys such 
 { key: { user: x } }                  => 60 an override needs the key `limits`
 { limits: [1/s] }                     => 60 an override needs the key `key`
 { key: alice, limits: [1/s] }         => 67 an override's `key` is a map, not a text
-{ key: {}, limits: [1/s] }            => 60 an override names somebody
-{ key: { user: '' }, limits: [1/s] }  => 75 `user` is never empty; an empty value is an absent one
+{ key: {}, limits: [1/s] }            => 60 an override needs at least one attribute in `key`
+{ key: { user: '' }, limits: [1/s] }  => 75 `user` must not be empty; an empty value counts as absent
 { key: { user: x }, limits: [] }      => 88 `limits` is empty
 { key: { user: x }, limits: 5/s }     => 88 `limits` is a list; write `[5/s]`
-{ key: { tenant: x }, limits: [1/s] } => ¤ `tenant` is no part of the rule's key [user, ip], so this could never apply
-{ key: { ip: 10.0.0.0/64 }, limits: [1/s] } => 60 `10.0.0.0/64` is no value of `ip`: write an address, or an IPv6 network of 64 bits
+{ key: { tenant: x }, limits: [1/s] } => ¤ `tenant` is not part of the rule's key [user, ip], so this override would never apply
+{ key: { ip: 10.0.0.0/64 }, limits: [1/s] } => 60 `10.0.0.0/64` is not a valid value of `ip`: write an address, or an IPv6 network of 64 bits
 { key: { user: x }, limits: unlimted } => 88 unknown word `unlimted`, did you mean `unlimited`?
-{ key: { ip: here }, limits: [1/s] }  => ¤ `here` is no value of `ip`: write an address
+{ key: { ip: here }, limits: [1/s] }  => ¤ `here` is not a valid value of `ip`: write an address
 { key: { user: x }, limits: [1/s] }, { key: { user: x }, limits: [2/s] }     => 97 a second override for user=x
 { key: { user: x }, limits: [1/s] }, { key: { ip: 1.2.3.4 }, limits: [2/s] } => 97 another override names [user]; both could apply to one request
 ",
     );
 }
 
-/// Of alternatives a request has one, so exceptions for each of them never both apply.
+/// A request has only one of several alternatives, so overrides for each of them never both apply.
 #[test]
-fn overrides_for_alternatives_are_right() {
+fn overrides_for_alternatives_are_accepted() {
     let content = "version: 1
 rules:
   - name: a

@@ -1,7 +1,7 @@
 //! `tidegate policy explain` and `schema`.
 
 use crate::run::{
-    ANYTHING, POLICY, SETTING, Scratch, nothing_is_obeyed, rules, stderr, stdout, tidegate,
+    ANYTHING, POLICY, SETTING, Scratch, assert_safe_to_print, rules, stderr, stdout, tidegate,
 };
 use serde_json::Value;
 use std::fs;
@@ -12,7 +12,7 @@ fn explained(words: &[&str]) -> String {
     stdout(&output).to_owned()
 }
 
-/// What becomes of `create-url` for a request to it, with these words besides or instead.
+/// The explanation of `create-url` for a request to it, with these attributes added or replaced.
 fn create_url(words: &str) -> String {
     let name = |word: &str| word.split('=').next().map(str::to_owned);
     let given: Vec<_> = words.split_whitespace().map(name).collect();
@@ -68,8 +68,8 @@ fn explain_says_where_limits_come_from() {
 fn explain_says_why_a_rule_does_not_apply() {
     let when = "`when` does not hold: cost <= 100 and not user.starts_with(\"internal-\")";
     for (words, expected) in [
-        ("", "there is no `user` to count by"),
-        ("user=", "there is no `user` to count by"),
+        ("", "the request has no `user`, which the key needs"),
+        ("user=", "the request has no `user`, which the key needs"),
         ("user=bob method=GET", "`method` is GET, not POST"),
         ("user=bob path=/login/", "`path` is /login, not /urls/**"),
         ("user=internal-7", when),
@@ -78,13 +78,22 @@ fn explain_says_why_a_rule_does_not_apply() {
         assert_eq!(create_url(words), format!("tier free\n✗ create-url  {expected}\n"), "{words}");
     }
     let spelled = create_url("user=bob path=/x/../login");
-    let readings = "servers read this path in several ways, and a rule applies if it does in any: /login, /x/../login";
+    let readings = "servers read this path in several ways; a rule applies if it applies to any of them: /login, /x/../login";
     let expected = format!("tier free\n{readings}\n✗ create-url  `path` is /login, not /urls/**\n");
     assert_eq!(spelled, expected);
-    let nobody = explained(&[]);
-    assert!(nobody.contains("✗ create-url  there is no `method`; it should be POST"), "{nobody}");
-    assert!(nobody.contains("✗ anonymous   there is no `ip` to count by"), "{nobody}");
-    assert!(nobody.ends_with("no rule applies: the request passes uncounted\n"), "{nobody}");
+    let without = explained(&[]);
+    assert!(
+        without.contains("✗ create-url  the request has no `method`; the rule needs POST"),
+        "{without}"
+    );
+    assert!(
+        without.contains("✗ anonymous   the request has no `ip`, which the key needs"),
+        "{without}"
+    );
+    assert!(
+        without.ends_with("no rule applies: the request passes and is not counted\n"),
+        "{without}"
+    );
 }
 
 #[test]
@@ -99,11 +108,11 @@ fn explain_says_the_same_in_json() {
     assert_eq!(json["rules"][1]["from"], "rule");
     let json: Value = serde_json::from_str(&explained(&["--json", "user=bob"])).unwrap();
     assert_eq!(json["rules"][1]["applies"], false);
-    assert_eq!(json["rules"][1]["why"], "there is no `ip` to count by");
+    assert_eq!(json["rules"][1]["why"], "the request has no `ip`, which the key needs");
 }
 
 #[test]
-fn explain_tells_of_rules_that_stop_or_are_switched_off() {
+fn explain_shows_rules_that_stop_or_are_disabled() {
     let scratch = Scratch::new("stop");
     let file = scratch.file(
         "version: 1
@@ -114,34 +123,34 @@ rules:
 ",
     );
     let output = tidegate(&["explain", &file, "user=bob", "ip=203.0.113.7"]);
-    let expected = "✗ off    it is not enabled
+    let expected = "✗ off    the rule is disabled
 ✓ users  user=bob
     2/s token_bucket, from rule
-    soft, 10 % more pass marked
-    stop: later rules are not looked at
-✗ rest   `users` came first and says stop
+    soft: 10 % more pass, marked as over the limit
+    stop: later rules are skipped
+✗ rest   `users` applied first and has `stop: true`
 ";
     assert_eq!(stdout(&output), expected);
     let output = tidegate(&["explain", &file, "ip=203.0.113.7"]);
-    let expected = "✗ off    it is not enabled
-✗ users  there is no `user` to count by
+    let expected = "✗ off    the rule is disabled
+✗ users  the request has no `user`, which the key needs
 ✓ rest   ip=203.0.113.7
     3/s token_bucket, from rule
-    shadow: it only pretends
+    shadow: counts and reports, but denies nothing
 ";
     assert_eq!(stdout(&output), expected);
 }
 
 #[test]
-fn explain_refuses_words_that_are_no_attributes() {
+fn explain_refuses_invalid_attributes() {
     let long = format!("user={}", "x".repeat(9_000));
     for (word, expected) in [
         ("user", "`user` is no attribute; write it like `user=alice`"),
-        ("=x", "`` is no name of an attribute"),
-        ("ip=nowhere", "`nowhere` is no address; write it like `203.0.113.7`"),
+        ("=x", "`` is not a valid attribute name"),
+        ("ip=nowhere", "`nowhere` is not a valid address; write it like `203.0.113.7`"),
         ("path=urls", "a path begins with a slash"),
         ("path=/a%zz", "a percent sign needs two hexadecimal digits"),
-        ("method=GET /", "`GET /` is no method; write it like `POST`"),
+        ("method=GET /", "`GET /` is not a valid method; write it like `POST`"),
         (&long, "the value of `user` has more than 8192 bytes"),
         ("cost=5", "`cost`: the cost is given with --cost"),
         ("--cost=-1", "invalid value '-1' for '--cost <COST>'"),
@@ -155,7 +164,7 @@ fn explain_refuses_words_that_are_no_attributes() {
 }
 
 #[test]
-fn explain_shows_secrets_by_their_digests_only() {
+fn explain_shows_only_digests_of_secrets() {
     let scratch = Scratch::new("secrets");
     let file = scratch.file(
         "version: 1
@@ -186,7 +195,7 @@ rules:
 }
 
 #[test]
-fn explain_says_when_there_is_no_such_tier() {
+fn explain_reports_an_unknown_tier() {
     let shown = explained(&["tier=platinum", "ip=203.0.113.7"]);
     assert!(shown.starts_with("tier free; there is no tier `platinum`\n"), "{shown}");
     let json: Value = serde_json::from_str(&explained(&["--json", "tier=platinum"])).unwrap();
@@ -196,7 +205,7 @@ fn explain_says_when_there_is_no_such_tier() {
 }
 
 #[test]
-fn nothing_that_explain_repeats_is_obeyed() {
+fn explain_prints_arguments_safely() {
     for word in [
         "us\u{1b}er",
         "ip=\u{1b}[31m",
@@ -207,14 +216,14 @@ fn nothing_that_explain_repeats_is_obeyed() {
     ] {
         for words in [&["explain", POLICY, word][..], &["explain", "--json", POLICY, word]] {
             let output = tidegate(words);
-            nothing_is_obeyed(stdout(&output));
-            nothing_is_obeyed(stderr(&output));
+            assert_safe_to_print(stdout(&output));
+            assert_safe_to_print(stderr(&output));
         }
     }
 }
 
 #[test]
-fn nothing_that_a_file_says_is_obeyed_in_explain() {
+fn explain_prints_texts_of_the_file_safely() {
     let scratch = Scratch::new("explain-obeyed");
     for text in ["\\e[31mx", "\\u202ex", "\\u061cx", "\\u2028x", "\\x9bm"] {
         for setting in [
@@ -228,19 +237,19 @@ fn nothing_that_a_file_says_is_obeyed_in_explain() {
             let file = scratch.file(SETTING.replace(ANYTHING, &setting));
             for words in [&["explain", &file][..], &["explain", "--json", &file]] {
                 let output = tidegate(&[words, &["user=bob", "path=/a", "ip=192.0.2.1"]].concat());
-                // A path with control characters is refused, and shown then too.
+                // A path with control characters is refused, and the error quotes it.
                 let code = if setting.contains("/\\e") { 2 } else { 0 };
                 assert_eq!(output.status.code(), Some(code), "{setting}: {output:?}");
-                nothing_is_obeyed(stdout(&output));
-                nothing_is_obeyed(stderr(&output));
+                assert_safe_to_print(stdout(&output));
+                assert_safe_to_print(stderr(&output));
             }
         }
     }
 }
 
-/// The value of a word may be a secret.
+/// The value of an argument may be a secret.
 #[test]
-fn values_are_not_repeated_when_they_are_refused() {
+fn errors_do_not_repeat_values() {
     let secret = "s3cr3t".repeat(2_000);
     let long = ["api_key", "user"].map(|name| format!("{name}={secret}"));
     for word in [&long[0], &long[1], "cost=s3cr3t", "path=s3cr3t", "path=/s3cr3t%zz", "=s3cr3t"] {

@@ -1,7 +1,7 @@
-//! Files that are right, files that are too long to read, and what is no file at all.
+//! Valid files, files that are too large, and paths that are not files.
 
 use crate::run::{
-    POLICY, Scratch, bounded, check, complaints, fits, nothing_is_obeyed, rules, stderr, stdout,
+    POLICY, Scratch, assert_safe_to_print, bounded, check, complaints, fits, rules, stderr, stdout,
     tidegate,
 };
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::process::Command;
 
 #[test]
-fn the_whole_language_in_one_file_is_right() {
+fn the_policy_that_shows_the_whole_language_is_valid() {
     let output = bounded(&["lint", POLICY]);
     assert!(output.status.success(), "{output:?}");
     assert!(stdout(&output).ends_with("2 rules, nothing to complain of\n"), "{output:?}");
@@ -17,7 +17,7 @@ fn the_whole_language_in_one_file_is_right() {
 }
 
 #[test]
-fn files_of_windows_and_of_json_are_right_too() {
+fn windows_line_ends_and_json_are_accepted() {
     let scratch = Scratch::new("windows");
     let unix = fs::read_to_string(POLICY).unwrap();
     let windows = format!("\u{feff}{}", unix.replace('\n', "\r\n"));
@@ -26,12 +26,12 @@ fn files_of_windows_and_of_json_are_right_too() {
         let output = tidegate(&["lint", "--deny-warnings", &scratch.file(content)]);
         assert!(output.status.success(), "{output:?}");
     }
-    // Places are counted as an editor does, in such files too.
+    // Positions are counted as an editor does, in these files too.
     let wrong = "\u{feff}version: 1\r\nrules:\r\n  - { nmae: a, key: [ip], limits: [1/s] }\r\n";
     check(&scratch, wrong, &["3:7: error: unknown key `nmae`, did you mean `name`?"]);
 }
 
-/// It is not read to its end.
+/// The file is not read to its end.
 #[test]
 fn a_file_of_a_hundred_megabytes_is_refused() {
     let scratch = Scratch::new("megabytes");
@@ -46,7 +46,7 @@ fn a_file_of_a_hundred_megabytes_is_refused() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_at_once() {
+fn paths_that_are_not_regular_files_are_refused_immediately() {
     let scratch = Scratch::new("no-file");
     let [fifo, missing, directory] = ["fifo", "missing.yaml", ""].map(|name| scratch.path(name));
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -67,7 +67,7 @@ fn what_is_no_file_is_refused_at_once() {
 }
 
 #[test]
-fn the_standard_input_is_read_no_further_than_a_file() {
+fn the_standard_input_has_the_same_size_limit_as_a_file() {
     let read = |from: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(["policy", "lint", "-"]).stdin(File::open(from).unwrap()).output().unwrap()
@@ -81,7 +81,7 @@ fn the_standard_input_is_read_no_further_than_a_file() {
 }
 
 #[test]
-fn nothing_in_the_name_of_a_file_is_obeyed() {
+fn file_names_are_printed_safely() {
     let scratch = Scratch::new("file-names");
     for name in ["a\u{1b}[31mb.yaml", "a\u{202e}b.yaml", "a\nb.yaml"] {
         let path = scratch.path(name);
@@ -89,8 +89,8 @@ fn nothing_in_the_name_of_a_file_is_obeyed() {
             for words in [&["lint", &path][..], &["lint", "--json", &path], &["explain", &path]] {
                 let output = tidegate(words);
                 assert_eq!(output.status.code(), Some(code), "{output:?}");
-                nothing_is_obeyed(stdout(&output));
-                nothing_is_obeyed(stderr(&output));
+                assert_safe_to_print(stdout(&output));
+                assert_safe_to_print(stderr(&output));
             }
         };
         said(2);

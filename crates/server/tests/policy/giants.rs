@@ -1,12 +1,12 @@
-//! Files that are as large as they may be, or larger: refused or read within the bounds.
+//! Files at or above the size limits: refused or read within the bounds on time and memory.
 
 use crate::run::{
     ANYTHING, RULES, SETTING, Scratch, TOP, accepted, check, check_row, fits, refused, rules,
 };
 
-/// One after the other, so that each has the machine nearly for itself.
+/// One after the other, so that they do not compete for the machine.
 #[test]
-fn giants_are_refused_within_the_bounds() {
+fn huge_files_are_refused_within_the_bounds() {
     let scratch = Scratch::new("giants");
     let under = |start: &str, content: &str, n: usize| {
         format!("version: 1\nrules: {start}{}", content.repeat(n))
@@ -18,10 +18,10 @@ fn giants_are_refused_within_the_bounds() {
         (under("", "\n  - a", 699_000), "¤: error: more than 400000 values; split the policy"),
         (under("[", "a,", 2_097_000), "2:799999: error: more than 400000 values; split the policy"),
         (under("[", "{},", 1_398_000), "2:¤: error: more than 400000 values; split the policy"),
-        (under("", "[", 10_000), "2:¤: error: nested deeper than 16; no part of a policy is"),
-        (under("", "{a: ", 10_000), "2:¤: error: nested deeper than 16; no part of a policy is"),
-        ("- ".repeat(10_000), "1:¤: error: nested deeper than 16; no part of a policy is"),
-        (stairs.collect(), "16:16: error: nested deeper than 16; no part of a policy is"),
+        (under("", "[", 10_000), "2:¤: error: nested deeper than 16 levels; no valid policy is"),
+        (under("", "{a: ", 10_000), "2:¤: error: nested deeper than 16 levels; no valid policy is"),
+        ("- ".repeat(10_000), "1:¤: error: nested deeper than 16 levels; no valid policy is"),
+        (stairs.collect(), "16:16: error: nested deeper than 16 levels; no valid policy is"),
         ("#".repeat(4_000_000), "¤: error: more than 131072 characters without an end"),
         ("#\n".repeat(2_000_000), "¤: error: more than 131072 characters without an end"),
         ("\n".repeat(4_000_000), "¤: error: more than 131072 characters without an end"),
@@ -29,14 +29,14 @@ fn giants_are_refused_within_the_bounds() {
         (under("", "a", 131_000), "2:8: error: `rules` is a list, not a text"),
         (under("\"", "a", 131_000) + "\"", "2:8: error: `rules` is a list, not a text"),
         (under("|\n", "  a\n", 1_000_000), "¤: error: more than 131072 characters without an end"),
-        ("---\n".repeat(1_000_000), "2:1: error: a second document; a policy is one document"),
+        ("---\n".repeat(1_000_000), "2:1: error: a second document; a policy is a single document"),
     ] {
         check(&scratch, content, &[expected]);
     }
 }
 
 #[test]
-fn twenty_thousand_mistakes_are_counted_within_the_bounds() {
+fn twenty_thousand_mistakes_are_handled_within_the_bounds() {
     let scratch = Scratch::new("many");
     let keys: String = (0..9_000).map(|n| format!("key-{n}: 1,")).collect();
     let values = "x, ".repeat(20_000);
@@ -47,45 +47,45 @@ fn twenty_thousand_mistakes_are_counted_within_the_bounds() {
     ] {
         let found = refused(&scratch, content);
         assert_eq!(found.len(), 100, "{found:?}");
-        assert!(found[99].ends_with("(and more below; these first)"), "{}", found[99]);
+        assert!(found[99].ends_with("(more problems follow; fix these first)"), "{}", found[99]);
     }
     let found = refused(&scratch, rules(0..5_000) + &"version: 1\n".repeat(50));
     assert_eq!(found.len(), 50, "{found:?}");
 }
 
-/// The start of a file, filled up with one thing to the most that a file may have.
+/// The start of a file, followed by as many copies of a text as a file may contain.
 fn filled(start: &str, with: &str) -> String {
     let most = 4 * 1024 * 1024_usize;
     let times = most.saturating_sub(start.len()).checked_div(with.len()).unwrap_or_default();
     format!("{start}{}", with.repeat(times))
 }
 
-/// Many of a kind of mistake: a hundred are told, and a word about the rest.
-fn told_a_hundred_times(scratch: &Scratch, content: String, expected: &str) {
+/// Checks that a mistake that is made many times is reported a hundred times, with a note about the rest.
+fn reported_a_hundred_times(scratch: &Scratch, content: String, expected: &str) {
     let found = refused(scratch, content);
     assert_eq!(found.len(), 100, "{expected}: {found:?}");
     let alike = found.iter().all(|line| fits(line, expected));
-    assert!(alike && found[99].ends_with("(and more below; these first)"), "{found:?}");
+    assert!(alike && found[99].ends_with("(more problems follow; fix these first)"), "{found:?}");
 }
 
 #[test]
-fn a_mistake_that_fills_a_file_is_told_within_the_bounds() {
+fn a_mistake_that_fills_a_file_is_reported_within_the_bounds() {
     let scratch = Scratch::new("filled");
     let twice: String = (0..50_000).map(|n| format!("key-{n}: 1\n")).collect();
     let unknown: String = (0..100_000).map(|n| format!("    key-{n}: 1\n")).collect();
     let rule = "version: 1\nrules:\n  - name: a\n    key: [ip]\n    limits: [1/s]\n";
     for (content, expected) in [
-        (filled("", "- &a x\n"), "¤:3: error: an anchor (`&name`); aliases are not read"),
-        (filled("", "- !a x\n"), "¤:3: error: a tag (`!name`); tags are not read"),
+        (filled("", "- &a x\n"), "¤:3: error: anchors (`&name`) are not supported"),
+        (filled("", "- !a x\n"), "¤:3: error: tags (`!name`) are not supported"),
         (
             rules(0..1) + &"a: 1\n".repeat(100_000),
-            "¤:1: error: `a` stands here twice; it stood at ",
+            "¤:1: error: duplicate key `a`; it is already set at ",
         ),
-        (twice.repeat(2), "¤:1: error: `key-¤` stands here twice; it stood at "),
+        (twice.repeat(2), "¤:1: error: duplicate key `key-¤`; it is already set at "),
         (format!("{rule}{unknown}"), "¤:5: error: unknown key `key-¤`"),
-        (filled("version: 1\nrules:\n", "  a: 1\n"), "¤:3: error: `a` stands here twice"),
+        (filled("version: 1\nrules:\n", "  a: 1\n"), "¤:3: error: duplicate key `a`"),
     ] {
-        told_a_hundred_times(&scratch, content, expected);
+        reported_a_hundred_times(&scratch, content, expected);
     }
 }
 
@@ -103,8 +103,8 @@ fn lists_that_fill_a_file_are_refused_within_the_bounds() {
     }
 }
 
-/// The parser keeps what is in brackets until it knows that it is no key, so there is a bound for that, whatever
-/// stands in there: quotes that are escaped, texts of several lines.
+/// The parser buffers everything in brackets until it knows that it is not a key, so the content of brackets is bounded,
+/// also if it contains escaped quotes or texts of several lines.
 #[test]
 fn brackets_that_hold_too_much_are_refused_within_the_bounds() {
     let scratch = Scratch::new("brackets");
@@ -133,13 +133,12 @@ fn brackets_that_hold_too_much_are_refused_within_the_bounds() {
         filled("version: 1\nrules:\n  [", "a,\n    "),
     ] {
         let found = refused(&scratch, content);
-        let known =
-            |line: &String| line.contains("more than") || line.contains("stands here twice");
+        let known = |line: &String| line.contains("more than") || line.contains("duplicate key");
         assert!(found.iter().all(known), "{found:?}");
     }
 }
 
-/// A policy of so many rules, as programs write it.
+/// A policy of `rules` rules in JSON, as programs write it.
 fn json(rules: u32) -> String {
     let rule = |n| {
         format!(
@@ -151,15 +150,15 @@ fn json(rules: u32) -> String {
 }
 
 #[test]
-fn brackets_may_hold_much() {
+fn a_thousand_rules_in_brackets_are_accepted() {
     let scratch = Scratch::new("brackets-full");
     assert_eq!(accepted(&scratch, json(1_000)), [""; 0]);
     check(&scratch, json(2_000), &["¤: error: more than 131072 characters without an end"]);
 }
 
-/// In a large file they would, if they did, seem to hold all that follows.
+/// If brackets in texts and comments counted, the rest of a large file would seem to be inside them.
 #[test]
-fn brackets_in_texts_and_remarks_hold_nothing() {
+fn brackets_in_texts_and_comments_do_not_count() {
     let scratch = Scratch::new("brackets-text");
     let others = rules(0..5_000);
     for description in [
@@ -180,35 +179,35 @@ fn brackets_in_texts_and_remarks_hold_nothing() {
     }
 }
 
-/// Words from `{name}0` on, one on a line.
+/// Lines with `{name}0`, `{name}1` and so on.
 fn words(name: &str, number: u32, what: &str) -> String {
     (0..number).map(|n| format!("        {name}{n}{what}\n")).collect()
 }
 
-/// Two rules with this setting, which is written in lines.
+/// Two rules with this setting, which spans several lines.
 fn twice(setting: &str) -> String {
     let rule = |name| format!("  - name: {name}\n    key: [ip]\n    limits: [1/s]\n    {setting}");
     format!("version: 1\nrules:\n{}{}", rule('a'), rule('b'))
 }
 
 #[test]
-fn more_values_than_a_rule_compares_with_are_refused_within_the_bounds() {
+fn too_many_values_of_a_condition_are_refused_within_the_bounds() {
     let users = format!("match:\n      user:\n{}", words("- user-", 50_000, ""));
     let expected = ["8:9", "50013:9"]
-        .map(|place| format!("{place}: error: 50000 values; a rule compares with at most 1000"));
+        .map(|place| format!("{place}: error: 50000 values; a condition has at most 1000"));
     check(&Scratch::new("more"), twice(&users), &expected.each_ref().map(String::as_str));
     let addresses = format!("match: {{ ip: [{}] }}", "x, ".repeat(20_000));
-    let expected = "55 20000 values; a rule compares with at most 1000";
+    let expected = "55 20000 values; a condition has at most 1000";
     check_row("more-addresses", SETTING, &addresses, expected);
 }
 
 #[test]
-fn more_tiers_than_anybody_sells_are_refused_within_the_bounds() {
+fn too_many_tiers_are_refused_within_the_bounds() {
     let scratch = Scratch::new("more-tiers");
     let known = |n| format!("tiers:\n  default: k0\n  known:\n{}", words("- k", n, ""));
     let expected = "3:3: error: 100000 tiers; there are at most 64";
     check(&scratch, TOP.replace(ANYTHING, &known(100_000)), &[expected]);
-    // Each that is unknown would be compared with each that is known.
+    // Without the bound, each unknown tier would be compared with each known one.
     let unknown = format!("tiers:\n{}", words("u", 2_000, ": unlimited"));
     let rules = twice(&unknown).replace("rules", &format!("{}rules", known(2_000)));
     let expected = ["3:3", "2010:9", "4014:9"]
@@ -216,9 +215,9 @@ fn more_tiers_than_anybody_sells_are_refused_within_the_bounds() {
     check(&scratch, rules, &expected.each_ref().map(String::as_str));
 }
 
-/// Each is quoted with what stands around it, however far down the line it is.
+/// Each mistake is shown with the text around it, however far along the line it is.
 #[test]
-fn many_mistakes_on_a_long_line_are_told_within_the_bounds() {
+fn many_mistakes_on_a_long_line_are_reported_within_the_bounds() {
     let long = "x".repeat(1_200);
     let keys: String = (0..100).map(|n| format!("key-{n}: {long}, ")).collect();
     let found = refused(&Scratch::new("long-line"), SETTING.replace(ANYTHING, &keys));
@@ -244,17 +243,17 @@ fn long_paths_are_compared_within_the_bounds() {
     let paths = words(&format!("- /{long}"), 200, "");
     let content = twice(&format!("match:\n      path:\n{paths}"));
     let found = accepted(&Scratch::new("long-paths"), content);
-    let twin = "208:5: warning: rule `b` is about the same requests and keys as `a` at 3:5";
+    let twin = "208:5: warning: rule `b` has the same conditions and key as `a` at 3:5";
     assert!(found.len() == 1 && found[0].starts_with(twin), "{found:?}");
 }
 
-/// So many rules, called `r0` and so on, each on a line.
+/// `number` rules named `r0`, `r1` and so on, one per line.
 fn many(number: u32, rule: impl Fn(u32) -> String) -> String {
     let all = (0..number).map(|n| format!("  - {{ name: r{n}, {} }}\n", rule(n)));
     format!("version: 1\nrules:\n{}", all.collect::<String>())
 }
 
-/// So many rules, written in lines.
+/// `number` rules, each spanning several lines.
 fn in_lines(number: u32) -> String {
     let rule = |n| {
         format!("- name: r{n}\n  match:\n    path: '/*/p{n}'\n  key:\n  - ip\n  limits:\n  - 1/s\n")
@@ -263,7 +262,7 @@ fn in_lines(number: u32) -> String {
 }
 
 #[test]
-fn as_many_rules_as_a_policy_has_are_read_within_the_bounds() {
+fn the_largest_policies_are_read_within_the_bounds() {
     let scratch = Scratch::new("rules");
     let of = |path: &'static str| {
         move |n| format!("match: {{ path: '{path}/p{n}' }}, key: [ip], limits: [1/s]")
@@ -280,14 +279,14 @@ fn as_many_rules_as_a_policy_has_are_read_within_the_bounds() {
 }
 
 #[test]
-fn one_mistake_among_as_many_rules_as_a_policy_has_is_found() {
+fn one_mistake_in_the_largest_policies_is_found() {
     let scratch = Scratch::new("one-of-many");
     let typo = "  - { name: z, key: [ip], limts: [1/s] }\n";
     let expected = "20002:27: error: unknown key `limts`, did you mean `limits`?";
     check(&scratch, rules(0..19_999) + typo, &[expected]);
     let stop = "rules:\n  - { name: stop, match: { path: /stop/** }, key: [ip], limits: [1/s], stop: true }\n";
     let hidden = "  - { name: hidden, match: { path: /stop/x }, key: [ip], limits: [1/s] }\n";
-    let expected = "error: rule `hidden` is never reached: `stop` at 3:5 covers it and says stop";
+    let expected = "error: rule `hidden` is never reached: `stop` at 3:5 matches all of its requests and has `stop: true`";
     let simple = rules(0..19_998).replace("rules:\n", stop) + hidden;
     check(&scratch, simple, &[&format!("20002:5: {expected}")]);
     let long = |n| {
@@ -300,7 +299,7 @@ fn one_mistake_among_as_many_rules_as_a_policy_has_is_found() {
 }
 
 #[test]
-fn rules_that_all_meet_are_refused_within_the_bounds() {
+fn rules_that_all_match_one_request_are_refused_within_the_bounds() {
     let scratch = Scratch::new("all-meet");
     for (number, rule) in [
         (20_000, "key: [ip], limits: [1/s]"),
@@ -313,10 +312,10 @@ fn rules_that_all_meet_are_refused_within_the_bounds() {
 }
 
 #[test]
-fn twenty_thousand_warnings_are_told_a_hundred_times() {
+fn of_twenty_thousand_warnings_a_hundred_are_reported() {
     let content = rules(0..20_000).replace("1/s", "1/s, 100/min");
     let found = accepted(&Scratch::new("warned"), content);
     assert_eq!(found.len(), 100, "{found:?}");
-    assert!(found[99].starts_with("102:5: warning: rule `r99`: `100/min` can never bind"));
-    assert!(found[99].ends_with("(and more below; these first)"), "{}", found[99]);
+    assert!(found[99].starts_with("102:5: warning: rule `r99`: `100/min` has no effect"));
+    assert!(found[99].ends_with("(more problems follow; fix these first)"), "{}", found[99]);
 }

@@ -1,4 +1,4 @@
-//! `tidegate policy import envoy`: a policy of somebody else's rule files, and what it cannot say.
+//! `tidegate policy import envoy`: translates rule files into a policy, and lists what a policy cannot express.
 
 use super::run::{Scratch, bounded, stdout, tidegate};
 use std::fs;
@@ -19,7 +19,7 @@ descriptors:
 ";
 
 const POLICY: &str = r#"version: 1
-# LEFT OUT: rl/service=one: `quota_mode`: it refuses by itself now
+# LEFT OUT: rl/service=one: `quota_mode`: the rule now denies by itself
 rules:
   - name: rl-service-one
     match: { domain: "rl", service: "one" }
@@ -70,7 +70,7 @@ fn rule_files_become_a_policy() {
 }
 
 #[test]
-fn what_the_server_refuses_is_refused() {
+fn files_that_the_server_refuses_are_refused() {
     let scratch = Scratch::new("import-refused");
     let rules =
         folder(&scratch, &[("a.yaml", RULES), ("b.yml", "domain: rl\ndescriptors: [{ kee: x }]")]);
@@ -79,7 +79,8 @@ fn what_the_server_refuses_is_refused() {
     assert_eq!(stdout(&output), "");
     let told = stderr(&output);
     assert!(
-        told.contains("b.yml:1:1: the domain `rl` is in") && told.contains("a.yaml already"),
+        told.contains("b.yml:1:1: the domain `rl` is already defined in")
+            && told.contains("a.yaml"),
         "{told}"
     );
     let output = bounded(&["import", "envoy", "--merge-domains", &rules]);
@@ -96,9 +97,9 @@ fn what_the_server_refuses_is_refused() {
     }
 }
 
-/// What would take a machine down takes a second at most, and little memory; and there is an end to everything.
+/// Files that could exhaust a machine take at most a second and little memory.
 #[test]
-fn giants_and_bombs_are_bounded() {
+fn huge_files_and_alias_bombs_are_refused_within_the_bounds() {
     let scratch = Scratch::new("import-giants");
     let leaf = "&a0 {key: k, rate_limit: {unit: day, requests_per_unit: 1}}";
     let bomb: String = (1..12)
@@ -117,13 +118,13 @@ fn giants_and_bombs_are_bounded() {
         })
         .collect();
     let many = format!("domain: d\ndescriptors:\n{many}");
-    for (text, says) in [(&bomb, "aliases stand for more than"), (&deep, "nested deeper than")] {
+    for (text, says) in [(&bomb, "aliases expand to more than"), (&deep, "nested deeper than")] {
         let folder = folder(&scratch, &[("rules.yaml", text)]);
         let output = bounded(&["import", "envoy", &folder]);
         assert_eq!(output.status.code(), Some(2), "{says} {}", stderr(&output));
         assert!(stderr(&output).contains(says), "{}", stderr(&output));
     }
-    // Twenty thousand limits take some 70 MiB while they are read.
+    // Twenty thousand limits take about 70 MiB while they are read.
     let folder = folder(&scratch, &[("rules.yaml", &many)]);
     let output = tidegate(&["import", "envoy", &folder]);
     assert_eq!(output.status.code(), Some(2));

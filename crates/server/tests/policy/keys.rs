@@ -1,4 +1,4 @@
-//! Keys that there are not, keys that are missing, and values that are of another kind.
+//! Unknown keys, missing keys, and values of the wrong kind.
 
 use crate::run::{
     IDENTITY, LIMIT, OPTION, OVERRIDE, RULE, RULES, SETTING, Scratch, TIER, TOP, check, check_row,
@@ -6,7 +6,7 @@ use crate::run::{
 };
 
 #[test]
-fn misspelt_keys_are_named_with_what_was_meant() {
+fn misspelt_keys_are_reported_with_a_suggestion() {
     check_table(
         "keys-top",
         TOP,
@@ -52,7 +52,7 @@ stopp: true      => 42 unknown key `stopp`, did you mean `stop`?
 }
 
 #[test]
-fn misspelt_keys_further_down_are_named_too() {
+fn misspelt_keys_of_nested_maps_are_reported_too() {
     check_table(
         "keys-limit",
         OPTION,
@@ -71,7 +71,7 @@ nmae: x     => 49 unknown key `nmae`, did you mean `name`?
         "keys-forms",
         SETTING,
         "
-limits: [1/s], mode: hard           => 42 `limits` stands here twice; it stood at 3:27 before
+limits: [1/s], mode: hard           => 42 duplicate key `limits`; it is already set at 3:27
 mode: { sfot: 10% }                 => 50 unknown key `sfot`, did you mean `soft`?
 mode: { elastic: { upto: 200%, while: load < 1 } }  => 61 unknown key `upto`, did you mean `up_to`?
 mode: { elastic: { up_to: 200%, whle: load < 1 } }  => 74 unknown key `whle`, did you mean `while`?
@@ -104,7 +104,7 @@ overflow: deny                      => 42 `overflow` is now called `when_full`
 }
 
 #[test]
-fn missing_keys_are_asked_for() {
+fn missing_keys_are_reported() {
     check_table(
         "missing-rule",
         RULE,
@@ -174,13 +174,13 @@ name: [a], key: [ip], limits: [1/s] => 13 ¤ is a text, not a list
 match: /a                 => 49 `match` is a map, not a text
 match: [/a]               => 49 `match` is a map, not a list
 match: { path: { a: b } } => 57 a path is a text, not a map
-match: { path: [] }       => 57 `path` lists nothing, so the rule could never match
-match: { method: [] }     => 59 `method` lists nothing, so the rule could never match
-match: { user: [] }       => 57 `user` lists nothing, so the rule could never match
-match: { user: '' }       => 57 `user` is never empty; an empty value is an absent one
+match: { path: [] }       => 57 `path` is an empty list, so the rule could never match
+match: { method: [] }     => 59 `method` is an empty list, so the rule could never match
+match: { user: [] }       => 57 `user` is an empty list, so the rule could never match
+match: { user: '' }       => 57 `user` must not be empty; an empty value counts as absent
 match: { user: null }     => 57 `user` is a text, not nothing
-match: { cost: 5 }        => 51 `cost` is compared in `when`
-match: { 'a b': 5 }       => 51 `a b` is no name of an attribute
+match: { cost: 5 }        => 51 `cost` does not belong in `match`
+match: { 'a b': 5 }       => 51 `a b` is not a valid attribute name
 when: [cost > 1]          => 48 a condition is a text, not a list
 description: [x]          => 55 `description` is a text, not a list
 tiers: [pro]              => 49 `tiers` is a map, not a list

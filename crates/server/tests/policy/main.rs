@@ -1,9 +1,9 @@
-//! `tidegate policy`, run as a user would: files that are broken in every way we could think of.
+//! `tidegate policy`, run as a user would run it, on files that are broken in every way we could think of.
 //!
-//! Each of them is refused with exit code 2, at the place of the mistake and with what to write instead,
-//! within a second of a processor (on a slow machine, within five times what an ordinary policy takes there) and within
-//! 64 MiB: `ulimit -d` bounds all that a process can write to, but for its stack; its own code
-//! is not of the file's making.
+//! Each file must be refused with exit code 2, with the position of the mistake and what to write instead. Linting it must
+//! take at most one second of processor time (on a slow machine, five times what an ordinary policy takes there) and at most
+//! 64 MiB. `ulimit -d` bounds all memory that a process can write to, except for its stack; the program's own code is not
+//! counted, because the file does not cause it.
 
 #![cfg(unix)]
 #![allow(

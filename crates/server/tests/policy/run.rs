@@ -1,4 +1,4 @@
-//! Running `tidegate policy` within its bounds, and comparing what it says with what is expected.
+//! Runs `tidegate policy` within its bounds, and compares its output with the expected one.
 
 use serde_json::Value;
 use std::fs;
@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub(crate) const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policy.yaml");
-/// What any file may take of a processor, on the machine that it was measured on.
+/// The processor time that any file may take, on the machine where it was measured.
 const MOST: Duration = Duration::from_secs(1);
-/// On a slower machine: so many times what the largest ordinary policy takes there. Usual is at most 1.3; what is
+/// On a slower machine: this many times what the largest ordinary policy takes there. Usually it is at most 1.3; work that is
 /// quadratic in the size of a file takes hundreds.
 const MOST_TIMES: u32 = 5;
-/// In seconds: ends what would not end by itself.
+/// In seconds: stops a process that would not end by itself.
 const BACKSTOP: &str = "600";
 /// 64 MiB, in the unit of `ulimit -d`.
 const MOST_MEMORY: &str = "65536";
-/// Stands in an expectation for whatever the program writes there, and in a frame for what is put into it.
+/// In an expected text, a placeholder for anything; in a frame, the place where a row's text is inserted.
 pub(crate) const ANYTHING: char = '¤';
 
 // === running it ===
 
-/// A directory of its own for each test, gone when the test is.
+/// A directory for one test, which is removed after the test.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -48,7 +48,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed lies in the target directory and harms nobody.
+        // A directory that cannot be removed stays in the target directory, where it does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -57,8 +57,8 @@ pub(crate) fn tidegate(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("policy").args(words).output().unwrap()
 }
 
-/// Runs it with as much memory and as much of a processor as it may take. It is one thread, so a busy machine does not
-/// count; a slow one is measured.
+/// Runs the program with bounds on memory and processor time. It has one thread, so a busy machine makes no difference; the
+/// bound is adjusted to a slow machine.
 pub(crate) fn bounded(words: &[&str]) -> Output {
     let (output, taken) = measured(words);
     if taken > MOST {
@@ -72,7 +72,7 @@ pub(crate) fn bounded(words: &[&str]) -> Output {
     output
 }
 
-/// Runs it within its memory, and says how much time of a processor it took.
+/// Runs the program with a bound on its memory, and returns the processor time that it took.
 fn measured(words: &[&str]) -> (Output, Duration) {
     let scratch = Scratch::new("measured");
     let times = scratch.path("times");
@@ -100,7 +100,7 @@ pub(crate) fn stderr(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-/// The lines that complain, without the name of the file: `3:7: error: …`.
+/// The lines with problems, without the name of the file: `3:7: error: …`.
 pub(crate) fn complaints(file: &str, output: &Output) -> Vec<String> {
     let prefix = format!("{file}:");
     let lines = stdout(output).lines().filter_map(|line| line.strip_prefix(&prefix));
@@ -109,7 +109,7 @@ pub(crate) fn complaints(file: &str, output: &Output) -> Vec<String> {
 
 // === what is expected ===
 
-/// Lints a file that is broken: within the bounds, with exit code 2, and nothing that a terminal obeys.
+/// Lints a file that must be refused: within the bounds, with exit code 2, and with output that is safe to print.
 pub(crate) fn refused(scratch: &Scratch, content: impl AsRef<[u8]>) -> Vec<String> {
     let file = scratch.file(content);
     let output = bounded(&["lint", &file]);
@@ -117,27 +117,27 @@ pub(crate) fn refused(scratch: &Scratch, content: impl AsRef<[u8]>) -> Vec<Strin
     let shown: String = text.chars().take(2_000).collect();
     assert_eq!(output.status.code(), Some(2), "{shown}\n{}", stderr(&output));
     assert_eq!(stderr(&output), "", "{shown}");
-    nothing_is_obeyed(text);
+    assert_safe_to_print(text);
     complaints(&file, &output)
 }
 
-/// Lints a file that is right, within the bounds, and answers what it is warned of.
+/// Lints a file that must be accepted, within the bounds, and returns its warnings.
 pub(crate) fn accepted(scratch: &Scratch, content: impl AsRef<[u8]>) -> Vec<String> {
     let file = scratch.file(content);
     let output = bounded(&["lint", &file]);
     let shown: String = stdout(&output).chars().take(2_000).collect();
     assert_eq!(output.status.code(), Some(0), "{shown}\n{}", stderr(&output));
     assert_eq!(stderr(&output), "", "{shown}");
-    nothing_is_obeyed(stdout(&output));
+    assert_safe_to_print(stdout(&output));
     let found = complaints(&file, &output);
     found.into_iter().filter(|line| !line.ends_with("nothing to complain of")).collect()
 }
 
-/// There is nothing in a text that a terminal does anything with but show it.
-pub(crate) fn nothing_is_obeyed(text: &str) {
+/// Checks that a text contains no characters that a terminal acts on instead of showing them.
+pub(crate) fn assert_safe_to_print(text: &str) {
     let obeyed = text.chars().find(|c| match c {
         '\n' => false,
-        // These turn the direction of writing, so that a text reads as another.
+        // These change the direction of writing, so that a text can look like another one.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             true
         }
@@ -148,7 +148,7 @@ pub(crate) fn nothing_is_obeyed(text: &str) {
     assert_eq!(obeyed, None, "{:?}", text.chars().take(2_000).collect::<String>());
 }
 
-/// Whether a line begins as expected, whatever stands for [`ANYTHING`].
+/// Whether a line begins with the expected text, in which [`ANYTHING`] stands for any text.
 pub(crate) fn fits(line: &str, expected: &str) -> bool {
     let mut pieces = expected.split(ANYTHING);
     let mut rest = pieces.next().and_then(|first| line.strip_prefix(first));
@@ -158,13 +158,13 @@ pub(crate) fn fits(line: &str, expected: &str) -> bool {
     rest.is_some()
 }
 
-/// A file has these complaints, in this order, and no others.
+/// Checks that a file has these problems, in this order, and no others.
 pub(crate) fn check(scratch: &Scratch, content: impl AsRef<[u8]>, expected: &[&str]) {
     let difference = difference(scratch, content, expected);
     assert!(difference.is_none(), "{}", difference.unwrap_or_default());
 }
 
-/// What a file is complained of, if that is not what is expected.
+/// The difference between the problems of a file and the expected ones.
 pub(crate) fn difference(
     scratch: &Scratch,
     content: impl AsRef<[u8]>,
@@ -178,8 +178,8 @@ pub(crate) fn difference(
     (!fit).then(|| format!("{start}\nexpected: {expected:#?}\nfound: {found:#?}\n"))
 }
 
-/// Each row is what is put into a frame, the column where that is wrong, and why. All rows that differ are
-/// told at once.
+/// Each row has the text to insert into a frame, the column of the mistake, and the expected message. All rows that differ
+/// are reported together.
 pub(crate) fn check_table(test: &str, frame: &str, rows: &str) {
     let rows = rows.lines().filter(|row| !row.is_empty()).map(|row| row.split_once("=> ").unwrap());
     let differences: String =
@@ -218,7 +218,7 @@ pub(crate) const IDENTITY: &str =
 pub(crate) const WHEN: &str =
     "version: 1\nrules:\n  - name: a\n    key: [ip]\n    limits: [1/s]\n    when: '¤'\n";
 
-/// Rules about one path each, so that many of them do not meet.
+/// Rules with one path each, so that no request matches several of them.
 pub(crate) fn rules(numbers: std::ops::Range<u32>) -> String {
     let rule =
         |n| format!("  - {{ name: r{n}, match: {{ path: /p{n} }}, key: [ip], limits: [1/s] }}\n");
@@ -227,7 +227,7 @@ pub(crate) fn rules(numbers: std::ops::Range<u32>) -> String {
 
 // === JSON ===
 
-/// What JSON lists is what the text lists.
+/// Checks that the JSON output lists the same problems as the text output.
 pub(crate) fn same_in_json(file: &str, list: &str, number: usize) {
     let severity = list.trim_end_matches('s');
     let output = tidegate(&["lint", "--json", file]);

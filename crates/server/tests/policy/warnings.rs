@@ -1,4 +1,4 @@
-//! What is legal but surely a mistake: told, and refused only on demand.
+//! Warnings: valid but probably mistakes. They are reported, and refused only with `--deny-warnings`.
 
 use crate::run::{POLICY, Scratch, complaints, fits, same_in_json, tidegate};
 use serde_json::Value;
@@ -6,31 +6,31 @@ use serde_json::Value;
 const WARNED: [(&str, &str); 13] = [
     (
         "rules: [{ name: a, key: [ip], limits: [1/s, 100/min] }]",
-        "2:9: warning: rule `a`: `100/min` can never bind, because `1/s` lets less through",
+        "2:9: warning: rule `a`: `100/min` has no effect, because `1/s` is stricter",
     ),
     (
         "rules: [{ name: a, key: [user], limits: [1/s] }]",
-        "2:9: warning: rule `a`: a request without `user` is counted by no rule; write `user|ip`",
+        "2:9: warning: rule `a`: no rule counts a request without `user`; write `user|ip`",
     ),
     (
         "rules: [{ name: a, key: [ip], limits: [1/s] }, { name: b, key: [ip], limits: [9/min] }]",
-        "2:48: warning: rule `b` is about the same requests and keys as `a` at 2:9",
+        "2:48: warning: rule `b` has the same conditions and key as `a` at 2:9",
     ),
     (
         "rules: [{ name: a, match: { pth: /a }, key: [ip], limits: [1/s] }]",
-        "2:9: warning: rule `a`: `pth` is no attribute of `identity`; did you mean `path`?",
+        "2:9: warning: rule `a`: `pth` is not an attribute of `identity`; did you mean `path`?",
     ),
     (
         "rules: [{ name: a, match: { path: '/a/:id' }, key: [ip], limits: [1/s] }]",
-        "2:9: warning: rule `a`: `:id` is matched letter by letter; `*` is any one segment",
+        "2:9: warning: rule `a`: `:id` is matched literally; write `*` for any one segment",
     ),
     (
         "rules: [{ name: a, match: { path: '/a/{id}/b' }, key: [ip], limits: [1/s] }]",
-        "2:9: warning: rule `a`: `{id}` is matched letter by letter; `*` is any one segment",
+        "2:9: warning: rule `a`: `{id}` is matched literally; write `*` for any one segment",
     ),
     (
         "rules: [{ name: a, match: { user: 'a*' }, key: [ip], limits: [1/s] }]",
-        "2:9: warning: rule `a`: `user: a*` is compared letter by letter; a star means nothing there",
+        "2:9: warning: rule `a`: `user: a*` is compared literally; a star has no special meaning here",
     ),
     (
         "rules: [{ name: a, match: { tier: gold }, key: [ip], limits: [1/s] }]",
@@ -38,19 +38,19 @@ const WARNED: [(&str, &str); 13] = [
     ),
     (
         "rules: [{ name: a, when: 'cost > 1 and pth == \"/x\"', key: [ip], limits: [1/s] }]",
-        "2:9: warning: rule `a`: `pth` is no attribute of `identity`; did you mean `path`?",
+        "2:9: warning: rule `a`: `pth` is not an attribute of `identity`; did you mean `path`?",
     ),
     (
         "identity: { trusted: [10.0.0.0/8], user: header:x-user }\nrules: [{ name: a, when: 'not usr in [\"x\"]', key: [ip], limits: [1/s] }]",
-        "3:9: warning: rule `a`: `usr` is no attribute of `identity`; did you mean `user`?",
+        "3:9: warning: rule `a`: `usr` is not an attribute of `identity`; did you mean `user`?",
     ),
     (
         "identity: { user: header:x-user }\nrules: [{ name: a, key: [user|ip], limits: [1/s] }]",
-        "¤ warning: `identity.user` is read from requests, but `trusted` names nobody",
+        "¤ warning: `identity.user` is read from requests, but `trusted` is empty",
     ),
     (
         "identity: { trusted: everyone }\nrules: [{ name: a, key: [ip], limits: [1/s] }]",
-        "¤ warning: `trusted: everyone`: whoever reaches this port can claim to be anybody",
+        "¤ warning: `trusted: everyone`: every client that reaches this port can forge these headers",
     ),
     (
         "identity: { ip: { ipv6_prefix: 128 } }\nrules: [{ name: a, key: [ip], limits: [1/s] }]",
@@ -59,7 +59,7 @@ const WARNED: [(&str, &str); 13] = [
 ];
 
 #[test]
-fn warnings_are_told_and_refused_only_on_demand() {
+fn warnings_are_reported_and_refused_only_on_demand() {
     let scratch = Scratch::new("warnings");
     for (content, expected) in WARNED {
         let file = scratch.file(format!("version: 1\n{content}\n"));
@@ -77,7 +77,7 @@ fn warnings_are_told_and_refused_only_on_demand() {
 }
 
 #[test]
-fn json_says_when_there_is_nothing_to_say() {
+fn json_lists_are_empty_without_problems() {
     let output = tidegate(&["lint", "--json", POLICY]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json, serde_json::json!({ "errors": [], "warnings": [] }));

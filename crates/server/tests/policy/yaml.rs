@@ -1,4 +1,4 @@
-//! What YAML can do that a policy cannot, and what no file should hold.
+//! YAML features that a policy must not use, and bytes that no text file should contain.
 
 use crate::run::{
     ANYTHING, IDENTITY, LIMIT, OPTION, OVERRIDE, RULE, SETTING, Scratch, TIER, TOP, check,
@@ -6,16 +6,25 @@ use crate::run::{
 };
 
 #[test]
-fn what_else_yaml_can_do_is_refused() {
+fn advanced_yaml_is_refused() {
     let scratch = Scratch::new("yaml");
     let good = rules(0..1);
     for (content, expected) in [
-        (good.replace("[ip]", "&k [ip]"), "3:44: error: an anchor (`&name`); aliases are not read"),
-        (good.replace("[ip]", "!!seq [ip]"), "3:44: error: a tag (`!name`); tags are not read"),
-        (format!("{good}---\n{good}"), "4:1: error: a second document; a policy is one document"),
-        (format!("{good}? [a]\n: 1\n"), "4:3: error: a key that is no word; write `name: value`"),
-        (format!("{good}version: 1\n"), "4:1: error: `version` stands here twice; it stood at 1:1"),
-        (good.replace("/p0", "/p0, path: /p0"), "3:37: error: `path` stands here twice"),
+        (good.replace("[ip]", "&k [ip]"), "3:44: error: anchors (`&name`) are not supported"),
+        (good.replace("[ip]", "!!seq [ip]"), "3:44: error: tags (`!name`) are not supported"),
+        (
+            format!("{good}---\n{good}"),
+            "4:1: error: a second document; a policy is a single document",
+        ),
+        (
+            format!("{good}? [a]\n: 1\n"),
+            "4:3: error: a key must be a plain word; write `name: value`",
+        ),
+        (
+            format!("{good}version: 1\n"),
+            "4:1: error: duplicate key `version`; it is already set at 1:1",
+        ),
+        (good.replace("/p0", "/p0, path: /p0"), "3:37: error: duplicate key `path`"),
         (good.replace(" }\n", "\n"), "4:1: error: while parsing a flow mapping"),
         (good.replace("r0", "\"r0"), "¤ error: ¤"),
         (good.replace("  - ", "\t- "), "3:2: error: tabs disallowed"),
@@ -30,25 +39,25 @@ fn what_else_yaml_can_do_is_refused() {
 }
 
 #[test]
-fn bombs_do_not_go_off() {
+fn alias_bombs_are_refused() {
     let scratch = Scratch::new("bombs");
     let list = |name: char| vec![format!("*{name}"); 9].join(",");
     let line = |(from, to): (char, char)| format!("{to}: &{to} [{}]\n", list(from));
     let lines: String = ('a'..'y').zip('b'..'z').map(line).collect();
     let found = refused(&scratch, format!("a: &a [x,x,x]\n{lines}"));
-    assert!(found[0].starts_with("1:4: error: an anchor"), "{found:?}");
-    assert!(found.iter().any(|line| line.starts_with("2:8: error: an alias")), "{found:?}");
+    assert!(found[0].starts_with("1:4: error: anchors"), "{found:?}");
+    assert!(found.iter().any(|line| line.starts_with("2:8: error: aliases")), "{found:?}");
 }
 
 #[test]
-fn bytes_that_are_no_text_are_refused() {
+fn bytes_that_are_not_text_are_refused() {
     let scratch = Scratch::new("bytes");
     for (content, expected) in [
         (
             &b"version: 1\nrules:\n  - name: \xff\n"[..],
-            "3:11: error: this is no UTF-8; save the file",
+            "3:11: error: this is not valid UTF-8; save the file",
         ),
-        (b"\xff\xfev\0e\0r\0", "1:1: error: this is no UTF-8; save the file as UTF-8"),
+        (b"\xff\xfev\0e\0r\0", "1:1: error: this is not valid UTF-8; save the file as UTF-8"),
         (b"version: 1\nrules:\n\0\n", "3:1: error: a control character; remove it"),
         (b"version: 1 # \x1b[31m\n", "1:14: error: a control character; remove it"),
         (b"\0", "1:1: error: a control character; remove it"),
@@ -58,10 +67,9 @@ fn bytes_that_are_no_text_are_refused() {
 }
 
 #[test]
-fn names_are_fit_for_headers_and_metrics() {
+fn names_are_safe_in_headers_and_metrics() {
     let long = "x".repeat(10 * 1024);
-    let expected =
-        "13 ¤ is no name for ¤; it has 1 to 64 of `A-Z a-z 0-9 . _ -`, and no point first";
+    let expected = "13 ¤ is not a valid name for ¤; use 1 to 64 of `A-Z a-z 0-9 . _ -`, not starting with a dot";
     for name in [
         "\"\"",
         ".",
@@ -81,34 +89,37 @@ fn names_are_fit_for_headers_and_metrics() {
     ] {
         check_row("names", RULE, &format!("name: {name}, key: [ip], limits: [1/s]"), expected);
     }
-    // However long it is, it is quoted in part.
+    // A long name is quoted only in part.
     let content = format!("name: {long}, key: [ip], limits: [1/s]");
     let found = refused(&Scratch::new("long-name"), RULE.replace(ANYTHING, &content));
     assert!(found[0].len() < 200, "{found:?}");
 }
 
 #[test]
-fn other_versions_are_not_read() {
+fn other_versions_are_refused() {
     let scratch = Scratch::new("version");
     for (version, expected) in [
-        ("2", "1:10: error: version 2 of the policy language; this tidegate reads version 1"),
-        ("0", "1:10: error: version 0 of the policy language; this tidegate reads version 1"),
-        ("1.0", "1:10: error: `version` is the number 1"),
-        ("one", "1:10: error: `version` is the number 1"),
-        ("'1'", "1:10: error: `version` is the number 1"),
-        ("\"1\"", "1:10: error: `version` is the number 1"),
-        ("01", "1:10: error: version 01 of the policy language; this tidegate reads version 1"),
-        ("[1]", "1:10: error: `version` is the number 1"),
-        ("~", "1:10: error: `version` is the number 1"),
+        ("2", "1:10: error: version 2 of the policy language is not supported; write `version: 1`"),
+        ("0", "1:10: error: version 0 of the policy language is not supported; write `version: 1`"),
+        ("1.0", "1:10: error: `version` is the number 1; write `version: 1`"),
+        ("one", "1:10: error: `version` is the number 1; write `version: 1`"),
+        ("'1'", "1:10: error: `version` is the number 1; write `version: 1`"),
+        ("\"1\"", "1:10: error: `version` is the number 1; write `version: 1`"),
+        (
+            "01",
+            "1:10: error: version 01 of the policy language is not supported; write `version: 1`",
+        ),
+        ("[1]", "1:10: error: `version` is the number 1; write `version: 1`"),
+        ("~", "1:10: error: `version` is the number 1; write `version: 1`"),
     ] {
         let content = rules(0..1).replace("version: 1", &format!("version: {version}"));
         check(&scratch, content, &[expected]);
     }
 }
 
-/// Whatever is quoted from a file is quoted in part, and nothing of it is obeyed: [`refused`] looks for that.
+/// Errors quote a file only in part, and without characters that a terminal acts on: [`refused`] checks that.
 #[test]
-fn what_is_quoted_is_neither_long_nor_obeyed() {
+fn quotations_are_short_and_safe_to_print() {
     let scratch = Scratch::new("quoted");
     let long = "x ".repeat(25_000);
     for text in [
@@ -133,7 +144,7 @@ fn what_is_quoted_is_neither_long_nor_obeyed() {
     }
 }
 
-/// Mistakes that quote what is wrong.
+/// Mistakes whose error quotes the value.
 const QUOTING: [(&str, &str); 24] = [
     (TOP, "¤: 1"),
     (TOP, "tiers: { default: ¤, known: [free] }"),

@@ -258,7 +258,7 @@ fn what_cannot_be_done_is_said_in_one_line() {
             "-ERR unknown subcommand or wrong number of arguments for 'client'\r\n"
         }),
         answered(list(&[b"TG.CHECK", b"1", b"a\r\nb", b"v"]), {
-            "-ERR `a\u{fffd}\u{fffd}b` is no name of an attribute; it has 1 to 64 bytes and no control characters\r\n"
+            "-ERR `a\u{fffd}\u{fffd}b` is not a valid attribute name; use 1 to 64 bytes without control characters\r\n"
         }),
         answered(list(&[b"TG.RESET", b"a\r\nb"]), "-ERR there is no rule `a  b`\r\n"),
         told("HELLO 4", "NOPROTO unsupported protocol version"),

@@ -1,0 +1,229 @@
+//! Explains why a request is limited: for every rule, whether it applies and why.
+//!
+//! ```text
+//!   ✓ create-url   user=alice
+//!        2/s token_bucket (s)        from tier pro
+//!   ✗ uploads      `method` is GET, not POST
+//! ```
+
+use crate::model::allowance::{Allowance, RuleLimit};
+use crate::model::attributes::Attributes;
+use crate::model::changes::{Changes, ResolvedRule};
+use crate::model::path::Case;
+use crate::model::policy::Policy;
+use crate::model::rule::{Count, Mode, OnLimit, Rule, Skipped};
+use std::fmt;
+use tidegate_core::{Algorithm, RejectedCost};
+
+/// The effect of every rule on one request.
+///
+/// ```
+/// use tidegate_policy::{Attributes, Changes, Policy};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: per-client, key: [ip], limits: [15/s] }]").unwrap();
+/// let request = Attributes::new().with("ip", "203.0.113.7")?;
+/// let text = policy.explain(&Changes::default(), &request, 1).to_string();
+/// assert!(text.contains("per-client") && text.contains("ip=203.0.113.7"));
+/// # Ok::<(), tidegate_policy::AttributeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The tier of the customer.
+    pub tier: Option<String>,
+    /// The tier that the request named, if it does not exist.
+    pub unknown_tier: Option<String>,
+    /// All readings of the path, if servers read it in several ways.
+    pub readings: Vec<String>,
+    /// The rules, in the order of the file.
+    pub rules: Vec<RuleExplanation>,
+}
+
+/// The effect of one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleExplanation {
+    /// The name of the rule.
+    pub rule: String,
+    /// Its effect, or why it does not apply.
+    pub outcome: Result<AppliedRule, Skipped>,
+}
+
+/// A rule that applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedRule {
+    /// The values of its key; several if the key contains the path and servers read it in several ways.
+    pub key: String,
+    /// The limits as they would be written; an empty list if it is unlimited.
+    pub limits: Vec<String>,
+    /// Where the limits come from.
+    pub origin: String,
+    /// Notes on other settings: mode, shadow, what happens above the limit.
+    pub manners: Vec<String>,
+}
+
+impl Policy {
+    /// Explains the effect of every rule on a request.
+    #[must_use]
+    pub fn explain(&self, changes: &Changes, request: &Attributes<'_>, cost: u64) -> Explanation {
+        let resolved = self.resolve(changes, request, cost);
+        let mut stopped = None;
+        let rules = self.rules.iter().enumerate().map(|(number, rule)| {
+            let of_rule = |resolved: &&ResolvedRule<'_>| resolved.number == number;
+            let applied: Vec<_> = resolved.rules.iter().filter(of_rule).collect();
+            let outcome = match applied.as_slice() {
+                [] => Err(self.skipped(changes, rule, request, cost, stopped)),
+                [first, others @ ..] => Ok(applied_rule(first, others)),
+            };
+            if !applied.is_empty() && rule.stop {
+                stopped = Some(rule);
+            }
+            RuleExplanation { rule: rule.name.to_string(), outcome }
+        });
+        let rules = rules.collect();
+        let unknown_tier = request.named("tier").filter(|_| resolved.unknown_tier);
+        let unknown_tier = unknown_tier.map(crate::document::shown);
+        let tier = resolved.tier.map(str::to_owned);
+        Explanation { tier, unknown_tier, readings: readings(request), rules }
+    }
+
+    fn skipped(
+        &self,
+        changes: &Changes,
+        rule: &Rule,
+        request: &Attributes<'_>,
+        cost: u64,
+        stopped: Option<&Rule>,
+    ) -> Skipped {
+        if !self.is_enabled(changes, rule) {
+            return Skipped::Disabled;
+        }
+        let stopped = stopped.map_or_else(String::new, |stop| stop.name.to_string());
+        let applies = rule.applies(request, cost, self.identity.ipv6_prefix);
+        applies.map_or_else(|skipped| skipped, |_| Skipped::Stopped(stopped))
+    }
+}
+
+/// Every reading of a path that has several.
+fn readings(request: &Attributes<'_>) -> Vec<String> {
+    if !request.is_ambiguous() {
+        return vec![];
+    }
+    let all = [request.canonical()].into_iter().chain(request.other_readings());
+    let paths = all.filter_map(|seen| seen.path());
+    paths.map(|path| crate::document::printable(path.as_str())).collect()
+}
+
+fn applied_rule(resolved: &ResolvedRule<'_>, others: &[&ResolvedRule<'_>]) -> AppliedRule {
+    let keys = others.iter().map(|other| format!(" and {}", other.values));
+    AppliedRule {
+        key: format!("{}{}", resolved.values, keys.collect::<String>()),
+        limits: match resolved.allowance {
+            Allowance::Limits(limits) => limits.iter().map(written).collect(),
+            Allowance::Unlimited => vec![],
+        },
+        origin: resolved.origin.to_string(),
+        manners: notes(resolved.rule, resolved.shadow),
+    }
+}
+
+/// A limit as it would be written.
+fn written(limit: &RuleLimit) -> String {
+    let rate = limit.rate();
+    let options = match limit.limit().algorithm() {
+        Algorithm::TokenBucket { burst: Some(burst), .. } => format!(", burst {burst}"),
+        Algorithm::LeakyBucket { queue: Some(queue) } => format!(", queue {queue}"),
+        Algorithm::SlidingBuckets { buckets } => format!(", {buckets} buckets"),
+        Algorithm::TokenBucket { burst: None, .. }
+        | Algorithm::LeakyBucket { queue: None }
+        | Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingWeighted => String::new(),
+    };
+    format!("{rate} {}{options}", limit.limit().algorithm().name())
+}
+
+/// Notes on settings that differ from the default.
+fn notes(rule: &Rule, shadow: bool) -> Vec<String> {
+    let mode = mode_note(&rule.mode);
+    let on_limit = on_limit_note(&rule.on_limit);
+    let count = match rule.count {
+        Count::All => None,
+        Count::Failures => Some("only failures count".to_owned()),
+        Count::Successes => Some("only successes count".to_owned()),
+    };
+    let rejected = (rule.count_rejected == RejectedCost::Charged)
+        .then(|| "rejected requests count too".to_owned());
+    let case = (rule.key.case() == Case::Insensitive)
+        .then(|| "paths are compared without regard to case".to_owned());
+    let shadow = shadow.then(|| "shadow: counts and reports, but denies nothing".to_owned());
+    let stop = rule.stop.then(|| "stop: later rules are skipped".to_owned());
+    [mode, on_limit, count, rejected, case, shadow, stop].into_iter().flatten().collect()
+}
+
+fn mode_note(mode: &Mode) -> Option<String> {
+    match mode {
+        Mode::Hard => None,
+        Mode::Soft(percent) => {
+            Some(format!("soft: {percent} % more pass, marked as over the limit"))
+        }
+        Mode::Elastic { up_to, condition } => {
+            Some(format!("elastic: up to {up_to} % while {}", condition.as_str()))
+        }
+    }
+}
+
+fn on_limit_note(on_limit: &OnLimit) -> Option<String> {
+    match on_limit {
+        OnLimit::Reject => None,
+        OnLimit::Delay { max_wait, max_queue } => {
+            Some(format!("above the limit: waits up to {max_wait}, at most {max_queue} requests"))
+        }
+        OnLimit::Deprioritize => Some("above the limit: passes with low priority".to_owned()),
+        OnLimit::Flag(flag) => Some(format!("above the limit: passes with the flag {flag}")),
+    }
+}
+
+// === as text ===
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(tier) = &self.tier {
+            write!(f, "tier {tier}")?;
+            match &self.unknown_tier {
+                Some(unknown) => writeln!(f, "; there is no tier `{unknown}`")?,
+                None => writeln!(f)?,
+            }
+        }
+        if !self.readings.is_empty() {
+            let all = self.readings.join(", ");
+            writeln!(
+                f,
+                "servers read this path in several ways; a rule applies if it applies to any of them: {all}"
+            )?;
+        }
+        let width = self.rules.iter().map(|rule| rule.rule.len()).max().unwrap_or(0);
+        for RuleExplanation { rule, outcome } in &self.rules {
+            match outcome {
+                Ok(applied) => write!(f, "✓ {rule:width$}  {applied}")?,
+                Err(skipped) => writeln!(f, "✗ {rule:width$}  {skipped}")?,
+            }
+        }
+        if !self.rules.iter().any(|rule| rule.outcome.is_ok()) {
+            writeln!(f, "no rule applies: the request passes and is not counted")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for AppliedRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.key)?;
+        if self.limits.is_empty() {
+            writeln!(f, "    unlimited, from {}", self.origin)?;
+        }
+        for limit in &self.limits {
+            writeln!(f, "    {limit}, from {}", self.origin)?;
+        }
+        self.manners.iter().try_for_each(|manner| writeln!(f, "    {manner}"))
+    }
+}

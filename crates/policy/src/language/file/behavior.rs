@@ -1,0 +1,139 @@
+//! Reads the settings of a rule for requests above the limit, for counting, and for failures of the store.
+
+use super::{DEFAULT_QUEUE, LONGEST_WAIT};
+use crate::document::{Document, Value, shown};
+use crate::language::grammar;
+use crate::language::reader::{Chosen, Fields, Reader};
+use crate::model::allowance::Allowance;
+use crate::model::identity::Identity;
+use crate::model::rate;
+use crate::model::rule::{Count, Mode, OnLimit, OnStoreError, Rule};
+use tidegate_core::{RejectedCost, Span, WhenFull};
+
+impl Reader {
+    /// A rule with these settings, and with the default of everything else.
+    pub(super) fn behavior(&mut self, fields: &Fields<'_>) -> Rule {
+        let on_limit = fields.get("on_limit").and_then(|node| self.on_limit(node));
+        if let Some(node) = fields.get("consistency") {
+            self.consistency(node);
+        }
+        let count = match self.word(fields, "count", &grammar::COUNT) {
+            "failures" => Count::Failures,
+            "successes" => Count::Successes,
+            _ => Count::All,
+        };
+        let on_store_error = match self.word(fields, "on_store_error", &grammar::ON_STORE_ERROR) {
+            "allow" => OnStoreError::Allow,
+            "deny" => OnStoreError::Deny,
+            _ => OnStoreError::Local,
+        };
+        let when_full = match self.word(fields, "when_full", &grammar::WHEN_FULL) {
+            "allow" => WhenFull::Allow,
+            "deny" => WhenFull::Deny,
+            _ => WhenFull::Shared,
+        };
+        let count_rejected = match self.flag_or(fields, "count_rejected", false) {
+            true => RejectedCost::Charged,
+            false => RejectedCost::Free,
+        };
+        Rule {
+            on_limit: on_limit.unwrap_or_default(),
+            count_rejected,
+            count,
+            on_store_error,
+            when_full,
+            shadow: self.flag_or(fields, "shadow", false),
+            enabled: self.flag_or(fields, "enabled", true),
+            stop: self.flag_or(fields, "stop", false),
+            ..Rule::new(Box::default(), fields.place, Allowance::Unlimited)
+        }
+    }
+
+    /// The word of a choice; empty if it is absent or wrong.
+    pub(super) fn word<'d>(
+        &mut self,
+        fields: &Fields<'d>,
+        name: &str,
+        choice: &'static grammar::Choice,
+    ) -> &'d str {
+        match fields.get(name).and_then(|node| self.choice(node, choice)) {
+            Some(Chosen::Word(word)) => word,
+            Some(Chosen::Form(..)) | None => "",
+        }
+    }
+
+    fn flag_or(&mut self, fields: &Fields<'_>, name: &str, default: bool) -> bool {
+        let read = fields.get(name).and_then(|node| self.flag(node, &format!("`{name}`")));
+        read.unwrap_or(default)
+    }
+
+    pub(super) fn mode(&mut self, node: &Document, identity: &Identity) -> Option<Mode> {
+        match self.choice(node, &grammar::MODE)? {
+            Chosen::Form("soft", node) => Some(Mode::Soft(self.percent(node, "`soft`", 1, 900)?)),
+            Chosen::Form(_, node) => {
+                let fields = self.record(node, &grammar::ELASTIC)?;
+                let up_to =
+                    fields.get("up_to").and_then(|n| self.percent(n, "`up_to`", 101, 1_000));
+                let condition =
+                    fields.get("while").and_then(|node| self.expression(node, identity));
+                Some(Mode::Elastic { up_to: up_to?, condition: condition? })
+            }
+            Chosen::Word(_) => Some(Mode::Hard),
+        }
+    }
+
+    fn percent(&mut self, node: &Document, what: &str, least: u16, most: u16) -> Option<u16> {
+        let text = self.text(node, what)?;
+        let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
+        match percent.filter(|percent| (least..=most).contains(percent)) {
+            Some(percent) => Some(percent),
+            None => {
+                let text = format!("{what} is `{least}%` to `{most}%`, not `{}`", shown(text));
+                self.wrong(node.place, text)
+            }
+        }
+    }
+
+    fn length(&mut self, node: &Document, what: &str) -> Option<Span> {
+        let text = self.text(node, what)?;
+        let length = self.ok(node.place, rate::length(text).map_err(|e| format!("{what}: {e}")))?;
+        if length > LONGEST_WAIT {
+            return self.wrong(node.place, format!("{what} is at most 1h, not `{}`", shown(text)));
+        }
+        Some(length)
+    }
+
+    fn on_limit(&mut self, node: &Document) -> Option<OnLimit> {
+        match self.choice(node, &grammar::ON_LIMIT)? {
+            Chosen::Form("delay", node) => self.delay(node),
+            Chosen::Form("flag", node) => Some(OnLimit::Flag(self.name(node, "a flag")?)),
+            Chosen::Form(_, node) => {
+                self.choice(node, &grammar::PRIORITY).map(|_| OnLimit::Deprioritize)
+            }
+            Chosen::Word(_) => Some(OnLimit::Reject),
+        }
+    }
+
+    fn delay(&mut self, node: &Document) -> Option<OnLimit> {
+        let fields = self.record(node, &grammar::DELAY)?;
+        let queue = fields
+            .get("max_queue")
+            .map_or(Some(0), |node| self.whole(node, "`max_queue`", 1, 1_000_000));
+        let max_wait = self.length(fields.get("max_wait")?, "`max_wait`")?;
+        let max_queue = queue?.try_into().ok().filter(|queue| *queue > 0);
+        Some(OnLimit::Delay { max_wait, max_queue: max_queue.unwrap_or(DEFAULT_QUEUE) })
+    }
+
+    /// Only `exact` exists. A policy that asks for write-back must not be counted in another way than it says.
+    fn consistency(&mut self, node: &Document) {
+        match &node.value {
+            Value::Map(entries) if entries.iter().any(|entry| &*entry.name == "write_back") => {
+                let text = "`write_back` is not available yet; write `consistency: exact`";
+                self.note(node.place, text);
+            }
+            Value::Nothing | Value::Text(..) | Value::List(_) | Value::Map(_) => {
+                self.choice(node, &grammar::CONSISTENCY);
+            }
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! The grammar of the policy language: its keys, and the values that each key takes.
+//!
+//! One table has two users. The file reader refuses keys that are not in it, and suggests similar ones. The JSON Schema, which
+//! editors use for completion and hover texts, is printed from it. What a value *means* is in `file.rs`.
+
+/// A map with known keys.
+#[derive(Debug)]
+pub(crate) struct Record {
+    /// Its name in error messages.
+    pub(crate) title: &'static str,
+    pub(crate) fields: &'static [Field],
+    /// The value of any other key, if other keys are allowed.
+    pub(crate) others: Option<&'static Shape>,
+}
+
+/// A key of a record.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    /// The hover text in editors: complete sentences.
+    pub(crate) doc: &'static str,
+    pub(crate) shape: Shape,
+    pub(crate) required: bool,
+}
+
+/// The kind of value that a key takes.
+#[derive(Debug)]
+pub(crate) enum Shape {
+    /// A text that matches this regular expression.
+    Text { pattern: &'static str, example: &'static str },
+    /// Any word or number.
+    Plain,
+    /// A whole number.
+    Whole { least: u64, most: u64 },
+    /// A number above 0, possibly with decimals.
+    Scale,
+    /// `true` or `false`.
+    Flag,
+    /// A list.
+    List(&'static Shape),
+    /// One value, or a list of them.
+    OneOrMore(&'static Shape),
+    /// A map with known keys.
+    Record(&'static Record),
+    /// A map with free keys.
+    Map(&'static Shape),
+    /// One of these words, or a map with exactly one of these keys.
+    Choice(&'static Choice),
+    /// The short form as a text, or the long form.
+    ShortOrLong(&'static Shape, &'static Shape),
+}
+
+/// A closed set of words and one-key forms, such as `reject` and `{ flag: challenge }`.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) title: &'static str,
+    pub(crate) words: &'static [&'static str],
+    pub(crate) forms: &'static [Field],
+}
+
+impl Record {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.fields.iter().map(|field| field.name)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|field| field.name == name)
+    }
+}
+
+const fn required(name: &'static str, doc: &'static str, shape: Shape) -> Field {
+    Field { name, doc, shape, required: true }
+}
+
+const fn optional(name: &'static str, doc: &'static str, shape: Shape) -> Field {
+    Field { name, doc, shape, required: false }
+}
+
+const fn words(title: &'static str, words: &'static [&'static str]) -> Choice {
+    Choice { title, words, forms: &[] }
+}
+
+const NAME: Shape = Shape::Text { pattern: "^[A-Za-z0-9._-]{1,64}$", example: "per-client" };
+const EXPRESSION: Shape = Shape::Text { pattern: "^.{1,2048}$", example: "cost <= 100" };
+const LENGTH: Shape = Shape::Text { pattern: "^[0-9]+(ms|s|min|h|day|week)$", example: "100ms" };
+const PERCENT: Shape = Shape::Text { pattern: "^[0-9]{1,4}%$", example: "10%" };
+const RATE: Shape = Shape::Text {
+    pattern: "^[0-9]+/([0-9]*(ms|s|min|h|day|week)|calendar-(day|week|month)(@[A-Za-z0-9/_+-]{1,48})?)$",
+    example: "15/s",
+};
+const NETWORK: Shape =
+    Shape::Text { pattern: "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$", example: "10.0.0.0/8" };
+const SOURCE_TEXT: Shape = Shape::Text {
+    pattern: "^(digest:)?(header|cookie|query):.+$|^digest:query$",
+    example: "header:x-user-id",
+};
+const SOURCE: Shape = Shape::ShortOrLong(&SOURCE_TEXT, &Shape::Record(&SOURCE_RECORD));
+const KEY_PART: Shape = Shape::Text { pattern: "^[A-Za-z0-9._|/-]+$", example: "user|ip" };
+
+pub(crate) static POLICY: Record = Record {
+    title: "a policy",
+    fields: &[
+        required(
+            "version",
+            "The version of the policy language. It is 1.",
+            Shape::Whole { least: 1, most: 1 },
+        ),
+        optional(
+            "identity",
+            "Sets how HTTP requests are turned into attributes.",
+            Shape::Record(&IDENTITY),
+        ),
+        optional("paths", "Sets how paths of requests are compared.", Shape::Record(&PATHS)),
+        optional("tiers", "Lists the plans (tiers) of customers.", Shape::Record(&TIERS)),
+        required(
+            "rules",
+            "Lists the rules. They are evaluated in this order, and all rules that match apply.",
+            Shape::List(&Shape::Record(&RULE)),
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static IDENTITY: Record = Record {
+    title: "`identity`",
+    fields: &[
+        optional(
+            "trusted",
+            "Lists the networks of peers whose headers are trusted. By default no peer is trusted. Write `everyone` if every peer is one of your proxies.",
+            Shape::ShortOrLong(
+                &Shape::Text { pattern: "^everyone$", example: "everyone" },
+                &Shape::List(&NETWORK),
+            ),
+        ),
+        optional(
+            "ip",
+            "Sets how the address of the client is determined and counted.",
+            Shape::Record(&IP),
+        ),
+    ],
+    others: Some(&SOURCE),
+};
+
+pub(crate) static SOURCE_RECORD: Record = Record {
+    title: "an attribute",
+    fields: &[
+        required("from", "Names the source of the attribute, as in the short form.", SOURCE_TEXT),
+        optional(
+            "duplicates",
+            "Sets which value counts if a request has several different ones. By default such a request is refused.",
+            Shape::Choice(&DUPLICATES),
+        ),
+        optional(
+            "decode",
+            "Sets how the value is decoded: `percent` decodes %41, and `form` also turns + into a space. The default is `form` for query parameters and `none` otherwise.",
+            Shape::Choice(&DECODE),
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static DUPLICATES: Choice = words("`duplicates`", &["reject", "first", "last"]);
+pub(crate) static DECODE: Choice = words("`decode`", &["none", "percent", "form"]);
+
+pub(crate) static PATHS: Record = Record {
+    title: "`paths`",
+    fields: &[
+        optional(
+            "ambiguous",
+            "Sets what happens to a path that servers read in several ways. With `match_any`, a rule applies if it matches any reading. With `reject`, such HTTP requests are refused.",
+            Shape::Choice(&AMBIGUOUS),
+        ),
+        optional(
+            "case_insensitive",
+            "With `true`, /LOGIN equals /login. A rule can override this setting.",
+            Shape::Flag,
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static AMBIGUOUS: Choice = words("`ambiguous`", &["match_any", "reject"]);
+
+pub(crate) static IP: Record = Record {
+    title: "`ip`",
+    fields: &[
+        optional(
+            "ipv6_prefix",
+            "IPv6 addresses are counted by a prefix of this many bits. The default is 64, because a single host has at least 2⁶⁴ addresses.",
+            Shape::Whole { least: 1, most: 128 },
+        ),
+        optional(
+            "header",
+            "Names the header in which trusted peers write the address of the client. The default is x-forwarded-for.",
+            Shape::Choice(&HOP_HEADER),
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static HOP_HEADER: Choice = words("`header`", &["x-forwarded-for", "forwarded"]);
+
+pub(crate) static TIERS: Record = Record {
+    title: "`tiers`",
+    fields: &[
+        required(
+            "default",
+            "Names the tier of customers that have no tier or an unknown one.",
+            NAME,
+        ),
+        required("known", "Lists the names of all tiers.", Shape::List(&NAME)),
+    ],
+    others: None,
+};
+
+pub(crate) static RULE: Record = Record {
+    title: "a rule",
+    fields: &[
+        required(
+            "name",
+            "Names the rule in responses, logs and metrics. Its counters belong to this name.",
+            NAME,
+        ),
+        optional("description", "Describes the purpose of the rule for people.", Shape::Plain),
+        optional(
+            "match",
+            "Lists conditions on attributes. All of them must hold; a list means any of its values. In paths, `*` is any one segment and `**` is any number of segments.",
+            Shape::Map(&Shape::OneOrMore(&Shape::Plain)),
+        ),
+        optional(
+            "case_insensitive",
+            "With `true`, /LOGIN equals /login in the match, condition and key of this rule.",
+            Shape::Flag,
+        ),
+        optional("when", "Adds a condition on attributes and on `cost`.", EXPRESSION),
+        required(
+            "key",
+            "Lists the attributes that select the counter: [user, ip] is a pair, [user|ip] is the first one that is present, [ip/48] is an IPv6 network, and [] is one counter for all requests.",
+            Shape::List(&KEY_PART),
+        ),
+        required(
+            "limits",
+            "Lists the limits. A request takes from all of them, or from none.",
+            Shape::List(&LIMIT),
+        ),
+        optional(
+            "tiers",
+            "Lists the allowances of tiers that differ from the limits of the rule.",
+            Shape::Map(&Shape::Choice(&TIER_ALLOWANCE)),
+        ),
+        optional(
+            "overrides",
+            "Lists the allowances of single customers that differ from the limits of the rule.",
+            Shape::List(&Shape::Record(&OVERRIDE)),
+        ),
+        optional("mode", "Sets how strictly the limits are enforced.", Shape::Choice(&MODE)),
+        optional(
+            "on_limit",
+            "Sets what happens to a request above the limit.",
+            Shape::Choice(&ON_LIMIT),
+        ),
+        optional("count_rejected", "With `true`, rejected requests count too.", Shape::Flag),
+        optional(
+            "count",
+            "Sets which requests count. The caller reports the outcome of a request later.",
+            Shape::Choice(&COUNT),
+        ),
+        optional(
+            "consistency",
+            "Sets how exact the counters are that several nodes share.",
+            Shape::Choice(&CONSISTENCY),
+        ),
+        optional(
+            "on_store_error",
+            "Sets what the rule does while its store is unreachable.",
+            Shape::Choice(&ON_STORE_ERROR),
+        ),
+        optional(
+            "when_full",
+            "Sets what happens to new keys when the memory is full of active ones.",
+            Shape::Choice(&WHEN_FULL),
+        ),
+        optional(
+            "shadow",
+            "With `true`, the rule counts and reports what it would do, but denies nothing.",
+            Shape::Flag,
+        ),
+        optional("enabled", "With `false`, the rule is disabled.", Shape::Flag),
+        optional(
+            "stop",
+            "With `true`, later rules are skipped when this one applies.",
+            Shape::Flag,
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static LIMIT: Shape = Shape::ShortOrLong(&RATE, &Shape::Record(&LIMIT_RECORD));
+
+pub(crate) static LIMIT_RECORD: Record = Record {
+    title: "a limit",
+    fields: &[
+        required(
+            "rate",
+            "Sets the amount and the period, such as 15/s. Periods are ms, s, min, h, day and week with an optional factor, or calendar-day, calendar-week and calendar-month with an optional @Zone/City.",
+            RATE,
+        ),
+        optional(
+            "name",
+            "Sets the id of the limit, which its counters belong to. The default is its period.",
+            NAME,
+        ),
+        optional(
+            "algorithm",
+            "Selects the algorithm that counts. The default is token_bucket.",
+            Shape::Choice(&ALGORITHM),
+        ),
+        optional(
+            "burst",
+            "For token_bucket, sets how much may pass in one burst. The default is the amount.",
+            Shape::Whole { least: 1, most: u64::MAX },
+        ),
+        optional(
+            "refill",
+            "For token_bucket, sets how tokens are refilled.",
+            Shape::Choice(&REFILL),
+        ),
+        optional(
+            "queue",
+            "For leaky_bucket, sets how many requests may wait. The default is the amount.",
+            Shape::Whole { least: 0, most: u64::MAX },
+        ),
+        optional(
+            "buckets",
+            "For sliding_buckets, sets the number of parts of the window. The default is 60.",
+            Shape::Whole { least: 2, most: 1_000 },
+        ),
+        optional("align", "For fixed_window, sets when windows begin.", Shape::Choice(&ALIGN)),
+        optional("block", "Confirms that an amount of 0 is intended.", Shape::Flag),
+    ],
+    others: None,
+};
+
+pub(crate) static ALGORITHM: Choice = words(
+    "`algorithm`",
+    &[
+        "fixed_window",
+        "sliding_log",
+        "sliding_buckets",
+        "sliding_weighted",
+        "token_bucket",
+        "leaky_bucket",
+    ],
+);
+pub(crate) static REFILL: Choice = words("`refill`", &["continuous", "interval"]);
+pub(crate) static ALIGN: Choice = words("`align`", &["epoch", "first"]);
+pub(crate) static COUNT: Choice = words("`count`", &["all", "failures", "successes"]);
+pub(crate) static ON_STORE_ERROR: Choice = words("`on_store_error`", &["local", "allow", "deny"]);
+pub(crate) static WHEN_FULL: Choice = words("`when_full`", &["shared", "allow", "deny"]);
+pub(crate) static PRIORITY: Choice = words("`deprioritize`", &["low"]);
+
+pub(crate) static TIER_ALLOWANCE: Choice = Choice {
+    title: "a tier",
+    words: &["unlimited"],
+    forms: &[
+        optional(
+            "scale",
+            "Multiplies the amount, burst and queue of the rule. The result is rounded down and at least 1.",
+            Shape::Scale,
+        ),
+        optional(
+            "limits",
+            "Lists the limits of this tier, in place of the rule's.",
+            Shape::List(&LIMIT),
+        ),
+    ],
+};
+
+pub(crate) static OVERRIDE: Record = Record {
+    title: "an override",
+    fields: &[
+        required(
+            "key",
+            "Selects the customers by values of some attributes of the key.",
+            Shape::Map(&Shape::Plain),
+        ),
+        required(
+            "limits",
+            "Lists their limits, in place of the rule's, or says `unlimited`.",
+            Shape::ShortOrLong(
+                &Shape::Text { pattern: "^unlimited$", example: "unlimited" },
+                &Shape::List(&LIMIT),
+            ),
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static MODE: Choice = Choice {
+    title: "`mode`",
+    words: &["hard"],
+    forms: &[
+        optional("soft", "This many per cent above the limit still pass, and are marked.", PERCENT),
+        optional("elastic", "The limit grows while a condition holds.", Shape::Record(&ELASTIC)),
+    ],
+};
+
+pub(crate) static ELASTIC: Record = Record {
+    title: "`elastic`",
+    fields: &[
+        required("up_to", "Sets the raised limit, in per cent of the limit.", PERCENT),
+        required(
+            "while",
+            "Sets the condition on reported signals, such as `load < 0.7`.",
+            EXPRESSION,
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static ON_LIMIT: Choice = Choice {
+    title: "`on_limit`",
+    words: &["reject"],
+    forms: &[
+        optional("delay", "The request waits for its turn.", Shape::Record(&DELAY)),
+        optional(
+            "deprioritize",
+            "The request passes, and is marked so that the caller serves others first.",
+            Shape::Choice(&PRIORITY),
+        ),
+        optional("flag", "The request passes, and is marked with this word.", NAME),
+    ],
+};
+
+pub(crate) static DELAY: Record = Record {
+    title: "`delay`",
+    fields: &[
+        required("max_wait", "Sets the longest wait.", LENGTH),
+        optional(
+            "max_queue",
+            "Sets how many requests of one key may wait on one node. The default is 1000.",
+            Shape::Whole { least: 1, most: 1_000_000 },
+        ),
+    ],
+    others: None,
+};
+
+pub(crate) static CONSISTENCY: Choice = words("`consistency`", &["exact"]);

@@ -1,0 +1,167 @@
+//! Finds mistakes in policies that are valid by their grammar.
+//!
+//! Errors are rules that can never have an effect, and requests with more limits than a store decides together. Warnings are
+//! valid but probably mistakes: a limit that a stricter one makes useless, a header that no trusted peer sends, requests that
+//! no rule counts.
+//!
+//! Comparing every rule with every other would be quadratic. Instead, rules are compared by *witnesses*: a witness is a
+//! request that satisfies the `match` of one rule. A rule that covers another one applies to its witness, so the index finds
+//! the few rules worth comparing, even among twenty thousand.
+
+mod errors;
+mod throughput;
+mod warnings;
+mod witness;
+
+pub(crate) use errors::errors;
+pub(crate) use warnings::warnings;
+
+/// Pairs of rules that are compared. If thousands of rules have the same conditions, not every one is compared with every
+/// other, so that a file is still checked within a second.
+const MOST_COMPARED: usize = 1_000_000;
+/// Attributes that every HTTP request has.
+const ALWAYS_PRESENT: [&str; 3] = ["ip", "method", "path"];
+
+fn is_always_present(name: &str) -> bool {
+    ALWAYS_PRESENT.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Policy;
+
+    fn with_rules(rules: &str) -> String {
+        format!("version: 1\nrules:\n{rules}")
+    }
+
+    fn errors(rules: &str) -> Vec<String> {
+        let error = Policy::parse(with_rules(rules)).unwrap_err();
+        error.problems().iter().map(ToString::to_string).collect()
+    }
+
+    fn warnings(text: &str) -> Vec<String> {
+        Policy::parse(text).unwrap().warnings().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_rule_behind_a_stop_that_covers_it_is_an_error() {
+        for (first, second, hidden) in [
+            ("key: [ip]", "key: [ip]", true),
+            ("key: [ip]", "match: { path: /a }, key: [ip]", true),
+            ("key: []", "key: [user]", true),
+            ("key: [user|ip]", "key: [ip]", true),
+            ("match: { path: /a/** }, key: [ip]", "match: { path: [/a, /a/b] }, key: [ip]", true),
+            ("match: { tenant: [x, y] }, key: [tenant]", "match: { tenant: x }, key: []", true),
+            // Anonymous requests continue to the second rule.
+            ("key: [user]", "key: [ip]", false),
+            ("key: [user]", "key: [user|ip]", false),
+            ("match: { path: /a }, key: [ip]", "match: { path: [/a, /b] }, key: [ip]", false),
+            ("match: { path: /a }, key: [ip]", "key: [ip]", false),
+            ("when: 'cost > 1', key: [ip]", "key: [ip]", false),
+            ("enabled: false, key: [ip]", "key: [ip]", false),
+        ] {
+            let rules = format!(
+                "  - {{ name: first, stop: true, limits: [1/s], {first} }}\n  - {{ name: second, limits: [2/s], {second} }}\n"
+            );
+            let refused = Policy::parse(with_rules(&rules));
+            assert_eq!(refused.is_err(), hidden, "{rules}");
+            if hidden {
+                let text = refused.unwrap_err().to_string();
+                assert_eq!(
+                    text,
+                    "4:5: rule `second` is never reached: `first` at 3:5 matches all of its requests and has `stop: true`"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn more_limits_than_fit_in_a_plan_are_an_error() {
+        let rules: String = (0..6)
+            .map(|n| format!("  - {{ name: r{n}, key: [ip], limits: [1/s, 10/min, 100/h] }}\n"))
+            .collect();
+        assert!(errors(&rules)[0].contains("more than 16 limits can apply to one request"));
+        // Nine rules on a method and nine on a path can apply to one request.
+        let crossed: String = (0..9)
+            .map(|n| format!("  - {{ name: m{n}, match: {{ method: [PUT, GET] }}, key: [ip], limits: [1/s] }}\n  - {{ name: p{n}, match: {{ path: /a }}, key: [ip], limits: [1/s] }}\n"))
+            .collect();
+        assert!(errors(&crossed)[0].contains("more than 16 limits"));
+        // Requests of the first rule never reach the others.
+        let stopped: String =
+            (0..16).map(|n| format!("  - {{ name: r{n}, key: [ip], limits: [1/s] }}\n")).collect();
+        let stopped = format!(
+            "  - {{ name: first, match: {{ path: /x }}, key: [ip], limits: [1/s], stop: true }}\n{stopped}"
+        );
+        assert!(Policy::parse(with_rules(&stopped)).is_ok());
+        let apart: String = (0..6)
+            .map(|n| format!("  - {{ name: r{n}, match: {{ path: /{n} }}, key: [ip], limits: [1/s, 10/min, 100/h] }}\n"))
+            .collect();
+        assert!(Policy::parse(with_rules(&apart)).is_ok());
+    }
+
+    #[test]
+    fn probable_mistakes_are_warned_about() {
+        for (text, expected) in [
+            (
+                "rules: [{ name: a, key: [ip], limits: [2/s, { rate: 10000/min, algorithm: sliding_log }] }]",
+                "`10000/min` has no effect, because `2/s` is stricter",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [{ rate: 1/s, burst: 5 }, { rate: 10/s, burst: 5, name: b }] }]",
+                "`10/s` has no effect, because `1/s` is stricter",
+            ),
+            (
+                "identity: { user: 'header:x-user' }\nrules: [{ name: a, key: [user|ip], limits: [2/s] }]",
+                "`trusted` is empty",
+            ),
+            (
+                "identity: { trusted: everyone }\nrules: [{ name: a, key: [ip], limits: [2/s] }]",
+                "can forge these headers",
+            ),
+            (
+                "identity: { ip: { ipv6_prefix: 128 } }\nrules: [{ name: a, key: [ip], limits: [2/s] }]",
+                "2⁶⁴ addresses",
+            ),
+            (
+                "rules: [{ name: a, key: [user], limits: [2/s] }]",
+                "no rule counts a request without `user`",
+            ),
+            (
+                "rules: [{ name: a, key: [user], limits: [2/s] }, { name: b, match: { method: POST }, key: [ip], limits: [2/s] }]",
+                "no rule counts a request without `user`",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [2/s] }, { name: b, key: [ip], limits: [9/min] }]",
+                "rule `b` has the same conditions and key as `a` at 2:9",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [2/s], count_rejected: true, on_limit: { delay: { max_wait: 1s } } }]",
+                "charges a waiting request for every attempt",
+            ),
+            (
+                "rules: [{ name: a, match: { path: [/login, /x, /Login] }, key: [ip], limits: [2/s] }]",
+                "`/login` and `/Login` differ only in case; `case_insensitive: true`",
+            ),
+            (
+                "identity: { trusted: [10.0.0.0/8], user: 'header:x-user' }\nrules: [{ name: a, key: [usr|ip], limits: [2/s] }]",
+                "did you mean `user`?",
+            ),
+        ] {
+            let found = warnings(&format!("version: 1\n{text}"));
+            assert!(found.len() == 1 && found[0].contains(expected), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn sensible_policies_cause_no_warnings() {
+        for text in [
+            "rules: [{ name: a, key: [ip], limits: [2/s, { rate: 10/min, algorithm: sliding_weighted }, { rate: 500/h, algorithm: sliding_buckets }] }]",
+            "rules: [{ name: a, key: [user], limits: [2/s] }, { name: b, key: [ip], limits: [2/s] }]",
+            "rules: [{ name: a, match: { path: /x/** }, key: [user], limits: [2/s] }, { name: b, match: { path: /** }, key: [ip], limits: [2/s] }]",
+            "rules: [{ name: a, match: { tenant: x }, key: [tenant], limits: [2/s] }]",
+            "rules: [{ name: a, key: [ip], limits: [{ rate: 10/min, algorithm: fixed_window }, 2/s] }]",
+        ] {
+            assert_eq!(warnings(&format!("version: 1\n{text}")), [""; 0], "{text}");
+        }
+    }
+}

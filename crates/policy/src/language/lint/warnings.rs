@@ -1,0 +1,209 @@
+//! Warnings: valid policies that probably do not do what their author wants.
+
+use super::throughput::makes_useless;
+use super::witness::{matching, witness};
+use super::{ALWAYS_PRESENT, MOST_COMPARED, is_always_present};
+use crate::document::{MOST_PROBLEMS, Problem, shortened};
+use crate::model::condition::Condition;
+use crate::model::expression::Expression;
+use crate::model::path::Case;
+use crate::model::pattern::Pattern;
+use crate::model::policy::Policy;
+use crate::model::rule::{OnLimit, Rule};
+use crate::suggest::nearest;
+use std::collections::HashMap;
+use tidegate_core::RejectedCost;
+
+/// All warnings of a policy, in the order of the file.
+pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
+    let mut problems = identity_warnings(policy);
+    let enough = |problems: &Vec<Problem>| problems.len() > MOST_PROBLEMS;
+    let mut compared = 0usize;
+    for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
+        let matching = matching(policy, &witness(rule));
+        compared = compared.saturating_add(matching.len());
+        if enough(&problems) || compared > MOST_COMPARED {
+            break;
+        }
+        problems.extend(useless_limits(rule));
+        problems.extend(uncounted(rule, &matching));
+        problems.extend(duplicate_rule(&matching, number, rule));
+        problems.extend(conflicting_settings(rule));
+        problems.extend(misspelt(policy, rule));
+        problems.extend(literal_pattern(rule));
+        problems.extend(case_variants(rule));
+        problems.extend(unknown_tier(policy, rule));
+    }
+    problems.sort_by_key(|problem| problem.place);
+    shortened(problems)
+}
+
+fn identity_warnings(policy: &Policy) -> Vec<Problem> {
+    let identity = &policy.identity;
+    let mut problems = Vec::new();
+    let mut warn = |text: String| problems.push(Problem::new(identity.place, text));
+    if let Some((name, _)) = identity.sources.first().filter(|_| identity.trusted.is_empty()) {
+        warn(format!(
+            "`identity.{name}` is read from requests, but `trusted` is empty: the attribute will always be absent, and behind a proxy all clients share the proxy's address"
+        ));
+    }
+    if identity.everyone {
+        warn("`trusted: everyone`: every client that reaches this port can forge these headers; let only your proxies reach it".to_owned());
+    }
+    if identity.ipv6_prefix > 64 {
+        warn(format!(
+            "`ipv6_prefix: {}`: a single host has 2⁶⁴ addresses, so it has as many counters; write 64 to count it as one client",
+            identity.ipv6_prefix
+        ));
+    }
+    problems
+}
+
+/// Limits that have no effect because of another limit of the same rule.
+fn useless_limits(rule: &Rule) -> Vec<Problem> {
+    let limits = rule.allowance.limits();
+    let hidden = limits.iter().enumerate().filter_map(|(at, limit)| {
+        let others = limits.iter().enumerate().filter(|(other, _)| *other != at);
+        let mut hiding = others.filter(|(_, other)| makes_useless(other.limit(), limit.limit()));
+        let (other_at, other) = hiding.next()?;
+        // Of two equal limits, only one is useless.
+        let mutual = makes_useless(limit.limit(), other.limit()) && other_at > at;
+        (!mutual).then(|| {
+            let text = format!(
+                "rule `{}`: `{}` has no effect, because `{}` is stricter",
+                rule.name,
+                limit.rate(),
+                other.rate()
+            );
+            Problem::new(rule.place, text)
+        })
+    });
+    hidden.collect()
+}
+
+/// Requests that match a rule but lack its key, and that no other rule counts.
+fn uncounted(rule: &Rule, matching: &[(usize, &Rule)]) -> Option<Problem> {
+    let part = rule.key.parts().find(|part| !part.iter().any(|name| is_always_present(name)))?;
+    let counts = |other: &Rule| {
+        let always = other.key.parts().all(|part| part.iter().any(|name| is_always_present(name)));
+        let demands =
+            rule.conditions.iter().filter(|condition| !part.contains(&condition.attribute()));
+        let demands: Vec<&Condition> = demands.collect();
+        let covers =
+            other.conditions.iter().all(|wide| demands.iter().any(|narrow| wide.covers(narrow)));
+        always && covers && other.when.is_none() && !other.shadow
+    };
+    let matched = rule.conditions.iter().any(|condition| part.contains(&condition.attribute()));
+    if matched || matching.iter().any(|(_, other)| counts(other)) {
+        return None;
+    }
+    let names = part.join("|");
+    let text = format!(
+        "rule `{}`: no rule counts a request without `{names}`; write `{names}|ip`, or add a rule with `key: [ip]`",
+        rule.name
+    );
+    Some(Problem::new(rule.place, text))
+}
+
+/// An earlier rule with the same conditions and the same key.
+fn duplicate_rule(matching: &[(usize, &Rule)], number: usize, rule: &Rule) -> Option<Problem> {
+    let same = |other: &Rule| {
+        other.conditions == rule.conditions
+            && other.key == rule.key
+            && other.when == rule.when
+            && (other.shadow, &other.on_limit) == (rule.shadow, &rule.on_limit)
+            && (other.count, &other.mode) == (rule.count, &rule.mode)
+    };
+    let earlier = matching.iter().find(|(n, other)| *n < number && same(other))?;
+    let text = format!(
+        "rule `{}` has the same conditions and key as `{}` at {}; both apply, so write their limits in one rule",
+        rule.name, earlier.1.name, earlier.1.place
+    );
+    Some(Problem::new(rule.place, text))
+}
+
+/// Settings that do not work well together.
+fn conflicting_settings(rule: &Rule) -> Option<Problem> {
+    if rule.count_rejected == RejectedCost::Charged
+        && matches!(rule.on_limit, OnLimit::Delay { .. })
+    {
+        let text = format!(
+            "rule `{}`: `count_rejected: true` with `delay` charges a waiting request for every attempt; remove one of them",
+            rule.name
+        );
+        return Some(Problem::new(rule.place, text));
+    }
+    None
+}
+
+/// An attribute that is not known, but nearly spelled like one that is.
+fn misspelt(policy: &Policy, rule: &Rule) -> Option<Problem> {
+    let known = || {
+        let own = policy.identity.sources.iter().map(|(name, _)| &**name);
+        own.chain(ALWAYS_PRESENT)
+    };
+    let in_when = rule
+        .when
+        .iter()
+        .flat_map(Expression::names)
+        .filter(|name| !["cost", "tier"].contains(name));
+    let matched = rule.conditions.iter().map(Condition::attribute).chain(in_when);
+    let mut names = rule.key.names().chain(matched);
+    let (name, meant) = names.find_map(|name| {
+        let unknown = !known().any(|known| known == name);
+        let near = nearest(name, known()).filter(|_| unknown && name.len() > 2)?;
+        Some((name, near))
+    })?;
+    let text = format!(
+        "rule `{}`: `{name}` is not an attribute of `identity`; did you mean `{meant}`?",
+        rule.name
+    );
+    Some(Problem::new(rule.place, text))
+}
+
+/// A text that would be a pattern in other languages.
+fn literal_pattern(rule: &Rule) -> Option<Problem> {
+    rule.conditions.iter().find_map(|condition| {
+        let text = match condition {
+            Condition::Path(patterns) => {
+                let segment = patterns.iter().find_map(|pattern| pattern.variable())?;
+                format!("`{segment}` is matched literally; write `*` for any one segment")
+            }
+            Condition::Named(name, values) => {
+                let value = values.iter().find(|value| value.contains('*'))?;
+                format!(
+                    "`{name}: {value}` is compared literally; a star has no special meaning here"
+                )
+            }
+            Condition::Method(_) | Condition::Ip(_) => return None,
+        };
+        Some(Problem::new(rule.place, format!("rule `{}`: {text}", rule.name)))
+    })
+}
+
+/// Paths that differ only in case. An author who lists two spellings probably means all of them.
+fn case_variants(rule: &Rule) -> Option<Problem> {
+    let mut seen: HashMap<String, &Pattern> = HashMap::new();
+    let paths = rule.conditions.iter().filter_map(|condition| match condition {
+        Condition::Path(patterns) => Some(patterns),
+        Condition::Method(_) | Condition::Ip(_) | Condition::Named(..) => None,
+    });
+    let (first, second) = paths.flatten().find_map(|pattern| {
+        let folded = Case::Insensitive.fold(&pattern.to_string()).into_owned();
+        let first = *seen.entry(folded).or_insert(pattern);
+        (first != pattern).then_some((first, pattern))
+    })?;
+    let text = format!(
+        "rule `{}`: `{first}` and `{second}` differ only in case; `case_insensitive: true` matches every such spelling",
+        rule.name
+    );
+    Some(Problem::new(rule.place, text))
+}
+
+/// A rule on a tier that does not exist.
+fn unknown_tier(policy: &Policy, rule: &Rule) -> Option<Problem> {
+    let tiers = rule.conditions.iter().find(|condition| condition.attribute() == "tier")?;
+    let unknown = tiers.values().find(|tier| !policy.tiers.is_known(tier))?;
+    let text = format!("rule `{}`: there is no tier `{unknown}`; list it under `tiers`", rule.name);
+    Some(Problem::new(rule.place, text))
+}

@@ -1,0 +1,438 @@
+//! Attributes: what is known about a request.
+//!
+//! ```text
+//!   ip 203.0.113.7 · user alice · method POST · path /urls · tenant acme · …
+//! ```
+//!
+//! Three names are special. `ip` is an address. `path` is stored in its canonical form, together with the other paths that
+//! servers may read it as. `method` is stored in capitals. All other names are free and hold text: `user`, `api_key`,
+//! `device`, `shard`. An empty value counts as absent: otherwise all requests with an empty header would share one counter.
+
+use crate::document::shown;
+use crate::model::address::parse_address;
+use crate::model::path::{Case, NormalPath, PathError, Readings};
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+/// What is known about a request.
+///
+/// ```
+/// use tidegate_policy::Attributes;
+/// let request = Attributes::new()
+///     .with("method", "post")?
+///     .with("path", "/urls//42")?
+///     .with("ip", "::ffff:203.0.113.7")?
+///     .with("user", "alice")?;
+/// assert_eq!(request.get("path").as_deref(), Some("/urls/42"));
+/// assert_eq!(request.get("ip").as_deref(), Some("203.0.113.7"));
+/// assert_eq!(request.get("tenant"), None);
+/// # Ok::<(), tidegate_policy::AttributeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes<'a> {
+    method: Option<Cow<'a, str>>,
+    path: Option<Readings<'a>>,
+    /// Why the path that a client sent is not readable.
+    unreadable: Option<PathError>,
+    address: Option<IpAddr>,
+    named: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+/// A request with one of the readings of its path.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestReading<'s> {
+    request: &'s Attributes<'s>,
+    path: Option<&'s NormalPath<'s>>,
+}
+
+/// Why an attribute was refused.
+///
+/// ```
+/// use tidegate_policy::{AttributeError, Attributes};
+/// let error = Attributes::new().with("ip", "localhost").unwrap_err();
+/// assert_eq!(error, AttributeError::Address("localhost".to_owned()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError {
+    /// `ip` is not an address.
+    #[error("`{0}` is not a valid address; write it like `203.0.113.7` or `2001:db8::7`")]
+    Address(String),
+    /// `path` is not a valid path.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A name that is not valid.
+    #[error("`{0}` is not a valid attribute name; use 1 to 64 bytes without control characters")]
+    Name(String),
+    /// `method` is not a single word.
+    #[error("`{0}` is not a valid method; write it like `POST`")]
+    Method(String),
+    /// A value that is too long, even for its digest.
+    #[error("the value of `{0}` has more than {LONGEST_VALUE} bytes")]
+    Value(String),
+    /// Several different values where one is expected: the attribute, and its source.
+    #[error(
+        "{1} appears more than once, with different values; send it once, or let the policy choose one for `{0}` (`duplicates: first` or `last`)"
+    )]
+    Duplicates(String, String),
+    /// More than 32 attributes.
+    #[error("a request has at most {MOST} attributes")]
+    TooMany,
+}
+
+/// Attributes of one request, beside `ip`, `method` and `path`. No real caller sends more.
+const MOST: usize = 32;
+const LONGEST_NAME: usize = 64;
+/// The longest line of an HTTP request that the front ends accept.
+const LONGEST_VALUE: usize = 8 * 1024;
+
+impl<'a> Attributes<'a> {
+    /// No attributes.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_policy::Attributes::new().iter().count(), 0);
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The attributes in the first line of an HTTP request.
+    pub(crate) fn of(method_text: &'a str, target: &'a str) -> Result<Self, AttributeError> {
+        let [method_text, target] =
+            [method_text, target].map(|text| Some(text).filter(|text| !text.is_empty()));
+        let target = target.filter(|target| !target.starts_with(['?', '#']));
+        Ok(Self {
+            method: method_text.map(|text| method(text.into())).transpose()?,
+            path: target.map(Readings::new).transpose()?,
+            ..Self::default()
+        })
+    }
+
+    /// Adds an attribute, or replaces its value. An empty value removes it.
+    ///
+    /// ```
+    /// use tidegate_policy::Attributes;
+    /// let request = Attributes::new().with("user", "")?;
+    /// assert_eq!(request.get("user"), None);
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn with(
+        mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<Self, AttributeError> {
+        self.set(name, value)?;
+        Ok(self)
+    }
+
+    /// Sets an attribute. An empty value removes it.
+    ///
+    /// ```
+    /// let mut request = tidegate_policy::Attributes::new();
+    /// request.set("user", "alice")?;
+    /// assert_eq!(request.get("user").as_deref(), Some("alice"));
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn set(
+        &mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<(), AttributeError> {
+        let (name, value) = (name.into(), value.into());
+        let present = !value.is_empty();
+        match &*name {
+            "ip" => self.address = present.then(|| address(&value)).transpose()?,
+            "path" => {
+                self.path = present.then(|| path(value)).transpose()?;
+                self.unreadable = None;
+            }
+            "method" => self.method = present.then(|| method(value)).transpose()?,
+            _ => self.set_named(name, value)?,
+        }
+        Ok(())
+    }
+
+    /// Sets an attribute to a value that a client of the caller sent. An unreadable path is not an error here, because some
+    /// callers let a request pass on errors. It is remembered instead, and the limiter denies the request.
+    ///
+    /// ```
+    /// let mut request = tidegate_policy::Attributes::new();
+    /// request.set_from_client("path", "/a%2541")?;
+    /// assert!(request.unreadable().is_some());
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn set_from_client(
+        &mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<(), AttributeError> {
+        match self.set(name, value) {
+            Err(AttributeError::Path(error)) => {
+                self.path = None;
+                self.unreadable = Some(error);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Why the path that a client sent is not readable, if that is so.
+    #[must_use]
+    pub const fn unreadable(&self) -> Option<PathError> {
+        self.unreadable
+    }
+
+    /// [`Attributes::set`] for the description of a client's request by a proxy. The client controls these values, so their
+    /// length and number must not cause an error; the caller bounds the size of the whole message. Names that no rule can use
+    /// are ignored.
+    ///
+    /// ```
+    /// let mut request = tidegate_policy::Attributes::new();
+    /// request.describe("agent", "x".repeat(33_000))?;
+    /// assert_eq!(request.get("agent").unwrap().len(), 33_000);
+    /// request.describe("no name of a rule", "x")?;
+    /// assert_eq!(request.iter().count(), 1);
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn describe(
+        &mut self,
+        name: &'a str,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Result<(), AttributeError> {
+        match name {
+            "ip" | "path" | "method" => self.set(name, value)?,
+            _ if is_attribute(name) => self.replace(name.into(), value.into()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sets the address of the client.
+    ///
+    /// ```
+    /// let request = tidegate_policy::Attributes::new().from_address([203, 0, 113, 7].into());
+    /// assert_eq!(request.get("ip").as_deref(), Some("203.0.113.7"));
+    /// ```
+    #[must_use]
+    pub fn from_address(self, address: IpAddr) -> Self {
+        Self { address: Some(address.to_canonical()), ..self }
+    }
+
+    /// Sets the path, which is already in canonical form.
+    ///
+    /// ```
+    /// use tidegate_policy::{Attributes, NormalPath};
+    /// let request = Attributes::new().at_path(NormalPath::new("/a/./b").unwrap());
+    /// assert_eq!(request.get("path").as_deref(), Some("/a/b"));
+    /// ```
+    #[must_use]
+    pub fn at_path(self, path: NormalPath<'a>) -> Self {
+        Self { path: Some(path.into()), unreadable: None, ..self }
+    }
+
+    /// An attribute as text.
+    ///
+    /// ```
+    /// let request = tidegate_policy::Attributes::new().with("user", "alice")?;
+    /// assert_eq!(request.get("user").as_deref(), Some("alice"));
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Cow<'_, str>> {
+        match name {
+            "ip" => self.address.map(|address| address.to_string().into()),
+            "path" => self.path.as_ref().map(|path| path.first().as_str().into()),
+            "method" => self.method.as_deref().map(Cow::Borrowed),
+            _ => self.named(name).map(Cow::Borrowed),
+        }
+    }
+
+    /// All attributes, as text.
+    ///
+    /// ```
+    /// let request = tidegate_policy::Attributes::new().with("user", "alice")?;
+    /// assert_eq!(request.iter().collect::<Vec<_>>(), [("user", "alice".into())]);
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        let built_in = ["ip", "method", "path"];
+        let built_in = built_in.into_iter().filter_map(|name| Some((name, self.get(name)?)));
+        let named = self.named.iter().map(|(name, value)| (&**name, Cow::Borrowed(&**value)));
+        built_in.chain(named)
+    }
+
+    /// Replaces each value for which `conceals` returns another one, such as a secret by its digest.
+    ///
+    /// ```
+    /// let mut request = tidegate_policy::Attributes::new().with("api_key", "hunter2")?;
+    /// request.conceal(|name, _| (name == "api_key").then(|| "#5f".to_owned()));
+    /// assert_eq!(request.get("api_key").as_deref(), Some("#5f"));
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    pub fn conceal(&mut self, conceals: impl Fn(&str, &str) -> Option<String>) {
+        for (name, value) in &mut self.named {
+            if let Some(concealed) = conceals(name, value) {
+                *value = concealed.into();
+            }
+        }
+    }
+
+    pub(crate) fn any_named(&self, holds: impl Fn(&str, &str) -> bool) -> bool {
+        self.named.iter().any(|(name, value)| holds(name, value))
+    }
+
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// The request with the canonical reading of its path.
+    pub(crate) fn canonical(&self) -> RequestReading<'_> {
+        RequestReading { request: self, path: self.path.as_ref().map(Readings::first) }
+    }
+
+    /// The request with every other reading of its path; nearly all requests have none.
+    pub(crate) fn other_readings(&self) -> impl Iterator<Item = RequestReading<'_>> {
+        let others = self.path.as_ref().map_or(&[][..], Readings::others);
+        others.iter().map(|path| RequestReading { request: self, path: Some(path) })
+    }
+
+    /// Whether servers read the path in several ways.
+    ///
+    /// ```
+    /// use tidegate_policy::Attributes;
+    /// let plain = Attributes::new().with("path", "/login")?;
+    /// let spelled = Attributes::new().with("path", "/x%2fy/../login")?; // Node: /login, nginx: /x/login
+    /// assert!(!plain.is_ambiguous() && spelled.is_ambiguous());
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        self.path.as_ref().is_some_and(|path| !path.others().is_empty())
+    }
+
+    pub(crate) fn method(&self) -> Option<&str> {
+        self.method.as_deref()
+    }
+
+    /// The value of an attribute that is not special.
+    pub(crate) fn named(&self, name: &str) -> Option<&str> {
+        self.named.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    fn set_named(&mut self, name: Cow<'a, str>, value: Cow<'a, str>) -> Result<(), AttributeError> {
+        if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+            return Err(AttributeError::Name(shown(&name)));
+        }
+        if value.len() > LONGEST_VALUE {
+            return Err(AttributeError::Value(name.into_owned()));
+        }
+        let is_new = !value.is_empty() && self.named(&name).is_none();
+        if is_new && self.named.len() >= MOST {
+            return Err(AttributeError::TooMany);
+        }
+        self.replace(name, value);
+        Ok(())
+    }
+
+    /// Replaces an earlier value. An empty value removes it.
+    fn replace(&mut self, name: Cow<'a, str>, value: Cow<'a, str>) {
+        self.named.retain(|(known, _)| *known != name);
+        if !value.is_empty() {
+            self.named.push((name, value));
+        }
+    }
+}
+
+// === impl RequestReading ===
+
+impl<'s> RequestReading<'s> {
+    pub(crate) const fn request(&self) -> &'s Attributes<'s> {
+        self.request
+    }
+
+    pub(crate) const fn path(&self) -> Option<&'s NormalPath<'s>> {
+        self.path
+    }
+
+    /// An attribute as text; the path in the case in which it is compared.
+    pub(crate) fn get(&self, name: &str, case: Case) -> Option<Cow<'s, str>> {
+        match name {
+            "path" => self.path.map(|path| case.fold(path.as_str())),
+            _ => self.request.get(name),
+        }
+    }
+}
+
+fn path(text: Cow<'_, str>) -> Result<Readings<'_>, PathError> {
+    match text {
+        Cow::Borrowed(text) => Readings::new(text),
+        Cow::Owned(text) => Readings::new(&text).map(Readings::into_owned),
+    }
+}
+
+fn address(text: &str) -> Result<IpAddr, AttributeError> {
+    parse_address(text).ok_or_else(|| AttributeError::Address(shown(text)))
+}
+
+/// The method in capitals. Servers that distinguish `get` from `GET` do not support the former.
+fn method(text: Cow<'_, str>) -> Result<Cow<'_, str>, AttributeError> {
+    let word = text.len() <= LONGEST_NAME && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if !word {
+        return Err(AttributeError::Method(shown(&text)));
+    }
+    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Ok(text.to_ascii_uppercase().into());
+    }
+    Ok(text)
+}
+
+/// Whether a policy may use this name for an attribute.
+pub(crate) fn is_attribute(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(plain)
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_bounded() {
+        let mut request = Attributes::new();
+        for n in 0..MOST {
+            request.set(n.to_string(), "x").unwrap();
+        }
+        assert_eq!(request.set("one more", "x"), Err(AttributeError::TooMany));
+        request.set("0", "y").unwrap(); // replaces a value, so it is not one more attribute
+        assert_eq!(request.get("0").as_deref(), Some("y"));
+        let long = "x".repeat(LONGEST_VALUE + 1);
+        assert_eq!(request.set("0", long), Err(AttributeError::Value("0".to_owned())));
+        for name in ["", "a\nb", &"n".repeat(65)] {
+            assert!(matches!(request.set(name.to_owned(), "x"), Err(AttributeError::Name(_))));
+        }
+        for method in ["GET /", "G\r\nX: y", "\u{e9}"] {
+            assert!(matches!(request.set("method", method), Err(AttributeError::Method(_))));
+        }
+    }
+
+    #[test]
+    fn a_request_line_equals_its_parts_set_one_by_one() {
+        for (method, target) in [("get", "/a//b?x#y"), ("", ""), ("GET", "?x"), ("GET", "#y")] {
+            let path = target.split(['?', '#']).next().unwrap();
+            let parts = Attributes::new().with("method", method).unwrap().with("path", path);
+            assert_eq!(Attributes::of(method, target), parts, "{method} {target}");
+        }
+        assert!(Attributes::of("GET", "no-slash").is_err());
+    }
+
+    #[test]
+    fn an_empty_value_is_an_absent_attribute() {
+        let mut request = Attributes::new();
+        for name in ["ip", "method", "path", "user"] {
+            let value = if name == "path" { "/x" } else { "1.2.3.4" };
+            request.set(name, value).unwrap();
+            assert!(request.get(name).is_some());
+            request.set(name, "").unwrap();
+            assert_eq!(request.get(name), None, "{name}");
+        }
+    }
+}
