@@ -58,7 +58,7 @@ pub struct AppliedRule {
     /// Where the limits come from.
     pub origin: String,
     /// Notes on other settings: mode, shadow, what happens above the limit.
-    pub manners: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl Policy {
@@ -122,7 +122,7 @@ fn applied_rule(resolved: &ResolvedRule<'_>, others: &[&ResolvedRule<'_>]) -> Ap
             Allowance::Unlimited => vec![],
         },
         origin: resolved.origin.to_string(),
-        manners: notes(resolved.rule, resolved.shadow),
+        notes: notes(resolved.rule, resolved.shadow),
     }
 }
 
@@ -224,6 +224,6 @@ impl fmt::Display for AppliedRule {
         for limit in &self.limits {
             writeln!(f, "    {limit}, from {}", self.origin)?;
         }
-        self.manners.iter().try_for_each(|manner| writeln!(f, "    {manner}"))
+        self.notes.iter().try_for_each(|note| writeln!(f, "    {note}"))
     }
 }

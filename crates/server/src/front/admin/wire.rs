@@ -112,9 +112,9 @@ pub(super) fn described(rule: &Rule, policy: &Policy, changes: &Changes) -> Valu
 /// What every rule makes of a request; `tidegate policy explain --json` prints the same.
 pub(crate) fn explanation(explanation: &Explanation) -> Value {
     let rule = |rule: &RuleExplanation| match &rule.outcome {
-        Ok(AppliedRule { key, limits, origin, manners }) => json!({
+        Ok(AppliedRule { key, limits, origin, notes }) => json!({
             "rule": rule.rule, "applies": true, "key": key, "limits": limits, "from": origin,
-            "unlimited": limits.is_empty(), "notes": manners,
+            "unlimited": limits.is_empty(), "notes": notes,
         }),
         Err(skipped) => json!({ "rule": rule.rule, "applies": false, "why": skipped.to_string() }),
     };
