@@ -1,8 +1,8 @@
-//! Plays a scenario: starts nodes, lets callers ask and things break when it is their time, and heals all of it.
+//! Runs a scenario: starts nodes, makes requests and injects faults at their times, and waits until everything has healed.
 
-use crate::history::{Answered, By, History};
+use crate::history::{Answered, Decider, History};
 use crate::network::{Cut, Wire, World, shifted};
-use crate::scenario::{Arrival, Kind, Scenario};
+use crate::scenario::{Arrival, FaultKind, Scenario};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use tokio::time::{sleep, sleep_until};
 /// A machine that runs one process after another.
 struct Node {
     number: usize,
-    /// How far its wall clock was set, in nanoseconds.
+    /// How far its wall clock was stepped, in nanoseconds.
     stepped: AtomicI64,
-    /// What survives a process: how many nodes it knew of.
+    /// What survives a restart: the number of nodes that it knew.
     disk: AtomicU32,
     process: Mutex<Option<Arc<Process>>>,
     new_policy: AtomicBool,
@@ -33,22 +33,22 @@ struct Process {
     alive: AtomicBool,
 }
 
-/// Something that happens at a time.
+/// An event, with the index of its arrival or fault.
 enum Event {
-    Asked(usize),
-    Begins(usize),
-    Ends(usize),
-    /// A replica that will take over has seen everything up to now.
+    Request(usize),
+    FaultBegins(usize),
+    FaultEnds(usize),
+    /// The replica that takes over in a failover has seen all writes up to now.
     Replicated(usize),
 }
 
-/// How long everything may take to be as it was after all is healed.
+/// How long healing may take after the last fault.
 const HEALS_WITHIN: Duration = Duration::from_secs(8);
-/// How long a caller that does not say waits for its answer, in milliseconds: the store's own timeout.
+/// How long a caller without its own timeout waits, in milliseconds: the timeout of the store.
 const PATIENCE: u64 = 50;
-/// How far a node may be wrong about the store's time beyond what it knows, in nanoseconds.
-const CLOCK_DOUBT: u64 = 5_000_000;
-/// Timers count milliseconds, and a fallback may begin when one has just ended.
+/// Error of a node's estimate of the store's time, in nanoseconds.
+const CLOCK_ERROR: u64 = 5_000_000;
+/// Timers have a resolution of 1 ms, and a fallback may begin when one has just ended.
 const SLACK: u64 = 3;
 
 /// The history of a scenario.
@@ -72,10 +72,10 @@ async fn play(scenario: Scenario) -> History {
     }
     for (at, event) in events(&world.scenario) {
         sleep_until(world.instant(at)).await;
-        happen(&world, &nodes, &event);
+        handle(&world, &nodes, &event);
     }
     sleep(HEALS_WITHIN).await;
-    end(&world, &nodes).await;
+    record_end(&world, &nodes).await;
     for node in &nodes {
         node.end(&world);
     }
@@ -85,34 +85,34 @@ async fn play(scenario: Scenario) -> History {
 fn events(scenario: &Scenario) -> Vec<(u64, Event)> {
     let mut events: Vec<(u64, Event)> = Vec::new();
     for (number, fault) in scenario.faults.iter().enumerate() {
-        if let Kind::Failover { lag } = fault.kind {
+        if let FaultKind::Failover { lag } = fault.kind {
             events.push((fault.at.saturating_sub(lag), Event::Replicated(number)));
         }
-        events.push((fault.at, Event::Begins(number)));
-        events.push((fault.until, Event::Ends(number)));
+        events.push((fault.at, Event::FaultBegins(number)));
+        events.push((fault.until, Event::FaultEnds(number)));
     }
     for (number, arrival) in scenario.arrivals.iter().enumerate() {
-        // Who asks a node that stands still is heard when it goes on.
+        // A node that is paused handles the request when it goes on.
         let stopped = |fault: &&crate::Fault| {
             let on = fault.at <= arrival.at && arrival.at < fault.until;
-            on && fault.kind == Kind::NodePaused(arrival.node)
+            on && fault.kind == FaultKind::NodePaused(arrival.node)
         };
         let paused = scenario.faults.iter().filter(stopped).map(|fault| fault.until).max();
-        events.push((paused.unwrap_or(arrival.at), Event::Asked(number)));
+        events.push((paused.unwrap_or(arrival.at), Event::Request(number)));
     }
     events.sort_by_key(|(at, _)| *at);
     events
 }
 
-fn happen(world: &Arc<World>, nodes: &[Arc<Node>], event: &Event) {
+fn handle(world: &Arc<World>, nodes: &[Arc<Node>], event: &Event) {
     match event {
-        Event::Asked(number) => {
+        Event::Request(number) => {
             let arrival = world.scenario.arrivals[*number].clone();
             let process = nodes[arrival.node].process.lock().unwrap().clone();
             if let Some(process) = process {
                 *world.backend().open.entry(process.number).or_default() += 1;
                 let reported_to = arrival.report.map(|report| Arc::clone(&nodes[report.node]));
-                tokio::spawn(ask(Arc::clone(world), process, arrival, reported_to));
+                tokio::spawn(request(Arc::clone(world), process, arrival, reported_to));
             }
         }
         Event::Replicated(number) => {
@@ -120,15 +120,15 @@ fn happen(world: &Arc<World>, nodes: &[Arc<Node>], event: &Event) {
             let replica = (backend.server.clone(), backend.model.clone());
             backend.replicas.insert(*number, replica);
         }
-        Event::Begins(number) => {
+        Event::FaultBegins(number) => {
             let kind = world.scenario.faults[*number].kind;
-            world.say(&format!("fault {number} begins: {kind:?}"));
-            begin(world, nodes, *number, kind);
+            world.trace(&format!("fault {number} begins: {kind:?}"));
+            begin_fault(world, nodes, *number, kind);
         }
-        Event::Ends(number) => {
+        Event::FaultEnds(number) => {
             let kind = world.scenario.faults[*number].kind;
-            world.say(&format!("fault {number} ends"));
-            if let Kind::StoreDown { keeps_data } = kind {
+            world.trace(&format!("fault {number} ends"));
+            if let FaultKind::StoreDown { keeps_data } = kind {
                 let mut backend = world.backend();
                 backend.server.forget_scripts();
                 if !keeps_data {
@@ -137,24 +137,24 @@ fn happen(world: &Arc<World>, nodes: &[Arc<Node>], event: &Event) {
                     backend.lost_data(world.nanos());
                 }
             }
-            if let Kind::Crash(node) = kind {
+            if let FaultKind::Crash(node) = kind {
                 tokio::spawn(start(Arc::clone(world), Arc::clone(&nodes[node])));
             }
         }
     }
 }
 
-fn begin(world: &Arc<World>, nodes: &[Arc<Node>], number: usize, kind: Kind) {
+fn begin_fault(world: &Arc<World>, nodes: &[Arc<Node>], number: usize, kind: FaultKind) {
     match kind {
-        Kind::StoreDown { .. } => world.cut(Cut::All),
-        Kind::ServerDown(server) => world.cut(Cut::Server(server)),
-        Kind::LoseData => {
+        FaultKind::StoreDown { .. } => world.cut(Cut::All),
+        FaultKind::ServerDown(server) => world.cut(Cut::Server(server)),
+        FaultKind::LoseData => {
             let mut backend = world.backend();
             backend.server.lose_data();
             backend.model.forget_all();
             backend.lost_data(world.nanos());
         }
-        Kind::Failover { .. } => {
+        FaultKind::Failover { .. } => {
             let mut backend = world.backend();
             if let Some((server, model)) = backend.replicas.remove(&number) {
                 (backend.server, backend.model) = (server, model);
@@ -164,8 +164,8 @@ fn begin(world: &Arc<World>, nodes: &[Arc<Node>], number: usize, kind: Kind) {
             drop(backend);
             world.cut(Cut::All);
         }
-        Kind::Crash(node) => nodes[node].end(world),
-        Kind::ForeignState(user) => {
+        FaultKind::Crash(node) => nodes[node].end(world),
+        FaultKind::ForeignState(user) => {
             let states = world.states[user];
             let mut backend = world.backend();
             for state in states {
@@ -174,23 +174,23 @@ fn begin(world: &Arc<World>, nodes: &[Arc<Node>], number: usize, kind: Kind) {
                 backend.gave_back(state, world.nanos());
             }
         }
-        Kind::ForeignShapes => world.backend().server.overwrite("{tidegate}shapes"),
-        Kind::ForeignNodes => world.backend().server.overwrite("{tidegate}nodes"),
-        Kind::ForbidEval => world.backend().server.forbid("EVAL"),
-        Kind::WallStep(node, seconds) => {
+        FaultKind::ForeignShapes => world.backend().server.overwrite("{tidegate}shapes"),
+        FaultKind::ForeignNodes => world.backend().server.overwrite("{tidegate}nodes"),
+        FaultKind::ForbidEval => world.backend().server.forbid("EVAL"),
+        FaultKind::WallStep(node, seconds) => {
             nodes[node].stepped.fetch_add(seconds * 1_000_000_000, Ordering::Relaxed);
         }
-        Kind::NewPolicy(node) => nodes[node].renew(world),
-        Kind::RequestDelay(_)
-        | Kind::ReplyDelay(_)
-        | Kind::Jitter(_)
-        | Kind::LoseRequests(_)
-        | Kind::LoseReplies(_)
-        | Kind::CutReplies(_)
-        | Kind::Partition(_)
-        | Kind::StorePaused
-        | Kind::ServerPaused(_)
-        | Kind::NodePaused(_) => {}
+        FaultKind::NewPolicy(node) => nodes[node].renew(world),
+        FaultKind::RequestDelay(_)
+        | FaultKind::ReplyDelay(_)
+        | FaultKind::Jitter(_)
+        | FaultKind::LoseRequests(_)
+        | FaultKind::LoseReplies(_)
+        | FaultKind::CutReplies(_)
+        | FaultKind::Partition(_)
+        | FaultKind::StorePaused
+        | FaultKind::ServerPaused(_)
+        | FaultKind::NodePaused(_) => {}
     }
 }
 
@@ -278,51 +278,29 @@ async fn start(world: Arc<World>, node: Arc<Node>) {
     let store = Redis::simulated(&settings, &secret(), clock.clone(), wires).await;
     let limiter = Limiter::new(node.policy(&world), store.expect("a store"), secret(), clock);
     let limiter = limiter.expect("a limiter");
-    world.say(&format!("node {} is process {process}", node.number));
+    world.trace(&format!("node {} is process {process}", node.number));
     let process = Process { number: process, limiter, alive: AtomicBool::new(true) };
     *node.process.lock().unwrap() = Some(Arc::new(process));
 }
 
 // === callers ===
 
-async fn ask(
+/// One request: checks, records the answer, and later reports what it cost.
+async fn request(
     world: Arc<World>,
     process: Arc<Process>,
     arrival: Arrival,
     reported_to: Option<Arc<Node>>,
 ) {
-    let (user, tenant) = (user_name(arrival.user), tenant_name(arrival.tenant));
-    let attributes = attributes(&user, &tenant);
-    let check = Check::new(&attributes).cost(arrival.cost);
-    let check = match arrival.timeout {
-        Some(millis) => check.within(Span::from_millis(millis)),
-        None => check,
-    };
-    let check = if reported_to.is_some() { check.with_receipt() } else { check };
     let asked = world.nanos();
-    let verdict = process.limiter.check(&check).await.expect("a verdict");
+    let verdict = check(&process, &arrival, reported_to.is_some()).await;
     if !process.alive.load(Ordering::Relaxed) {
-        return; // Its caller was left without an answer when the process ended.
+        return; // The process ended before it could answer.
     }
     world.backend().open.entry(process.number).and_modify(|open| *open -= 1);
-    let patience = arrival.timeout.unwrap_or(PATIENCE).clamp(SLACK, PATIENCE);
-    let mut answered = Answered {
-        process: process.number,
-        user: arrival.user,
-        tenant: subjects(&world.scenario, &arrival).nth(1),
-        cost: arrival.cost,
-        asked,
-        answered: world.nanos(),
-        deadline: asked + (patience + SLACK) * 1_000_000,
-        decided: [world.nanos(); 2],
-        allowed: verdict.allowed(),
-        by: by(&verdict),
-        hurried: arrival.timeout.is_some(),
-        given_back: (0, 0),
-        refused_there: refused_there(&world, &arrival, &verdict),
-    };
-    if answered.by == By::Store {
-        match told(&world, &process, &arrival, &verdict) {
+    let mut answered = answered(&world, process.number, &arrival, asked, &verdict);
+    if answered.by == Decider::Store {
+        match decided_at(&world, &process, &arrival, &verdict) {
             Some(at) => answered.decided = at,
             None => {
                 let wrong = "an answer of the store is not what the core makes of its history";
@@ -330,16 +308,7 @@ async fn ask(
             }
         }
     }
-    world.say(&format!(
-        "node of process {} {} user {}{} a cost of {} by {:?}{}",
-        answered.process,
-        if answered.allowed { "grants" } else { "refuses" },
-        answered.user,
-        answered.tenant.map(|tenant| format!(" and tenant {tenant}")).unwrap_or_default(),
-        answered.cost,
-        answered.by,
-        arrival.timeout.map(|millis| format!(", asked within {millis} ms")).unwrap_or_default(),
-    ));
+    world.trace(&describe(&answered, &arrival));
     let number = {
         let answers = &mut world.backend().history.answered;
         answers.push(answered);
@@ -352,7 +321,62 @@ async fn ask(
     }
 }
 
-/// Reports what the request of an answer cost in truth, and notes what that gave back.
+async fn check(process: &Process, arrival: &Arrival, with_receipt: bool) -> Verdict {
+    let (user, tenant) = (user_name(arrival.user), tenant_name(arrival.tenant));
+    let attributes = attributes(&user, &tenant);
+    let check = Check::new(&attributes).cost(arrival.cost);
+    let check = match arrival.timeout {
+        Some(millis) => check.within(Span::from_millis(millis)),
+        None => check,
+    };
+    let check = if with_receipt { check.with_receipt() } else { check };
+    process.limiter.check(&check).await.expect("a verdict")
+}
+
+/// The record of an answer that has just been given.
+fn answered(
+    world: &World,
+    process: usize,
+    arrival: &Arrival,
+    asked: u64,
+    verdict: &Verdict,
+) -> Answered {
+    let patience = arrival.timeout.unwrap_or(PATIENCE).clamp(SLACK, PATIENCE);
+    Answered {
+        process,
+        user: arrival.user,
+        tenant: subjects(&world.scenario, arrival).nth(1),
+        cost: arrival.cost,
+        asked,
+        answered: world.nanos(),
+        deadline: asked + (patience + SLACK) * 1_000_000,
+        decided: [world.nanos(); 2],
+        allowed: verdict.allowed(),
+        by: decider(verdict),
+        hurried: arrival.timeout.is_some(),
+        given_back: (0, 0),
+        refused_there: refused_there(world, arrival, verdict),
+    }
+}
+
+/// An answer, for the trace.
+fn describe(answered: &Answered, arrival: &Arrival) -> String {
+    format!(
+        "process {} {} user {}{} a cost of {} by {:?}{}",
+        answered.process,
+        if answered.allowed { "grants" } else { "refuses" },
+        answered.user,
+        answered.tenant.map(|tenant| format!(" and tenant {tenant}")).unwrap_or_default(),
+        answered.cost,
+        answered.by,
+        arrival
+            .timeout
+            .map(|millis| format!(", with a timeout of {millis} ms"))
+            .unwrap_or_default(),
+    )
+}
+
+/// Reports the actual cost of an answered request, and records what that gave back.
 async fn report(
     world: &Arc<World>,
     node: &Node,
@@ -371,23 +395,23 @@ async fn report(
     let given_back = |least, most| {
         world.backend().history.answered[number].given_back = (least, most);
     };
-    // It may be done although its answer never comes.
+    // It may be given back although the reply is lost.
     given_back(0, amount);
     let reported_at = world.nanos();
     let settled = process.limiter.report(receipt, what).await;
     if !process.alive.load(Ordering::Relaxed) {
         return;
     }
-    world.say(&format!("process {} is told to give back {amount}: {settled:?}", process.number));
+    world.trace(&format!("process {} gives back {amount}: {settled:?}", process.number));
     match settled {
         Ok(Settled::Done) => {
             let answered = world.backend().history.answered[number].clone();
-            let sure = answered.by == By::Store
+            let sure = answered.by == Decider::Store
                 || world.scenario.is_cut_off(arrival.node, answered.asked, reported_at);
             given_back(if sure { amount } else { 0 }, amount);
-            let alone = answered.by == By::Fallback && world.scenario.tenants.is_none();
+            let alone = answered.by == Decider::Fallback && world.scenario.tenants.is_none();
             if alone && answered.process != process.number {
-                let wrong = "a node gave back what another had counted by itself";
+                let wrong = "a node gave back what the fallback of another node had counted";
                 world.backend().history.wrong.push(wrong.to_owned());
             }
         }
@@ -399,48 +423,53 @@ async fn report(
         return;
     }
     if let Ok(Settled::Done) = process.limiter.report(receipt, what).await {
-        let wrong = "what was reported twice was given back twice";
+        let wrong = "a cost that was reported twice was given back twice";
         world.backend().history.wrong.push(wrong.to_owned());
     }
 }
 
-fn by(verdict: &Verdict) -> By {
+fn decider(verdict: &Verdict) -> Decider {
     match verdict.decided_by {
-        DecidedBy::Store | DecidedBy::Sketch | DecidedBy::Lease | DecidedBy::Policy => By::Store,
-        DecidedBy::Cache => By::Cache,
-        DecidedBy::Fallback => By::Fallback,
+        DecidedBy::Store | DecidedBy::Sketch | DecidedBy::Lease | DecidedBy::Policy => {
+            Decider::Store
+        }
+        DecidedBy::Cache => Decider::Cache,
+        DecidedBy::Fallback => Decider::Fallback,
     }
 }
 
-/// The numbers of whom a request is of: its user, and its tenant if tenants have a rule.
+/// The subject numbers of a request: its user, and its tenant if tenants have a rule.
 fn subjects(scenario: &Scenario, arrival: &Arrival) -> impl Iterator<Item = usize> {
     let tenant = scenario.tenants.is_some().then(|| scenario.users() + arrival.tenant);
     std::iter::once(arrival.user).chain(tenant)
 }
 
-/// When the store decided what a node answers, by the model; nothing if the model says something else.
-fn told(
+/// When the store decided an answer of a node, by the model; `None` if the model has no such decision.
+fn decided_at(
     world: &World,
     process: &Process,
     arrival: &Arrival,
     verdict: &Verdict,
 ) -> Option<[u64; 2]> {
     let mut backend = world.backend();
-    let list = backend.told.get_mut(&process.number)?;
+    let list = backend.pending.get_mut(&process.number)?;
     let mut taken = Vec::new();
-    for (subject, said) in subjects(&world.scenario, arrival).zip(verdict.limits()) {
-        let place = list.iter().position(|told| {
-            // What passed on one server and was refused on the other is given back, and answered as if it had not been taken.
-            let remaining =
-                if told.passes == verdict.allowed() { told.remaining } else { told.before };
-            world.states[subject].contains(&told.state)
-                && (told.passes || !verdict.allowed())
-                && remaining == said.decision.remaining
-                && told.cost == arrival.cost
+    for (subject, limit) in subjects(&world.scenario, arrival).zip(verdict.limits()) {
+        let index = list.iter().position(|pending| {
+            // A take that passed on one server and was refused on the other is given back, and answered as if it were not taken.
+            let remaining = if pending.passes == verdict.allowed() {
+                pending.remaining
+            } else {
+                pending.before
+            };
+            world.states[subject].contains(&pending.state)
+                && (pending.passes || !verdict.allowed())
+                && remaining == limit.decision.remaining
+                && pending.cost == arrival.cost
         })?;
-        taken.push(list.remove(place));
+        taken.push(list.remove(index));
     }
-    let passes = taken.iter().all(|told| told.passes);
+    let passes = taken.iter().all(|pending| pending.passes);
     (passes == verdict.allowed()).then_some([taken.first()?.at, taken.last()?.at])
 }
 
@@ -449,21 +478,21 @@ fn attributes<'a>(user: &'a str, tenant: &'a str) -> Attributes<'a> {
     attributes.and_then(|attributes| attributes.with("tenant", tenant)).expect("attributes")
 }
 
-/// Whether the store would refuse a request, too, or did so a moment ago.
+/// Whether the store would refuse a request too, or did so half a second ago.
 fn refused_there(world: &World, arrival: &Arrival, verdict: &Verdict) -> bool {
     let (backend, now) = (world.backend(), world.nanos());
-    // A node knows the store's time to a few milliseconds, and errs on the side of asking it.
-    let then = shifted(now.saturating_sub(CLOCK_DOUBT), world.scenario.store_clock, 0);
-    subjects(&world.scenario, arrival).zip(verdict.limits()).any(|(subject, of)| {
+    // A node's estimate of the store's time is a few milliseconds off, and it calls the store if in doubt.
+    let then = shifted(now.saturating_sub(CLOCK_ERROR), world.scenario.store_clock, 0);
+    subjects(&world.scenario, arrival).zip(verdict.limits()).any(|(subject, limit)| {
         world.states[subject].into_iter().any(|state| {
             backend.refused_more_lately(state, now)
-                || backend.model.refuses(state, of.limit, arrival.cost, then)
+                || backend.model.refuses(state, limit.limit, arrival.cost, then)
         })
     })
 }
 
-/// Looks at everything after it was healed.
-async fn end(world: &Arc<World>, nodes: &[Arc<Node>]) {
+/// Records the final state, after everything has healed.
+async fn record_end(world: &Arc<World>, nodes: &[Arc<Node>]) {
     for states in &world.states {
         let used = states.map(|state| world.backend().model.used(state, world.store_time()));
         let short = states.map(|state| world.backend().model.short(state));
@@ -477,8 +506,12 @@ async fn end(world: &Arc<World>, nodes: &[Arc<Node>]) {
         let attributes = attributes(&stranger, &stranger);
         let verdict = process.limiter.check(&Check::new(&attributes)).await.expect("a verdict");
         let complaint = process.limiter.store().complaint();
-        world.say(&format!("node {} in the end: {:?}, {complaint:?}", node.number, by(&verdict)));
-        let seen = (node.number, Some(by(&verdict)), complaint);
+        world.trace(&format!(
+            "node {} in the end: {:?}, {complaint:?}",
+            node.number,
+            decider(&verdict)
+        ));
+        let seen = (node.number, Some(decider(&verdict)), complaint);
         let restarts = process.limiter.store().report().map_or(0, |report| report.restarts);
         let mut backend = world.backend();
         backend.history.healed.push(seen);

@@ -16,7 +16,8 @@ mod faulty;
 
 #[cfg(feature = "redis")]
 pub use crate::redis::simulated::{
-    Carried, Did, Executed, Network, OwnedPart, OwnedTake, Reply, Request, SimulatedRedis,
+    Effect, Executed, Network, NetworkFuture, OwnedPart, OwnedTake, SimulatedRedis, SimulatedReply,
+    SimulatedRequest,
 };
 pub use faulty::{Fault, Faulty};
 

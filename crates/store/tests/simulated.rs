@@ -16,7 +16,9 @@ mod support;
 use std::sync::{Arc, Mutex};
 use support::timelines;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
-use tidegate_store::testing::{Carried, Network, Reply, Request, Rig, SimulatedRedis, conformance};
+use tidegate_store::testing::{
+    Network, NetworkFuture, Rig, SimulatedRedis, SimulatedReply, SimulatedRequest, conformance,
+};
 use tidegate_store::{Clock, Redis, RedisSettings, Secret, Store as _};
 use tokio::sync::watch;
 
@@ -25,11 +27,15 @@ use tokio::sync::watch;
 struct Direct(Mutex<SimulatedRedis>);
 
 impl Network for Direct {
-    fn connect(&self) -> Carried<u64> {
+    fn connect(&self) -> NetworkFuture<u64> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
-    fn carry(&self, _connection: u64, request: Arc<Request>) -> Carried<Reply> {
+    fn carry(
+        &self,
+        _connection: u64,
+        request: Arc<SimulatedRequest>,
+    ) -> NetworkFuture<SimulatedReply> {
         let (reply, _) = self.0.lock().unwrap().execute(Timestamp::EPOCH, &request);
         Box::pin(std::future::ready(Ok(reply)))
     }
@@ -68,11 +74,15 @@ struct Keeping {
 }
 
 impl Network for Keeping {
-    fn connect(&self) -> Carried<u64> {
+    fn connect(&self) -> NetworkFuture<u64> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
-    fn carry(&self, _connection: u64, request: Arc<Request>) -> Carried<Reply> {
+    fn carry(
+        &self,
+        _connection: u64,
+        request: Arc<SimulatedRequest>,
+    ) -> NetworkFuture<SimulatedReply> {
         let (reply, _) = self.server.lock().unwrap().execute(Timestamp::EPOCH, &request);
         let mut kept = self.kept.subscribe();
         Box::pin(async move {
