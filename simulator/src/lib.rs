@@ -22,10 +22,13 @@
     reason = "a simulation fails loudly, and runs with overflow checks"
 )]
 
+mod caller;
 mod checks;
 mod history;
 mod model;
+mod names;
 mod network;
+mod node;
 mod random;
 mod run;
 mod scenario;

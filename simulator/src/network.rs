@@ -1,8 +1,8 @@
 //! The network between the nodes and the store. Messages of one connection stay in order, as with TCP.
 
 use crate::history::{Backend, EPOCH, PendingAnswer};
+use crate::names::state;
 use crate::random::Random;
-use crate::run::state;
 use crate::scenario::{Fault, FaultKind, Scenario};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};

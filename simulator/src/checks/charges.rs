@@ -2,7 +2,7 @@
 
 use super::Violation;
 use crate::history::{Answered, History};
-use crate::run::state;
+use crate::names::state;
 use crate::scenario::{FaultKind, RuleSpec, Scenario};
 
 /// Whether the final count of a user or tenant is wrong. It can be checked only under a limit that forgets nothing during the
