@@ -24,7 +24,8 @@ enum Event {
 
 /// How long healing may take after the last fault.
 const HEALS_WITHIN: Duration = Duration::from_secs(8);
-/// The history of a scenario.
+
+/// Runs a scenario in virtual time, and returns its history.
 #[must_use]
 pub fn run(scenario: &Scenario) -> History {
     let runtime = tokio::runtime::Builder::new_current_thread()

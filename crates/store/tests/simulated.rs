@@ -1,5 +1,5 @@
-//! The simulated Redis keeps the contract of every store, and agrees with every timeline: what the simulator finds is not
-//! its own doing. And what is easier to show on it than on a real server.
+//! The simulated Redis keeps the contract of every store and agrees with every timeline, so the bugs that the simulator finds are
+//! not bugs of the simulation. Also: tests that are easier with it than with a real server.
 
 #![allow(
     clippy::unwrap_used,
@@ -66,14 +66,14 @@ async fn it_agrees_with_every_timeline_that_redis_supports() {
     assert!(played >= 200, "only {played} timelines");
 }
 
-/// A network that can keep replies back: what is asked is done at once.
+/// A network that can hold back replies. Requests are executed immediately.
 #[derive(Debug)]
-struct Keeping {
+struct HoldingReplies {
     server: Mutex<SimulatedRedis>,
-    kept: watch::Sender<bool>,
+    held: watch::Sender<bool>,
 }
 
-impl Network for Keeping {
+impl Network for HoldingReplies {
     fn connect(&self) -> NetworkFuture<u64> {
         Box::pin(std::future::ready(Ok(0)))
     }
@@ -84,30 +84,30 @@ impl Network for Keeping {
         request: Arc<SimulatedRequest>,
     ) -> NetworkFuture<SimulatedReply> {
         let (reply, _) = self.server.lock().unwrap().execute(Timestamp::EPOCH, &request);
-        let mut kept = self.kept.subscribe();
+        let mut held = self.held.subscribe();
         Box::pin(async move {
-            let _ = kept.wait_for(|kept| !kept).await;
+            let _ = held.wait_for(|held| !held).await;
             Ok(reply)
         })
     }
 }
 
-/// A caller may have a deadline of its own, and drop the question when it is over. The store has counted by then.
+/// A caller may have its own deadline, and drop the future when it passes. By then the store has counted.
 #[tokio::test(start_paused = true)]
 async fn what_a_dropped_caller_took_is_given_back() {
     let server = Mutex::default();
-    let network = Arc::new(Keeping { server, kept: watch::channel(false).0 });
+    let network = Arc::new(HoldingReplies { server, held: watch::channel(false).0 });
     let settings = RedisSettings {
         timeout: Span::from_secs(3_600),
         ..RedisSettings::new("redis://simulated/")
     };
     let (secret, clock) = (Secret::new([7; 32]), Clock::manual(Timestamp::EPOCH));
-    let wire: Vec<Arc<dyn Network>> = vec![Arc::<Keeping>::clone(&network)];
+    let wire: Vec<Arc<dyn Network>> = vec![Arc::<HoldingReplies>::clone(&network)];
     let store = Redis::simulated(&settings, &secret, clock, wire).await.unwrap();
     let limit = Limit::new(10, Span::from_secs(86_400), Algorithm::FIXED_WINDOW).unwrap();
     let take = Take::new(StateId(1), &limit, Cost::new(3));
     let plan = [Plan::new(vec![take], Span::ZERO).unwrap()];
-    network.kept.send_replace(true);
+    network.held.send_replace(true);
     {
         let mut taking = std::pin::pin!(store.take(&plan));
         let pending = std::future::poll_fn(|context| {
@@ -115,7 +115,7 @@ async fn what_a_dropped_caller_took_is_given_back() {
         });
         assert!(pending.await, "there is no reply yet");
     }
-    network.kept.send_replace(false);
+    network.held.send_replace(false);
     let left = async || store.peek(&plan[0]).await.unwrap()[0].remaining;
     assert_eq!(left().await, 7, "it was counted");
     for _ in 0..1_000 {

@@ -9,14 +9,14 @@ use tidegate_core::{
 };
 
 /// What was found under the key of a state.
-enum Lookup {
-    Read(Box<ReadState>),
+enum StateLookup {
+    Read(Box<ScriptState>),
     /// A value whose shape the script was not told: its tag.
     UnknownShape(u16),
 }
 
 /// A value as it was read.
-struct ReadState {
+struct ScriptState {
     value: Vec<u8>,
     /// The limit by which it is read, and how the value names it.
     shape: Limit,
@@ -48,14 +48,14 @@ impl SimulatedRedis {
         let mut found = Vec::new();
         for ((state, limit), own) in call.states().zip(&call.tags) {
             match self.read(call, state, limit)? {
-                Lookup::UnknownShape(tag) if call.lost.contains(&tag) => {
-                    found.push(ReadState::full(limit, *own, now));
+                StateLookup::UnknownShape(tag) if call.lost.contains(&tag) => {
+                    found.push(ScriptState::full(limit, *own, now));
                 }
-                Lookup::UnknownShape(tag) => {
+                StateLookup::UnknownShape(tag) => {
                     let tag = vec![tag.to_string().into_bytes()];
                     return Ok((call.reply("shape", micros, tag), None));
                 }
-                Lookup::Read(read) => found.push(*read),
+                StateLookup::Read(read) => found.push(*read),
             }
         }
         if call.verb == Verb::GiveBack || call.verb == Verb::Charge {
@@ -80,12 +80,12 @@ impl SimulatedRedis {
         call: &OwnedCall,
         state: StateId,
         limit: &Limit,
-    ) -> Result<Lookup, SimulatedReply> {
+    ) -> Result<StateLookup, SimulatedReply> {
         if limit.is_unlimited() || limit.amount() == 0 {
-            return Ok(Lookup::Read(Box::new(ReadState::nothing(limit))));
+            return Ok(StateLookup::Read(Box::new(ScriptState::nothing(limit))));
         }
         let value = match self.data.get(wire::key(state).as_slice()) {
-            None => return Ok(Lookup::Read(Box::new(ReadState::nothing(limit)))),
+            None => return Ok(StateLookup::Read(Box::new(ScriptState::nothing(limit)))),
             Some(Datum::Text(value, _)) => value,
             Some(Datum::Hash(_) | Datum::Scores(_) | Datum::Foreign) => {
                 return Err(SimulatedReply::wrong_type());
@@ -101,7 +101,7 @@ impl SimulatedRedis {
                 tag = ShapeTag::Registered(number);
                 match call.shape(number) {
                     Some(shape) => shape.clone(),
-                    None => return Ok(Lookup::UnknownShape(number)),
+                    None => return Ok(StateLookup::UnknownShape(number)),
                 }
             }
             WrittenUnder::Inline(shape) => shape,
@@ -113,7 +113,7 @@ impl SimulatedRedis {
             }
         };
         let (value, lost) = (value.clone(), false);
-        Ok(Lookup::Read(Box::new(ReadState { value, shape, tag, contents, lost })))
+        Ok(StateLookup::Read(Box::new(ScriptState { value, shape, tag, contents, lost })))
     }
 
     /// Marks the receipt of a call as settled, if it has one.
@@ -137,10 +137,10 @@ impl SimulatedRedis {
     fn decide_and_write(
         &mut self,
         call: &OwnedCall,
-        found: &[ReadState],
+        found: &[ScriptState],
         now: Timestamp,
     ) -> (bool, Option<Effect>) {
-        let before: Vec<Written<'_>> = found.iter().map(ReadState::written).collect();
+        let before: Vec<Written<'_>> = found.iter().map(ScriptState::written).collect();
         let mut after = before.clone();
         let (passes, effect) = call.decide(now, &mut after);
         if call.verb != Verb::Peek {
@@ -166,7 +166,7 @@ impl SimulatedRedis {
     }
 }
 
-impl ReadState {
+impl ScriptState {
     /// A key without a value.
     fn nothing(limit: &Limit) -> Self {
         let (contents, tag) = (StateContents::Nothing, ShapeTag::Inline);
