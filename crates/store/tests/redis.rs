@@ -124,7 +124,32 @@ async fn four_processes_on_one_server_pass_exactly_the_limit() {
     }
 }
 
-/// A child process of the test above; without its environment variable it does nothing.
+/// The replay of `four_processes_on_one_server_pass_exactly_the_limit` must find a refusal that the core would not give, and say where it was.
+#[test]
+fn a_wrong_refusal_is_reported_with_the_history_around_it() {
+    let mut report = hammer::Report::empty();
+    report.read(1, "many 2 7 5000000000 1 2 0 1");
+    report.read(3, "many 2 7 5000001000 0 0 11 40");
+    report.read(3, "many 2 7 5000000500 1 1 11 42");
+    let limit = &hammer::quick_limits()[2];
+    let replay = || hammer::replay("valkey", Keys::Many, limit, &report.many[2]);
+    let failure = std::panic::catch_unwind(std::panic::AssertUnwindSafe(replay)).unwrap_err();
+    let text = failure.downcast_ref::<String>().unwrap();
+    for part in [
+        "valkey: ",
+        limit.algorithm().name(),
+        "key 7 of `many`: of 1 takes at 5000001000 the server let 0 pass, the core 1\n",
+        "takes 0 to 3 of 3",
+        "\n  5000000000  process 1 task  0 take   1  key 7  passed   remaining 2\n",
+        "\n> 5000001000  process 3 task 11 take  40  key 7  refused  remaining 0\n",
+        "went back from 5000001000",
+        "to 5000000500",
+    ] {
+        assert!(text.contains(part), "no `{part}` in:\n{text}");
+    }
+}
+
+/// A child process of `four_processes_on_one_server_pass_exactly_the_limit`; otherwise it does nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_of_four() {
     hammer::work().await;

@@ -1,4 +1,14 @@
 //! The wire format: keys, script arguments and values, as the Lua scripts read and write them.
+//!
+//! ```text
+//!   key        {AB}0123456789                 hash tag, 80 bits of the state's id
+//!   argument   F 1 1000 2000 1 0 0 0 60000000 60000000     letter of the algorithm, then numbers; see plan.lua
+//!   value      fixed window      28333333000000007         window 28333333, a count of 7 in nine digits
+//!              token bucket      1699999980000000042       tick at which it is empty, tag 042 of its shape
+//!              sliding weighted  28333333:5:7:1000         window, its count, the last count, capacity
+//!              sliding buckets   1700000:0,5;3,2           newest sub-window, then age and count of each
+//!              sliding log       28333333000;5,2;7         steps since the take before, and cost unless it is 1
+//! ```
 
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};

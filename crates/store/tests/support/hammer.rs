@@ -78,9 +78,7 @@ pub(crate) fn children(server: &Server, name: &str, processes: usize) -> Report 
         child.stdout(Stdio::piped()).spawn().unwrap()
     };
     let children: Vec<_> = (0..processes).map(|_| start()).collect();
-    let mut report = Report { one: Vec::new(), many: Vec::new() };
-    report.one.resize_with(limits().len(), Vec::new);
-    report.many.resize_with(limits().len(), Vec::new);
+    let mut report = Report::empty();
     // All pipes are read at the same time. A child whose pipe is full blocks while its timers go on, and its next take would time
     // out: when the pipes were read one after another, a slow first child failed the others.
     let readers: Vec<_> = children
@@ -91,31 +89,38 @@ pub(crate) fn children(server: &Server, name: &str, processes: usize) -> Report 
         let output = reader.join().unwrap();
         assert!(output.status.success());
         for line in String::from_utf8(output.stdout).unwrap().lines() {
-            read(line, process, &mut report);
+            report.read(process, line);
         }
     }
     report
 }
 
-/// Parses a line of a child: `one|many LIMIT KEY SERVER_NANOS 0|1 REMAINING TASK NUMBER`.
-fn read(line: &str, process: usize, report: &mut Report) {
-    let words: Vec<&str> = line.split(' ').collect();
-    let [keys @ ("one" | "many"), limit, key, nanos, passed, remaining, task, number] =
-        words.as_slice()
-    else {
-        return; // a line of the test runner
-    };
-    let observation = Observation {
-        process,
-        task: task.parse().unwrap(),
-        number: number.parse().unwrap(),
-        key: key.parse().unwrap(),
-        at: Timestamp::from_nanos(nanos.parse().unwrap()),
-        passed: *passed == "1",
-        remaining: remaining.parse().unwrap(),
-    };
-    let lists = if *keys == "one" { &mut report.one } else { &mut report.many };
-    lists[limit.parse::<usize>().unwrap()].push(observation);
+impl Report {
+    pub(crate) fn empty() -> Self {
+        let lists = || limits().iter().map(|_| Vec::new()).collect();
+        Self { one: lists(), many: lists() }
+    }
+
+    /// Parses a line of a child: `one|many LIMIT KEY SERVER_NANOS 0|1 REMAINING TASK NUMBER`.
+    pub(crate) fn read(&mut self, process: usize, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [keys @ ("one" | "many"), limit, key, nanos, passed, remaining, task, number] =
+            words.as_slice()
+        else {
+            return; // a line of the test runner
+        };
+        let observation = Observation {
+            process,
+            task: task.parse().unwrap(),
+            number: number.parse().unwrap(),
+            key: key.parse().unwrap(),
+            at: Timestamp::from_nanos(nanos.parse().unwrap()),
+            passed: *passed == "1",
+            remaining: remaining.parse().unwrap(),
+        };
+        let lists = if *keys == "one" { &mut self.one } else { &mut self.many };
+        lists[limit.parse::<usize>().unwrap()].push(observation);
+    }
 }
 
 /// The work of a child, if this process is one: many tasks take from each limit at the same time, from one key and from many.
@@ -243,11 +248,9 @@ fn steps_back(seen: &[Observation]) -> String {
 impl fmt::Display for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { process, task, number, key, at, passed, remaining } = self;
-        let outcome = if *passed { "passed " } else { "refused" };
+        let outcome = if *passed { "passed" } else { "refused" };
         let at = at.as_nanos();
-        write!(
-            f,
-            "{at}  process {process} task {task:2} take {number:3}  key {key}  {outcome}, {remaining} remaining"
-        )
+        write!(f, "{at}  process {process} task {task:2} take {number:3}  key {key}  ")?;
+        write!(f, "{outcome:7}  remaining {remaining}")
     }
 }
