@@ -1,93 +1,93 @@
-//! What must be true of every history: the promises of the docs, as bounds over true times.
+//! The promises that every history must keep: those of `docs/server.md`, as bounds over intervals of the true time.
 
 mod answers;
 mod charges;
 mod passed;
 
-use crate::history::{By, History};
-use crate::scenario::{Fault, Kind, Scenario};
+use crate::history::{Decider, History};
+use crate::scenario::{Fault, FaultKind, Scenario};
 use std::fmt;
 
 /// A promise that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// The store, or a node that passed on its answer, did not say what the core says of the same history.
+    /// The store, or a node that passed on its answer, decided differently from the core on the same history.
     Replay(String),
-    /// More passed than the documented ceiling: what the store may grant, and each node its share without it.
+    /// More passed than the documented ceiling: what the store may grant, plus the share of each fallback.
     Ceiling {
-        /// Who asked.
+        /// The user or tenant.
         user: usize,
-        /// What passed within an interval, and what may.
+        /// How much passed within an interval.
         passed: u64,
-        /// The ceiling.
+        /// How much may pass.
         ceiling: u64,
     },
-    /// A node that counts by itself let pass more than its share.
+    /// A fallback granted more than its share.
     Share {
-        /// Which process.
+        /// The process.
         process: usize,
-        /// Who asked.
+        /// The user.
         user: usize,
-        /// What it granted by itself within an interval.
+        /// How much the fallback granted within an interval.
         granted: u64,
         /// Its share.
         share: u64,
     },
-    /// A node that counts by itself refused a request for which its share had room.
+    /// A fallback refused a request although its share had room.
     Stingy {
-        /// Which process.
+        /// The process.
         process: usize,
-        /// Who asked.
+        /// The user.
         user: usize,
-        /// What it had granted the user before, and the cost of the request.
+        /// How much it had granted the user before, plus the cost of the request.
         wanted: u64,
         /// Its share.
         share: u64,
     },
-    /// The store counted what nobody was granted, beyond what was lost on the way.
+    /// The store counted more than was granted, beyond the costs of lost replies.
     ChargedTooMuch {
-        /// Who asked.
+        /// The user or tenant.
         user: usize,
-        /// What the store has counted.
+        /// How much the store has counted.
         counted: u64,
-        /// What may be counted.
+        /// How much it may count.
         at_most: u64,
     },
-    /// The store was never told of what nodes granted without it.
+    /// The store was never charged for what fallbacks granted.
     ChargedTooLittle {
-        /// Who asked.
+        /// The user or tenant.
         user: usize,
-        /// What the store has counted.
+        /// How much the store has counted.
         counted: u64,
-        /// What should be.
+        /// How much it must count.
         at_least: u64,
     },
-    /// A caller waited for longer than it wanted to.
+    /// A caller waited longer than its timeout.
     Late {
-        /// For how many milliseconds.
+        /// How long, in milliseconds.
         millis: u64,
     },
-    /// A caller waited for a store that its node knew to be away.
-    Waited {
-        /// For how many milliseconds.
+    /// A caller waited for a store that its node knew to be down.
+    WaitedForDownStore {
+        /// How long, in milliseconds.
         millis: u64,
     },
-    /// A caller was never answered.
+    /// A process left a caller without an answer.
     Unanswered(usize),
-    /// A node decided by itself although nothing was wrong.
+    /// A process used its fallback although nothing was wrong.
     FellBack(usize),
-    /// A refusal was remembered for too long: the store would not have refused.
+    /// A denial cache refused a user whom the store would not have refused.
     StaleDenial(usize),
-    /// The store counted a request long after its caller had left.
-    Counted {
-        /// How long it was on its way, in milliseconds.
+    /// The store counted a request long after its caller had given up.
+    CountedLate {
+        /// How long the request was under way, in milliseconds.
         millis: u64,
     },
-    /// After everything was healed a node still did not ask the store.
+    /// A node still does not use the store after all faults are over.
     NotHealed(usize),
-    /// Something is wrong for good, and a node does not say so.
+    /// Something is wrong for good, and a node does not complain.
     Silent(usize),
-    /// Nothing is wrong any more, and a node still says so.
+    /// Nothing is wrong any more, and a node still complains.
     Alarmed(usize),
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Violation {
             }
             Self::Stingy { process, user, wanted, share } => write!(
                 f,
-                "share: process {process} refused user {user}, who has {wanted} with it, {share} is its share"
+                "share: process {process} refused user {user} {wanted} in all, {share} is its share"
             ),
             Self::ChargedTooMuch { user, counted, at_most } => {
                 write!(f, "charges: {counted} are counted of user {user}, {at_most} is the most")
@@ -115,32 +115,38 @@ impl fmt::Display for Violation {
                 write!(f, "charges: {counted} are counted of user {user}, {at_least} is the least")
             }
             Self::Late { millis } => write!(f, "deadline: a caller waited for {millis} ms"),
-            Self::Waited { millis } => {
-                write!(f, "breaker: a caller waited for {millis} ms for a store that was away")
+            Self::WaitedForDownStore { millis } => {
+                write!(f, "breaker: a caller waited {millis} ms for a store that was down")
             }
-            Self::Unanswered(process) => write!(f, "answers: process {process} left one out"),
+            Self::Unanswered(process) => {
+                write!(f, "answers: process {process} left a request without an answer")
+            }
             Self::FellBack(process) => {
-                write!(f, "fallback: process {process} decided by itself for no reason")
+                write!(f, "fallback: process {process} used its fallback for no reason")
             }
             Self::StaleDenial(user) => {
-                write!(f, "denial cache: user {user} was refused, and not by the store")
+                write!(f, "denial cache: user {user} was refused, but not by the store")
             }
-            Self::Counted { millis } => {
+            Self::CountedLate { millis } => {
                 write!(f, "deadline: a request was counted after {millis} ms")
             }
-            Self::NotHealed(node) => write!(f, "healing: node {node} does not ask the store"),
+            Self::NotHealed(node) => write!(f, "healing: node {node} does not use the store"),
             Self::Silent(node) => write!(f, "honesty: node {node} does not say what is wrong"),
-            Self::Alarmed(node) => write!(f, "honesty: node {node} says that something is wrong"),
+            Self::Alarmed(node) => {
+                write!(f, "honesty: node {node} complains, and nothing is wrong")
+            }
         }
     }
 }
 
-/// What is wrong with a history.
+/// The promises that a history breaks.
 #[must_use]
 pub fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
     let mut found: Vec<Violation> =
         history.wrong.iter().map(|wrong| Violation::Replay(wrong.clone())).collect();
-    found.extend(history.counted_late.iter().map(|millis| Violation::Counted { millis: *millis }));
+    found.extend(
+        history.counted_late.iter().map(|millis| Violation::CountedLate { millis: *millis }),
+    );
     found.extend(answers::violations(scenario, history));
     for user in 0..history.counted.len() {
         found.extend(passed::ceiling(scenario, history, user));
@@ -148,7 +154,7 @@ pub fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
         found.extend(charges::violation(scenario, history, user));
     }
     for (node, by, complaint) in &history.healed {
-        if *by != Some(By::Store) {
+        if *by != Some(Decider::Store) {
             found.push(Violation::NotHealed(*node));
         }
         if broken_for_good(scenario) && complaint.is_none() {
@@ -161,32 +167,33 @@ pub fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
     found
 }
 
-/// Whether another program's data, or a command that is not there, is in the way of nodes or shapes in the end.
+/// Whether another program's data, or a forbidden command, still prevents counting nodes or registering shapes in the end.
 fn broken_for_good(scenario: &Scenario) -> bool {
-    let broken =
-        |kind: &Kind| matches!(kind, Kind::ForeignShapes | Kind::ForeignNodes | Kind::ForbidEval);
+    let broken = |kind: &FaultKind| {
+        matches!(kind, FaultKind::ForeignShapes | FaultKind::ForeignNodes | FaultKind::ForbidEval)
+    };
     let broken = scenario.faults.iter().filter(|fault| broken(&fault.kind)).map(|fault| fault.at);
-    // What loses our data loses theirs.
+    // A fault that loses tidegate's data also loses the other program's data.
     let lost = scenario.faults.iter().filter(|fault| fault.kind.loses_data()).map(lost_at);
     broken.max() > lost.max()
 }
 
-/// Whether nothing of other programs is left in the end, and no command is missing. A replica may bring back what was lost.
+/// Whether no data of other programs is left in the end, and no command is forbidden. A failover may restore such data.
 fn nothing_is_left(scenario: &Scenario) -> bool {
-    let last = |wanted: fn(&Kind) -> bool| {
+    let last = |wanted: fn(&FaultKind) -> bool| {
         let faults = scenario.faults.iter().filter(move |fault| wanted(&fault.kind));
         faults.map(lost_at).max()
     };
-    // A state with foreign data is named for a while after it was last asked for.
-    let named = last(|kind| matches!(kind, Kind::ForeignState(_))).is_some();
-    let foreign = last(|kind| matches!(kind, Kind::ForeignShapes | Kind::ForeignNodes));
-    let fails_over = last(|kind| matches!(kind, Kind::Failover { .. })).is_some();
-    let gone = || foreign < last(Kind::loses_data) && !fails_over;
-    let forbidden = last(|kind| *kind == Kind::ForbidEval).is_some();
+    // A state with foreign data is named for 10 s after its last failure.
+    let named = last(|kind| matches!(kind, FaultKind::ForeignState(_))).is_some();
+    let foreign = last(|kind| matches!(kind, FaultKind::ForeignShapes | FaultKind::ForeignNodes));
+    let fails_over = last(|kind| matches!(kind, FaultKind::Failover { .. })).is_some();
+    let gone = || foreign < last(FaultKind::loses_data) && !fails_over;
+    let forbidden = last(|kind| *kind == FaultKind::ForbidEval).is_some();
     !named && !forbidden && (foreign.is_none() || gone())
 }
 
-/// When a fault that loses data does.
+/// When a fault loses data: a store that is down loses it when it starts again.
 const fn lost_at(fault: &Fault) -> u64 {
-    if matches!(fault.kind, Kind::StoreDown { .. }) { fault.until } else { fault.at }
+    if matches!(fault.kind, FaultKind::StoreDown { .. }) { fault.until } else { fault.at }
 }

@@ -1,4 +1,4 @@
-//! What happened, by the true time.
+//! The history of a run: what happened, by the true time.
 
 use crate::model::Model;
 use siphasher::sip::SipHasher13;
@@ -10,72 +10,74 @@ use tidegate_store::testing::SimulatedRedis;
 /// Everything that the checks look at.
 #[derive(Debug, Default)]
 pub struct History {
-    /// Every request that a caller made and was told an answer to.
+    /// Every request that was answered.
     pub answered: Vec<Answered>,
-    /// Processes that left a caller without an answer, and did not end.
+    /// Processes that left a request without an answer although they did not end.
     pub unanswered: Vec<usize>,
-    /// What was found wrong on the way.
+    /// Contradictions that were found during the run.
     pub wrong: Vec<String>,
-    /// How long requests were on their way, in milliseconds, that the store counted when it was too late for that.
+    /// For each request that the store counted after its deadline: how long it was under way, in milliseconds.
     pub counted_late: Vec<u64>,
-    /// What happened, a line each.
+    /// One line for each event.
     pub trace: Vec<String>,
-    /// When each process of each node began and ended, in milliseconds.
+    /// The node of each process, and when it began and ended, in milliseconds.
     pub processes: Vec<(usize, u64, u64)>,
-    /// Costs that the store counted and whose callers were never told, by state.
+    /// Costs that the store counted although the reply was lost, by state.
     pub untold: BTreeMap<StateId, u64>,
     /// What the store has counted in the end, by user and then by tenant.
     pub counted: Vec<u64>,
-    /// What could not be given back, because it had come back by itself, by user and then by tenant.
+    /// What could not be given back, because a bucket had refilled by itself, by user and then by tenant.
     pub short: Vec<u64>,
-    /// After everything was healed: of each node, whether it asks the store again, and its complaint.
-    pub healed: Vec<(usize, Option<By>, Option<String>)>,
+    /// After all faults are over: for each node, what decides its requests, and its complaint.
+    pub healed: Vec<(usize, Option<Decider>, Option<String>)>,
 }
 
 /// A request and its answer. Times are in nanoseconds of the true time since the beginning.
 #[derive(Clone, Debug)]
 pub struct Answered {
-    /// Which process of which node.
+    /// The process that answered.
     pub process: usize,
-    /// Who asked.
+    /// The user of the request.
     pub user: usize,
-    /// For which tenant, by the number of the subject, if tenants have a rule.
+    /// The tenant of the request as a subject number, if tenants have a rule.
     pub tenant: Option<usize>,
-    /// What it cost.
+    /// The cost of the request.
     pub cost: u64,
-    /// When it was asked.
+    /// When the request was made.
     pub asked: u64,
     /// When it was answered.
     pub answered: u64,
-    /// When the caller wanted the answer, at the latest.
+    /// The latest time at which the caller accepts the answer.
     pub deadline: u64,
-    /// When it was decided: where the store did, then. First of all for the user, then for the tenant.
+    /// When it was decided, for the user and for the tenant. If the store decided: the time of its script.
     pub decided: [u64; 2],
     /// Whether it passed.
     pub allowed: bool,
-    /// Who decided.
-    pub by: By,
-    /// Whether it said how long it waits.
+    /// What decided it.
+    pub by: Decider,
+    /// Whether the request had its own timeout.
     pub hurried: bool,
-    /// What was given back of its cost in the end, at least and at most.
+    /// How much of its cost was given back in the end, at least and at most.
     pub given_back: (u64, u64),
-    /// Whether the store would refuse it, too, or did so half a second ago. Of interest where a node remembered a refusal.
+    /// When the reply to its report came; `u64::MAX` if there was none.
+    pub settled: u64,
+    /// Whether the store would refuse it too, or did so half a second ago. Checked for answers of the denial cache.
     pub refused_there: bool,
 }
 
-/// Who decided.
+/// What decided a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Decider {
     /// The store.
     Store,
-    /// A refusal of the store that the node remembered.
+    /// The denial cache of the node.
     Cache,
-    /// The node by itself.
+    /// The fallback of the node.
     Fallback,
 }
 
 impl Answered {
-    /// Whether it is of a user or a tenant.
+    /// Whether it belongs to this user or tenant.
     #[must_use]
     pub fn is_of(&self, subject: usize) -> bool {
         self.user == subject || self.tenant == Some(subject)
@@ -87,7 +89,7 @@ impl Answered {
         self.decided[usize::from(self.user != subject)]
     }
 
-    /// What surely counts of its cost.
+    /// The part of its cost that certainly counts.
     #[must_use]
     pub const fn kept(&self) -> u64 {
         self.cost - self.given_back.1
@@ -95,7 +97,7 @@ impl Answered {
 }
 
 impl History {
-    /// A number that two histories share only if the same things happened.
+    /// Hash of the trace: equal for two runs only if the same things happened.
     #[must_use]
     pub fn hash(&self) -> u64 {
         let mut hasher = SipHasher13::new();
@@ -107,61 +109,62 @@ impl History {
     }
 }
 
-/// What the store executed and a node has not been told of yet.
+/// A decision of the store that has not reached its node yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
-    /// Tells it from others.
+pub(crate) struct PendingAnswer {
+    /// Tells it from other decisions.
     pub(crate) number: usize,
     pub(crate) state: StateId,
     pub(crate) passes: bool,
     pub(crate) cost: u64,
-    /// What it says remains; and what it would say if the take had not been counted.
+    /// The remaining amount in the answer.
     pub(crate) remaining: u64,
+    /// The remaining amount if the take had not been counted.
     pub(crate) before: u64,
     /// The true time.
     pub(crate) at: u64,
 }
 
-/// The server and what is known of it.
+/// The server, the model that it is compared with, and the history so far.
 #[derive(Debug, Default)]
 pub(crate) struct Backend {
     pub(crate) server: SimulatedRedis,
     pub(crate) model: Model,
-    /// As they were some time before a failover, by the number of its fault.
+    /// Server and model as they were some time before a failover, by the index of its fault.
     pub(crate) replicas: BTreeMap<usize, (SimulatedRedis, Model)>,
-    /// What each process will be told, or not.
-    pub(crate) told: BTreeMap<usize, Vec<Told>>,
-    /// How many plans were decided.
+    /// Decisions that are on their way to each process.
+    pub(crate) pending: BTreeMap<usize, Vec<PendingAnswer>>,
+    /// How many takes were decided.
     pub(crate) decided: usize,
     /// How many requests each process has yet to answer.
     pub(crate) open: BTreeMap<usize, usize>,
-    /// When a state was last given something back, in nanoseconds.
+    /// When something was last given back to a state, in nanoseconds.
     given_back: BTreeMap<StateId, u64>,
     /// When data was last lost, in nanoseconds.
     lost: Option<u64>,
     pub(crate) history: History,
 }
 
-/// For so long a node may go by what it saw of a state, in nanoseconds: half a second after it heard of it.
-const REMEMBERED: u64 = 560_000_000;
+/// How long a denial cache may use a state, in nanoseconds: half a second after the reply has reached the node.
+const CACHED_FOR: u64 = 560_000_000;
 
 impl Backend {
-    /// Something was given back.
+    /// Something was given back to a state.
     pub(crate) fn gave_back(&mut self, state: StateId, at: u64) {
         self.given_back.insert(state, at);
     }
 
-    /// What was counted is lost, or a part of it.
+    /// Counts were lost.
     pub(crate) fn lost_data(&mut self, at: u64) {
         self.lost = Some(at);
     }
 
-    /// Whether a state may have refused more a moment ago than it does now.
+    /// Whether a denial cache may still hold a state that refuses more than the store's state does now.
     pub(crate) fn refused_more_lately(&self, state: StateId, now: u64) -> bool {
         let eased = self.lost.max(self.given_back.get(&state).copied());
-        eased.is_some_and(|eased| now - eased <= REMEMBERED)
+        eased.is_some_and(|eased| now - eased <= CACHED_FOR)
     }
 }
 
-/// The true time at which simulations begin: no window of an hour or a week ends soon after it.
+/// The true time at which simulations begin. No window of an hour or a week ends soon after it.
 pub(crate) const EPOCH: Timestamp = Timestamp::from_nanos(1_800_000_700_000_000_000);

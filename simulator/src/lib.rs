@@ -1,17 +1,17 @@
-//! A deterministic simulation of a deployment: nodes, one store, the network between them, and all their clocks.
+//! Deterministic simulation testing of a deployment: nodes, one store, the network between them, and all their clocks.
 //!
 //! ```text
 //!   seed ──► Scenario: nodes, a rule, requests, faults ──► run: one thread, virtual time ──► History ──► checks
 //!                                                                                               └─► trace, hash
-//!   node = the real limiter, fallback, store on Redis with its breaker, registries and denial cache
+//!   node = the real limiter, its fallback, and the real store on Redis with its breaker, registries and denial cache
 //!   store = simulated Redis: the same bytes, decided by the core; the network in between delays, loses and cuts
 //! ```
 //!
-//! Everything that happens follows from the seed, so a failing seed can be replayed and shrunk. Tokio's paused clock is
-//! the event queue: when no task can go on, time jumps to the next timer. Nodes have clocks of their own that are off,
-//! drift and step; only the checks know the true time.
+//! Everything follows from the seed, so a failing seed can be replayed and shrunk. Tokio's paused clock is the event queue:
+//! when no task can go on, time jumps to the next timer. Each node has its own clock, which is off, drifts and is stepped; only
+//! the checks know the true time.
 //!
-//! What is checked is what `docs/server.md` promises: see [`Violation`].
+//! The checks are the promises of `docs/server.md`: see [`Violation`].
 
 #![allow(
     clippy::unwrap_used,
@@ -22,22 +22,25 @@
     reason = "a simulation fails loudly, and runs with overflow checks"
 )]
 
+mod caller;
 mod checks;
 mod history;
 mod model;
+mod names;
 mod network;
+mod node;
 mod random;
 mod run;
 mod scenario;
 mod shrink;
 
 pub use checks::{Violation, violations};
-pub use history::{Answered, By, History};
+pub use history::{Answered, Decider, History};
 pub use run::run;
-pub use scenario::{Arrival, Fault, Kind, Reported, RuleSpec, Scenario};
+pub use scenario::{Arrival, Fault, FaultKind, Reported, RuleSpec, Scenario};
 pub use shrink::shrunk;
 
-/// What is wrong with the history of a scenario; nothing if all is as promised.
+/// Runs a scenario, and returns the promises that its history breaks.
 #[must_use]
 pub fn check(scenario: &Scenario) -> Vec<Violation> {
     violations(scenario, &run(scenario))

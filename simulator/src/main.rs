@@ -1,40 +1,42 @@
-//! `make simulate-cluster`: plays many seeds, and tells the story of one that breaks a promise.
+//! `make simulate-cluster`: runs many seeds, and prints the trace of one that breaks a promise.
 
 use clap::Parser;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use tidegate_simulator::{Scenario, check, run, shrunk};
 
-/// Simulates deployments that break, one for each seed.
+/// Simulates deployments with faults, one for each seed.
 #[derive(Parser)]
 #[command(name = "simulate-cluster")]
 struct Cli {
-    /// How many seeds to play.
+    /// How many seeds to run.
     #[arg(long, default_value_t = 2_000)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Plays this seed alone and tells its story.
+    /// Run only this seed and print its trace.
     #[arg(long)]
     seed: Option<u64>,
-    /// Ends at a seed that breaks a promise without telling its story.
+    /// Stop at the first seed that breaks a promise, without a trace.
     #[arg(long)]
     brief: bool,
-    /// Goes on after a seed that breaks a promise, and counts them.
+    /// Go on after a seed that breaks a promise, and count them.
     #[arg(long)]
     count: bool,
 }
 
-/// Seeds between two lines of progress, where nobody watches.
+/// Seeds between two lines of progress, if the output is not a terminal.
 const PER_LINE: u64 = 1_000;
-/// Lines of a story.
-const MOST_LINES: usize = 120;
+/// Maximum lines of a trace.
+const MAX_LINES: usize = 120;
+/// Part of the trace lines of canary calls, which are left out: canaries have a limit of 1,000,000.
+const CANARY_LIMIT: &str = "1000000";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Some(seed) = cli.seed {
-        return story(seed);
+        return replay(seed);
     }
     let mut broken: u64 = 0;
     let last = cli.first.saturating_add(cli.seeds);
@@ -44,35 +46,35 @@ fn main() -> ExitCode {
         progress(seed.saturating_sub(cli.first).saturating_add(1), cli.seeds, broken);
         if !found.is_empty() {
             broken = broken.saturating_add(1);
-            let mut told: Vec<String> = found.iter().map(ToString::to_string).collect();
-            told.dedup_by_key(|told| told.split(':').next().map(str::to_owned));
+            let mut texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+            texts.dedup_by_key(|text| text.split(':').next().map(str::to_owned));
             if cli.brief {
-                say(&format!("\nseed {seed}: {}", told.first().map_or("", |told| told)));
+                print(&format!("\nseed {seed}: {}", texts.first().map_or("", |text| text)));
                 return ExitCode::FAILURE;
             }
             let faults = scenario.faults.iter().map(|fault| fault.kind).collect::<Vec<_>>();
-            say(&format!("\nseed {seed}: {}; faults {faults:?}", told.join("; ")));
+            print(&format!("\nseed {seed}: {}; faults {faults:?}", texts.join("; ")));
             if !cli.count {
-                return story(seed);
+                return replay(seed);
             }
         }
     }
-    say(&format!("\n{} histories, {broken} of them break a promise", cli.seeds));
+    print(&format!("\n{} histories, {broken} of them break a promise", cli.seeds));
     if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Plays one seed, and if it breaks a promise, tells the shortest story that does.
-fn story(seed: u64) -> ExitCode {
+/// Runs one seed. If it breaks a promise, prints the trace of the smallest scenario that still breaks it.
+fn replay(seed: u64) -> ExitCode {
     let scenario = Scenario::of(seed);
     let history = run(&scenario);
-    say(&format!("seed {seed}, trace hash {:016x}", history.hash()));
+    print(&format!("seed {seed}, trace hash {:016x}", history.hash()));
     if check(&scenario).is_empty() {
-        say("all promises are kept");
+        print("all promises are kept");
         return ExitCode::SUCCESS;
     }
     let small = shrunk(&scenario);
     let history = run(&small);
-    say(&format!(
+    print(&format!(
         "{} nodes, {:?}\n{} faults and {} requests are left of {} and {}:",
         small.clocks.len(),
         small.rules,
@@ -81,13 +83,13 @@ fn story(seed: u64) -> ExitCode {
         scenario.faults.len(),
         scenario.arrivals.len()
     ));
-    for line in history.trace.iter().filter(|line| !line.contains("1000000")).take(MOST_LINES) {
-        say(line);
+    for line in history.trace.iter().filter(|line| !line.contains(CANARY_LIMIT)).take(MAX_LINES) {
+        print(line);
     }
     for violation in check(&small) {
-        say(&format!("BROKEN {violation}"));
+        print(&format!("BROKEN {violation}"));
     }
-    say(&format!("replay: make simulate-cluster SEED={seed}"));
+    print(&format!("replay: make simulate-cluster SEED={seed}"));
     ExitCode::FAILURE
 }
 
@@ -102,6 +104,6 @@ fn progress(done: u64, all: u64, broken: u64) {
 }
 
 #[expect(clippy::print_stdout, reason = "a program for a terminal")]
-fn say(line: &str) {
+fn print(line: &str) {
     println!("{line}");
 }

@@ -1,19 +1,19 @@
-//! What the store should be, according to what it executed: the same plans, in the same order, through the core.
+//! The reference model of the store: it applies the same calls in the same order, through the core.
 //!
-//! The model keeps every state with the limit that it was written under. The store on Redis keeps bytes, and tags
-//! instead of limits; where the two disagree, a state was misread.
+//! The model keeps every state with the limit that it was written under. The store on Redis keeps bytes, and tags instead of
+//! limits. If the two disagree, a state was misread.
 
 use std::collections::BTreeMap;
 use tidegate_core::{
     Ask, Cost, Decision, Limit, Now, Plan, State, StateContents, StateId, Take, Timestamp, Written,
 };
-use tidegate_store::testing::{Did, Executed, OwnedPart, OwnedTake};
+use tidegate_store::testing::{Effect, Executed, OwnedPart, OwnedTake};
 
 /// States, and the limits that they were written under.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     states: BTreeMap<StateId, (Limit, State)>,
-    /// What could not be given back to a bucket, because it had come back by itself: in ticks, of which a token has so many.
+    /// What could not be given back to a bucket, because it had refilled by itself: in ticks, with the ticks of a token.
     short: BTreeMap<StateId, (u64, u64)>,
 }
 
@@ -26,15 +26,15 @@ impl Model {
         self.states.remove(&state);
     }
 
-    /// Does what the store did. Answers whether a plan passes, and what each of its takes is told, and would be told if it
-    /// had not been counted.
+    /// Does what the store did. For a plan, returns whether it passes, and two decisions for each take: the one in the answer,
+    /// and the one if the take had not been counted.
     pub(crate) fn replay(&mut self, executed: &Executed) -> Option<(bool, Vec<[Decision; 2]>)> {
         let now = executed.at;
         for state in &executed.lost {
             self.fill(*state, executed, now);
         }
-        match &executed.did {
-            Did::Took { takes, max_wait, .. } => {
+        match &executed.effect {
+            Effect::Took { takes, max_wait, .. } => {
                 let takes: Vec<Take<'_>> = takes.iter().map(OwnedTake::take).collect();
                 let plan = Plan::new(takes.clone(), *max_wait).ok()?;
                 let found = self.found(takes.iter().map(|take| (take.state, take.limit)));
@@ -45,10 +45,10 @@ impl Model {
                 let before: Vec<Decision> = takes.iter().zip(&written).map(judge).collect();
                 let done = plan.take(Now::at(now), &mut written);
                 self.keep(&found, &written);
-                let told = done.decisions.into_iter().zip(before);
-                Some((done.passes, told.map(|(told, before)| [told, before]).collect()))
+                let both = done.decisions.into_iter().zip(before);
+                Some((done.passes, both.map(|(after, before)| [after, before]).collect()))
             }
-            Did::Charged(takes) => {
+            Effect::Charged(takes) => {
                 for take in takes {
                     let ask = Ask::new(now, take.cost).bounded(take.bound);
                     let found = self.found([(take.state, &take.limit)].into_iter());
@@ -58,7 +58,7 @@ impl Model {
                 }
                 None
             }
-            Did::GaveBack(parts) => {
+            Effect::GaveBack(parts) => {
                 for part in parts {
                     let found = self.found([(part.state, &part.limit)].into_iter());
                     let mut written = written(&found);
@@ -87,13 +87,13 @@ impl Model {
         self.short.get(&state).map_or(0, |(ticks, token)| ticks.div_ceil(*token))
     }
 
-    /// A state of which the store knows nothing counts as full.
+    /// A state whose shape the store has lost counts as full.
     fn fill(&mut self, state: StateId, executed: &Executed, now: Timestamp) {
-        let limits: Vec<(StateId, &Limit)> = match &executed.did {
-            Did::Took { takes, .. } | Did::Charged(takes) => {
+        let limits: Vec<(StateId, &Limit)> = match &executed.effect {
+            Effect::Took { takes, .. } | Effect::Charged(takes) => {
                 takes.iter().map(|take| (take.state, &take.limit)).collect()
             }
-            Did::GaveBack(parts) => parts.iter().map(|part| (part.state, &part.limit)).collect(),
+            Effect::GaveBack(parts) => parts.iter().map(|part| (part.state, &part.limit)).collect(),
         };
         for (_, limit) in limits.into_iter().filter(|(id, _)| *id == state) {
             let mut full = Written::empty(limit);
@@ -109,7 +109,7 @@ impl Model {
         Written { shape, state: state.clone() }.units_in_use(now)
     }
 
-    /// Whether a cost is refused at a time.
+    /// Whether a cost would be refused at this time.
     pub(crate) fn refuses(&self, state: StateId, limit: &Limit, cost: u64, now: Timestamp) -> bool {
         let found = self.found([(state, limit)].into_iter());
         let ask = Ask::new(now, Cost::new(cost));

@@ -1,22 +1,24 @@
-//! What lies between nodes and the store. Messages of one connection stay in order, as TCP keeps them.
+//! The network between the nodes and the store. Messages of one connection stay in order, as with TCP.
 
-use crate::history::{Backend, EPOCH, Told};
+use crate::history::{Backend, EPOCH, PendingAnswer};
+use crate::names::state;
 use crate::random::Random;
-use crate::run::state;
-use crate::scenario::{Fault, Kind, Scenario};
+use crate::scenario::{Fault, FaultKind, Scenario};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tidegate_core::{Decision, StateId, Timestamp};
-use tidegate_store::testing::{Carried, Did, Executed, Network, OwnedTake, Reply, Request};
+use tidegate_store::testing::{
+    Effect, Executed, Network, NetworkFuture, OwnedTake, SimulatedReply, SimulatedRequest,
+};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Everything but the nodes.
+/// Everything except the nodes: the scenario, the true time, the network and the store.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) scenario: Scenario,
-    /// The states of each user and tenant, under each version of its rule.
+    /// The state of each user and tenant under each version of its rule.
     pub(crate) states: Vec<[StateId; 2]>,
     start: Instant,
     backend: Mutex<Backend>,
@@ -35,7 +37,7 @@ struct Connection {
     server: usize,
     process: usize,
     cut: watch::Sender<bool>,
-    /// Nothing arrives before what was sent before it.
+    /// Arrival of the last message: no message overtakes an earlier one.
     last_request: Instant,
     last_reply: Instant,
 }
@@ -46,11 +48,11 @@ pub(crate) struct Wire {
     pub(crate) world: Arc<World>,
     pub(crate) node: usize,
     pub(crate) process: usize,
-    /// Which server of the store is at its other end.
+    /// The server of the store at the other end.
     pub(crate) server: usize,
 }
 
-/// Which connections end.
+/// Which connections are cut.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cut {
     All,
@@ -58,7 +60,19 @@ pub(crate) enum Cut {
     Server(usize),
 }
 
-/// What becomes of one message and its reply.
+/// A request under way.
+#[derive(Debug)]
+struct Trip {
+    node: usize,
+    process: usize,
+    server: usize,
+    cut: watch::Receiver<bool>,
+    fate: Fate,
+    /// When the request arrives, if nothing stops it.
+    arrives: Instant,
+}
+
+/// Which faults hit one request and its reply.
 #[derive(Debug)]
 struct Fate {
     request_lost: bool,
@@ -72,12 +86,12 @@ enum ReplyFate {
     Cut,
 }
 
-/// A reply that comes later than this is not waited for any more. The store settles late replies within its own, longer
-/// time, so what is told later than this may remain counted.
+/// The checks expect nothing of a reply that arrives later than this. The store settles late replies for 5 s, so what arrives
+/// later may stay counted.
 pub(crate) const LATE: Duration = Duration::from_millis(4_000);
 
-/// What is executed so long after it was sent should have done nothing: a script knows when its caller will have gone, which
-/// is after 50 ms, by an idea of the server's time that is at most 25 ms off.
+/// A request that is executed this long after it was sent should do nothing: the script knows the deadline of its caller,
+/// which is 50 ms, by an estimate of the server's time that is off by at most 25 ms.
 const TOO_LATE: Duration = Duration::from_millis(80);
 
 impl World {
@@ -110,18 +124,18 @@ impl World {
         self.start + Duration::from_millis(millis)
     }
 
-    /// The time of the store.
+    /// The time by the store's clock.
     pub(crate) fn store_time(&self) -> Timestamp {
         shifted(self.nanos(), self.scenario.store_clock, 0)
     }
 
-    pub(crate) fn say(&self, line: &str) {
+    pub(crate) fn trace(&self, line: &str) {
         let millis = self.millis();
         let line = format!("{:>3}.{:03} s  {line}", millis / 1_000, millis % 1_000);
         self.backend().history.trace.push(line);
     }
 
-    /// Ends all connections, or those of a process, or those to a server.
+    /// Cuts all connections, or those of a process, or those to a server.
     pub(crate) fn cut(&self, whose: Cut) {
         for connection in &self.wires().connections {
             let cut = match whose {
@@ -135,13 +149,13 @@ impl World {
         }
     }
 
-    /// Whether a fault of some kind is on now.
-    fn is(&self, wanted: impl Fn(&Kind) -> bool) -> bool {
+    /// Whether a fault of these kinds is active now.
+    fn is(&self, wanted: impl Fn(&FaultKind) -> bool) -> bool {
         self.scenario.now(self.millis()).any(wanted)
     }
 
-    /// Waits until no fault of some kind is on.
-    async fn over(&self, wanted: impl Fn(&Kind) -> bool) {
+    /// Waits until no fault of these kinds is active.
+    async fn over(&self, wanted: impl Fn(&FaultKind) -> bool) {
         loop {
             let now = self.millis();
             let on = |fault: &&Fault| fault.at <= now && now < fault.until && wanted(&fault.kind);
@@ -154,27 +168,30 @@ impl World {
     }
 
     fn is_down(&self, server: usize) -> bool {
-        let down = |kind: &Kind| matches!(kind, Kind::StoreDown { .. });
-        self.is(|kind| down(kind) || *kind == Kind::ServerDown(server))
+        let down = |kind: &FaultKind| matches!(kind, FaultKind::StoreDown { .. });
+        self.is(|kind| down(kind) || *kind == FaultKind::ServerDown(server))
     }
 
     /// Waits until messages between a node and the store get through.
     async fn reachable(&self, node: usize) {
-        let stuck = |kind: &Kind| *kind == Kind::Partition(node) || *kind == Kind::NodePaused(node);
+        let stuck = |kind: &FaultKind| {
+            *kind == FaultKind::Partition(node) || *kind == FaultKind::NodePaused(node)
+        };
         self.over(stuck).await;
     }
 
     async fn not_paused(&self, server: usize) {
-        let paused =
-            |kind: &Kind| *kind == Kind::StorePaused || *kind == Kind::ServerPaused(server);
+        let paused = |kind: &FaultKind| {
+            *kind == FaultKind::StorePaused || *kind == FaultKind::ServerPaused(server)
+        };
         self.over(paused).await;
     }
 
-    /// How much longer a message takes now, in milliseconds.
+    /// The extra delay of a message that is sent now, in milliseconds.
     fn delay(&self, random: &mut Random, reply: bool) -> u64 {
         let mut delay = 0;
         for kind in self.scenario.now(self.millis()) {
-            if let Kind::Jitter(most) = kind {
+            if let FaultKind::Jitter(most) = kind {
                 delay += random.within(0, *most);
             }
             let one_way = if reply { kind.reply_delay() } else { kind.request_delay() };
@@ -186,15 +203,15 @@ impl World {
     fn fate(&self, random: &mut Random) -> Fate {
         let mut fate = Fate { request_lost: false, reply: ReplyFate::Arrives };
         for kind in self.scenario.now(self.millis()) {
-            if let Kind::LoseRequests(rate) = kind {
+            if let FaultKind::LoseRequests(rate) = kind {
                 fate.request_lost |= random.happens(*rate);
             }
-            if let Kind::LoseReplies(rate) = kind
+            if let FaultKind::LoseReplies(rate) = kind
                 && random.happens(*rate)
             {
                 fate.reply = ReplyFate::Lost;
             }
-            if let Kind::CutReplies(rate) = kind
+            if let FaultKind::CutReplies(rate) = kind
                 && random.happens(*rate)
             {
                 fate.reply = ReplyFate::Cut;
@@ -203,77 +220,89 @@ impl World {
         fate
     }
 
-    /// A message to the store and back; nothing if the caller never hears of it.
-    async fn exchange(&self, number: usize, request: &Request) -> io::Result<Reply> {
-        let (node, process, server, cut, fate, arrives) = {
-            let mut wires = self.wires();
-            let fate = self.fate(&mut wires.random);
-            let delay = self.delay(&mut wires.random, false);
-            let connection = &mut wires.connections[number];
-            let arrives = self.instant(self.millis() + delay).max(connection.last_request);
-            connection.last_request = arrives;
-            let (node, process, server) = (connection.node, connection.process, connection.server);
-            (node, process, server, connection.cut.subscribe(), fate, arrives)
-        };
+    /// Carries a request to the store and the reply back. The future of a lost reply never completes.
+    async fn exchange(
+        &self,
+        connection: usize,
+        request: &SimulatedRequest,
+    ) -> io::Result<SimulatedReply> {
         let sent = Instant::now();
-        let mut waiting = cut.clone();
-        let arriving = async {
-            sleep_until(arrives).await;
-            self.reachable(node).await;
-            self.not_paused(server).await;
-            if fate.request_lost {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            _ = waiting.wait_for(|cut| *cut) => return Err(broken()),
-            () = arriving => {}
+        let trip = self.depart(connection);
+        self.deliver_request(&trip).await?;
+        let (reply, pending) = self.execute(trip.process, request, sent);
+        if trip.fate.reply == ReplyFate::Cut {
+            self.wires().connections[connection].cut.send_replace(true);
+            self.untold(trip.process, &pending);
+            return Err(reset());
         }
-        let (reply, told) = self.execute(process, request, sent);
-        if fate.reply == ReplyFate::Cut {
-            self.wires().connections[number].cut.send_replace(true);
-            self.untold(process, &told);
-            return Err(broken());
-        }
-        let told = if fate.reply == ReplyFate::Lost {
-            self.untold(process, &told);
+        let pending = if trip.fate.reply == ReplyFate::Lost {
+            self.untold(trip.process, &pending);
             vec![]
         } else {
-            told
+            pending
         };
-        let returns = {
-            let mut wires = self.wires();
-            let delay = self.delay(&mut wires.random, true);
-            let connection = &mut wires.connections[number];
-            let returns = self.instant(self.millis() + delay).max(connection.last_reply);
-            connection.last_reply = returns;
-            returns
-        };
-        let mut waiting = cut;
-        let returning = async {
-            sleep_until(returns).await;
-            self.reachable(node).await;
-            if fate.reply == ReplyFate::Lost {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            _ = waiting.wait_for(|cut| *cut) => {
-                self.untold(process, &told);
-                return Err(broken());
-            }
-            () = returning => {}
+        if let Err(error) = self.deliver_reply(connection, &trip).await {
+            self.untold(trip.process, &pending);
+            return Err(error);
         }
         if sent.elapsed() >= LATE {
-            self.untold(process, &told);
+            self.untold(trip.process, &pending);
         }
         Ok(reply)
     }
 
-    /// What the server does, and what the model makes of it.
-    fn execute(&self, process: usize, request: &Request, sent: Instant) -> (Reply, Vec<Told>) {
+    /// Draws the fate and the delay of a request that is sent now.
+    fn depart(&self, connection: usize) -> Trip {
+        let mut wires = self.wires();
+        let fate = self.fate(&mut wires.random);
+        let delay = self.delay(&mut wires.random, false);
+        let connection = &mut wires.connections[connection];
+        let arrives = self.instant(self.millis() + delay).max(connection.last_request);
+        connection.last_request = arrives;
+        let (node, process, server) = (connection.node, connection.process, connection.server);
+        Trip { node, process, server, cut: connection.cut.subscribe(), fate, arrives }
+    }
+
+    /// Waits until the request has arrived; an error if the connection is cut first.
+    async fn deliver_request(&self, trip: &Trip) -> io::Result<()> {
+        let arriving = async {
+            sleep_until(trip.arrives).await;
+            self.reachable(trip.node).await;
+            self.not_paused(trip.server).await;
+            if trip.fate.request_lost {
+                std::future::pending::<()>().await;
+            }
+        };
+        unless_cut(trip.cut.clone(), arriving).await
+    }
+
+    /// Waits until the reply has arrived; an error if the connection is cut first.
+    async fn deliver_reply(&self, connection: usize, trip: &Trip) -> io::Result<()> {
+        let returns = {
+            let mut wires = self.wires();
+            let delay = self.delay(&mut wires.random, true);
+            let connection = &mut wires.connections[connection];
+            let returns = self.instant(self.millis() + delay).max(connection.last_reply);
+            connection.last_reply = returns;
+            returns
+        };
+        let returning = async {
+            sleep_until(returns).await;
+            self.reachable(trip.node).await;
+            if trip.fate.reply == ReplyFate::Lost {
+                std::future::pending::<()>().await;
+            }
+        };
+        unless_cut(trip.cut.clone(), returning).await
+    }
+
+    /// Executes a request on the server and replays it in the model.
+    fn execute(
+        &self,
+        process: usize,
+        request: &SimulatedRequest,
+        sent: Instant,
+    ) -> (SimulatedReply, Vec<PendingAnswer>) {
         let (now, at) = (self.store_time(), self.nanos());
         let mut backend = self.backend();
         let (reply, executed) = backend.server.execute(now, request);
@@ -287,42 +316,49 @@ impl World {
         }
         drop(backend);
         if let Some(executed) = executed {
-            self.say(&format!("store: {}", words(&executed)));
+            self.trace(&format!("store: {}", describe(&executed)));
         }
         (reply, told)
     }
 
-    /// Whether something was done to the state of a user; keepers have states of their own.
+    /// Whether a call was about the state of a user; canary calls have states of their own.
     fn is_of_users(&self, executed: &Executed) -> bool {
-        let state = match &executed.did {
-            Did::Took { takes, .. } | Did::Charged(takes) => takes.first().map(|take| take.state),
-            Did::GaveBack(parts) => parts.first().map(|part| part.state),
+        let state = match &executed.effect {
+            Effect::Took { takes, .. } | Effect::Charged(takes) => {
+                takes.first().map(|take| take.state)
+            }
+            Effect::GaveBack(parts) => parts.first().map(|part| part.state),
         };
         self.states.iter().flatten().any(|of_user| Some(*of_user) == state)
     }
 
-    /// Nobody will tell the caller that this was counted.
-    fn untold(&self, process: usize, told: &[Told]) {
+    /// The caller will never learn of these decisions, so their costs may stay counted.
+    fn untold(&self, process: usize, answers: &[PendingAnswer]) {
         let mut backend = self.backend();
-        for told in told {
-            if let Some(list) = backend.told.get_mut(&process) {
-                list.retain(|other| other.number != told.number);
+        for answer in answers {
+            if let Some(list) = backend.pending.get_mut(&process) {
+                list.retain(|other| other.number != answer.number);
             }
-            if told.passes {
-                *backend.history.untold.entry(told.state).or_default() += told.cost;
+            if answer.passes {
+                *backend.history.untold.entry(answer.state).or_default() += answer.cost;
             }
         }
     }
 }
 
 impl Backend {
-    /// Compares what the server did with what the core makes of the same history.
-    fn replay(&mut self, process: usize, executed: &Executed, at: u64) -> Option<Vec<Told>> {
-        if let Did::GaveBack(parts) = &executed.did {
+    /// Replays in the model what the server did, and compares the two.
+    fn replay(
+        &mut self,
+        process: usize,
+        executed: &Executed,
+        at: u64,
+    ) -> Option<Vec<PendingAnswer>> {
+        if let Effect::GaveBack(parts) = &executed.effect {
             parts.iter().for_each(|part| self.gave_back(part.state, at));
         }
         let (passes, decisions) = self.model.replay(executed)?;
-        let Did::Took { takes, passes: said, .. } = &executed.did else { return None };
+        let Effect::Took { takes, passes: said, .. } = &executed.effect else { return None };
         if passes != *said {
             let (cost, amount) = (takes[0].cost.get(), takes[0].limit.amount());
             self.history.wrong.push(format!(
@@ -333,16 +369,24 @@ impl Backend {
         self.decided += takes.len();
         let told = |((number, take), [told, before]): ((usize, &OwnedTake), [Decision; 2])| {
             let (remaining, before) = (told.remaining, before.remaining);
-            Told { number, state: take.state, passes, cost: take.cost.get(), remaining, before, at }
+            PendingAnswer {
+                number,
+                state: take.state,
+                passes,
+                cost: take.cost.get(),
+                remaining,
+                before,
+                at,
+            }
         };
-        let told: Vec<Told> = (first..).zip(takes).zip(decisions).map(told).collect();
-        self.told.entry(process).or_default().extend_from_slice(&told);
+        let told: Vec<PendingAnswer> = (first..).zip(takes).zip(decisions).map(told).collect();
+        self.pending.entry(process).or_default().extend_from_slice(&told);
         Some(told)
     }
 }
 
 impl Network for Wire {
-    fn connect(&self) -> Carried<u64> {
+    fn connect(&self) -> NetworkFuture<u64> {
         let (world, node, process) = (Arc::clone(&self.world), self.node, self.process);
         let server = self.server;
         Box::pin(async move {
@@ -360,23 +404,39 @@ impl Network for Wire {
         })
     }
 
-    fn carry(&self, connection: u64, request: Arc<Request>) -> Carried<Reply> {
+    fn carry(
+        &self,
+        connection: u64,
+        request: Arc<SimulatedRequest>,
+    ) -> NetworkFuture<SimulatedReply> {
         let world = Arc::clone(&self.world);
         let (tell, told) = oneshot::channel();
-        // What was sent goes on its way, whether or not its caller waits.
+        // A request that was sent goes on its way even if its caller gives up.
         tokio::spawn(async move {
             let number = usize::try_from(connection).unwrap();
             let _ = tell.send(world.exchange(number, &request).await);
         });
-        Box::pin(async move { told.await.unwrap_or_else(|_gone| Err(broken())) })
+        Box::pin(async move { told.await.unwrap_or_else(|_gone| Err(reset())) })
     }
 }
 
-fn broken() -> io::Error {
+/// Waits for a future; an error if the connection is cut first.
+async fn unless_cut(
+    mut cut: watch::Receiver<bool>,
+    arriving: impl Future<Output = ()>,
+) -> io::Result<()> {
+    tokio::select! {
+        biased;
+        _ = cut.wait_for(|cut| *cut) => Err(reset()),
+        () = arriving => Ok(()),
+    }
+}
+
+fn reset() -> io::Error {
     io::Error::from(io::ErrorKind::ConnectionReset)
 }
 
-/// A time of a clock that is off by milliseconds and drifts by millionths.
+/// The time by a clock that is off by some milliseconds and drifts by some parts per million.
 pub(crate) fn shifted(nanos: u64, off_millis: i64, drift_ppm: i64) -> Timestamp {
     let nanos = i64::try_from(nanos).unwrap();
     let gained = nanos / 1_000_000 * drift_ppm;
@@ -384,17 +444,18 @@ pub(crate) fn shifted(nanos: u64, off_millis: i64, drift_ppm: i64) -> Timestamp 
     Timestamp::from_nanos(EPOCH.as_nanos().checked_add_signed(shift).unwrap())
 }
 
-fn words(executed: &Executed) -> String {
-    match &executed.did {
-        Did::Took { takes, passes, .. } => {
+/// What a script did, for the trace.
+fn describe(executed: &Executed) -> String {
+    match &executed.effect {
+        Effect::Took { takes, passes, .. } => {
             let take = &takes[0];
             let outcome = if *passes { "passes" } else { "is refused" };
             format!("a take of {} under {} {outcome}", take.cost.get(), take.limit.amount())
         }
-        Did::Charged(takes) => {
+        Effect::Charged(takes) => {
             let costs: u64 = takes.iter().map(|take| take.cost.get()).sum();
-            format!("is charged {costs}")
+            format!("a charge of {costs}")
         }
-        Did::GaveBack(parts) => format!("is given back {} of", parts.len()),
+        Effect::GaveBack(parts) => format!("{} takes are given back", parts.len()),
     }
 }

@@ -22,7 +22,7 @@ impl Random {
         low + self.next() % (high - low + 1)
     }
 
-    /// Whether something happens that does so in `per_mille` of a thousand cases.
+    /// `true` with a probability of `per_mille` thousandths.
     pub(crate) fn happens(&mut self, per_mille: u64) -> bool {
         self.next() % 1_000 < per_mille
     }

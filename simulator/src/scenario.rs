@@ -1,154 +1,154 @@
-//! What happens in a history, decided before it begins: which nodes, which rule, who asks when, what breaks when.
+//! A scenario: everything that is decided before a run begins. Nodes, rules, requests and faults, with their times.
 //!
-//! Each seed breaks only some things ("swarm testing"): a history in which everything breaks at once hides what a
-//! single fault would show.
+//! Each seed uses only some kinds of faults (swarm testing): a run with all of them at the same time would hide what a single
+//! fault shows.
 
 use crate::random::Random;
 use tidegate_core::Limit;
 use tidegate_policy::{Policy, RuleLimit};
 
-/// A history to be.
+/// Everything that is decided before a run begins.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it was made from; the network draws from it, too.
+    /// The seed of the scenario; the network draws its random numbers from it too.
     pub seed: u64,
-    /// How far each node's clock is off, in milliseconds, and how it drifts, in millionths.
+    /// The offset of each node's clock, in milliseconds, and its drift, in parts per million.
     pub clocks: Vec<(i64, i64)>,
-    /// How far the store's clock is off, in milliseconds.
+    /// The offset of the store's clock, in milliseconds.
     pub store_clock: i64,
-    /// Whether a node that starts again knows what it wrote to disk.
+    /// Whether a node that restarts still has its disk.
     pub keeps_disk: bool,
-    /// The rule of users, and what it is edited to by [`Kind::NewPolicy`].
+    /// The rule for users, and the version that [`FaultKind::NewPolicy`] loads.
     pub rules: [RuleSpec; 2],
-    /// A rule of tenants besides. Then the store has two servers, and most requests need both.
+    /// An additional rule for tenants. The store then has two servers, and most requests need both.
     pub tenants: Option<RuleSpec>,
-    /// What breaks.
+    /// The faults.
     pub faults: Vec<Fault>,
-    /// Who asks.
+    /// The requests.
     pub arrivals: Vec<Arrival>,
 }
 
-/// A limit of so many in so many seconds, by one of the algorithms.
+/// The limit of a rule: `amount` per `seconds`, by one of the algorithms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSpec {
-    /// Its name in a policy.
+    /// The name of the algorithm in a policy.
     pub algorithm: &'static str,
-    /// How many.
+    /// The amount of the limit.
     pub amount: u64,
-    /// In how many seconds.
+    /// Its period.
     pub seconds: u64,
-    /// How many at once, if not as many as in the whole time.
+    /// The burst, if it differs from the amount.
     pub burst: Option<u64>,
 }
 
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// When, in milliseconds.
+    /// When it is made, in milliseconds.
     pub at: u64,
-    /// Which node is asked.
+    /// The node that receives it.
     pub node: usize,
-    /// Who asks.
+    /// Its user.
     pub user: usize,
-    /// For which tenant; of interest where tenants have a rule.
+    /// Its tenant; used only if tenants have a rule.
     pub tenant: usize,
-    /// What it costs.
+    /// Its cost.
     pub cost: u64,
-    /// How long the caller waits, in milliseconds, if it says so.
+    /// Its own timeout, in milliseconds, if it has one.
     pub timeout: Option<u64>,
-    /// What it turns out to cost, if the caller reports that.
+    /// The actual cost, if the caller reports it later.
     pub report: Option<Reported>,
 }
 
-/// What a caller reports of a request that passed.
+/// The caller's report on the actual cost of a request that passed.
 #[derive(Clone, Copy, Debug)]
 pub struct Reported {
     /// How long after the answer, in milliseconds.
     pub after: u64,
-    /// To which node.
+    /// The node that receives the report.
     pub node: usize,
-    /// What it cost in truth: less than was asked for, or nothing.
+    /// The actual cost: less than the request's cost, or 0.
     pub cost: u64,
-    /// Whether the same is reported again.
+    /// Whether the same report is sent twice.
     pub again: bool,
 }
 
-/// Something that breaks for a while.
+/// A fault and its time.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// From when, in milliseconds.
+    /// When it begins, in milliseconds.
     pub at: u64,
-    /// Until when.
+    /// When it ends.
     pub until: u64,
-    /// What.
-    pub kind: Kind,
+    /// The fault.
+    pub kind: FaultKind,
 }
 
-/// What can break. Rates are in thousandths, times in milliseconds.
+/// The kinds of faults. Rates are in thousandths, times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FaultKind {
     /// Requests take longer.
     RequestDelay(u64),
     /// Replies take longer.
     ReplyDelay(u64),
-    /// Both take up to so much longer, each time something else.
+    /// Both take longer, by a random time up to this one.
     Jitter(u64),
-    /// Requests do not arrive.
+    /// Requests are lost.
     LoseRequests(u64),
-    /// Replies do not arrive.
+    /// Replies are lost.
     LoseReplies(u64),
-    /// Connections end in the middle of a reply.
+    /// Connections are cut in the middle of a reply.
     CutReplies(u64),
     /// A node and the store cannot reach each other.
     Partition(usize),
-    /// The store is not there.
+    /// The store is down.
     StoreDown {
         /// Whether it has its data when it is back.
         keeps_data: bool,
     },
-    /// The store does nothing, and later all that it was asked.
+    /// The store is paused; it executes the requests of that time later.
     StorePaused,
-    /// One of two servers is not there; it has its data when it is back.
+    /// One of two servers is down; it has its data when it is back.
     ServerDown(usize),
-    /// One of two servers does nothing, and later all that it was asked.
+    /// One of two servers is paused; it executes the requests of that time later.
     ServerPaused(usize),
     /// FLUSHALL.
     LoseData,
-    /// Another server takes over, which has not seen the last writes.
+    /// A replica takes over that has not seen the last writes.
     Failover {
-        /// Of so many milliseconds.
+        /// The replication lag, in milliseconds.
         lag: u64,
     },
-    /// A node ends without a word, and starts again at the end.
+    /// A node crashes when the fault begins, and restarts when it ends.
     Crash(usize),
-    /// A node stands still.
+    /// A node is paused.
     NodePaused(usize),
-    /// Another program writes to the key of a user.
+    /// Another program writes to the state of a user.
     ForeignState(usize),
     /// Another program writes to the registry of shapes.
     ForeignShapes,
     /// Another program writes to the node registry.
     ForeignNodes,
-    /// The server does not know EVAL.
+    /// The server refuses EVAL.
     ForbidEval,
-    /// A node's wall clock is set, by so many seconds.
+    /// A node's wall clock is stepped by this many seconds.
     WallStep(usize, i64),
-    /// A node gets the second version of the policy.
+    /// A node loads the second version of the policy.
     NewPolicy(usize),
 }
 
-/// When requests begin: by then all nodes know of each other.
+/// When requests begin, in milliseconds: by then all nodes have counted each other.
 pub(crate) const BEGINS: u64 = 2_500;
-/// By then a node knows that its store is away, in milliseconds.
+/// A node knows after this time that its store is down, in milliseconds.
 const NOTICED_WITHIN: u64 = 1_500;
-/// Tells the numbers of what was added to scenarios from those that they are drawn from. Chosen so that the seeds of known
-/// stories, `simulator/tests/promises.rs`, were given nothing.
+/// Seeds the random numbers of features that scenarios did not have at first, so that older seeds keep their meaning. Chosen so
+/// that the seeds in `simulator/tests/promises.rs` get none of these features.
 const ADDED: u64 = 0x6164_6465_6404_dc87;
-/// What is asked by the latest.
+/// The time of the last request, at the latest.
 const LONGEST: u64 = 14_000;
 
 impl RuleSpec {
-    /// A rule of a policy that has this limit alone.
+    /// A rule of a policy with this limit.
     fn rule(&self, name: &str, key: &str) -> String {
         let Self { algorithm, amount, seconds, burst } = self;
         let burst = burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
@@ -162,7 +162,7 @@ impl RuleSpec {
         self.rule_limit().limit().clone()
     }
 
-    /// The share of one of so many nodes. The core divides limits, too; this is what it should do.
+    /// This limit divided among `nodes` nodes. The core divides limits too; this is an independent definition.
     pub(crate) fn share(&self, nodes: u32) -> Limit {
         let part = |amount: u64| (amount / u64::from(nodes)).max(1);
         Self { amount: part(self.amount), burst: self.burst.map(part), ..self.clone() }.limit()
@@ -179,8 +179,8 @@ fn policy(rules: &[String]) -> Policy {
     Policy::parse(text).expect("a policy of the simulation")
 }
 
-impl Kind {
-    /// Whether something else must be true of the store afterwards, for good.
+impl FaultKind {
+    /// Whether the fault does not end by itself.
     #[must_use]
     pub const fn is_for_good(&self) -> bool {
         matches!(
@@ -189,17 +189,17 @@ impl Kind {
         )
     }
 
-    /// How much longer a request takes, in milliseconds.
+    /// The extra delay of a request, in milliseconds.
     pub(crate) const fn request_delay(&self) -> u64 {
         if let Self::RequestDelay(millis) = self { *millis } else { 0 }
     }
 
-    /// How much longer a reply takes, in milliseconds.
+    /// The extra delay of a reply, in milliseconds.
     pub(crate) const fn reply_delay(&self) -> u64 {
         if let Self::ReplyDelay(millis) = self { *millis } else { 0 }
     }
 
-    /// Whether what the store counted is lost.
+    /// Whether the store loses counts.
     #[must_use]
     pub const fn loses_data(&self) -> bool {
         matches!(
@@ -236,7 +236,7 @@ impl Scenario {
         scenario
     }
 
-    /// What scenarios had not from the beginning, drawn from numbers of its own: so a seed keeps all else that it had.
+    /// Adds features that scenarios did not have at first. Their random numbers are separate, so a seed keeps everything else.
     fn add_to(&mut self, random: &mut Random) {
         if random.happens(100) {
             let far = i64::try_from(random.within(60_000, 300_000)).unwrap();
@@ -264,7 +264,7 @@ impl Scenario {
         }
     }
 
-    /// A rule of tenants, a second server, and faults of one of the two.
+    /// Adds a rule for tenants, a second server, and faults of one of the two servers.
     fn add_tenants(&mut self, random: &mut Random) {
         let [tenants, _] = rules(random);
         let amount = (tenants.amount + random.within(0, self.rules[0].amount)).min(900);
@@ -274,7 +274,8 @@ impl Scenario {
         }
         for _ in 0..random.within(0, 3) {
             let server = usize::try_from(random.within(0, 1)).unwrap();
-            let kind = random.one_of(&[Kind::ServerDown(server), Kind::ServerPaused(server)]);
+            let kind =
+                random.one_of(&[FaultKind::ServerDown(server), FaultKind::ServerPaused(server)]);
             let at = BEGINS + random.within(0, LONGEST - BEGINS);
             let most = random.one_of(&[50, 500, 3_000, 8_000]);
             self.faults.push(Fault { at, until: at + random.within(1, most), kind });
@@ -299,7 +300,7 @@ impl Scenario {
         self.arrivals.iter().map(|arrival| arrival.user + 1).max().unwrap_or(1)
     }
 
-    /// The rule of a subject, and what it is edited to.
+    /// Both versions of the rule of a subject.
     pub(crate) fn rules_of(&self, subject: usize) -> [&RuleSpec; 2] {
         match &self.tenants {
             Some(tenants) if subject >= self.users() => [tenants, tenants],
@@ -307,14 +308,14 @@ impl Scenario {
         }
     }
 
-    /// What a node has, or has after [`Kind::NewPolicy`].
+    /// The policy of a node: version 0, or version 1 after [`FaultKind::NewPolicy`].
     pub(crate) fn policy(&self, version: usize) -> Policy {
         let users = self.rules[version].rule("r", "user");
         let tenants = self.tenants.iter().map(|tenants| tenants.rule("t", "tenant"));
         policy(&std::iter::once(users).chain(tenants).collect::<Vec<_>>())
     }
 
-    /// The scenario of a seed in which nothing breaks and nobody is in a hurry.
+    /// The scenario of a seed without its faults and without timeouts of requests.
     #[must_use]
     pub fn healthy(seed: u64) -> Self {
         let mut scenario = Self::of(seed);
@@ -323,39 +324,39 @@ impl Scenario {
         scenario
     }
 
-    /// Whether nothing breaks and nobody is in a hurry: then the store decides everything.
+    /// Whether there are no faults and no timeouts of requests: then the store decides everything.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.faults.is_empty() && self.arrivals.iter().all(|arrival| arrival.timeout.is_none())
     }
 
-    /// When everything is over, in milliseconds.
+    /// When the last fault and the last request are over, in milliseconds.
     #[must_use]
     pub fn ends(&self) -> u64 {
         let faults = self.faults.iter().map(|fault| fault.until);
         faults.chain(self.arrivals.iter().map(|arrival| arrival.at)).max().unwrap_or(BEGINS)
     }
 
-    /// Whether a node and the store could not reach each other for a while before and within a time, in nanoseconds: then the
-    /// store has not heard of what the node granted by itself.
+    /// Whether a node could not reach the store during an interval in nanoseconds and for a while before it. Then the store has
+    /// not been charged for what the node's fallback granted.
     pub(crate) fn is_cut_off(&self, node: usize, from: u64, to: u64) -> bool {
         let cut = |fault: &Fault| {
             let begins = (fault.at + NOTICED_WITHIN) * 1_000_000;
-            let stuck = matches!(fault.kind, Kind::StoreDown { .. } | Kind::StorePaused);
-            let stuck = stuck || fault.kind == Kind::Partition(node);
+            let stuck = matches!(fault.kind, FaultKind::StoreDown { .. } | FaultKind::StorePaused);
+            let stuck = stuck || fault.kind == FaultKind::Partition(node);
             stuck && begins <= from && to < fault.until * 1_000_000
         };
         self.faults.iter().any(cut)
     }
 
-    /// Faults that are on at a time.
-    pub(crate) fn now(&self, at: u64) -> impl Iterator<Item = &Kind> {
+    /// The faults that are active at a time.
+    pub(crate) fn now(&self, at: u64) -> impl Iterator<Item = &FaultKind> {
         let on = move |fault: &&Fault| fault.at <= at && at < fault.until;
         self.faults.iter().filter(on).map(|fault| &fault.kind)
     }
 }
 
-/// A number around nothing, as often exactly nothing as not.
+/// A number between `-most` and `most`; 0 in half of the cases.
 fn signed(random: &mut Random, most: u64) -> i64 {
     if random.happens(500) {
         return 0;
@@ -373,9 +374,9 @@ fn rules(random: &mut Random) -> [RuleSpec; 2] {
         "sliding_buckets",
         "sliding_weighted",
     ]);
-    // Mostly longer than a history: then every admission counts until its end.
+    // Mostly longer than a run: then every admission counts until its end.
     let seconds = random.one_of(&[604_800, 3_600, 3_600, 10, 2]);
-    // Small ones are passed soon; under large ones it shows what was counted and not granted.
+    // Small amounts are used up soon; large ones show what was counted but not granted.
     let amount = if random.happens(600) { random.within(3, 40) } else { random.within(100, 900) };
     let first = RuleSpec { algorithm, amount, seconds, burst: None };
     let amount =
@@ -398,15 +399,15 @@ fn faults(random: &mut Random, nodes: usize, lasts: u64) -> Vec<Fault> {
     faults
 }
 
-/// A node starts with another version of the policy after the store has lost its data: together more likely than by chance.
+/// A node restarts with another version of the policy after the store has lost its data: rare by chance, so it is forced.
 fn new_version_after_a_loss(random: &mut Random, nodes: usize, lasts: u64) -> [Fault; 3] {
     let node = nodes - 1;
     let at = BEGINS + random.within(0, lasts);
-    let fault = |at: u64, lasts: u64, kind: Kind| Fault { at, until: at + lasts, kind };
+    let fault = |at: u64, lasts: u64, kind: FaultKind| Fault { at, until: at + lasts, kind };
     [
-        fault(at, 1, Kind::LoseData),
-        fault(at + random.within(0, 200), 1, Kind::NewPolicy(node)),
-        fault(at + random.within(0, 200), random.within(1, 2_000), Kind::Crash(node)),
+        fault(at, 1, FaultKind::LoseData),
+        fault(at + random.within(0, 200), 1, FaultKind::NewPolicy(node)),
+        fault(at + random.within(0, 200), random.within(1, 2_000), FaultKind::Crash(node)),
     ]
 }
 
@@ -418,29 +419,29 @@ fn fault(random: &mut Random, kind: u64, nodes: usize, lasts: u64) -> Fault {
     let most = random.one_of(&[50, 500, 3_000, 8_000]);
     let until = at + random.within(1, most);
     let kind = match kind {
-        0 => Kind::RequestDelay(random.within(1, 80)),
-        1 => Kind::ReplyDelay(random.within(1, 80)),
-        2 => Kind::Jitter(random.within(1, 80)),
-        3 => Kind::LoseRequests(rate),
-        4 => Kind::LoseReplies(rate),
-        5 => Kind::CutReplies(rate),
-        6 => Kind::Partition(node),
-        7 => Kind::StoreDown { keeps_data: true },
-        8 => Kind::StoreDown { keeps_data: false },
-        9 => Kind::StorePaused,
-        10 => Kind::LoseData,
-        11 => Kind::Failover { lag: random.within(0, 1_000) },
-        12 => Kind::Crash(node),
-        13 => Kind::NodePaused(node),
-        14 => Kind::ForeignState(0),
-        15 => Kind::ForeignShapes,
-        16 => Kind::ForeignNodes,
+        0 => FaultKind::RequestDelay(random.within(1, 80)),
+        1 => FaultKind::ReplyDelay(random.within(1, 80)),
+        2 => FaultKind::Jitter(random.within(1, 80)),
+        3 => FaultKind::LoseRequests(rate),
+        4 => FaultKind::LoseReplies(rate),
+        5 => FaultKind::CutReplies(rate),
+        6 => FaultKind::Partition(node),
+        7 => FaultKind::StoreDown { keeps_data: true },
+        8 => FaultKind::StoreDown { keeps_data: false },
+        9 => FaultKind::StorePaused,
+        10 => FaultKind::LoseData,
+        11 => FaultKind::Failover { lag: random.within(0, 1_000) },
+        12 => FaultKind::Crash(node),
+        13 => FaultKind::NodePaused(node),
+        14 => FaultKind::ForeignState(0),
+        15 => FaultKind::ForeignShapes,
+        16 => FaultKind::ForeignNodes,
         17 => random.one_of(&[
-            Kind::ForbidEval,
-            Kind::WallStep(node, 100),
-            Kind::WallStep(node, -100),
+            FaultKind::ForbidEval,
+            FaultKind::WallStep(node, 100),
+            FaultKind::WallStep(node, -100),
         ]),
-        _ => Kind::NewPolicy(node),
+        _ => FaultKind::NewPolicy(node),
     };
     Fault { at, until, kind }
 }

@@ -3,8 +3,8 @@
 use crate::scenario::Scenario;
 use crate::{Violation, check};
 
-/// The most histories that shrinking plays.
-const MOST_TRIES: usize = 400;
+/// Maximum runs while shrinking.
+const MAX_TRIES: usize = 400;
 
 /// A smaller scenario that still breaks the same kind of promise.
 #[must_use]
@@ -15,7 +15,7 @@ pub fn shrunk(scenario: &Scenario) -> Scenario {
     let mut tries = 0;
     let mut fails = |candidate: &Scenario| {
         tries += 1;
-        tries <= MOST_TRIES && kinds(&check(candidate)).iter().any(|kind| wanted.contains(kind))
+        tries <= MAX_TRIES && kinds(&check(candidate)).iter().any(|kind| wanted.contains(kind))
     };
     let mut number = 0;
     while number < best.faults.len() {
@@ -23,7 +23,7 @@ pub fn shrunk(scenario: &Scenario) -> Scenario {
         candidate.faults.remove(number);
         if fails(&candidate) { best = candidate } else { number += 1 }
     }
-    // Requests go in pieces that get smaller: halves, quarters, …, one by one.
+    // Requests are removed in pieces that get smaller: halves, quarters, …, one by one.
     let mut piece = best.arrivals.len().div_ceil(2);
     while piece > 0 {
         let mut from = 0;

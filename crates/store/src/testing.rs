@@ -18,7 +18,8 @@ mod receipt_cases;
 
 #[cfg(feature = "redis")]
 pub use crate::redis::simulated::{
-    Carried, Did, Executed, Network, OwnedPart, OwnedTake, Reply, Request, SimulatedRedis,
+    Effect, Executed, Network, NetworkFuture, OwnedPart, OwnedTake, SimulatedRedis, SimulatedReply,
+    SimulatedRequest,
 };
 pub use faulty::{Fault, Faulty};
 

@@ -1,4 +1,4 @@
-//! The store on a real cluster: the contract over several slots, and slots that move while they are counted in.
+//! The store on a real cluster: the contract over several slots, and slots that migrate under load.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::testing::conformance;
 use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError, StoreHealth};
 
-/// A state of its own key: the upper bits choose the slot.
+/// The state of a key: the upper bits choose the slot.
 fn state(key: u128) -> StateId {
     StateId(key | key << 112)
 }
@@ -55,14 +55,14 @@ async fn a_cluster_keeps_the_contract() {
     }
 }
 
-/// Two limits on two slots, asked by many at once: neither is passed, and what was refused left no trace.
+/// Many tasks take from two limits in two slots at the same time: neither limit is exceeded, and refused plans leave no trace.
 #[tokio::test(flavor = "multi_thread")]
-async fn plans_over_several_slots_pass_neither_limit_and_leave_nothing() {
+async fn plans_over_several_slots_exceed_no_limit_and_refund_everything() {
     let cluster = Cluster::start("redis").await;
     let stores = [Arc::new(cluster.store().await), Arc::new(cluster.store().await)];
     let (user, ip): (&'static Limit, &'static Limit) =
         (Box::leak(Box::new(hourly(100))), Box::leak(Box::new(hourly(150))));
-    // Three users behind two addresses, each with more demand than fits.
+    // Three users behind two addresses; all of them want more than their limits allow.
     let tasks: Vec<_> = (0..24_u128)
         .map(|task| {
             let store = Arc::clone(&stores[usize::try_from(task % 2).unwrap()]);
@@ -89,24 +89,24 @@ async fn plans_over_several_slots_pass_neither_limit_and_leave_nothing() {
     }
 }
 
-/// A slot moves with its keys while it is counted in: nothing is an error, and not one more passes.
+/// Slots migrate with their keys while stores count in them: there is no error, and exactly the limit passes.
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_that_move_lose_no_count_and_cause_no_error() {
+async fn slots_that_migrate_lose_no_count_and_cause_no_error() {
     let cluster = Cluster::start("redis").await;
     move_under_load(&cluster, 1).await;
 }
 
-/// The same to a server that was just added, of which no map tells before it has its first slot.
+/// The same with a new server as the target, which CLUSTER SLOTS does not list before it owns its first slot.
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_that_move_to_a_new_server_lose_no_count_and_cause_no_error() {
+async fn slots_that_migrate_to_a_new_server_lose_no_count_and_cause_no_error() {
     let mut cluster = Cluster::start("redis").await;
     cluster.grow("redis").await;
     move_under_load(&cluster, 3).await;
 }
 
-/// A slot that is on its way to a server without slots: whoever is new is counted there.
+/// A slot begins to migrate to a server without slots: new keys are counted there, after an ASK redirect.
 #[tokio::test]
-async fn a_server_without_slots_is_found_when_we_are_sent_there() {
+async fn an_ask_redirect_to_a_server_without_slots_is_followed() {
     let mut cluster = Cluster::start("redis").await;
     cluster.grow("redis").await;
     let (store, limit) = (cluster.store().await, hourly(3));
@@ -117,7 +117,7 @@ async fn a_server_without_slots_is_found_when_we_are_sent_there() {
     }
 }
 
-/// Moves what lies on the first server while four stores count in it.
+/// Migrates the slots of the first server while four stores count in them.
 async fn move_under_load(cluster: &Cluster, to: usize) {
     const KEYS: u128 = 64;
     let limits: &'static [Limit; 2] = Box::leak(Box::new([hourly(50), hourly(70)]));
@@ -130,7 +130,7 @@ async fn move_under_load(cluster: &Cluster, to: usize) {
             let mut round = 0;
             while !stop.load(Ordering::Relaxed) || round < 20 {
                 for key in (0..KEYS).map(|key| (key + task * 16) % KEYS) {
-                    // Two states of one key on one slot, so that both must be at one place.
+                    // Two states of one key are in one slot, so both must be on the same server.
                     let other =
                         Take::new(StateId(state(key + 1).0 ^ (1 << 70)), &limits[1], Cost::ONE);
                     let takes = vec![Take::new(state(key + 1), &limits[0], Cost::ONE), other];
@@ -144,13 +144,13 @@ async fn move_under_load(cluster: &Cluster, to: usize) {
             passed
         }));
     }
-    // All keys are there when it begins.
+    // All keys exist before the migration begins.
     while keys(cluster).await < 2 * u64::try_from(KEYS).unwrap() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let moved = cluster.move_slots(0, to).await;
-    println!("{moved} slots moved");
-    assert!(moved >= 5, "{moved} slots moved");
+    println!("{moved} slots migrated");
+    assert!(moved >= 5, "{moved} slots migrated");
     stop.store(true, Ordering::Relaxed);
     let mut all = vec![0; usize::try_from(KEYS).unwrap()];
     for task in tasks {
@@ -170,12 +170,12 @@ async fn keys(cluster: &Cluster) -> u64 {
     all
 }
 
-/// What lies with a server that is away is named; what does not is counted as ever.
+/// When a server is down, the error names the takes in its slots; the takes of other slots are counted as before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_away_takes_only_its_slots_along() {
+async fn a_server_that_is_down_affects_only_its_own_slots() {
     let mut cluster = Cluster::start("redis").await;
     let (store, limit) = (cluster.store().await, hourly(1_000_000));
-    // Keys of each server, found by asking the servers themselves.
+    // A key of each server, by CLUSTER KEYSLOT.
     let here = cluster.key_on(0).await;
     let there = cluster.key_on(1).await;
     assert!(passes(&store, &[(here, &limit), (there, &limit)]).await);
@@ -199,7 +199,7 @@ async fn a_server_that_is_away_takes_only_its_slots_along() {
 }
 
 #[tokio::test]
-async fn addresses_that_cannot_work_are_said_at_once() {
+async fn an_address_that_can_never_work_is_an_immediate_error() {
     let cluster = Cluster::start("redis").await;
     let server = Server::start("redis");
     let alone = cluster.url().replace("redis+cluster", "redis");

@@ -1,4 +1,4 @@
-//! The store on real servers: the contract, the timelines, and the scripts beside the core.
+//! The store on real servers: the contract, the timelines, and a comparison of the Lua scripts with the core.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,8 +15,9 @@ mod support;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
+use support::hammer::Keys;
 use support::server::{ENGINES, Server};
-use support::{concurrency, hammer, timelines, twin};
+use support::{hammer, timelines, twin};
 use tidegate_core::{Algorithm, Calendar, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
 use tidegate_store::testing::conformance;
 use tidegate_store::{
@@ -43,15 +44,16 @@ async fn redis_and_valkey_agree_with_every_timeline_they_support() {
     }
 }
 
-/// A clock was 40 days ahead and was corrected. A receipt of that time knows its own window only, which lies ahead. Giving
-/// it back moved the count to before the receipt's calendar, where no policy's calendar found it again: it was forgotten.
+/// The story: the server's clock was 40 days ahead and was corrected. A receipt from before the correction knows only its own
+/// window, which is now in the future. Giving it back moved the count to before the receipt's calendar. No policy's calendar
+/// found it there, so the count was forgotten.
 #[tokio::test]
-async fn a_receipt_of_a_clock_since_put_back_forgets_nothing() {
+async fn giving_back_a_receipt_from_before_the_clock_was_set_back_keeps_the_count() {
     let day = |day: u64| Timestamp::from_nanos(day * 86_400_000_000_000);
     let limit = |days: std::ops::Range<u64>| {
         Limit::new(3, Calendar::new(days.map(day)).unwrap(), Algorithm::FIXED_WINDOW).unwrap()
     };
-    // Laid out while the clock was ahead, as a receipt writes it, and after the clock was corrected.
+    // The calendar of the policy while the clock was ahead, that of the receipt, and that of the policy after the correction.
     let (wrong, receipts, right) =
         (limit(20_039..20_100), limit(20_040..20_042), limit(19_999..20_100));
     for engine in ENGINES {
@@ -82,7 +84,7 @@ const TWIN_STEPS: u64 = 50_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_and_core_agree_to_the_last_integer() {
-    // Half of the steps on each engine, all kinds at once: a step waits for its reply most of the time.
+    // Half of the steps on each engine, all kinds at the same time: a step waits for its reply most of the time.
     for engine in ENGINES {
         let server = Arc::new(Server::start_frozen(engine));
         let kinds = twin::KINDS.map(|kind| {
@@ -98,8 +100,11 @@ async fn scripts_and_core_agree_to_the_last_integer() {
     }
 }
 
-/// Four processes of sixteen tasks: 6,400 takes of one key and as many of 10,000 keys for each algorithm. What
-/// happened to each key is played again, one take after another: exactly as many passed at each instant.
+/// Four processes of sixteen tasks: 6,400 takes of one key and as many of 10,000 keys for each algorithm. The takes of each key
+/// are replayed in the core, in the order of the server's time: exactly as many passed at each instant.
+///
+/// The test was red once, for a reason that is not known: under a fixed window, for key 0, the server refused a take that the
+/// core lets pass. Since then a failure prints the history around the difference.
 #[tokio::test]
 async fn four_processes_on_one_server_pass_exactly_the_limit() {
     for engine in ENGINES {
@@ -107,29 +112,56 @@ async fn four_processes_on_one_server_pass_exactly_the_limit() {
         let report = hammer::children(&server, "a_process_of_four", 4);
         for (seen, limit) in report.many.iter().zip(hammer::quick_limits()) {
             assert_eq!(seen.len(), 6_400);
-            concurrency::replay(&limit, seen);
+            hammer::replay(engine, Keys::Many, &limit, seen);
         }
         for (seen, limit) in report.one.iter().zip(hammer::limits()) {
             assert_eq!(seen.len(), 6_400);
-            concurrency::replay(&limit, seen); // exact for buckets too, which gain while the test runs
+            // Exact for buckets too, which refill while the test runs.
+            hammer::replay(engine, Keys::One, &limit, seen);
             let passed = seen.iter().filter(|seen| seen.passed).count();
             assert!(passed >= 1_000, "{engine}: {}: {passed} passed", limit.algorithm().name());
         }
     }
 }
 
-/// One of the processes of the test above; by itself it does nothing.
+/// The replay of `four_processes_on_one_server_pass_exactly_the_limit` must find a refusal that the core would not give, and say where it was.
+#[test]
+fn a_wrong_refusal_is_reported_with_the_history_around_it() {
+    let mut report = hammer::Report::empty();
+    report.read(1, "many 2 7 5000000000 1 2 0 1");
+    report.read(3, "many 2 7 5000001000 0 0 11 40");
+    report.read(3, "many 2 7 5000000500 1 1 11 42");
+    let limit = &hammer::quick_limits()[2];
+    let replay = || hammer::replay("valkey", Keys::Many, limit, &report.many[2]);
+    let failure = std::panic::catch_unwind(std::panic::AssertUnwindSafe(replay)).unwrap_err();
+    let text = failure.downcast_ref::<String>().unwrap();
+    for part in [
+        "valkey: ",
+        limit.algorithm().name(),
+        "key 7 of `many`: of 1 takes at 5000001000 the server let 0 pass, the core 1\n",
+        "takes 0 to 3 of 3",
+        "\n  5000000000  process 1 task  0 take   1  key 7  passed   remaining 2\n",
+        "\n> 5000001000  process 3 task 11 take  40  key 7  refused  remaining 0\n",
+        "went back from 5000001000",
+        "to 5000000500",
+    ] {
+        assert!(text.contains(part), "no `{part}` in:\n{text}");
+    }
+}
+
+/// A child process of `four_processes_on_one_server_pass_exactly_the_limit`; otherwise it does nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_of_four() {
     hammer::work().await;
 }
 
-/// Commands that wait in a stopped server longer than their callers do must not count when it goes on.
+/// Calls that wait in a stopped server for longer than their callers do must not count when it goes on: each call carries a
+/// deadline.
 ///
-/// The store itself is patient, so that a slow machine cannot open its breaker; only the calls are in a hurry. The test
-/// once gave the store the callers' 50 ms, and a busy machine failed it at every step.
+/// The store has a long timeout, so that a slow machine cannot open its breaker; only the calls have a short one. The test once
+/// gave the store the callers' 50 ms, and failed on a busy machine.
 #[tokio::test]
-async fn a_stopped_server_counts_no_ghosts() {
+async fn a_stopped_server_does_not_count_calls_whose_callers_have_given_up() {
     let hurry = Span::from_millis(50);
     for engine in ENGINES {
         let server = Server::start(engine);
@@ -140,26 +172,26 @@ async fn a_stopped_server_counts_no_ghosts() {
         let plan =
             || [Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap()];
         assert!(store.take(&plan()).await[0].as_ref().unwrap().done.passes);
-        // The store knows the server's time to within half of its slowest reply so far.
+        // The store's estimate of the server's time is off by at most half of its slowest reply so far.
         let doubt = clock.now().steady.since(start);
         server.stop();
         let hasty = plan().map(|plan| plan.within(hurry));
-        // One task polls all of them once before it looks at any timer, so all are sent.
+        // One task polls all calls once before it looks at any timer, so all of them are sent.
         for answer in join_all((0..500).map(|_| store.take(&hasty))).await {
             let error = answer[0].as_ref().unwrap_err();
             assert!(matches!(error, StoreError::TimedOut(_)), "{error}");
         }
-        // By now every caller has left; the server goes on when their deadlines have passed by its clock, too.
+        // By now every caller has given up. The server goes on when their deadlines have passed by its own clock too.
         let late = clock.now().steady.after(doubt).unwrap();
         while clock.now().steady < late {
             std::thread::yield_now();
         }
         server.signal("CONT");
-        // A connection of its own answers only when the server is at work again, after what waited before.
+        // A new connection gets its first reply after the server has executed the calls that waited.
         let other = server.store().await;
         let counted = 1_000 - other.peek(&plan()[0]).await.unwrap()[0].remaining;
-        assert_eq!(counted, 1, "{engine}: ghosts were counted");
-        // And the store whose calls were lost goes on by itself.
+        assert_eq!(counted, 1, "{engine}: calls were counted after their callers had given up");
+        // The store whose calls timed out recovers by itself.
         assert!(store.take(&plan()).await[0].as_ref().unwrap().done.passes);
     }
 }
@@ -179,12 +211,17 @@ async fn a_hundred_thousand_keys_are_small_and_all_of_them_expire() {
             println!("{engine}: {}: {bytes} bytes a key", algorithm.name());
             let most = if engine == "valkey" { 95 } else { 120 };
             assert!(bytes <= most, "{engine}: {}: {bytes} bytes a key", algorithm.name());
-            assert_eq!(keys_for_ever(&mut connection).await, 0, "{engine}: {}", algorithm.name());
+            assert_eq!(
+                keys_without_ttl(&mut connection).await,
+                0,
+                "{engine}: {}",
+                algorithm.name()
+            );
         }
     }
 }
 
-/// Takes one of each of so many keys, many at a time.
+/// Takes one of each of `keys` keys, with 50 tasks at the same time.
 async fn take_keys(store: &Arc<Redis>, algorithm: Algorithm, keys: u64) {
     let limit: &'static Limit =
         Box::leak(Box::new(Limit::new(15, Span::from_secs(86_400), algorithm).unwrap()));
@@ -214,7 +251,7 @@ async fn used_memory(connection: &mut redis::aio::MultiplexedConnection) -> u64 
 }
 
 /// How many keys have no time to live.
-async fn keys_for_ever(connection: &mut redis::aio::MultiplexedConnection) -> u64 {
+async fn keys_without_ttl(connection: &mut redis::aio::MultiplexedConnection) -> u64 {
     let script = redis::Script::new(
         "local n = 0
          local cursor = '0'
@@ -230,9 +267,9 @@ async fn keys_for_ever(connection: &mut redis::aio::MultiplexedConnection) -> u6
     script.invoke_async(connection).await.unwrap()
 }
 
-/// A server that refuses us for a while, with another password say, is used again when it lets us in.
+/// A server that refuses the store for a while, because of another password, is used again when it accepts the store.
 #[tokio::test]
-async fn a_server_that_refused_us_is_used_again() {
+async fn a_server_that_refused_the_store_is_used_again() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let mut admin = server.connection().await;
@@ -280,9 +317,9 @@ async fn a_server_that_refused_us_is_used_again() {
     }
 }
 
-/// The registry is an ordinary key: it can be deleted, or evicted. No state may be taken for another's then.
+/// The registry of shapes is an ordinary key, which can be deleted or evicted. Then no state may be read by the wrong shape.
 #[tokio::test]
-async fn a_lost_registry_grants_nothing() {
+async fn the_loss_of_the_registry_grants_nothing() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let bucket =
@@ -299,7 +336,7 @@ async fn a_lost_registry_grants_nothing() {
             redis::cmd("DEL").arg("{tidegate}shapes").query_async(&mut connection).await.unwrap();
         assert!(second.take(&plan(2, &longer, 10)).await[0].as_ref().unwrap().done.passes);
         assert!(!first.take(&plan(2, &daily, 10)).await[0].as_ref().unwrap().done.passes);
-        // One that knows neither the shape nor anybody who does gets an answer, and not more than the limit.
+        // A store that can find the shape nowhere still gets an answer.
         let () =
             redis::cmd("DEL").arg("{tidegate}shapes").query_async(&mut connection).await.unwrap();
         let third = server.store().await;
@@ -307,8 +344,8 @@ async fn a_lost_registry_grants_nothing() {
     }
 }
 
-/// A state whose shape nobody knows any more was read by the limit that asked: two versions of a policy on one key let
-/// everything pass. It counts as full, once: a fill time later it is right again.
+/// The story: a state whose shape was lost was read by the current limit, and two versions of a policy on one key let everything
+/// pass. Now the state counts as full, once: one fill time later it is right again.
 #[tokio::test]
 async fn a_state_of_an_unknown_shape_counts_as_full_for_one_fill_time() {
     for engine in ENGINES {
@@ -335,7 +372,7 @@ async fn a_state_of_an_unknown_shape_counts_as_full_for_one_fill_time() {
         let second = server.store().await;
         second.set_test_time(at(1));
         assert!(!passes(&second, &new, 1).await, "{engine}: nothing is known of it");
-        // Written back as it was read: it drains from there, for both.
+        // It was written back as full, and drains from there.
         second.set_test_time(at(1 + 36));
         assert!(passes(&second, &new, 1).await && !passes(&second, &new, 1).await, "{engine}");
         second.set_test_time(at(1 + 36 + 3_600));
@@ -343,9 +380,9 @@ async fn a_state_of_an_unknown_shape_counts_as_full_for_one_fill_time() {
     }
 }
 
-/// Another program's data in the place of the registry: buckets are written out in full, and it is said.
+/// Another program's data is under the key of the registry: the shapes of buckets are written inline, and the store complains.
 #[tokio::test]
-async fn buckets_need_no_registry() {
+async fn buckets_are_counted_without_the_registry() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let mut connection = server.connection().await;
@@ -368,7 +405,7 @@ async fn buckets_need_no_registry() {
     }
 }
 
-/// Another program's value under a key of ours, and a long one: it is not read to its end, and it is said whose it is.
+/// Another program writes a very long value to the key of a state: it is not read to its end, and the error says so.
 #[tokio::test]
 async fn a_long_value_of_another_program_is_not_read() {
     for engine in ENGINES {
@@ -392,17 +429,26 @@ async fn a_long_value_of_another_program_is_not_read() {
             .await
             .unwrap();
         let error = store.take(&plan).await.pop().unwrap().unwrap_err();
-        assert!(error.to_string().contains("longer than any of ours"), "{engine}: {error}");
-        assert!(store.complaint().unwrap().contains("longer than any of ours"), "{engine}");
+        assert!(
+            error.to_string().contains("longer than any state of tidegate"),
+            "{engine}: {error}"
+        );
+        assert!(
+            store.complaint().unwrap().contains("longer than any state of tidegate"),
+            "{engine}"
+        );
         let another = Take::new(StateId(2), &limit, Cost::ONE);
         let another = [Plan::new(vec![another], Span::ZERO).unwrap()];
-        assert!(store.take(&another).await[0].is_ok(), "{engine}: others are asked for as ever");
+        assert!(
+            store.take(&another).await[0].is_ok(),
+            "{engine}: other keys are counted as before"
+        );
     }
 }
 
-/// A port that does not speak TLS answers nothing to who does.
+/// A port without TLS does not answer a TLS handshake.
 #[tokio::test]
-async fn a_port_without_tls_is_named_for_what_it_is() {
+async fn the_error_of_a_port_without_tls_suggests_the_cause() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = RedisSettings {
         connect_timeout: Span::from_millis(200),
@@ -412,9 +458,9 @@ async fn a_port_without_tls_is_named_for_what_it_is() {
     assert!(error.to_string().contains("does this port speak TLS?"), "{error}");
 }
 
-/// A replica can be written to, if it was told so; nobody else would know.
+/// A replica can be configured to be writable, but no other server would see what is counted there.
 #[tokio::test]
-async fn a_replica_is_no_place_to_count() {
+async fn a_writable_replica_is_refused() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let mut admin = server.connection().await;
@@ -432,7 +478,7 @@ async fn a_replica_is_no_place_to_count() {
 
 /// What was granted without the store is charged to it, once.
 #[tokio::test]
-async fn what_is_owed_is_charged_once() {
+async fn a_debt_is_charged_once() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let store = server.store().await;
@@ -443,7 +489,7 @@ async fn what_is_owed_is_charged_once() {
         while store.peek(&plan).await.unwrap()[0].remaining != 97 {
             tokio::task::yield_now().await;
         }
-        // The next one is charged when the first is known to be.
+        // The next debt is charged after the first one is confirmed.
         store.owe(&[take(1)]);
         while store.peek(&plan).await.unwrap()[0].remaining != 96 {
             tokio::task::yield_now().await;
@@ -451,10 +497,10 @@ async fn what_is_owed_is_charged_once() {
     }
 }
 
-/// A process that stood still for a while reads replies late. It must not take that for the server's time: the next
-/// calls would seem late to the server, and be refused before their time is over.
+/// A process that was paused for a while reads replies late. It must not learn the server's time from them: the deadlines of the
+/// next calls would be too early, and the server would refuse them.
 #[tokio::test]
-async fn a_process_that_stood_still_goes_on() {
+async fn a_process_that_was_paused_goes_on() {
     let server = Server::start("redis");
     let timeout = Span::from_millis(300);
     let settings = RedisSettings { timeout, ..RedisSettings::new(&server.url()) };
@@ -464,7 +510,7 @@ async fn a_process_that_stood_still_goes_on() {
     let clock = Clock::system();
     let since = |start: Timestamp| clock.now().steady.since(start);
     for _ in 0..3 {
-        // The call is sent, then nothing of this thread runs for longer than the timeout.
+        // The call is sent, and then this thread is busy for longer than the timeout.
         let stall = async {
             let start = clock.now().steady;
             while since(start) < Span::from_millis(750) {}
@@ -474,7 +520,7 @@ async fn a_process_that_stood_still_goes_on() {
             let start = clock.now().steady;
             match &store.take(&plan).await[0] {
                 Ok(answer) => assert!(answer.done.passes),
-                // A machine so slow that calls really time out, and open the breaker, shows nothing about the server's time.
+                // On a very slow machine calls really time out and open the breaker. This says nothing about the server's time.
                 Err(StoreError::Unavailable(_)) => {}
                 Err(error) => assert!(since(start) >= timeout, "given up early: {error}"),
             }
@@ -496,7 +542,7 @@ async fn another_secret_is_refused() {
 }
 
 #[tokio::test]
-async fn a_script_that_the_server_forgot_is_sent_again() {
+async fn a_script_that_the_server_forgot_is_loaded_again() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let store = server.store().await;

@@ -1,4 +1,4 @@
-//! A primary, its replica and their sentinel: when the primary dies, the store goes on with the other.
+//! Failover with sentinels: when another server becomes the primary, the store goes on with it.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,11 +24,10 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError};
 
-/// How long anything may take on a machine that is busy; a sentinel that notices how slow it is does nothing for half a
-/// minute.
+/// Timeout of every step on a busy machine. A sentinel that finds itself too slow (TILT mode) does nothing for half a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Processes that end with the test.
+/// Server processes, which are killed at the end of the test.
 struct Processes {
     folder: PathBuf,
     running: Vec<Child>,
@@ -67,8 +66,8 @@ impl Drop for Processes {
     }
 }
 
-/// What a server says of itself, as soon as it does.
-async fn says(port: u16, command: &[&str], wanted: &str) {
+/// Waits until a server's reply to a command contains a text.
+async fn until_reply(port: u16, command: &[&str], wanted: &str) {
     let client = redis::Client::open(format!("redis://{}:{port}/", own_ip())).unwrap();
     let asking = async {
         loop {
@@ -88,21 +87,21 @@ async fn says(port: u16, command: &[&str], wanted: &str) {
 }
 
 #[tokio::test]
-async fn sentinels_name_another_primary_and_the_store_goes_on_with_it() {
+async fn the_store_goes_on_with_the_primary_that_sentinels_promote() {
     let mut processes = Processes::new();
     let [primary, replica, sentinel] = [(); 3].map(|()| own_port());
     processes.start(primary, &["--save", ""]);
     let ip = own_ip().to_string();
     let of = ["--replicaof", &ip, &primary.to_string(), "--replica-announce-ip", &ip, "--save", ""];
     processes.start(replica, &[&of[..], &["--repl-diskless-sync-delay", "0"]].concat());
-    says(replica, &["INFO", "replication"], "master_link_status:up").await;
+    until_reply(replica, &["INFO", "replication"], "master_link_status:up").await;
     let config = processes.folder.join("sentinel.conf");
-    let told = format!(
+    let text = format!(
         "sentinel monitor ours {ip} {primary} 1\nsentinel down-after-milliseconds ours 3000\nsentinel failover-timeout ours 2000\n"
     );
-    std::fs::write(&config, told).unwrap();
+    std::fs::write(&config, text).unwrap();
     processes.start(sentinel, &[config.to_str().unwrap(), "--sentinel"]);
-    says(sentinel, &["SENTINEL", "replicas", "ours"], &replica.to_string()).await;
+    until_reply(sentinel, &["SENTINEL", "replicas", "ours"], &replica.to_string()).await;
 
     let secret = Secret::new([7; 32]);
     let settings = |name: &str| RedisSettings {
@@ -119,8 +118,8 @@ async fn sentinels_name_another_primary_and_the_store_goes_on_with_it() {
         answers[0].as_ref().map(|answer| answer.done.decisions[0].remaining).ok()
     };
     assert_eq!(left(store.take(&plan()).await), Some(999));
-    // What was counted has reached the replica.
-    says(replica, &["DBSIZE"], "int(5)").await;
+    // The count has reached the replica.
+    until_reply(replica, &["DBSIZE"], "int(5)").await;
     processes.running[0].kill().unwrap();
     processes.running[0].wait().unwrap();
     let goes_on = async {
@@ -132,16 +131,16 @@ async fn sentinels_name_another_primary_and_the_store_goes_on_with_it() {
         }
     };
     let left = tokio::time::timeout(PATIENCE, goes_on).await.unwrap();
-    assert_eq!(left, 998, "the count was taken over");
+    assert_eq!(left, 998, "the new primary has the count");
 }
 
-/// Two servers, neither of which knows the other, and two sentinels that name the first.
+/// Two independent servers, and two fake sentinels that name the first server as the primary.
 struct Stage {
     _processes: Processes,
     ports: [u16; 2],
     sentinels: [FakeSentinel; 2],
     store: Redis,
-    /// The next state.
+    /// The id of the next state.
     next: AtomicU64,
 }
 
@@ -151,7 +150,7 @@ impl Stage {
         let ports = [(); 2].map(|()| own_port());
         for port in ports {
             processes.start(port, &["--save", ""]);
-            says(port, &["PING"], "PONG").await;
+            until_reply(port, &["PING"], "PONG").await;
         }
         let sentinels = [(); 2].map(|()| FakeSentinel::start(at(ports[0])));
         let [one, other] = sentinels.each_ref().map(|sentinel| sentinel.address);
@@ -164,7 +163,7 @@ impl Stage {
         Self { _processes: processes, ports, sentinels, store, next: AtomicU64::new(1) }
     }
 
-    /// Takes once, and answers whether this server has counted it: nobody else knows the state.
+    /// Takes once from a new state, and returns whether this server has counted it.
     async fn takes_at(&self, number: usize) -> bool {
         let limit = Limit::new(1_000, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
         let state = StateId(self.next.fetch_add(1, Ordering::Relaxed).into());
@@ -184,7 +183,7 @@ impl Stage {
         keys(&mut there).await.difference(&before).count() > 0
     }
 
-    /// Takes until that is counted at this server.
+    /// Takes until this server counts it.
     async fn goes_to(&self, number: usize, meanwhile: impl Fn()) {
         let going = async {
             while !self.takes_at(number).await {
@@ -193,7 +192,7 @@ impl Stage {
             }
         };
         let went = tokio::time::timeout(PATIENCE, going).await;
-        assert!(went.is_ok(), "it never counts at server {number}");
+        assert!(went.is_ok(), "the store never counts on server {number}");
     }
 }
 
@@ -201,9 +200,10 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::new(own_ip().into(), port)
 }
 
-/// Sentinels name a new primary some time after they have made it one. It is asked itself, as soon as it is chosen.
+/// Sentinels name a new primary some time after they have promoted it. The store polls the server itself as soon as it is
+/// selected.
 #[tokio::test]
-async fn a_server_that_was_chosen_and_leads_is_followed_before_it_is_named() {
+async fn a_selected_server_that_is_primary_is_used_before_sentinels_name_it() {
     let stage = Stage::start().await;
     assert!(stage.takes_at(0).await);
     let [ip, port] = [own_ip().to_string(), stage.ports[1].to_string()];
@@ -211,21 +211,21 @@ async fn a_server_that_was_chosen_and_leads_is_followed_before_it_is_named() {
     stage.goes_to(1, || stage.sentinels[1].publish("+selected-slave", &text)).await;
 }
 
-/// The story: a sentinel that promotes a server also closes the connections of its clients (`CLIENT KILL`). The store asked for
-/// the role over one connection, lost it at that moment, and went on with the old primary until a sentinel named the new one.
+/// The story: a sentinel that promotes a server also closes the connections of its clients (`CLIENT KILL`). The store polled the
+/// role over one connection, lost it at that moment, and went on with the old primary until a sentinel named the new one.
 #[tokio::test]
 async fn a_promotion_that_closes_connections_is_noticed() {
     let stage = Stage::start().await;
     let ([ip, old], new) = ([own_ip().to_string(), stage.ports[0].to_string()], stage.ports[1]);
-    says(new, &["REPLICAOF", &ip, &old], "Ok(").await;
-    says(new, &["INFO", "replication"], "master_link_status:up").await;
+    until_reply(new, &["REPLICAOF", &ip, &old], "Ok(").await;
+    until_reply(new, &["INFO", "replication"], "master_link_status:up").await;
     let text = format!("slave {ip}:{new} {ip} {new} @ ours {ip} {old}");
-    // The store asks this sentinel once it listens to it. It is told once.
-    while stage.sentinels[1].asked() == 0 {
+    // The store queries this sentinel after it has subscribed to it. The event is published once.
+    while stage.sentinels[1].queries() == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     stage.sentinels[1].publish("+selected-slave", &text);
-    says(new, &["INFO", "commandstats"], "cmdstat_role").await;
+    until_reply(new, &["INFO", "commandstats"], "cmdstat_role").await;
     let client = redis::Client::open(format!("redis://{}/", at(new))).unwrap();
     let mut there = client.get_multiplexed_async_connection().await.unwrap();
     let mut promote = redis::pipe();
@@ -235,17 +235,17 @@ async fn a_promotion_that_closes_connections_is_noticed() {
     stage.goes_to(1, || ()).await;
 }
 
-/// One that has not heard of a failover yet goes on naming the old primary.
+/// A sentinel that has not heard of a failover yet still names the old primary.
 #[tokio::test]
-async fn of_two_sentinels_the_one_with_the_higher_epoch_is_believed() {
+async fn of_two_sentinels_the_one_with_the_higher_epoch_wins() {
     let stage = Stage::start().await;
     assert!(stage.takes_at(0).await);
     let [behind, ahead] = &stage.sentinels;
     ahead.name(2, at(stage.ports[1]));
     stage.goes_to(1, || ahead.publish("+switch-master", "ours")).await;
-    // The other one is asked, and not believed.
-    let asked = behind.asked();
-    while behind.asked() < asked + 3 {
+    // The other sentinel is queried, and its lower epoch is ignored.
+    let queries = behind.queries();
+    while behind.queries() < queries + 3 {
         behind.publish("+switch-master", "ours");
         assert!(stage.takes_at(1).await);
     }

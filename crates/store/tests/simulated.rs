@@ -1,5 +1,5 @@
-//! The simulated Redis passes the conformance suite and agrees with every timeline. So what the simulator finds is not a fault of
-//! the simulation. Also: tests that are easier on it than on a real server.
+//! The simulated Redis keeps the contract of every store and agrees with every timeline, so the bugs that the simulator finds are
+//! not bugs of the simulation. Also: tests that are easier with it than with a real server.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,9 @@ mod support;
 use std::sync::{Arc, Mutex};
 use support::timelines;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
-use tidegate_store::testing::{Carried, Network, Reply, Request, Rig, SimulatedRedis, conformance};
+use tidegate_store::testing::{
+    Network, NetworkFuture, Rig, SimulatedRedis, SimulatedReply, SimulatedRequest, conformance,
+};
 use tidegate_store::{Clock, Redis, RedisSettings, Secret, Store as _};
 use tokio::sync::watch;
 
@@ -25,11 +27,15 @@ use tokio::sync::watch;
 struct Direct(Mutex<SimulatedRedis>);
 
 impl Network for Direct {
-    fn connect(&self) -> Carried<u64> {
+    fn connect(&self) -> NetworkFuture<u64> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
-    fn carry(&self, _connection: u64, request: Arc<Request>) -> Carried<Reply> {
+    fn carry(
+        &self,
+        _connection: u64,
+        request: Arc<SimulatedRequest>,
+    ) -> NetworkFuture<SimulatedReply> {
         let (reply, _) = self.0.lock().unwrap().execute(Timestamp::EPOCH, &request);
         Box::pin(std::future::ready(Ok(reply)))
     }
@@ -60,44 +66,48 @@ async fn it_agrees_with_every_timeline_that_redis_supports() {
     assert!(played >= 200, "only {played} timelines");
 }
 
-/// A network that can hold replies back. It delivers requests immediately.
+/// A network that can hold back replies. Requests are executed immediately.
 #[derive(Debug)]
-struct Keeping {
+struct HoldingReplies {
     server: Mutex<SimulatedRedis>,
-    kept: watch::Sender<bool>,
+    held: watch::Sender<bool>,
 }
 
-impl Network for Keeping {
-    fn connect(&self) -> Carried<u64> {
+impl Network for HoldingReplies {
+    fn connect(&self) -> NetworkFuture<u64> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
-    fn carry(&self, _connection: u64, request: Arc<Request>) -> Carried<Reply> {
+    fn carry(
+        &self,
+        _connection: u64,
+        request: Arc<SimulatedRequest>,
+    ) -> NetworkFuture<SimulatedReply> {
         let (reply, _) = self.server.lock().unwrap().execute(Timestamp::EPOCH, &request);
-        let mut kept = self.kept.subscribe();
+        let mut held = self.held.subscribe();
         Box::pin(async move {
-            let _ = kept.wait_for(|kept| !kept).await;
+            let _ = held.wait_for(|held| !held).await;
             Ok(reply)
         })
     }
 }
 
-/// A caller may drop its future when its own deadline is over. The store has counted the take by then.
+/// A caller may have its own deadline, and drop the future when it passes. By then the store has counted.
 #[tokio::test(start_paused = true)]
 async fn what_a_dropped_caller_took_is_given_back() {
     let server = Mutex::default();
-    let network = Arc::new(Keeping { server, kept: watch::channel(false).0 });
+    let network = Arc::new(HoldingReplies { server, held: watch::channel(false).0 });
     let settings = RedisSettings {
         timeout: Span::from_secs(3_600),
         ..RedisSettings::new("redis://simulated/")
     };
     let (secret, clock) = (Secret::new([7; 32]), Clock::manual(Timestamp::EPOCH));
-    let wire: Vec<Arc<dyn Network>> = vec![Arc::<Keeping>::clone(&network)];
+    let wire: Vec<Arc<dyn Network>> = vec![Arc::<HoldingReplies>::clone(&network)];
     let store = Redis::simulated(&settings, &secret, clock, wire).await.unwrap();
     let limit = Limit::new(10, Span::from_secs(86_400), Algorithm::FIXED_WINDOW).unwrap();
     let take = Take::new(StateId(1), &limit, Cost::new(3));
     let plan = [Plan::new(vec![take], Span::ZERO).unwrap()];
-    network.kept.send_replace(true);
+    network.held.send_replace(true);
     {
         let mut taking = std::pin::pin!(store.take(&plan));
         let pending = std::future::poll_fn(|context| {
@@ -105,7 +115,7 @@ async fn what_a_dropped_caller_took_is_given_back() {
         });
         assert!(pending.await, "there is no reply yet");
     }
-    network.kept.send_replace(false);
+    network.held.send_replace(false);
     let left = async || store.peek(&plan[0]).await.unwrap()[0].remaining;
     assert_eq!(left().await, 7, "it was counted");
     for _ in 0..1_000 {

@@ -1,27 +1,26 @@
-//! Whether every caller was answered, in time, and by the one who should: the store where it can be asked, the node's
-//! share where it cannot.
+//! Whether every caller was answered, in time, and by the right decider: the store if it is reachable, the fallback if not.
 
 use super::Violation;
-use crate::history::{Answered, By, History};
-use crate::scenario::{Fault, Kind, Scenario};
+use crate::history::{Answered, Decider, History};
+use crate::scenario::{Fault, FaultKind, Scenario};
 use std::collections::BTreeMap;
 
-/// How soon after a fault is over the store is asked again, in milliseconds: a keeper pauses for 400 ms and waits for
-/// a connection for a second.
+/// How soon after a fault the store is used again, in milliseconds: a keeper pauses for up to 400 ms and waits for a connection
+/// for up to 1 s.
 const MENDED_WITHIN: u64 = 3_000;
-/// Replies that were on their way when an outage began have arrived by then, in milliseconds.
+/// Replies that were under way when an outage began have arrived by then, in milliseconds.
 const ARRIVED_WITHIN: u64 = 300;
-/// A caller that waited for so long is a failure of the store, in nanoseconds: half of its timeout.
+/// The breaker counts a call that waited this long as a failure, in nanoseconds: half of the timeout.
 const FAILED_AFTER: u64 = 25 * NANOS_PER_MILLI;
-/// So many failures in a row, and the store is not asked any more.
-const MOST_FAILURES: usize = 5;
-/// What an answer without the store may take, in nanoseconds: timers count milliseconds.
-const AT_ONCE: u64 = 3 * NANOS_PER_MILLI;
-/// What a node assumes that has not counted the others.
+/// The breaker opens after this many failures in a row.
+const MAX_FAILURES: usize = 5;
+/// How long an answer of the fallback may take, in nanoseconds: timers have a resolution of 1 ms.
+const IMMEDIATE: u64 = 3 * NANOS_PER_MILLI;
+/// The number that a node assumes before it has counted the others.
 const ASSUMED_NODES: u32 = 8;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// What is wrong with the answers of a history.
+/// The promises that the answers of a history break.
 pub(super) fn violations(scenario: &Scenario, history: &History) -> Vec<Violation> {
     let mut found: Vec<Violation> =
         history.unanswered.iter().map(|process| Violation::Unanswered(*process)).collect();
@@ -30,10 +29,10 @@ pub(super) fn violations(scenario: &Scenario, history: &History) -> Vec<Violatio
             let millis = (answer.answered - answer.asked) / NANOS_PER_MILLI;
             found.push(Violation::Late { millis });
         }
-        if answer.by == By::Cache && !answer.refused_there {
+        if answer.by == Decider::Cache && !answer.refused_there {
             found.push(Violation::StaleDenial(answer.user));
         }
-        if answer.by == By::Fallback && !is_excused(scenario, answer) {
+        if answer.by == Decider::Fallback && !is_excused(scenario, answer) {
             found.push(Violation::FellBack(answer.process));
         }
     }
@@ -42,44 +41,43 @@ pub(super) fn violations(scenario: &Scenario, history: &History) -> Vec<Violatio
     found
 }
 
-/// Whether there is a reason that the store was not asked, or did not answer: a caller in a hurry, or a fault, also one that
-/// is just over.
+/// Whether the fallback had a reason: a request with its own timeout, or a fault, also one that has just ended.
 fn is_excused(scenario: &Scenario, answer: &Answered) -> bool {
     let (asked, answered) = (answer.asked / NANOS_PER_MILLI, answer.answered / NANOS_PER_MILLI);
     let excuses = |fault: &Fault| match fault.kind {
-        Kind::ForeignState(user) => user == answer.user && fault.at <= answered,
-        // No limit depends on registries, on what was counted before, or on the wall clock.
-        Kind::ForeignShapes
-        | Kind::ForeignNodes
-        | Kind::ForbidEval
-        | Kind::WallStep(..)
-        | Kind::NewPolicy(_)
-        | Kind::LoseData => false,
-        Kind::RequestDelay(_)
-        | Kind::ReplyDelay(_)
-        | Kind::Jitter(_)
-        | Kind::LoseRequests(_)
-        | Kind::LoseReplies(_)
-        | Kind::CutReplies(_)
-        | Kind::Partition(_)
-        | Kind::StoreDown { .. }
-        | Kind::StorePaused
-        | Kind::ServerDown(_)
-        | Kind::ServerPaused(_)
-        | Kind::Failover { .. }
-        | Kind::Crash(_)
-        | Kind::NodePaused(_) => fault.at <= answered && asked <= fault.until + MENDED_WITHIN,
+        FaultKind::ForeignState(user) => user == answer.user && fault.at <= answered,
+        // No limit depends on the registries, on earlier counts, or on the wall clock.
+        FaultKind::ForeignShapes
+        | FaultKind::ForeignNodes
+        | FaultKind::ForbidEval
+        | FaultKind::WallStep(..)
+        | FaultKind::NewPolicy(_)
+        | FaultKind::LoseData => false,
+        FaultKind::RequestDelay(_)
+        | FaultKind::ReplyDelay(_)
+        | FaultKind::Jitter(_)
+        | FaultKind::LoseRequests(_)
+        | FaultKind::LoseReplies(_)
+        | FaultKind::CutReplies(_)
+        | FaultKind::Partition(_)
+        | FaultKind::StoreDown { .. }
+        | FaultKind::StorePaused
+        | FaultKind::ServerDown(_)
+        | FaultKind::ServerPaused(_)
+        | FaultKind::Failover { .. }
+        | FaultKind::Crash(_)
+        | FaultKind::NodePaused(_) => fault.at <= answered && asked <= fault.until + MENDED_WITHIN,
     };
     answer.hurried || scenario.faults.iter().any(excuses)
 }
 
-/// Callers that waited for a store although it had let down enough others before them. Of one server: of two, each is given up
-/// for itself.
+/// Callers that waited for the store although enough calls had failed before to open the breaker. Only with one server: two
+/// servers have a breaker each.
 fn waited(scenario: &Scenario, history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     for fault in scenario.faults.iter().filter(|_| scenario.servers() == 1) {
         for (process, (node, ..)) in history.processes.iter().enumerate() {
-            if fault.kind != Kind::Partition(*node) && fault.kind != Kind::StorePaused {
+            if fault.kind != FaultKind::Partition(*node) && fault.kind != FaultKind::StorePaused {
                 continue;
             }
             let from = (fault.at + ARRIVED_WITHIN) * NANOS_PER_MILLI;
@@ -92,29 +90,27 @@ fn waited(scenario: &Scenario, history: &History) -> Vec<Violation> {
             };
             let took = |answer: &Answered| answer.answered - answer.asked;
             let mut failures = during().filter(|answer| took(answer) >= FAILED_AFTER);
-            let Some(last) = failures.nth(MOST_FAILURES - 1) else { continue };
-            let waits = |answer: &&Answered| answer.asked > last.answered && took(answer) > AT_ONCE;
-            found.extend(
-                during()
-                    .filter(waits)
-                    .map(|answer| Violation::Waited { millis: took(answer) / NANOS_PER_MILLI }),
-            );
+            let Some(last) = failures.nth(MAX_FAILURES - 1) else { continue };
+            let waits =
+                |answer: &&Answered| answer.asked > last.answered && took(answer) > IMMEDIATE;
+            found.extend(during().filter(waits).map(|answer| Violation::WaitedForDownStore {
+                millis: took(answer) / NANOS_PER_MILLI,
+            }));
         }
     }
     found
 }
 
-/// Refusals of nodes that counted by themselves and had room: whatever has come back meanwhile, no more is used than was
-/// ever granted.
+/// Refusals of fallbacks whose share had room. The amount in use is at most everything that the fallback ever granted.
 fn stingy(scenario: &Scenario, history: &History) -> Vec<Violation> {
-    // Callers of a leaky bucket wait for their turns, and these do not wait. Where tenants have a rule, too, the store may have
-    // refused, or granted, its part.
+    // A leaky bucket makes callers wait for their turns, and these callers do not wait. If tenants have a rule too, the store may
+    // have decided one part of the request.
     if scenario.rules[0].algorithm == "leaky_bucket" || scenario.tenants.is_some() {
         return vec![];
     }
     let mut granted: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     let mut found = Vec::new();
-    for answer in history.answered.iter().filter(|answer| answer.by == By::Fallback) {
+    for answer in history.answered.iter().filter(|answer| answer.by == Decider::Fallback) {
         let (process, user) = (answer.process, answer.user);
         let before = granted.entry((process, user)).or_default();
         if answer.allowed {
@@ -129,10 +125,10 @@ fn stingy(scenario: &Scenario, history: &History) -> Vec<Violation> {
     found
 }
 
-/// The smallest share that a process may take for its own.
+/// The smallest share that a process may use.
 fn least_share(scenario: &Scenario, history: &History, process: usize) -> u64 {
     let (node, began, _) = history.processes[process];
-    // By the time of the first request a node has counted the others, unless it was restarted or its clock is slow.
+    // At the first request a node has counted the others, unless it was restarted or its clock is slow.
     let counted = began == 0 && scenario.clocks[node].1 >= 0;
     let ever = u32::try_from(history.processes.len()).unwrap();
     let nodes = if counted { ever } else { ever.max(ASSUMED_NODES) };

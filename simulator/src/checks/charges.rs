@@ -1,21 +1,24 @@
-//! Whether the store has counted in the end what was granted, no more and no less.
+//! Whether the store has counted in the end exactly what was granted.
 
 use super::Violation;
 use crate::history::{Answered, History};
-use crate::run::state;
-use crate::scenario::{Kind, RuleSpec, Scenario};
+use crate::names::state;
+use crate::scenario::{FaultKind, RuleSpec, Scenario};
 
-/// What is wrong with the counts of a user in the end. Only where that can be told: under a limit that forgets
-/// nothing meanwhile, by a store that lost nothing.
+/// Whether the final count of a user or tenant is wrong. It can be checked only under a limit that forgets nothing during the
+/// run, and only if the store lost nothing.
 pub(super) fn violation(scenario: &Scenario, history: &History, user: usize) -> Option<Violation> {
     let [rule, _] = scenario.rules_of(user);
-    let told_apart = rule.seconds >= 3_600
+    let can_be_checked = rule.seconds >= 3_600
         && rule.algorithm != "leaky_bucket"
         && !scenario.faults.iter().any(|fault| {
             fault.kind.loses_data()
-                || matches!(fault.kind, Kind::ForeignState(_) | Kind::Crash(_) | Kind::NewPolicy(_))
+                || matches!(
+                    fault.kind,
+                    FaultKind::ForeignState(_) | FaultKind::Crash(_) | FaultKind::NewPolicy(_)
+                )
         });
-    if !told_apart {
+    if !can_be_checked {
         return None;
     }
     let of_user = |answer: &&Answered| answer.is_of(user) && answer.allowed;
@@ -26,11 +29,12 @@ pub(super) fn violation(scenario: &Scenario, history: &History, user: usize) -> 
     let untold = history.untold.get(&state(scenario, user, 0)).copied().unwrap_or(0);
     let counted = history.counted[user];
     let at_most = granted + untold + history.short[user] - given_back.0;
-    // A bucket's tokens come back, a few within a history.
+    // A token bucket refills by a few tokens during the run.
     let at_least = granted.min(rule.limit().capacity());
     let at_least = at_least.saturating_sub(refilled(scenario, rule) + given_back.1);
     // A state whose shape cannot be looked up counts as full.
-    let unknown = |kind: &Kind| matches!(kind, Kind::ForeignShapes | Kind::ForbidEval);
+    let unknown =
+        |kind: &FaultKind| matches!(kind, FaultKind::ForeignShapes | FaultKind::ForbidEval);
     let may_be_full = scenario.faults.iter().any(|fault| unknown(&fault.kind));
     if counted > at_most && !may_be_full {
         return Some(Violation::ChargedTooMuch { user, counted, at_most });
@@ -38,7 +42,7 @@ pub(super) fn violation(scenario: &Scenario, history: &History, user: usize) -> 
     (counted < at_least).then_some(Violation::ChargedTooLittle { user, counted, at_least })
 }
 
-/// What comes back of a bucket within a history, rounded up.
+/// How many tokens a bucket refills during the run, rounded up.
 fn refilled(scenario: &Scenario, rule: &RuleSpec) -> u64 {
     if rule.algorithm == "token_bucket" {
         return (scenario.ends() / 1_000 + 10) * rule.amount / rule.seconds + 1;

@@ -1,30 +1,32 @@
-//! What passed, in every interval of the true time: of all nodes and the store together, and of each node by itself.
+//! How much passed in every interval of the true time: by all nodes and the store together, and by each fallback.
 
 use super::{Violation, lost_at};
-use crate::history::{Answered, By, History};
-use crate::scenario::{Kind, Scenario};
+use crate::history::{Answered, Decider, History};
+use crate::scenario::{FaultKind, Scenario};
 use tidegate_core::{Algorithm, Limit, Period};
 
-/// How long the store may take, in nanoseconds.
+/// The timeout of the store, in nanoseconds.
 const PATIENCE: u64 = 50_000_000;
-/// Ends of intervals that are looked at for one user.
-const MOST_STEPS: usize = 150;
+/// Ends of intervals that are checked for one user.
+const MAX_STEPS: usize = 150;
 
-/// The first interval in which more of a user or tenant passed than may.
+/// The first interval in which more passed for a user or tenant than may.
 pub(super) fn ceiling(scenario: &Scenario, history: &History, subject: usize) -> Option<Violation> {
     let passed = history.answered.iter().filter(|answer| answer.is_of(subject) && answer.allowed);
     let nodes = u32::try_from(scenario.clocks.len()).unwrap();
     let limits = scenario.rules_of(subject).map(|rule| (rule.limit(), rule.share(nodes)));
-    // Where a server was away, the other may have decided its part some time before the answer.
+    // If one server was down, the other may have decided its part some time before the answer.
     let earlier = if scenario.tenants.is_some() { PATIENCE } else { 0 };
-    let ceiling =
-        |from: u64, to| most(scenario, history, &limits, from.saturating_sub(earlier), to);
+    let ceiling = |from: u64, to| {
+        let most = most(scenario, history, &limits, from.saturating_sub(earlier), to);
+        most + given_back_after_a_loss(scenario, history, subject, from)
+    };
     let (passed, ceiling) = excess(passed, subject, ceiling)?;
     Some(Violation::Ceiling { user: subject, passed, ceiling })
 }
 
-/// The first interval in which a process granted a user more by itself than its share. Where tenants have a rule, too, the
-/// store may have granted its part.
+/// The first interval in which a fallback granted a user more than its share. Not checked if tenants have a rule too, because
+/// the store may have granted one part.
 pub(super) fn shares(scenario: &Scenario, history: &History, user: usize) -> Option<Violation> {
     if scenario.tenants.is_some() {
         return None;
@@ -34,7 +36,7 @@ pub(super) fn shares(scenario: &Scenario, history: &History, user: usize) -> Opt
     let of_process = |process: usize| {
         let by_itself = |answer: &&Answered| {
             (answer.process, answer.user) == (process, user)
-                && (answer.by == By::Fallback && answer.allowed)
+                && (answer.by == Decider::Fallback && answer.allowed)
         };
         let granted = history.answered.iter().filter(by_itself);
         let (off, drift) = scenario.clocks[history.processes[process].0];
@@ -48,39 +50,39 @@ pub(super) fn shares(scenario: &Scenario, history: &History, user: usize) -> Opt
     processes.filter(|process| knows_the_others(scenario, history, *process)).find_map(of_process)
 }
 
-/// Whether a process must know how many nodes there are. One that was restarted and kept nothing counts those that call,
-/// which others may be kept from.
+/// Whether a process must know how many nodes there are. A process that was restarted without its disk counts the nodes that
+/// are announced, and a fault may keep other nodes from being announced.
 fn knows_the_others(scenario: &Scenario, history: &History, process: usize) -> bool {
     let (node, began, _) = history.processes[process];
-    let keeps_nobody = |kind: &Kind| match kind {
-        Kind::Crash(other) => *other == node,
-        Kind::LoseData
-        | Kind::ForeignState(_)
-        | Kind::ForeignShapes
-        | Kind::WallStep(..)
-        | Kind::NewPolicy(_) => true,
-        Kind::RequestDelay(_)
-        | Kind::ReplyDelay(_)
-        | Kind::Jitter(_)
-        | Kind::LoseRequests(_)
-        | Kind::LoseReplies(_)
-        | Kind::CutReplies(_)
-        | Kind::Partition(_)
-        | Kind::StoreDown { .. }
-        | Kind::StorePaused
-        | Kind::ServerDown(_)
-        | Kind::ServerPaused(_)
-        | Kind::Failover { .. }
-        | Kind::NodePaused(_)
-        | Kind::ForeignNodes
-        | Kind::ForbidEval => false,
+    let allows_announcements = |kind: &FaultKind| match kind {
+        FaultKind::Crash(other) => *other == node,
+        FaultKind::LoseData
+        | FaultKind::ForeignState(_)
+        | FaultKind::ForeignShapes
+        | FaultKind::WallStep(..)
+        | FaultKind::NewPolicy(_) => true,
+        FaultKind::RequestDelay(_)
+        | FaultKind::ReplyDelay(_)
+        | FaultKind::Jitter(_)
+        | FaultKind::LoseRequests(_)
+        | FaultKind::LoseReplies(_)
+        | FaultKind::CutReplies(_)
+        | FaultKind::Partition(_)
+        | FaultKind::StoreDown { .. }
+        | FaultKind::StorePaused
+        | FaultKind::ServerDown(_)
+        | FaultKind::ServerPaused(_)
+        | FaultKind::Failover { .. }
+        | FaultKind::NodePaused(_)
+        | FaultKind::ForeignNodes
+        | FaultKind::ForbidEval => false,
     };
     began == 0
         || scenario.keeps_disk
-        || scenario.faults.iter().all(|fault| keeps_nobody(&fault.kind))
+        || scenario.faults.iter().all(|fault| allows_announcements(&fault.kind))
 }
 
-/// What passed in the first interval in which it is more than the most that may, and that.
+/// The first interval in which more passed than may: how much passed, and how much may pass.
 fn excess<'h>(
     passed: impl Iterator<Item = &'h Answered>,
     subject: usize,
@@ -89,8 +91,8 @@ fn excess<'h>(
     let mut passed: Vec<(u64, u64)> =
         passed.map(|answer| (answer.decided_of(subject), answer.kept())).collect();
     passed.sort_by_key(|(decided, _)| *decided);
-    // All pairs of a few hundred, and of more every few: a ceiling is not passed by one alone for long.
-    let stride = passed.len() / MOST_STEPS + 1;
+    // All pairs of up to 150 answers, and a sample of more: a history that exceeds a ceiling soon exceeds it by several.
+    let stride = passed.len() / MAX_STEPS + 1;
     for (first, (start, _)) in passed.iter().enumerate().step_by(stride) {
         let mut sum = 0;
         for (number, (end, cost)) in passed.iter().enumerate().skip(first) {
@@ -107,8 +109,8 @@ fn excess<'h>(
     None
 }
 
-/// What may pass of one user within an interval: of the store once, and once more each time that it lost what it counted;
-/// and of every process its share.
+/// How much may pass for one user within an interval: the limit of the store, once more for each time that it lost its counts,
+/// plus the share of every process.
 fn most(
     scenario: &Scenario,
     history: &History,
@@ -118,7 +120,7 @@ fn most(
 ) -> u64 {
     let by = |(limit, share): &(Limit, Limit)| {
         let millis = |nanos: u64| nanos / 1_000_000;
-        // What a failover has not seen was counted up to its lag earlier.
+        // A failover loses the counts of its replication lag.
         let losses = scenario.faults.iter().filter(|fault| {
             let lost_at = lost_at(fault);
             fault.kind.loses_data() && millis(from) <= lost_at + 1 && lost_at <= millis(to) + 1
@@ -138,12 +140,30 @@ fn most(
     by(&limits[0]).max(by(&limits[1]))
 }
 
+/// What was taken before the store lost its counts and given back afterwards: the store cannot know that it has forgotten the take,
+/// so the room goes to others. Together with the interval before the loss no more than the ceiling passes.
+fn given_back_after_a_loss(
+    scenario: &Scenario,
+    history: &History,
+    subject: usize,
+    from: u64,
+) -> u64 {
+    let losses = scenario.faults.iter().filter(|fault| fault.kind.loses_data());
+    let losses: Vec<u64> = losses.map(|fault| lost_at(fault) * 1_000_000).collect();
+    let straddles = |answer: &&Answered| {
+        let (taken, settled) = (answer.decided_of(subject), answer.settled);
+        let between = |lost: &u64| taken <= *lost + 1_000_000 && *lost <= settled && *lost <= from;
+        answer.is_of(subject) && answer.allowed && losses.iter().any(between)
+    };
+    history.answered.iter().filter(straddles).map(|answer| answer.given_back.1).sum()
+}
+
 /// The most that one exact counter grants within an interval, by a clock that is off and drifts.
 fn of_one(limit: &Limit, from: u64, to: u64, off_millis: i64, drift_ppm: i64) -> u64 {
     let Period::Every(period) = limit.period() else { return u64::MAX };
     let period = period.as_nanos();
     let at = |nanos: u64| crate::network::shifted(nanos, off_millis, drift_ppm).as_nanos();
-    // Timers and scripts count whole milliseconds and microseconds.
+    // Timers have a resolution of 1 ms, scripts of 1 µs.
     let (from, to) = (at(from).saturating_sub(1_000_000), at(to) + 1_000_000);
     let lasts = to - from;
     let times = |n: u64| limit.amount() * n;

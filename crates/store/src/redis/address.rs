@@ -1,43 +1,44 @@
-//! Where the store is, as its URL says it.
+//! The URL of the store: which kind of deployment it is, where its servers are, and how to log in.
 //!
 //! ```text
-//!   redis://[user:password@]host[:port][/db]              one server; rediss:// speaks TLS
-//!   redis+unix:///path                                    one server of this machine
-//!   redis+cluster://[user:password@]host:port,host:port   some servers of a cluster; rediss+cluster://
+//!   redis://[user:password@]host[:port][/db]              one server; rediss:// uses TLS
+//!   redis+unix:///path                                    one server on this machine, over a Unix socket
+//!   redis+cluster://[user:password@]host:port,host:port   seeds of a cluster; rediss+cluster://
 //!   redis+sentinel://[user:password@]host:port,…/name     the sentinels of a primary; rediss+sentinel://
 //! ```
 
-use super::RedisTls;
+use super::settings::RedisTls;
 use crate::error::StoreError;
 use ::redis::io::tcp::TcpSettings;
 use ::redis::{Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo};
 use ::redis::{RedisConnectionInfo, TlsCertificates};
 use std::fmt;
 
-/// A server that is reached over TCP.
+/// The TCP address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Address {
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-/// The servers of a store.
+/// The kind of deployment, and where to begin.
 pub(super) enum Deployment {
     One(Client),
+    /// Seeds: any server of a cluster knows the others.
     Cluster(Vec<Address>),
-    /// Whoever these sentinels say is the primary of that name.
+    /// The sentinels, and the name by which they know the primary.
     Sentinels(Vec<Address>, String),
 }
 
-/// How servers are reached besides where they are: who we are, and whether TLS is spoken.
-pub(super) struct Manners {
+/// What connecting to any server of the store needs besides an address: credentials and TLS.
+pub(super) struct ConnectOptions {
     info: RedisConnectionInfo,
     secure: bool,
     tls: Option<TlsCertificates>,
 }
 
-const USUAL_PORT: u16 = 6_379;
-const USUAL_SENTINEL_PORT: u16 = 26_379;
+const DEFAULT_PORT: u16 = 6_379;
+const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
 impl Address {
     /// `host:port`, with or without brackets around an IPv6 address.
@@ -48,8 +49,8 @@ impl Address {
         (!host.is_empty()).then(|| Self { host: host.to_owned(), port })
     }
 
-    /// The same, where the port may be left out.
-    fn parse_or(text: &str, port: u16) -> Option<Self> {
+    /// `host` or `host:port`.
+    fn parse_with_default(text: &str, port: u16) -> Option<Self> {
         let bare = !text.is_empty() && (!text.contains(':') || text.ends_with(']'));
         if bare { Self::parse(&format!("{text}:{port}")) } else { Self::parse(text) }
     }
@@ -64,52 +65,53 @@ impl fmt::Display for Address {
     }
 }
 
-/// Reads a URL.
-pub(super) fn parse(url: &str, tls: &RedisTls) -> Result<(Deployment, Manners), StoreError> {
-    let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it has no `://`"))?;
+/// Parses the URL of a store.
+pub(super) fn parse(url: &str, tls: &RedisTls) -> Result<(Deployment, ConnectOptions), StoreError> {
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("it has no `://`"))?;
     let secure = scheme.starts_with("rediss");
-    let (kind, usual) = match scheme {
-        "redis+cluster" | "rediss+cluster" => (Kind::Cluster, USUAL_PORT),
-        "redis+sentinel" | "rediss+sentinel" => (Kind::Sentinels, USUAL_SENTINEL_PORT),
-        _ => (Kind::One, USUAL_PORT),
+    let (kind, default_port) = match scheme {
+        "redis+cluster" | "rediss+cluster" => (UrlKind::Cluster, DEFAULT_PORT),
+        "redis+sentinel" | "rediss+sentinel" => (UrlKind::Sentinels, DEFAULT_SENTINEL_PORT),
+        _ => (UrlKind::One, DEFAULT_PORT),
     };
-    if kind == Kind::One {
-        let info = url.into_connection_info().map_err(|error| wrong(&error.to_string()))?;
-        let manners = Manners::new(info.redis_settings().clone(), secure, tls);
-        let client = manners.client_at(info.addr().clone())?;
-        return Ok((Deployment::One(client), manners));
+    if kind == UrlKind::One {
+        let info = url.into_connection_info().map_err(|error| invalid(&error.to_string()))?;
+        let options = ConnectOptions::new(info.redis_settings().clone(), secure, tls);
+        let client = options.client_at(info.addr().clone())?;
+        return Ok((Deployment::One(client), options));
     }
-    // Who we are, then where they are, then the name of the primary.
-    let (who, places) = rest.rsplit_once('@').map_or((None, rest), |(who, at)| (Some(who), at));
-    let (places, name) = places.split_once('/').unwrap_or((places, ""));
-    let who = who.map(|who| format!("{who}@")).unwrap_or_default();
-    // The client reads names and passwords as it does in every other URL.
-    let info = format!("redis://{who}localhost/").as_str().into_connection_info();
-    let info = info.map_err(|error| wrong(&error.to_string()))?;
-    let read = |place: &str| {
-        Address::parse_or(place, usual)
-            .ok_or_else(|| wrong(&format!("`{place}` is not written like `host:{usual}`")))
-    };
-    let places = places.split(',').map(read).collect::<Result<Vec<_>, _>>()?;
-    let manners = Manners::new(info.redis_settings().clone(), secure, tls);
+    let (credentials, servers) = rest.rsplit_once('@').map_or((None, rest), |(c, s)| (Some(c), s));
+    let (servers, name) = servers.split_once('/').unwrap_or((servers, ""));
+    let credentials = credentials.map(|text| format!("{text}@")).unwrap_or_default();
+    // The client library decodes the user and the password, as in the URL of a single server.
+    let info = format!("redis://{credentials}localhost/").as_str().into_connection_info();
+    let info = info.map_err(|error| invalid(&error.to_string()))?;
+    let servers = servers.split(',').map(|server| {
+        Address::parse_with_default(server, default_port)
+            .ok_or_else(|| invalid(&format!("write `{server}` like `host:{default_port}`")))
+    });
+    let servers = servers.collect::<Result<Vec<_>, _>>()?;
+    let options = ConnectOptions::new(info.redis_settings().clone(), secure, tls);
     match kind {
-        Kind::Sentinels if name.is_empty() => {
-            Err(wrong("it needs the name of the primary, as in `redis+sentinel://host:26379/name`"))
+        UrlKind::Sentinels if name.is_empty() => {
+            Err(invalid("add the name of the primary, as in `redis+sentinel://host:26379/name`"))
         }
-        Kind::Sentinels => Ok((Deployment::Sentinels(places, name.to_owned()), manners)),
-        Kind::Cluster if !name.is_empty() => Err(wrong("a cluster has no databases")),
-        Kind::Cluster | Kind::One => Ok((Deployment::Cluster(places), manners)),
+        UrlKind::Sentinels => Ok((Deployment::Sentinels(servers, name.to_owned()), options)),
+        UrlKind::Cluster if !name.is_empty() => {
+            Err(invalid("a cluster has no databases; remove the path"))
+        }
+        UrlKind::Cluster | UrlKind::One => Ok((Deployment::Cluster(servers), options)),
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum UrlKind {
     One,
     Cluster,
     Sentinels,
 }
 
-impl Manners {
+impl ConnectOptions {
     fn new(info: RedisConnectionInfo, secure: bool, tls: &RedisTls) -> Self {
         let certificates = TlsCertificates {
             client_tls: tls
@@ -131,19 +133,19 @@ impl Manners {
         })
     }
 
-    /// A client of a sentinel, which has users of its own.
+    /// A client of a sentinel. Sentinels do not share the users of the servers, so it logs in without credentials.
     pub(super) fn client_of_sentinel(&self, address: &Address) -> Result<Client, StoreError> {
-        let stranger = Self {
+        let anonymous = Self {
             info: RedisConnectionInfo::default(),
             secure: self.secure,
             tls: self.tls.clone(),
         };
-        stranger.client(address)
+        anonymous.client(address)
     }
 
     fn client_at(&self, address: ConnectionAddr) -> Result<Client, StoreError> {
-        let told = |error: ::redis::RedisError| wrong(&error.to_string());
-        let info = address.into_connection_info().map_err(told)?;
+        let to_invalid = |error: ::redis::RedisError| invalid(&error.to_string());
+        let info = address.into_connection_info().map_err(to_invalid)?;
         let info = info
             .set_redis_settings(self.info.clone())
             .set_tcp_settings(TcpSettings::default().set_nodelay(true));
@@ -151,59 +153,59 @@ impl Manners {
             Some(tls) => Client::build_with_tls(info, tls.clone()),
             None => Client::open(info),
         }
-        .map_err(told)
+        .map_err(to_invalid)
     }
 }
 
-fn wrong(why: &str) -> StoreError {
-    StoreError::Unusable(format!("its address: {why}"))
+fn invalid(why: &str) -> StoreError {
+    StoreError::Unusable(format!("its address is not valid: {why}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(url: &str) -> Result<(Deployment, Manners), StoreError> {
+    fn read(url: &str) -> Result<(Deployment, ConnectOptions), StoreError> {
         parse(url, &RedisTls::default())
     }
 
-    fn shown(places: &[Address]) -> Vec<String> {
-        places.iter().map(Address::to_string).collect()
+    fn shown(servers: &[Address]) -> Vec<String> {
+        servers.iter().map(Address::to_string).collect()
     }
 
     #[test]
-    fn a_cluster_is_some_of_its_servers() {
-        let (deployment, manners) =
+    fn the_url_of_a_cluster_lists_seeds_and_credentials() {
+        let (deployment, options) =
             read("redis+cluster://us%20er:p%40ss@10.0.0.1:7000,[fd00::2]:7001,node-3").unwrap();
-        let Deployment::Cluster(places) = deployment else { panic!("no cluster") };
-        assert_eq!(shown(&places), ["10.0.0.1:7000", "[fd00::2]:7001", "node-3:6379"]);
+        let Deployment::Cluster(seeds) = deployment else { panic!("not a cluster") };
+        assert_eq!(shown(&seeds), ["10.0.0.1:7000", "[fd00::2]:7001", "node-3:6379"]);
         assert_eq!(
-            (manners.info.username(), manners.info.password()),
+            (options.info.username(), options.info.password()),
             (Some("us er"), Some("p@ss"))
         );
     }
 
     #[test]
-    fn sentinels_know_a_name() {
+    fn the_url_of_sentinels_ends_with_the_name_of_the_primary() {
         let (deployment, _) = read("redis+sentinel://a,b:1/mymaster").unwrap();
-        let Deployment::Sentinels(places, name) = deployment else { panic!("no sentinels") };
+        let Deployment::Sentinels(sentinels, name) = deployment else { panic!("not sentinels") };
         assert_eq!(
-            (shown(&places), name.as_str()),
+            (shown(&sentinels), name.as_str()),
             (vec!["a:26379".to_owned(), "b:1".to_owned()], "mymaster")
         );
     }
 
     #[test]
-    fn what_cannot_be_read_is_said() {
+    fn an_error_names_the_part_of_the_url_that_is_not_valid() {
         for (url, said) in [
             ("nothing", "no `://`"),
-            ("redis+cluster://", "`` is not written like `host:6379`"),
-            ("redis+cluster://a,,b", "`` is not written"),
-            ("redis+cluster://a:0", "`a:0` is not written"),
+            ("redis+cluster://", "write `` like `host:6379`"),
+            ("redis+cluster://a,,b", "write `` like"),
+            ("redis+cluster://a:0", "write `a:0` like"),
             ("redis+cluster://a:99999", "`a:99999`"),
             ("redis+cluster://a/3", "no databases"),
             ("redis+sentinel://a", "the name of the primary"),
-            ("redis://host/x", "its address: "),
+            ("redis://host/x", "its address is not valid: "),
         ] {
             let error = read(url).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(said), "{url}: {error}");

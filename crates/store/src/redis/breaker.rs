@@ -1,70 +1,71 @@
-//! Whether the server is asked at all: a pure state machine.
+//! Circuit breaker: decides whether the server is called at all. A pure state machine.
 //!
 //! ```text
-//!   closed ── 5 failures in a row, or 10 within a second ──► open ── it was seen to answer ──► closed
+//!   closed ── 5 failures in a row, or 10 within a second ──► open ── the keeper saw a canary succeed ──► closed
 //! ```
 //!
-//! Nobody who asks for a decision tries out whether the server is back: that is the keeper's business.
+//! There is no half-open state: no caller's request is used to probe a server that may still be down. The
+//! [keeper](super::keeper) of the connection probes it with calls of its own.
 
 use tidegate_core::{Span, Timestamp};
 
 #[derive(Clone, Debug)]
 pub(super) struct Breaker {
-    state: State,
-    /// Failures since the last answer.
+    state: BreakerState,
+    /// Failures since the last success.
     in_a_row: u32,
-    /// Failures since then, which is at most a second ago.
+    /// Failures since `since`, which is at most a second ago.
     lately: u32,
     since: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BreakerState {
     Closed,
     Open,
 }
 
-/// So many, and whoever comes next does not wait for the sixth: enough to tell a stuck server from a lost packet.
+/// Consecutive failures that open the breaker: enough to tell a stuck server from a lost packet.
 const IN_A_ROW: u32 = 5;
-/// So many of those who ask at the same time, when others are still answered.
+/// Failures within [`RECENT`] that open the breaker although other calls succeed in between.
 const LATELY: u32 = 10;
-const A_WHILE: Span = Span::from_secs(1);
+const RECENT: Span = Span::from_secs(1);
 
 impl Breaker {
-    /// Nothing is known of the server.
+    /// A breaker for a server of which nothing is known yet: open.
     pub(super) const fn open() -> Self {
-        Self { state: State::Open, in_a_row: 0, lately: 0, since: Timestamp::EPOCH }
+        Self { state: BreakerState::Open, in_a_row: 0, lately: 0, since: Timestamp::EPOCH }
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == BreakerState::Open
     }
 
-    /// The server was asked and answered. Answers that were on their way when it was given up change nothing.
+    /// A call succeeded. This does not close an open breaker: the reply may have been under way when the breaker opened.
     pub(super) const fn answered(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// The server was asked and did not answer, or not in time.
+    /// A call failed or timed out.
     pub(super) fn failed(&mut self, now: Timestamp) {
-        if now.since(self.since) >= A_WHILE {
+        if now.since(self.since) >= RECENT {
             (self.lately, self.since) = (0, now);
         }
         self.lately = self.lately.saturating_add(1);
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row >= IN_A_ROW || self.lately >= LATELY {
-            self.state = State::Open;
+            self.state = BreakerState::Open;
         }
     }
 
-    /// There is no connection.
+    /// The connection is lost.
     pub(super) const fn lost(&mut self) {
-        self.state = State::Open;
+        self.state = BreakerState::Open;
     }
 
-    /// The keeper has seen that the server does what it is there for.
+    /// The keeper has seen the server run the script.
     pub(super) const fn close(&mut self, now: Timestamp) {
-        *self = Self { state: State::Closed, in_a_row: 0, lately: 0, since: now };
+        *self = Self { state: BreakerState::Closed, in_a_row: 0, lately: 0, since: now };
     }
 }
 
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_open_until_somebody_has_looked() {
+    fn it_is_open_until_the_keeper_closes_it() {
         let mut breaker = Breaker::open();
         breaker.answered();
         assert!(breaker.is_open());
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn five_failures_in_a_row_open_it_however_slowly_they_come() {
+    fn five_failures_in_a_row_open_it_however_far_apart_they_are() {
         let mut breaker = closed();
         for hour in 1..5 {
             breaker.failed(at(hour * 3_600_000));
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_between_them_starts_the_row_anew() {
+    fn a_success_restarts_the_count_of_failures_in_a_row() {
         let mut breaker = closed();
         for second in 0..100 {
             for failure in 0..4 {
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_within_a_second_open_it_although_others_are_answered() {
+    fn ten_failures_within_a_second_open_it_although_other_calls_succeed() {
         let mut breaker = closed();
         for failure in 0..10 {
             assert!(!breaker.is_open());
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_it_closed_is_forgotten() {
+    fn failures_before_it_closed_are_forgotten() {
         let mut breaker = closed();
         (0..5).for_each(|_| breaker.failed(at(1)));
         breaker.close(at(2));

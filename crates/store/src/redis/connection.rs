@@ -1,19 +1,19 @@
-//! The seam between the keeper of a connection and the server behind it.
+//! The seam between a link and its server, which is real or simulated.
 //!
 //! ```text
 //!   link ──► Host::connect ──► Connection ──► Message ──► reply
-//!            Server     the client library      bytes
-//!            Simulated  a network in a test     the call itself, which the core decides
+//!            Server     the client library      a command in bytes
+//!            Simulated  a network of a test     the call itself, which the core decides
 //! ```
 //!
-//! Everything above this seam (links, breakers, registry, node registry, denial cache, plans) is the same code in a
-//! simulation and in production.
+//! Everything above this seam (links, breakers, registries, denial cache, plans) is the same code in a simulation and in
+//! production.
 
-use super::RedisSettings;
-use super::script::{self, Call, Times, Told};
+use super::command_error::CommandError;
+use super::script::{self, ScriptCall, ScriptHints, ScriptTimes};
+use super::settings::RedisSettings;
 #[cfg(feature = "testing")]
-use super::simulated::{Network, Request};
-use super::trouble::Trouble;
+use super::simulated::{Network, SimulatedRequest};
 use crate::error::StoreError;
 use ::redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, RedisResult, Value};
@@ -37,14 +37,14 @@ pub(super) enum Connection {
 
 /// What is sent to a server.
 pub(super) enum Message {
-    Bytes(Cmd),
-    /// A script call, which a simulated server decides with the core.
+    Command(Cmd),
+    /// A script call for a simulated server, which decides it with the core.
     #[cfg(feature = "testing")]
-    Call(Arc<Request>),
+    Simulated(Arc<SimulatedRequest>),
 }
 
 impl Host {
-    /// Connects, within the time that the settings give.
+    /// Connects, within the connect timeout of the settings.
     pub(super) async fn connect(&self, settings: &RedisSettings) -> Result<Connection, StoreError> {
         match self {
             Self::Server(client) => connect(client, settings).await.map(Connection::Server),
@@ -60,69 +60,70 @@ impl Host {
         }
     }
 
-    /// A call of the script as this server takes it; its reply must show `echo`.
-    pub(super) fn script(
+    /// A script call as a message for this server. Its reply must carry `echo`.
+    pub(super) fn script_message(
         &self,
-        call: &Call<'_>,
-        told: &Told<'_>,
-        times: Times,
+        call: &ScriptCall<'_>,
+        hints: &ScriptHints<'_>,
+        times: ScriptTimes,
         echo: u64,
     ) -> Message {
         match self {
-            Self::Server(_) => Message::Bytes(script::command(call, told, times, echo)),
+            Self::Server(_) => Message::Command(script::command(call, hints, times, echo)),
             #[cfg(feature = "testing")]
             Self::Simulated(_) => {
-                Message::Call(Arc::new(Request::of_call(call, told, times, echo)))
+                Message::Simulated(Arc::new(SimulatedRequest::of_call(call, hints, times, echo)))
             }
         }
     }
 }
 
 impl Connection {
-    /// Sends a message and waits for its reply. `asking` tells a server that it is asked for a slot which it does not have yet.
-    /// Borrows nothing, so that the reply can be waited for longer than its caller does.
+    /// Sends a message and waits for its reply. With `asking`, ASKING goes first: the server accepts the command for a slot
+    /// that it is importing. The future borrows nothing, so it can outlive the caller.
     pub(super) async fn send(self, message: Arc<Message>, asking: bool) -> RedisResult<Value> {
         match (self, &*message) {
-            (Self::Server(mut connection), Message::Bytes(command)) if asking => {
+            (Self::Server(mut connection), Message::Command(command)) if asking => {
                 let mut both = ::redis::pipe();
                 both.cmd("ASKING").add_command(command.clone());
-                // Each has an answer; the second is ours, and an error in it says where to go.
-                let answers = connection.req_packed_commands(&both, 0, 2).await?;
-                answers.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
+                // Two replies: the second one is the command's, and may itself be a redirect.
+                let replies = connection.req_packed_commands(&both, 0, 2).await?;
+                replies.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
             }
-            (Self::Server(mut connection), Message::Bytes(command)) => {
+            (Self::Server(mut connection), Message::Command(command)) => {
                 command.query_async(&mut connection).await
             }
             #[cfg(feature = "testing")]
-            (Self::Simulated(network, number), Message::Bytes(command)) => {
-                let request = Arc::new(Request::of_command(command));
+            (Self::Simulated(network, number), Message::Command(command)) => {
+                let request = Arc::new(SimulatedRequest::of_command(command));
                 network.carry(number, request).await?.into_value()
             }
             #[cfg(feature = "testing")]
-            (Self::Simulated(network, number), Message::Call(request)) => {
+            (Self::Simulated(network, number), Message::Simulated(request)) => {
                 network.carry(number, Arc::clone(request)).await?.into_value()
             }
             #[cfg(feature = "testing")]
-            (Self::Server(_), Message::Call(_)) => {
-                Err(std::io::Error::other("a simulated call on a real connection").into())
+            (Self::Server(_), Message::Simulated(_)) => {
+                Err(std::io::Error::other("a simulated call was sent over a real connection")
+                    .into())
             }
         }
     }
 }
 
-/// Whether the answer to ROLE is that of a replica.
+/// Whether the reply to ROLE is that of a replica.
 pub(super) fn is_replica(role: &Value) -> bool {
     let Value::Array(parts) = role else { return false };
     matches!(parts.first(), Some(Value::BulkString(role)) if role == b"slave")
 }
 
-/// Connects to a server, within the time that the settings give.
+/// Connects to a server, within the connect timeout of the settings.
 pub(super) async fn connect(
     client: &Client,
     settings: &RedisSettings,
 ) -> Result<MultiplexedConnection, StoreError> {
     let config = AsyncConnectionConfig::new()
-        // Calls have their own time.
+        // Each call has its own deadline.
         .set_response_timeout(None)
         .set_connection_timeout(Some(settings.connect_timeout.into()))
         .set_pipeline_buffer_size(settings.in_flight);
@@ -130,17 +131,17 @@ pub(super) async fn connect(
     let error = match tokio::time::timeout(settings.connect_timeout.into(), connecting).await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) if !error.is_timeout() => {
-            return Err(Trouble::of(&error, settings.timeout).into_error());
+            return Err(CommandError::of(&error, settings.timeout).into_error());
         }
         Ok(Err(_)) | Err(_) => StoreError::TimedOut(settings.connect_timeout),
     };
-    if speaks_tls(client) {
-        let why = "no answer to TLS; does this port speak TLS? `redis://` does without";
+    if uses_tls(client) {
+        let why = "no TLS handshake; does this port speak TLS? If not, use `redis://`";
         return Err(StoreError::Unavailable(why.into()));
     }
     Err(error)
 }
 
-fn speaks_tls(client: &Client) -> bool {
+fn uses_tls(client: &Client) -> bool {
     matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
 }

@@ -1,14 +1,21 @@
-//! The script: its text, how it is called, and what it answers.
+//! The Lua scripts: their text, how the plan script is called with EVALSHA, and how its reply is parsed.
+//!
+//! ```text
+//!   ScriptCall + ScriptHints + ScriptTimes ──► EVALSHA hash keys… args… ──► ScriptReply
+//!                                              └ NOSCRIPT: SCRIPT LOAD, then EVALSHA again
+//! ```
 
-use super::link::LateSlot;
-use super::wire::{self, Tag};
+use super::wire::{self, ShapeTag, Verb};
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
-use ::redis::{Cmd, Script, Value};
+use crate::sync::Mutex;
+use ::redis::{Cmd, RedisResult, Script, Value};
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use tidegate_core::{Limit, Span, Take, Timestamp};
 
-/// All algorithms and the plan, one text: a plan may hold any of them.
+/// The plan script: all algorithms in one text, because one plan may use any of them.
 const PLAN: &str = concat!(
     include_str!("scripts/prelude.lua"),
     include_str!("scripts/drain.lua"),
@@ -19,139 +26,169 @@ const PLAN: &str = concat!(
     include_str!("scripts/plan.lua"),
 );
 
-/// What servers call it.
-static HASH: LazyLock<String> = LazyLock::new(|| Script::new(PLAN).get_hash().to_owned());
+/// SHA-1 of the plan script, by which EVALSHA calls it.
+static PLAN_SHA: LazyLock<String> = LazyLock::new(|| Script::new(PLAN).get_hash().to_owned());
 
-/// Gives shapes their tags.
-pub(super) const REGISTER: &str = include_str!("scripts/register.lua");
+/// Registers the shape of a tag.
+pub(super) const REGISTER_SHAPE: &str = include_str!("scripts/register.lua");
 
-/// What a script is asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
-    Take,
-    Charge,
-    GiveBack,
-    Peek,
-}
+/// Announces a node, and returns how many nodes there are.
+pub(super) const COUNT_NODES: &str = include_str!("scripts/nodes.lua");
 
-/// One call of the script.
+/// Reads the shared document. Returns nothing if the caller knows this version already.
+pub(super) const READ_DOCUMENT: &str = "
+local version = redis.call('HGET', KEYS[1], 'version') or '0'
+if version == ARGV[1] then return false end
+return { version, redis.call('HGET', KEYS[1], 'text') or '' }";
+
+/// Compare-and-set: writes the next version of the shared document if the current version is the expected one.
+pub(super) const REPLACE_DOCUMENT: &str = "
+if (redis.call('HGET', KEYS[1], 'version') or '0') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'version', ARGV[2], 'text', ARGV[3])
+return 1";
+
+/// One call of the plan script.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'c> {
+pub(super) struct ScriptCall<'c> {
     pub(super) verb: Verb,
-    /// What is asked for; empty when something is given back.
+    /// The takes; empty for [`Verb::GiveBack`].
     pub(super) takes: &'c [Take<'c>],
-    /// What is given back.
+    /// The parts to give back; empty for the other verbs.
     pub(super) parts: &'c [Part<'c>],
+    /// How long the caller can wait for its turn.
     pub(super) max_wait: Span,
-    /// The receipt that is settled, and until when it can be.
+    /// The receipt that the script marks as settled, and until when it can be settled.
     pub(super) receipt: Option<(ReceiptId, Timestamp)>,
-    /// Where a reply is left that comes too late for its caller, if that matters.
+    /// Where the pending reply is left if the caller gives up before it arrives; `None` if nothing has to be settled then.
     pub(super) late: Option<&'c LateSlot>,
 }
 
-/// What a script answered.
+/// The reply of the plan script.
 #[derive(Debug)]
-pub(super) enum Reply {
-    /// The states as they were, and whether the plan passes.
+pub(super) enum ScriptReply {
+    /// The values of the states before the call, and whether the plan passes.
     Found { now: Timestamp, passes: bool, values: Vec<Vec<u8>> },
-    /// Nothing was done: a state has a shape that the script was not told of; its tag.
+    /// Nothing was done: a state has a shape that the script was not told. This is its tag.
     UnknownShape(u16),
-    /// Nothing was done: it is this time, and the window of a calendar is another.
+    /// Nothing was done: at this time another calendar window runs than the one that the caller looked up.
     Moved(Timestamp),
-    /// Nothing was done: it is this time, and the deadline had passed.
+    /// Nothing was done: at this time the deadline had passed.
     Late(Timestamp),
-    /// Nothing was done: the receipt's time is over.
+    /// Nothing was done: the receipt has expired.
     Over,
     /// Nothing was done: the receipt was settled before.
     Already,
 }
 
-impl<'c> Call<'c> {
+impl<'c> ScriptCall<'c> {
     /// The limits of the call, in the order of its states.
     pub(super) fn limits(&self) -> impl Iterator<Item = &'c Limit> + use<'c> {
         self.takes.iter().map(|take| take.limit).chain(self.parts.iter().map(|part| part.limit))
     }
+
+    /// A call that gives back parts.
+    pub(super) const fn give_back(
+        parts: &'c [Part<'c>],
+        receipt: Option<(ReceiptId, Timestamp)>,
+    ) -> Self {
+        let (verb, max_wait) = (Verb::GiveBack, Span::ZERO);
+        Self { verb, takes: &[], parts, max_wait, receipt, late: None }
+    }
+
+    /// A call about takes, without a receipt, whose late reply needs no settling.
+    pub(super) const fn of_takes(verb: Verb, takes: &'c [Take<'c>], max_wait: Span) -> Self {
+        Self { verb, takes, parts: &[], max_wait, receipt: None, late: None }
+    }
 }
 
-/// What a script is told besides what it is asked to do.
+/// What the script is told besides the call itself.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Told<'t> {
-    /// Of the limits, one by one.
-    pub(super) tags: &'t [Tag],
-    /// Shapes that it met before.
+pub(super) struct ScriptHints<'t> {
+    /// The tag of each limit of the call.
+    pub(super) tags: &'t [ShapeTag],
+    /// Shapes that an earlier try of this call asked for.
     pub(super) shapes: &'t [(u16, Arc<Limit>)],
-    /// Tags that it met before and that nobody knows: states that count as full.
+    /// Tags that an earlier try asked for and that are not in the registry: their states count as full.
     pub(super) lost: &'t [u16],
-    /// The time it goes by instead of its own, in microseconds.
+    /// Time in microseconds that replaces the server's clock, for tests.
     pub(super) test: Option<u64>,
-    /// About now, if it told us so.
+    /// The server's time according to an earlier try.
     pub(super) guess: Option<Timestamp>,
 }
 
-/// What a script is told of time.
+/// The times that the script is told.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    /// The time it goes by instead of its own, in microseconds.
+pub(super) struct ScriptTimes {
+    /// Time in microseconds that replaces the server's clock.
     pub(super) test: Option<u64>,
-    /// When its caller will have gone, in microseconds; 0 is never.
+    /// When the caller gives up, in microseconds of the server's clock; 0 for never.
     pub(super) deadline: u64,
-    /// About now, for finding the window of a calendar.
+    /// Estimate of the server's time, for finding the window of a calendar.
     pub(super) guess: Timestamp,
 }
 
-/// A call as the server takes it; its reply must show `echo`.
-pub(super) fn command(call: &Call<'_>, told: &Told<'_>, clock: Times, echo: u64) -> Cmd {
-    let states =
-        call.takes.iter().map(|take| take.state).chain(call.parts.iter().map(|part| part.state));
-    let lowest = states.clone().min();
-    let mark = call.receipt.map(|(receipt, _)| wire::receipt_key(receipt, lowest));
-    let keys = told.tags.len().saturating_add(usize::from(mark.is_some()));
+/// The EVALSHA command of a call. Its reply must carry `echo`.
+pub(super) fn command(
+    call: &ScriptCall<'_>,
+    hints: &ScriptHints<'_>,
+    times: ScriptTimes,
+    echo: u64,
+) -> Cmd {
     let mut command = ::redis::cmd("EVALSHA");
-    command.arg(HASH.as_str()).arg(keys);
-    for state in states {
-        command.arg(wire::key(state).as_slice());
-    }
-    if let Some(mark) = mark {
-        command.arg(mark);
-    }
+    add_keys(&mut command, call, hints.tags.len());
     command.arg(match call.verb {
         Verb::Take => "take",
         Verb::Charge => "charge",
         Verb::GiveBack => "give_back",
         Verb::Peek => "peek",
     });
-    command.arg(clock.test.map(|micros| micros.to_string()).unwrap_or_default());
-    command.arg(clock.deadline);
+    command.arg(times.test.map(|micros| micros.to_string()).unwrap_or_default());
+    command.arg(times.deadline);
     command.arg(call.max_wait.as_nanos() / 1_000);
-    command
-        .arg(call.receipt.map_or(0, |(_, until)| (until.as_nanos() / 1_000).clamp(1, wire::MOST)));
-    command.arg(told.tags.len()).arg(echo);
-    for (take, tag) in call.takes.iter().zip(told.tags) {
-        command.arg(wire::take(call.verb, take, *tag, clock.guess));
+    let expiry = |until: Timestamp| (until.as_nanos() / 1_000).clamp(1, wire::MAX_EXACT);
+    command.arg(call.receipt.map_or(0, |(_, until)| expiry(until)));
+    command.arg(hints.tags.len()).arg(echo);
+    for (take, tag) in call.takes.iter().zip(hints.tags) {
+        command.arg(wire::take(call.verb, take, *tag, times.guess));
     }
-    for (part, tag) in call.parts.iter().zip(told.tags) {
-        command.arg(wire::part(part, *tag, clock.guess));
+    for (part, tag) in call.parts.iter().zip(hints.tags) {
+        command.arg(wire::part(part, *tag, times.guess));
     }
-    for (tag, shape) in told.shapes {
+    for (tag, shape) in hints.shapes {
         command.arg(wire::shape(shape, *tag));
     }
-    for tag in told.lost {
+    for tag in hints.lost {
         command.arg(format!("lost {tag}"));
     }
     command
 }
 
-/// Sends the script itself.
+/// Adds the hash of the script, the number of keys and the keys: one for each state, then the mark of the receipt.
+fn add_keys(command: &mut Cmd, call: &ScriptCall<'_>, states: usize) {
+    let ids =
+        call.takes.iter().map(|take| take.state).chain(call.parts.iter().map(|part| part.state));
+    let lowest = ids.clone().min();
+    let mark = call.receipt.map(|(receipt, _)| wire::receipt_key(receipt, lowest));
+    command.arg(PLAN_SHA.as_str()).arg(states.saturating_add(usize::from(mark.is_some())));
+    for id in ids {
+        command.arg(wire::key(id).as_slice());
+    }
+    if let Some(mark) = mark {
+        command.arg(mark);
+    }
+}
+
+/// The SCRIPT LOAD command of the plan script.
 pub(super) fn load() -> Cmd {
     let mut command = ::redis::cmd("SCRIPT");
     command.arg("LOAD").arg(PLAN);
     command
 }
 
-/// The reply to a call that had this echo; `None` if it is the reply to another.
-pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<Reply>, StoreError> {
+/// Parses the reply to the call with this echo; `None` if it is the reply to another call.
+pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<ScriptReply>, StoreError> {
     let Value::Array(words) = reply else {
-        return Err(StoreError::Broken("a script answered no list".to_owned()));
+        return Err(StoreError::Broken("the reply of a script is not a list".to_owned()));
     };
     let mut words = words.into_iter();
     let mut word = || words.next().map_or_else(|| Ok(Vec::new()), bytes);
@@ -162,17 +199,17 @@ pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<Reply>, StoreError
     }
     let now = Timestamp::from_nanos(wire::number::<u64>(&word()?)?.saturating_mul(1_000));
     let reply = match kind {
-        "late" => Ok(Reply::Late(now)),
-        "over" => Ok(Reply::Over),
-        "already" => Ok(Reply::Already),
-        "moved" => Ok(Reply::Moved(now)),
-        "shape" => Ok(Reply::UnknownShape(wire::number(&word()?)?)),
+        "late" => Ok(ScriptReply::Late(now)),
+        "over" => Ok(ScriptReply::Over),
+        "already" => Ok(ScriptReply::Already),
+        "moved" => Ok(ScriptReply::Moved(now)),
+        "shape" => Ok(ScriptReply::UnknownShape(wire::number(&word()?)?)),
         "take" | "charge" | "give_back" | "peek" => {
             let passes = wire::number::<u8>(&word()?)? == 1;
             let values = words.map(bytes).collect::<Result<_, _>>()?;
-            Ok(Reply::Found { now, passes, values })
+            Ok(ScriptReply::Found { now, passes, values })
         }
-        other => Err(StoreError::Broken(format!("a script answered `{other}`"))),
+        other => Err(StoreError::Broken(format!("the reply of a script begins with `{other}`"))),
     };
     reply.map(Some)
 }
@@ -183,7 +220,35 @@ fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
         Value::BulkString(bytes) => Ok(bytes),
         Value::SimpleString(text) => Ok(text.into_bytes()),
         Value::Int(number) => Ok(number.to_string().into_bytes()),
-        other => Err(StoreError::Broken(format!("a script answered {other:?}"))),
+        other => Err(StoreError::Broken(format!("the reply of a script contains {other:?}"))),
+    }
+}
+
+/// The error for a valid reply of a kind that cannot follow this call.
+pub(super) fn unexpected_reply() -> StoreError {
+    StoreError::Broken("the reply of a script does not fit its call".to_owned())
+}
+
+// === late replies ===
+
+/// A reply that has not arrived yet.
+pub(super) type PendingReply = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+
+/// The pending reply to a call whose caller has given up.
+pub(super) struct LateReply {
+    pub(super) reply: PendingReply,
+    /// The echo of the call.
+    pub(super) echo: u64,
+}
+
+/// Where a call that is given up leaves its pending reply. Locked to put or to take.
+pub(super) type LateSlot = Mutex<Option<LateReply>>;
+
+impl LateReply {
+    /// The reply of the script, if it arrives within this time.
+    pub(super) async fn within(self, timeout: Duration) -> Option<ScriptReply> {
+        let reply = tokio::time::timeout(timeout, self.reply).await.ok()?.ok()?;
+        parse(reply, self.echo).ok()?
     }
 }
 
@@ -196,16 +261,16 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_shows_another_number_is_another_callers() {
+    fn a_reply_with_another_echo_belongs_to_another_call() {
         let found = parse(reply(&["take#7", "1000", "1", "5"]), 7).unwrap();
-        assert!(matches!(found, Some(Reply::Found { passes: true, .. })));
+        assert!(matches!(found, Some(ScriptReply::Found { passes: true, .. })));
         for words in [&["take#8", "1000", "1", "5"][..], &["take", "1000", "1", "5"], &[""], &[]] {
             assert!(parse(reply(words), 7).unwrap().is_none(), "{words:?}");
         }
     }
 
     #[test]
-    fn what_is_no_reply_is_said_to_be_none() {
+    fn a_reply_that_is_not_valid_is_an_error() {
         for wrong in [
             Value::Nil,
             Value::Int(3),

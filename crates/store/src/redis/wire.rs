@@ -1,6 +1,15 @@
-//! Bytes: keys, arguments and values, as the scripts write and read them.
+//! The wire format: keys, script arguments and values, as the Lua scripts read and write them.
+//!
+//! ```text
+//!   key        {AB}0123456789                 hash tag, 80 bits of the state's id
+//!   argument   F 1 1000 2000 1 0 0 0 60000000 60000000     letter of the algorithm, then numbers; see plan.lua
+//!   value      fixed window      28333333000000007         window 28333333, a count of 7 in nine digits
+//!              token bucket      1699999980000000042       tick at which it is empty, tag 042 of its shape
+//!              sliding weighted  28333333:5:7:1000         window, its count, the last count, capacity
+//!              sliding buckets   1700000:0,5;3,2           newest sub-window, then age and count of each
+//!              sliding log       28333333000;5,2;7         steps since the take before, and cost unless it is 1
+//! ```
 
-use super::script::Verb;
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
 use std::sync::Arc;
@@ -9,21 +18,39 @@ use tidegate_core::{
     StateContents, StateId, Take, Timestamp,
 };
 
-/// The largest number a script is given: doubles are exact up to 2⁵³.
-pub(super) const MOST: u64 = 1 << 53;
-/// Ticks in use, on top of the ticks since the epoch, which are below 2⁵² until the year 2041.
-const MOST_TICKS: u64 = 1 << 51;
-const MOST_COUNT: u64 = 1 << 45;
-/// A script reads a log whole.
-const MOST_IN_LOG: u64 = 1_000;
+/// What a script call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Take,
+    Charge,
+    GiveBack,
+    Peek,
+}
+
+/// The largest number that a script is given: Lua counts in doubles, which are exact up to 2⁵³.
+pub(super) const MAX_EXACT: u64 = 1 << 53;
+/// Ticks in use. They are added to the ticks since the epoch, which are below 2⁵² until the year 2041.
+const MAX_TICKS: u64 = 1 << 51;
+const MAX_COUNT: u64 = 1 << 45;
+/// Entries of a log: a script reads all of them on every call.
+const MAX_IN_LOG: u64 = 1_000;
 const NANOS_PER_MICRO: u64 = 1_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 // === keys ===
 
-/// `{` two letters `}` ten bytes: the letters come from the topmost bits of the name, which all states of one
-/// key share, and choose the slot.
+/// Hash tag of the keys that hold no state. All of them are in one slot.
+pub(super) const CONTROL_TAG: &[u8] = b"tidegate";
+pub(super) const SHAPES_KEY: &str = "{tidegate}shapes";
+pub(super) const VERIFIER_KEY: &str = "{tidegate}secret";
+pub(super) const NODES_KEY: &str = "{tidegate}nodes";
+pub(super) const DOCUMENT_KEY: &str = "{tidegate}control";
+/// Time to live of the shape registry and of the verifier, renewed on use: three years, longer than nearly every state matters.
+pub(super) const CONTROL_TTL_SECONDS: u64 = 3 * 366 * 86_400;
+
+/// The key of a state: `{`, two letters, `}`, ten bytes. The two letters encode the topmost bits of the state's id, which all
+/// states of one key share. They are the hash tag, so these states are in one slot.
 pub(super) fn key(state: StateId) -> [u8; 14] {
     let [slot_high, slot_low, _, _, _, _, rest @ ..] = state.0.to_be_bytes();
     let mut key = [0; 14];
@@ -38,8 +65,8 @@ fn letter(bits: u8) -> u8 {
     LETTERS.get(usize::from(bits & 63)).copied().unwrap_or(b'A')
 }
 
-/// The mark of a settled receipt, on the slot of the lowest state it gives back to: the same in whatever order
-/// its parts are presented.
+/// The key that marks a receipt as settled. It is in the slot of the receipt's lowest state, so that it does not depend on the
+/// order of the parts.
 pub(super) fn receipt_key(receipt: ReceiptId, beside: Option<StateId>) -> Vec<u8> {
     let state_key = key(beside.unwrap_or(StateId(receipt.0)));
     let mut marked = state_key.iter().copied().take(4).collect::<Vec<u8>>();
@@ -48,9 +75,9 @@ pub(super) fn receipt_key(receipt: ReceiptId, beside: Option<StateId>) -> Vec<u8
     marked
 }
 
-// === what can be counted ===
+// === supported limits ===
 
-/// Whether a script can count under a limit to the last integer; otherwise why not.
+/// Whether a script can count under a limit without any rounding error; otherwise the reason.
 pub(super) fn supports(limit: &Limit) -> Result<(), &'static str> {
     if limit.is_unlimited() || limit.amount() == 0 {
         return Ok(());
@@ -60,20 +87,20 @@ pub(super) fn supports(limit: &Limit) -> Result<(), &'static str> {
         Period::Calendar(_) => 0, // whole minutes
     };
     if nanos % NANOS_PER_MICRO != 0 {
-        return Err("its clock has microseconds; use a period of whole microseconds");
+        return Err("the store counts in microseconds; use a period of whole microseconds");
     }
-    if limit.deepest() > MOST_COUNT && limit.ticks().is_none() {
-        return Err("the amount is too large for a script");
+    if limit.deepest() > MAX_COUNT && limit.ticks().is_none() {
+        return Err("the amount is too large for a script; use a smaller amount");
     }
     match limit.algorithm() {
         Algorithm::FixedWindow { align: Align::First } if nanos % 1_000_000 != 0 => {
-            Err("align: first needs a period of whole milliseconds here")
+            Err("in this store, align: first needs a period of whole milliseconds")
         }
         Algorithm::SlidingLog if nanos % NANOS_PER_SECOND != 0 => {
-            Err("a log needs a period of whole seconds here")
+            Err("in this store, a log needs a period of whole seconds")
         }
-        Algorithm::SlidingLog if limit.deepest() > MOST_IN_LOG * 2 => {
-            Err("a log holds at most 1000 here")
+        Algorithm::SlidingLog if limit.deepest() > MAX_IN_LOG * 2 => {
+            Err("in this store, a log holds at most 1000")
         }
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
             supports_ticks(limit, nanos)
@@ -90,16 +117,21 @@ fn supports_ticks(limit: &Limit, period_nanos: u64) -> Result<(), &'static str> 
     if ticks.per_period > (period_nanos / NANOS_PER_MICRO).saturating_mul(2) {
         return Err("faster than two million a second is counted in memory only");
     }
-    if ticks.believed > MOST_TICKS {
+    if ticks.believed > MAX_TICKS {
         return Err("a burst or queue that takes decades to fill is counted in memory only");
     }
     Ok(())
 }
 
+/// Rounds down to whole microseconds, the resolution of the script's clock.
+pub(super) fn whole_micros(span: Span) -> Span {
+    Span::from_nanos((span.as_nanos() / NANOS_PER_MICRO).saturating_mul(NANOS_PER_MICRO))
+}
+
 // === arguments ===
 
-/// The numbers of a take; see `plan.lua`.
-pub(super) fn take(verb: Verb, take: &Take<'_>, tag: Tag, now: Timestamp) -> String {
+/// The argument of a take; see `plan.lua`.
+pub(super) fn take(verb: Verb, take: &Take<'_>, tag: ShapeTag, now: Timestamp) -> String {
     let room = take.limit.room(take.bound);
     let weight = match (verb, take.limit.weight(take.cost, take.bound)) {
         _ if take.limit.is_unlimited() => "0".to_owned(),
@@ -112,7 +144,8 @@ pub(super) fn take(verb: Verb, take: &Take<'_>, tag: Tag, now: Timestamp) -> Str
     let required = u8::from(take.need == Need::Required);
     let charged = u8::from(take.refused == RejectedCost::Charged);
     let asked =
-        [weight, room.min(MOST).to_string(), take.limit.deepest().min(MOST).to_string()].join(" ");
+        [weight, room.min(MAX_EXACT).to_string(), take.limit.deepest().min(MAX_EXACT).to_string()]
+            .join(" ");
     format!(
         "{} {asked} {required} {charged} 0 {}",
         letter_of(take.limit),
@@ -120,15 +153,15 @@ pub(super) fn take(verb: Verb, take: &Take<'_>, tag: Tag, now: Timestamp) -> Str
     )
 }
 
-/// The numbers of what is given back.
-pub(super) fn part(part: &Part<'_>, tag: Tag, now: Timestamp) -> String {
+/// The argument of a part that is given back.
+pub(super) fn part(part: &Part<'_>, tag: ShapeTag, now: Timestamp) -> String {
     let (letter, numbers) = (letter_of(part.limit), numbers(part.limit, tag, now));
     format!("{letter} {} 0 0 0 0 {} {numbers}", part.receipt.weight, part.receipt.mark)
 }
 
-/// The numbers of a shape that a state has; see `drain.lua`.
+/// The argument that tells a script the shape of a tag; see `drain.lua`.
 pub(super) fn shape(limit: &Limit, tag: u16) -> String {
-    numbers(limit, Tag::Registered(tag), Timestamp::EPOCH)
+    numbers(limit, ShapeTag::Registered(tag), Timestamp::EPOCH)
 }
 
 fn letter_of(limit: &Limit) -> char {
@@ -145,11 +178,11 @@ fn letter_of(limit: &Limit) -> char {
     }
 }
 
-fn numbers(limit: &Limit, tag: Tag, now: Timestamp) -> String {
+fn numbers(limit: &Limit, tag: ShapeTag, now: Timestamp) -> String {
     if let Period::Calendar(calendar) = limit.period() {
         let (start, end) = calendar.window(now);
-        let micros = |at: Timestamp| (at.as_nanos() / NANOS_PER_MICRO).min(MOST);
-        return format!("2 0 0 {} {}", micros(start), end.map_or(MOST, micros));
+        let micros = |at: Timestamp| (at.as_nanos() / NANOS_PER_MICRO).min(MAX_EXACT);
+        return format!("2 0 0 {} {}", micros(start), end.map_or(MAX_EXACT, micros));
     }
     let period = period_nanos(limit);
     let micros = period / NANOS_PER_MICRO;
@@ -165,8 +198,8 @@ fn numbers(limit: &Limit, tag: Tag, now: Timestamp) -> String {
             let (per_period, token) = (ticks.per_period, ticks.token);
             let full = limit.room(Bound::Headroom);
             let tag = match tag {
-                Tag::Registered(tag) => tag.to_string(),
-                Tag::Whole => shape_text(limit),
+                ShapeTag::Registered(tag) => tag.to_string(),
+                ShapeTag::Inline => shape_text(limit),
             };
             format!("{per_period} {micros} {token} {full} {} {interval} {tag}", ticks.believed)
         }
@@ -190,59 +223,71 @@ fn period_nanos(limit: &Limit) -> u64 {
 
 // === values ===
 
-/// What a value says under a limit, and the shape it was written under if it says so.
+/// The contents of a value under the current limit, and what it says of the shape that it was written under.
 pub(super) fn parse(
     limit: &Limit,
     value: &[u8],
 ) -> Result<(StateContents, WrittenUnder), StoreError> {
     if value.is_empty() {
-        return Ok((StateContents::Nothing, WrittenUnder::Asking));
+        return Ok((StateContents::Nothing, WrittenUnder::CurrentLimit));
     }
-    let text = str::from_utf8(value).map_err(|_| garbled(value))?;
-    let said = match letter_of(limit) {
+    let text = str::from_utf8(value).map_err(|_| not_a_state(value))?;
+    let contents = match letter_of(limit) {
         'T' | 'Q' => return parse_zero(text),
-        'F' => {
-            let split = text
-                .split_once(':')
-                .or_else(|| text.split_at_checked(text.len().saturating_sub(9)));
-            let (number, count) = split.ok_or_else(|| garbled(value))?;
-            let number = if number.is_empty() { 0 } else { parsed(number)? };
-            StateContents::Window { number, count: parsed(count)? }
-        }
-        'W' => {
-            let mut words = text.split(':').map(parsed::<u64>);
-            let mut next = || words.next().unwrap_or_else(|| Err(garbled(value)));
-            let said = StateContents::Windows { number: next()?, cur: next()?, prev: next()? };
-            return Ok((said, WrittenUnder::Room(next()?)));
-        }
-        'B' => {
-            let (newest, pairs) = text.split_once(':').ok_or_else(|| garbled(value))?;
-            let newest: u64 = parsed(newest)?;
-            let mut counts = Vec::new();
-            for pair in pairs.split(';').rev() {
-                let (age, count) = pair.split_once(',').ok_or_else(|| garbled(value))?;
-                counts.push((newest.saturating_sub(parsed(age)?), parsed(count)?));
-            }
-            StateContents::Buckets { newest, counts }
-        }
-        'L' => {
-            let mut step = 0u64;
-            let mut entries = Vec::new();
-            for entry in text.split(';') {
-                let (distance, cost) = entry.split_once(',').unwrap_or((entry, "1"));
-                step = step.saturating_add(parsed(distance)?);
-                entries.push((step, parsed(cost)?));
-            }
-            StateContents::Log(entries)
-        }
+        'W' => return parse_weighted(text),
+        'F' => parse_window(text)?,
+        'B' => parse_buckets(text)?,
+        'L' => parse_log(text)?,
         _ => StateContents::Nothing,
     };
-    Ok((said, WrittenUnder::Asking))
+    Ok((contents, WrittenUnder::CurrentLimit))
 }
 
-/// The value that says a state, as the scripts write it.
+/// `number:count`, or the number followed by nine digits of count.
+fn parse_window(text: &str) -> Result<StateContents, StoreError> {
+    let nine_digits = || text.split_at_checked(text.len().saturating_sub(9));
+    let split = text.split_once(':').or_else(nine_digits);
+    let (number, count) = split.ok_or_else(|| not_a_state(text.as_bytes()))?;
+    let number = if number.is_empty() { 0 } else { parsed(number)? };
+    Ok(StateContents::Window { number, count: parsed(count)? })
+}
+
+/// `number:cur:prev:room`.
+fn parse_weighted(text: &str) -> Result<(StateContents, WrittenUnder), StoreError> {
+    let mut words = text.split(':').map(parsed::<u64>);
+    let mut next = || words.next().unwrap_or_else(|| Err(not_a_state(text.as_bytes())));
+    let contents = StateContents::Windows { number: next()?, cur: next()?, prev: next()? };
+    Ok((contents, WrittenUnder::Room(next()?)))
+}
+
+/// `newest:age,count;age,count…`, newest first.
+fn parse_buckets(text: &str) -> Result<StateContents, StoreError> {
+    let missing = || not_a_state(text.as_bytes());
+    let (newest, pairs) = text.split_once(':').ok_or_else(missing)?;
+    let newest: u64 = parsed(newest)?;
+    let mut counts = Vec::new();
+    for pair in pairs.split(';').rev() {
+        let (age, count) = pair.split_once(',').ok_or_else(missing)?;
+        counts.push((newest.saturating_sub(parsed(age)?), parsed(count)?));
+    }
+    Ok(StateContents::Buckets { newest, counts })
+}
+
+/// `distance,cost;distance,cost…`, oldest first; a cost of 1 is left out.
+fn parse_log(text: &str) -> Result<StateContents, StoreError> {
+    let mut step = 0u64;
+    let mut entries = Vec::new();
+    for entry in text.split(';') {
+        let (distance, cost) = entry.split_once(',').unwrap_or((entry, "1"));
+        step = step.saturating_add(parsed(distance)?);
+        entries.push((step, parsed(cost)?));
+    }
+    Ok(StateContents::Log(entries))
+}
+
+/// The value of a state, as the scripts write it.
 #[cfg(feature = "testing")]
-pub(super) fn value(written: &tidegate_core::Written<'_>, now: Timestamp, tag: Tag) -> String {
+pub(super) fn value(written: &tidegate_core::Written<'_>, now: Timestamp, tag: ShapeTag) -> String {
     let listed = |entries: Vec<String>| entries.join(";");
     match written.remembered(now) {
         StateContents::Nothing => String::new(),
@@ -269,82 +314,87 @@ pub(super) fn value(written: &tidegate_core::Written<'_>, now: Timestamp, tag: T
             listed(entries.iter().map(entry).collect())
         }
         StateContents::Zero(zero) => match tag {
-            Tag::Registered(tag) => format!("{zero}{tag:03}"),
-            Tag::Whole => {
-                format!("{zero}:{}", numbers(written.shape, Tag::Whole, Timestamp::EPOCH))
+            ShapeTag::Registered(tag) => format!("{zero}{tag:03}"),
+            ShapeTag::Inline => {
+                format!("{zero}:{}", numbers(written.shape, ShapeTag::Inline, Timestamp::EPOCH))
             }
         },
     }
 }
 
-/// A bucket's zero with its tag, or with its shape written out.
+/// The value of a bucket: the tick of its zero, followed by the tag of its shape or by the whole shape.
 fn parse_zero(text: &str) -> Result<(StateContents, WrittenUnder), StoreError> {
     if let Some((zero, numbers)) = text.split_once(':') {
         let shape = numbers.rsplit(' ').next().unwrap_or_default();
-        return Ok((StateContents::Zero(parsed(zero)?), WrittenUnder::Whole(parse_shape(shape)?)));
+        return Ok((StateContents::Zero(parsed(zero)?), WrittenUnder::Inline(parse_shape(shape)?)));
     }
     let split = text.split_at_checked(text.len().saturating_sub(3));
-    let (zero, tag) = split.ok_or_else(|| garbled(text.as_bytes()))?;
+    let (zero, tag) = split.ok_or_else(|| not_a_state(text.as_bytes()))?;
     Ok((StateContents::Zero(parsed(zero)?), WrittenUnder::Registered(parsed(tag)?)))
 }
 
 pub(super) fn number<N: std::str::FromStr>(bytes: &[u8]) -> Result<N, StoreError> {
-    parsed(str::from_utf8(bytes).map_err(|_| garbled(bytes))?)
+    parsed(str::from_utf8(bytes).map_err(|_| not_a_state(bytes))?)
 }
 
 fn parsed<N: std::str::FromStr>(text: &str) -> Result<N, StoreError> {
-    text.parse().map_err(|_| garbled(text.as_bytes()))
+    text.parse().map_err(|_| not_a_state(text.as_bytes()))
 }
 
-fn garbled(value: &[u8]) -> StoreError {
+fn not_a_state(value: &[u8]) -> StoreError {
     let shown: String = String::from_utf8_lossy(value).chars().take(80).collect();
-    StoreError::Broken(format!("`{shown}` is no state of ours"))
+    StoreError::Broken(format!("`{shown}` is not a state that tidegate writes"))
 }
 
-/// How a bucket's state names the shape it is written under.
+/// How the value of a bucket names the shape that it is written under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tag {
-    /// By three digits that the registry translates; 0 for limits whose states need no shape.
+pub(super) enum ShapeTag {
+    /// Three digits that the shape registry translates; 0 for limits whose states need no shape.
     Registered(u16),
-    /// In full, where the digits have run out.
-    Whole,
+    /// The whole shape, inside the value: for shapes that could not be registered.
+    Inline,
 }
 
-/// What a value says of the shape it was written under.
+/// What a value says of the shape that it was written under.
 pub(super) enum WrittenUnder {
-    /// Nothing: any limit that asks can read it.
-    Asking,
+    /// Nothing: the current limit can read it.
+    CurrentLimit,
     Registered(u16),
-    Whole(Limit),
-    /// How much fitted under it: all that matters of it.
+    Inline(Limit),
+    /// The capacity of the shape: the only part of it that matters.
     Room(u64),
 }
 
-/// The shape by which a value is read.
+/// The limit by which a value is read.
 pub(super) enum Shape<'l> {
-    /// Of a limit that asks.
-    Asking(&'l Limit),
-    /// Of a limit that was registered, or made for reading.
+    /// The limit of the current call.
+    Current(&'l Limit),
+    /// A registered limit, or one that was built to read this value.
     Kept(Arc<Limit>),
 }
 
 impl<'l> Shape<'l> {
-    /// The limit that asks, if as much fits under it and it can hold what was counted; otherwise one like it
-    /// under which so much does.
-    pub(super) fn with_room(limit: &'l Limit, room: u64, said: &StateContents) -> Self {
-        let counted =
-            if let StateContents::Windows { cur, prev, .. } = said { *cur.max(prev) } else { 0 };
+    /// The current limit, if it has this capacity and can hold what was counted. Otherwise a limit like it that has this
+    /// capacity.
+    pub(super) fn with_room(limit: &'l Limit, room: u64, contents: &StateContents) -> Self {
+        let counted = if let StateContents::Windows { cur, prev, .. } = contents {
+            *cur.max(prev)
+        } else {
+            0
+        };
         if room == limit.room(Bound::Headroom) && counted <= limit.deepest() {
-            return Self::Asking(limit);
+            return Self::Current(limit);
         }
         let like = Limit::new(room, limit.period().clone(), limit.algorithm());
-        like.map_or(Self::Asking(limit), |like| Self::Kept(Arc::new(like)))
+        like.map_or(Self::Current(limit), |like| Self::Kept(Arc::new(like)))
     }
 
-    /// The limit that asks; or, if it was lowered and what was counted does not fit it any more, one like it
-    /// that is as large as it was.
-    pub(super) fn wide_enough(limit: &'l Limit, said: &StateContents) -> Result<Self, StoreError> {
-        let counted = match said {
+    /// The current limit. If it was lowered, and what was counted does not fit any more: a limit like it that is large enough.
+    pub(super) fn wide_enough(
+        limit: &'l Limit,
+        contents: &StateContents,
+    ) -> Result<Self, StoreError> {
+        let counted = match contents {
             StateContents::Window { count, .. } => *count,
             StateContents::Buckets { counts, .. } => counts.iter().map(|(_, count)| *count).sum(),
             StateContents::Nothing
@@ -353,9 +403,9 @@ impl<'l> Shape<'l> {
             | StateContents::Zero(_) => 0,
         };
         if counted <= limit.deepest() || limit.is_unlimited() || limit.amount() == 0 {
-            return Ok(Self::Asking(limit));
+            return Ok(Self::Current(limit));
         }
-        // Twice the amount is the most that is ever counted.
+        // No state ever counts more than twice the amount.
         let wide = Limit::new(counted.div_ceil(2), limit.period().clone(), limit.algorithm());
         wide.map(|wide| Self::Kept(Arc::new(wide)))
             .map_err(|error| StoreError::Broken(error.to_string()))
@@ -363,7 +413,7 @@ impl<'l> Shape<'l> {
 
     pub(super) fn limit(&self) -> &Limit {
         match self {
-            Self::Asking(limit) => limit,
+            Self::Current(limit) => limit,
             Self::Kept(limit) => limit,
         }
     }
@@ -371,7 +421,7 @@ impl<'l> Shape<'l> {
 
 // === shapes ===
 
-/// A bucket as text, for the registry.
+/// The text of a bucket's shape, for the shape registry.
 pub(super) fn shape_text(limit: &Limit) -> String {
     let (kind, size) = match limit.algorithm() {
         Algorithm::TokenBucket { burst, refill: Refill::Continuous } => ("token", burst),
@@ -391,9 +441,9 @@ pub(super) fn shape_text(limit: &Limit) -> String {
     format!("{kind}/{}/{}/{size}/{headroom}/{percent}", limit.amount(), period_nanos(limit))
 }
 
-/// The bucket that a text of the registry means.
+/// The bucket whose shape the registry holds as this text.
 pub(super) fn parse_shape(text: &str) -> Result<Limit, StoreError> {
-    let bad = || StoreError::Broken(format!("`{text}` is no shape of ours"));
+    let bad = || StoreError::Broken(format!("`{text}` is not a shape that tidegate writes"));
     let words: Vec<&str> = text.split('/').collect();
     let [kind, amount, period, size, headroom, percent] = words.as_slice() else {
         return Err(bad());
@@ -424,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_counts_exactly_is_supported_and_no_more() {
+    fn exactly_the_limits_that_a_script_counts_without_rounding_are_supported() {
         let (second, day) = (Span::from_secs(1), Span::from_secs(86_400));
         let (odd, fraction) = (Span::from_nanos(1_000_000_001), Span::from_millis(1_500));
         let token =
@@ -443,7 +493,7 @@ mod tests {
             (false, every(10, odd, Algorithm::FIXED_WINDOW)),
             (false, every(10, odd, Algorithm::SLIDING_BUCKETS)),
             (true, every(1 << 30, day, Algorithm::SLIDING_BUCKETS)),
-            (true, every(0, odd, Algorithm::SLIDING_LOG)), // blocks: nothing is counted
+            (true, every(0, odd, Algorithm::SLIDING_LOG)), // blocks everything, so nothing is counted
             (true, Limit::unlimited()),
         ] {
             assert_eq!(supports(&limit).is_ok(), supported, "{limit:?}");
@@ -451,16 +501,16 @@ mod tests {
     }
 
     #[test]
-    fn a_lowered_limit_reads_what_was_counted_before() {
+    fn a_lowered_limit_can_read_a_larger_count() {
         let first = Algorithm::FixedWindow { align: Align::First };
         let low = every(500_000, Span::from_secs(60), first);
-        let said = StateContents::Window { number: 1, count: 2_000_000 };
-        let shape = Shape::wide_enough(&low, &said).unwrap();
-        assert_ne!(shape.limit().remember(&said), tidegate_core::State::Empty);
+        let contents = StateContents::Window { number: 1, count: 2_000_000 };
+        let shape = Shape::wide_enough(&low, &contents).unwrap();
+        assert_ne!(shape.limit().remember(&contents), tidegate_core::State::Empty);
     }
 
     #[test]
-    fn shapes_are_read_as_written() {
+    fn a_shape_is_parsed_as_it_was_written() {
         let soft = every(7, Span::from_secs(60), Algorithm::LeakyBucket { queue: Some(3) });
         let soft = soft.with_headroom(Headroom::Soft(20)).unwrap();
         assert_eq!(parse_shape(&shape_text(&soft)).unwrap(), soft);
@@ -476,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_ours_are_said_to_be() {
+    fn a_value_of_another_program_is_an_error_and_never_a_panic() {
         let limits = Algorithm::ALL.map(|algorithm| every(5, Span::from_secs(60), algorithm));
         for limit in &limits {
             for value in [
@@ -489,7 +539,7 @@ mod tests {
                 b"1;2;;",
                 b"99999999999999999999999",
             ] {
-                // Either it can be read as some state, or it is refused; never a panic.
+                // Some of these happen to be valid states.
                 let _ = parse(limit, value);
             }
             assert!(parse(limit, b"no state").is_err());

@@ -1,4 +1,4 @@
-//! A real cluster of three primaries for a test, on ports of its own, gone with the test.
+//! A real cluster of three primaries for a test, on its own ports, killed at the end of the test.
 
 use super::address::{own_ip, own_port};
 use super::server::binary;
@@ -12,13 +12,13 @@ use tidegate_store::{Redis, RedisSettings, Secret};
 
 /// Slots of a cluster.
 const SLOTS: usize = 16_384;
-/// How long anything may take on a machine that is busy.
+/// Timeout of every step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The processes of a cluster.
 pub(crate) struct Cluster {
     servers: Vec<(u16, Child)>,
-    /// Where they talk to each other.
+    /// The ports of the cluster bus.
     buses: Vec<u16>,
     folder: PathBuf,
 }
@@ -51,7 +51,7 @@ impl Cluster {
         cluster
     }
 
-    /// Adds a server that does not know the others yet. It has one port for clients and one for the cluster.
+    /// Adds a server that does not know the others yet. It has one port for clients and one for the cluster bus.
     fn add(&mut self, engine: &str) {
         let (ip, port, bus) = (own_ip().to_string(), own_port(), own_port());
         let folder = self.folder.join(port.to_string());
@@ -78,7 +78,7 @@ impl Cluster {
         format!("redis+cluster://{}:{}", own_ip(), self.servers[0].0)
     }
 
-    /// A fourth server, which has no slots.
+    /// Adds a fourth server, which owns no slots.
     pub(crate) async fn grow(&mut self, engine: &str) {
         let (first, bus) = (self.servers[0].0.to_string(), self.buses[0].to_string());
         self.add(engine);
@@ -109,7 +109,7 @@ impl Cluster {
     pub(crate) async fn connection(&self, port: u16) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(format!("redis://{}:{port}/", own_ip())).unwrap();
         let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-        // It may be starting just now.
+        // The server may still be starting.
         let connecting = async {
             loop {
                 match client.get_multiplexed_async_connection_with_config(&patient).await {
@@ -131,14 +131,14 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Ends a server without a word.
+    /// Kills a server (SIGKILL).
     pub(crate) fn kill(&mut self, server: usize) {
         let (_, child) = &mut self.servers[server];
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Begins to move the slot of a key, and leaves it at that.
+    /// Begins to migrate the slot of a key, and does not finish.
     pub(crate) async fn begin_to_move(&self, key: u128, from: usize, to: usize) {
         let (source, target) = (self.servers[from].0, self.servers[to].0);
         let id = async |port| {
@@ -160,7 +160,7 @@ impl Cluster {
         redis::from_redis_value(slot).unwrap()
     }
 
-    /// A key whose states lie on a server, below 1,000.
+    /// A key below 1,000 whose states are on this server.
     pub(crate) async fn key_on(&self, server: usize) -> u128 {
         for key in 1..1_000_u128 {
             let slot = self.slot_of(key).await;
@@ -171,7 +171,7 @@ impl Cluster {
         panic!("no key on server {server}");
     }
 
-    /// Moves all slots that hold keys from one server to another, key by key, as redis-cli does; answers how many.
+    /// Migrates all slots that hold keys from one server to another, key by key, as redis-cli does. Returns how many.
     pub(crate) async fn move_slots(&self, from: usize, to: usize) -> usize {
         let (source, target) = (self.servers[from].0, self.servers[to].0);
         let id = async |port| {
@@ -215,7 +215,7 @@ impl Cluster {
         moved
     }
 
-    /// A store on this cluster; generous with time, since the machine may be busy.
+    /// A store on this cluster, with long timeouts, since the machine may be busy.
     pub(crate) async fn store(&self) -> Redis {
         let patience = Span::from_secs(30);
         let settings = RedisSettings {
@@ -226,7 +226,7 @@ impl Cluster {
         Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
     }
 
-    /// A store whose scripts go by the test's time, on an emptied cluster.
+    /// A store whose scripts use the test's time, on an emptied cluster.
     pub(crate) async fn rig(&self) -> Rig<Redis> {
         for port in self.ports() {
             self.tell(port, &["FLUSHALL"]).await;

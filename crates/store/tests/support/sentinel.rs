@@ -1,4 +1,4 @@
-//! A sentinel that says what a test tells it to.
+//! A fake sentinel that names the primary that a test sets.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,89 +6,91 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) struct FakeSentinel {
     pub(crate) address: SocketAddr,
-    says: Arc<Mutex<Says>>,
+    state: Arc<Mutex<SentinelState>>,
 }
 
-struct Says {
+struct SentinelState {
     epoch: u64,
     primary: SocketAddr,
-    listeners: Vec<TcpStream>,
-    /// How often it was asked.
-    asked: usize,
+    subscribers: Vec<TcpStream>,
+    /// How often it was queried for the primary.
+    queries: usize,
 }
 
 impl FakeSentinel {
-    /// One that names this primary.
+    /// Starts a sentinel that names this primary.
     pub(crate) fn start(primary: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let says = Arc::new(Mutex::new(Says { epoch: 1, primary, listeners: vec![], asked: 0 }));
-        let told = Arc::clone(&says);
-        // Ends with the process, as the threads of its connections do.
+        let state = SentinelState { epoch: 1, primary, subscribers: vec![], queries: 0 };
+        let state = Arc::new(Mutex::new(state));
+        let served = Arc::clone(&state);
+        // This thread and those of the connections end with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let told = Arc::clone(&told);
-                std::thread::spawn(move || talk(&stream, &told));
+                let state = Arc::clone(&served);
+                std::thread::spawn(move || serve(&stream, &state));
             }
         });
-        Self { address, says }
+        Self { address, state }
     }
 
-    /// Names another primary from now on, and tells nobody who does not ask.
+    /// Names another primary from now on, without an event.
     pub(crate) fn name(&self, epoch: u64, primary: SocketAddr) {
-        let mut says = self.says.lock().unwrap();
-        (says.epoch, says.primary) = (epoch, primary);
+        let mut state = self.state.lock().unwrap();
+        (state.epoch, state.primary) = (epoch, primary);
     }
 
-    /// How often it was asked who is the primary.
-    pub(crate) fn asked(&self) -> usize {
-        self.says.lock().unwrap().asked
+    /// How often it was queried for the primary.
+    pub(crate) fn queries(&self) -> usize {
+        self.state.lock().unwrap().queries
     }
 
-    /// Tells whoever listens.
+    /// Sends an event to all subscribers.
     pub(crate) fn publish(&self, channel: &str, text: &str) {
-        let message = words(&["message", channel, text]);
-        let mut says = self.says.lock().unwrap();
-        says.listeners.retain_mut(|listener| listener.write_all(message.as_bytes()).is_ok());
+        let message = resp_array(&["message", channel, text]);
+        let mut state = self.state.lock().unwrap();
+        state.subscribers.retain_mut(|stream| stream.write_all(message.as_bytes()).is_ok());
     }
 }
 
-fn talk(stream: &TcpStream, says: &Mutex<Says>) {
+/// Serves one connection.
+fn serve(stream: &TcpStream, state: &Mutex<SentinelState>) {
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
     while let Some(command) = read(&mut reader) {
-        let mut says = says.lock().unwrap();
+        let mut state = state.lock().unwrap();
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
-        let answer = match command.as_slice() {
-            ["SENTINEL", "MASTER", _] => words(&["config-epoch", &says.epoch.to_string()]),
+        let reply = match command.as_slice() {
+            ["SENTINEL", "MASTER", _] => resp_array(&["config-epoch", &state.epoch.to_string()]),
             ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", _] => {
-                says.asked += 1;
-                let SocketAddr::V4(at) = says.primary else { panic!("no such address") };
-                words(&[&at.ip().to_string(), &at.port().to_string()])
+                state.queries += 1;
+                let SocketAddr::V4(at) = state.primary else { panic!("not an IPv4 address") };
+                resp_array(&[&at.ip().to_string(), &at.port().to_string()])
             }
             ["SUBSCRIBE", channels @ ..] => {
-                says.listeners.push(stream.try_clone().unwrap());
-                let told = |channel: &&str| {
+                state.subscribers.push(stream.try_clone().unwrap());
+                let confirmation = |channel: &&str| {
                     let length = channel.len();
                     format!("*3\r\n$9\r\nsubscribe\r\n${length}\r\n{channel}\r\n:1\r\n")
                 };
-                channels.iter().map(told).collect()
+                channels.iter().map(confirmation).collect()
             }
             _ => "+OK\r\n".to_owned(),
         };
-        if writer.write_all(answer.as_bytes()).is_err() {
+        if writer.write_all(reply.as_bytes()).is_err() {
             return;
         }
     }
 }
 
-/// A list of words, as RESP writes it.
-fn words(list: &[&str]) -> String {
+/// An array of bulk strings in RESP.
+fn resp_array(list: &[&str]) -> String {
     let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
     format!("*{}\r\n{}", list.len(), list.iter().map(word).collect::<String>())
 }
 
-/// A command; nothing when there is none any more.
+/// Reads a command; `None` at the end of the stream.
 fn read(reader: &mut impl BufRead) -> Option<Vec<String>> {
     let count = number(reader, '*')?;
     let word = |_| {

@@ -1,4 +1,4 @@
-//! A real Redis or Valkey server for a test, on a socket of its own, gone with the test.
+//! A real Redis or Valkey server for a test, on its own Unix socket, killed at the end of the test.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ pub(crate) struct Server {
 pub(crate) const ENGINES: [&str; 2] = ["redis", "valkey"];
 
 impl Server {
-    /// Starts an engine and waits until it accepts connections. Its socket file alone proves nothing: the file appears
-    /// with `bind`, and a connection is refused until `listen`.
+    /// Starts an engine and waits until it accepts connections. The socket file alone proves nothing: it appears with `bind`, and
+    /// connections are refused until `listen`.
     pub(crate) fn start(engine: &str) -> Self {
         Self::start_by(Command::new(binary(engine)), engine, folder())
     }
 
-    /// The same with a wall clock that stands still, for tests that tell scripts the time: no key expires while the machine
+    /// Starts an engine whose wall clock stands still, for tests that tell scripts the time: no key expires while the machine
     /// stalls.
     pub(crate) fn start_frozen(engine: &str) -> Self {
         let folder = folder();
@@ -52,7 +52,7 @@ impl Server {
             .spawn()
             .unwrap_or_else(|error| panic!("{engine}: {error}; `make deps` installs it"));
         while UnixStream::connect(folder.join("socket")).is_err() {
-            assert!(child.try_wait().unwrap().is_none(), "{engine} ended at once");
+            assert!(child.try_wait().unwrap().is_none(), "{engine} ended immediately");
             std::thread::yield_now();
         }
         Self { child, folder }
@@ -69,7 +69,7 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
-    /// Stops the process, and returns when the kernel says that it stands still.
+    /// Stops the process (SIGSTOP), and returns when the kernel reports that it is stopped.
     pub(crate) fn stop(&self) {
         self.signal("STOP");
         let stat = format!("/proc/{}/stat", self.child.id());
@@ -79,7 +79,7 @@ impl Server {
         }
     }
 
-    /// A store on this server; generous with time, since the machine may be busy.
+    /// A store on this server, with long timeouts, since the machine may be busy.
     pub(crate) async fn store(&self) -> Redis {
         let patience = tidegate_core::Span::from_secs(30);
         let settings = RedisSettings {
@@ -90,14 +90,14 @@ impl Server {
         Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap()
     }
 
-    /// A store whose scripts go by the test's time, on an emptied server.
+    /// A store whose scripts use the test's time, on an emptied server.
     pub(crate) async fn rig(&self) -> Rig<Redis> {
         let mut connection = self.connection().await;
         let () = redis::cmd("FLUSHALL").query_async(&mut connection).await.unwrap();
         self.rig_beside_others().await
     }
 
-    /// A store whose scripts go by the test's time.
+    /// A store whose scripts use the test's time.
     pub(crate) async fn rig_beside_others(&self) -> Rig<Redis> {
         let store = self.store().await;
         Rig { store, set_time: Box::new(|store: &Redis, now: Timestamp| store.set_test_time(now)) }
@@ -105,7 +105,7 @@ impl Server {
 
     pub(crate) async fn connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).unwrap();
-        // The client's own half second is too short for a machine that is busy with other tests.
+        // The client's default of half a second is too short on a machine that is busy with other tests.
         let patient =
             redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
         client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
@@ -120,7 +120,7 @@ impl Drop for Server {
     }
 }
 
-/// A folder of its own.
+/// A new folder.
 fn folder() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,15 +1,15 @@
--- token_bucket and leaky_bucket: a level that falls by itself, kept as the tick at which it is zero.
+-- token_bucket and leaky_bucket (GCRA): a level that drains over time, stored as the tick at which it reaches zero.
 -- See drain.rs, token_bucket.rs and leaky_bucket.rs.
 --
 --   numbers  ticks per period, period, ticks of a token, full, highest, interval (0 or 1), tag
---   value    the tick of zero and the tag of its shape in three digits: one whole number, which Redis keeps
---            without a string; or, where tags have run out, zero:numbers with the whole shape as its tag
+--   value    the tick of zero, then the tag of its shape in three digits: one integer, which Redis stores
+--            without a string; or zero:numbers with the whole shape as its tag, if the shape is not registered
 
--- Shapes by tag, and by their numbers: those of this call's limits, and others that the caller knows. Equal
--- numbers are one shape, whatever its tag.
+-- Shapes by tag, and by their numbers: the limits of this call, and others that the caller told. Shapes with equal
+-- numbers are one shape, whatever their tags.
 local shapes, equal = {}, {}
 
--- Tags that nobody knows any more: nothing is known of their states, so they count as full.
+-- Tags that are not in the registry any more: nothing is known of their states, so they count as full.
 local lost = {}
 
 local function shape_of(list, from)
@@ -35,7 +35,7 @@ local function tick(shape, time)
   return (muldiv(time, shape.per_period, shape.period))
 end
 
--- When a tick begins, in whole microseconds, rounded down and up.
+-- The time at which a tick begins, in whole microseconds, rounded down and up.
 local function micros_around(shape, at)
   if shape.interval then
     local edge = div_up(at, shape.per_period) * shape.period
@@ -49,7 +49,8 @@ local function level(shape, zero)
   return less(zero, tick(shape, now))
 end
 
--- As many tokens of another shape, rounded up and down; tokens are powers of two ticks.
+-- Converts ticks of one shape into ticks of another that are as many tokens, rounded up or down. A token has a power
+-- of two ticks.
 local function convert_up(shape, from, ticks)
   if shape.token >= from.token then
     return ticks * (shape.token / from.token)
@@ -107,7 +108,7 @@ function drain.add(self, state, weight)
   return { zero = from + weight, shape = self.shape }
 end
 
--- A lower level; nothing is left of one at zero.
+-- Lowers the level; nil if it reaches zero.
 local function lower(state, ticks)
   local zero = state.zero - ticks
   if zero > tick(state.shape, now) then
@@ -133,7 +134,8 @@ function token_bucket.adopt(self, state)
   return tick(self.shape, now) + token_bucket.used(self, state)
 end
 
--- What has come back since it was taken did so at the rate of then or at the state's, whichever is more.
+-- Tokens that have refilled since the take are not given back again. They refilled at the rate of the take's limit or of
+-- the state's limit; the faster one is assumed.
 function token_bucket.remove(self, state, mark, ticks)
   local taken, shape = self.shape, state.shape
   local left = convert_down(shape, taken, less(ticks, less(tick(taken, now), mark)))
@@ -147,7 +149,7 @@ end
 
 algorithms.T = token_bucket
 
--- leaky_bucket: the instant at which promised turns are over stays the same when the shape changes.
+-- leaky_bucket: the instant at which the last promised turn is over stays the same when the shape changes.
 local leaky_bucket = setmetatable({}, { __index = drain })
 
 local function same_instant(shape, from, at)
@@ -166,7 +168,7 @@ function leaky_bucket.used(self, state)
   return level(self.shape, leaky_bucket.adopt(self, state))
 end
 
--- Its turn comes in time iff the tick at which all promised ones are over has come by then.
+-- The caller's turn comes in time iff all promised turns are over within max_wait.
 function leaky_bucket.waits(self, state)
   return leaky_bucket.adopt(self, state) <= tick(self.shape, now + max_wait)
 end

@@ -1,7 +1,7 @@
 -- fixed_window: a window's number and its count. See fixed_window.rs.
 --
---   numbers  kind (0 epoch, 1 first, 2 calendar), period or step, period; for a calendar start and end
---   value    the number and nine digits of count, one whole number; or, where that is too long, number:count
+--   numbers  kind (0 epoch, 1 first, 2 calendar), period or step, period; for a calendar also start and end
+--   value    the number, then nine digits of count: one integer; or number:count, if that would be too long
 
 local fixed_window = { waits = always }
 
@@ -16,7 +16,7 @@ function fixed_window.read(self, value)
   return { number = tonumber(string.sub(value, 1, -10)) or 0, count = tonumber(string.sub(value, -9)) }
 end
 
--- The number that a hit now opens.
+-- The number of the window that a hit at this time opens.
 local function opened(self)
   if self.kind == 1 then
     return div_up(now, self.step)
@@ -30,7 +30,8 @@ local function starts(self, number)
   return number * (self.kind == 2 and 60 * SECOND or self.step)
 end
 
--- When a window is over; a calendar tells of the running one only, and later ones last at least as long.
+-- When a window ends. For a calendar only the end of the running window is known; a later window lasts for at least a
+-- minute.
 local function ends(self, number)
   if self.kind == 2 then
     return math.max(self.finish, starts(self, number) + 60 * SECOND)
@@ -53,8 +54,8 @@ local function running(self, state)
   return state.number >= opened(self)
 end
 
--- A receipt whose calendar begins after now was given out by a clock since put back. Where it would move the count to, no
--- other table would find it, so what is given back leaves the state where it is.
+-- A receipt whose calendar begins in the future was issued before the server's clock was set back. Mending would move the
+-- count to a window that no other calendar has, so give_back leaves such a state where it is.
 function fixed_window.mend(self, state)
   if ARGV[1] == 'give_back' and self.kind == 2 and self.start == 0 then
     return

@@ -1,11 +1,11 @@
--- The call itself: read all states, decide, and write all or none. See crates/core/src/plan.rs.
+-- The call itself: reads all states, decides, and writes all or none. See crates/core/src/plan.rs.
 
 local verb = ARGV[1]
 
--- The numbers of a limit as its algorithm wants them.
---   all      letter, weight (-1 when it never passes), room, deepest, required (0 or 1), charged (0 or 1),
---            mark, and what the algorithm adds
-local function asked(list)
+-- Parses the numbers of a take: its limit as the algorithm needs it.
+--   always   letter, weight (-1 if it never passes), room, deepest, required (0 or 1), charged (0 or 1), mark;
+--            then the numbers of the algorithm
+local function parse_take(list)
   local self = {
     letter = list[1], algorithm = algorithms[list[1]], weight = list[2], room = list[3], deepest = list[4],
     required = list[5] == 1, charged = list[6] == 1, mark = list[7],
@@ -17,7 +17,7 @@ local function asked(list)
   elseif list[1] == 'F' then
     self.kind, self.step, self.period, self.start, self.finish = list[8], list[9], list[10], list[11], list[12]
   else
-    -- The last is the number of sub-windows, or for sliding_weighted the limit with its headroom.
+    -- The last number is the count of sub-windows, or for sliding_weighted the limit with its headroom.
     self.step, self.period, self.buckets, self.room_written = list[8], list[9], list[10], list[10]
   end
   return self
@@ -26,7 +26,7 @@ end
 local count = tonumber(ARGV[6])
 local takes = {}
 for i = 1, count do
-  takes[i] = asked(numbers(ARGV[7 + i]))
+  takes[i] = parse_take(numbers(ARGV[7 + i]))
 end
 for i = 8 + count, #ARGV do
   local list = numbers(ARGV[i])
@@ -37,7 +37,7 @@ for i = 8 + count, #ARGV do
   end
 end
 
--- A calendar's window was looked up by the caller; another one may run by now.
+-- The caller looked up the window of a calendar by its estimate of the time. By now another window may run.
 for _, take in ipairs(takes) do
   if take.kind == 2 and (now < take.start or now >= take.finish) then
     return { says('moved'), text(now) }
@@ -46,17 +46,17 @@ end
 
 local reply = { says(verb), text(now), 0 }
 
--- No state of ours is longer; what another program put there is not read to its end.
+-- No state is longer than this. A longer value belongs to another program and is not read to its end.
 local LONGEST = 65536
 
--- Read everything first: a shape that nobody told us of sends the caller to look it up.
+-- Read everything before anything is written: if a shape is unknown, the caller must look it up and call again.
 for i, take in ipairs(takes) do
-  -- Under no limit, or one that blocks, nothing is remembered; what is there stays.
+  -- An unlimited or blocking limit counts nothing, and its key is not touched.
   local value = not take.nothing and redis.call('GETRANGE', KEYS[i], 0, LONGEST)
   if value == '' then
     value = nil
   elseif value and #value > LONGEST then
-    return redis.error_reply('WRONGTYPE a value longer than any of ours')
+    return redis.error_reply('WRONGTYPE the value is longer than any state of tidegate')
   end
   reply[3 + i] = value or ''
   if value then
@@ -65,7 +65,7 @@ for i, take in ipairs(takes) do
       return { says('shape'), text(now), text(take.state.tag) }
     end
     if take.state.lost then
-      -- Written back as what it is taken for, whatever the answer, so that it is full only once.
+      -- A state whose shape is lost is written back as full, whatever the decision, so that it is full only once.
       take.changed, reply[3 + i] = true, (take.algorithm.write(take, take.state))
     end
     local mended = take.algorithm.mend(take, take.state)
@@ -79,8 +79,8 @@ if verb == 'peek' then
   return reply
 end
 
--- A receipt is settled once: marked before anything is given back, so that a crash refunds too little. A charge that is
--- sent again because its reply was lost is counted once, likewise.
+-- A receipt is settled once: it is marked before anything is given back, so that a crash in between gives back too
+-- little, never too much. Likewise a charge that is sent again, because its reply was lost, is counted once.
 if verb == 'give_back' or verb == 'charge' then
   local over = tonumber(ARGV[5])
   if over > 0 then
@@ -124,8 +124,8 @@ for _, take in ipairs(takes) do
   end
 end
 
--- A value and its time to live in one step. The time is for garbage only: every value says for itself when
--- it is over. A second more, for clocks that step.
+-- Value and time to live are set in one command. The time to live only removes garbage, since every value says for
+-- itself when it is over. It is a second longer than needed, in case the clock is stepped.
 for i, take in ipairs(takes) do
   if take.changed then
     if take.state then

@@ -1,25 +1,25 @@
--- What all scripts share: exact whole numbers, time, and the keys of a call.
+-- The part that all algorithms share: exact integer arithmetic, the time, and the arguments of a call.
 --
 -- Lua counts in doubles, which are exact up to 2^53. Every number here stays below that: times are
--- microseconds since the epoch (2^51), periods at most 400 days (2^45), ticks at least half a
--- microsecond long (2^52). Where a product would not fit, it is divided as it is built: muldiv.
+-- microseconds since the epoch (2^51), periods are at most 400 days (2^45), ticks are at least half a
+-- microsecond long (2^52). Where a product would not fit, muldiv divides it while it is being built.
 --
---   KEYS     a state each; for give_back of a receipt, or a charge that has one, then the mark of the receipt
+--   KEYS     the key of each state; then the mark of the receipt, if give_back or charge has one
 --   ARGV[1]  the verb: take, charge, give_back, peek
---   ARGV[2]  the time in microseconds, for tests; or nothing, then the server's own
---   ARGV[3]  the deadline in microseconds of the server's time, or 0: who comes later does nothing
---   ARGV[4]  how long the caller can wait, in microseconds
---   ARGV[5]  for give_back and charge when the receipt's time is over, in microseconds, or 0
+--   ARGV[2]  the time in microseconds, for tests; if empty, the server's own time is used
+--   ARGV[3]  the deadline in microseconds of the server's time, or 0: a call that arrives later does nothing
+--   ARGV[4]  how long the caller can wait for its turn, in microseconds
+--   ARGV[5]  for give_back and charge: when the receipt expires, in microseconds, or 0
 --   ARGV[6]  how many states there are
---   ARGV[7]  a number that the reply must show, so that no caller takes another's reply for its own
---   ARGV[8…] for each state its numbers, separated by spaces; the first is the algorithm's letter
---   behind   for each tag of a shape that the caller knows besides its own, its numbers;
---            for each tag that nobody knows, `lost` and the tag
+--   ARGV[7]  the echo: a number that the reply repeats, so that a caller notices the reply to another call
+--   ARGV[8…] for each state its numbers, separated by spaces; the first one is the letter of the algorithm
+--   then     for each further shape that the caller knows, its numbers, which end with its tag;
+--            for each tag that is not in the registry, `lost` and the tag
 --
--- Nothing is decided twice: the reply holds the time and the states as they were, and the caller computes
--- from them, with the same functions that decide in memory, what it tells its own caller.
+-- The reply holds the time and the states before the call. The caller computes everything else of its answer
+-- from them, with the same functions that decide in memory.
 
--- ⌊a / b⌋ for whole a, b: the remainder of doubles is exact, the quotient is not.
+-- ⌊a / b⌋ for integers a, b: the remainder of two doubles is exact, their quotient is not.
 local function div(a, b)
   return (a - a % b) / b
 end
@@ -30,8 +30,8 @@ local function div_up(a, b)
 end
 
 -- ⌊a · p / q⌋ and the remainder, for a < 2^53, p and q ≤ 2^46, result < 2^53.
--- The rest of a by q is multiplied by p digit by digit, six bits each, and divided on the way: what is carried
--- stays below 127 · q, which is exact.
+-- Long multiplication: a mod q is multiplied by p digit by digit, six bits each, and divided after each digit.
+-- The carry stays below 127 · q, which is exact.
 local function muldiv(a, p, q)
   local rest = a % q
   local whole = (a - rest) / q * p
@@ -57,12 +57,12 @@ local function muldiv_up(a, p, q)
   return left > 0 and quotient + 1 or quotient
 end
 
--- a − b, but never less than nothing.
+-- max(a − b, 0)
 local function less(a, b)
   return a > b and a - b or 0
 end
 
--- A whole number as text: tostring() would write 1e+15.
+-- An integer as text: tostring() would write 1e+15.
 local function text(n)
   return string.format('%.0f', n)
 end
@@ -78,7 +78,7 @@ end
 
 local SECOND = 1000000
 
--- The first word of a reply.
+-- The first word of a reply, with the echo.
 local function says(word)
   return word .. '#' .. ARGV[7]
 end
@@ -97,18 +97,18 @@ if deadline > 0 and now > deadline then
 end
 local max_wait = tonumber(ARGV[4])
 
--- Each algorithm is a table of functions on a state (nil when nothing is remembered):
---   read(self, value)                   the state that a value says
---   write(self, state)                  the value that says a state, and for how many microseconds it matters
---   mend(self, state)                   what a clock since put back makes of a state, or nil
---   used(self, state)                   what is used
+-- Each algorithm is a table of functions on a state (nil if there is none):
+--   read(self, value)                   parses a value into a state
+--   write(self, state)                  the value of a state, and for how many microseconds it matters
+--   mend(self, state)                   the repaired state, if it was written before the clock was set back; else nil
+--   used(self, state)                   how much is in use
 --   waits(self, state)                  whether the caller can wait for its turn
---   add(self, state, weight)            the state with more
---   remove(self, state, mark, weight)   the state with less
--- `self` holds the numbers of the limit that asks.
+--   add(self, state, weight)            the state after a take
+--   remove(self, state, mark, weight)   the state after a take is given back
+-- `self` holds the numbers of the current limit.
 local algorithms = {}
 
--- A state that lies further ahead of now than this was written by a clock that has since been put back.
+-- A state further in the future than this was written before the server's clock was set back.
 local TOLERANCE = SECOND
 
 local function always()

@@ -1,13 +1,13 @@
--- Writes down which shape a tag stands for, unless it stands for another. A tag is computed from its shape, so
--- it is the same on every node. Answers whether the tag is the shape's, and the name of the registry, which changes
--- when it is lost and begun anew.
+-- Registers the shape of a tag, unless the tag belongs to another shape. A tag is a hash of its shape, so it is the same on
+-- every node. Returns whether the tag belongs to this shape, and the epoch of the registry, which changes when the
+-- registry is lost and created again.
 --
---   KEYS[1]  the registry
+--   KEYS[1]  the registry, a hash
 --   ARGV[1]  the tag
 --   ARGV[2]  the shape as text
---   ARGV[3]  for how many seconds the registry is kept from now on
---   ARGV[4]  the field with the name of the registry
---   ARGV[5]  its name, if it is begun now
+--   ARGV[3]  time to live of the registry, in seconds
+--   ARGV[4]  the field that holds the epoch
+--   ARGV[5]  the epoch, if the registry is created now
 
 local epoch = redis.call('HGET', KEYS[1], ARGV[4])
 if not epoch then

@@ -1,4 +1,4 @@
--- sliding_buckets: counts of sub-windows, the running one and n whole ones. See sliding_buckets.rs.
+-- sliding_buckets: counts of sub-windows, the running one and n complete ones. See sliding_buckets.rs.
 --
 --   numbers  period, period, sub-windows in a period
 --   value    newest:age,count;age,count… of the sub-windows that counted something, newest first
@@ -27,7 +27,7 @@ local function running(self, time)
   return (muldiv(time, self.buckets, self.period))
 end
 
--- The state with the running sub-window as its newest, and without those that no longer count.
+-- The state with the running sub-window as its newest one, and without the sub-windows that no longer count.
 local function advanced(self, state)
   local current = running(self, now)
   local newest = state and math.max(state.newest, current) or current

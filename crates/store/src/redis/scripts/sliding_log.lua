@@ -1,7 +1,8 @@
--- sliding_log: every take, its time in steps of a millionth of the period, rounded up. See sliding_log.rs.
+-- sliding_log: every take with its time, in steps of a millionth of the period, rounded up. See sliding_log.rs.
 --
 --   numbers  step, period
---   value    distance,cost;distance,cost… oldest first, each distance from the take before; cost 1 is left out
+--   value    distance,cost;distance,cost… oldest first; a distance is the number of steps since the take before; a cost
+--            of 1 is left out
 
 local sliding_log = { waits = always }
 

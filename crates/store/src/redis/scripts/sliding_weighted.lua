@@ -1,8 +1,8 @@
--- sliding_weighted: this window's count and the last one's, by the share that still overlaps.
+-- sliding_weighted: the count of this window, plus the count of the last window weighted by the part that still overlaps.
 -- See sliding_weighted.rs.
 --
 --   numbers  period, period, the limit with its headroom
---   value    number:cur:prev:room, the room being that of the limit that wrote it
+--   value    number:cur:prev:room; room is the capacity of the limit that wrote the value
 
 local sliding_weighted = { waits = always }
 
@@ -16,7 +16,7 @@ function sliding_weighted.write(self, state)
   return table.concat({ text(state.number), text(state.cur), text(state.prev), text(state.room) }, ':'), lasts
 end
 
--- The state as it reads now; one that lies ahead reads as of its own beginning.
+-- The state at this time. A state in the future is read as at the beginning of its own window.
 local function reading(self, state)
   local current = div(now, self.period)
   local room = state and state.room or self.room_written

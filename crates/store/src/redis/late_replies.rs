@@ -1,19 +1,19 @@
-//! Replies that come after their callers have left: their time was over, or they were dropped.
+//! Late replies: they arrive after the caller has given up, because of its deadline or because its future was dropped.
 //!
 //! ```text
-//!   asked ──► caller's time is over: its rules decide ──► reply: it was counted ──► was it granted here, too?
-//!                                                                                    yes: nothing more is owed
-//!                                                                                    no:  it is given back
+//!   call ──► the caller gives up: its fallback decides ──► late reply: the store had counted
+//!                                                          ├─ the fallback granted it too: its debt is cancelled
+//!                                                          └─ it was not granted: it is given back
 //! ```
 //!
-//! Bounded in number and time: of a reply that never comes, or of one too many, what it took stays counted until its period
-//! is over. That is too much, never too little.
+//! Bounded in number and time. If a reply never arrives, or too many are pending, the take stays counted until its period is
+//! over. Then too little passes, never too much.
 
 use super::Redis;
-use super::link::{LateReply, LateSlot};
-use super::owed::cost_of;
-use super::plans::Found;
-use super::script::Reply;
+use super::debt_ledger::cost_of;
+use super::refunds::OwnedReceipt;
+use super::script::{LateReply, LateSlot, ScriptReply};
+use super::stored_state::StoredState;
 use crate::error::StoreError;
 use crate::sync::lock;
 use std::sync::Arc;
@@ -34,26 +34,26 @@ struct KeptTake {
     refused: RejectedCost,
 }
 
-/// Settles the reply to a plan when its caller has left before it came.
-pub(super) struct SettlesLate<'p> {
+/// Settles the reply to a plan if the caller gives up before it arrives: on drop, it takes over the pending reply.
+pub(super) struct LateReplyGuard<'p> {
     store: &'p Redis,
     takes: &'p [Take<'p>],
     max_wait: Span,
     slot: LateSlot,
 }
 
-impl<'p> SettlesLate<'p> {
+impl<'p> LateReplyGuard<'p> {
     pub(super) fn new(store: &'p Redis, takes: &'p [Take<'p>], max_wait: Span) -> Self {
         Self { store, takes, max_wait, slot: LateSlot::default() }
     }
 
-    /// Where a late reply is left.
+    /// Where the link leaves the pending reply.
     pub(super) const fn slot(&self) -> &LateSlot {
         &self.slot
     }
 }
 
-impl Drop for SettlesLate<'_> {
+impl Drop for LateReplyGuard<'_> {
     fn drop(&mut self) {
         if let Some(late) = lock(&self.slot).take() {
             self.store.settle_late(late, self.takes, self.max_wait);
@@ -61,8 +61,8 @@ impl Drop for SettlesLate<'_> {
     }
 }
 
-/// How long a late reply is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the store waits for a late reply.
+const LATE_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl KeptTake {
     fn of(take: &Take<'_>) -> Self {
@@ -77,40 +77,38 @@ impl KeptTake {
 }
 
 impl Redis {
-    /// Waits for a reply whose caller has left, and settles what it took.
+    /// Waits in the background for a late reply, and settles what it took.
     fn settle_late(&self, late: LateReply, takes: &[Take<'_>], max_wait: Span) {
-        let Ok(room) = Arc::clone(&self.latecomers).try_acquire_owned() else { return };
-        // There is none any more while the process ends.
+        let Ok(permit) = Arc::clone(&self.late_permits).try_acquire_owned() else { return };
+        // While the process ends there is no runtime any more.
         let Ok(runtime) = Handle::try_current() else { return };
         let kept: Vec<KeptTake> = takes.iter().map(KeptTake::of).collect();
-        let store = self.another();
+        let store = self.for_task();
         runtime.spawn(async move {
-            let _room = room;
-            let Some(Reply::Found { now, passes: true, values }) = late.within(PATIENCE).await
-            else {
-                return;
-            };
+            let _permit = permit;
+            let reply = late.within(LATE_REPLY_TIMEOUT).await;
+            let Some(ScriptReply::Found { now, passes: true, values }) = reply else { return };
             if let Ok(taken) = store.taken(&kept, max_wait, now, &values) {
-                let taken = taken.into_iter().filter(|(state, limit, receipt)| {
-                    !store.owed.cancel(*state, cost_of(limit, receipt), store.fleet.now())
+                let not_granted = taken.into_iter().filter(|(state, limit, receipt)| {
+                    !store.debts.cancel(*state, cost_of(limit, receipt), store.router.now())
                 });
-                store.settle(taken.collect(), now, store.until()).await;
+                store.refund(not_granted.collect(), now, store.deadline()).await;
             }
         });
     }
 
-    /// What a plan took of the states that a script found.
+    /// What a plan took of the states that a script returned.
     fn taken(
         &self,
         kept: &[KeptTake],
         max_wait: Span,
         now: Timestamp,
         values: &[Vec<u8>],
-    ) -> Result<Vec<(StateId, Limit, TakeReceipt)>, StoreError> {
-        let found = self.states(kept.iter().map(|take| &take.limit), values)?;
-        let mut states: Vec<Written<'_>> = found.iter().map(Found::written).collect();
+    ) -> Result<Vec<OwnedReceipt>, StoreError> {
+        let found = self.parse_states(kept.iter().map(|take| &take.limit), values)?;
+        let mut states: Vec<Written<'_>> = found.iter().map(StoredState::written).collect();
         let takes: Vec<Take<'_>> = kept.iter().map(KeptTake::take).collect();
-        let plan = Plan::new(takes, max_wait).map_err(super::plans::impossible)?;
+        let plan = Plan::new(takes, max_wait).map_err(super::invalid_plan)?;
         let done = plan.take(Now::at(now), &mut states);
         let taken = kept.iter().zip(done.receipts);
         let part = |(take, receipt): (&KeptTake, Option<TakeReceipt>)| {

@@ -1,17 +1,17 @@
-//! Keys of ours that hold data which we did not write.
+//! State keys that hold data of another program.
 //!
-//! A program that writes under one of our keys takes the callers who are counted there away from the store: the fallback
-//! decides about them, while everybody else is counted as before. Only an operator can repair that. So the last such key is
-//! remembered for a while and named in the complaint of the store.
+//! If another program writes to the key of a state, the store cannot count that state any more: the fallback decides about its
+//! clients, while all others are counted as before. Only an operator can repair this. So the last such key is remembered for a
+//! while and named in the complaint of the store.
 
 use super::wire;
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
 use tidegate_core::{Span, Take, Timestamp};
 
-/// The last keys that the store could not answer for.
+/// The last keys whose data was not valid.
 #[derive(Default)]
-pub(super) struct Foreign {
+pub(super) struct ForeignData {
     /// Locked to look or to write.
     last: Mutex<Option<Sighting>>,
 }
@@ -21,25 +21,25 @@ struct Sighting {
     text: String,
 }
 
-/// How long a key is named after it was last asked for: nothing says that it has been repaired.
+/// How long a key is named after the last failure: no event says that it has been repaired.
 const NAMED_FOR: Span = Span::from_secs(10);
-/// Keys that are named in one complaint.
-const MOST_KEYS: usize = 3;
+/// Maximum keys in one complaint.
+const MAX_KEYS: usize = 3;
 
-impl Foreign {
-    /// Remembers takes that failed, if they failed because of what the store holds.
+impl ForeignData {
+    /// Remembers takes that failed, if the data in the store is the reason.
     pub(super) fn note(&self, takes: &[Take<'_>], error: &StoreError, now: Timestamp) {
         if !matches!(error, StoreError::Broken(_)) {
             return;
         }
         let quoted =
             |take: &Take<'_>| format!("\"{}\"", wire::key(take.state).as_slice().escape_ascii());
-        let keys: Vec<String> = takes.iter().take(MOST_KEYS).map(quoted).collect();
+        let keys: Vec<String> = takes.iter().take(MAX_KEYS).map(quoted).collect();
         let text = format!("the fallback decides about the key {}: {error}", keys.join(" or "));
         *lock(&self.last) = Some(Sighting { at: now, text });
     }
 
-    /// Which key the store could not answer for lately, and why.
+    /// The keys that failed lately, and why.
     pub(super) fn complaint(&self, now: Timestamp) -> Option<String> {
         let last = lock(&self.last);
         let recent = last.as_ref().filter(|last| now.since(last.at) < NAMED_FOR);
@@ -57,10 +57,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_named_for_a_while_after_it_was_last_asked_for() {
+    fn a_key_is_named_for_ten_seconds_after_its_last_failure() {
         let limit = Limit::new(10, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
         let takes = [Take::new(StateId(7), &limit, Cost::ONE)];
-        let foreign = Foreign::default();
+        let foreign = ForeignData::default();
         assert_eq!(foreign.complaint(at(0)), None);
         let broken = StoreError::Broken("WRONGTYPE".to_owned());
         foreign.note(&takes, &broken, at(1));
@@ -70,10 +70,10 @@ mod tests {
         assert_eq!(foreign.complaint(at(15)), None);
     }
 
-    /// A store that is away says nothing about its data.
+    /// A timeout says nothing about the data.
     #[test]
     fn an_outage_is_not_blamed_on_a_key() {
-        let foreign = Foreign::default();
+        let foreign = ForeignData::default();
         foreign.note(&[], &StoreError::TimedOut(Span::from_secs(1)), at(1));
         assert_eq!(foreign.complaint(at(1)), None);
     }

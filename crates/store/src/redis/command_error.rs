@@ -1,0 +1,347 @@
+//! Error replies of a server, and what each of them means for the caller and for the connection.
+//!
+//! | reply | caller | connection |
+//! |---|---|---|
+//! | MOVED, ASK | follows the redirect: nothing was done | kept |
+//! | TRYAGAIN | retries after a short pause: nothing was done | kept |
+//! | NOSCRIPT | loads the script and calls it again: nothing was done | kept |
+//! | CLUSTERDOWN, LOADING, READONLY, OOM, BUSY, NOAUTH… | gets an error: the store refuses | replaced |
+//! | another program's data, an unknown command | gets an error that an operator must look into | kept |
+//! | bytes that are not a valid reply | gets an error that an operator must look into | replaced |
+
+use super::address::Address;
+use crate::error::StoreError;
+use ::redis::{ErrorKind, RedisError, ServerErrorKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tidegate_core::Span;
+
+/// Why a command has no result yet, or will have none.
+#[derive(Debug)]
+pub(super) enum CommandError {
+    /// Another server owns the slot: from now on (MOVED), or for this command only (ASK, `asking`).
+    Redirect { to: Option<Address>, asking: bool },
+    /// The keys of the command are being migrated right now.
+    TryAgain,
+    /// The server does not have the script: NOSCRIPT.
+    NoScript,
+    /// The command failed.
+    Failed(ErrorClass, StoreError),
+}
+
+/// Kinds of failures, as operators see them in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ErrorClass {
+    /// No reply in time.
+    TimedOut,
+    /// No connection, or one that ended.
+    Disconnected,
+    /// Too many calls wait already.
+    Overloaded,
+    /// The cluster or the primary is down, or the slot has no owner.
+    Down,
+    /// The server is loading its data.
+    Loading,
+    /// The server is a replica.
+    ReadOnly,
+    /// The server is out of memory, or cannot write to its disk.
+    Full,
+    /// The server is busy with another script.
+    Busy,
+    /// Authentication failed, or the user may not run a command that the store needs.
+    Refused,
+    /// Too many redirects, or a redirect to an unknown server.
+    Redirected,
+    /// Another program's data, or a reply that is not valid.
+    Wrong,
+    /// Anything else.
+    Other,
+}
+
+/// How often each class occurred.
+#[derive(Debug, Default)]
+pub(super) struct ErrorCounts {
+    // Relaxed: read for metrics only.
+    classes: [AtomicU64; ErrorClass::ALL.len()],
+}
+
+/// Longer error texts of a server are cut.
+const MAX_TEXT: usize = 200;
+
+impl ErrorClass {
+    pub(super) const ALL: [Self; 12] = [
+        Self::TimedOut,
+        Self::Disconnected,
+        Self::Overloaded,
+        Self::Down,
+        Self::Loading,
+        Self::ReadOnly,
+        Self::Full,
+        Self::Busy,
+        Self::Refused,
+        Self::Redirected,
+        Self::Wrong,
+        Self::Other,
+    ];
+
+    /// The value of the metric label.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::TimedOut => "timed_out",
+            Self::Disconnected => "disconnected",
+            Self::Overloaded => "overloaded",
+            Self::Down => "down",
+            Self::Loading => "loading",
+            Self::ReadOnly => "read_only",
+            Self::Full => "full",
+            Self::Busy => "busy",
+            Self::Refused => "refused",
+            Self::Redirected => "redirected",
+            Self::Wrong => "wrong",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether the server is reachable and refuses the command.
+    const fn is_refusal(self) -> bool {
+        match self {
+            Self::Down
+            | Self::Loading
+            | Self::ReadOnly
+            | Self::Full
+            | Self::Busy
+            | Self::Refused => true,
+            Self::TimedOut
+            | Self::Disconnected
+            | Self::Overloaded
+            | Self::Redirected
+            | Self::Wrong
+            | Self::Other => false,
+        }
+    }
+
+    fn of(error: &RedisError) -> Self {
+        if error.is_timeout() {
+            return Self::TimedOut;
+        }
+        match error.code().unwrap_or_default() {
+            "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => Self::Down,
+            "LOADING" => Self::Loading,
+            "READONLY" => Self::ReadOnly,
+            "OOM" | "MISCONF" => Self::Full,
+            "BUSY" => Self::Busy,
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Refused,
+            "WRONGTYPE" | "ERR" => Self::Wrong,
+            _ => Self::of_kind(error.kind()),
+        }
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the client's errors are an open set")]
+    const fn of_kind(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Io => Self::Disconnected,
+            ErrorKind::AuthenticationFailed => Self::Refused,
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::InvalidClientConfig => {
+                Self::Wrong
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+impl CommandError {
+    /// Classifies an error of the client library.
+    pub(super) fn of(error: &RedisError, timeout: Span) -> Self {
+        let kind = error.kind();
+        let is = |wanted| kind == ErrorKind::Server(wanted);
+        let asking = is(ServerErrorKind::Ask);
+        if asking || is(ServerErrorKind::Moved) {
+            let to = error.redirect_node().and_then(|(to, _)| Address::parse(to));
+            return Self::Redirect { to, asking };
+        }
+        if is(ServerErrorKind::TryAgain) {
+            return Self::TryAgain;
+        }
+        if is(ServerErrorKind::NoScript) {
+            return Self::NoScript;
+        }
+        let class = ErrorClass::of(error);
+        let text: String = error.to_string().chars().take(MAX_TEXT).collect();
+        let error = if class == ErrorClass::TimedOut {
+            StoreError::TimedOut(timeout)
+        } else if class == ErrorClass::Wrong {
+            StoreError::Broken(text)
+        } else if class.is_refusal() {
+            StoreError::Refuses(text)
+        } else {
+            StoreError::Unavailable(text.into())
+        };
+        Self::Failed(class, error)
+    }
+
+    pub(super) fn timed_out(timeout: Span) -> Self {
+        Self::Failed(ErrorClass::TimedOut, StoreError::TimedOut(timeout))
+    }
+
+    /// The command is not sent, because of an earlier error of this server: nothing was counted.
+    pub(super) fn not_sent(why: &StoreError) -> Self {
+        let error = match why {
+            StoreError::Unavailable(why) => StoreError::Unavailable(why.to_string().into()),
+            StoreError::Refuses(why) => StoreError::Refuses(why.clone()),
+            StoreError::Unusable(why) => StoreError::Unusable(why.clone()),
+            StoreError::Broken(why) => StoreError::Broken(why.clone()),
+            StoreError::TimedOut(after) => {
+                StoreError::Unavailable(format!("it did not answer within {after}").into())
+            }
+            other @ (StoreError::Partly(_)
+            | StoreError::Overloaded
+            | StoreError::TooManyLimits
+            | StoreError::Unsupported { .. }) => StoreError::Unavailable(other.to_string().into()),
+        };
+        Self::Failed(ErrorClass::Disconnected, error)
+    }
+
+    /// A reply that is not valid.
+    pub(super) fn wrong(error: StoreError) -> Self {
+        Self::Failed(ErrorClass::Wrong, error)
+    }
+
+    /// The error for a caller that cannot follow redirects or retry.
+    pub(super) fn into_error(self) -> StoreError {
+        match self {
+            Self::Failed(_, error) => error,
+            Self::Redirect { .. } => StoreError::Unusable(
+                "the server belongs to a cluster; use an address that begins with `redis+cluster://`"
+                    .to_owned(),
+            ),
+            Self::TryAgain => {
+                StoreError::Unavailable("its keys are being migrated to another server".into())
+            }
+            Self::NoScript => {
+                StoreError::Unavailable("it loses the script right after SCRIPT LOAD".into())
+            }
+        }
+    }
+}
+
+/// A server that does not know the commands of a cluster or of a sentinel is the wrong kind of server: retrying does not help.
+pub(super) fn unusable_if_broken(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Broken(why) => StoreError::Unusable(why),
+        other @ (StoreError::Unavailable(_)
+        | StoreError::Refuses(_)
+        | StoreError::TimedOut(_)
+        | StoreError::Partly(_)
+        | StoreError::Overloaded
+        | StoreError::TooManyLimits
+        | StoreError::Unsupported { .. }
+        | StoreError::Unusable(_)) => other,
+    }
+}
+
+impl ErrorCounts {
+    pub(super) fn count(&self, class: ErrorClass) {
+        let index = ErrorClass::ALL.iter().position(|one| *one == class);
+        if let Some(count) = index.and_then(|index| self.classes.get(index)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.classes.iter().map(|count| count.load(Ordering::Relaxed));
+        ErrorClass::ALL.iter().map(|class| class.name()).zip(counts).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An error reply, as the client library returns it.
+    fn error_reply(line: &str) -> RedisError {
+        let reply = ::redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        reply.extract_error().unwrap_err()
+    }
+
+    fn classified(line: &str) -> CommandError {
+        CommandError::of(&error_reply(line), Span::from_millis(50))
+    }
+
+    #[test]
+    fn redirects_name_their_target() {
+        for (line, asks) in
+            [("MOVED 3999 127.0.0.1:6381", false), ("ASK 3999 127.0.0.1:6381", true)]
+        {
+            let CommandError::Redirect { to, asking } = classified(line) else { panic!("{line}") };
+            assert_eq!((to.unwrap().to_string().as_str(), asking), ("127.0.0.1:6381", asks));
+        }
+        for line in ["MOVED", "MOVED x", "MOVED 1 nowhere", "ASK 1 host:99999", "MOVED 1 :0"] {
+            assert!(
+                matches!(classified(line), CommandError::Redirect { to: None, .. }),
+                "{line}: {:?}",
+                classified(line)
+            );
+        }
+    }
+
+    #[test]
+    fn every_error_reply_has_its_class() {
+        for (line, class) in [
+            ("CLUSTERDOWN Hash slot not served", ErrorClass::Down),
+            ("MASTERDOWN Link with MASTER is down", ErrorClass::Down),
+            ("LOADING Redis is loading the dataset in memory", ErrorClass::Loading),
+            ("READONLY You can't write against a read only replica.", ErrorClass::ReadOnly),
+            ("OOM command not allowed when used memory > 'maxmemory'.", ErrorClass::Full),
+            ("MISCONF Redis is configured to save RDB snapshots", ErrorClass::Full),
+            ("BUSY Redis is busy running a script.", ErrorClass::Busy),
+            ("NOAUTH Authentication required.", ErrorClass::Refused),
+            ("WRONGPASS invalid username-password pair", ErrorClass::Refused),
+            ("NOPERM this user has no permissions", ErrorClass::Refused),
+            ("WRONGTYPE Operation against a key", ErrorClass::Wrong),
+            ("ERR unknown command 'EVALSHA'", ErrorClass::Wrong),
+            ("WHATEVER comes next", ErrorClass::Other),
+        ] {
+            assert!(
+                matches!(classified(line), CommandError::Failed(found, _) if found == class),
+                "{line}: {:?}",
+                classified(line)
+            );
+        }
+        assert!(matches!(classified("TRYAGAIN Multiple keys"), CommandError::TryAgain));
+        assert!(matches!(classified("NOSCRIPT No matching script."), CommandError::NoScript));
+    }
+
+    #[test]
+    fn a_server_that_refuses_is_not_reported_as_unreachable() {
+        for line in ["OOM no room", "NOPERM no", "READONLY no", "LOADING wait", "BUSY wait"] {
+            let error = classified(line).into_error();
+            assert!(matches!(error, StoreError::Refuses(_)), "{line}: {error}");
+            assert!(
+                CommandError::not_sent(&error)
+                    .into_error()
+                    .to_string()
+                    .starts_with("the store refuses: "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_long_error_text_is_cut() {
+        let text = classified(&format!("OOM {}", "x".repeat(1_000_000))).into_error().to_string();
+        assert!(text.len() < 300, "{}", text.len());
+    }
+
+    #[test]
+    fn every_class_is_counted_under_its_own_name() {
+        let counts = ErrorCounts::default();
+        for class in ErrorClass::ALL {
+            counts.count(class);
+        }
+        let all = counts.all();
+        assert!(all.iter().all(|(_, count)| *count == 1));
+        let mut names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ErrorClass::ALL.len());
+    }
+}

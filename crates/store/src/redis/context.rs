@@ -1,0 +1,72 @@
+//! What all links and background tasks of one store share.
+
+use super::command_error::ErrorCounts;
+use super::settings::RedisSettings;
+use crate::clock::Clock;
+use crate::key::Secret;
+use futures_util::FutureExt as _;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tidegate_core::Timestamp;
+use tokio::sync::Notify;
+
+/// What all links and background tasks of one store share.
+pub(super) struct StoreContext {
+    pub(super) settings: RedisSettings,
+    /// Hash of the secret. A server must hold this value or none: the states of two secrets never mix.
+    pub(super) verifier: String,
+    /// This node's clock.
+    pub(super) clock: Clock,
+    /// Whether the store is a cluster, whose servers may redirect us to each other.
+    pub(super) is_cluster: bool,
+    pub(super) error_counts: ErrorCounts,
+    /// Notified when a server turned out to be other than the topology says: the topology is refreshed now.
+    pub(super) topology_stale: Notify,
+    /// How often a background task panicked and was restarted. Relaxed: for metrics.
+    pub(super) restarts: AtomicU64,
+}
+
+/// Pause before a task that panicked is started again.
+const RESTART_PAUSE: Duration = Duration::from_millis(400);
+
+impl StoreContext {
+    pub(super) fn new(
+        settings: &RedisSettings,
+        secret: &Secret,
+        clock: Clock,
+        is_cluster: bool,
+    ) -> Self {
+        Self {
+            settings: settings.clone(),
+            verifier: format!("{:032x}", secret.verifier()),
+            clock,
+            is_cluster,
+            error_counts: ErrorCounts::default(),
+            topology_stale: Notify::new(),
+            restarts: AtomicU64::new(0),
+        }
+    }
+
+    /// The time by this node's monotonic clock.
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now().steady
+    }
+
+    /// The deadline of a background query that begins now.
+    pub(super) fn background_deadline(&self) -> Timestamp {
+        self.now().after(self.settings.longest_timeout()).unwrap_or(Timestamp::END)
+    }
+}
+
+/// Runs a task, and starts it again after a pause whenever it panics.
+pub(super) async fn supervised<F: Future<Output = ()>>(
+    context: Arc<StoreContext>,
+    task: impl Fn() -> F,
+) {
+    while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
+        context.restarts.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(RESTART_PAUSE).await;
+    }
+}

@@ -1,0 +1,209 @@
+//! Denial cache: a node answers repeated refusals itself for half a second, without a call to the store.
+//!
+//! A client far over its limit sends request after request, and each time the store would refuse again. A state that refuses
+//! goes on refusing until it has drained: other nodes can only add to it. So the cache holds the state itself, and the core
+//! decides from it. The answer is the one that the store would give, with the remaining amount and the retry time of now,
+//! also for another cost or an edited limit.
+//!
+//! Two events make a state refuse less: a reset, and a cost that is given back. This node sees them immediately, because it
+//! drops the cached state. Other nodes see them within half a second, because their cached states expire.
+//!
+//! Charged denials bypass the denial cache, except for fixed windows: the store must count them, and each one delays the
+//! moment when the state passes again. A fixed window ends when it ends.
+
+use crate::sync::{Mutex, lock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tidegate_core::{
+    Algorithm, Cost, Limit, Need, Plan, PlanOutcome, RejectedCost, Span, State, StateId, Take,
+    Timestamp, Written,
+};
+
+/// The states of plans that were refused, or that took the last of a limit.
+pub(super) struct DenialCache {
+    enabled: bool,
+    /// Sharded by the lowest bits of the id, which is a keyed hash. Locked to look or to write.
+    shards: [Mutex<HashMap<StateId, CachedState>>; SHARDS],
+    /// How many states are cached, or a few more. Relaxed: a caller that misses one calls the store.
+    count: AtomicUsize,
+}
+
+/// A state as the store last reported it.
+#[derive(Clone)]
+pub(super) struct CachedState {
+    shape: Limit,
+    state: State,
+    at: Timestamp,
+    /// One caller is already fetching the state from the store again.
+    renewing: bool,
+}
+
+const SHARDS: usize = 16;
+/// Maximum states in a shard; more are not cached.
+const MAX_PER_SHARD: usize = 1_024;
+/// A cached state expires, because another node may have given something back, or the store's clock may have been set back.
+/// The first caller after that calls the store; the other callers use the cached state a little longer, so that not all of
+/// them call the store at the same time.
+const FRESH_FOR: Span = Span::from_millis(400);
+const FRESH_WHILE_RENEWING: Span = Span::from_millis(500);
+
+impl CachedState {
+    pub(super) fn written(&self) -> Written<'_> {
+        Written { shape: &self.shape, state: self.state.clone() }
+    }
+}
+
+impl DenialCache {
+    pub(super) fn new(enabled: bool) -> Self {
+        Self { enabled, shards: Default::default(), count: AtomicUsize::new(0) }
+    }
+
+    /// The cached states of all these takes; `None` if one of them is not cached.
+    pub(super) fn look(&self, takes: &[Take<'_>], now: Timestamp) -> Option<Vec<CachedState>> {
+        if self.count.load(Ordering::Relaxed) == 0 || takes.iter().any(bypasses_cache) {
+            return None;
+        }
+        let cached = |take: &Take<'_>| {
+            let mut shard = lock(self.shard(take.state)?);
+            let cached = shard.get_mut(&take.state)?;
+            let age = now.since(cached.at);
+            let good = age < FRESH_FOR || (age < FRESH_WHILE_RENEWING && cached.renewing);
+            cached.renewing |= !good;
+            good.then(|| cached.clone())
+        };
+        takes.iter().map(cached).collect()
+    }
+
+    /// Caches the states of a plan, as they are after it, if the same plan would now be refused.
+    pub(super) fn note(
+        &self,
+        plan: &Plan<'_>,
+        done: &PlanOutcome,
+        states: &[Written<'_>],
+        now: Timestamp,
+    ) {
+        let spent = |(take, decision): (&Take<'_>, &tidegate_core::Decision)| {
+            take.need == Need::Required && Cost::new(decision.remaining) < take.cost
+        };
+        let refuses = !done.passes || plan.takes().iter().zip(&done.decisions).any(spent);
+        if !self.enabled || !refuses || plan.takes().iter().any(bypasses_cache) {
+            return;
+        }
+        for (take, written) in plan.takes().iter().zip(states) {
+            let (shape, state) = (written.shape.clone(), written.state.clone());
+            let cached = CachedState { shape, state, at: now, renewing: false };
+            self.remember(take.state, cached);
+        }
+    }
+
+    fn remember(&self, state: StateId, cached: CachedState) {
+        let Some(shard) = self.shard(state) else { return };
+        let mut shard = lock(shard);
+        if shard.len() >= MAX_PER_SHARD && !shard.contains_key(&state) {
+            let (now, before) = (cached.at, shard.len());
+            shard.retain(|_, cached| now.since(cached.at) < FRESH_WHILE_RENEWING);
+            self.count.fetch_sub(before.saturating_sub(shard.len()), Ordering::Relaxed);
+            if shard.len() >= MAX_PER_SHARD {
+                return;
+            }
+        }
+        if shard.insert(state, cached).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops states that may refuse less than before.
+    pub(super) fn forget(&self, states: impl Iterator<Item = StateId>) {
+        for state in states {
+            if let Some(shard) = self.shard(state)
+                && lock(shard).remove(&state).is_some()
+            {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn shard(&self, state: StateId) -> Option<&Mutex<HashMap<StateId, CachedState>>> {
+        let [.., last] = state.0.to_be_bytes();
+        self.shards.get(usize::from(last) % SHARDS)
+    }
+}
+
+/// Whether the store must count a refusal of this take.
+fn bypasses_cache(take: &Take<'_>) -> bool {
+    take.refused == RejectedCost::Charged
+        && !matches!(take.limit.algorithm(), Algorithm::FixedWindow { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::Now;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_nanos(1_000_000_000_000 + millis * 1_000_000)
+    }
+
+    fn limit(algorithm: Algorithm) -> Limit {
+        Limit::new(1, Span::from_secs(3_600), algorithm).unwrap()
+    }
+
+    /// Takes from a state and notes the outcome.
+    fn noted<'l>(cache: &DenialCache, take: Take<'l>, now: Timestamp) -> Plan<'l> {
+        let plan = Plan::new(take, Span::ZERO).unwrap();
+        let mut states = [Written::empty(take.limit)];
+        let done = plan.take(Now::at(now), &mut states);
+        cache.note(&plan, &done, &states, now);
+        plan
+    }
+
+    #[test]
+    fn one_caller_renews_an_expired_state_while_others_use_it_a_little_longer() {
+        let (cache, limit) = (DenialCache::new(true), limit(Algorithm::TOKEN_BUCKET));
+        let plan = noted(&cache, Take::new(StateId(1), &limit, Cost::ONE), at(0));
+        let looks = |millis| cache.look(plan.takes(), at(millis)).is_some();
+        assert!(looks(0) && looks(399));
+        assert!(!looks(400), "the first caller renews it");
+        assert!(looks(400) && looks(499), "other callers still use it");
+        assert!(!looks(500) && !looks(501), "but not for ever");
+    }
+
+    #[test]
+    fn reset_states_are_dropped_and_charged_denials_are_not_cached() {
+        let (cache, bucket) = (DenialCache::new(true), limit(Algorithm::TOKEN_BUCKET));
+        let take = Take::new(StateId(1), &bucket, Cost::ONE);
+        let plan = noted(&cache, take, at(0));
+        cache.forget([StateId(1)].into_iter());
+        assert!(cache.look(plan.takes(), at(1)).is_none());
+        let charged = noted(&cache, Take { refused: RejectedCost::Charged, ..take }, at(0));
+        assert!(cache.look(charged.takes(), at(1)).is_none());
+        let window = limit(Algorithm::FIXED_WINDOW);
+        let fixed =
+            Take { refused: RejectedCost::Charged, ..Take::new(StateId(2), &window, Cost::ONE) };
+        assert!(cache.look(noted(&cache, fixed, at(0)).takes(), at(1)).is_some());
+    }
+
+    #[test]
+    fn the_cache_is_bounded_and_drops_expired_states_first() {
+        let (cache, limit) = (DenialCache::new(true), limit(Algorithm::TOKEN_BUCKET));
+        for id in 0..100_000 {
+            noted(&cache, Take::new(StateId(id), &limit, Cost::ONE), at(0));
+        }
+        assert_eq!(cache.count.load(Ordering::Relaxed), SHARDS * MAX_PER_SHARD);
+        let late = noted(&cache, Take::new(StateId(200_000), &limit, Cost::ONE), at(1_000));
+        assert!(cache.look(late.takes(), at(1_001)).is_some());
+    }
+
+    #[test]
+    fn a_state_that_would_still_pass_is_not_cached() {
+        let (cache, limit) = (
+            DenialCache::new(true),
+            Limit::new(5, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap(),
+        );
+        let plan = noted(&cache, Take::new(StateId(1), &limit, Cost::ONE), at(0));
+        assert!(cache.look(plan.takes(), at(1)).is_none());
+        let off = DenialCache::new(false);
+        let last = noted(&off, Take::new(StateId(1), &limit, Cost::new(5)), at(0));
+        assert!(off.look(last.takes(), at(1)).is_none());
+    }
+}

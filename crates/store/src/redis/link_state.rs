@@ -1,0 +1,193 @@
+//! The state of a link: what the callers of a server and the keeper of its connection share.
+//!
+//! ```text
+//!   callers ──► connection() ──► reply ──► judge() ──► circuit breaker counts it
+//!                                late  ──► timed_out_after() ──┘ │ opens: notifies the keeper
+//!   keeper  ◄────────────────────────────────────────────────────┘
+//! ```
+
+use super::breaker::Breaker;
+use super::command_error::CommandError;
+use super::connection::{Connection, Host};
+use super::context::StoreContext;
+use super::script::{self, ScriptReply, ScriptTimes};
+use super::server_clock::ServerClock;
+use crate::error::StoreError;
+use crate::sync::{Mutex, lock};
+use ::redis::{ErrorKind, RedisError, RedisResult, Value};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use tidegate_core::{Span, StateId, Timestamp};
+use tokio::sync::{Notify, Semaphore};
+
+/// What the callers of a server and the keeper of its connection share.
+pub(super) struct LinkCore {
+    /// The address of the server, for people.
+    pub(super) name: String,
+    pub(super) host: Host,
+    pub(super) context: Arc<StoreContext>,
+    pub(super) server_clock: ServerClock,
+    /// Locked to look or to replace, never across an await.
+    pub(super) state: Mutex<LinkState>,
+    /// One permit for each call that waits for its reply.
+    pub(super) in_flight: Semaphore,
+    /// Notified when the keeper has something to repair.
+    pub(super) wake_keeper: Notify,
+    /// Locked while the script is loaded, so that one of many callers that get NOSCRIPT loads it.
+    pub(super) loading: tokio::sync::Mutex<()>,
+    /// How often the script was loaded. Relaxed: a caller that misses a change loads it once more.
+    pub(super) loads: AtomicU64,
+    /// Tells one call from another. Relaxed: the numbers only have to differ.
+    pub(super) next_echo: AtomicU64,
+}
+
+pub(super) struct LinkState {
+    pub(super) connection: Option<Connection>,
+    /// How many connections there have been, so that a failure of an old connection is not blamed on the current one.
+    pub(super) generation: u64,
+    pub(super) breaker: Breaker,
+    /// The last error.
+    pub(super) last_error: StoreError,
+    /// The state on which the keeper runs its canary calls; `None` on a server that owns no slot of our keys.
+    pub(super) canary: Option<StateId>,
+}
+
+impl LinkCore {
+    pub(super) fn new(
+        name: String,
+        host: Host,
+        canary: Option<StateId>,
+        context: &Arc<StoreContext>,
+    ) -> Self {
+        Self {
+            name,
+            host,
+            context: Arc::clone(context),
+            server_clock: ServerClock::default(),
+            state: Mutex::new(LinkState {
+                connection: None,
+                generation: 0,
+                breaker: Breaker::open(),
+                last_error: StoreError::Unavailable("not connected yet".into()),
+                canary,
+            }),
+            in_flight: Semaphore::new(context.settings.in_flight),
+            wake_keeper: Notify::new(),
+            loading: tokio::sync::Mutex::new(()),
+            loads: AtomicU64::new(0),
+            next_echo: AtomicU64::new(0),
+        }
+    }
+
+    /// Time left until a deadline.
+    pub(super) fn left(&self, until: Timestamp) -> Span {
+        until.since(self.context.now())
+    }
+
+    /// The connection and its generation, if the breaker is closed.
+    pub(super) fn connection(&self) -> Result<(Connection, u64), CommandError> {
+        let state = lock(&self.state);
+        match &state.connection {
+            Some(connection) if !state.breaker.is_open() => {
+                Ok((connection.clone(), state.generation))
+            }
+            _ => Err(CommandError::not_sent(&state.last_error)),
+        }
+    }
+
+    /// Judges a reply: its meaning for the caller, and whether the connection can be used further.
+    pub(super) fn judge(
+        &self,
+        reply: RedisResult<Value>,
+        generation: u64,
+    ) -> Result<Value, CommandError> {
+        let error = match reply {
+            Ok(value) => {
+                lock(&self.state).breaker.answered();
+                return Ok(value);
+            }
+            Err(error) => error,
+        };
+        let classified = CommandError::of(&error, self.context.settings.timeout);
+        let mut state = lock(&self.state);
+        if let CommandError::Failed(_, why) = &classified
+            && ends_connection(&error, why)
+        {
+            if state.generation == generation {
+                state.lose(why);
+                self.wake_keeper.notify_one();
+                self.context.topology_stale.notify_one();
+            }
+        } else {
+            state.breaker.answered();
+        }
+        drop(state);
+        Err(classified)
+    }
+
+    /// No reply arrived within this time. A caller with a much shorter deadline than the store's proves nothing about the
+    /// server, so the breaker ignores it.
+    pub(super) fn timed_out_after(&self, waited: Span) -> CommandError {
+        let mut state = lock(&self.state);
+        if waited.as_nanos() >= self.context.settings.timeout.as_nanos() / 2 {
+            state.breaker.failed(self.context.now());
+        }
+        if state.breaker.is_open() {
+            state.last_error = StoreError::TimedOut(self.context.settings.timeout);
+            self.wake_keeper.notify_one();
+            self.context.topology_stale.notify_one();
+        }
+        drop(state);
+        self.timed_out()
+    }
+
+    pub(super) fn timed_out(&self) -> CommandError {
+        CommandError::timed_out(self.context.settings.timeout)
+    }
+
+    /// Parses the reply of the script, and learns the server's time from it.
+    pub(super) fn script_reply(
+        &self,
+        reply: Value,
+        echo: u64,
+        sent: Timestamp,
+        times: ScriptTimes,
+    ) -> Result<ScriptReply, CommandError> {
+        let reply = script::parse(reply, echo).map_err(CommandError::wrong)?;
+        let reply = reply.ok_or_else(|| self.mixed_up())?;
+        if times.test.is_none() {
+            let timeout = self.context.settings.timeout;
+            self.server_clock.learn(sent, self.context.now(), &reply, timeout);
+        }
+        Ok(reply)
+    }
+
+    /// A caller got the reply to another call: from now on no reply on this connection can be trusted.
+    fn mixed_up(&self) -> CommandError {
+        let why = StoreError::Broken("it sent the reply to another call".to_owned());
+        lock(&self.state).lose(&why);
+        self.wake_keeper.notify_one();
+        CommandError::wrong(why)
+    }
+}
+
+impl LinkState {
+    /// Drops the connection and opens the breaker.
+    pub(super) fn lose(&mut self, why: &StoreError) {
+        self.connection = None;
+        self.breaker.lost();
+        self.last_error = CommandError::not_sent(why).into_error();
+    }
+}
+
+/// Whether an error makes the connection useless.
+///
+/// - After bytes that are not a valid reply, it is unknown where the next reply begins.
+/// - A server that refuses may do so because of how the connection began: with an old password, or while the server was a
+///   replica. A new connection may be accepted.
+/// - But another program's data under one key, or a user that lacks the permission for one command (NOPERM), says nothing
+///   about the other keys and commands.
+fn ends_connection(error: &RedisError, why: &StoreError) -> bool {
+    let refused = matches!(why, StoreError::Unavailable(_) | StoreError::Refuses(_));
+    error.kind() == ErrorKind::Parse || (refused && error.code() != Some("NOPERM"))
+}
