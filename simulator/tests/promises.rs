@@ -52,10 +52,16 @@ const FIXED: [(u64, &str); 20] = [
     (1188, "a bucket counted as full because the server with the registry of shapes was down"),
     (1219, "a node complained that shapes cannot be registered when they could be again"),
     (1_000_995, "a server that lost its data between two commands was taken for a broken one"),
-    (3_053_623, "a take in a sliding log could not be given back after a part of another take in the same step"),
+    (
+        3_053_623,
+        "a take in a sliding log could not be given back after a part of another take in the same step",
+    ),
     (3_000_956, "the simulator took an answer for an older one that looked the same"),
     (3_054_791, "the tag of a limit meant another limit after the registry of shapes was lost"),
-    (3_056_376, "the simulator did not allow for takes that are given back after the store lost them"),
+    (
+        3_056_376,
+        "the simulator did not allow for takes that are given back after the store lost them",
+    ),
 ];
 
 #[test]

@@ -351,7 +351,10 @@ fn spellings_of_an_address_share_a_counter() {
     assert!(rig.passes(&[one("remote_address", "::ffff:10.0.0.1")]));
     assert!(!rig.passes(&[one("masked_remote_address", "10.0.0.1/32")]));
     let wrong = rig.try_ask(&[one("user", "a"), one("remote_address", "somewhere")]).unwrap_err();
-    assert!(wrong.to_string().starts_with("descriptor 1: `somewhere` is not a valid address"), "{wrong}");
+    assert!(
+        wrong.to_string().starts_with("descriptor 1: `somewhere` is not a valid address"),
+        "{wrong}"
+    );
 }
 
 #[test]

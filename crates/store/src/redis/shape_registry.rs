@@ -10,6 +10,7 @@
 //! - A tag that is not in the registry belongs to a state of which nothing is known. The state counts as full, once, under the
 //!   current limit, and is written back like that. At most one fill time later it is right again, and more than the limit
 //!   never passes.
+//! - A node never registers a shape under a tag that it has seen with another shape, not even in a new registry.
 //! - The loss of the registry is noticed within a second, by its epoch. Shapes are registered again when they are next used.
 
 use super::router::Router;
@@ -108,7 +109,7 @@ impl ShapeRegistry {
         }
         // Half of the time that is left: the other half is for the call itself.
         let half = Span::from_nanos(until.since(now).as_nanos() / 2);
-        match self.core.register(limit, now.after(half).unwrap_or(until)).await {
+        match self.core.register(tag_of(limit), limit, now.after(half).unwrap_or(until)).await {
             Ok(tag) => tag,
             Err(error) => {
                 let mut known = lock(&self.core.known);
@@ -174,8 +175,19 @@ impl Drop for ShapeRegistry {
 // === impl RegistryCore ===
 
 impl RegistryCore {
-    async fn register(&self, limit: &Limit, until: Timestamp) -> Result<ShapeTag, StoreError> {
-        let (tag, text) = (tag_of(limit), wire::shape_text(limit));
+    /// Registers a shape under its tag; or not, if this node has seen the tag with another shape. Which of two colliding shapes has
+    /// their tag depends on which was registered first, and a registry that is lost and created again may see them in the other
+    /// order. States that were written under the old meaning would then be misread.
+    async fn register(
+        &self,
+        tag: u16,
+        limit: &Limit,
+        until: Timestamp,
+    ) -> Result<ShapeTag, StoreError> {
+        let text = wire::shape_text(limit);
+        if lock(&self.known).shapes.get(&tag).is_some_and(|old| wire::shape_text(old) != text) {
+            return Ok(ShapeTag::Inline);
+        }
         let mut register = ::redis::cmd("EVAL");
         register.arg(script::REGISTER_SHAPE).arg(1).arg(SHAPES_KEY).arg(tag).arg(text);
         let number = self.number.fetch_add(1, Ordering::Relaxed);
@@ -204,6 +216,9 @@ impl RegistryCore {
     }
 }
 
+/// The tag of the canary, which no state is written under: it must not keep a tag from a limit of a policy.
+const CANARY_TAG: u16 = 0;
+
 /// Registers a canary limit every second, for ever, in the same way as any bucket. So the loss of the registry, or an error that
 /// prevents registering, is noticed before a request needs the registry. Lost shapes are registered again when they are next
 /// used.
@@ -214,7 +229,7 @@ async fn watch(core: Arc<RegistryCore>, timeout: Span) {
     loop {
         tokio::time::sleep(WATCH_INTERVAL).await;
         let until = core.router.now().after(timeout).unwrap_or(Timestamp::END);
-        match core.register(&canary, until).await {
+        match core.register(CANARY_TAG, &canary, until).await {
             Ok(_) => {}
             // The registered shapes may or may not be there still.
             Err(error @ (StoreError::Broken(_) | StoreError::Refuses(_))) => {
