@@ -76,18 +76,28 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 
 const TITLE: &str = "The table in memory";
 const TEXT: &str = "\
-A million keys, 15 a second each, against the crates that people embed; medians of alternating rounds. `u64`, `str25`: what a
-key is; `uniform`, `zipf`, `hot`: how often which comes; `1t`, `2t`: threads. Ours hashes the key under a secret, names the state, and
-answers what remains, when to come back and a receipt; the peers answer yes or no and when. Keys that are strings lie in memory in the order
-in which they come, as those of a request that has just been read.
+Decisions per second of the store in memory, without a network, against the crates that people embed: a million keys,
+each with a limit of 15 per second. The case names combine:
 
-**What a batch ratio measures:** `batch16` and `batch64` hand over so many takes in one call, which reads the clock once and
-fetches ahead what it will need. The peers have no such call, so the ratio compares a batch of ours with as many single calls of theirs:
-what a server gains that has many requests at hand, not how much faster one request is. `single` is that.
+- `u64` or `str25`: the key is an integer, or a string of 25 bytes. Strings are in memory in the order in which they are
+  used, like the keys of requests that have just been read.
+- `uniform`, `zipf` or `hot`: all keys are equally frequent, a few are very frequent (Zipf's law), or one key is used
+  all the time.
+- `single`, `batch16` or `batch64`: one take per call, or 16 or 64.
+- `1t` or `2t`: threads.
 
-`bytes`: the smallest budget that holds the keys without demoting any, divided by their number; 500 an hour, full. A million keys
-for states of a word, 20,000 for sub-windows, 10,000 for logs. Peers: what governor adds to the resident memory for each `u64` key,
-or the figure of the textbook answer.";
+tidegate hashes the key under a secret, identifies the state, and returns what remains, when to retry, and a receipt.
+The peers return yes or no, and when to retry.
+
+**What a batch ratio measures.** A batch reads the clock once and prefetches the memory that it will need. The peers
+have no such call, so the ratio compares one batch of tidegate with the same number of single calls of the peer. It
+shows what a server gains that has many requests at hand. It does not show how much faster one request is; `single`
+shows that.
+
+`bytes`: the memory per key, under a limit of 500 per hour that is used up. It is the smallest budget that holds all
+keys without demoting any, divided by their number: a million keys for states of one word, 20,000 for sub-windows,
+10,000 for logs. The peer is what governor adds to the resident memory for each `u64` key, or the figure of the textbook
+answer (`seed`).";
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

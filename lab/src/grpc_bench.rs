@@ -112,13 +112,17 @@ const LATENCIES: [Figure; 2] = [
 
 const TITLE: &str = "A check over gRPC";
 const TEXT: &str = "\
-Unary calls, 50 connections, server and generator on one machine; medians of alternating rounds.
-`grpc-check`: 100,000 addresses in random order, a million a second each, so that nothing is refused; each connection has 10 calls in
-flight, and for each answer makes another. `grpc-refused`: 1,000 addresses that have used up what they may. `grpc-open-5000`: 5,000 calls
-a second at fixed instants, latency from when a call was due (a ratio below 1 is ours being quicker).
+Unary calls on 50 connections. Server and load generator share the machine.
 
-Ours is `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`, one descriptor with `remote_address`, and the policy has one rule by
-that address; `throttlecrab-server` is `throttlecrab.RateLimiter/Throttle`, whose calls carry the limit.";
+- `grpc-check`: 100,000 client addresses in random order, each with a limit of a million per second, so that nothing is
+  refused. Each connection has 10 calls in flight, and starts another one for each answer (a closed loop).
+- `grpc-refused`: 1,000 client addresses that have used up their limits.
+- `grpc-open-5000`: 5,000 calls a second at fixed instants (an open loop). Latency is measured from the instant at which
+  a call was due.
+
+tidegate serves `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`: one descriptor with `remote_address`, and
+a policy with one rule for that address. The peer is `throttlecrab-server` with `throttlecrab.RateLimiter/Throttle`,
+whose calls carry the limit.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if let Some(address) = &options.address {

@@ -72,14 +72,22 @@ const LATENCIES: [Figure; 3] = [
 
 const TITLE: &str = "A check over HTTP";
 const TEXT: &str = "\
-HTTP/1.1, 50 connections that are kept alive, server and generator on one machine; medians of alternating rounds.
-`http-check`: 100,000 addresses in random order, a million a second each, so that nothing is refused; each connection asks again when
-it has its answer. `http-refused`: 1,000 addresses that have used up what they may. `http-open-5000`: 5,000 requests a second at fixed
-instants, latency from when a request was due (a ratio below 1 is ours being quicker).
+Complete checks over HTTP/1.1, on 50 keep-alive connections. Server and load generator share the machine.
 
-Ours is `POST /v1/check` and `throttlecrab-server` is `POST /throttle`, both with JSON in and out. nginx is `GET /?key=…` with `limit_req` and
-an empty 204: it parses no body and answers neither what remains nor when to come back. `bare` answers whatever it reads with the same
-bytes, as many as ours, on a thread for each core, and does nothing else: what a ratio to it leaves to 1 is all that is left to gain there.";
+- `http-check`: 100,000 client addresses in random order, each with a limit of a million per second, so that nothing is
+  refused. Each connection sends its next request when it has its answer (a closed loop).
+- `http-refused`: 1,000 client addresses that have used up their limits, so nearly every request is refused.
+- `http-open-5000`: 5,000 requests a second at fixed instants (an open loop). Latency is measured from the instant at
+  which a request was due, so that a stall of the server is not hidden.
+
+The peers:
+
+- `throttlecrab` is `throttlecrab-server` with `POST /throttle`. Like tidegate's `POST /v1/check`, it reads and writes
+  JSON.
+- `nginx` is `GET /?key=…` with `limit_req` and an empty 204 answer. It parses no body, and returns neither what remains
+  nor when to retry.
+- `bare` answers every request with the same bytes, as many as tidegate sends, on one thread per core, and does nothing
+  else. The distance of this ratio from 1 is all that could still be gained.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let programs = Programs::found(options)?;

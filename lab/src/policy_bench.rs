@@ -93,8 +93,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 
 const TITLE: &str = "A full check behind tower";
 const TEXT: &str = "\
-Our layer finds the rule among ten (or a thousand), takes two limits together or not at all, and writes the `RateLimit` fields of both;
-`tower_governor` takes one limit. The same requests through both, medians of alternating rounds.";
+Requests per second through tidegate's tower layer, without a network. The layer finds the rules of the request among
+ten (or a thousand), takes two limits together or not at all, and writes the `RateLimit` fields of both. The peer
+`tower_governor` takes one limit and has no rules. The same requests go through both.
+
+- `layer-allowed`: every request passes.
+- `layer-refused`: nearly every request is refused.
+- `rules-1000`: tidegate with a thousand rules, against tidegate with ten.";
 
 /// Medians of rounds that alternate: requests a second, ours and the peer's.
 fn measured(case: &Case) -> Result<(f64, f64), String> {

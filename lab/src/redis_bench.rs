@@ -41,12 +41,17 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 
 const TITLE: &str = "The store on Redis";
 const TEXT: &str = "\
-One `redis-server` without files, one thread that asks, a million keys in random order; medians of alternating rounds.
-`redis-take-64t`: 64 tasks take one of a token bucket each, 100 a day, of which none is refused. The peer is `redis-benchmark` with the same
-script call: 64 connections with one command each (`64c`), 8 with 8 (`8c-8p`), one with 64 (`1c-64p`).
+What the store adds to the Redis script call that it makes: one `redis-server` that writes no files, one client thread,
+a million keys in random order.
 
-`redis-refused-10000`: one key that has used up what it may, asked for 10,000 times a second; left how many calls of the script Redis
-counts, one of which is the store's own look whether the server is well, and right how many asked; with refusals that are remembered, and without.";
+- `redis-take-64t`: 64 concurrent tasks each take 1 from a token bucket of 100 per day. Nothing is refused. The peer is
+  `redis-benchmark` with the same script call and 64 commands in flight: on 64 connections with one command each
+  (`64c`), on 8 connections with 8 each (`8c-8p`), or on one connection with 64 (`1c-64p`). The peer only discards the
+  replies, so its rate is the most that this script can do on this machine.
+- `redis-refused-10000`: one key whose limit is used up is requested 10,000 times a second. The left figure is the
+  number of script calls that Redis counts per second, one of which is the store's health check. The right figure is the
+  number of requests per second. The first row is with the denial cache, the second (`always-asked`) without it. Here a
+  small ratio is good: it is the share of the requests that reach Redis.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     install::provide("redis-server", "redis-server")?;

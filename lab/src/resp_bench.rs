@@ -68,14 +68,20 @@ const LATENCIES: [Figure; 2] = [
 
 const TITLE: &str = "A check over RESP";
 const TEXT: &str = "\
-50 connections, a million keys in random order, server and generator on one machine; medians of alternating rounds.
-`resp-pipe64`: each connection sends 64 commands, reads 64 replies and sends the next. `resp-single`: one command at a time.
-`resp-open-20000`: 20,000 commands a second at fixed instants, latency from when a command was due (a ratio below 1 is ours being
-quicker).
+Checks over the Redis protocol, on 50 connections, with a million keys in random order. Server and load generator share
+the machine.
 
-Ours is `CL.THROTTLE` and `throttlecrab` is `THROTTLE`, a million a second for each key, so that nothing is refused. `redis-lua` is
-a token bucket by `EVALSHA`, the same limit. `redis-incr` and `redis-get` limit nobody: they are the least that Redis does for a
-command that writes, or reads, one key; it runs without files.";
+- `resp-pipe64`: each connection sends 64 commands, reads 64 replies, and sends the next 64 (pipelining).
+- `resp-single`: each connection sends one command at a time.
+- `resp-open-20000`: 20,000 commands a second at fixed instants (an open loop). Latency is measured from the instant at
+  which a command was due.
+
+tidegate runs `CL.THROTTLE`, and every key has a limit of a million per second, so that nothing is refused. The peers:
+
+- `throttlecrab` is `throttlecrab-server` with `THROTTLE` and the same limit.
+- `redis-lua` is a token bucket in Redis, called by `EVALSHA`, with the same limit.
+- `redis-incr` and `redis-get` limit nothing. They are the least work that Redis does for a command that writes, or
+  reads, one key. Redis writes no files.";
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let programs = Programs::found(options)?;
