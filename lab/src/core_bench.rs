@@ -14,7 +14,7 @@ use tidegate_core::{Algorithm, Ask, Cost, Limit, Refill, Span, Timestamp, Writte
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct CoreOptions {
     /// Only run the loop of this case, this often: what valgrind watches.
     #[arg(long, num_args = 2, value_names = ["CASE", "TIMES"], hide = true)]
     watched: Option<Vec<String>>,
@@ -52,7 +52,7 @@ struct Row {
 }
 
 /// Runs all cases and writes the table.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &CoreOptions) -> Result<(), String> {
     let cases = cases()?;
     if let Some([name, times]) = options.watched.as_deref() {
         let case = cases.iter().find(|case| case.name == *name).ok_or("no such case")?;

@@ -1,12 +1,12 @@
 //! The table in this process against the crates that people embed today, on the same keys, in one run.
 //!
-//! All of them limit each of a million keys to 15 a second. Ours hashes the key under the store's secret, names the
+//! All of them limit each of a million keys to 15 a second. OurStore hashes the key under the store's secret, names the
 //! state, and gets a whole answer: what remains, when to come back, a receipt. `governor` runs on its
 //! default clock and store; `throttlecrab` is made for one thread and stands behind a lock.
 
 #![expect(clippy::float_arithmetic, reason = "rates and bytes, for people")]
 
-use crate::rounds::{Line, float, median, rate, write_section};
+use crate::rounds::{Comparison, float, median, rate, write_section};
 use clap::Args;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use std::borrow::Borrow;
@@ -20,7 +20,7 @@ use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct EmbeddedOptions {
     /// Prints a line of JSON for each case.
     #[arg(long)]
     json: bool,
@@ -48,7 +48,7 @@ const TAKES: usize = 1 << 20;
 const A_SECOND: u32 = 15;
 
 /// Keys as they come, and how a limiter takes them.
-struct Case {
+struct StoreCase {
     name: String,
     threads: usize,
     batch: usize,
@@ -63,7 +63,7 @@ enum Spread {
     Hot,
 }
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &EmbeddedOptions) -> Result<(), String> {
     let mut rows = Vec::new();
     // First, while this process has nothing that it could use again.
     let resident = governor_bytes(options.keys);
@@ -99,7 +99,7 @@ keys without demoting any, divided by their number: a million keys for states of
 10,000 for logs. The peer is what governor adds to the resident memory for each `u64` key, or the figure of the textbook
 answer (`seed`).";
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<StoreCase> {
     let mut cases = Vec::new();
     for (key, text) in [("u64", false), ("str25", true)] {
         for (spread_name, spread) in
@@ -108,7 +108,7 @@ fn cases() -> Vec<Case> {
             for (how, batch) in [("single", 1), ("batch16", 16), ("batch64", 64)] {
                 for threads in [1, 2] {
                     let name = format!("{key}-{spread_name}-{how}-{threads}t");
-                    cases.push(Case { name, threads, batch, spread, text });
+                    cases.push(StoreCase { name, threads, batch, spread, text });
                 }
             }
         }
@@ -116,12 +116,16 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn measure(case: &Case, options: &Options, rows: &mut Vec<String>) -> Result<(), String> {
+fn measure(
+    case: &StoreCase,
+    options: &EmbeddedOptions,
+    rows: &mut Vec<String>,
+) -> Result<(), String> {
     let turns: Vec<Vec<u32>> =
         (1..).take(case.threads).map(|seed| turns(case.spread, seed)).collect();
     let limit = Limit::new(u64::from(A_SECOND), Span::from_secs(1), Algorithm::TOKEN_BUCKET)
         .map_err(|error| error.to_string())?;
-    let ours = Ours {
+    let ours = OurStore {
         store: Memory::new(Clock::system()),
         secret: Secret::random().map_err(|error| error.to_string())?,
         key: KeyName::new(["user"]),
@@ -177,8 +181,14 @@ fn measure(case: &Case, options: &Options, rows: &mut Vec<String>) -> Result<(),
     let [ours, governor, crab] = rates.map(|rates| median(rates.into_iter().skip(1).collect()));
     for (peer, peer_name) in [(governor, "governor"), (crab, "throttlecrab")] {
         if peer > 0.0 || (options.alone && peer_name == "governor") {
-            let line =
-                Line { bench: "embedded", case: &case.name, ours, peer, peer_name, unit: "1/s" };
+            let line = Comparison {
+                bench: "embedded",
+                case: &case.name,
+                ours,
+                peer,
+                peer_name,
+                unit: "1/s",
+            };
             rows.push(line.print(options.json));
         }
     }
@@ -215,7 +225,7 @@ fn each<K: Sync>(keys: &[Vec<K>], work: impl Fn(&[K]) + Sync) {
 
 // === the three ===
 
-struct Ours {
+struct OurStore {
     store: Memory,
     secret: Secret,
     key: KeyName,
@@ -223,7 +233,7 @@ struct Ours {
     limit: Limit,
 }
 
-impl Ours {
+impl OurStore {
     fn take(&self, key: &[u8]) -> Take<'_> {
         let state = self.secret.subject_by(self.key, key).state(self.name);
         Take::new(state, &self.limit, Cost::ONE)
@@ -280,7 +290,7 @@ fn crabbed(crab: &Mutex<Crab>, keys: &[String]) {
 // === bytes ===
 
 /// The smallest budget that holds so many keys without demoting any, for each algorithm.
-fn bytes(options: &Options, resident: f64, rows: &mut Vec<String>) -> Result<(), String> {
+fn bytes(options: &EmbeddedOptions, resident: f64, rows: &mut Vec<String>) -> Result<(), String> {
     for algorithm in Algorithm::ALL {
         let name = format!("bytes-{}", algorithm.name());
         if !name.contains(&options.only) {
@@ -305,7 +315,8 @@ fn bytes(options: &Options, resident: f64, rows: &mut Vec<String>) -> Result<(),
             Algorithm::SlidingBuckets { .. } => (1_600.0, "seed"),
             Algorithm::SlidingWeighted | Algorithm::LeakyBucket { .. } => (resident, "governor"),
         };
-        let line = Line { bench: "embedded", case: &name, ours, peer, peer_name, unit: "B/key" };
+        let line =
+            Comparison { bench: "embedded", case: &name, ours, peer, peer_name, unit: "B/key" };
         rows.push(line.print(options.json));
     }
     Ok(())

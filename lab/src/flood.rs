@@ -17,7 +17,7 @@ use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct FloodOptions {
     /// Strangers, in millions.
     #[arg(long, default_value_t = 100)]
     millions: u64,
@@ -39,7 +39,7 @@ const ROUNDS: u64 = 5;
 const KEYS: u64 = 1_000_000;
 
 /// What is limited, by whom.
-struct Gate {
+struct LimitedStore {
     store: Memory,
     secret: Secret,
     limit: Limit,
@@ -47,21 +47,21 @@ struct Gate {
     name: LimitName,
 }
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &FloodOptions) -> Result<(), String> {
     let budget = options.budget << 20;
     let before = status("VmRSS:");
-    let gate = Gate::new(budget)?;
+    let limited = LimitedStore::new(budget)?;
     let victim = key(u64::MAX, 1);
-    let taken = gate.passes(&victim, A_DAY);
+    let taken = limited.passes(&victim, A_DAY);
     let strangers = options.millions.saturating_mul(1_000_000);
     let tenth = strangers / 10;
     let gained = AtomicU64::new(0);
     let mut p99s = Vec::new();
     for part in 0..10 {
-        let times = flood(&gate, part, tenth);
-        gained.fetch_add(gate.passes(&victim, A_DAY), Ordering::Relaxed);
+        let times = flood(&limited, part, tenth);
+        gained.fetch_add(limited.passes(&victim, A_DAY), Ordering::Relaxed);
         let [p50, p99] = percentiles(times, [50, 99]);
-        let gauges = gate.store.gauges();
+        let gauges = limited.store.gauges();
         say(&format!(
             "{:>3} % of {} M strangers: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, a newcomer begins with {:.3}",
             (part.saturating_add(1)).saturating_mul(10),
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ));
         p99s.push(p99);
     }
-    let got: Vec<u64> = (0..NEWCOMERS).map(|n| gate.passes(&key(n, 2), A_DAY)).collect();
+    let got: Vec<u64> = (0..NEWCOMERS).map(|n| limited.passes(&key(n, 2), A_DAY)).collect();
     let peak = status("VmHWM:").saturating_sub(before);
     let allowed = float(u64::try_from(budget).unwrap_or(0)) * 1.05 + float(40 << 20);
     let (first, last) = (p99s.first().copied().unwrap_or(1.0), p99s.last().copied().unwrap_or(0.0));
@@ -88,19 +88,19 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         false,
     );
     report(options.json, "p99-last-to-first", last / first, 3.0, true);
-    drop(gate);
+    drop(limited);
     collisions(options)
 }
 
 /// A tenth of the strangers, on two threads; answers times in nanoseconds.
-fn flood(gate: &Gate, part: u64, strangers: u64) -> Vec<f64> {
+fn flood(limited: &LimitedStore, part: u64, strangers: u64) -> Vec<f64> {
     thread::scope(|scope| {
         let each = strangers / THREADS;
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let from =
                     part.saturating_mul(strangers).saturating_add(thread.saturating_mul(each));
-                scope.spawn(move || gate.time(from..from.saturating_add(each), |n| key(n, 0)))
+                scope.spawn(move || limited.time(from..from.saturating_add(each), |n| key(n, 0)))
             })
             .collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
@@ -108,13 +108,13 @@ fn flood(gate: &Gate, part: u64, strangers: u64) -> Vec<f64> {
 }
 
 /// Makes the keys of one kind.
-type Kind = fn(u64) -> [u8; 16];
+type KeyMaker = fn(u64) -> [u8; 16];
 
 /// Keys that collide under weak hashes against random ones.
-fn collisions(options: &Options) -> Result<(), String> {
+fn collisions(options: &FloodOptions) -> Result<(), String> {
     /// The multiplier of `FxHash`, inverted modulo 2⁶⁴: products with it are small again.
     const FX_INVERSE: u64 = inverse(0x517c_c1b7_2722_0a95);
-    let kinds: [(&str, Kind); 3] = [
+    let kinds: [(&str, KeyMaker); 3] = [
         ("collide-identity", |n| both(n << 40)),
         ("collide-fx", |n| both((n << 40).wrapping_mul(FX_INVERSE))),
         ("collide-slot", |n| {
@@ -131,9 +131,9 @@ fn collisions(options: &Options) -> Result<(), String> {
         for round in 7..ROUNDS.saturating_add(7) {
             let random = move |n: u64| key(n, round);
             let [colliding] =
-                percentiles(Gate::new(options.budget << 20)?.time(0..KEYS, kind), [99]);
+                percentiles(LimitedStore::new(options.budget << 20)?.time(0..KEYS, kind), [99]);
             let [random] =
-                percentiles(Gate::new(options.budget << 20)?.time(0..KEYS, random), [99]);
+                percentiles(LimitedStore::new(options.budget << 20)?.time(0..KEYS, random), [99]);
             ratios.push(colliding / random);
         }
         report(options.json, name, median(ratios), 2.0, true);
@@ -141,7 +141,7 @@ fn collisions(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-impl Gate {
+impl LimitedStore {
     fn new(budget: usize) -> Result<Self, String> {
         let limit = Limit::new(A_DAY, Span::from_secs(86_400), Algorithm::FIXED_WINDOW)
             .map_err(|error| error.to_string())?;

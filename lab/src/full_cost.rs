@@ -15,7 +15,7 @@ use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct FullCostOptions {
     /// Strangers, in millions.
     #[arg(long, default_value_t = 8)]
     millions: u64,
@@ -46,15 +46,15 @@ struct Rule {
     name: LimitName,
 }
 
-struct Gate {
+struct FloodedStore {
     store: Memory,
     secret: Secret,
     key: KeyName,
 }
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &FullCostOptions) -> Result<(), String> {
     let start = Timestamp::from_nanos(START.saturating_mul(NANOS));
-    let gate = Gate {
+    let flooded = FloodedStore {
         store: Memory::with_budget(Clock::manual(start), options.budget << 20),
         secret: Secret::random().map_err(|error| error.to_string())?,
         key: KeyName::new(["ip"]),
@@ -62,8 +62,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let [daily, hourly, secondly] = [DAY, HOUR, 1].map(Rule::new);
     let (daily, hourly, secondly) = (daily?, hourly?, secondly?);
     let strangers = options.millions.saturating_mul(1_000_000);
-    let [p50, p99] = percentiles(gate.flood(&daily, strangers, options.cost), [50, 99]);
-    let gauges = gate.store.gauges();
+    let [p50, p99] = percentiles(flooded.flood(&daily, strangers, options.cost), [50, 99]);
+    let gauges = flooded.store.gauges();
     say(&format!(
         "{} M strangers take {} of 20 each: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} KiB, {} demoted, a newcomer begins with {:.3}",
         options.millions,
@@ -75,16 +75,17 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     ));
     let apart = strangers.checked_div(RETURNERS).unwrap_or(1).max(1);
     let left = AMOUNT.saturating_sub(options.cost);
-    let most =
-        (0..RETURNERS).map(|n| gate.passes(&daily, &key(n.saturating_mul(apart), 0), AMOUNT)).max();
+    let most = (0..RETURNERS)
+        .map(|n| flooded.passes(&daily, &key(n.saturating_mul(apart), 0), AMOUNT))
+        .max();
     report(options.json, "returner-most", float(most.unwrap_or(0)), float(left), true);
-    gate.newcomers(options, &daily, "same-rule", 2, [10.0, 50.0]);
-    gate.newcomers(options, &hourly, "hourly-rule", 3, [18.0, 50.0]);
-    gate.newcomers(options, &secondly, "secondly-rule", 4, [18.0, 50.0]);
-    gate.store.clock().set(Timestamp::from_nanos(
+    flooded.newcomers(options, &daily, "same-rule", 2, [10.0, 50.0]);
+    flooded.newcomers(options, &hourly, "hourly-rule", 3, [18.0, 50.0]);
+    flooded.newcomers(options, &secondly, "secondly-rule", 4, [18.0, 50.0]);
+    flooded.store.clock().set(Timestamp::from_nanos(
         START.saturating_add(DAY).saturating_add(1).saturating_mul(NANOS),
     ));
-    gate.newcomers(options, &daily, "a-day-later", 5, [20.0, 100.0]);
+    flooded.newcomers(options, &daily, "a-day-later", 5, [20.0, 100.0]);
     Ok(())
 }
 
@@ -97,7 +98,7 @@ impl Rule {
     }
 }
 
-impl Gate {
+impl FloodedStore {
     fn take(&self, rule: &Rule, key: &[u8; 16], cost: u64) -> bool {
         let state = self.secret.subject_by(self.key, key).state(rule.name);
         self.store.take_one_now(&Take::new(state, &rule.limit, Cost::new(cost))).decision.passes()
@@ -121,7 +122,14 @@ impl Gate {
     }
 
     /// What clients get that were never there before: on average, and how many percent of them get all of it.
-    fn newcomers(&self, options: &Options, rule: &Rule, name: &str, kind: u64, goals: [f64; 2]) {
+    fn newcomers(
+        &self,
+        options: &FullCostOptions,
+        rule: &Rule,
+        name: &str,
+        kind: u64,
+        goals: [f64; 2],
+    ) {
         let got: Vec<u64> =
             (0..NEWCOMERS).map(|n| self.passes(rule, &key(n, kind), AMOUNT)).collect();
         let all = u64::try_from(got.iter().filter(|got| **got == AMOUNT).count()).unwrap_or(0);

@@ -11,8 +11,8 @@
 //!
 //! With `--address` it asks any other server that Envoy could ask.
 
-mod elsewhere;
-mod faults;
+mod external;
+mod failures;
 mod frames;
 mod hpack;
 mod load;
@@ -27,19 +27,19 @@ use crate::rig::{
     tally::{Figure, Tally},
     template::Keys,
 };
-use crate::rounds::{Line, median, tell_range, write_section};
+use crate::rounds::{Comparison, median, tell_range, write_section};
 use clap::Args;
-use faults::Faults;
-use load::Asker;
-use servers::{Limits, Running, Server};
+use failures::Failures;
+use load::GrpcClient;
+use servers::{GrpcServer, Limits, RunningGrpcServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// What this experiment takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct GrpcOptions {
     #[command(flatten)]
-    rig: rig::Options,
+    rig: rig::LoadOptions,
     /// Asks the rate limit service at this HOST:PORT, and nobody else; prints its rate.
     #[arg(long, conflicts_with = "write")]
     address: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) struct Options {
 const CONNECTIONS: u32 = 50;
 
 /// What is measured.
-struct Case {
+struct GrpcCase {
     name: &'static str,
     limits: Limits,
     keys: NonZeroU32,
@@ -64,7 +64,7 @@ struct Case {
     figures: &'static [Figure],
 }
 
-impl Case {
+impl GrpcCase {
     /// Whether it can be measured where limits are somebody else's.
     fn is_everywhere(&self) -> bool {
         self.limits == Limits::Generous
@@ -76,8 +76,8 @@ const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
 /// So few that each is refused soon.
 const FEW: NonZeroU32 = NonZeroU32::new(1_000).unwrap();
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [GrpcCase; 3] = [
+    GrpcCase {
         name: "grpc-check-50x10",
         limits: Limits::Generous,
         keys: MANY,
@@ -85,7 +85,7 @@ const CASES: [Case; 3] = [
         pace: Pace::Closed,
         figures: &RATE,
     },
-    Case {
+    GrpcCase {
         name: "grpc-refused-50x10",
         limits: Limits::Strict,
         keys: FEW,
@@ -93,7 +93,7 @@ const CASES: [Case; 3] = [
         pace: Pace::Closed,
         figures: &RATE,
     },
-    Case {
+    GrpcCase {
         name: "grpc-open-5000-50c",
         limits: Limits::Generous,
         keys: MANY,
@@ -112,7 +112,7 @@ const LATENCIES: [Figure; 2] = [
 
 const TITLE: &str = "A check over gRPC";
 const TEXT: &str = "\
-Unary calls on 50 connections. Server and load generator share the machine.
+Unary calls on 50 connections. GrpcServer and load generator share the machine.
 
 - `grpc-check`: 100,000 client addresses in random order, each with a limit of a million per second, so that nothing is
   refused. Each connection has 10 calls in flight, and starts another one for each answer (a closed loop).
@@ -124,9 +124,9 @@ tidegate serves `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`: o
 a policy with one rule for that address. The peer is `throttlecrab-server` with `throttlecrab.RateLimiter/Throttle`,
 whose calls carry the limit.";
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &GrpcOptions) -> Result<(), String> {
     if let Some(address) = &options.address {
-        return rig::run(elsewhere::measured(options, address));
+        return rig::run(external::measured(options, address));
     }
     let options = &options.rig;
     let programs = Programs::found(options)?;
@@ -134,7 +134,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
-async fn measured(options: &rig::Options, programs: &Programs) -> Result<Vec<String>, String> {
+async fn measured(options: &rig::LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
         let [ours, (server, theirs)] = tallies(case, options, programs).await?;
@@ -145,7 +145,7 @@ async fn measured(options: &rig::Options, programs: &Programs) -> Result<Vec<Str
                 tell_range("ours", &ours, figure.unit);
                 tell_range(server.name(), &theirs, figure.unit);
             }
-            let line = Line {
+            let line = Comparison {
                 bench: "grpc",
                 case: &format!("{}{}", case.name, figure.suffix),
                 ours: median(ours),
@@ -161,15 +161,15 @@ async fn measured(options: &rig::Options, programs: &Programs) -> Result<Vec<Str
 
 /// The rounds of each server, of which the first, in which it warms up, is left out.
 async fn tallies(
-    case: &Case,
-    options: &rig::Options,
+    case: &GrpcCase,
+    options: &rig::LoadOptions,
     programs: &Programs,
-) -> Result<[(Server, Vec<Tally>); 2], String> {
+) -> Result<[(GrpcServer, Vec<Tally>); 2], String> {
     let mut running = Vec::new();
-    for server in Server::ALL {
-        running.push(Running::start(server, case.limits, programs).await?);
+    for server in GrpcServer::ALL {
+        running.push(RunningGrpcServer::start(server, case.limits, programs).await?);
     }
-    let mut tallies = Server::ALL.map(|server| (server, Vec::new()));
+    let mut tallies = GrpcServer::ALL.map(|server| (server, Vec::new()));
     for round in 0..=options.rounds {
         for (running, (_, tallies)) in running.iter().zip(&mut tallies) {
             let told = |error| format!("{}: {error}", running.server.name());
@@ -183,19 +183,24 @@ async fn tallies(
 }
 
 /// One server in one round, in which no call may fail.
-async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
-    let _awake = running.process.awake();
+async fn measure(
+    case: &GrpcCase,
+    running: &RunningGrpcServer,
+    seconds: u64,
+) -> Result<Tally, String> {
+    let _resumed = running.process.resume();
     let address = running.process.address;
-    let (question, faults) = (running.server.question(address, case.limits), Faults::default());
-    let (depth, keys, noted) = (case.depth, case.keys, faults.clone());
-    let asker = move |number| Asker::new(&question, Keys::new(keys, number), depth, noted.clone());
-    let tally = rig::load(address, schedule(case, seconds), asker).await?;
-    faults.told().map_or(Ok(()), Err)?;
-    case.limits.kept(&tally)?;
+    let (request, failures) = (running.server.request(address, case.limits), Failures::default());
+    let (depth, keys, noted) = (case.depth, case.keys, failures.clone());
+    let client =
+        move |number| GrpcClient::new(&request, Keys::new(keys, number), depth, noted.clone());
+    let tally = rig::load(address, schedule(case, seconds), client).await?;
+    failures.summary().map_or(Ok(()), Err)?;
+    case.limits.check_limits(&tally)?;
     Ok(tally)
 }
 
-fn schedule(case: &Case, seconds: u64) -> Schedule {
+fn schedule(case: &GrpcCase, seconds: u64) -> Schedule {
     let length = Duration::from_secs(seconds);
     Schedule { connections: CONNECTIONS, pace: case.pace, length }
 }

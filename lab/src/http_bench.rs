@@ -11,22 +11,22 @@ mod servers;
 mod wire;
 
 use crate::rig::{
-    self, Options,
+    self, LoadOptions,
     install::{self, Programs},
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
     template::Keys,
 };
-use crate::rounds::{Line, median, write_section};
-use load::Asker;
-use servers::{Limits, Running, Server};
+use crate::rounds::{Comparison, median, write_section};
+use load::HttpClient;
+use servers::{HttpServer, Limits, RunningHttpServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 const CONNECTIONS: u32 = 50;
 
 /// What is measured.
-struct Case {
+struct HttpCase {
     name: &'static str,
     limits: Limits,
     keys: NonZeroU32,
@@ -39,22 +39,22 @@ const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
 /// So few that each is refused soon.
 const FEW: NonZeroU32 = NonZeroU32::new(1_000).unwrap();
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [HttpCase; 3] = [
+    HttpCase {
         name: "http-check-50c",
         limits: Limits::Generous,
         keys: MANY,
         pace: Pace::Closed,
         figures: &RATE,
     },
-    Case {
+    HttpCase {
         name: "http-refused-50c",
         limits: Limits::Strict,
         keys: FEW,
         pace: Pace::Closed,
         figures: &RATE,
     },
-    Case {
+    HttpCase {
         name: "http-open-5000-50c",
         limits: Limits::Generous,
         keys: MANY,
@@ -72,7 +72,7 @@ const LATENCIES: [Figure; 3] = [
 
 const TITLE: &str = "A check over HTTP";
 const TEXT: &str = "\
-Complete checks over HTTP/1.1, on 50 keep-alive connections. Server and load generator share the machine.
+Complete checks over HTTP/1.1, on 50 keep-alive connections. HttpServer and load generator share the machine.
 
 - `http-check`: 100,000 client addresses in random order, each with a limit of a million per second, so that nothing is
   refused. Each connection sends its next request when it has its answer (a closed loop).
@@ -89,14 +89,14 @@ The peers:
 - `bare` answers every request with the same bytes, as many as tidegate sends, on one thread per core, and does nothing
   else. The distance of this ratio from 1 is all that could still be gained.";
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
     let programs = Programs::found(options)?;
     install::provide("nginx", "nginx-light")?;
     let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
-async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>, String> {
+async fn measured(options: &LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
         let [ours, peers @ ..] = tallies(case, options, programs).await?;
@@ -104,7 +104,7 @@ async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>,
             let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
             let case = format!("{}{}", case.name, figure.suffix);
             for (server, tallies) in &peers {
-                let line = Line {
+                let line = Comparison {
                     bench: "http",
                     case: &case,
                     ours: median(&ours.1),
@@ -121,15 +121,15 @@ async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>,
 
 /// The rounds of each server, of which the first, in which it warms up, is left out.
 async fn tallies(
-    case: &Case,
-    options: &Options,
+    case: &HttpCase,
+    options: &LoadOptions,
     programs: &Programs,
-) -> Result<[(Server, Vec<Tally>); 4], String> {
+) -> Result<[(HttpServer, Vec<Tally>); 4], String> {
     let mut running = Vec::new();
-    for server in Server::ALL {
-        running.push(Running::start(server, case.limits, programs).await?);
+    for server in HttpServer::ALL {
+        running.push(RunningHttpServer::start(server, case.limits, programs).await?);
     }
-    let mut tallies = Server::ALL.map(|server| (server, Vec::new()));
+    let mut tallies = HttpServer::ALL.map(|server| (server, Vec::new()));
     for round in 0..=options.rounds {
         for (running, (_, tallies)) in running.iter().zip(&mut tallies) {
             let tally = measure(case, running, options.seconds).await?;
@@ -142,17 +142,21 @@ async fn tallies(
 }
 
 /// One server in one round.
-async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
-    let _awake = running.process.awake();
+async fn measure(
+    case: &HttpCase,
+    running: &RunningHttpServer,
+    seconds: u64,
+) -> Result<Tally, String> {
+    let _resumed = running.process.resume();
     let schedule = Schedule {
         connections: CONNECTIONS,
         pace: case.pace,
         length: Duration::from_secs(seconds),
     };
     let (request, keys) = (running.server.request(case.limits), case.keys);
-    let asker = move |number| Asker::new(request.clone(), Keys::new(keys, number));
-    let tally = rig::load(running.process.address, schedule, asker).await;
+    let client = move |number| HttpClient::new(request.clone(), Keys::new(keys, number));
+    let tally = rig::load(running.process.address, schedule, client).await;
     let tally = tally.map_err(|error| format!("{}: {error}", running.server.name()))?;
-    running.server.kept(case.limits, &tally)?;
+    running.server.check_limits(case.limits, &tally)?;
     Ok(tally)
 }

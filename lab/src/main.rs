@@ -27,28 +27,28 @@ struct Cli {
 #[derive(Subcommand)]
 enum Experiment {
     /// Plants every mistake of lab/mutants in a copy of the core, or of the store and the limiter; each must be caught.
-    Mutants(mutants::Options),
+    Mutants(mutants::MutantOptions),
     /// A server that only answers, for `lab http`.
     #[command(hide = true)]
-    Bare(http_bench::bare::Options),
+    Bare(http_bench::bare::BareOptions),
     /// Times one decision of each algorithm and counts its instructions; writes BENCHMARKS.md.
-    Core(core_bench::Options),
+    Core(core_bench::CoreOptions),
     /// The table in this process against `governor` and `throttlecrab`.
-    Embedded(embedded::Options),
+    Embedded(embedded::EmbeddedOptions),
     /// A hundred million strangers through a budget of 256 MiB.
-    Flood(flood::Options),
+    Flood(flood::FloodOptions),
     /// Eight million strangers that each use up their limit at once, through a budget of 16 MiB.
-    FullCost(full_cost::Options),
+    FullCost(full_cost::FullCostOptions),
     /// A check over gRPC, against `throttlecrab-server`, which it installs; or any rate limit service at an address.
-    Grpc(grpc_bench::Options),
+    Grpc(grpc_bench::GrpcOptions),
     /// A check over HTTP, against `throttlecrab-server` and nginx; installs both.
-    Http(rig::Options),
+    Http(rig::LoadOptions),
     /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
-    Policy(policy_bench::Options),
+    Policy(policy_bench::PolicyOptions),
     /// The store on Redis, against `redis-benchmark` with the same script call; installs it.
-    Redis(rig::Options),
+    Redis(rig::LoadOptions),
     /// A check over RESP, against Redis, a script in Redis and `throttlecrab-server`; installs them.
-    Resp(rig::Options),
+    Resp(rig::LoadOptions),
 }
 
 fn main() -> ExitCode {

@@ -15,12 +15,12 @@ mod core;
 
 use crate::{root, say};
 use clap::Args;
-use copy::Copy;
+use copy::WorkspaceCopy;
 use std::{fs, io};
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct MutantOptions {
     /// Plants mistakes in the store and the limiter instead, for the simulator to find.
     #[arg(long)]
     cluster: bool,
@@ -40,12 +40,12 @@ struct Mutant {
 
 /// Where mistakes are planted, and what must catch them.
 #[derive(Clone, Copy)]
-enum Ground {
+enum MutantSet {
     Core,
     Cluster,
 }
 
-impl Ground {
+impl MutantSet {
     /// Its list of mutants.
     const fn list(self) -> &'static str {
         match self {
@@ -55,15 +55,15 @@ impl Ground {
     }
 
     /// Where it is copied to and built, and which crates are copied.
-    fn copy(self) -> io::Result<Copy> {
+    fn copy(self) -> io::Result<WorkspaceCopy> {
         match self {
-            Self::Core => Copy::new("target/mutants", &core::CRATES),
-            Self::Cluster => Copy::new("target/mutants-cluster", &cluster::CRATES),
+            Self::Core => WorkspaceCopy::new("target/mutants", &core::CRATES),
+            Self::Cluster => WorkspaceCopy::new("target/mutants-cluster", &cluster::CRATES),
         }
     }
 
     /// Who catches what is planted in the copy, if anybody does; the compiler's complaint is an error.
-    fn first_failure(self, copy: &Copy) -> Result<Option<String>, String> {
+    fn first_failure(self, copy: &WorkspaceCopy) -> Result<Option<String>, String> {
         match self {
             Self::Core => core::first_failure(copy),
             Self::Cluster => cluster::first_failure(copy),
@@ -72,21 +72,21 @@ impl Ground {
 }
 
 /// Plants every mutant; an error when one was not caught.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let ground = if options.cluster { Ground::Cluster } else { Ground::Core };
-    let list = fs::read_to_string(root().join(ground.list())).map_err(told(ground.list()))?;
-    let mutants: Vec<Mutant> = parse(ground.list(), &list)?
+pub(crate) fn run(options: &MutantOptions) -> Result<(), String> {
+    let set = if options.cluster { MutantSet::Cluster } else { MutantSet::Core };
+    let list = fs::read_to_string(root().join(set.list())).map_err(context(set.list()))?;
+    let mutants: Vec<Mutant> = parse(set.list(), &list)?
         .into_iter()
         .filter(|mutant| mutant.name.contains(&options.only))
         .collect();
-    let copy = ground.copy().map_err(told("target"))?;
-    say(&format!("mutants: {} of {}; first the unchanged copy", mutants.len(), ground.list()));
-    if let Some(failure) = ground.first_failure(&copy)? {
+    let copy = set.copy().map_err(context("target"))?;
+    say(&format!("mutants: {} of {}; first the unchanged copy", mutants.len(), set.list()));
+    if let Some(failure) = set.first_failure(&copy)? {
         return Err(format!("the unchanged copy fails already:\n{failure}"));
     }
     let mut alive = 0usize;
     for (number, mutant) in (1usize..).zip(&mutants) {
-        let verdict = copy.plant(mutant, || ground.first_failure(&copy));
+        let verdict = copy.plant(mutant, || set.first_failure(&copy));
         alive = alive.saturating_add(usize::from(!matches!(verdict, Ok(Some(_)))));
         let caught = verdict.map(|by| by.unwrap_or_else(|| "NOT CAUGHT".to_owned()));
         let caught = caught.unwrap_or_else(|why| format!("NOT PLANTED: {why}"));
@@ -121,6 +121,6 @@ fn parse(path: &str, list: &str) -> Result<Vec<Mutant>, String> {
     Ok(mutants)
 }
 
-fn told(what: &str) -> impl Fn(io::Error) -> String {
+fn context(what: &str) -> impl Fn(io::Error) -> String {
     move |error| format!("{what}: {error}")
 }

@@ -6,7 +6,7 @@
 
 #![expect(clippy::float_arithmetic, reason = "medians and ratios, for people")]
 
-use crate::rounds::{Line, median, write_section};
+use crate::rounds::{Comparison, median, write_section};
 use clap::Args;
 use http::{Request, Response};
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use tower_governor::key_extractor::PeerIpKeyExtractor;
 
 /// What the experiment takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct PolicyOptions {
     /// Prints a line of JSON for each case.
     #[arg(long)]
     json: bool,
@@ -46,21 +46,21 @@ const CLIENTS: u32 = 10_000;
 type Serve = Box<dyn FnMut(u32) -> u16 + Send>;
 
 /// A case: what is measured, and what it is measured against.
-struct Case {
+struct LayerCase {
     name: String,
     threads: usize,
-    ours: fn() -> Result<Maker, String>,
-    peer: fn() -> Result<Maker, String>,
+    ours: fn() -> Result<ServeFactory, String>,
+    peer: fn() -> Result<ServeFactory, String>,
     peer_name: &'static str,
 }
 
 /// Makes one server for each thread; all of them share the limits.
-type Maker = Box<dyn Fn() -> Serve>;
+type ServeFactory = Box<dyn Fn() -> Serve>;
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &PolicyOptions) -> Result<(), String> {
     let mut cases = Vec::new();
     for threads in [1, 2] {
-        let case = |name: &str, ours, peer, peer_name| Case {
+        let case = |name: &str, ours, peer, peer_name| LayerCase {
             name: format!("{name}-{threads}t"),
             threads,
             ours,
@@ -84,8 +84,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let mut rows = Vec::new();
     for case in cases.iter().filter(|case| case.name.contains(&options.only)) {
         let (ours, peer) = measured(case)?;
-        let Case { name, peer_name, .. } = case;
-        let line = Line { bench: "policy", case: name, ours, peer, peer_name, unit: "1/s" };
+        let LayerCase { name, peer_name, .. } = case;
+        let line = Comparison { bench: "policy", case: name, ours, peer, peer_name, unit: "1/s" };
         rows.push(line.print(options.json));
     }
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
@@ -102,7 +102,7 @@ ten (or a thousand), takes two limits together or not at all, and writes the `Ra
 - `rules-1000`: tidegate with a thousand rules, against tidegate with ten.";
 
 /// Medians of rounds that alternate: requests a second, ours and the peer's.
-fn measured(case: &Case) -> Result<(f64, f64), String> {
+fn measured(case: &LayerCase) -> Result<(f64, f64), String> {
     let (ours, peer) = ((case.ours)()?, (case.peer)()?);
     let mut rates: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
@@ -115,7 +115,7 @@ fn measured(case: &Case) -> Result<(f64, f64), String> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-fn round(maker: &Maker, threads: usize) -> f64 {
+fn round(maker: &ServeFactory, threads: usize) -> f64 {
     let servers: Vec<Serve> = (0..threads).map(|_| maker()).collect();
     let start = std::time::Instant::now();
     std::thread::scope(|scope| {
@@ -137,7 +137,7 @@ fn round(maker: &Maker, threads: usize) -> f64 {
 // === the two ===
 
 /// Our layer: so many rules, of which one with two limits applies.
-fn ours(rules: usize, rate: &str) -> Result<Maker, String> {
+fn ours(rules: usize, rate: &str) -> Result<ServeFactory, String> {
     let others: String = (1..rules)
         .map(|n| format!("  - {{ name: r{n}, match: {{ method: POST, path: /service-{n}/** }}, key: [ip], limits: [{rate}] }}\n"))
         .collect();
@@ -151,7 +151,7 @@ fn ours(rules: usize, rate: &str) -> Result<Maker, String> {
 }
 
 /// The peer's layer: one limit for each address, headers on.
-fn governor(burst: u32) -> Result<Maker, String> {
+fn governor(burst: u32) -> Result<ServeFactory, String> {
     let config = GovernorConfigBuilder::default()
         .key_extractor(PeerIpKeyExtractor)
         .per_nanosecond(if burst == 1 { 3_600_000_000_000 } else { 360_000_000 })

@@ -14,25 +14,25 @@ mod raw;
 mod server;
 mod tasks;
 
-use crate::rig::{self, Options, install};
-use crate::rounds::{Line, median, tell_range, write_section};
-use raw::{Raw, Recorded};
-use server::{Counts, Server};
+use crate::rig::{self, LoadOptions, install};
+use crate::rounds::{Comparison, median, tell_range, write_section};
+use raw::{RawBenchmark, RecordedCall};
+use server::{CommandCounts, RedisServer};
 use std::sync::Arc;
 use std::time::Duration;
-use tasks::Asked;
+use tasks::TakeTally;
 use tidegate_core::{Algorithm, Limit, Span};
 use tidegate_store::{Redis, RedisSettings, Secret};
 
 /// How the peer sends; 64 commands in flight each way, and keys of its own, so that all find keys of the same age.
-const PEERS: [Raw; 3] = [
-    Raw { name: "evalsha-64c", connections: 64, depth: 1, mark: 'a' },
-    Raw { name: "evalsha-8c-8p", connections: 8, depth: 8, mark: 'b' },
-    Raw { name: "evalsha-1c-64p", connections: 1, depth: 64, mark: 'c' },
+const PEERS: [RawBenchmark; 3] = [
+    RawBenchmark { name: "evalsha-64c", connections: 64, depth: 1, mark: 'a' },
+    RawBenchmark { name: "evalsha-8c-8p", connections: 8, depth: 8, mark: 'b' },
+    RawBenchmark { name: "evalsha-1c-64p", connections: 1, depth: 64, mark: 'c' },
 ];
 
 const TAKE: &str = "redis-take-64t";
-/// Asked for as it is, and with refusals that are not remembered.
+/// TakeTally for as it is, and with refusals that are not remembered.
 const REFUSED: [(&str, bool); 2] =
     [("redis-refused-10000", true), ("redis-refused-10000-always-asked", false)];
 /// How often the refused key is asked for, and for how long.
@@ -53,14 +53,14 @@ a million keys in random order.
   number of requests per second. The first row is with the denial cache, the second (`always-asked`) without it. Here a
   small ratio is good: it is the share of the requests that reach Redis.";
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
     install::provide("redis-server", "redis-server")?;
     install::provide("redis-benchmark", "redis-tools")?;
     let rows = rig::run(measured(options))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
-async fn measured(options: &Options) -> Result<Vec<String>, String> {
+async fn measured(options: &LoadOptions) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     if TAKE.contains(&options.only) {
         let (ours, peers) = rates(options).await?;
@@ -73,13 +73,14 @@ async fn measured(options: &Options) -> Result<Vec<String>, String> {
         for (peer, rates) in PEERS.iter().zip(peers) {
             let (ours, peer_name) = (median(ours.clone()), peer.name);
             let peer = median(rates);
-            let line = Line { bench: "redis", case: TAKE, ours, peer, peer_name, unit: "1/s" };
+            let line =
+                Comparison { bench: "redis", case: TAKE, ours, peer, peer_name, unit: "1/s" };
             rows.push(line.print(options.json));
         }
     }
     for (case, remember) in REFUSED.into_iter().filter(|(case, _)| case.contains(&options.only)) {
         let (ours, peer) = refused(remember).await?;
-        let line = Line { bench: "redis", case, ours, peer, peer_name: "asked", unit: "1/s" };
+        let line = Comparison { bench: "redis", case, ours, peer, peer_name: "asked", unit: "1/s" };
         rows.push(line.print(options.json));
     }
     Ok(rows)
@@ -89,20 +90,20 @@ async fn measured(options: &Options) -> Result<Vec<String>, String> {
 
 /// Our rounds and those of each way of the peer, of which the first, in which everybody warms up, is left out. A round of the peer
 /// is a number of commands, so each round tells how many the next one is.
-async fn rates(options: &Options) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
-    let server = Server::start().await?;
+async fn rates(options: &LoadOptions) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
+    let server = RedisServer::start().await?;
     // So long that a machine with other work to do is slow here, and not an error.
     let timeout = Span::from_secs(1);
     let store = connected(RedisSettings { timeout, ..RedisSettings::new(&server.url()) }).await?;
     let limit = Arc::new(limit(100)?);
-    let recorded = Recorded::of(&server, &store, &limit).await?;
+    let recorded = RecordedCall::of(&server, &store, &limit).await?;
     let length = Duration::from_secs(options.seconds);
     let (mut ours, mut theirs) = (Vec::new(), PEERS.map(|_| Vec::new()));
     let mut commands = PEERS.map(|_| raw::FIRST);
     let rounds = u32::try_from(options.rounds).map_err(|error| error.to_string())?;
     for round in 0..=rounds {
         let before = server.counts().await?;
-        let Asked { passed, rate, .. } = tasks::closed(&store, &limit, round, length).await?;
+        let TakeTally { passed, rate, .. } = tasks::closed(&store, &limit, round, length).await?;
         server.counts().await?.all_took(before, passed)?;
         if round > 0 {
             ours.push(rate);
@@ -124,14 +125,14 @@ async fn rates(options: &Options) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
 
 /// How many calls a second Redis sees, and how many of us asked for.
 async fn refused(remember_refusals: bool) -> Result<(f64, f64), String> {
-    let server = Server::start().await?;
+    let server = RedisServer::start().await?;
     let settings = RedisSettings { remember_refusals, ..RedisSettings::new(&server.url()) };
     let store = connected(settings).await?;
     let limit = Arc::new(limit(1)?);
     tasks::used_up(&store, &limit).await?;
     let before = server.counts().await?;
     let asked = tasks::open(&store, &limit, REFUSED_APART, REFUSED_FOR).await?;
-    let Counts { calls, .. } = server.counts().await?.since(before);
+    let CommandCounts { calls, .. } = server.counts().await?.since(before);
     Ok((asked.in_its_time(calls), asked.rate))
 }
 

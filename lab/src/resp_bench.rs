@@ -1,4 +1,4 @@
-//! A check over RESP against what people ask over it today: `throttlecrab-server`, a Lua script in Redis, and Redis itself
+//! A check over RESP against what people pipeline over it today: `throttlecrab-server`, a Lua script in Redis, and Redis itself
 //! at the least that it can be asked for.
 //!
 //! All of them run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured
@@ -11,15 +11,15 @@ mod servers;
 mod wire;
 
 use crate::rig::{
-    self, Options,
+    self, LoadOptions,
     install::{self, Programs},
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
     template::Keys,
 };
-use crate::rounds::{Line, median, write_section};
-use load::Asker;
-use servers::{Running, Server};
+use crate::rounds::{Comparison, median, write_section};
+use load::RespClient;
+use servers::{RespServer, RunningRespServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -27,35 +27,35 @@ const CONNECTIONS: u32 = 50;
 const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
 
 /// What is measured.
-struct Case {
+struct RespCase {
     name: &'static str,
     /// How many commands are sent together.
     depth: u32,
     pace: Pace,
-    peers: [Server; 3],
+    peers: [RespServer; 3],
     figures: &'static [Figure],
 }
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [RespCase; 3] = [
+    RespCase {
         name: "resp-pipe64-50c",
         depth: 64,
         pace: Pace::Closed,
-        peers: [Server::RedisIncr, Server::Throttlecrab, Server::RedisLua],
+        peers: [RespServer::RedisIncr, RespServer::Throttlecrab, RespServer::RedisLua],
         figures: &RATE,
     },
-    Case {
+    RespCase {
         name: "resp-single-50c",
         depth: 1,
         pace: Pace::Closed,
-        peers: [Server::RedisGet, Server::Throttlecrab, Server::RedisLua],
+        peers: [RespServer::RedisGet, RespServer::Throttlecrab, RespServer::RedisLua],
         figures: &RATE,
     },
-    Case {
+    RespCase {
         name: "resp-open-20000-50c",
         depth: 1,
         pace: Pace::Open { apart: Duration::from_micros(50) },
-        peers: [Server::RedisGet, Server::Throttlecrab, Server::RedisLua],
+        peers: [RespServer::RedisGet, RespServer::Throttlecrab, RespServer::RedisLua],
         figures: &LATENCIES,
     },
 ];
@@ -68,7 +68,7 @@ const LATENCIES: [Figure; 2] = [
 
 const TITLE: &str = "A check over RESP";
 const TEXT: &str = "\
-Checks over the Redis protocol, on 50 connections, with a million keys in random order. Server and load generator share
+Checks over the Redis protocol, on 50 connections, with a million keys in random order. RespServer and load generator share
 the machine.
 
 - `resp-pipe64`: each connection sends 64 commands, reads 64 replies, and sends the next 64 (pipelining).
@@ -83,14 +83,14 @@ tidegate runs `CL.THROTTLE`, and every key has a limit of a million per second, 
 - `redis-incr` and `redis-get` limit nothing. They are the least work that Redis does for a command that writes, or
   reads, one key. Redis writes no files.";
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
     let programs = Programs::found(options)?;
     install::provide("redis-server", "redis-server")?;
     let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
-async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>, String> {
+async fn measured(options: &LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
         let (ours, peers) = tallies(case, options, programs).await?;
@@ -98,7 +98,7 @@ async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>,
             let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
             let name = format!("{}{}", case.name, figure.suffix);
             for (server, tallies) in case.peers.iter().zip(&peers) {
-                let line = Line {
+                let line = Comparison {
                     bench: "resp",
                     case: &name,
                     ours: median(&ours),
@@ -115,14 +115,14 @@ async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>,
 
 /// Our rounds and those of each peer, of which the first, in which a server warms up, is left out.
 async fn tallies(
-    case: &Case,
-    options: &Options,
+    case: &RespCase,
+    options: &LoadOptions,
     programs: &Programs,
 ) -> Result<(Vec<Tally>, [Vec<Tally>; 3]), String> {
-    let ours = Running::start(Server::Tidegate, programs, KEYS.get()).await?;
+    let ours = RunningRespServer::start(RespServer::Tidegate, programs, KEYS.get()).await?;
     let mut peers = Vec::new();
     for server in case.peers {
-        peers.push(Running::start(server, programs, KEYS.get()).await?);
+        peers.push(RunningRespServer::start(server, programs, KEYS.get()).await?);
     }
     let (mut our_tallies, mut tallies) = (Vec::new(), case.peers.map(|_| Vec::new()));
     for round in 0..=options.rounds {
@@ -138,17 +138,21 @@ async fn tallies(
 }
 
 /// One server in one round.
-async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
-    let _awake = running.process.awake();
+async fn measure(
+    case: &RespCase,
+    running: &RunningRespServer,
+    seconds: u64,
+) -> Result<Tally, String> {
+    let _resumed = running.process.resume();
     let schedule = Schedule {
         connections: CONNECTIONS,
         pace: case.pace,
         length: Duration::from_secs(seconds),
     };
-    let ask = running.ask(case.depth);
-    let asker = move |number| Asker::new(ask.clone(), Keys::new(KEYS, number));
+    let pipeline = running.pipeline(case.depth);
+    let client = move |number| RespClient::new(pipeline.clone(), Keys::new(KEYS, number));
     let told = |error| format!("{}: {error}", running.server.name());
-    let tally = rig::load(running.process.address, schedule, asker).await.map_err(told)?;
-    running.kept(&tally).map_err(told)?;
+    let tally = rig::load(running.process.address, schedule, client).await.map_err(told)?;
+    running.check_limits(&tally).map_err(told)?;
     Ok(tally)
 }

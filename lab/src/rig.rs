@@ -9,7 +9,7 @@ pub(crate) mod template;
 pub(crate) mod timer;
 
 use clap::Args;
-use drive::{Talk, drive};
+use drive::{LoadClient, drive};
 use schedule::Schedule;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// What an experiment with servers takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct LoadOptions {
     /// Prints a line of JSON for each case.
     #[arg(long)]
     pub(crate) json: bool,
@@ -53,12 +53,12 @@ pub(crate) fn run<T>(experiment: impl Future<Output = Result<T, String>>) -> Res
 }
 
 /// Puts a load on a server. The generator has a thread of its own, so that whoever interrupts it is heard.
-pub(crate) async fn load<T: Talk>(
+pub(crate) async fn load<T: LoadClient>(
     address: SocketAddr,
     schedule: Schedule,
-    talk: impl FnMut(u32) -> T + Send + 'static,
+    client: impl FnMut(u32) -> T + Send + 'static,
 ) -> Result<Tally, String> {
-    let driven = tokio::task::spawn_blocking(move || drive(address, &schedule, talk));
+    let driven = tokio::task::spawn_blocking(move || drive(address, &schedule, client));
     driven.await.map_err(|error| error.to_string())?
 }
 

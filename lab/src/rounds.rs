@@ -6,7 +6,7 @@ use crate::{root, say};
 use std::fs;
 
 /// One comparison.
-pub(crate) struct Line<'l> {
+pub(crate) struct Comparison<'l> {
     pub(crate) bench: &'l str,
     pub(crate) case: &'l str,
     pub(crate) ours: f64,
@@ -15,7 +15,7 @@ pub(crate) struct Line<'l> {
     pub(crate) unit: &'l str,
 }
 
-impl Line<'_> {
+impl Comparison<'_> {
     /// Prints it, and answers it as a row of a table.
     pub(crate) fn print(&self, json: bool) -> String {
         let Self { bench, case, ours, peer, peer_name, unit } = self;

@@ -28,7 +28,7 @@ pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
 
 /// What a frame is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Data,
     Headers,
     ResetStream,
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Other,
 }
 
-impl Kind {
+impl FrameKind {
     const fn of(byte: u8) -> Self {
         match byte {
             0 => Self::Data,
@@ -74,7 +74,7 @@ impl Kind {
 /// A frame that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame<'b> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) flags: u8,
     pub(crate) stream: u32,
     pub(crate) payload: &'b [u8],
@@ -92,7 +92,7 @@ impl Frame<'_> {
             let (padding, rest) = content.split_first()?;
             content = rest.get(..rest.len().checked_sub((*padding).into())?)?;
         }
-        if self.kind == Kind::Headers && self.has(PRIORITY) {
+        if self.kind == FrameKind::Headers && self.has(PRIORITY) {
             content = content.get(5..)?;
         }
         Some(content)
@@ -124,13 +124,13 @@ pub(crate) fn first(bytes: &[u8]) -> Result<Option<(Frame<'_>, &[u8])>, String> 
     }
     let Some((payload, rest)) = rest.split_at_checked(length) else { return Ok(None) };
     let stream = u32::from_be_bytes(stream) & 0x7fff_ffff;
-    Ok(Some((Frame { kind: Kind::of(kind), flags, stream, payload }, rest)))
+    Ok(Some((Frame { kind: FrameKind::of(kind), flags, stream, payload }, rest)))
 }
 
 /// Writes a frame, and answers where its stream stands.
 pub(crate) fn write(
     bytes: &mut Vec<u8>,
-    kind: Kind,
+    kind: FrameKind,
     flags: u8,
     stream: u32,
     payload: &[u8],
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_frame_is_written_as_the_standard_draws_it() {
         let mut bytes = vec![];
-        let place = write(&mut bytes, Kind::Headers, END_HEADERS, 5, b"\x83\x86");
+        let place = write(&mut bytes, FrameKind::Headers, END_HEADERS, 5, b"\x83\x86");
         assert_eq!(bytes, b"\0\0\x02\x01\x04\0\0\0\x05\x83\x86");
         assert_eq!(place, 5);
     }
@@ -167,10 +167,15 @@ mod tests {
     #[test]
     fn a_frame_is_read_when_its_last_byte_is_there_and_not_before() {
         let frames = [
-            (Kind::Settings, 0, 0, settings([(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, 1 << 20)])),
-            (Kind::Data, END_STREAM, 0x7fff_ffff, vec![7; 300]),
-            (Kind::Settings, ACK, 0, vec![]),
-            (Kind::GoAway, 0, 0, vec![1; 8]),
+            (
+                FrameKind::Settings,
+                0,
+                0,
+                settings([(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, 1 << 20)]),
+            ),
+            (FrameKind::Data, END_STREAM, 0x7fff_ffff, vec![7; 300]),
+            (FrameKind::Settings, ACK, 0, vec![]),
+            (FrameKind::GoAway, 0, 0, vec![1; 8]),
         ];
         let mut bytes = vec![];
         for (kind, flags, stream, payload) in &frames {
@@ -193,22 +198,22 @@ mod tests {
     fn settings_are_read_as_they_are_written() {
         let payload = settings([(HEADER_TABLE_SIZE, 4096), (INITIAL_WINDOW_SIZE, 0x0102_0304)]);
         assert_eq!(payload, b"\0\x01\0\0\x10\0\0\x04\x01\x02\x03\x04");
-        let frame = Frame { kind: Kind::Settings, flags: 0, stream: 0, payload: &payload };
+        let frame = Frame { kind: FrameKind::Settings, flags: 0, stream: 0, payload: &payload };
         assert!(frame.settings().eq([(1, 4096), (4, 0x0102_0304)]));
     }
 
     #[test]
     fn content_is_taken_out_of_its_padding_and_priority() {
         for (kind, flags, payload, content) in [
-            (Kind::Data, 0, "hello", Some("hello")),
-            (Kind::Data, PADDED, "\x02hello..", Some("hello")),
-            (Kind::Data, PADDED, "\x09hello..", None),
-            (Kind::Data, PADDED, "", None),
+            (FrameKind::Data, 0, "hello", Some("hello")),
+            (FrameKind::Data, PADDED, "\x02hello..", Some("hello")),
+            (FrameKind::Data, PADDED, "\x09hello..", None),
+            (FrameKind::Data, PADDED, "", None),
             // In `DATA` this flag means nothing.
-            (Kind::Data, PRIORITY, "hello", Some("hello")),
-            (Kind::Headers, PRIORITY, "12345hello", Some("hello")),
-            (Kind::Headers, PADDED | PRIORITY, "\x0112345hello.", Some("hello")),
-            (Kind::Headers, PRIORITY, "1234", None),
+            (FrameKind::Data, PRIORITY, "hello", Some("hello")),
+            (FrameKind::Headers, PRIORITY, "12345hello", Some("hello")),
+            (FrameKind::Headers, PADDED | PRIORITY, "\x0112345hello.", Some("hello")),
+            (FrameKind::Headers, PRIORITY, "1234", None),
         ] {
             let frame = Frame { kind, flags, stream: 1, payload: payload.as_bytes() };
             assert_eq!(frame.content(), content.map(str::as_bytes), "{payload:?}");

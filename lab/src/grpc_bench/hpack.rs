@@ -9,7 +9,7 @@
 //! 001 size                 the table is to have this size from now on
 //! ```
 //!
-//! Of an answer `:status` and `grpc-status` matter, but what an index means depends on all that was in the blocks before; so the
+//! StatusKind an answer `:status` and `grpc-status` matter, but what an index means depends on all that was in the blocks before; so the
 //! table is kept, of every field with its size and, where it is one of the two, its number. After the first answer nearly every
 //! field is an index, which costs a look into the table; texts are decoded when they come, which is rare.
 
@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 
 // === writing ===
 
-/// Fields that the server knows by themselves: `:method POST` and `:scheme http`.
+/// HpackDecoder that the server knows by themselves: `:method POST` and `:scheme http`.
 const POST_HTTP: [u8; 2] = [0x83, 0x86];
-/// Fields that the server is told to remember.
+/// HpackDecoder that the server is told to remember.
 const REMEMBERED: u8 = 4;
 
 /// The head of the first call of a connection, whose fields the server remembers.
@@ -80,7 +80,7 @@ pub(crate) struct Statuses {
 }
 
 /// Reads one block after another, as they come over a connection.
-pub(crate) struct Fields {
+pub(crate) struct HpackDecoder {
     /// What the server told us to remember, the newest first.
     table: VecDeque<Field>,
     /// What the fields in it count, and what they may.
@@ -95,7 +95,7 @@ const TABLE: usize = 4096;
 /// What is kept of a field.
 #[derive(Debug, Clone, Copy)]
 struct Field {
-    name: Name,
+    name: FieldName,
     /// The number that its value is, if it is one and matters.
     value: Option<u16>,
     /// What it counts in the table.
@@ -103,26 +103,26 @@ struct Field {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Name {
-    of: Of,
+struct FieldName {
+    of: StatusKind,
     length: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum StatusKind {
     HttpStatus,
     GrpcStatus,
     Other,
 }
 
-impl Fields {
+impl HpackDecoder {
     pub(crate) fn new() -> Self {
         Self { table: VecDeque::new(), size: 0, limit: TABLE, huffman: Huffman::new() }
     }
 
     /// Reads a block; `None` when it is none, after which no other can be read either.
     pub(crate) fn read(&mut self, block: &[u8]) -> Option<Statuses> {
-        let (mut statuses, mut rest) = (Statuses::default(), Bytes(block));
+        let (mut statuses, mut rest) = (Statuses::default(), BlockReader(block));
         while let Some(first) = rest.0.first().copied() {
             let field = if first & 0x80 != 0 {
                 self.known(rest.integer(0x7f)?)?
@@ -138,9 +138,9 @@ impl Fields {
                 self.literal(&mut rest, 0x0f)?
             };
             match field.name.of {
-                Of::HttpStatus => statuses.http = field.value,
-                Of::GrpcStatus => statuses.grpc = field.value,
-                Of::Other => {}
+                StatusKind::HttpStatus => statuses.http = field.value,
+                StatusKind::GrpcStatus => statuses.grpc = field.value,
+                StatusKind::Other => {}
             }
         }
         Some(statuses)
@@ -153,35 +153,36 @@ impl Fields {
             None => {
                 let name = known_name(index)?;
                 let place = index.saturating_sub(STATUSES.0);
-                let value = STATUSES.1.get(place).copied().filter(|_| name.of == Of::HttpStatus);
+                let value =
+                    STATUSES.1.get(place).copied().filter(|_| name.of == StatusKind::HttpStatus);
                 Some(Field { name, value, size: 0 })
             }
         }
     }
 
     /// A field in words, whose name may be that of a field that is known.
-    fn literal(&self, rest: &mut Bytes<'_>, low: u8) -> Option<Field> {
+    fn literal(&self, rest: &mut BlockReader<'_>, low: u8) -> Option<Field> {
         let name = match rest.integer(low)? {
             0 => {
                 let text = self.text(rest)?;
                 let of = match &*text {
-                    b":status" => Of::HttpStatus,
-                    b"grpc-status" => Of::GrpcStatus,
-                    _ => Of::Other,
+                    b":status" => StatusKind::HttpStatus,
+                    b"grpc-status" => StatusKind::GrpcStatus,
+                    _ => StatusKind::Other,
                 };
-                Name { of, length: text.len() }
+                FieldName { of, length: text.len() }
             }
             index => self.known(index)?.name,
         };
         let text = self.text(rest)?;
         let number = || str::from_utf8(&text).ok()?.parse().ok();
-        let value = if name.of == Of::Other { None } else { number() };
+        let value = if name.of == StatusKind::Other { None } else { number() };
         // What a field counts beyond its letters is in the standard.
         let size = name.length.saturating_add(text.len()).saturating_add(32);
         Some(Field { name, value, size })
     }
 
-    fn text(&self, rest: &mut Bytes<'_>) -> Option<Vec<u8>> {
+    fn text(&self, rest: &mut BlockReader<'_>) -> Option<Vec<u8>> {
         let packed = rest.0.first()? & 0x80 != 0;
         let length = rest.integer(0x7f)?;
         let bytes = rest.take(length)?;
@@ -207,9 +208,9 @@ impl Fields {
 }
 
 /// What is left of a block.
-struct Bytes<'b>(&'b [u8]);
+struct BlockReader<'b>(&'b [u8]);
 
-impl<'b> Bytes<'b> {
+impl<'b> BlockReader<'b> {
     fn take(&mut self, length: usize) -> Option<&'b [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -245,11 +246,11 @@ const KNOWN: [u8; 61] = [
     25, 17, 10, 4, 3, 16,
 ];
 
-fn known_name(index: usize) -> Option<Name> {
+fn known_name(index: usize) -> Option<FieldName> {
     let length = KNOWN.get(index.checked_sub(1)?)?;
     let statuses = STATUSES.0..STATUSES.0.saturating_add(STATUSES.1.len());
-    let of = if statuses.contains(&index) { Of::HttpStatus } else { Of::Other };
-    Some(Name { of, length: (*length).into() })
+    let of = if statuses.contains(&index) { StatusKind::HttpStatus } else { StatusKind::Other };
+    Some(FieldName { of, length: (*length).into() })
 }
 
 // === packed texts ===
@@ -333,7 +334,7 @@ mod tests {
     /// RFC 7541, C.6: three answers under a table of 256 bytes, from which each of the later two drives fields out.
     #[test]
     fn the_answers_of_the_standard_are_read_and_the_table_is_as_large_as_it_says() {
-        let mut fields = Fields { limit: 256, ..Fields::new() };
+        let mut fields = HpackDecoder { limit: 256, ..HpackDecoder::new() };
         for (block, status, size) in [
             (
                 "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6
@@ -379,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_status_is_found_in_words_by_its_index_and_by_its_name_alone() {
-        let mut fields = Fields::new();
+        let mut fields = HpackDecoder::new();
         let grpc = |number| Some(Statuses { http: None, grpc: Some(number) });
         assert_eq!(fields.read(b"\x40\x0bgrpc-status\x010"), grpc(0));
         assert_eq!(fields.read(b"\xbe"), grpc(0));
@@ -398,15 +399,15 @@ mod tests {
     fn what_is_cut_off_is_no_block() {
         let block = b"\x40\x0bgrpc-status\x010";
         for cut in 1..block.len() {
-            assert_eq!(Fields::new().read(&block[..cut]), None, "{cut}");
+            assert_eq!(HpackDecoder::new().read(&block[..cut]), None, "{cut}");
         }
-        assert_eq!(Fields::new().read(&[0xff; 9]), None);
+        assert_eq!(HpackDecoder::new().read(&[0xff; 9]), None);
     }
 
     /// Reads what is written for servers: the sizes show that all four fields were put into the table, and once.
     #[test]
     fn what_is_written_can_be_read() {
-        let mut fields = Fields::new();
+        let mut fields = HpackDecoder::new();
         let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
         fields.read(&first_head(path, "localhost")).unwrap();
         let size = 10 + 9 + 5 + path.len() + 12 + 16 + 2 + 8 + 4 * 32;

@@ -48,7 +48,7 @@ impl Message {
 
 /// A call: of what, with what, and what its answer says.
 #[derive(Debug, Clone)]
-pub(crate) struct Question {
+pub(crate) struct GrpcRequest {
     pub(crate) path: &'static str,
     pub(crate) authority: String,
     pub(crate) message: Message,
@@ -61,12 +61,12 @@ pub(crate) fn should_rate_limit<'e>(
     authority: String,
     domain: &str,
     entries: impl IntoIterator<Item = (&'e str, &'e str)>,
-) -> Question {
+) -> GrpcRequest {
     let entry = |(key, value): (&str, &str)| Message::default().text(1, key).text(2, value);
     let descriptor = entries
         .into_iter()
         .fold(Message::default(), |descriptor, each| descriptor.message(1, &entry(each)));
-    Question {
+    GrpcRequest {
         path: "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
         authority,
         message: Message::default().text(1, domain).message(2, &descriptor),
@@ -88,9 +88,9 @@ pub(crate) struct Throttle {
 }
 
 /// What `throttlecrab-server` is asked.
-pub(crate) fn throttle(authority: String, key: &str, limit: Throttle) -> Question {
+pub(crate) fn throttle(authority: String, key: &str, limit: Throttle) -> GrpcRequest {
     let message = Message::default().text(1, key).number(2, limit.burst);
-    Question {
+    GrpcRequest {
         path: "/throttlecrab.RateLimiter/Throttle",
         authority,
         message: message.number(3, limit.count).number(4, limit.period).number(5, 1),
@@ -159,20 +159,17 @@ mod tests {
 
     #[test]
     fn a_question_is_written_as_protocol_buffers_are() {
-        let question = should_rate_limit("x".to_owned(), "bench", [("remote_address", "10.1##")]);
+        let request = should_rate_limit("x".to_owned(), "bench", [("remote_address", "10.1##")]);
         let message = b"\x0a\x05bench\x12\x1a\x0a\x18\x0a\x0eremote_address\x12\x0610.1##";
-        assert_eq!(question.message.bytes, message);
-        let marked: Vec<u8> = question.message.digits.iter().map(|place| message[*place]).collect();
-        assert_eq!(
-            (marked.as_slice(), question.message.digits[1]),
-            (&b"##"[..], message.len() - 1)
-        );
+        assert_eq!(request.message.bytes, message);
+        let marked: Vec<u8> = request.message.digits.iter().map(|place| message[*place]).collect();
+        assert_eq!((marked.as_slice(), request.message.digits[1]), (&b"##"[..], message.len() - 1));
 
         let limit = Throttle { burst: 1_000_000, count: 2, period: 3600 };
-        let question = throttle("x".to_owned(), "k#", limit);
+        let request = throttle("x".to_owned(), "k#", limit);
         let message = b"\x0a\x02k#\x10\xc0\x84\x3d\x18\x02\x20\x90\x1c\x28\x01";
-        assert_eq!(question.message.bytes, message);
-        assert_eq!(question.message.digits, [3]);
+        assert_eq!(request.message.bytes, message);
+        assert_eq!(request.message.digits, [3]);
     }
 
     /// A length of 35 is the byte of the mark, and no digit.

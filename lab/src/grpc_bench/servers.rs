@@ -10,7 +10,7 @@
 //! Before anything is measured, each is asked three times for one key, and the third answer must be the one that its limits demand.
 
 use super::load::asked;
-use super::message::{Question, Throttle, should_rate_limit, throttle};
+use super::message::{GrpcRequest, Throttle, should_rate_limit, throttle};
 use crate::rig::install::Programs;
 use crate::rig::process::{Process, within};
 use crate::rig::tally::Tally;
@@ -22,7 +22,7 @@ use std::process::Command;
 
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum GrpcServer {
     Tidegate,
     Throttlecrab,
 }
@@ -43,7 +43,7 @@ pub(crate) const KEY: &str = "10.1##.1##.1##";
 pub(crate) const ENTRY: &str = "remote_address";
 pub(crate) const DOMAIN: &str = "bench";
 
-impl Server {
+impl GrpcServer {
     pub(crate) const ALL: [Self; 2] = [Self::Tidegate, Self::Throttlecrab];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -54,7 +54,7 @@ impl Server {
     }
 
     /// What it is asked.
-    pub(crate) fn question(self, address: SocketAddr, limits: Limits) -> Question {
+    pub(crate) fn request(self, address: SocketAddr, limits: Limits) -> GrpcRequest {
         let authority = address.to_string();
         match (self, limits) {
             (Self::Tidegate, _) => should_rate_limit(authority, DOMAIN, [(ENTRY, KEY)]),
@@ -79,7 +79,7 @@ impl Server {
 
 impl Limits {
     /// Whether what was answered under load is what the limits demand.
-    pub(crate) fn kept(self, tally: &Tally) -> Result<(), String> {
+    pub(crate) fn check_limits(self, tally: &Tally) -> Result<(), String> {
         let Tally { passed, refused, .. } = tally;
         let kept = match self {
             Self::Generous => *refused == 0 && *passed > 0,
@@ -127,15 +127,15 @@ fn throttlecrab(program: &Path, place: &Place<'_>) -> Command {
 // === running ===
 
 /// A server that runs, until this is dropped.
-pub(crate) struct Running {
-    pub(crate) server: Server,
+pub(crate) struct RunningGrpcServer {
+    pub(crate) server: GrpcServer,
     pub(crate) process: Process,
 }
 
-impl Running {
+impl RunningGrpcServer {
     /// Starts a server, waits until it answers, and proves that it limits.
     pub(crate) async fn start(
-        server: Server,
+        server: GrpcServer,
         limits: Limits,
         programs: &Programs,
     ) -> Result<Self, String> {
@@ -146,17 +146,17 @@ impl Running {
         });
         let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process };
-        running.prove(limits).await.map_err(told)?;
+        running.prove_it_limits(limits).await.map_err(told)?;
         running.process.pause();
         Ok(running)
     }
 
     /// Asks for the same key three times: under strict limits it must be refused by then, under generous ones not.
-    async fn prove(&mut self, limits: Limits) -> Result<(), String> {
-        let question = self.server.question(self.process.address, limits);
-        self.process.answers(async |address| asked(address, &question).await).await?;
-        within(asked(self.process.address, &question)).await?;
-        let allowed = within(asked(self.process.address, &question)).await?;
+    async fn prove_it_limits(&mut self, limits: Limits) -> Result<(), String> {
+        let request = self.server.request(self.process.address, limits);
+        self.process.wait_until_answering(async |address| asked(address, &request).await).await?;
+        within(asked(self.process.address, &request)).await?;
+        let allowed = within(asked(self.process.address, &request)).await?;
         if allowed == (limits == Limits::Generous) {
             return Ok(());
         }

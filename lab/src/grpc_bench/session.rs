@@ -8,16 +8,16 @@
 //! A call is bytes that were rendered once, into which the number of its stream and a key are written. This is *not* a client: it
 //! knows no field blocks in pieces and no tables smaller than usual, and says so when a server wants them.
 
-use super::faults::Fault;
-use super::frames::{self, Frame, Kind};
-use super::hpack::{Fields, Statuses, first_head, next_head};
-use super::message::{Question, unwrapped, wrapped};
+use super::failures::Failure;
+use super::frames::{self, Frame, FrameKind};
+use super::hpack::{HpackDecoder, Statuses, first_head, next_head};
+use super::message::{GrpcRequest, unwrapped, wrapped};
 use crate::rig::template;
 
 /// A connection, and the calls that are in flight over it.
 pub(crate) struct Session {
-    first: Call,
-    next: Call,
+    first: RenderedCall,
+    next: RenderedCall,
     allows: fn(&[u8]) -> Option<bool>,
     /// What goes out before the next call: how the connection begins, and what is due to the server.
     due: Vec<u8>,
@@ -25,7 +25,7 @@ pub(crate) struct Session {
     begun: Vec<u8>,
     in_flight: Vec<InFlight>,
     next_stream: u32,
-    fields: Fields,
+    fields: HpackDecoder,
     /// How much more may be sent before the server says so.
     window: i64,
     /// How much has come since the server was last told that it may send more.
@@ -37,7 +37,7 @@ pub(crate) struct Session {
 pub(crate) enum Outcome {
     Allowed,
     Refused,
-    Failed(Fault),
+    Failed(Failure),
 }
 
 /// A call whose answer is not whole yet.
@@ -45,12 +45,12 @@ pub(crate) enum Outcome {
 struct InFlight {
     stream: u32,
     statuses: Statuses,
-    said: Said,
+    reply: ReplyState,
 }
 
 /// What has come of the message of an answer.
 #[derive(Debug)]
-enum Said {
+enum ReplyState {
     Nothing,
     /// Not enough, or nothing that is known.
     Begun(Vec<u8>),
@@ -67,21 +67,21 @@ const GIVE_BACK: usize = 32 << 10;
 const TABLE: u32 = 4096;
 
 impl Session {
-    pub(crate) fn new(question: &Question) -> Self {
+    pub(crate) fn new(request: &GrpcRequest) -> Self {
         let mut due = frames::PREFACE.to_vec();
         let settings = [(frames::ENABLE_PUSH, 0), (frames::INITIAL_WINDOW_SIZE, OUR_WINDOW)];
-        frames::write(&mut due, Kind::Settings, 0, 0, &frames::settings(settings));
+        frames::write(&mut due, FrameKind::Settings, 0, 0, &frames::settings(settings));
         let more = OUR_WINDOW.saturating_sub(WINDOW).to_be_bytes();
-        frames::write(&mut due, Kind::WindowUpdate, 0, 0, &more);
+        frames::write(&mut due, FrameKind::WindowUpdate, 0, 0, &more);
         Self {
-            first: Call::new(&first_head(question.path, &question.authority), question),
-            next: Call::new(&next_head(), question),
-            allows: question.allows,
+            first: RenderedCall::new(&first_head(request.path, &request.authority), request),
+            next: RenderedCall::new(&next_head(), request),
+            allows: request.allows,
             due,
             begun: Vec::new(),
             in_flight: Vec::new(),
             next_stream: 1,
-            fields: Fields::new(),
+            fields: HpackDecoder::new(),
             window: WINDOW.into(),
             taken: 0,
         }
@@ -105,7 +105,7 @@ impl Session {
         // A thousand million calls are more than any connection here lives to see.
         self.next_stream = stream.saturating_add(2);
         let statuses = Statuses::default();
-        self.in_flight.push(InFlight { stream, statuses, said: Said::Nothing });
+        self.in_flight.push(InFlight { stream, statuses, reply: ReplyState::Nothing });
     }
 
     /// Takes what has arrived, and tells of each call that is over.
@@ -139,9 +139,9 @@ impl Session {
         over: &mut impl FnMut(Outcome),
     ) -> Result<&'b [u8], String> {
         while let Some((frame, rest)) = frames::first(bytes)? {
-            if frame.kind == Kind::GoAway {
+            if frame.kind == FrameKind::GoAway {
                 let (code, told) = gone_away(&frame);
-                over(Outcome::Failed(Fault::GoAway(code)));
+                over(Outcome::Failed(Failure::GoAway(code)));
                 return Err(told);
             }
             if let Some(outcome) = self.frame(&frame)? {
@@ -155,24 +155,28 @@ impl Session {
     /// Takes a frame; what became of a call, if it is the last of one.
     fn frame(&mut self, frame: &Frame<'_>) -> Result<Option<Outcome>, String> {
         match frame.kind {
-            Kind::Headers => return self.headers(frame),
-            Kind::Data => return self.data(frame),
-            Kind::ResetStream => return Ok(self.reset(frame)),
-            Kind::Settings if !frame.has(frames::ACK) => self.settings(frame)?,
-            Kind::Ping if !frame.has(frames::ACK) => {
-                frames::write(&mut self.due, Kind::Ping, frames::ACK, 0, frame.payload);
+            FrameKind::Headers => return self.headers(frame),
+            FrameKind::Data => return self.data(frame),
+            FrameKind::ResetStream => return Ok(self.reset(frame)),
+            FrameKind::Settings if !frame.has(frames::ACK) => self.settings(frame)?,
+            FrameKind::Ping if !frame.has(frames::ACK) => {
+                frames::write(&mut self.due, FrameKind::Ping, frames::ACK, 0, frame.payload);
             }
-            Kind::WindowUpdate if frame.stream == 0 => {
+            FrameKind::WindowUpdate if frame.stream == 0 => {
                 self.window = self.window.saturating_add(frame.number().into());
             }
-            Kind::Continuation => return Err("fields in several frames".to_owned()),
-            Kind::Settings | Kind::Ping | Kind::WindowUpdate | Kind::GoAway | Kind::Other => {}
+            FrameKind::Continuation => return Err("fields in several frames".to_owned()),
+            FrameKind::Settings
+            | FrameKind::Ping
+            | FrameKind::WindowUpdate
+            | FrameKind::GoAway
+            | FrameKind::Other => {}
         }
         Ok(None)
     }
 
     fn settings(&mut self, frame: &Frame<'_>) -> Result<(), String> {
-        frames::write(&mut self.due, Kind::Settings, frames::ACK, 0, &[]);
+        frames::write(&mut self.due, FrameKind::Settings, frames::ACK, 0, &[]);
         let mut tables = frame.settings().filter(|(id, _)| *id == frames::HEADER_TABLE_SIZE);
         match tables.find(|(_, size)| *size < TABLE) {
             Some((_, size)) => Err(format!("the server remembers fields of {size} bytes only")),
@@ -195,14 +199,14 @@ impl Session {
         self.give_back(frame.payload.len());
         let allows = self.allows;
         let content = frame.content().ok_or("a padding longer than its frame")?;
-        self.call(frame.stream)?.said.add(content, allows);
+        self.call(frame.stream)?.reply.add(content, allows);
         Ok(self.ended(frame))
     }
 
     fn reset(&mut self, frame: &Frame<'_>) -> Option<Outcome> {
-        // What was answered may be reset, which says that the rest of the question is not needed.
+        // What was answered may be reset, which says that the rest of the request is not needed.
         self.remove(frame.stream)?;
-        Some(Outcome::Failed(Fault::Reset(frame.number())))
+        Some(Outcome::Failed(Failure::Reset(frame.number())))
     }
 
     /// What became of the call whose last frame this is.
@@ -228,7 +232,7 @@ impl Session {
         self.taken = self.taken.saturating_add(taken);
         if self.taken >= GIVE_BACK {
             let more = u32::try_from(self.taken).unwrap_or(0).to_be_bytes();
-            frames::write(&mut self.due, Kind::WindowUpdate, 0, 0, &more);
+            frames::write(&mut self.due, FrameKind::WindowUpdate, 0, 0, &more);
             self.taken = 0;
         }
     }
@@ -238,7 +242,7 @@ impl Session {
 fn gone_away(frame: &Frame<'_>) -> (u32, String) {
     let (number, text) = frame.payload.split_at_checked(8).unwrap_or_default();
     let code = number.last_chunk().map_or(0, |code| u32::from_be_bytes(*code));
-    let told = format!("{} {}", Fault::GoAway(code), String::from_utf8_lossy(text));
+    let told = format!("{} {}", Failure::GoAway(code), String::from_utf8_lossy(text));
     (code, told.trim_end().to_owned())
 }
 
@@ -247,25 +251,29 @@ fn gone_away(frame: &Frame<'_>) -> (u32, String) {
 impl InFlight {
     /// What became of it, now that its stream has ended.
     fn outcome(self) -> Outcome {
-        match (self.statuses, self.said) {
-            (Statuses { grpc: Some(0), .. }, Said::Verdict(true)) => Outcome::Allowed,
-            (Statuses { grpc: Some(0), .. }, Said::Verdict(false)) => Outcome::Refused,
-            (Statuses { grpc: Some(0), .. }, Said::Nothing) => Outcome::Failed(Fault::NoMessage),
-            (Statuses { grpc: Some(0), .. }, Said::Begun(_)) => Outcome::Failed(Fault::NoVerdict),
-            (Statuses { grpc: Some(status), .. }, _) => Outcome::Failed(Fault::Grpc(status)),
-            (Statuses { http: Some(200) | None, .. }, _) => Outcome::Failed(Fault::NoStatus),
-            (Statuses { http: Some(status), .. }, _) => Outcome::Failed(Fault::Http(status)),
+        match (self.statuses, self.reply) {
+            (Statuses { grpc: Some(0), .. }, ReplyState::Verdict(true)) => Outcome::Allowed,
+            (Statuses { grpc: Some(0), .. }, ReplyState::Verdict(false)) => Outcome::Refused,
+            (Statuses { grpc: Some(0), .. }, ReplyState::Nothing) => {
+                Outcome::Failed(Failure::NoMessage)
+            }
+            (Statuses { grpc: Some(0), .. }, ReplyState::Begun(_)) => {
+                Outcome::Failed(Failure::NoVerdict)
+            }
+            (Statuses { grpc: Some(status), .. }, _) => Outcome::Failed(Failure::Grpc(status)),
+            (Statuses { http: Some(200) | None, .. }, _) => Outcome::Failed(Failure::NoStatus),
+            (Statuses { http: Some(status), .. }, _) => Outcome::Failed(Failure::Http(status)),
         }
     }
 }
 
-impl Said {
+impl ReplyState {
     /// Adds what has come. Nearly always it is all there will be.
     fn add(&mut self, content: &[u8], allows: fn(&[u8]) -> Option<bool>) {
         let mut begun = match std::mem::replace(self, Self::Nothing) {
             Self::Nothing => Vec::new(),
             Self::Begun(begun) => begun,
-            // More than one message is no answer to one question, but nothing at all is nothing more.
+            // More than one message is no answer to one request, but nothing at all is nothing more.
             Self::Verdict(verdict) if content.is_empty() => return *self = Self::Verdict(verdict),
             Self::Verdict(_) => return *self = Self::Begun(Vec::new()),
         };
@@ -280,10 +288,10 @@ impl Said {
     }
 }
 
-// === impl Call ===
+// === impl RenderedCall ===
 
 /// The bytes of a call.
-struct Call {
+struct RenderedCall {
     bytes: Vec<u8>,
     /// Where the number of its stream stands, in both its frames.
     streams: [usize; 2],
@@ -293,14 +301,14 @@ struct Call {
     counts: i64,
 }
 
-impl Call {
-    fn new(head: &[u8], question: &Question) -> Self {
+impl RenderedCall {
+    fn new(head: &[u8], request: &GrpcRequest) -> Self {
         let mut bytes = Vec::new();
-        let body = wrapped(&question.message.bytes);
-        let asks = frames::write(&mut bytes, Kind::Headers, frames::END_HEADERS, 0, head);
-        let says = frames::write(&mut bytes, Kind::Data, frames::END_STREAM, 0, &body);
-        let message = bytes.len().saturating_sub(question.message.bytes.len());
-        let digits = question.message.digits.iter().rev().map(|at| at.saturating_add(message));
+        let body = wrapped(&request.message.bytes);
+        let asks = frames::write(&mut bytes, FrameKind::Headers, frames::END_HEADERS, 0, head);
+        let says = frames::write(&mut bytes, FrameKind::Data, frames::END_STREAM, 0, &body);
+        let message = bytes.len().saturating_sub(request.message.bytes.len());
+        let digits = request.message.digits.iter().rev().map(|at| at.saturating_add(message));
         let digits = digits.collect();
         let counts = i64::try_from(body.len()).unwrap_or(i64::MAX);
         Self { bytes, streams: [asks, says], digits, counts }
@@ -332,13 +340,13 @@ mod tests {
     const REFUSED: &[u8] = b"\0\0\0\0\x02\x08\x02";
     const LAST: u8 = frames::END_HEADERS | frames::END_STREAM;
 
-    fn question() -> Question {
+    fn request() -> GrpcRequest {
         should_rate_limit("localhost".to_owned(), "bench", [("remote_address", "10.1##")])
     }
 
     /// A connection with so many calls in flight, and what it sent.
     fn begun(calls: u32) -> (Session, Vec<u8>) {
-        let (mut session, mut sent) = (Session::new(&question()), Vec::new());
+        let (mut session, mut sent) = (Session::new(&request()), Vec::new());
         session.write_due(&mut sent);
         (0..calls).for_each(|key| session.write_call(&mut sent, key));
         (session, sent)
@@ -354,7 +362,7 @@ mod tests {
         found
     }
 
-    fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    fn frame(kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         frames::write(&mut bytes, kind, flags, stream, payload);
         bytes
@@ -363,9 +371,9 @@ mod tests {
     /// An answer as servers send it.
     fn answer(stream: u32, message: &[u8]) -> Vec<u8> {
         [
-            frame(Kind::Headers, frames::END_HEADERS, stream, OK),
-            frame(Kind::Data, 0, stream, message),
-            frame(Kind::Headers, LAST, stream, END),
+            frame(FrameKind::Headers, frames::END_HEADERS, stream, OK),
+            frame(FrameKind::Data, 0, stream, message),
+            frame(FrameKind::Headers, LAST, stream, END),
         ]
         .concat()
     }
@@ -380,9 +388,11 @@ mod tests {
     fn calls_have_streams_and_keys_of_their_own_and_say_their_fields_once() {
         let (_, sent) = begun(3);
         let sent = frames_of(sent.strip_prefix(frames::PREFACE).unwrap());
-        let kinds: Vec<(Kind, u32)> = sent.iter().map(|frame| (frame.kind, frame.stream)).collect();
-        let begin = [(Kind::Settings, 0), (Kind::WindowUpdate, 0)];
-        let calls = [1, 3, 5].map(|stream| [(Kind::Headers, stream), (Kind::Data, stream)]);
+        let kinds: Vec<(FrameKind, u32)> =
+            sent.iter().map(|frame| (frame.kind, frame.stream)).collect();
+        let begin = [(FrameKind::Settings, 0), (FrameKind::WindowUpdate, 0)];
+        let calls =
+            [1, 3, 5].map(|stream| [(FrameKind::Headers, stream), (FrameKind::Data, stream)]);
         assert_eq!(kinds, [&begin[..], calls.as_flattened()].concat());
         assert!(sent[2].payload.ends_with(b"\x02te\x08trailers"));
         assert_eq!(sent[4].payload, [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe]);
@@ -410,8 +420,8 @@ mod tests {
     #[test]
     fn a_message_may_come_in_pieces() {
         let pieces = [&ALLOWED[..2], &ALLOWED[2..], &[]];
-        let data = pieces.map(|piece| frame(Kind::Data, 0, 1, piece)).concat();
-        let end = frame(Kind::Headers, LAST, 1, END);
+        let data = pieces.map(|piece| frame(FrameKind::Data, 0, 1, piece)).concat();
+        let end = frame(FrameKind::Headers, LAST, 1, END);
         let outcomes = read(&mut begun(1).0, &[data, end].concat()).unwrap();
         assert_eq!(outcomes, [Outcome::Allowed]);
     }
@@ -419,24 +429,27 @@ mod tests {
     /// Everything that may come instead of an answer, each over a connection with one call in flight.
     #[test]
     fn what_is_no_answer_is_told_by_its_kind() {
-        let head = frame(Kind::Headers, frames::END_HEADERS, 1, OK);
-        let data = |bytes: &[u8]| frame(Kind::Data, 0, 1, bytes);
-        let end = |block: &[u8]| frame(Kind::Headers, LAST, 1, block);
+        let head = frame(FrameKind::Headers, frames::END_HEADERS, 1, OK);
+        let data = |bytes: &[u8]| frame(FrameKind::Data, 0, 1, bytes);
+        let end = |block: &[u8]| frame(FrameKind::Headers, LAST, 1, block);
         let unavailable = b"\x00\x0bgrpc-status\x0214".as_slice();
-        for (bytes, fault) in [
-            (end(&[OK, unavailable].concat()), Fault::Grpc(14)),
+        for (bytes, failure) in [
+            (end(&[OK, unavailable].concat()), Failure::Grpc(14)),
             // A message does not make up for a bad status.
-            ([head.clone(), data(ALLOWED), end(unavailable)].concat(), Fault::Grpc(14)),
-            ([head.clone(), end(END)].concat(), Fault::NoMessage),
-            ([head.clone(), data(b"\0\0\0\0\x02\x08\x00"), end(END)].concat(), Fault::NoVerdict),
-            ([head.clone(), data(&ALLOWED[..6]), end(END)].concat(), Fault::NoVerdict),
-            ([head.clone(), data(ALLOWED), data(ALLOWED), end(END)].concat(), Fault::NoVerdict),
-            ([head, frame(Kind::Data, frames::END_STREAM, 1, ALLOWED)].concat(), Fault::NoStatus),
-            (end(b"\x8d"), Fault::Http(404)),
-            (frame(Kind::ResetStream, 0, 1, &7u32.to_be_bytes()), Fault::Reset(7)),
+            ([head.clone(), data(ALLOWED), end(unavailable)].concat(), Failure::Grpc(14)),
+            ([head.clone(), end(END)].concat(), Failure::NoMessage),
+            ([head.clone(), data(b"\0\0\0\0\x02\x08\x00"), end(END)].concat(), Failure::NoVerdict),
+            ([head.clone(), data(&ALLOWED[..6]), end(END)].concat(), Failure::NoVerdict),
+            ([head.clone(), data(ALLOWED), data(ALLOWED), end(END)].concat(), Failure::NoVerdict),
+            (
+                [head, frame(FrameKind::Data, frames::END_STREAM, 1, ALLOWED)].concat(),
+                Failure::NoStatus,
+            ),
+            (end(b"\x8d"), Failure::Http(404)),
+            (frame(FrameKind::ResetStream, 0, 1, &7u32.to_be_bytes()), Failure::Reset(7)),
         ] {
             let mut session = begun(1).0;
-            assert_eq!(read(&mut session, &bytes), Ok(vec![Outcome::Failed(fault)]));
+            assert_eq!(read(&mut session, &bytes), Ok(vec![Outcome::Failed(failure)]));
             assert_eq!(session.in_flight(), 0);
         }
     }
@@ -445,14 +458,19 @@ mod tests {
     fn what_ends_a_connection_ends_it() {
         for (bytes, told) in [
             (
-                frame(Kind::GoAway, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_pings"),
+                frame(FrameKind::GoAway, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_pings"),
                 "GOAWAY ENHANCE_YOUR_CALM too_many_pings",
             ),
             (answer(3, ALLOWED), "an answer over stream 3, where nothing was asked"),
-            (frame(Kind::Headers, 0, 1, OK), "fields in several frames"),
-            (frame(Kind::Headers, LAST, 1, b"\xbe"), "fields that cannot be read"),
+            (frame(FrameKind::Headers, 0, 1, OK), "fields in several frames"),
+            (frame(FrameKind::Headers, LAST, 1, b"\xbe"), "fields that cannot be read"),
             (
-                frame(Kind::Settings, 0, 0, &frames::settings([(frames::HEADER_TABLE_SIZE, 0)])),
+                frame(
+                    FrameKind::Settings,
+                    0,
+                    0,
+                    &frames::settings([(frames::HEADER_TABLE_SIZE, 0)]),
+                ),
                 "the server remembers fields of 0 bytes only",
             ),
         ] {
@@ -462,17 +480,18 @@ mod tests {
 
     #[test]
     fn what_was_answered_may_be_reset() {
-        let bytes = [answer(1, ALLOWED), frame(Kind::ResetStream, 0, 1, &[0; 4])].concat();
+        let bytes = [answer(1, ALLOWED), frame(FrameKind::ResetStream, 0, 1, &[0; 4])].concat();
         assert_eq!(read(&mut begun(1).0, &bytes), Ok(vec![Outcome::Allowed]));
     }
 
     #[test]
     fn settings_and_pings_are_answered_once_and_answers_to_ours_are_not() {
         let mut session = begun(1).0;
-        let asked = [frame(Kind::Settings, 0, 0, &[]), frame(Kind::Ping, 0, 0, b"12345678")];
+        let asked =
+            [frame(FrameKind::Settings, 0, 0, &[]), frame(FrameKind::Ping, 0, 0, b"12345678")];
         let answers = [
-            frame(Kind::Settings, frames::ACK, 0, &[]),
-            frame(Kind::Ping, frames::ACK, 0, b"12345678"),
+            frame(FrameKind::Settings, frames::ACK, 0, &[]),
+            frame(FrameKind::Ping, frames::ACK, 0, b"12345678"),
         ];
         read(&mut session, &[asked.concat(), answers.concat()].concat()).unwrap();
         let mut due = Vec::new();
@@ -486,13 +505,13 @@ mod tests {
     #[test]
     fn the_server_may_send_as_much_as_it_was_let() {
         let (mut session, mut due) = (begun(1).0, Vec::new());
-        let piece = frame(Kind::Data, 0, 1, &[0; 16 << 10]);
+        let piece = frame(FrameKind::Data, 0, 1, &[0; 16 << 10]);
         read(&mut session, &piece).unwrap();
         session.write_due(&mut due);
         assert_eq!(due, b"");
         read(&mut session, &piece).unwrap();
         session.write_due(&mut due);
-        assert_eq!(due, frame(Kind::WindowUpdate, 0, 0, &(32u32 << 10).to_be_bytes()));
+        assert_eq!(due, frame(FrameKind::WindowUpdate, 0, 0, &(32u32 << 10).to_be_bytes()));
     }
 
     #[test]
@@ -503,8 +522,8 @@ mod tests {
             session.write_call(&mut sent, 0);
             read(&mut session, &answer(stream, ALLOWED)).unwrap();
         }
-        let more = frame(Kind::WindowUpdate, 0, 0, &counts.to_be_bytes());
-        let of_a_stream = frame(Kind::WindowUpdate, 0, 1, &counts.to_be_bytes());
+        let more = frame(FrameKind::WindowUpdate, 0, 0, &counts.to_be_bytes());
+        let of_a_stream = frame(FrameKind::WindowUpdate, 0, 1, &counts.to_be_bytes());
         session.write_call(&mut sent, 0);
         assert!(read(&mut session, &more).is_ok());
         session.write_call(&mut sent, 0);

@@ -15,7 +15,7 @@ use std::thread;
 
 /// What it takes from the command line.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct BareOptions {
     /// Where it listens.
     #[arg(long)]
     listen: SocketAddr,
@@ -37,11 +37,11 @@ const TOGETHER: usize = 64;
 const ROOM: usize = 16 << 10;
 
 /// Serves until it is killed.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &BareOptions) -> Result<(), String> {
     serve(options).map_err(|error| error.to_string())
 }
 
-fn serve(options: &Options) -> io::Result<()> {
+fn serve(options: &BareOptions) -> io::Result<()> {
     let answer = answer(options.refuse);
     let listener = TcpListener::bind(options.listen)?;
     let workers = thread::available_parallelism()?.get();

@@ -12,7 +12,7 @@
 //!
 //! Before anything is measured, each is asked three times for one key, and the third answer must be the one that its limits demand.
 
-use super::load::Connection;
+use super::load::HttpConnection;
 use super::wire::{get, post};
 use crate::rig::install::Programs;
 use crate::rig::process::{Process, within};
@@ -26,7 +26,7 @@ use std::process::Command;
 
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum HttpServer {
     Tidegate,
     Throttlecrab,
     Nginx,
@@ -44,7 +44,7 @@ pub(crate) enum Limits {
     Strict,
 }
 
-impl Server {
+impl HttpServer {
     pub(crate) const ALL: [Self; 4] = [Self::Tidegate, Self::Throttlecrab, Self::Nginx, Self::Bare];
 
     pub(crate) fn name(self) -> &'static str {
@@ -87,7 +87,7 @@ impl Server {
     }
 
     /// Whether what was answered under load is what the limits demand. throttlecrab's status does not tell what it refused.
-    pub(crate) fn kept(self, limits: Limits, tally: &Tally) -> Result<(), String> {
+    pub(crate) fn check_limits(self, limits: Limits, tally: &Tally) -> Result<(), String> {
         let Tally { passed, refused, .. } = tally;
         let kept = match limits {
             Limits::Generous => *refused == 0,
@@ -213,15 +213,15 @@ fn bare(place: &Place<'_>) -> io::Result<Command> {
 // === running ===
 
 /// A server that runs, until this is dropped.
-pub(crate) struct Running {
-    pub(crate) server: Server,
+pub(crate) struct RunningHttpServer {
+    pub(crate) server: HttpServer,
     pub(crate) process: Process,
 }
 
-impl Running {
+impl RunningHttpServer {
     /// Starts a server, waits until it answers, and proves that it limits.
     pub(crate) async fn start(
-        server: Server,
+        server: HttpServer,
         limits: Limits,
         programs: &Programs,
     ) -> Result<Self, String> {
@@ -232,15 +232,17 @@ impl Running {
         });
         let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process };
-        running.prove(limits).await.map_err(told)?;
+        running.prove_it_limits(limits).await.map_err(told)?;
         running.process.pause();
         Ok(running)
     }
 
     /// Asks for the same key three times: under strict limits it must be refused by then, under generous ones not.
-    async fn prove(&mut self, limits: Limits) -> Result<(), String> {
+    async fn prove_it_limits(&mut self, limits: Limits) -> Result<(), String> {
         let server = self.server;
-        self.process.answers(async |address| server.ask(address, limits).await).await?;
+        self.process
+            .wait_until_answering(async |address| server.ask(address, limits).await)
+            .await?;
         within(server.ask(self.process.address, limits)).await?;
         let allowed = within(server.ask(self.process.address, limits)).await?;
         if allowed == (limits == Limits::Generous) {
@@ -250,10 +252,10 @@ impl Running {
     }
 }
 
-impl Server {
+impl HttpServer {
     /// Whether the first key is allowed.
     async fn ask(self, address: SocketAddr, limits: Limits) -> Result<bool, String> {
-        let mut connection = Connection::open(address).await?;
+        let mut connection = HttpConnection::open(address).await?;
         let answer = connection.exchange(self.request(limits).of(|| 0)).await?;
         let (status, body) = (answer.status, connection.body(&answer));
         let allowed = self.allows(status, body);
@@ -269,16 +271,16 @@ mod tests {
     fn an_answer_allows_or_refuses_in_the_words_of_its_server() {
         let (yes, no) = (br#"{"allowed":true}"#, br#"{"allowed":false}"#);
         for (server, status, body, allows) in [
-            (Server::Tidegate, 200, yes.as_slice(), Some(true)),
-            (Server::Tidegate, 429, no, Some(false)),
-            (Server::Tidegate, 404, b"", None),
-            (Server::Throttlecrab, 200, yes, Some(true)),
-            (Server::Throttlecrab, 200, no, Some(false)),
-            (Server::Throttlecrab, 200, b"OK", None),
-            (Server::Throttlecrab, 500, yes, None),
-            (Server::Nginx, 204, b"", Some(true)),
-            (Server::Nginx, 429, b"", Some(false)),
-            (Server::Nginx, 403, b"", None),
+            (HttpServer::Tidegate, 200, yes.as_slice(), Some(true)),
+            (HttpServer::Tidegate, 429, no, Some(false)),
+            (HttpServer::Tidegate, 404, b"", None),
+            (HttpServer::Throttlecrab, 200, yes, Some(true)),
+            (HttpServer::Throttlecrab, 200, no, Some(false)),
+            (HttpServer::Throttlecrab, 200, b"OK", None),
+            (HttpServer::Throttlecrab, 500, yes, None),
+            (HttpServer::Nginx, 204, b"", Some(true)),
+            (HttpServer::Nginx, 429, b"", Some(false)),
+            (HttpServer::Nginx, 403, b"", None),
         ] {
             assert_eq!(server.allows(status, body), allows, "{server:?} {status}");
         }

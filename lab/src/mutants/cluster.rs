@@ -1,6 +1,6 @@
 //! Mistakes in what nodes do while their store comes and goes: the simulator must find each within 2,000 seeds.
 
-use super::copy::{Copy, bounded, output};
+use super::copy::{WorkspaceCopy, bounded, output};
 
 pub(super) const CRATES: [&str; 6] =
     ["crates/core", "crates/limiter", "crates/policy", "crates/store", "simulator", "timelines"];
@@ -16,7 +16,7 @@ const MOST_SECONDS_PLAYING: u32 = 1_800;
 const TIMED_OUT: i32 = 124;
 
 /// The first seed that breaks a promise.
-pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
+pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, String> {
     copy.build(MOST_SECONDS_BUILDING, &["build", "-p", "tidegate-simulator"])?;
     let mut play = bounded(MOST_SECONDS_PLAYING, copy.built("simulate-cluster"));
     play.args(["--seeds", SEEDS, "--brief"]);

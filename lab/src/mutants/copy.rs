@@ -1,18 +1,18 @@
 //! A copy of some crates of the workspace, in which mistakes are planted and taken out again.
 
-use super::{Mutant, told};
+use super::{Mutant, context};
 use crate::root;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::{fs, io};
 
 /// A copy of a part of the workspace, with a target directory of its own.
-pub(super) struct Copy {
+pub(super) struct WorkspaceCopy {
     folder: PathBuf,
     target: PathBuf,
 }
 
-impl Copy {
+impl WorkspaceCopy {
     /// Copies crates below a folder; what was there before is replaced, what was built is kept.
     pub(super) fn new(below: &str, crates: &[&str]) -> io::Result<Self> {
         let (folder, target) =
@@ -40,7 +40,7 @@ impl Copy {
         hunt: impl FnOnce() -> Result<T, String>,
     ) -> Result<T, String> {
         let path = self.folder.join(&mutant.file);
-        let original = fs::read_to_string(&path).map_err(told(&mutant.file))?;
+        let original = fs::read_to_string(&path).map_err(context(&mutant.file))?;
         let places = original.matches(&mutant.from).count();
         if places != 1 {
             return Err(format!(
@@ -49,9 +49,9 @@ impl Copy {
             ));
         }
         fs::write(&path, original.replacen(&mutant.from, &mutant.to, 1))
-            .map_err(told(&mutant.file))?;
+            .map_err(context(&mutant.file))?;
         let outcome = hunt();
-        fs::write(&path, original).map_err(told(&mutant.file))?;
+        fs::write(&path, original).map_err(context(&mutant.file))?;
         outcome
     }
 
@@ -90,7 +90,7 @@ pub(super) fn bounded(seconds: u32, program: impl AsRef<Path>) -> Command {
 
 /// Runs a command to its end.
 pub(super) fn output(mut command: Command) -> Result<Output, String> {
-    command.output().map_err(told("setpriv timeout"))
+    command.output().map_err(context("setpriv timeout"))
 }
 
 fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {

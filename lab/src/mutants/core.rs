@@ -1,6 +1,6 @@
 //! Mistakes in the core: its laws, unit tests and timelines must catch them.
 
-use super::copy::{Copy, output};
+use super::copy::{WorkspaceCopy, output};
 
 pub(super) const CRATES: [&str; 2] = ["crates/core", "timelines"];
 
@@ -10,7 +10,7 @@ const CASES: &str = "500";
 const MOST_SECONDS: u32 = 120;
 
 /// The first test that fails.
-pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
+pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, String> {
     let tests: [&[&str]; 3] = [
         &["-p", "tidegate-core", "--test", "laws"],
         &["-p", "tidegate-core", "--lib"],

@@ -11,7 +11,7 @@
 
 #![expect(clippy::float_arithmetic, reason = "rates, for people")]
 
-use super::server::Server;
+use super::server::RedisServer;
 use super::tasks;
 use std::process::Command;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tidegate_store::Redis;
 
 /// One way in which `redis-benchmark` sends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Raw {
+pub(crate) struct RawBenchmark {
     pub(crate) name: &'static str,
     pub(crate) connections: u32,
     /// How many commands a connection sends together.
@@ -31,7 +31,7 @@ pub(crate) struct Raw {
 }
 
 /// A call that the store made.
-pub(crate) struct Recorded {
+pub(crate) struct RecordedCall {
     words: Vec<Vec<u8>>,
 }
 
@@ -63,12 +63,12 @@ pub(crate) fn commands(rate: f64, length: Duration) -> u64 {
     ((rate * 1.25 * length.as_secs_f64()) as u64).next_multiple_of(IN_FLIGHT)
 }
 
-// === impl Recorded ===
+// === impl RecordedCall ===
 
-impl Recorded {
+impl RecordedCall {
     /// Lets the store take once, and reads what it sent.
     pub(crate) async fn of(
-        server: &Server,
+        server: &RedisServer,
         store: &Arc<Redis>,
         limit: &Arc<Limit>,
     ) -> Result<Self, String> {
@@ -107,17 +107,17 @@ impl Recorded {
     }
 }
 
-// === impl Raw ===
+// === impl RawBenchmark ===
 
-impl Raw {
+impl RawBenchmark {
     /// Sends so many, and answers how many a second that were.
     pub(crate) async fn rate(
         self,
-        recorded: &Recorded,
-        server: &Server,
+        recorded: &RecordedCall,
+        server: &RedisServer,
         commands: u64,
     ) -> Result<f64, String> {
-        self.prove(recorded, server).await?;
+        self.prove_it_takes(recorded, server).await?;
         let mut command = Command::new("redis-benchmark");
         let [connections, depth] = [self.connections, self.depth].map(|number| number.to_string());
         command.args(["-p", &server.port(), "-c", &connections, "-P", &depth, "-r", KEYS]);
@@ -138,7 +138,11 @@ impl Raw {
     }
 
     /// Asks once by hand: the call takes something, and is not answered by an error or by an excuse.
-    async fn prove(self, recorded: &Recorded, server: &Server) -> Result<(), String> {
+    async fn prove_it_takes(
+        self,
+        recorded: &RecordedCall,
+        server: &RedisServer,
+    ) -> Result<(), String> {
         let words = recorded.with_key(&self.key("000001000000"))?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let (verb, _now, passes, _state): (String, u64, u64, Vec<u8>) = server.ask(&words).await?;
@@ -171,7 +175,7 @@ mod tests {
     #[test]
     fn a_call_is_repeated_with_words_of_the_same_length() {
         let words = ["EVALSHA", "sha", "1", "\u{7f}xy}0123456789", "take", "", "1763230000050000"];
-        let recorded = Recorded { words: words.map(|word| word.as_bytes().to_vec()).into() };
+        let recorded = RecordedCall { words: words.map(|word| word.as_bytes().to_vec()).into() };
         let again = recorded.with_key("a:__rand_int__").unwrap();
         let expected = ["EVALSHA", "sha", "1", "a:__rand_int__", "take", "", "1763233600050000"];
         assert_eq!(again, expected);

@@ -5,14 +5,14 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue};
 
 /// A Redis on a free port, and a connection of our own to it.
-pub(crate) struct Server {
+pub(crate) struct RedisServer {
     process: Process,
     connection: MultiplexedConnection,
 }
 
 /// How often commands were called since the server started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct CommandCounts {
     /// `EVALSHA`.
     pub(crate) calls: u64,
     /// Those of them that were answered with an error.
@@ -21,7 +21,7 @@ pub(crate) struct Counts {
     pub(crate) sets: u64,
 }
 
-impl Server {
+impl RedisServer {
     pub(crate) async fn start() -> Result<Self, String> {
         let told = |error: String| format!("redis-server: {error}");
         let process = Process::spawn("redis-store", |at, folder| Ok(process::redis(at, folder)));
@@ -31,7 +31,7 @@ impl Server {
             connection = Some(connect(&url(at)).await.map_err(|error| error.to_string())?);
             Ok(())
         };
-        process.answers(connect).await.map_err(told)?;
+        process.wait_until_answering(connect).await.map_err(told)?;
         let connection = connection.ok_or_else(|| told("no connection".to_owned()))?;
         Ok(Self { process, connection })
     }
@@ -54,9 +54,9 @@ impl Server {
         reply.map_err(|error| format!("{}: {error}", words.join(" ")))
     }
 
-    pub(crate) async fn counts(&self) -> Result<Counts, String> {
+    pub(crate) async fn counts(&self) -> Result<CommandCounts, String> {
         let info: String = self.ask(&["INFO", "commandstats"]).await?;
-        Ok(Counts::read(&info))
+        Ok(CommandCounts::read(&info))
     }
 }
 
@@ -68,9 +68,9 @@ async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     Client::open(url)?.get_multiplexed_async_connection().await
 }
 
-// === impl Counts ===
+// === impl CommandCounts ===
 
-impl Counts {
+impl CommandCounts {
     /// Reads lines as `cmdstat_set:calls=3,usec=9,usec_per_call=3.00,rejected_calls=0,failed_calls=0`; what is not there was
     /// never called.
     fn read(info: &str) -> Self {
@@ -121,14 +121,15 @@ mod tests {
 
     #[test]
     fn counts_are_those_of_the_command_and_not_of_one_that_begins_alike() {
-        assert_eq!(Counts::read(INFO), Counts { calls: 12, failed: 1, sets: 11 });
-        assert_eq!(Counts::read(""), Counts { calls: 0, failed: 0, sets: 0 });
+        assert_eq!(CommandCounts::read(INFO), CommandCounts { calls: 12, failed: 1, sets: 11 });
+        assert_eq!(CommandCounts::read(""), CommandCounts { calls: 0, failed: 0, sets: 0 });
     }
 
     #[test]
     fn a_round_with_an_error_or_a_take_that_wrote_nothing_does_not_count() {
-        let before = Counts { calls: 5, failed: 1, sets: 5 };
-        let after = |calls, failed, sets| Counts { calls, failed, sets }.all_took(before, 10);
+        let before = CommandCounts { calls: 5, failed: 1, sets: 5 };
+        let after =
+            |calls, failed, sets| CommandCounts { calls, failed, sets }.all_took(before, 10);
         assert_eq!(after(15, 1, 15), Ok(()));
         assert_eq!(after(17, 1, 17), Ok(()));
         for short in [after(15, 2, 15), after(15, 1, 14), after(14, 1, 15)] {

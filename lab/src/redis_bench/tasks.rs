@@ -18,14 +18,14 @@ const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
 const USED_UP: StateId = StateId(1);
 
 /// What came of it.
-pub(crate) struct Asked {
+pub(crate) struct TakeTally {
     pub(crate) passed: u64,
     /// Answers a second.
     pub(crate) rate: f64,
     took: Duration,
 }
 
-impl Asked {
+impl TakeTally {
     /// So many in the time that it took, a second.
     pub(crate) fn in_its_time(&self, many: u64) -> f64 {
         per_second(many, self.took)
@@ -38,7 +38,7 @@ pub(crate) async fn closed(
     limit: &Arc<Limit>,
     round: u32,
     length: Duration,
-) -> Result<Asked, String> {
+) -> Result<TakeTally, String> {
     let (start, first) = (Instant::now(), round.wrapping_mul(TASKS));
     let task = |number| {
         let (store, limit) = (Arc::clone(store), Arc::clone(limit));
@@ -55,7 +55,7 @@ pub(crate) async fn closed(
     };
     let passed = sum((0..TASKS).map(task)).await?;
     let took = start.elapsed();
-    Ok(Asked { passed, rate: per_second(passed, took), took })
+    Ok(TakeTally { passed, rate: per_second(passed, took), took })
 }
 
 /// Asks for the key that is used up, at instants so far apart, which the tasks take in turns. Nothing may pass.
@@ -64,7 +64,7 @@ pub(crate) async fn open(
     limit: &Arc<Limit>,
     apart: Duration,
     length: Duration,
-) -> Result<Asked, String> {
+) -> Result<TakeTally, String> {
     let start = Instant::now();
     let task = |number| {
         let (store, limit) = (Arc::clone(store), Arc::clone(limit));
@@ -83,7 +83,7 @@ pub(crate) async fn open(
     };
     let refused = sum((0..TASKS).map(task)).await?;
     let took = start.elapsed();
-    Ok(Asked { passed: 0, rate: per_second(refused, took), took })
+    Ok(TakeTally { passed: 0, rate: per_second(refused, took), took })
 }
 
 /// Takes one of the key that is used up by it, if one is all there is.

@@ -10,7 +10,7 @@
 //!
 //! Before anything is measured, each that limits is asked three times under a small limit, and must allow twice and then refuse.
 
-use super::load::{Ask, Connection, Verdict};
+use super::load::{Pipeline, ReplyMeaning, RespConnection};
 use super::wire::command;
 use crate::rig::install::Programs;
 use crate::rig::process::{self, Process, within};
@@ -26,7 +26,7 @@ use tokio::net::TcpStream;
 
 /// Who is measured, and by what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum RespServer {
     Tidegate,
     Throttlecrab,
     RedisIncr,
@@ -37,7 +37,7 @@ pub(crate) enum Server {
 /// The token bucket that Redis runs.
 const BUCKET: &str = include_str!("bucket.lua");
 
-impl Server {
+impl RespServer {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Tidegate => "tidegate",
@@ -48,11 +48,11 @@ impl Server {
         }
     }
 
-    const fn verdict(self) -> Verdict {
+    const fn meaning(self) -> ReplyMeaning {
         match self {
-            Self::Tidegate => Verdict::ZeroPasses,
+            Self::Tidegate => ReplyMeaning::ZeroPasses,
             Self::Throttlecrab | Self::RedisIncr | Self::RedisGet | Self::RedisLua => {
-                Verdict::ZeroRefuses
+                ReplyMeaning::ZeroRefuses
             }
         }
     }
@@ -112,17 +112,17 @@ fn throttlecrab(program: &Path, address: SocketAddr) -> Command {
 // === running ===
 
 /// A server that runs, until this is dropped.
-pub(crate) struct Running {
-    pub(crate) server: Server,
+pub(crate) struct RunningRespServer {
+    pub(crate) server: RespServer,
     pub(crate) process: Process,
     /// The name that Redis gave to the script.
     sha: String,
 }
 
-impl Running {
+impl RunningRespServer {
     /// Starts a server, waits until it answers, proves that it limits, and fills it with what it is asked for.
     pub(crate) async fn start(
-        server: Server,
+        server: RespServer,
         programs: &Programs,
         keys: u32,
     ) -> Result<Self, String> {
@@ -137,20 +137,20 @@ impl Running {
     }
 
     async fn ready(&mut self, keys: u32) -> Result<(), String> {
-        self.process.answers(async |at| said(at, "PING").await).await?;
+        self.process.wait_until_answering(async |at| said(at, "PING").await).await?;
         match self.server {
-            Server::RedisLua => self.sha = within(loaded(self.process.address)).await?,
-            Server::RedisGet => self.fill(keys).await?,
-            Server::Tidegate | Server::Throttlecrab | Server::RedisIncr => {}
+            RespServer::RedisLua => self.sha = within(loaded(self.process.address)).await?,
+            RespServer::RedisGet => self.fill(keys).await?,
+            RespServer::Tidegate | RespServer::Throttlecrab | RespServer::RedisIncr => {}
         }
-        within(self.prove()).await
+        within(self.prove_it_limits()).await
     }
 
     /// Two are allowed and a third is not; of Redis by itself, its counter counts and its keys are there.
-    async fn prove(&self) -> Result<(), String> {
+    async fn prove_it_limits(&self) -> Result<(), String> {
         let at = self.process.address;
         let Some(strict) = self.server.strict(&self.sha) else {
-            let (asked, expected) = if self.server == Server::RedisGet {
+            let (asked, expected) = if self.server == RespServer::RedisGet {
                 ("GET key:00000007", "$1\r\n1\r\n")
             } else {
                 ("INCR count", ":1\r\n")
@@ -160,10 +160,10 @@ impl Running {
             return if right { Ok(()) } else { Err(format!("{asked}: {answer:?}")) };
         };
         let mut allowed = Vec::new();
-        let mut connection = Connection::open(at).await?;
+        let mut connection = RespConnection::open(at).await?;
         for _ in 0..3 {
             let counted = connection.exchange(command(&strict).as_bytes(), 1).await?;
-            allowed.push(self.server.verdict().split(counted) == (1, 0));
+            allowed.push(self.server.meaning().split(counted) == (1, 0));
         }
         let right = allowed == [true, true, false];
         if right { Ok(()) } else { Err(format!("{strict}: allowed {allowed:?}")) }
@@ -172,7 +172,7 @@ impl Running {
     /// Gives each key a value.
     async fn fill(&self, keys: u32) -> Result<(), String> {
         const AT_ONCE: u32 = 100;
-        let mut connection = Connection::open(self.process.address).await?;
+        let mut connection = RespConnection::open(self.process.address).await?;
         let mut commands = Template::new(&command("SET key:######## 1")).repeated(100);
         let mut next = 0..keys.next_multiple_of(AT_ONCE);
         while !next.is_empty() {
@@ -183,15 +183,15 @@ impl Running {
     }
 
     /// So many commands together, of which none is refused.
-    pub(crate) fn ask(&self, depth: u32) -> Ask {
+    pub(crate) fn pipeline(&self, depth: u32) -> Pipeline {
         let text = command(&self.server.generous(&self.sha));
         let times = usize::try_from(depth).unwrap_or(1);
         let commands = Template::new(&text).repeated(times);
-        Ask { commands, depth: depth.into(), verdict: self.server.verdict() }
+        Pipeline { commands, depth: depth.into(), meaning: self.server.meaning() }
     }
 
     /// Whether everything that was asked under load passed.
-    pub(crate) fn kept(&self, tally: &Tally) -> Result<(), String> {
+    pub(crate) fn check_limits(&self, tally: &Tally) -> Result<(), String> {
         let Tally { passed, refused, .. } = tally;
         let kept = *refused == 0 && *passed > 0;
         if kept { Ok(()) } else { Err(format!("{passed} passed, {refused} were refused")) }

@@ -5,7 +5,7 @@
 //! 1 owed, 2 owed, 1 owed …  0 owed
 //! ```
 //!
-//! Of a reply one thing is kept: whether the first number in it is a zero, by which rate limiters tell what they decided. This
+//! NumberKind a reply one thing is kept: whether the first number in it is a zero, by which rate limiters tell what they decided. This
 //! is *not* a client: it knows RESP 2 only, and takes an error for the end of the experiment.
 
 /// A command as clients send it, a list of strings.
@@ -18,17 +18,17 @@ pub(crate) fn command(words: &str) -> String {
 /// Counts replies, however their bytes are cut.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    place: Place,
+    position: Position,
     /// How many values the reply at hand still lacks; none between replies.
     owed: u64,
     /// Whether the reply at hand has shown a number yet.
     numbered: bool,
-    counted: Counted,
+    counted: ReplyCount,
 }
 
 /// Replies that are whole.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counted {
+pub(crate) struct ReplyCount {
     pub(crate) replies: u64,
     /// Those whose first number is zero.
     pub(crate) zeros: u64,
@@ -36,21 +36,21 @@ pub(crate) struct Counted {
 
 /// Where in a reply the next byte stands.
 #[derive(Debug, Default, Clone, Copy)]
-enum Place {
+enum Position {
     /// At the mark that tells what comes.
     #[default]
     Mark,
     /// In a line of words.
     Words,
     /// In a line that is a number.
-    Number { of: Of, value: u64, negative: bool },
+    Number { of: NumberKind, value: u64, negative: bool },
     /// In a string, so many bytes before its end.
     Text(u64),
 }
 
 /// What a number is of.
 #[derive(Debug, Clone, Copy)]
-enum Of {
+enum NumberKind {
     Integer,
     Length,
     Values,
@@ -58,13 +58,15 @@ enum Of {
 
 impl Scanner {
     /// Takes what has arrived, and answers how many replies are whole since it was asked to forget.
-    pub(crate) fn scan(&mut self, mut bytes: &[u8]) -> Result<Counted, String> {
+    pub(crate) fn scan(&mut self, mut bytes: &[u8]) -> Result<ReplyCount, String> {
         while !bytes.is_empty() {
-            bytes = match self.place {
-                Place::Mark => self.mark(bytes)?,
-                Place::Words => self.words(bytes),
-                Place::Number { of, value, negative } => self.number(bytes, of, value, negative)?,
-                Place::Text(left) => self.text(bytes, left),
+            bytes = match self.position {
+                Position::Mark => self.mark(bytes)?,
+                Position::Words => self.words(bytes),
+                Position::Number { of, value, negative } => {
+                    self.number(bytes, of, value, negative)?
+                }
+                Position::Text(left) => self.text(bytes, left),
             };
         }
         Ok(self.counted)
@@ -72,7 +74,7 @@ impl Scanner {
 
     /// Counts from nothing again.
     pub(crate) fn forget(&mut self) {
-        self.counted = Counted::default();
+        self.counted = ReplyCount::default();
     }
 
     fn mark<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], String> {
@@ -80,12 +82,12 @@ impl Scanner {
         if self.owed == 0 {
             (self.owed, self.numbered) = (1, false);
         }
-        let number = |of| Place::Number { of, value: 0, negative: false };
-        self.place = match mark {
-            b'+' => Place::Words,
-            b':' => number(Of::Integer),
-            b'$' => number(Of::Length),
-            b'*' => number(Of::Values),
+        let number = |of| Position::Number { of, value: 0, negative: false };
+        self.position = match mark {
+            b'+' => Position::Words,
+            b':' => number(NumberKind::Integer),
+            b'$' => number(NumberKind::Length),
+            b'*' => number(NumberKind::Values),
             b'-' => return Err(format!("answered an error: {}", String::from_utf8_lossy(rest))),
             _ => return Err(format!("no reply begins with {:?}", char::from(*mark))),
         };
@@ -101,7 +103,7 @@ impl Scanner {
     fn number<'b>(
         &mut self,
         bytes: &'b [u8],
-        of: Of,
+        of: NumberKind,
         mut value: u64,
         mut negative: bool,
     ) -> Result<&'b [u8], String> {
@@ -120,14 +122,14 @@ impl Scanner {
                 _ => return Err(format!("{:?} in a number", char::from(*byte))),
             }
         }
-        self.place = Place::Number { of, value, negative };
+        self.position = Position::Number { of, value, negative };
         Ok(&[])
     }
 
     /// A number is whole.
-    fn numbered(&mut self, of: Of, value: u64, negative: bool) {
+    fn numbered(&mut self, of: NumberKind, value: u64, negative: bool) {
         match of {
-            Of::Integer => {
+            NumberKind::Integer => {
                 if value == 0 && !self.numbered {
                     self.counted.zeros = self.counted.zeros.saturating_add(1);
                 }
@@ -135,9 +137,9 @@ impl Scanner {
                 self.done(0);
             }
             // A length below zero is a string, or a list, that is not there.
-            Of::Length | Of::Values if negative => self.done(0),
-            Of::Length => self.place = Place::Text(value.saturating_add(2)),
-            Of::Values => self.done(value),
+            NumberKind::Length | NumberKind::Values if negative => self.done(0),
+            NumberKind::Length => self.position = Position::Text(value.saturating_add(2)),
+            NumberKind::Values => self.done(value),
         }
     }
 
@@ -147,14 +149,14 @@ impl Scanner {
         if left == 0 {
             self.done(0);
         } else {
-            self.place = Place::Text(left);
+            self.position = Position::Text(left);
         }
         bytes.get(here..).unwrap_or_default()
     }
 
     /// A value is whole, or is a list that so many more belong to.
     fn done(&mut self, more: u64) {
-        self.place = Place::Mark;
+        self.position = Position::Mark;
         self.owed = self.owed.saturating_sub(1).saturating_add(more);
         if self.owed == 0 {
             self.counted.replies = self.counted.replies.saturating_add(1);
@@ -191,7 +193,7 @@ mod tests {
     fn replies_are_counted_wherever_they_are_cut() {
         let text: String = REPLIES.map(|(reply, _)| reply).concat();
         let zeros = REPLIES.iter().filter(|(_, zero)| *zero).count();
-        let all = Counted { replies: 12, zeros: u64::try_from(zeros).unwrap() };
+        let all = ReplyCount { replies: 12, zeros: u64::try_from(zeros).unwrap() };
         for first in 0..=text.len() {
             for second in first..=text.len() {
                 let mut scanner = Scanner::default();
@@ -214,7 +216,7 @@ mod tests {
             }
             assert_eq!(scanner.scan(b"").unwrap().zeros, u64::from(zero), "{reply:?}");
             scanner.forget();
-            assert_eq!(scanner.scan(b"").unwrap(), Counted::default());
+            assert_eq!(scanner.scan(b"").unwrap(), ReplyCount::default());
         }
     }
 

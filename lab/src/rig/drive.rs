@@ -19,24 +19,24 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// What is said over one connection.
-pub(crate) trait Talk {
+pub(crate) trait LoadClient {
     /// What is sent next.
-    fn ask(&mut self) -> &[u8];
+    fn request(&mut self) -> &[u8];
 
     /// Takes what has arrived; when the answer is whole, how many passed and how many were refused. Whoever has several requests
     /// in flight tells of each answer, and is asked for the next request while others are still to come.
-    fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String>;
+    fn receive(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String>;
 
     /// Whether, after an answer, others are still to come, which are waited for even when nothing is sent any more.
-    fn is_owed(&self) -> bool {
+    fn awaits_more(&self) -> bool {
         false
     }
 }
 
 /// A connection, and where it stands.
-struct Connection<T> {
+struct DrivenConnection<T> {
     stream: TcpStream,
-    talk: T,
+    client: T,
     turns: Turns,
     /// Something was sent, and its answer is still to come.
     asked: bool,
@@ -50,19 +50,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const TIMER: u64 = u64::MAX;
 
 /// Sends at every turn over every connection. It keeps its thread until it is done.
-pub(crate) fn drive<T: Talk>(
+pub(crate) fn drive<T: LoadClient>(
     address: SocketAddr,
     schedule: &Schedule,
-    mut talk: impl FnMut(u32) -> T,
+    mut client: impl FnMut(u32) -> T,
 ) -> Result<Tally, String> {
     let mut streams = Vec::new();
     for number in 0..schedule.connections {
-        streams.push((connect(address).map_err(|error| error.to_string())?, talk(number)));
+        streams.push((connect(address).map_err(|error| error.to_string())?, client(number)));
     }
     let start = Instant::now();
-    let connections = (0..).zip(streams).map(|(number, (stream, talk))| {
+    let connections = (0..).zip(streams).map(|(number, (stream, client))| {
         let turns = schedule.turns(start, number);
-        Connection { stream, talk, turns, asked: false }
+        DrivenConnection { stream, client, turns, asked: false }
     });
     let mut driver =
         Driver::new(connections.collect(), start).map_err(|error| error.to_string())?;
@@ -79,7 +79,7 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 struct Driver<T> {
-    connections: Vec<Connection<T>>,
+    connections: Vec<DrivenConnection<T>>,
     epoll: OwnedFd,
     timer: Timer,
     buffer: Box<[u8]>,
@@ -88,8 +88,8 @@ struct Driver<T> {
     heard: Instant,
 }
 
-impl<T: Talk> Driver<T> {
-    fn new(connections: Vec<Connection<T>>, start: Instant) -> Result<Self, String> {
+impl<T: LoadClient> Driver<T> {
+    fn new(connections: Vec<DrivenConnection<T>>, start: Instant) -> Result<Self, String> {
         let told = |error: Errno| error.to_string();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(told)?;
         for (number, connection) in (0..).zip(&connections) {
@@ -107,7 +107,7 @@ impl<T: Talk> Driver<T> {
         let mut events = Vec::with_capacity(self.connections.len().saturating_add(1));
         loop {
             self.send_what_is_due()?;
-            if self.connections.iter().all(Connection::is_done) {
+            if self.connections.iter().all(DrivenConnection::is_done) {
                 return Ok(());
             }
             let patience = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -159,7 +159,7 @@ impl<T: Talk> Driver<T> {
             Err(error) => return Err(error.to_string()),
         };
         let bytes = self.buffer.get(..read).unwrap_or_default();
-        let Some((passed, refused)) = connection.talk.hear(bytes)? else { return Ok(()) };
+        let Some((passed, refused)) = connection.client.receive(bytes)? else { return Ok(()) };
         if !connection.asked {
             return Err("an answer to nothing".to_owned());
         }
@@ -168,12 +168,12 @@ impl<T: Talk> Driver<T> {
         connection.asked = false;
         self.tally.note(passed, refused, connection.turns.answered(now));
         connection.send(now)?;
-        connection.asked |= connection.talk.is_owed();
+        connection.asked |= connection.client.awaits_more();
         Ok(())
     }
 }
 
-impl<T: Talk> Connection<T> {
+impl<T: LoadClient> DrivenConnection<T> {
     /// Nothing is to be sent any more, and nothing is to come.
     fn is_done(&self) -> bool {
         !self.asked && self.turns.are_over()
@@ -184,7 +184,7 @@ impl<T: Talk> Connection<T> {
         if self.asked || !self.turns.has_come(now) {
             return Ok(());
         }
-        let request = self.talk.ask();
+        let request = self.client.request();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match send(&self.stream, request, flags) {
             Ok(sent) if sent == request.len() => {}
@@ -209,12 +209,12 @@ mod tests {
     /// Says one byte, and hears one that passed or was refused.
     struct Byte;
 
-    impl Talk for Byte {
-        fn ask(&mut self) -> &[u8] {
+    impl LoadClient for Byte {
+        fn request(&mut self) -> &[u8] {
             b"?"
         }
 
-        fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
+        fn receive(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
             match bytes {
                 b"." => Ok(None),
                 b"y" | b".y" => Ok(Some((1, 0))),
@@ -269,21 +269,21 @@ mod tests {
         heard: mpsc::Sender<()>,
     }
 
-    impl Talk for Five {
-        fn ask(&mut self) -> &[u8] {
+    impl LoadClient for Five {
+        fn request(&mut self) -> &[u8] {
             let missing = 5usize.checked_sub(self.in_flight).unwrap();
             self.in_flight = 5;
             &b"?????"[..missing]
         }
 
-        fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
+        fn receive(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
             assert_eq!(bytes, b"y");
             self.in_flight = self.in_flight.checked_sub(1).unwrap();
             self.heard.send(()).unwrap();
             Ok(Some((1, 0)))
         }
 
-        fn is_owed(&self) -> bool {
+        fn awaits_more(&self) -> bool {
             self.in_flight > 0
         }
     }

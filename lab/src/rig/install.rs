@@ -1,6 +1,6 @@
 //! Where the servers are; those of others are installed when they are missing.
 
-use super::Options;
+use super::LoadOptions;
 use crate::root;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(crate) struct Programs {
 
 impl Programs {
     /// Finds both, and installs what is not ours if it is missing.
-    pub(crate) fn found(options: &Options) -> Result<Self, String> {
+    pub(crate) fn found(options: &LoadOptions) -> Result<Self, String> {
         Ok(Self { tidegate: tidegate(options.tidegate.as_deref())?, throttlecrab: throttlecrab()? })
     }
 }

@@ -11,15 +11,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long a server may take until it answers, at first and ever.
-pub(crate) const START: Duration = Duration::from_secs(10);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long between two looks whether it does.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A server, until this is dropped.
 pub(crate) struct Process {
     pub(crate) address: SocketAddr,
     child: Child,
-    folder: Folder,
+    folder: TempFolder,
 }
 
 impl Process {
@@ -28,7 +28,7 @@ impl Process {
         name: &str,
         command: impl FnOnce(SocketAddr, &Path) -> io::Result<Command>,
     ) -> io::Result<Self> {
-        let folder = Folder::new(&format!("tidegate-lab-{}-{name}", std::process::id()))?;
+        let folder = TempFolder::new(&format!("tidegate-lab-{}-{name}", std::process::id()))?;
         let address = free_address()?;
         let log = File::create(folder.0.join("log"))?;
         let child = command(address, &folder.0)?
@@ -42,7 +42,7 @@ impl Process {
     }
 
     /// Asks until there is an answer.
-    pub(crate) async fn answers<T>(
+    pub(crate) async fn wait_until_answering<T>(
         &mut self,
         mut ask: impl AsyncFnMut(SocketAddr) -> Result<T, String>,
     ) -> Result<(), String> {
@@ -51,18 +51,18 @@ impl Process {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("ended at once, {status}\n{}", self.log()));
             }
-            if start.elapsed() > START {
+            if start.elapsed() > START_TIMEOUT {
                 return Err(format!("still not ready: {error}\n{}", self.log()));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     /// Lets it run while the guard lives; otherwise it stands still, and whatever it does by itself disturbs nobody.
-    pub(crate) fn awake(&self) -> Awake<'_> {
+    pub(crate) fn resume(&self) -> Resumed<'_> {
         self.signal(Signal::CONT);
-        Awake(self)
+        Resumed(self)
     }
 
     /// Lets it stand still.
@@ -90,9 +90,9 @@ impl Drop for Process {
 }
 
 /// A server that runs, until this is dropped.
-pub(crate) struct Awake<'p>(&'p Process);
+pub(crate) struct Resumed<'p>(&'p Process);
 
-impl Drop for Awake<'_> {
+impl Drop for Resumed<'_> {
     fn drop(&mut self) {
         self.0.pause();
     }
@@ -100,7 +100,9 @@ impl Drop for Awake<'_> {
 
 /// What is answered in time.
 pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    timeout(START, asked).await.map_err(|_late| format!("no answer for {START:?}"))?
+    timeout(START_TIMEOUT, asked)
+        .await
+        .map_err(|_late| format!("no answer for {START_TIMEOUT:?}"))?
 }
 
 /// The command that runs Redis in the foreground, without any file, as a cache.
@@ -113,9 +115,9 @@ pub(crate) fn redis(address: SocketAddr, folder: &Path) -> Command {
 }
 
 /// A folder for temporary files, until this is dropped.
-struct Folder(PathBuf);
+struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     fn new(name: &str) -> io::Result<Self> {
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path)?;
@@ -123,7 +125,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // What cannot be removed lies among other temporary files and harms nobody.
         let _ = fs::remove_dir_all(&self.0);

@@ -2,23 +2,23 @@
 //!
 //! Whoever started it knows its limits, so nothing is demanded of its answers: how many were refused is told, and what failed.
 
-use super::load::{Asker, asked};
-use super::message::{Question, should_rate_limit};
-use super::{Case, Options, faults::Faults, schedule};
+use super::load::{GrpcClient, asked};
+use super::message::{GrpcRequest, should_rate_limit};
+use super::{GrpcCase, GrpcOptions, failures::Failures, schedule};
 use crate::rig::{self, process::within, tally::Tally, template::Keys};
 use crate::rounds::{median, range};
 use crate::say;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 /// Measures it in every case that is not about our own limits.
-pub(super) async fn measured(options: &Options, address: &str) -> Result<(), String> {
-    let question = question(options, address)?;
+pub(super) async fn measured(options: &GrpcOptions, address: &str) -> Result<(), String> {
+    let request = request(options, address)?;
     let address = resolved(address)?;
-    within(asked(address, &question)).await?;
+    within(asked(address, &request)).await?;
     let cases = super::CASES.iter().filter(|case| case.is_everywhere());
     for case in cases.filter(|case| case.name.contains(&options.rig.only)) {
-        let mut rounds = Rounds::default();
-        let ended = rounds.run(case, options, address, &question).await;
+        let mut rounds = ExternalRounds::default();
+        let ended = rounds.run(case, options, address, &request).await;
         // What failed is the more worth telling when it ended the experiment.
         rounds.tell(case, options.rig.json);
         ended?;
@@ -28,27 +28,27 @@ pub(super) async fn measured(options: &Options, address: &str) -> Result<(), Str
 
 /// The rounds of a case, of which the first, in which the server warms up, is left out.
 #[derive(Default)]
-struct Rounds {
+struct ExternalRounds {
     tallies: Vec<Tally>,
-    faults: Faults,
+    failures: Failures,
 }
 
-impl Rounds {
+impl ExternalRounds {
     async fn run(
         &mut self,
-        case: &Case,
-        options: &Options,
+        case: &GrpcCase,
+        options: &GrpcOptions,
         address: SocketAddr,
-        question: &Question,
+        request: &GrpcRequest,
     ) -> Result<(), String> {
-        load(case, options, address, question, &Faults::default()).await?;
+        load(case, options, address, request, &Failures::default()).await?;
         for _ in 0..options.rig.rounds {
-            self.tallies.push(load(case, options, address, question, &self.faults).await?);
+            self.tallies.push(load(case, options, address, request, &self.failures).await?);
         }
         Ok(())
     }
 
-    fn tell(&self, case: &Case, json: bool) {
+    fn tell(&self, case: &GrpcCase, json: bool) {
         let count = |of: fn(&Tally) -> u64| self.tallies.iter().map(of).sum::<u64>();
         let (passed, refused) = (count(|tally| tally.passed), count(|tally| tally.refused));
         for figure in case.figures.iter().filter(|_| !self.tallies.is_empty()) {
@@ -65,33 +65,35 @@ impl Rounds {
             });
         }
         if !json {
-            let failed = self.faults.told().unwrap_or_else(|| "none failed".to_owned());
+            let failed = self.failures.summary().unwrap_or_else(|| "none failed".to_owned());
             say(&format!("{:28} {passed} passed, {refused} were refused; {failed}", case.name));
         }
     }
 
     /// What failed, as the fields of an object.
     fn failed(&self) -> String {
-        let seen = self.faults.seen();
-        let each = seen.iter().map(|(fault, times)| format!("\"{fault}\":{times}"));
+        let seen = self.failures.seen();
+        let each = seen.iter().map(|(failure, times)| format!("\"{failure}\":{times}"));
         each.collect::<Vec<_>>().join(",")
     }
 }
 
 /// One round.
 async fn load(
-    case: &Case,
-    options: &Options,
+    case: &GrpcCase,
+    options: &GrpcOptions,
     address: SocketAddr,
-    question: &Question,
-    faults: &Faults,
+    request: &GrpcRequest,
+    failures: &Failures,
 ) -> Result<Tally, String> {
-    let (question, faults, depth, keys) = (question.clone(), faults.clone(), case.depth, case.keys);
-    let asker = move |number| Asker::new(&question, Keys::new(keys, number), depth, faults.clone());
-    rig::load(address, schedule(case, options.rig.seconds), asker).await
+    let (request, failures, depth, keys) =
+        (request.clone(), failures.clone(), case.depth, case.keys);
+    let client =
+        move |number| GrpcClient::new(&request, Keys::new(keys, number), depth, failures.clone());
+    rig::load(address, schedule(case, options.rig.seconds), client).await
 }
 
-fn question(options: &Options, address: &str) -> Result<Question, String> {
+fn request(options: &GrpcOptions, address: &str) -> Result<GrpcRequest, String> {
     let split = |entry: &'_ String| {
         let (key, value) = entry.split_once('=').ok_or_else(|| format!("{entry}: no key=value"))?;
         Ok((key.to_owned(), value.to_owned()))

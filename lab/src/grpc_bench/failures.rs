@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What came instead of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fault {
+pub(crate) enum Failure {
     /// A status of HTTP, and not 200.
     Http(u16),
     /// A status of gRPC, and not 0.
@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     NoStatus,
     /// A good status, and no message.
     NoMessage,
-    /// A message that is no answer to the question.
+    /// A message that is no answer to the request.
     NoVerdict,
     /// `RST_STREAM`, with its reason.
     Reset(u32),
@@ -66,7 +66,7 @@ fn named(names: &[&str], code: u32) -> String {
     name.map_or_else(|| code.to_string(), |name| (*name).to_owned())
 }
 
-impl Display for Fault {
+impl Display for Failure {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http(status) => write!(f, "HTTP {status}"),
@@ -82,22 +82,22 @@ impl Display for Fault {
 
 /// How often each was seen, by all connections together. The lock is taken when something failed, so hardly ever.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Faults(Arc<Mutex<BTreeMap<Fault, u64>>>);
+pub(crate) struct Failures(Arc<Mutex<BTreeMap<Failure, u64>>>);
 
-impl Faults {
-    pub(crate) fn note(&self, fault: Fault) {
+impl Failures {
+    pub(crate) fn note(&self, failure: Failure) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let times = seen.entry(fault).or_default();
+        let times = seen.entry(failure).or_default();
         *times = times.saturating_add(1);
     }
 
-    pub(crate) fn seen(&self) -> BTreeMap<Fault, u64> {
+    pub(crate) fn seen(&self) -> BTreeMap<Failure, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// All of them in a line; `None` if there were none.
-    pub(crate) fn told(&self) -> Option<String> {
-        let each = self.seen().into_iter().map(|(fault, times)| format!("{times} × {fault}"));
+    pub(crate) fn summary(&self) -> Option<String> {
+        let each = self.seen().into_iter().map(|(failure, times)| format!("{times} × {failure}"));
         let told: Vec<String> = each.collect();
         (!told.is_empty()).then(|| told.join(", "))
     }
@@ -109,13 +109,14 @@ mod tests {
 
     #[test]
     fn faults_are_counted_by_kind_wherever_they_are_seen() {
-        let faults = Faults::default();
-        assert_eq!(faults.told(), None);
-        let elsewhere = faults.clone();
-        for fault in [Fault::Reset(7), Fault::Grpc(14), Fault::Reset(7), Fault::Reset(99)] {
-            elsewhere.note(fault);
+        let failures = Failures::default();
+        assert_eq!(failures.summary(), None);
+        let external = failures.clone();
+        for failure in [Failure::Reset(7), Failure::Grpc(14), Failure::Reset(7), Failure::Reset(99)]
+        {
+            external.note(failure);
         }
         let told = "1 × grpc-status UNAVAILABLE, 2 × RST_STREAM REFUSED_STREAM, 1 × RST_STREAM 99";
-        assert_eq!(faults.told().as_deref(), Some(told));
+        assert_eq!(failures.summary().as_deref(), Some(told));
     }
 }
