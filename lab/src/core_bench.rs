@@ -187,7 +187,7 @@ What tidegate costs, measured beside the libraries and servers that people use f
 this page: do not edit the figures by hand.
 
 **How to read the tables.** A row is one case. `tidegate` is tidegate's result, `peer` names the program that it is
-compared with, `its rate` is the peer's result, and `ratio` is the first divided by the second. For rates (`1/s`, per
+compared with, `peer's result` is that program's result, and `ratio` is the first divided by the second. For rates (`1/s`, per
 second) a ratio above 1 means that tidegate is faster. For latencies (`µs`) and memory (`B/key`) a ratio below 1 means
 that tidegate is quicker or smaller.
 

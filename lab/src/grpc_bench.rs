@@ -23,15 +23,16 @@ mod session;
 use crate::rig::{
     self,
     install::Programs,
+    launch::Limits,
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
     template::Keys,
 };
-use crate::rounds::{Comparison, median, tell_range, write_section};
+use crate::rounds::{Comparison, median, print_range, write_section};
 use clap::Args;
 use failures::Failures;
 use load::GrpcClient;
-use servers::{GrpcServer, Limits, RunningGrpcServer};
+use servers::{GrpcServer, RunningGrpcServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -142,8 +143,8 @@ async fn measured(options: &rig::LoadOptions, programs: &Programs) -> Result<Vec
             let values = |tallies: &[Tally]| tallies.iter().map(figure.of).collect::<Vec<f64>>();
             let (ours, theirs) = (values(&ours.1), values(&theirs));
             if !options.json {
-                tell_range("ours", &ours, figure.unit);
-                tell_range(server.name(), &theirs, figure.unit);
+                print_range("ours", &ours, figure.unit);
+                print_range(server.name(), &theirs, figure.unit);
             }
             let line = Comparison {
                 bench: "grpc",
@@ -196,7 +197,7 @@ async fn measure(
         move |number| GrpcClient::new(&request, Keys::new(keys, number), depth, noted.clone());
     let tally = rig::load(address, schedule(case, seconds), client).await?;
     failures.summary().map_or(Ok(()), Err)?;
-    case.limits.check_limits(&tally)?;
+    servers::check_limits(case.limits, &tally)?;
     Ok(tally)
 }
 

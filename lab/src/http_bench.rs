@@ -13,13 +13,14 @@ mod wire;
 use crate::rig::{
     self, LoadOptions,
     install::{self, Programs},
+    launch::Limits,
     schedule::{Pace, Schedule},
     tally::{Figure, Tally},
     template::Keys,
 };
 use crate::rounds::{Comparison, median, write_section};
 use load::HttpClient;
-use servers::{HttpServer, Limits, RunningHttpServer};
+use servers::{HttpServer, RunningHttpServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 

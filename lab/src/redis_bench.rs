@@ -15,7 +15,7 @@ mod server;
 mod tasks;
 
 use crate::rig::{self, LoadOptions, install};
-use crate::rounds::{Comparison, median, tell_range, write_section};
+use crate::rounds::{Comparison, median, print_range, write_section};
 use raw::{RawBenchmark, RecordedCall};
 use server::{CommandCounts, RedisServer};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ async fn measured(options: &LoadOptions) -> Result<Vec<String>, String> {
             let names = ["ours"].into_iter().chain(PEERS.iter().map(|peer| peer.name));
             names
                 .zip([&ours].into_iter().chain(&peers))
-                .for_each(|(name, rates)| tell_range(name, rates, "1/s"));
+                .for_each(|(name, rates)| print_range(name, rates, "1/s"));
         }
         for (peer, rates) in PEERS.iter().zip(peers) {
             let (ours, peer_name) = (median(ours.clone()), peer.name);

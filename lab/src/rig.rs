@@ -2,6 +2,7 @@
 
 pub(crate) mod drive;
 pub(crate) mod install;
+pub(crate) mod launch;
 pub(crate) mod process;
 pub(crate) mod schedule;
 pub(crate) mod tally;

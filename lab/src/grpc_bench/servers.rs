@@ -12,9 +12,9 @@
 use super::load::asked;
 use super::message::{GrpcRequest, Throttle, should_rate_limit, throttle};
 use crate::rig::install::Programs;
+use crate::rig::launch::{Launch, Limits};
 use crate::rig::process::{Process, within};
 use crate::rig::tally::Tally;
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,16 +25,6 @@ use std::process::Command;
 pub(crate) enum GrpcServer {
     Tidegate,
     Throttlecrab,
-}
-
-/// What each key may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limits {
-    /// A million a second: nothing is refused.
-    Generous,
-    /// So little that nearly everything is refused: one an hour. throttlecrab gets a burst of 2, since by a burst of 1 it limits
-    /// nobody.
-    Strict,
 }
 
 /// The keys are addresses, which both take as text.
@@ -69,56 +59,37 @@ impl GrpcServer {
     }
 
     /// The command that runs it in the foreground.
-    fn command(self, programs: &Programs, place: &Place<'_>) -> io::Result<Command> {
+    fn command(self, programs: &Programs, launch: &Launch<'_>) -> io::Result<Command> {
         match self {
-            Self::Tidegate => tidegate(&programs.tidegate, place),
-            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, place)),
+            Self::Tidegate => tidegate(&programs.tidegate, launch),
+            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, launch)),
         }
     }
 }
 
-impl Limits {
-    /// Whether what was answered under load is what the limits demand.
-    pub(crate) fn check_limits(self, tally: &Tally) -> Result<(), String> {
-        let Tally { passed, refused, .. } = tally;
-        let kept = match self {
-            Self::Generous => *refused == 0 && *passed > 0,
-            Self::Strict => *passed < refused / 4,
-        };
-        if kept { Ok(()) } else { Err(format!("{passed} passed, {refused} were refused")) }
-    }
+/// Fails unless the outcome of a load is what the limits demand.
+pub(crate) fn check_limits(limits: Limits, tally: &Tally) -> Result<(), String> {
+    let Tally { passed, refused, .. } = tally;
+    let kept = match limits {
+        Limits::Generous => *refused == 0 && *passed > 0,
+        Limits::Strict => *passed < refused / 4,
+    };
+    if kept { Ok(()) } else { Err(format!("{passed} passed, {refused} were refused")) }
 }
 
 // === the two ===
 
-/// Where a server is started, and to which limits.
-struct Place<'p> {
-    limits: Limits,
-    address: SocketAddr,
-    /// For its files; there is nothing in it yet.
-    folder: &'p Path,
-}
-
 /// With the policy of the experiment over HTTP.
-fn tidegate(program: &Path, place: &Place<'_>) -> io::Result<Command> {
-    let rate = match place.limits {
-        Limits::Generous => "1000000/s",
-        Limits::Strict => "1/h",
-    };
-    let rule = format!("{{ name: per-client, key: [ip], limits: [{rate}] }}");
-    let (policy, data) = (place.folder.join("policy.yaml"), place.folder.join("data"));
-    fs::create_dir(&data)?;
-    fs::write(&policy, format!("version: 1\nrules:\n  - {rule}\n"))?;
-    let mut command = Command::new(program);
-    command.arg("serve").arg("--policy").arg(policy).arg("--data-dir").arg(data);
-    command.args(["--grpc-listen", &place.address.to_string(), "--http-listen", "off"]);
+fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
+    let mut command = launch.tidegate(program)?;
+    command.args(["--grpc-listen", &launch.address.to_string(), "--http-listen", "off"]);
     command.args(["--admin-listen", "off", "--resp-listen", "off"]);
     Ok(command)
 }
 
 /// As it comes, but that it does not log what it does. Its limits are in the calls.
-fn throttlecrab(program: &Path, place: &Place<'_>) -> Command {
-    let (host, port) = (place.address.ip().to_string(), place.address.port().to_string());
+fn throttlecrab(program: &Path, launch: &Launch<'_>) -> Command {
+    let (host, port) = (launch.address.ip().to_string(), launch.address.port().to_string());
     let mut command = Command::new(program);
     command.args(["--grpc", "--grpc-host", &host, "--grpc-port", &port, "--log-level", "warn"]);
     command
@@ -142,7 +113,7 @@ impl RunningGrpcServer {
         let told = |error: String| format!("{}: {error}", server.name());
         let name = format!("{}-{limits:?}", server.name());
         let process = Process::spawn(&name, |address, folder| {
-            server.command(programs, &Place { limits, address, folder })
+            server.command(programs, &Launch { limits, address, folder })
         });
         let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process };

@@ -15,6 +15,7 @@
 use super::load::HttpConnection;
 use super::wire::{get, post};
 use crate::rig::install::Programs;
+use crate::rig::launch::{Launch, Limits};
 use crate::rig::process::{Process, within};
 use crate::rig::tally::Tally;
 use crate::rig::template::Template;
@@ -32,16 +33,6 @@ pub(crate) enum HttpServer {
     Nginx,
     /// Ours, which only answers.
     Bare,
-}
-
-/// What each key may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limits {
-    /// A million a second: nothing is refused.
-    Generous,
-    /// So little that nearly everything is refused: one an hour. nginx knows nothing less than one a minute, and
-    /// throttlecrab gets a burst of 2, since by a burst of 1 it limits nobody.
-    Strict,
 }
 
 impl HttpServer {
@@ -98,40 +89,23 @@ impl HttpServer {
     }
 
     /// The command that runs it in the foreground.
-    fn command(self, programs: &Programs, place: &Place<'_>) -> io::Result<Command> {
+    fn command(self, programs: &Programs, launch: &Launch<'_>) -> io::Result<Command> {
         match self {
-            Self::Tidegate => tidegate(&programs.tidegate, place),
-            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, place)),
-            Self::Nginx => nginx(place),
-            Self::Bare => bare(place),
+            Self::Tidegate => tidegate(&programs.tidegate, launch),
+            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, launch)),
+            Self::Nginx => nginx(launch),
+            Self::Bare => bare(launch),
         }
     }
 }
 
 // === the four ===
 
-/// Where a server is started, and to which limits.
-struct Place<'p> {
-    limits: Limits,
-    address: SocketAddr,
-    /// For its files; there is nothing in it yet.
-    folder: &'p Path,
-}
-
-fn tidegate(program: &Path, place: &Place<'_>) -> io::Result<Command> {
-    let rate = match place.limits {
-        Limits::Generous => "1000000/s",
-        Limits::Strict => "1/h",
-    };
-    let rule = format!("{{ name: per-client, key: [ip], limits: [{rate}] }}");
-    let (policy, data) = (place.folder.join("policy.yaml"), place.folder.join("data"));
-    fs::create_dir(&data)?;
-    fs::write(&policy, format!("version: 1\nrules:\n  - {rule}\n"))?;
-    let mut command = Command::new(program);
-    command.arg("serve").arg("--policy").arg(policy).arg("--data-dir").arg(data);
+fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
+    let mut command = launch.tidegate(program)?;
     command.args([
         "--http-listen",
-        &place.address.to_string(),
+        &launch.address.to_string(),
         "--admin-listen",
         "off",
         "--resp-listen",
@@ -143,18 +117,18 @@ fn tidegate(program: &Path, place: &Place<'_>) -> io::Result<Command> {
 }
 
 /// As it comes, but that it does not log what it does. Its limits are in the requests.
-fn throttlecrab(program: &Path, place: &Place<'_>) -> Command {
-    let (host, port) = (place.address.ip().to_string(), place.address.port().to_string());
+fn throttlecrab(program: &Path, launch: &Launch<'_>) -> Command {
+    let (host, port) = (launch.address.ip().to_string(), launch.address.port().to_string());
     let mut command = Command::new(program);
     command.args(["--http", "--http-host", &host, "--http-port", &port, "--log-level", "warn"]);
     command
 }
 
-fn nginx(place: &Place<'_>) -> io::Result<Command> {
-    let file = place.folder.join("nginx.conf");
-    fs::write(&file, nginx_file(place))?;
+fn nginx(launch: &Launch<'_>) -> io::Result<Command> {
+    let file = launch.folder.join("nginx.conf");
+    fs::write(&file, nginx_file(launch))?;
     let mut command = Command::new("nginx");
-    command.arg("-p").arg(place.folder).arg("-c").arg(file).args(["-e", "stderr"]);
+    command.arg("-p").arg(launch.folder).arg("-c").arg(file).args(["-e", "stderr"]);
     Ok(command)
 }
 
@@ -164,8 +138,8 @@ fn nginx(place: &Place<'_>) -> io::Result<Command> {
 /// `limit_req` is asked. So the answer has to come later: `deny all` refuses in the phase of access, right after
 /// `limit_req` let the request pass, and its 403 is turned into a 204. That touches no file, and is quicker than the
 /// other way, `try_files`. `reuseport` gives each worker its share of the connections.
-fn nginx_file(place: &Place<'_>) -> String {
-    let Place { limits, address, folder } = place;
+fn nginx_file(launch: &Launch<'_>) -> String {
+    let Launch { limits, address, folder } = launch;
     let (rate, burst) = match limits {
         Limits::Generous => ("1000000r/s", "burst=1000000 nodelay"),
         Limits::Strict => ("1r/m", ""),
@@ -201,10 +175,10 @@ http {{
 }
 
 /// This program, as a server.
-fn bare(place: &Place<'_>) -> io::Result<Command> {
+fn bare(launch: &Launch<'_>) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bare", "--listen", &place.address.to_string()]);
-    if place.limits == Limits::Strict {
+    command.args(["bare", "--listen", &launch.address.to_string()]);
+    if launch.limits == Limits::Strict {
         command.arg("--refuse");
     }
     Ok(command)
@@ -228,7 +202,7 @@ impl RunningHttpServer {
         let told = |error: String| format!("{}: {error}", server.name());
         let name = format!("{}-{limits:?}", server.name());
         let process = Process::spawn(&name, |address, folder| {
-            server.command(programs, &Place { limits, address, folder })
+            server.command(programs, &Launch { limits, address, folder })
         });
         let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process };
