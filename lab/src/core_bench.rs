@@ -1,8 +1,9 @@
-//! One decision of each algorithm: how long it takes, how many instructions it is, what it remembers.
+//! One decision of each algorithm: how long it takes, how many instructions it needs, and how many bytes its
+//! state has.
 //!
-//! Times on a shared machine wander by tens of percent, so the rounds of all algorithms alternate and
-//! the median counts. Instructions do not wander: valgrind runs the same loop twice, with few and with
-//! many decisions, and the difference, divided, is what one decision costs.
+//! Times on a shared machine vary by tens of percent, so the rounds of all algorithms alternate and the
+//! median counts. Instructions do not vary: valgrind runs the same loop with few and with many decisions, and
+//! the difference of the two counts, divided by the difference in decisions, is the cost of one decision.
 
 use crate::{root, say};
 use clap::Args;
@@ -12,27 +13,28 @@ use std::hint::black_box;
 use std::process::Command;
 use tidegate_core::{Algorithm, Ask, Cost, Limit, Refill, Span, Timestamp, Written};
 
-/// What the experiment takes from the command line.
+/// The command-line options of `lab core`.
 #[derive(Args)]
 pub(crate) struct CoreOptions {
-    /// Only run the loop of this case, this often: what valgrind watches.
+    /// Only run the loop of this case, with this many decisions: what valgrind measures
     #[arg(long, num_args = 2, value_names = ["CASE", "TIMES"], hide = true)]
     watched: Option<Vec<String>>,
-    /// Do not rewrite BENCHMARKS.md.
+    /// Print the result without rewriting BENCHMARKS.md
     #[arg(long)]
     dry: bool,
 }
 
-/// Rounds whose median counts.
+/// Number of rounds, of which the median counts.
 const ROUNDS: usize = 9;
-/// Decisions of one round: some milliseconds, longer than any time slice is lost for.
+/// Decisions per round. They take some milliseconds, which is longer than one time slice of the scheduler.
 const TIMES: u64 = 200_000;
-/// Decisions that valgrind watches: few and many.
+/// Decisions of the two runs under valgrind.
 const WATCHED: [u64; 2] = [1_000, 11_000];
-/// An instant of these days, so that ticks and window numbers are as large as in service.
+/// The current time of the benchmark: a realistic one, so that ticks and window numbers are as large as in
+/// production.
 const NOW: u64 = 1_800_000_000_000_000_000;
 
-/// A token of 500 an hour comes back every 7.2 s.
+/// Under a limit of 500 per hour a token is refilled every 7.2 s.
 const ABOVE_A_TOKEN: u64 = 7_920_000_000;
 const A_TENTH_OF_A_TOKEN: u64 = 720_000_000;
 
@@ -44,19 +46,22 @@ struct Case {
     gap: u64,
 }
 
-/// What was measured of one case.
+/// The measurements of one case.
 struct Row {
     name: String,
     nanos: f64,
     instructions: Option<u64>,
 }
 
-/// Runs all cases and writes the table.
+/// Measures all cases and writes the first part of BENCHMARKS.md.
 pub(crate) fn run(options: &CoreOptions) -> Result<(), String> {
     let cases = cases()?;
     if let Some([name, times]) = options.watched.as_deref() {
-        let case = cases.iter().find(|case| case.name == *name).ok_or("no such case")?;
-        let times = times.parse().map_err(|_| "TIMES is a whole number")?;
+        let case = cases
+            .iter()
+            .find(|case| case.name == *name)
+            .ok_or("there is no case with this name")?;
+        let times = times.parse().map_err(|_| "TIMES must be a whole number")?;
         black_box(decide(case, times));
         return Ok(());
     }
@@ -69,7 +74,7 @@ pub(crate) fn run(options: &CoreOptions) -> Result<(), String> {
     fs::write(root().join("BENCHMARKS.md"), text).map_err(|error| format!("BENCHMARKS.md: {error}"))
 }
 
-/// Each algorithm twice: a client within its limit, and one that asks ten times too often.
+/// Each algorithm twice: a client within its limit, and a client that sends ten times its rate.
 fn cases() -> Result<Vec<Case>, String> {
     let interval = Algorithm::TokenBucket { burst: None, refill: Refill::Interval };
     let mut cases = Vec::new();
@@ -87,7 +92,7 @@ fn cases() -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
-/// Asks `times` times, at equal gaps, of one state; answers how many passed.
+/// Makes `times` decisions about one state, at equal intervals, and returns how many passed.
 fn decide(case: &Case, times: u64) -> u64 {
     let mut written = Written::empty(&case.limit);
     let mut now = NOW;
@@ -132,14 +137,14 @@ fn nanos_per_decision(case: &Case) -> f64 {
     start.elapsed().as_nanos() as f64 / TIMES as f64
 }
 
-/// Instructions of one decision, if valgrind is here to count them.
+/// Instructions of one decision; `None` when valgrind is not installed.
 fn instructions(case: &str) -> Option<u64> {
     let [few, many] = WATCHED.map(|times| watched(case, times));
     let [least, most] = WATCHED;
     many?.checked_sub(few?)?.checked_div(most.saturating_sub(least))
 }
 
-/// Instructions of the whole loop under callgrind, start of the process included.
+/// Instructions of a whole run under callgrind, including the start of the process.
 fn watched(case: &str, times: u64) -> Option<u64> {
     let this = std::env::current_exe().ok()?;
     let output = Command::new("valgrind")
@@ -154,7 +159,8 @@ fn watched(case: &str, times: u64) -> Option<u64> {
     collected.parse().ok()
 }
 
-/// Bytes of a full state of 500 an hour for each algorithm, asked evenly, and of the textbooks' design.
+/// For each algorithm the bytes of a full state under 500 per hour, filled evenly, and the figure of the
+/// textbook design.
 fn memory() -> Result<Vec<(String, usize, &'static str)>, String> {
     let textbook = |algorithm| match algorithm {
         Algorithm::FixedWindow { .. } => "12 (36 with table and lock)",
@@ -179,7 +185,7 @@ fn memory() -> Result<Vec<(String, usize, &'static str)>, String> {
         .collect()
 }
 
-/// The head of the page, up to the machine.
+/// The beginning of the page, up to the line about the machine.
 const HEAD: &str = "\
 # Benchmarks
 
@@ -220,7 +226,7 @@ alone, without a table, a key or a lock.
 Times are medians of nine alternating rounds and vary with the machine. Instructions, counted by valgrind, do not vary.
 
 ";
-/// Between the first table and the rows of the second.
+/// The text between the first table and the rows of the second.
 const MEMORY: &str = "
 ## Memory of one key
 
@@ -248,7 +254,7 @@ fn document(rows: &[Row], memory: &[(String, usize, &'static str)]) -> String {
     text
 }
 
-/// The processor and the compiler, for the reader who compares.
+/// The processor, the number of cores and the compiler.
 fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu

@@ -1,8 +1,11 @@
-//! A hundred million strangers through a budget of 256 MiB: nobody gains, few lose, and it stays as fast as it was.
+//! A flood of 100 million unknown clients through a memory budget of 256 MiB. It checks that a client that
+//! has used up its limit gains nothing, that few new clients lose some of theirs, and that the store stays as
+//! fast as before.
 //!
-//! Every stranger asks once, of 20 a day. A *victim* has used its 20 before they come and tries again after each tenth
-//! of them; *newcomers* come when all are through, and ask until they are refused. Then keys that collide under the
-//! hashes that tables like to use are compared with random ones.
+//! Every unknown client sends one request under a limit of 20 per day. A *victim* has used up its 20 before
+//! the flood, and tries again after each tenth of it. *Newcomers* arrive after the flood, and send requests
+//! until they are refused. At the end, keys that collide under hash functions that hash tables commonly use
+//! are compared with random keys.
 
 #![expect(clippy::float_arithmetic, reason = "times and bytes, for people")]
 
@@ -15,30 +18,30 @@ use std::thread;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take, Timestamp};
 use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
 
-/// What the experiment takes from the command line.
+/// The command-line options of `lab flood`.
 #[derive(Args)]
 pub(crate) struct FloodOptions {
-    /// Strangers, in millions.
+    /// Number of unknown clients, in millions
     #[arg(long, default_value_t = 100)]
     millions: u64,
-    /// The budget, in MiB.
+    /// The memory budget of the store, in MiB
     #[arg(long, default_value_t = 256)]
     budget: usize,
-    /// Prints lines of JSON.
+    /// Print lines of JSON
     #[arg(long)]
     json: bool,
 }
 
 const A_DAY: u64 = 20;
 const THREADS: u64 = 2;
-/// One take in so many is timed.
+/// One take of 64 is timed, because reading the clock costs as much as a take.
 const TIMED: u64 = 64;
 const NEWCOMERS: u64 = 1_000;
-/// Kinds of keys are compared this often.
+/// Rounds in which colliding and random keys are compared.
 const ROUNDS: u64 = 5;
 const KEYS: u64 = 1_000_000;
 
-/// What is limited, by whom.
+/// A store, and the one limit that all clients have.
 struct LimitedStore {
     store: Memory,
     secret: Secret,
@@ -63,7 +66,7 @@ pub(crate) fn run(options: &FloodOptions) -> Result<(), String> {
         let [p50, p99] = percentiles(times, [50, 99]);
         let gauges = limited.store.gauges();
         say(&format!(
-            "{:>3} % of {} M strangers: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, a newcomer begins with {:.3}",
+            "{:>3} % of {} M clients: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, newcomers are overcounted by {:.3}",
             (part.saturating_add(1)).saturating_mul(10),
             options.millions,
             gauges.entries,
@@ -92,7 +95,7 @@ pub(crate) fn run(options: &FloodOptions) -> Result<(), String> {
     collisions(options)
 }
 
-/// A tenth of the strangers, on two threads; answers times in nanoseconds.
+/// Sends a tenth of the flood on two threads, and returns the latencies of the timed takes in nanoseconds.
 fn flood(limited: &LimitedStore, part: u64, strangers: u64) -> Vec<f64> {
     thread::scope(|scope| {
         let each = strangers / THREADS;
@@ -107,18 +110,18 @@ fn flood(limited: &LimitedStore, part: u64, strangers: u64) -> Vec<f64> {
     })
 }
 
-/// Makes the keys of one kind.
+/// Makes the n-th key of a kind.
 type KeyMaker = fn(u64) -> [u8; 16];
 
-/// Keys that collide under weak hashes against random ones.
+/// Compares keys that collide under weak hash functions with random keys.
 fn collisions(options: &FloodOptions) -> Result<(), String> {
-    /// The multiplier of `FxHash`, inverted modulo 2⁶⁴: products with it are small again.
+    /// The inverse modulo 2⁶⁴ of the multiplier of `FxHash`: products with it are small numbers again.
     const FX_INVERSE: u64 = inverse(0x517c_c1b7_2722_0a95);
     let kinds: [(&str, KeyMaker); 3] = [
         ("collide-identity", |n| both(n << 40)),
         ("collide-fx", |n| both((n << 40).wrapping_mul(FX_INVERSE))),
         ("collide-slot", |n| {
-            // The same text in braces, by which a cluster would choose the slot.
+            // The same hash tag (the text in braces), by which a Redis Cluster chooses the slot.
             let mut key = *b"{same}----------";
             for (to, byte) in key.iter_mut().skip(8).zip(n.to_be_bytes()) {
                 *to = byte;
@@ -163,12 +166,12 @@ impl LimitedStore {
         plan.is_ok_and(|plan| black_box(self.store.take_now(&plan)).done.passes)
     }
 
-    /// How many of so many takes pass.
+    /// How many of `takes` takes pass.
     fn passes(&self, key: &[u8; 16], takes: u64) -> u64 {
         (0..takes).map(|_| u64::from(self.take(key))).sum()
     }
 
-    /// Takes once for each key, and answers the time of some of them.
+    /// Takes once from each key, and returns the latencies of the timed takes in nanoseconds.
     #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
     fn time(&self, numbers: std::ops::Range<u64>, key: impl Fn(u64) -> [u8; 16]) -> Vec<f64> {
         let mut times = Vec::new();
@@ -186,7 +189,7 @@ impl LimitedStore {
     }
 }
 
-/// An IPv6 address of a stranger.
+/// The key of an unknown client, as long as an IPv6 address.
 pub(crate) fn key(n: u64, kind: u64) -> [u8; 16] {
     let mixed = n.wrapping_add(kind << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (u128::from(mixed ^ (mixed >> 31)) << 64 | u128::from(n)).to_be_bytes()
@@ -196,7 +199,7 @@ fn both(n: u64) -> [u8; 16] {
     u128::from(n).to_be_bytes()
 }
 
-/// The inverse of an odd number modulo 2⁶⁴, by Newton's steps.
+/// The inverse of an odd number modulo 2⁶⁴, by Newton's method.
 const fn inverse(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut step = 0u32;
@@ -227,7 +230,7 @@ pub(crate) fn report(json: bool, case: &str, ours: f64, goal: f64, at_most: bool
     });
 }
 
-/// A figure of this process, in bytes.
+/// A memory figure of this process from `/proc/self/status`, in bytes.
 fn status(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field));

@@ -1,8 +1,9 @@
-//! A flood of strangers that each take all of their limit at once, through a budget that holds a tenth of them.
+//! A flood of unknown clients, each of which uses up its limit with one request, through a memory budget that
+//! holds a tenth of them.
 //!
-//! Every stranger takes 20 of a bucket of 20 a day, so all of them have to be remembered for a day. Then *returners*, who
-//! are some of the strangers, try again: none of them may pass. *Newcomers* ask until they are refused, of the same rule
-//! and of others, and once more a day later.
+//! Every client takes 20 from a bucket of 20 per day, so all of them have to be remembered for a day. Then
+//! *returners*, which are some of these clients, try again: none of them may pass. *Newcomers* send requests
+//! until they are refused, under the same rule and under others, and once more a day later.
 
 #![expect(clippy::float_arithmetic, reason = "averages, for people")]
 
@@ -13,19 +14,19 @@ use clap::Args;
 use tidegate_core::{Algorithm, Cost, Limit, Span, Take, Timestamp};
 use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
 
-/// What the experiment takes from the command line.
+/// The command-line options of `lab full-cost`.
 #[derive(Args)]
 pub(crate) struct FullCostOptions {
-    /// Strangers, in millions.
+    /// Number of unknown clients, in millions
     #[arg(long, default_value_t = 8)]
     millions: u64,
-    /// The budget, in MiB.
+    /// The memory budget of the store, in MiB
     #[arg(long, default_value_t = 16)]
     budget: usize,
-    /// What each stranger takes at once.
+    /// The cost of each client's one request
     #[arg(long, default_value_t = 20)]
     cost: u64,
-    /// Prints lines of JSON.
+    /// Print lines of JSON
     #[arg(long)]
     json: bool,
 }
@@ -35,12 +36,12 @@ const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
 const START: u64 = 1_700_000_000;
 const NANOS: u64 = 1_000_000_000;
-/// One take in so many is timed.
+/// One take of 64 is timed, because reading the clock costs as much as a take.
 const TIMED: u64 = 64;
 const RETURNERS: u64 = 10_000;
 const NEWCOMERS: u64 = 1_000;
 
-/// A rule: 20 in some time.
+/// A rule of 20 per period.
 struct Rule {
     limit: Limit,
     name: LimitName,
@@ -65,7 +66,7 @@ pub(crate) fn run(options: &FullCostOptions) -> Result<(), String> {
     let [p50, p99] = percentiles(flooded.flood(&daily, strangers, options.cost), [50, 99]);
     let gauges = flooded.store.gauges();
     say(&format!(
-        "{} M strangers take {} of 20 each: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} KiB, {} demoted, a newcomer begins with {:.3}",
+        "{} M clients take {} of 20 each: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} KiB, {} demoted, newcomers are overcounted by {:.3}",
         options.millions,
         options.cost,
         gauges.entries,
@@ -104,12 +105,12 @@ impl FloodedStore {
         self.store.take_one_now(&Take::new(state, &rule.limit, Cost::new(cost))).decision.passes()
     }
 
-    /// How many of so many takes of cost 1 pass.
+    /// How many of `takes` takes of cost 1 pass.
     fn passes(&self, rule: &Rule, key: &[u8; 16], takes: u64) -> u64 {
         (0..takes).map(|_| u64::from(self.take(rule, key, 1))).sum()
     }
 
-    /// One take of each stranger; answers the time of some of them, in nanoseconds.
+    /// Takes once for each client of the flood, and returns the latencies of the timed takes in nanoseconds.
     #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
     fn flood(&self, rule: &Rule, strangers: u64, cost: u64) -> Vec<f64> {
         let mut times = Vec::new();
@@ -121,7 +122,7 @@ impl FloodedStore {
         times
     }
 
-    /// What clients get that were never there before: on average, and how many percent of them get all of it.
+    /// Reports what new clients get: the average, and the percentage of them that get their whole limit.
     fn newcomers(
         &self,
         options: &FullCostOptions,

@@ -1,15 +1,18 @@
-//! A check over gRPC: what Envoy asks of a rate limit service, against what `throttlecrab-server` is asked over the same protocol.
+//! A check over gRPC: the call that Envoy makes to a rate limit service, against the corresponding call to
+//! `throttlecrab-server`.
 //!
 //! ```text
-//! 50 connections × 10 calls in flight: for each answer another call, at once
+//! 50 connections × 10 calls in flight; each answer is followed immediately by another call
 //! ```
 //!
-//! Both run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured stands still,
-//! for even an idle server does something ten times a second that others feel. The generator takes its share of the processors
-//! from whoever is measured, about as much for each call; so a ratio is nearer to 1 than the servers alone would make it. That is
-//! why it writes and reads the frames of HTTP/2 itself; it was seen to take a seventh of the time that `throttlecrab-server` takes.
+//! Both servers and the load generator run on this machine. The servers are measured in alternating rounds,
+//! and medians count. A server that is not being measured is stopped (SIGSTOP), because even an idle server
+//! wakes up ten times a second and disturbs the other. The generator takes processor time from the server
+//! under test, about the same amount per call for each server. So the ratios are nearer to 1 than those of
+//! the servers alone. To keep that share small, the generator reads and writes HTTP/2 frames itself; it was
+//! measured to take a seventh of the time that `throttlecrab-server` takes.
 //!
-//! With `--address` it asks any other server that Envoy could ask.
+//! With `--address` it measures any other server that implements Envoy's rate limit service.
 
 mod external;
 mod failures;
@@ -36,25 +39,25 @@ use servers::{GrpcServer, RunningGrpcServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// What this experiment takes from the command line.
+/// The command-line options of `lab grpc`.
 #[derive(Args)]
 pub(crate) struct GrpcOptions {
     #[command(flatten)]
     rig: rig::LoadOptions,
-    /// Asks the rate limit service at this HOST:PORT, and nobody else; prints its rate.
+    /// Measure only the rate limit service at this HOST:PORT, and print its rate
     #[arg(long, conflicts_with = "write")]
     address: Option<String>,
-    /// The domain that it is asked in.
+    /// The domain of the requests
     #[arg(long, requires = "address", default_value = servers::DOMAIN)]
     domain: String,
-    /// An entry of the descriptor, as key=value; each # is a digit of a random number.
+    /// An entry of the descriptor, as key=value; each # is replaced by a digit of a random number
     #[arg(long, requires = "address", default_values_t = [format!("{}={}", servers::ENTRY, servers::KEY)])]
     descriptor: Vec<String>,
 }
 
 const CONNECTIONS: u32 = 50;
 
-/// What is measured.
+/// One kind of load, and the figures that are reported of it.
 struct GrpcCase {
     name: &'static str,
     limits: Limits,
@@ -66,15 +69,15 @@ struct GrpcCase {
 }
 
 impl GrpcCase {
-    /// Whether it can be measured where limits are somebody else's.
-    fn is_everywhere(&self) -> bool {
+    /// Whether it also makes sense with a server whose limits the lab does not choose.
+    fn works_with_any_limits(&self) -> bool {
         self.limits == Limits::Generous
     }
 }
 
-/// As many as `throttlecrab-server` has room for unless told otherwise.
+/// As many keys as `throttlecrab-server` holds by default.
 const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
-/// So few that each is refused soon.
+/// So few keys that each of them uses up its limit early in a round.
 const FEW: NonZeroU32 = NonZeroU32::new(1_000).unwrap();
 
 const CASES: [GrpcCase; 3] = [
@@ -98,7 +101,7 @@ const CASES: [GrpcCase; 3] = [
         name: "grpc-open-5000-50c",
         limits: Limits::Generous,
         keys: MANY,
-        // Latency counts from when a call was due, so each waits for the one before.
+        // Latency counts from the instant at which a call was due, so each call waits for the previous one.
         depth: 1,
         pace: Pace::Open { apart: Duration::from_micros(200) },
         figures: &LATENCIES,
@@ -160,7 +163,7 @@ async fn measured(options: &rig::LoadOptions, programs: &Programs) -> Result<Vec
     Ok(rows)
 }
 
-/// The rounds of each server, of which the first, in which it warms up, is left out.
+/// The rounds of each server, without the first one, which is for warming up.
 async fn tallies(
     case: &GrpcCase,
     options: &rig::LoadOptions,
@@ -183,7 +186,7 @@ async fn tallies(
     Ok(tallies)
 }
 
-/// One server in one round, in which no call may fail.
+/// Measures one server for one round. A call that fails is an error.
 async fn measure(
     case: &GrpcCase,
     running: &RunningGrpcServer,

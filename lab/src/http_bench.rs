@@ -1,9 +1,11 @@
-//! A check over HTTP against the servers that people run for it today: `throttlecrab-server`, and nginx with `limit_req`.
+//! A check over HTTP, against the servers that people run for it today: `throttlecrab-server`, and nginx with
+//! `limit_req`.
 //!
-//! All of them run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured
-//! stands still, for even an idle server does something ten times a second that others feel. The generator takes
-//! its share of the processors from whoever is measured, about as much for each request; so a ratio is nearer to 1 than the
-//! servers alone would make it.
+//! All servers and the load generator run on this machine. The servers are measured in alternating rounds,
+//! and medians count. A server that is not being measured is stopped (SIGSTOP), because even an idle server
+//! wakes up ten times a second and disturbs the others. The generator takes processor time from the server
+//! under test, about the same amount per request for each server. So the ratios are nearer to 1 than those of
+//! the servers alone.
 
 pub(crate) mod bare;
 mod load;
@@ -26,7 +28,7 @@ use std::time::Duration;
 
 const CONNECTIONS: u32 = 50;
 
-/// What is measured.
+/// One kind of load, and the figures that are reported of it.
 struct HttpCase {
     name: &'static str,
     limits: Limits,
@@ -35,9 +37,9 @@ struct HttpCase {
     figures: &'static [Figure],
 }
 
-/// As many as `throttlecrab-server` has room for unless told otherwise.
+/// As many keys as `throttlecrab-server` holds by default.
 const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
-/// So few that each is refused soon.
+/// So few keys that each of them uses up its limit early in a round.
 const FEW: NonZeroU32 = NonZeroU32::new(1_000).unwrap();
 
 const CASES: [HttpCase; 3] = [
@@ -120,7 +122,7 @@ async fn measured(options: &LoadOptions, programs: &Programs) -> Result<Vec<Stri
     Ok(rows)
 }
 
-/// The rounds of each server, of which the first, in which it warms up, is left out.
+/// The rounds of each server, without the first one, which is for warming up.
 async fn tallies(
     case: &HttpCase,
     options: &LoadOptions,
@@ -142,7 +144,7 @@ async fn tallies(
     Ok(tallies)
 }
 
-/// One server in one round.
+/// Measures one server for one round.
 async fn measure(
     case: &HttpCase,
     running: &RunningHttpServer,

@@ -1,13 +1,14 @@
-//! Mutants: small mistakes, planted one by one. A test suite that lets one live is not a test suite.
+//! Mutation tests: small bugs (mutants) are put into the code one by one, and the tests must notice each. A
+//! test suite that does not notice one has a gap.
 //!
 //! ```text
 //!   lab mutants            lab/mutants/core.txt     the core        laws, unit tests, timelines
 //!   lab mutants --cluster  lab/mutants/cluster.txt  store, limiter  2,000 simulated deployments
 //! ```
 //!
-//! A copy of the crates is made under `target`, so that nothing here can leave a mistake in the real source. For each
-//! mutant one text is replaced, and the tests run until one of them fails. A mutant that passes them all, or that no
-//! longer applies or compiles, is a failure.
+//! The crates are copied to a folder under `target`, so that no mutant can stay in the real source. For each
+//! mutant one text is replaced in the copy, and the tests run until one of them fails. A mutant that passes
+//! all tests, that no longer applies, or that does not compile is a failure.
 
 mod cluster;
 mod copy;
@@ -18,18 +19,18 @@ use clap::Args;
 use copy::WorkspaceCopy;
 use std::{fs, io};
 
-/// What the experiment takes from the command line.
+/// The command-line options of `lab mutants`.
 #[derive(Args)]
 pub(crate) struct MutantOptions {
-    /// Plants mistakes in the store and the limiter instead, for the simulator to find.
+    /// Change the store and the limiter instead of the core; the simulator must find the mutants
     #[arg(long)]
     cluster: bool,
-    /// Only mutants whose name contains this.
+    /// Run only the mutants whose name contains this text
     #[arg(long, default_value = "")]
     only: String,
 }
 
-/// One mistake.
+/// One replacement of a text in a file.
 #[derive(Debug, Default, Clone)]
 struct Mutant {
     name: String,
@@ -38,7 +39,7 @@ struct Mutant {
     to: String,
 }
 
-/// Where mistakes are planted, and what must catch them.
+/// A list of mutants, the crates that they change, and the tests that must catch them.
 #[derive(Clone, Copy)]
 enum MutantSet {
     Core,
@@ -46,7 +47,7 @@ enum MutantSet {
 }
 
 impl MutantSet {
-    /// Its list of mutants.
+    /// The path of the list.
     const fn list(self) -> &'static str {
         match self {
             Self::Core => "lab/mutants/core.txt",
@@ -54,7 +55,7 @@ impl MutantSet {
         }
     }
 
-    /// Where it is copied to and built, and which crates are copied.
+    /// Copies the crates.
     fn copy(self) -> io::Result<WorkspaceCopy> {
         match self {
             Self::Core => WorkspaceCopy::new("target/mutants", &core::CRATES),
@@ -62,7 +63,7 @@ impl MutantSet {
         }
     }
 
-    /// Who catches what is planted in the copy, if anybody does; the compiler's complaint is an error.
+    /// The first test that fails on the copy, if any. A compile error is an `Err`.
     fn first_failure(self, copy: &WorkspaceCopy) -> Result<Option<String>, String> {
         match self {
             Self::Core => core::first_failure(copy),
@@ -71,7 +72,7 @@ impl MutantSet {
     }
 }
 
-/// Plants every mutant; an error when one was not caught.
+/// Tests every mutant; fails if one was not caught.
 pub(crate) fn run(options: &MutantOptions) -> Result<(), String> {
     let set = if options.cluster { MutantSet::Cluster } else { MutantSet::Core };
     let list = fs::read_to_string(root().join(set.list())).map_err(context(set.list()))?;
@@ -80,24 +81,28 @@ pub(crate) fn run(options: &MutantOptions) -> Result<(), String> {
         .filter(|mutant| mutant.name.contains(&options.only))
         .collect();
     let copy = set.copy().map_err(context("target"))?;
-    say(&format!("mutants: {} of {}; first the unchanged copy", mutants.len(), set.list()));
+    say(&format!(
+        "mutants: {} of {}; first the tests run on the unchanged copy",
+        mutants.len(),
+        set.list()
+    ));
     if let Some(failure) = set.first_failure(&copy)? {
-        return Err(format!("the unchanged copy fails already:\n{failure}"));
+        return Err(format!("the tests fail on the unchanged copy:\n{failure}"));
     }
     let mut alive = 0usize;
     for (number, mutant) in (1usize..).zip(&mutants) {
-        let verdict = copy.plant(mutant, || set.first_failure(&copy));
+        let verdict = copy.with_mutant(mutant, || set.first_failure(&copy));
         alive = alive.saturating_add(usize::from(!matches!(verdict, Ok(Some(_)))));
         let caught = verdict.map(|by| by.unwrap_or_else(|| "NOT CAUGHT".to_owned()));
-        let caught = caught.unwrap_or_else(|why| format!("NOT PLANTED: {why}"));
+        let caught = caught.unwrap_or_else(|why| format!("NOT APPLIED: {why}"));
         say(&format!("{number:>3} of {}: {:<92} {caught}", mutants.len(), mutant.name));
     }
     let caught = mutants.len().saturating_sub(alive);
     say(&format!("mutants: {caught} of {} caught", mutants.len()));
-    if alive == 0 { Ok(()) } else { Err(format!("{alive} mutants live")) }
+    if alive == 0 { Ok(()) } else { Err(format!("{alive} mutants were not caught")) }
 }
 
-/// Reads a list; `path` is for complaints.
+/// Parses a list; `path` is for error messages.
 fn parse(path: &str, list: &str) -> Result<Vec<Mutant>, String> {
     let mut mutants: Vec<Mutant> = Vec::new();
     for (number, line) in (1usize..).zip(list.lines()) {

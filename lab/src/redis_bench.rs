@@ -1,14 +1,16 @@
-//! The store on Redis against Redis itself: what `tidegate_store::Redis` adds to the script call that it makes.
+//! The store on Redis against Redis itself: what `tidegate_store::Redis` adds to the script call that it
+//! makes.
 //!
 //! ```text
-//! ours   64 tasks ─► Redis::take ─► one connection ─► EVALSHA plan … ─► the whole answer, by the core
-//! raw    redis-benchmark ─────────► 64 in flight ───► EVALSHA plan … ─► bytes that are thrown away
+//! ours   64 tasks ─► Redis::take ─► one connection ─► EVALSHA plan … ─► a complete answer, computed by the core
+//! raw    redis-benchmark ─────────► 64 in flight ───► EVALSHA plan … ─► bytes that are discarded
 //! ```
 //!
-//! The peer sends the call that the store was seen to make, with another key of the same length. It computes nothing and
-//! reads no clock, so it cannot be beaten by much: it is the most that this script does on this machine. How its 64 commands
-//! in flight are spread over connections matters, so it is tried three ways; the strongest is what ours is held against.
-//! Both have one thread. They share the server, which therefore never stands still.
+//! The peer sends a script call that was recorded from the store, with another key of the same length. It
+//! computes nothing and reads no clock, so its rate is the most that this script can do on this machine. The
+//! rate depends on how its 64 commands in flight are spread over connections, so it runs in three
+//! configurations; compare tidegate with the fastest. Both clients have one thread. They share one server,
+//! which therefore is never stopped.
 
 mod raw;
 mod server;
@@ -24,7 +26,8 @@ use tasks::TakeTally;
 use tidegate_core::{Algorithm, Limit, Span};
 use tidegate_store::{Redis, RedisSettings, Secret};
 
-/// How the peer sends; 64 commands in flight each way, and keys of its own, so that all find keys of the same age.
+/// The configurations of the peer. Each has 64 commands in flight, and keys of its own, so that all of them
+/// find keys of the same age.
 const PEERS: [RawBenchmark; 3] = [
     RawBenchmark { name: "evalsha-64c", connections: 64, depth: 1, mark: 'a' },
     RawBenchmark { name: "evalsha-8c-8p", connections: 8, depth: 8, mark: 'b' },
@@ -32,10 +35,10 @@ const PEERS: [RawBenchmark; 3] = [
 ];
 
 const TAKE: &str = "redis-take-64t";
-/// TakeTally for as it is, and with refusals that are not remembered.
+/// With the denial cache, and without it.
 const REFUSED: [(&str, bool); 2] =
     [("redis-refused-10000", true), ("redis-refused-10000-always-asked", false)];
-/// How often the refused key is asked for, and for how long.
+/// The interval between two requests for the refused key, and the length of the measurement.
 const REFUSED_APART: Duration = Duration::from_micros(100);
 const REFUSED_FOR: Duration = Duration::from_secs(5);
 
@@ -88,11 +91,11 @@ async fn measured(options: &LoadOptions) -> Result<Vec<String>, String> {
 
 // === takes ===
 
-/// Our rounds and those of each way of the peer, of which the first, in which everybody warms up, is left out. A round of the peer
-/// is a number of commands, so each round tells how many the next one is.
+/// The rounds of tidegate and of each configuration of the peer, without the first one, which is for warming
+/// up. A round of the peer is a number of commands, so each round determines that number for the next one.
 async fn rates(options: &LoadOptions) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
     let server = RedisServer::start().await?;
-    // So long that a machine with other work to do is slow here, and not an error.
+    // Long enough that a busy machine leads to a low rate and not to an error.
     let timeout = Span::from_secs(1);
     let store = connected(RedisSettings { timeout, ..RedisSettings::new(&server.url()) }).await?;
     let limit = Arc::new(limit(100)?);
@@ -123,7 +126,7 @@ async fn rates(options: &LoadOptions) -> Result<(Vec<f64>, [Vec<f64>; 3]), Strin
 
 // === refusals ===
 
-/// How many calls a second Redis sees, and how many of us asked for.
+/// The script calls per second that Redis sees, and the requests per second.
 async fn refused(remember_refusals: bool) -> Result<(f64, f64), String> {
     let server = RedisServer::start().await?;
     let settings = RedisSettings { remember_refusals, ..RedisSettings::new(&server.url()) };
@@ -133,17 +136,17 @@ async fn refused(remember_refusals: bool) -> Result<(f64, f64), String> {
     let before = server.counts().await?;
     let asked = tasks::open(&store, &limit, REFUSED_APART, REFUSED_FOR).await?;
     let CommandCounts { calls, .. } = server.counts().await?.since(before);
-    Ok((asked.in_its_time(calls), asked.rate))
+    Ok((asked.per_second_of(calls), asked.rate))
 }
 
-// === what both need ===
+// === shared ===
 
 async fn connected(settings: RedisSettings) -> Result<Arc<Redis>, String> {
     let store = Redis::connect(&settings, &Secret::new([7; 32])).await;
     store.map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// So many a day: what is taken stays taken while the experiment lasts, and nothing expires in it.
+/// A limit of `amount` per day: within the experiment nothing is refilled and nothing expires.
 fn limit(amount: u64) -> Result<Limit, String> {
     let limit = Limit::new(amount, Span::from_secs(86_400), Algorithm::TOKEN_BUCKET);
     limit.map_err(|error| error.to_string())

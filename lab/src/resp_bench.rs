@@ -1,10 +1,11 @@
-//! A check over RESP against what people pipeline over it today: `throttlecrab-server`, a Lua script in Redis, and Redis itself
-//! at the least that it can be asked for.
+//! A check over RESP, against what people use today: `throttlecrab-server`, a Lua script in Redis, and the
+//! cheapest commands of Redis itself.
 //!
-//! All of them run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured
-//! stands still, for even an idle server does something ten times a second that others feel. The generator takes
-//! its share of the processors from whoever is measured, about as much for each command; so a ratio is nearer to 1 than the
-//! servers alone would make it.
+//! All servers and the load generator run on this machine. The servers are measured in alternating rounds,
+//! and medians count. A server that is not being measured is stopped (SIGSTOP), because even an idle server
+//! wakes up ten times a second and disturbs the others. The generator takes processor time from the server
+//! under test, about the same amount per command for each server. So the ratios are nearer to 1 than those of
+//! the servers alone.
 
 mod load;
 mod servers;
@@ -26,10 +27,10 @@ use std::time::Duration;
 const CONNECTIONS: u32 = 50;
 const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
 
-/// What is measured.
+/// One kind of load, and the figures that are reported of it.
 struct RespCase {
     name: &'static str,
-    /// How many commands are sent together.
+    /// How many commands are sent together (pipelining).
     depth: u32,
     pace: Pace,
     peers: [RespServer; 3],
@@ -113,7 +114,7 @@ async fn measured(options: &LoadOptions, programs: &Programs) -> Result<Vec<Stri
     Ok(rows)
 }
 
-/// Our rounds and those of each peer, of which the first, in which a server warms up, is left out.
+/// The rounds of tidegate and of each peer, without the first one, which is for warming up.
 async fn tallies(
     case: &RespCase,
     options: &LoadOptions,
@@ -137,7 +138,7 @@ async fn tallies(
     Ok((our_tallies, tallies))
 }
 
-/// One server in one round.
+/// Measures one server for one round.
 async fn measure(
     case: &RespCase,
     running: &RunningRespServer,

@@ -1,8 +1,10 @@
-//! Any server that Envoy could ask, at an address: how many calls a second it answers, and how long they take.
+//! Any server that implements Envoy's rate limit service, at an address: how many calls per second it
+//! answers, and how long they take.
 //!
-//! Whoever started it knows its limits, so nothing is demanded of its answers: how many were refused is told, and what failed.
+//! The lab does not know the limits of this server. So nothing is demanded of its answers; refusals and
+//! failures are counted and reported.
 
-use super::load::{GrpcClient, asked};
+use super::load::{GrpcClient, call_once};
 use super::message::{GrpcRequest, should_rate_limit};
 use super::{GrpcCase, GrpcOptions, failures::Failures, schedule};
 use crate::rig::{self, process::within, tally::Tally, template::Keys};
@@ -10,23 +12,23 @@ use crate::rounds::{median, range};
 use crate::say;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Measures it in every case that is not about our own limits.
+/// Measures the server in every case that works with any limits.
 pub(super) async fn measured(options: &GrpcOptions, address: &str) -> Result<(), String> {
     let request = request(options, address)?;
     let address = resolved(address)?;
-    within(asked(address, &request)).await?;
-    let cases = super::CASES.iter().filter(|case| case.is_everywhere());
+    within(call_once(address, &request)).await?;
+    let cases = super::CASES.iter().filter(|case| case.works_with_any_limits());
     for case in cases.filter(|case| case.name.contains(&options.rig.only)) {
         let mut rounds = ExternalRounds::default();
         let ended = rounds.run(case, options, address, &request).await;
-        // What failed is the more worth telling when it ended the experiment.
-        rounds.tell(case, options.rig.json);
+        // Print the failures also when one of them ended the experiment.
+        rounds.print(case, options.rig.json);
         ended?;
     }
     Ok(())
 }
 
-/// The rounds of a case, of which the first, in which the server warms up, is left out.
+/// The rounds of a case, without the first one, which is for warming up.
 #[derive(Default)]
 struct ExternalRounds {
     tallies: Vec<Tally>,
@@ -48,7 +50,7 @@ impl ExternalRounds {
         Ok(())
     }
 
-    fn tell(&self, case: &GrpcCase, json: bool) {
+    fn print(&self, case: &GrpcCase, json: bool) {
         let count = |of: fn(&Tally) -> u64| self.tallies.iter().map(of).sum::<u64>();
         let (passed, refused) = (count(|tally| tally.passed), count(|tally| tally.refused));
         for figure in case.figures.iter().filter(|_| !self.tallies.is_empty()) {
@@ -65,12 +67,12 @@ impl ExternalRounds {
             });
         }
         if !json {
-            let failed = self.failures.summary().unwrap_or_else(|| "none failed".to_owned());
+            let failed = self.failures.summary().unwrap_or_else(|| "no call failed".to_owned());
             say(&format!("{:28} {passed} passed, {refused} were refused; {failed}", case.name));
         }
     }
 
-    /// What failed, as the fields of an object.
+    /// The failures as the fields of a JSON object.
     fn failed(&self) -> String {
         let seen = self.failures.seen();
         let each = seen.iter().map(|(failure, times)| format!("\"{failure}\":{times}"));
@@ -78,7 +80,7 @@ impl ExternalRounds {
     }
 }
 
-/// One round.
+/// Runs one round.
 async fn load(
     case: &GrpcCase,
     options: &GrpcOptions,
@@ -95,7 +97,9 @@ async fn load(
 
 fn request(options: &GrpcOptions, address: &str) -> Result<GrpcRequest, String> {
     let split = |entry: &'_ String| {
-        let (key, value) = entry.split_once('=').ok_or_else(|| format!("{entry}: no key=value"))?;
+        let (key, value) = entry
+            .split_once('=')
+            .ok_or_else(|| format!("`{entry}` is not a valid entry; write key=value"))?;
         Ok((key.to_owned(), value.to_owned()))
     };
     let entries: Result<Vec<(String, String)>, String> =
@@ -107,5 +111,5 @@ fn request(options: &GrpcOptions, address: &str) -> Result<GrpcRequest, String> 
 
 fn resolved(address: &str) -> Result<SocketAddr, String> {
     let found = address.to_socket_addrs().map_err(|error| format!("{address}: {error}"))?.next();
-    found.ok_or_else(|| format!("{address}: nobody is called that"))
+    found.ok_or_else(|| format!("{address} cannot be resolved"))
 }

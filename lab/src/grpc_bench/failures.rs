@@ -1,25 +1,26 @@
-//! What came instead of answers, by kind. A call that fails is none that was answered: it is counted here, and another is made.
+//! Counts of failed calls, by kind. A failed call does not count as answered; the generator makes another
+//! one.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What came instead of an answer.
+/// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Failure {
-    /// A status of HTTP, and not 200.
+    /// An HTTP status other than 200.
     Http(u16),
-    /// A status of gRPC, and not 0.
+    /// A gRPC status other than 0.
     Grpc(u16),
-    /// An end without any status.
+    /// The stream ended without a status.
     NoStatus,
-    /// A good status, and no message.
+    /// The status is 0, but there is no message.
     NoMessage,
-    /// A message that is no answer to the request.
-    NoVerdict,
-    /// `RST_STREAM`, with its reason.
+    /// The message contains no decision.
+    NoDecision,
+    /// `RST_STREAM`, with its error code.
     Reset(u32),
-    /// `GOAWAY`, with its reason. It ends the whole experiment.
+    /// `GOAWAY`, with its error code. It ends the whole experiment.
     GoAway(u32),
 }
 
@@ -73,14 +74,15 @@ impl Display for Failure {
             Self::Grpc(status) => write!(f, "grpc-status {}", named(&GRPC, (*status).into())),
             Self::NoStatus => f.write_str("no status"),
             Self::NoMessage => f.write_str("no message"),
-            Self::NoVerdict => f.write_str("no verdict in the message"),
+            Self::NoDecision => f.write_str("no decision in the message"),
             Self::Reset(code) => write!(f, "RST_STREAM {}", named(&HTTP2, *code)),
             Self::GoAway(code) => write!(f, "GOAWAY {}", named(&HTTP2, *code)),
         }
     }
 }
 
-/// How often each was seen, by all connections together. The lock is taken when something failed, so hardly ever.
+/// How often each failure occurred, over all connections. The lock is taken only after a failure, so hardly
+/// ever.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Failures(Arc<Mutex<BTreeMap<Failure, u64>>>);
 
@@ -95,7 +97,7 @@ impl Failures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All of them in a line; `None` if there were none.
+    /// All failures in one line; `None` if there were none.
     pub(crate) fn summary(&self) -> Option<String> {
         let each = self.seen().into_iter().map(|(failure, times)| format!("{times} × {failure}"));
         let told: Vec<String> = each.collect();
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_counted_by_kind_wherever_they_are_seen() {
+    fn failures_of_all_connections_are_counted_by_kind() {
         let failures = Failures::default();
         assert_eq!(failures.summary(), None);
         let external = failures.clone();

@@ -1,4 +1,4 @@
-//! What is said over a connection: so many calls at once, and for each that is over, another.
+//! The client side of one connection: a number of calls in flight, and a new call for each that has ended.
 
 use super::failures::Failures;
 use super::message::GrpcRequest;
@@ -10,13 +10,13 @@ use std::num::NonZeroU32;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Calls for one key after another, so many in flight.
+/// Makes calls with random keys, and keeps `depth` of them in flight.
 pub(crate) struct GrpcClient {
     session: Session,
     keys: Keys,
     depth: usize,
     failures: Failures,
-    /// What is sent next.
+    /// The bytes to send next.
     request: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ impl GrpcClient {
 }
 
 impl LoadClient for GrpcClient {
-    /// As many calls as are missing.
+    /// As many calls as are missing to the wanted number in flight.
     fn request(&mut self) -> &[u8] {
         self.request.clear();
         self.session.write_due(&mut self.request);
@@ -60,10 +60,10 @@ impl LoadClient for GrpcClient {
     }
 }
 
-// === one request ===
+// === a single call ===
 
-/// Asks once, for the first key, and answers whether it is allowed.
-pub(crate) async fn asked(address: SocketAddr, request: &GrpcRequest) -> Result<bool, String> {
+/// Makes one call for the first key, and returns whether it is allowed.
+pub(crate) async fn call_once(address: SocketAddr, request: &GrpcRequest) -> Result<bool, String> {
     let told = |error: std::io::Error| error.to_string();
     let (keys, failures) = (Keys::new(NonZeroU32::MIN, 0), Failures::default());
     let mut client = GrpcClient::new(request, keys, 1, failures.clone());
@@ -73,7 +73,7 @@ pub(crate) async fn asked(address: SocketAddr, request: &GrpcRequest) -> Result<
     loop {
         let read = stream.read(&mut buffer).await.map_err(told)?;
         if read == 0 {
-            return Err("the server hung up".to_owned());
+            return Err("the server closed the connection".to_owned());
         }
         match client.receive(buffer.get(..read).unwrap_or_default())? {
             Some((1, 0)) => return Ok(true),
@@ -101,8 +101,9 @@ mod tests {
     use tonic::transport::server::TcpIncoming;
     use tonic_health::ServingStatus;
 
-    /// A server that is not ours: tonic, with the service that tells how others are. It is asked as a rate limit service is: the
-    /// first field of its request is a name, as the domain is, and of its answer a number, of which 1 is well and 2 is not.
+    /// A server that is not tidegate: tonic with the gRPC health service. Its messages resemble those of a
+    /// rate limit service: the first field of its request is a name, like the domain, and that of its
+    /// response is a number, of which 1 means healthy and 2 not.
     struct Tonic {
         address: SocketAddr,
         end: oneshot::Sender<()>,
@@ -110,7 +111,7 @@ mod tests {
     }
 
     impl Tonic {
-        /// `k0` to `k4` are well, `k5` to `k8` are not, and nobody knows `k9`.
+        /// `k0` to `k4` are healthy, `k5` to `k8` are not, and `k9` is unknown.
         fn start() -> Self {
             let (end, ended) = oneshot::channel();
             let (started, address) = std::sync::mpsc::channel();
@@ -121,12 +122,12 @@ mod tests {
                     started.send(listener.local_addr().unwrap()).unwrap();
                     let (reporter, health) = tonic_health::server::health_reporter();
                     for key in 0..9 {
-                        let well = if key < 5 {
+                        let status = if key < 5 {
                             ServingStatus::Serving
                         } else {
                             ServingStatus::NotServing
                         };
-                        reporter.set_service_status(format!("k{key}"), well).await;
+                        reporter.set_service_status(format!("k{key}"), status).await;
                     }
                     let server = Server::builder().add_service(health);
                     let ended = async { ended.await.unwrap_or_default() };
@@ -151,12 +152,13 @@ mod tests {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
 
     #[test]
-    fn a_real_server_answers_each_key_over_one_connection_and_windows_stay_open() {
+    fn a_real_server_answers_each_key_on_one_connection_and_windows_stay_open() {
         let server = Tonic::start();
         let mut session = Session::new(&server.request(CHECK));
         let mut stream = std::net::TcpStream::connect(server.address).unwrap();
         let (mut sent, mut buffer) = (Vec::new(), [0; 4096]);
-        // So many that both sides have to let the other go on: theirs are 60 bytes, ours 7.
+        // Enough calls that both flow-control windows must be extended: the server's answers have 60 bytes,
+        // ours 7.
         for key in (0..10).cycle().take(6_000) {
             sent.clear();
             session.write_due(&mut sent);
@@ -165,7 +167,7 @@ mod tests {
             let mut outcomes = Vec::new();
             while outcomes.is_empty() {
                 let read = stream.read(&mut buffer).unwrap();
-                assert!(read > 0, "the server hung up");
+                assert!(read > 0, "the server closed the connection");
                 session.read(&buffer[..read], |outcome| outcomes.push(outcome)).unwrap();
             }
             let expected = match key {
@@ -189,7 +191,7 @@ mod tests {
         let client =
             |number| GrpcClient::new(&request, Keys::new(ten, number), 10, failures.clone());
         let tally = drive(server.address, &schedule, client).unwrap();
-        // The first calls of the three connections alone hold each kind of key.
+        // The first calls of the three connections already contain keys of each kind.
         assert!(tally.passed > 0 && tally.refused > 0);
         assert_eq!(tally.passed + tally.refused, tally.latency.len());
         assert_eq!(failures.seen().keys().collect::<Vec<_>>(), [&Failure::Grpc(5)]);
@@ -197,17 +199,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_question_is_answered_or_told_why_not() {
+    async fn a_single_call_is_answered_or_fails_with_a_reason() {
         let server = Tonic::start();
-        assert_eq!(asked(server.address, &server.request(CHECK)).await, Ok(true));
+        assert_eq!(call_once(server.address, &server.request(CHECK)).await, Ok(true));
         let nowhere = server.request("/grpc.health.v1.Health/Heck");
         let told = Err("1 × grpc-status UNIMPLEMENTED".to_owned());
-        assert_eq!(asked(server.address, &nowhere).await, told);
+        assert_eq!(call_once(server.address, &nowhere).await, told);
         server.end();
     }
 
     #[test]
-    fn a_server_that_goes_away_ends_it_and_is_counted() {
+    fn goaway_ends_the_load_and_is_counted() {
         let request = should_rate_limit(String::new(), "bench", []);
         let keys = Keys::new(NonZeroU32::MIN, 0);
         let mut client = GrpcClient::new(&request, keys, 1, Failures::default());
@@ -218,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_calls_in_flight_as_were_wanted() {
+    fn the_wanted_number_of_calls_stays_in_flight() {
         let request = should_rate_limit(String::new(), "bench", [("remote_address", "10.1##")]);
         let keys = Keys::new(NonZeroU32::MIN, 0);
         let mut client = GrpcClient::new(&request, keys, 10, Failures::default());
         let first = client.request().len();
         assert_eq!(client.session.in_flight(), 10);
-        // Two are over, of which one was reset; so two are made.
+        // Two calls were reset, so two new ones are made.
         let reset = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x07".as_slice();
         let other = b"\0\0\x04\x03\0\0\0\0\x13\0\0\0\x02".as_slice();
         assert_eq!(client.receive(&[reset, other].concat()), Ok(Some((0, 0))));

@@ -1,15 +1,17 @@
-//! The servers under test: started on a free port, proved to limit, and ended whatever happens.
+//! The servers under test. Each is started on a free port, proved to limit, and killed at the end, also after
+//! an error.
 //!
-//! Both limit each key by the same figures. What is asked differs, because each has an interface of its own:
+//! Both apply the same limits to each key. The calls differ, because each server has its own interface:
 //!
 //! | server | call | allowed | refused |
 //! |---|---|---|---|
-//! | tidegate | `RateLimitService/ShouldRateLimit`, as Envoy asks it | `overall_code` `OK` | `OVER_LIMIT` |
+//! | tidegate | `RateLimitService/ShouldRateLimit`, as Envoy calls it | `overall_code` `OK` | `OVER_LIMIT` |
 //! | throttlecrab | `RateLimiter/Throttle`, with key and limit | `allowed` | not `allowed` |
 //!
-//! Before anything is measured, each is asked three times for one key, and the third answer must be the one that its limits demand.
+//! Before the measurement each server gets three calls for one key. The third answer must be the one that its
+//! limits demand.
 
-use super::load::asked;
+use super::load::call_once;
 use super::message::{GrpcRequest, Throttle, should_rate_limit, throttle};
 use crate::rig::install::Programs;
 use crate::rig::launch::{Launch, Limits};
@@ -20,16 +22,16 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// Who is measured.
+/// The servers that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GrpcServer {
     Tidegate,
     Throttlecrab,
 }
 
-/// The keys are addresses, which both take as text.
+/// Keys are IP addresses, which both servers accept as text.
 pub(crate) const KEY: &str = "10.1##.1##.1##";
-/// What Envoy calls the address of whoever asks it, and in which domain.
+/// The descriptor entry in which Envoy sends the client's address, and the domain.
 pub(crate) const ENTRY: &str = "remote_address";
 pub(crate) const DOMAIN: &str = "bench";
 
@@ -43,7 +45,7 @@ impl GrpcServer {
         }
     }
 
-    /// What it is asked.
+    /// The call that checks a key.
     pub(crate) fn request(self, address: SocketAddr, limits: Limits) -> GrpcRequest {
         let authority = address.to_string();
         match (self, limits) {
@@ -58,7 +60,7 @@ impl GrpcServer {
         }
     }
 
-    /// The command that runs it in the foreground.
+    /// The command that runs the server in the foreground.
     fn command(self, programs: &Programs, launch: &Launch<'_>) -> io::Result<Command> {
         match self {
             Self::Tidegate => tidegate(&programs.tidegate, launch),
@@ -77,9 +79,9 @@ pub(crate) fn check_limits(limits: Limits, tally: &Tally) -> Result<(), String> 
     if kept { Ok(()) } else { Err(format!("{passed} passed, {refused} were refused")) }
 }
 
-// === the two ===
+// === the two command lines ===
 
-/// With the policy of the experiment over HTTP.
+/// tidegate with the same policy as in the HTTP experiment.
 fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
     let mut command = launch.tidegate(program)?;
     command.args(["--grpc-listen", &launch.address.to_string(), "--http-listen", "off"]);
@@ -87,7 +89,7 @@ fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
     Ok(command)
 }
 
-/// As it comes, but that it does not log what it does. Its limits are in the calls.
+/// With its default settings, except that it logs only warnings. Its limits are in the calls.
 fn throttlecrab(program: &Path, launch: &Launch<'_>) -> Command {
     let (host, port) = (launch.address.ip().to_string(), launch.address.port().to_string());
     let mut command = Command::new(program);
@@ -97,14 +99,14 @@ fn throttlecrab(program: &Path, launch: &Launch<'_>) -> Command {
 
 // === running ===
 
-/// A server that runs, until this is dropped.
+/// A running server. It is killed when this is dropped.
 pub(crate) struct RunningGrpcServer {
     pub(crate) server: GrpcServer,
     pub(crate) process: Process,
 }
 
 impl RunningGrpcServer {
-    /// Starts a server, waits until it answers, and proves that it limits.
+    /// Starts a server, waits until it answers, proves that it limits, and stops it until its first round.
     pub(crate) async fn start(
         server: GrpcServer,
         limits: Limits,
@@ -122,15 +124,18 @@ impl RunningGrpcServer {
         Ok(running)
     }
 
-    /// Asks for the same key three times: under strict limits it must be refused by then, under generous ones not.
+    /// Makes three calls for the same key. The third must be refused under strict limits, and allowed under
+    /// generous ones.
     async fn prove_it_limits(&mut self, limits: Limits) -> Result<(), String> {
         let request = self.server.request(self.process.address, limits);
-        self.process.wait_until_answering(async |address| asked(address, &request).await).await?;
-        within(asked(self.process.address, &request)).await?;
-        let allowed = within(asked(self.process.address, &request)).await?;
+        self.process
+            .wait_until_answering(async |address| call_once(address, &request).await)
+            .await?;
+        within(call_once(self.process.address, &request)).await?;
+        let allowed = within(call_once(self.process.address, &request)).await?;
         if allowed == (limits == Limits::Generous) {
             return Ok(());
         }
-        Err(format!("{limits:?} limits, and the third call is allowed: {allowed}"))
+        Err(format!("under {limits:?} limits the third call got allowed={allowed}"))
     }
 }

@@ -1,4 +1,4 @@
-//! What is said over a connection: a request, its answer, the next request.
+//! The client side of one connection: a request, its answer, the next request.
 
 use super::wire::{Answer, answer};
 use crate::rig::drive::LoadClient;
@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Asks for one key after another; any answer but 2xx and 429 is an error.
+/// Sends a check for one key after another. An answer other than 2xx and 429 is an error.
 pub(crate) struct HttpClient {
     request: Template,
     keys: Keys,
-    /// What has arrived of an answer that is not whole yet.
+    /// The part of an incomplete answer that has arrived.
     begun: Vec<u8>,
 }
 
@@ -50,7 +50,7 @@ impl LoadClient for HttpClient {
     }
 }
 
-/// What passed and what was refused by such an answer.
+/// How many requests an answer with this status allows and refuses.
 fn counted(status: u16) -> Result<(u64, u64), String> {
     match status {
         200..300 => Ok((1, 0)),
@@ -59,12 +59,12 @@ fn counted(status: u16) -> Result<(u64, u64), String> {
     }
 }
 
-// === one question ===
+// === a single request ===
 
-/// More than any server here answers.
+/// More bytes than any answer of the servers here.
 const LONGEST_ANSWER: usize = 16 << 10;
 
-/// A connection that is kept alive, and room for one answer.
+/// A keep-alive connection, and a buffer for one answer.
 pub(crate) struct HttpConnection {
     stream: TcpStream,
     buffer: Box<[u8]>,
@@ -86,7 +86,7 @@ impl HttpConnection {
             let room = room.ok_or_else(|| format!("an answer of more than {filled} bytes"))?;
             let read = self.stream.read(room).await.map_err(|error| error.to_string())?;
             if read == 0 {
-                return Err("the server hung up".to_owned());
+                return Err("the server closed the connection".to_owned());
             }
             filled = filled.saturating_add(read);
             if let Some(answer) = answer(self.buffer.get(..filled).unwrap_or_default())? {
@@ -108,7 +108,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[test]
-    fn an_answer_counts_however_it_is_cut_and_once() {
+    fn an_answer_counts_once_also_when_it_arrives_in_pieces() {
         let mut client = HttpClient::new(get("/?"), Keys::new(NonZeroU32::MIN, 0));
         for (status, counts) in [("200 OK", (1, 0)), ("429 Too Many Requests", (0, 1))] {
             let text = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_neither_yes_nor_no_ends_it() {
+    fn an_answer_other_than_2xx_and_429_is_an_error() {
         let mut client = HttpClient::new(get("/?"), Keys::new(NonZeroU32::MIN, 0));
         let told = client.receive(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(told, Err("answered 500".to_owned()));

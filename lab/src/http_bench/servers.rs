@@ -1,7 +1,8 @@
-//! The servers under test: found or installed, started on a free port, proved to limit, and ended whatever happens.
+//! The servers under test. Each is started on a free port, proved to limit, and killed at the end, also after
+//! an error.
 //!
-//! All of them limit each key by the same figures, but the bare one, which says the same to everybody. What is asked
-//! differs, because each has an interface of its own:
+//! All of them apply the same limits to each key, except `bare`, which gives every request the same answer.
+//! The requests differ, because each server has its own interface:
 //!
 //! | server | request | allowed | refused |
 //! |---|---|---|---|
@@ -10,7 +11,8 @@
 //! | nginx | `GET /?key=…` | 204 | 429 |
 //! | bare | as tidegate | 200 | 429 |
 //!
-//! Before anything is measured, each is asked three times for one key, and the third answer must be the one that its limits demand.
+//! Before the measurement each server gets three requests for one key. The third answer must be the one that
+//! its limits demand.
 
 use super::load::HttpConnection;
 use super::wire::{get, post};
@@ -25,13 +27,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// Who is measured.
+/// The servers that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HttpServer {
     Tidegate,
     Throttlecrab,
     Nginx,
-    /// Ours, which only answers.
+    /// The lab's own server that always sends the same answer.
     Bare,
 }
 
@@ -47,7 +49,7 @@ impl HttpServer {
         }
     }
 
-    /// What it is asked; the keys are addresses, which every one of them takes as text.
+    /// The request that checks a key. Keys are IP addresses, which every server accepts as text.
     pub(crate) fn request(self, limits: Limits) -> Template {
         match (self, limits) {
             (Self::Tidegate | Self::Bare, _) => {
@@ -65,7 +67,8 @@ impl HttpServer {
         }
     }
 
-    /// Whether an answer allows; `None` when it is no answer to such a request.
+    /// Whether an answer allows its request; `None` when it is not an answer that the server gives to a
+    /// check.
     fn allows(self, status: u16, body: &[u8]) -> Option<bool> {
         let says = |word: &str| body.windows(word.len()).any(|part| part == word.as_bytes());
         match (self, status) {
@@ -77,7 +80,8 @@ impl HttpServer {
         }
     }
 
-    /// Whether what was answered under load is what the limits demand. throttlecrab's status does not tell what it refused.
+    /// Fails unless the answers under load are those that the limits demand. throttlecrab refuses with status
+    /// 200, so its refusals cannot be counted here.
     pub(crate) fn check_limits(self, limits: Limits, tally: &Tally) -> Result<(), String> {
         let Tally { passed, refused, .. } = tally;
         let kept = match limits {
@@ -88,7 +92,7 @@ impl HttpServer {
         if kept { Ok(()) } else { Err(format!("{name}: {passed} passed, {refused} were refused")) }
     }
 
-    /// The command that runs it in the foreground.
+    /// The command that runs the server in the foreground.
     fn command(self, programs: &Programs, launch: &Launch<'_>) -> io::Result<Command> {
         match self {
             Self::Tidegate => tidegate(&programs.tidegate, launch),
@@ -99,7 +103,7 @@ impl HttpServer {
     }
 }
 
-// === the four ===
+// === the four command lines ===
 
 fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
     let mut command = launch.tidegate(program)?;
@@ -116,7 +120,7 @@ fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
     Ok(command)
 }
 
-/// As it comes, but that it does not log what it does. Its limits are in the requests.
+/// With its default settings, except that it logs only warnings. Its limits are in the requests.
 fn throttlecrab(program: &Path, launch: &Launch<'_>) -> Command {
     let (host, port) = (launch.address.ip().to_string(), launch.address.port().to_string());
     let mut command = Command::new(program);
@@ -132,12 +136,13 @@ fn nginx(launch: &Launch<'_>) -> io::Result<Command> {
     Ok(command)
 }
 
-/// nginx with `limit_req` and an answer 204.
+/// nginx with `limit_req`, which answers 204.
 ///
-/// The plain `limit_req …; return 204;` limits nobody: `return` answers in the phase of rewriting, which is over before
-/// `limit_req` is asked. So the answer has to come later: `deny all` refuses in the phase of access, right after
-/// `limit_req` let the request pass, and its 403 is turned into a 204. That touches no file, and is quicker than the
-/// other way, `try_files`. `reuseport` gives each worker its share of the connections.
+/// The obvious configuration, `limit_req …; return 204;`, limits nothing: `return` answers in the rewrite
+/// phase, which is before the phase of `limit_req`. So the answer must come later. `deny all` refuses in the
+/// access phase, right after `limit_req` has passed the request, and `error_page` turns its 403 into a 204.
+/// That touches no file, and is faster than the alternative, `try_files`. `reuseport` gives each worker its
+/// share of the connections.
 fn nginx_file(launch: &Launch<'_>) -> String {
     let Launch { limits, address, folder } = launch;
     let (rate, burst) = match limits {
@@ -174,7 +179,7 @@ http {{
     )
 }
 
-/// This program, as a server.
+/// This program, as the server of `bare.rs`.
 fn bare(launch: &Launch<'_>) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bare", "--listen", &launch.address.to_string()]);
@@ -186,14 +191,14 @@ fn bare(launch: &Launch<'_>) -> io::Result<Command> {
 
 // === running ===
 
-/// A server that runs, until this is dropped.
+/// A running server. It is killed when this is dropped.
 pub(crate) struct RunningHttpServer {
     pub(crate) server: HttpServer,
     pub(crate) process: Process,
 }
 
 impl RunningHttpServer {
-    /// Starts a server, waits until it answers, and proves that it limits.
+    /// Starts a server, waits until it answers, proves that it limits, and stops it until its first round.
     pub(crate) async fn start(
         server: HttpServer,
         limits: Limits,
@@ -211,7 +216,8 @@ impl RunningHttpServer {
         Ok(running)
     }
 
-    /// Asks for the same key three times: under strict limits it must be refused by then, under generous ones not.
+    /// Sends three requests for the same key. The third must be refused under strict limits, and allowed
+    /// under generous ones.
     async fn prove_it_limits(&mut self, limits: Limits) -> Result<(), String> {
         let server = self.server;
         self.process
@@ -222,12 +228,12 @@ impl RunningHttpServer {
         if allowed == (limits == Limits::Generous) {
             return Ok(());
         }
-        Err(format!("{limits:?} limits, and the third request is allowed: {allowed}"))
+        Err(format!("under {limits:?} limits the third request got allowed={allowed}"))
     }
 }
 
 impl HttpServer {
-    /// Whether the first key is allowed.
+    /// Sends one request for the first key, and returns whether it is allowed.
     async fn ask(self, address: SocketAddr, limits: Limits) -> Result<bool, String> {
         let mut connection = HttpConnection::open(address).await?;
         let answer = connection.exchange(self.request(limits).of(|| 0)).await?;
@@ -242,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_allows_or_refuses_in_the_words_of_its_server() {
+    fn an_answer_is_read_in_the_format_of_its_server() {
         let (yes, no) = (br#"{"allowed":true}"#, br#"{"allowed":false}"#);
         for (server, status, body, allows) in [
             (HttpServer::Tidegate, 200, yes.as_slice(), Some(true)),

@@ -1,23 +1,23 @@
-//! The server that everybody asks, and what it counted.
+//! The Redis server that tidegate and the peer share, and its command statistics.
 
 use crate::rig::process::{self, Process};
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue};
 
-/// A Redis on a free port, and a connection of our own to it.
+/// A Redis server on a free port, and a connection for the lab's own commands.
 pub(crate) struct RedisServer {
     process: Process,
     connection: MultiplexedConnection,
 }
 
-/// How often commands were called since the server started.
+/// How often Redis ran the commands of the store's script since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CommandCounts {
-    /// `EVALSHA`.
+    /// Calls of `EVALSHA`.
     pub(crate) calls: u64,
-    /// Those of them that were answered with an error.
+    /// Calls of `EVALSHA` that returned an error.
     pub(crate) failed: u64,
-    /// `SET`, which a script calls for each state that it writes.
+    /// Calls of `SET`, which the script makes for each state that it writes.
     pub(crate) sets: u64,
 }
 
@@ -32,7 +32,7 @@ impl RedisServer {
             Ok(())
         };
         process.wait_until_answering(connect).await.map_err(told)?;
-        let connection = connection.ok_or_else(|| told("no connection".to_owned()))?;
+        let connection = connection.ok_or_else(|| told("there is no connection".to_owned()))?;
         Ok(Self { process, connection })
     }
 
@@ -71,8 +71,8 @@ async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
 // === impl CommandCounts ===
 
 impl CommandCounts {
-    /// Reads lines as `cmdstat_set:calls=3,usec=9,usec_per_call=3.00,rejected_calls=0,failed_calls=0`; what is not there was
-    /// never called.
+    /// Parses lines like `cmdstat_set:calls=3,usec=9,usec_per_call=3.00,rejected_calls=0,failed_calls=0`. A
+    /// command that is missing was never called.
     fn read(info: &str) -> Self {
         let number = |command: &str, name: &str| {
             let of = |line: &str| {
@@ -89,7 +89,7 @@ impl CommandCounts {
         }
     }
 
-    /// What was counted since an earlier count.
+    /// The difference to an earlier count.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             calls: self.calls.saturating_sub(before.calls),
@@ -98,15 +98,18 @@ impl CommandCounts {
         }
     }
 
-    /// Whether, since an earlier count, so many calls took what they asked for: a take that passes writes its state, and one
-    /// that is refused, late or wrong does not. The store's own looks after the server write as well, hence "at least".
+    /// Fails unless at least `many` calls since an earlier count took what they asked for. A take that passes
+    /// writes its state; one that is refused, late or wrong does not. The store's health checks write too,
+    /// hence "at least".
     pub(crate) fn all_took(self, before: Self, many: u64) -> Result<(), String> {
         let Self { calls, failed, sets } = self.since(before);
         let took = failed == 0 && sets >= many && calls >= many;
         if took {
             return Ok(());
         }
-        Err(format!("of {many} takes Redis saw {calls} calls, {failed} errors, {sets} writes"))
+        Err(format!(
+            "for {many} takes Redis counted {calls} calls, {failed} errors and {sets} writes"
+        ))
     }
 }
 
@@ -120,13 +123,13 @@ mod tests {
         cmdstat_set:calls=11,usec=20,usec_per_call=1.82,rejected_calls=0,failed_calls=0\r\n";
 
     #[test]
-    fn counts_are_those_of_the_command_and_not_of_one_that_begins_alike() {
+    fn a_command_is_not_confused_with_one_whose_name_begins_alike() {
         assert_eq!(CommandCounts::read(INFO), CommandCounts { calls: 12, failed: 1, sets: 11 });
         assert_eq!(CommandCounts::read(""), CommandCounts { calls: 0, failed: 0, sets: 0 });
     }
 
     #[test]
-    fn a_round_with_an_error_or_a_take_that_wrote_nothing_does_not_count() {
+    fn a_round_with_an_error_or_a_take_that_wrote_nothing_fails() {
         let before = CommandCounts { calls: 5, failed: 1, sets: 5 };
         let after =
             |calls, failed, sets| CommandCounts { calls, failed, sets }.all_took(before, 10);

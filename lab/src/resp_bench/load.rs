@@ -1,4 +1,4 @@
-//! What is said over a connection: commands that are sent together, all their replies, the next commands.
+//! The client side of one connection: a pipeline of commands, all their replies, the next pipeline.
 
 use super::wire::{ReplyCount, Scanner};
 use crate::rig::drive::LoadClient;
@@ -11,22 +11,22 @@ use tokio::net::TcpStream;
 #[derive(Clone)]
 pub(crate) struct Pipeline {
     pub(crate) commands: Template,
-    /// How many they are.
+    /// The number of commands.
     pub(crate) depth: u64,
     pub(crate) meaning: ReplyMeaning,
 }
 
-/// What the first number of a reply says.
+/// What a zero as the first number of a reply means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplyMeaning {
-    /// Zero: not limited.
+    /// Not limited, as `CL.THROTTLE` says it.
     ZeroPasses,
-    /// Zero: not allowed.
+    /// Not allowed.
     ZeroRefuses,
 }
 
 impl ReplyMeaning {
-    /// What passed and what was refused.
+    /// How many commands passed, and how many were refused.
     pub(crate) fn split(self, ReplyCount { replies, zeros }: ReplyCount) -> (u64, u64) {
         let others = replies.saturating_sub(zeros);
         match self {
@@ -36,7 +36,7 @@ impl ReplyMeaning {
     }
 }
 
-/// Sends commands for one key after another; a reply that is an error is one.
+/// Sends one pipeline after another, with random keys. An error reply ends the experiment.
 pub(crate) struct RespClient {
     pipeline: Pipeline,
     keys: Keys,
@@ -58,13 +58,13 @@ impl LoadClient for RespClient {
         let counted = self.scanner.scan(bytes)?;
         let whole = all(counted, self.pipeline.depth)?;
         if whole {
-            self.scanner.forget();
+            self.scanner.reset();
         }
         Ok(whole.then(|| self.pipeline.meaning.split(counted)))
     }
 }
 
-/// Whether all replies to so many commands are here.
+/// Whether the replies to all commands have arrived.
 fn all(counted: ReplyCount, many: u64) -> Result<bool, String> {
     if counted.replies > many {
         return Err(format!("{} replies to {many} commands", counted.replies));
@@ -72,16 +72,16 @@ fn all(counted: ReplyCount, many: u64) -> Result<bool, String> {
     Ok(counted.replies == many)
 }
 
-// === one question ===
+// === single commands ===
 
-/// A connection, and room for what arrives at once.
+/// A connection with a buffer.
 pub(crate) struct RespConnection {
     stream: TcpStream,
     scanner: Scanner,
     buffer: Box<[u8]>,
 }
 
-/// The replies to a pipeline of 64 fit in.
+/// Room for the replies to a pipeline of 64.
 const ROOM: usize = 16 << 10;
 
 impl RespConnection {
@@ -91,19 +91,19 @@ impl RespConnection {
         Ok(Self { stream, scanner: Scanner::default(), buffer: vec![0; ROOM].into() })
     }
 
-    /// Sends commands and reads as many replies.
+    /// Sends commands and reads the same number of replies.
     pub(crate) async fn exchange(
         &mut self,
         commands: &[u8],
         many: u64,
     ) -> Result<ReplyCount, String> {
         self.stream.write_all(commands).await.map_err(|error| error.to_string())?;
-        self.scanner.forget();
+        self.scanner.reset();
         loop {
             let read = self.stream.read(&mut self.buffer).await;
             let read = read.map_err(|error| error.to_string())?;
             if read == 0 {
-                return Err("the server hung up".to_owned());
+                return Err("the server closed the connection".to_owned());
             }
             let counted = self.scanner.scan(self.buffer.get(..read).unwrap_or_default())?;
             if all(counted, many)? {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn more_replies_than_commands_end_it() {
+    fn more_replies_than_commands_are_an_error() {
         let told = client(1).receive(b"+\r\n+\r\n");
         assert_eq!(told, Err("2 replies to 1 commands".to_owned()));
     }

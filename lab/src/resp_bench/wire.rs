@@ -1,54 +1,56 @@
-//! As much of RESP as a generator needs: commands that are rendered once, replies that are counted as their bytes pass by.
+//! As much of RESP as the load generator needs: commands that are rendered once, and a scanner that counts
+//! replies while their bytes arrive.
 //!
 //! ```text
-//! *2 \r\n :0 \r\n $2 \r\n hi \r\n      one reply: a list is done when as many as it announced are
+//! *2 \r\n :0 \r\n $2 \r\n hi \r\n      one reply: a list is complete when all its announced values are
 //! 1 owed, 2 owed, 1 owed …  0 owed
 //! ```
 //!
-//! NumberKind a reply one thing is kept: whether the first number in it is a zero, by which rate limiters tell what they decided. This
-//! is *not* a client: it knows RESP 2 only, and takes an error for the end of the experiment.
+//! Of each reply the scanner keeps one fact: whether the first number in it is a zero, because rate limiters
+//! report their decision there. This is *not* a general client. It supports only RESP 2, and an error reply
+//! ends the experiment.
 
-/// A command as clients send it, a list of strings.
+/// A command as clients send it: a list of bulk strings.
 pub(crate) fn command(words: &str) -> String {
     let words: Vec<&str> = words.split(' ').collect();
     let strings = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
     format!("*{}\r\n{}", words.len(), strings.collect::<String>())
 }
 
-/// Counts replies, however their bytes are cut.
+/// Counts replies, wherever the stream of bytes is split.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
     position: Position,
-    /// How many values the reply at hand still lacks; none between replies.
+    /// How many values the current reply still lacks; 0 between replies.
     owed: u64,
-    /// Whether the reply at hand has shown a number yet.
+    /// Whether the current reply has contained a number yet.
     numbered: bool,
     counted: ReplyCount,
 }
 
-/// Replies that are whole.
+/// A number of complete replies.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReplyCount {
     pub(crate) replies: u64,
-    /// Those whose first number is zero.
+    /// Replies whose first number is zero.
     pub(crate) zeros: u64,
 }
 
-/// Where in a reply the next byte stands.
+/// Where in a reply the next byte is.
 #[derive(Debug, Default, Clone, Copy)]
 enum Position {
-    /// At the mark that tells what comes.
+    /// At the type byte of a value.
     #[default]
     Mark,
-    /// In a line of words.
+    /// In a simple string.
     Words,
     /// In a line that is a number.
     Number { of: NumberKind, value: u64, negative: bool },
-    /// In a string, so many bytes before its end.
+    /// In a bulk string, this many bytes before its end.
     Text(u64),
 }
 
-/// What a number is of.
+/// What a number means.
 #[derive(Debug, Clone, Copy)]
 enum NumberKind {
     Integer,
@@ -57,7 +59,7 @@ enum NumberKind {
 }
 
 impl Scanner {
-    /// Takes what has arrived, and answers how many replies are whole since it was asked to forget.
+    /// Reads bytes that have arrived, and returns how many replies are complete since the last reset.
     pub(crate) fn scan(&mut self, mut bytes: &[u8]) -> Result<ReplyCount, String> {
         while !bytes.is_empty() {
             bytes = match self.position {
@@ -72,8 +74,8 @@ impl Scanner {
         Ok(self.counted)
     }
 
-    /// Counts from nothing again.
-    pub(crate) fn forget(&mut self) {
+    /// Starts to count from zero again.
+    pub(crate) fn reset(&mut self) {
         self.counted = ReplyCount::default();
     }
 
@@ -88,8 +90,13 @@ impl Scanner {
             b':' => number(NumberKind::Integer),
             b'$' => number(NumberKind::Length),
             b'*' => number(NumberKind::Values),
-            b'-' => return Err(format!("answered an error: {}", String::from_utf8_lossy(rest))),
-            _ => return Err(format!("no reply begins with {:?}", char::from(*mark))),
+            b'-' => {
+                return Err(format!(
+                    "the server replied with an error: {}",
+                    String::from_utf8_lossy(rest)
+                ));
+            }
+            _ => return Err(format!("a reply cannot begin with {:?}", char::from(*mark))),
         };
         Ok(rest)
     }
@@ -126,7 +133,7 @@ impl Scanner {
         Ok(&[])
     }
 
-    /// A number is whole.
+    /// Handles a complete number.
     fn numbered(&mut self, of: NumberKind, value: u64, negative: bool) {
         match of {
             NumberKind::Integer => {
@@ -136,7 +143,7 @@ impl Scanner {
                 self.numbered = true;
                 self.done(0);
             }
-            // A length below zero is a string, or a list, that is not there.
+            // A negative length means a null string or a null list.
             NumberKind::Length | NumberKind::Values if negative => self.done(0),
             NumberKind::Length => self.position = Position::Text(value.saturating_add(2)),
             NumberKind::Values => self.done(value),
@@ -154,7 +161,7 @@ impl Scanner {
         bytes.get(here..).unwrap_or_default()
     }
 
-    /// A value is whole, or is a list that so many more belong to.
+    /// Handles a complete value, or the head of a list with `more` values.
     fn done(&mut self, more: u64) {
         self.position = Position::Mark;
         self.owed = self.owed.saturating_sub(1).saturating_add(more);
@@ -190,7 +197,7 @@ mod tests {
     ];
 
     #[test]
-    fn replies_are_counted_wherever_they_are_cut() {
+    fn replies_are_counted_wherever_the_stream_is_split() {
         let text: String = REPLIES.map(|(reply, _)| reply).concat();
         let zeros = REPLIES.iter().filter(|(_, zero)| *zero).count();
         let all = ReplyCount { replies: 12, zeros: u64::try_from(zeros).unwrap() };
@@ -206,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_counts_with_its_last_byte_and_not_before() {
+    fn a_reply_counts_when_its_last_byte_has_arrived_and_not_before() {
         for (reply, zero) in REPLIES {
             let mut scanner = Scanner::default();
             for (place, byte) in reply.bytes().enumerate() {
@@ -215,17 +222,17 @@ mod tests {
                 assert_eq!(counted.replies, u64::from(whole), "{reply:?} at {place}");
             }
             assert_eq!(scanner.scan(b"").unwrap().zeros, u64::from(zero), "{reply:?}");
-            scanner.forget();
+            scanner.reset();
             assert_eq!(scanner.scan(b"").unwrap(), ReplyCount::default());
         }
     }
 
     #[test]
-    fn errors_and_what_it_does_not_know_end_it() {
+    fn error_replies_and_unknown_types_are_errors() {
         for (text, told) in [
-            ("-ERR no\r\n", "answered an error: ERR no\r\n"),
-            ("*2\r\n:1\r\n-OOM\r\n", "answered an error: OOM\r\n"),
-            ("HTTP/1.1 400\r\n", "no reply begins with 'H'"),
+            ("-ERR no\r\n", "the server replied with an error: ERR no\r\n"),
+            ("*2\r\n:1\r\n-OOM\r\n", "the server replied with an error: OOM\r\n"),
+            ("HTTP/1.1 400\r\n", "a reply cannot begin with 'H'"),
             (":1x\r\n", "'x' in a number"),
         ] {
             assert_eq!(Scanner::default().scan(text.as_bytes()), Err(told.to_owned()));
