@@ -159,30 +159,30 @@ fn watched(case: &str, times: u64) -> Option<u64> {
     collected.parse().ok()
 }
 
-/// For each algorithm the bytes of a full state under 500 per hour, filled evenly, and the figure of the
-/// textbook design.
+/// For each algorithm the bytes of a full state under 500 per hour, filled evenly, and the figure of the textbook design.
 fn memory() -> Result<Vec<(String, usize, &'static str)>, String> {
-    let textbook = |algorithm| match algorithm {
+    let row = |algorithm: Algorithm| {
+        let limit = Limit::new(500, Span::from_secs(3_600), algorithm)
+            .map_err(|error| error.to_string())?;
+        let mut written = Written::empty(&limit);
+        for n in 0..500u64 {
+            let now = NOW.saturating_add(n.saturating_mul(7_199_000_000));
+            limit.take(&mut written, &Ask::new(Timestamp::from_nanos(now), Cost::ONE));
+        }
+        Ok((algorithm.name().to_owned(), written.state.bytes(), textbook_bytes(algorithm)))
+    };
+    Algorithm::ALL.into_iter().map(row).collect()
+}
+
+const fn textbook_bytes(algorithm: Algorithm) -> &'static str {
+    match algorithm {
         Algorithm::FixedWindow { .. } => "12 (36 with table and lock)",
         Algorithm::SlidingLog => "12,000",
         Algorithm::SlidingBuckets { .. } => "1,600",
         Algorithm::SlidingWeighted
         | Algorithm::TokenBucket { .. }
         | Algorithm::LeakyBucket { .. } => "not stated",
-    };
-    Algorithm::ALL
-        .into_iter()
-        .map(|algorithm| {
-            let limit = Limit::new(500, Span::from_secs(3_600), algorithm)
-                .map_err(|error| error.to_string())?;
-            let mut written = Written::empty(&limit);
-            for n in 0..500u64 {
-                let now = NOW.saturating_add(n.saturating_mul(7_199_000_000));
-                limit.take(&mut written, &Ask::new(Timestamp::from_nanos(now), Cost::ONE));
-            }
-            Ok((algorithm.name().to_owned(), written.state.bytes(), textbook(algorithm)))
-        })
-        .collect()
+    }
 }
 
 /// The beginning of the page, up to the line about the machine.

@@ -13,7 +13,6 @@ use crate::rounds::{float, median};
 use crate::say;
 use clap::Args;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take, Timestamp};
 use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
@@ -32,7 +31,7 @@ pub(crate) struct FloodOptions {
     json: bool,
 }
 
-const A_DAY: u64 = 20;
+const PER_DAY: u64 = 20;
 const THREADS: u64 = 2;
 /// One take of 64 is timed, because reading the clock costs as much as a take.
 const TIMED: u64 = 64;
@@ -55,14 +54,32 @@ pub(crate) fn run(options: &FloodOptions) -> Result<(), String> {
     let before = status("VmRSS:");
     let limited = LimitedStore::new(budget)?;
     let victim = key(u64::MAX, 1);
-    let taken = limited.passes(&victim, A_DAY);
-    let strangers = options.millions.saturating_mul(1_000_000);
-    let tenth = strangers / 10;
-    let gained = AtomicU64::new(0);
-    let mut p99s = Vec::new();
+    let taken = limited.passes(&victim, PER_DAY);
+    let (gained, growth) = flood_in_tenths(options, &limited, &victim);
+    let got = (0..NEWCOMERS).map(|n| limited.passes(&key(n, 2), PER_DAY)).min();
+    let peak = status("VmHWM:").saturating_sub(before);
+    let allowed = float(u64::try_from(budget).unwrap_or(0)) * 1.05 + float(40 << 20);
+    report(options.json, "peak-mib", float(peak) / float(1 << 20), allowed / float(1 << 20), true);
+    report(options.json, "victim-used", float(taken), float(PER_DAY), false);
+    report(options.json, "victim-gained", float(gained), 0.0, true);
+    report(options.json, "newcomer-least", float(got.unwrap_or(0)), 10.0, false);
+    report(options.json, "p99-last-to-first", growth, 3.0, true);
+    drop(limited);
+    collisions(options)
+}
+
+/// Sends the whole flood. Returns how many takes of the victim passed, and the p99 of the last tenth divided by that of
+/// the first.
+fn flood_in_tenths(
+    options: &FloodOptions,
+    limited: &LimitedStore,
+    victim: &[u8; 16],
+) -> (u64, f64) {
+    let tenth = options.millions.saturating_mul(1_000_000) / 10;
+    let (mut gained, mut p99s) = (0u64, Vec::new());
     for part in 0..10 {
-        let times = flood(&limited, part, tenth);
-        gained.fetch_add(limited.passes(&victim, A_DAY), Ordering::Relaxed);
+        let times = flood(limited, part, tenth);
+        gained = gained.saturating_add(limited.passes(victim, PER_DAY));
         let [p50, p99] = percentiles(times, [50, 99]);
         let gauges = limited.store.gauges();
         say(&format!(
@@ -76,33 +93,17 @@ pub(crate) fn run(options: &FloodOptions) -> Result<(), String> {
         ));
         p99s.push(p99);
     }
-    let got: Vec<u64> = (0..NEWCOMERS).map(|n| limited.passes(&key(n, 2), A_DAY)).collect();
-    let peak = status("VmHWM:").saturating_sub(before);
-    let allowed = float(u64::try_from(budget).unwrap_or(0)) * 1.05 + float(40 << 20);
     let (first, last) = (p99s.first().copied().unwrap_or(1.0), p99s.last().copied().unwrap_or(0.0));
-    report(options.json, "peak-mib", float(peak) / float(1 << 20), allowed / float(1 << 20), true);
-    report(options.json, "victim-used", float(taken), float(A_DAY), false);
-    report(options.json, "victim-gained", float(gained.into_inner()), 0.0, true);
-    report(
-        options.json,
-        "newcomer-least",
-        float(got.iter().copied().min().unwrap_or(0)),
-        10.0,
-        false,
-    );
-    report(options.json, "p99-last-to-first", last / first, 3.0, true);
-    drop(limited);
-    collisions(options)
+    (gained, last / first)
 }
 
 /// Sends a tenth of the flood on two threads, and returns the latencies of the timed takes in nanoseconds.
-fn flood(limited: &LimitedStore, part: u64, strangers: u64) -> Vec<f64> {
+fn flood(limited: &LimitedStore, part: u64, clients: u64) -> Vec<f64> {
     thread::scope(|scope| {
-        let each = strangers / THREADS;
+        let each = clients / THREADS;
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let from =
-                    part.saturating_mul(strangers).saturating_add(thread.saturating_mul(each));
+                let from = part.saturating_mul(clients).saturating_add(thread.saturating_mul(each));
                 scope.spawn(move || limited.time(from..from.saturating_add(each), |n| key(n, 0)))
             })
             .collect();
@@ -130,23 +131,25 @@ fn collisions(options: &FloodOptions) -> Result<(), String> {
         }),
     ];
     for (name, kind) in kinds {
-        let mut ratios = Vec::new();
-        for round in 7..ROUNDS.saturating_add(7) {
-            let random = move |n: u64| key(n, round);
-            let [colliding] =
-                percentiles(LimitedStore::new(options.budget << 20)?.time(0..KEYS, kind), [99]);
-            let [random] =
-                percentiles(LimitedStore::new(options.budget << 20)?.time(0..KEYS, random), [99]);
-            ratios.push(colliding / random);
-        }
-        report(options.json, name, median(ratios), 2.0, true);
+        let ratios: Result<Vec<f64>, String> =
+            (0..ROUNDS).map(|round| collision_ratio(options, kind, round)).collect();
+        report(options.json, name, median(ratios?), 2.0, true);
     }
     Ok(())
 }
 
+/// The p99 with colliding keys, divided by the p99 with random keys. Each is measured in an empty store.
+fn collision_ratio(options: &FloodOptions, kind: KeyMaker, round: u64) -> Result<f64, String> {
+    let budget = options.budget << 20;
+    let random = |n: u64| key(n, round.saturating_add(7));
+    let [colliding] = percentiles(LimitedStore::new(budget)?.time(0..KEYS, kind), [99]);
+    let [random] = percentiles(LimitedStore::new(budget)?.time(0..KEYS, random), [99]);
+    Ok(colliding / random)
+}
+
 impl LimitedStore {
     fn new(budget: usize) -> Result<Self, String> {
-        let limit = Limit::new(A_DAY, Span::from_secs(86_400), Algorithm::FIXED_WINDOW)
+        let limit = Limit::new(PER_DAY, Span::from_secs(86_400), Algorithm::FIXED_WINDOW)
             .map_err(|error| error.to_string())?;
         let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
         let store = Memory::with_budget(Clock::manual(now), budget);

@@ -54,32 +54,13 @@ struct FloodedStore {
 }
 
 pub(crate) fn run(options: &FullCostOptions) -> Result<(), String> {
-    let start = Timestamp::from_nanos(START.saturating_mul(NANOS));
-    let flooded = FloodedStore {
-        store: Memory::with_budget(Clock::manual(start), options.budget << 20),
-        secret: Secret::random().map_err(|error| error.to_string())?,
-        key: KeyName::new(["ip"]),
-    };
+    let flooded = FloodedStore::new(options.budget << 20)?;
     let [daily, hourly, secondly] = [DAY, HOUR, 1].map(Rule::new);
     let (daily, hourly, secondly) = (daily?, hourly?, secondly?);
-    let strangers = options.millions.saturating_mul(1_000_000);
-    let [p50, p99] = percentiles(flooded.flood(&daily, strangers, options.cost), [50, 99]);
-    let gauges = flooded.store.gauges();
-    say(&format!(
-        "{} M clients take {} of 20 each: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} KiB, {} demoted, newcomers are overcounted by {:.3}",
-        options.millions,
-        options.cost,
-        gauges.entries,
-        gauges.bytes >> 10,
-        gauges.demotions,
-        float(gauges.overcount_thousandths) / 1_000.0
-    ));
-    let apart = strangers.checked_div(RETURNERS).unwrap_or(1).max(1);
-    let left = AMOUNT.saturating_sub(options.cost);
-    let most = (0..RETURNERS)
-        .map(|n| flooded.passes(&daily, &key(n.saturating_mul(apart), 0), AMOUNT))
-        .max();
-    report(options.json, "returner-most", float(most.unwrap_or(0)), float(left), true);
+    let clients = options.millions.saturating_mul(1_000_000);
+    let times = flooded.flood(&daily, clients, options.cost);
+    flooded.describe(options, times);
+    flooded.returners(options, &daily, clients);
     flooded.newcomers(options, &daily, "same-rule", 2, [10.0, 50.0]);
     flooded.newcomers(options, &hourly, "hourly-rule", 3, [18.0, 50.0]);
     flooded.newcomers(options, &secondly, "secondly-rule", 4, [18.0, 50.0]);
@@ -100,6 +81,39 @@ impl Rule {
 }
 
 impl FloodedStore {
+    fn new(budget: usize) -> Result<Self, String> {
+        let start = Timestamp::from_nanos(START.saturating_mul(NANOS));
+        Ok(Self {
+            store: Memory::with_budget(Clock::manual(start), budget),
+            secret: Secret::random().map_err(|error| error.to_string())?,
+            key: KeyName::new(["ip"]),
+        })
+    }
+
+    /// Prints the latencies of the flood, and what the store holds after it.
+    fn describe(&self, options: &FullCostOptions, times: Vec<f64>) {
+        let [p50, p99] = percentiles(times, [50, 99]);
+        let gauges = self.store.gauges();
+        say(&format!(
+            "{} M clients take {} of 20 each: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} KiB, {} demoted, newcomers are overcounted by {:.3}",
+            options.millions,
+            options.cost,
+            gauges.entries,
+            gauges.bytes >> 10,
+            gauges.demotions,
+            float(gauges.overcount_thousandths) / 1_000.0
+        ));
+    }
+
+    /// Reports the most that one client of the flood gets when it tries again.
+    fn returners(&self, options: &FullCostOptions, rule: &Rule, clients: u64) {
+        let apart = clients.checked_div(RETURNERS).unwrap_or(1).max(1);
+        let left = AMOUNT.saturating_sub(options.cost);
+        let passes = |n: u64| self.passes(rule, &key(n.saturating_mul(apart), 0), AMOUNT);
+        let most = (0..RETURNERS).map(passes).max();
+        report(options.json, "returner-most", float(most.unwrap_or(0)), float(left), true);
+    }
+
     fn take(&self, rule: &Rule, key: &[u8; 16], cost: u64) -> bool {
         let state = self.secret.subject_by(self.key, key).state(rule.name);
         self.store.take_one_now(&Take::new(state, &rule.limit, Cost::new(cost))).decision.passes()
@@ -112,9 +126,9 @@ impl FloodedStore {
 
     /// Takes once for each client of the flood, and returns the latencies of the timed takes in nanoseconds.
     #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-    fn flood(&self, rule: &Rule, strangers: u64, cost: u64) -> Vec<f64> {
+    fn flood(&self, rule: &Rule, clients: u64, cost: u64) -> Vec<f64> {
         let mut times = Vec::new();
-        for n in 0..strangers {
+        for n in 0..clients {
             let start = (n % TIMED == 0).then(std::time::Instant::now);
             self.take(rule, &key(n, 0), cost);
             times.extend(start.map(|start| start.elapsed().as_secs_f64() * 1e9));

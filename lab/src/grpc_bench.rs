@@ -28,10 +28,10 @@ use crate::rig::{
     install::Programs,
     launch::Limits,
     schedule::{Pace, Schedule},
-    tally::{Figure, Tally},
+    tally::{Figure, Measured, Tally},
     template::Keys,
 };
-use crate::rounds::{Comparison, median, print_range, write_section};
+use crate::rounds::{print_range, write_section};
 use clap::Args;
 use failures::Failures;
 use load::GrpcClient;
@@ -141,26 +141,24 @@ pub(crate) fn run(options: &GrpcOptions) -> Result<(), String> {
 async fn measured(options: &rig::LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
-        let [ours, (server, theirs)] = tallies(case, options, programs).await?;
-        for figure in case.figures {
-            let values = |tallies: &[Tally]| tallies.iter().map(figure.of).collect::<Vec<f64>>();
-            let (ours, theirs) = (values(&ours.1), values(&theirs));
-            if !options.json {
-                print_range("ours", &ours, figure.unit);
-                print_range(server.name(), &theirs, figure.unit);
-            }
-            let line = Comparison {
-                bench: "grpc",
-                case: &format!("{}{}", case.name, figure.suffix),
-                ours: median(ours),
-                peer: median(theirs),
-                peer_name: server.name(),
-                unit: figure.unit,
-            };
-            rows.push(line.print(options.json));
+        let [(_, ours), (peer, theirs)] = &tallies(case, options, programs).await?;
+        let GrpcCase { name, figures, .. } = case;
+        let measured = Measured { bench: "grpc", case: name, figures, ours };
+        if !options.json {
+            print_ranges(figures, [("tidegate", ours), (peer.name(), theirs)]);
         }
+        rows.extend(measured.rows(&[(peer.name(), theirs)], options.json));
     }
     Ok(rows)
+}
+
+fn print_ranges(figures: &[Figure], servers: [(&str, &[Tally]); 2]) {
+    for figure in figures {
+        for (name, tallies) in servers {
+            let values: Vec<f64> = tallies.iter().map(figure.of).collect();
+            print_range(name, &values, figure.unit);
+        }
+    }
 }
 
 /// The rounds of each server, without the first one, which is for warming up.
@@ -176,8 +174,8 @@ async fn tallies(
     let mut tallies = GrpcServer::ALL.map(|server| (server, Vec::new()));
     for round in 0..=options.rounds {
         for (running, (_, tallies)) in running.iter().zip(&mut tallies) {
-            let told = |error| format!("{}: {error}", running.server.name());
-            let tally = measure(case, running, options.seconds).await.map_err(told)?;
+            let with_name = |error| format!("{}: {error}", running.server.name());
+            let tally = measure(case, running, options.seconds).await.map_err(with_name)?;
             if round > 0 {
                 tallies.push(tally);
             }

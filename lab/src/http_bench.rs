@@ -17,10 +17,10 @@ use crate::rig::{
     install::{self, Programs},
     launch::Limits,
     schedule::{Pace, Schedule},
-    tally::{Figure, Tally},
+    tally::{Figure, Measured, Tally},
     template::Keys,
 };
-use crate::rounds::{Comparison, median, write_section};
+use crate::rounds::write_section;
 use load::HttpClient;
 use servers::{HttpServer, RunningHttpServer};
 use std::num::NonZeroU32;
@@ -102,22 +102,11 @@ pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
 async fn measured(options: &LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
-        let [ours, peers @ ..] = tallies(case, options, programs).await?;
-        for figure in case.figures {
-            let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
-            let case = format!("{}{}", case.name, figure.suffix);
-            for (server, tallies) in &peers {
-                let line = Comparison {
-                    bench: "http",
-                    case: &case,
-                    ours: median(&ours.1),
-                    peer: median(tallies),
-                    peer_name: server.name(),
-                    unit: figure.unit,
-                };
-                rows.push(line.print(options.json));
-            }
-        }
+        let [(_, ours), peers @ ..] = &tallies(case, options, programs).await?;
+        let peers = peers.each_ref().map(|(server, tallies)| (server.name(), &tallies[..]));
+        let HttpCase { name, figures, .. } = case;
+        let measured = Measured { bench: "http", case: name, figures, ours };
+        rows.extend(measured.rows(&peers, options.json));
     }
     Ok(rows)
 }

@@ -70,35 +70,36 @@ impl MutantSet {
             Self::Cluster => cluster::first_failure(copy),
         }
     }
+
+    /// Whether the tests catch a mutant, and by which test or why not.
+    fn test(self, copy: &WorkspaceCopy, mutant: &Mutant) -> (bool, String) {
+        match copy.with_mutant(mutant, || self.first_failure(copy)) {
+            Ok(Some(failed_test)) => (true, failed_test),
+            Ok(None) => (false, "NOT CAUGHT".to_owned()),
+            Err(why) => (false, format!("NOT APPLIED: {why}")),
+        }
+    }
 }
 
 /// Tests every mutant; fails if one was not caught.
 pub(crate) fn run(options: &MutantOptions) -> Result<(), String> {
     let set = if options.cluster { MutantSet::Cluster } else { MutantSet::Core };
     let list = fs::read_to_string(root().join(set.list())).map_err(context(set.list()))?;
-    let mutants: Vec<Mutant> = parse(set.list(), &list)?
-        .into_iter()
-        .filter(|mutant| mutant.name.contains(&options.only))
-        .collect();
+    let mut mutants = parse(set.list(), &list)?;
+    mutants.retain(|mutant| mutant.name.contains(&options.only));
     let copy = set.copy().map_err(context("target"))?;
-    say(&format!(
-        "mutants: {} of {}; first the tests run on the unchanged copy",
-        mutants.len(),
-        set.list()
-    ));
+    let count = mutants.len();
+    say(&format!("mutants: {count} of {}; first the tests run on the unchanged copy", set.list()));
     if let Some(failure) = set.first_failure(&copy)? {
         return Err(format!("the tests fail on the unchanged copy:\n{failure}"));
     }
     let mut alive = 0usize;
     for (number, mutant) in (1usize..).zip(&mutants) {
-        let verdict = copy.with_mutant(mutant, || set.first_failure(&copy));
-        alive = alive.saturating_add(usize::from(!matches!(verdict, Ok(Some(_)))));
-        let caught = verdict.map(|by| by.unwrap_or_else(|| "NOT CAUGHT".to_owned()));
-        let caught = caught.unwrap_or_else(|why| format!("NOT APPLIED: {why}"));
-        say(&format!("{number:>3} of {}: {:<92} {caught}", mutants.len(), mutant.name));
+        let (is_caught, verdict) = set.test(&copy, mutant);
+        alive = alive.saturating_add(usize::from(!is_caught));
+        say(&format!("{number:>3} of {count}: {:<92} {verdict}", mutant.name));
     }
-    let caught = mutants.len().saturating_sub(alive);
-    say(&format!("mutants: {caught} of {} caught", mutants.len()));
+    say(&format!("mutants: {} of {count} caught", count.saturating_sub(alive)));
     if alive == 0 { Ok(()) } else { Err(format!("{alive} mutants were not caught")) }
 }
 

@@ -66,62 +66,89 @@ pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
 async fn measured(options: &LoadOptions) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     if TAKE.contains(&options.only) {
-        let (ours, peers) = rates(options).await?;
-        if !options.json {
-            let names = ["ours"].into_iter().chain(PEERS.iter().map(|peer| peer.name));
-            names
-                .zip([&ours].into_iter().chain(&peers))
-                .for_each(|(name, rates)| print_range(name, rates, "1/s"));
-        }
-        for (peer, rates) in PEERS.iter().zip(peers) {
-            let (ours, peer_name) = (median(ours.clone()), peer.name);
-            let peer = median(rates);
-            let line =
-                Comparison { bench: "redis", case: TAKE, ours, peer, peer_name, unit: "1/s" };
-            rows.push(line.print(options.json));
-        }
+        rows.extend(take_rows(options).await?);
     }
     for (case, remember) in REFUSED.into_iter().filter(|(case, _)| case.contains(&options.only)) {
         let (ours, peer) = refused(remember).await?;
-        let line = Comparison { bench: "redis", case, ours, peer, peer_name: "asked", unit: "1/s" };
-        rows.push(line.print(options.json));
+        let row = Comparison { bench: "redis", case, ours, peer, peer_name: "asked", unit: "1/s" };
+        rows.push(row.print(options.json));
     }
     Ok(rows)
 }
 
 // === takes ===
 
-/// The rounds of tidegate and of each configuration of the peer, without the first one, which is for warming
-/// up. A round of the peer is a number of commands, so each round determines that number for the next one.
+async fn take_rows(options: &LoadOptions) -> Result<Vec<String>, String> {
+    let (ours, peers) = rates(options).await?;
+    if !options.json {
+        print_range("tidegate", &ours, "1/s");
+        PEERS.iter().zip(&peers).for_each(|(peer, rates)| print_range(peer.name, rates, "1/s"));
+    }
+    let ours = median(ours);
+    let row = |(peer, rates): (&RawBenchmark, Vec<f64>)| {
+        let (peer_name, peer) = (peer.name, median(rates));
+        let row = Comparison { bench: "redis", case: TAKE, ours, peer, peer_name, unit: "1/s" };
+        row.print(options.json)
+    };
+    Ok(PEERS.iter().zip(peers).map(row).collect())
+}
+
+/// The rounds of tidegate and of each configuration of the peer, without the first one, which is for warming up.
 async fn rates(options: &LoadOptions) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
-    let server = RedisServer::start().await?;
-    // Long enough that a busy machine leads to a low rate and not to an error.
-    let timeout = Span::from_secs(1);
-    let store = connected(RedisSettings { timeout, ..RedisSettings::new(&server.url()) }).await?;
-    let limit = Arc::new(limit(100)?);
-    let recorded = RecordedCall::of(&server, &store, &limit).await?;
-    let length = Duration::from_secs(options.seconds);
+    let mut rounds = TakeRounds::start(Duration::from_secs(options.seconds)).await?;
     let (mut ours, mut theirs) = (Vec::new(), PEERS.map(|_| Vec::new()));
-    let mut commands = PEERS.map(|_| raw::FIRST);
-    let rounds = u32::try_from(options.rounds).map_err(|error| error.to_string())?;
-    for round in 0..=rounds {
-        let before = server.counts().await?;
-        let TakeTally { passed, rate, .. } = tasks::closed(&store, &limit, round, length).await?;
-        server.counts().await?.all_took(before, passed)?;
+    let last = u32::try_from(options.rounds).map_err(|error| error.to_string())?;
+    for round in 0..=last {
+        let (our_rate, peer_rates) = rounds.run(round).await?;
         if round > 0 {
-            ours.push(rate);
-        }
-        for ((peer, commands), rates) in PEERS.iter().zip(&mut commands).zip(&mut theirs) {
-            let before = server.counts().await?;
-            let rate = peer.rate(&recorded, &server, *commands).await?;
-            server.counts().await?.all_took(before, *commands)?;
-            *commands = raw::commands(rate, length);
-            if round > 0 {
-                rates.push(rate);
-            }
+            ours.push(our_rate);
+            theirs.iter_mut().zip(peer_rates).for_each(|(rates, rate)| rates.push(rate));
         }
     }
     Ok((ours, theirs))
+}
+
+/// What the rounds share.
+struct TakeRounds {
+    server: RedisServer,
+    store: Arc<Redis>,
+    limit: Arc<Limit>,
+    recorded: RecordedCall,
+    /// How long a round lasts.
+    length: Duration,
+    /// How many commands each configuration of the peer sends in its next round. A round of the peer is a number of
+    /// commands, so each round determines that number for the next one.
+    commands: [u64; 3],
+}
+
+impl TakeRounds {
+    async fn start(length: Duration) -> Result<Self, String> {
+        let server = RedisServer::start().await?;
+        // Long enough that a busy machine leads to a low rate and not to an error.
+        let timeout = Span::from_secs(1);
+        let settings = RedisSettings { timeout, ..RedisSettings::new(&server.url()) };
+        let (store, limit) = (connected(settings).await?, Arc::new(limit(100)?));
+        let recorded = RecordedCall::of(&server, &store, &limit).await?;
+        let commands = PEERS.map(|_| raw::FIRST);
+        Ok(Self { server, store, limit, recorded, length, commands })
+    }
+
+    /// One round of tidegate and of each configuration of the peer: takes per second.
+    async fn run(&mut self, round: u32) -> Result<(f64, Vec<f64>), String> {
+        let Self { server, store, limit, recorded, length, commands } = self;
+        let before = server.counts().await?;
+        let TakeTally { passed, rate, .. } = tasks::closed(store, limit, round, *length).await?;
+        server.counts().await?.all_took(before, passed)?;
+        let mut peer_rates = Vec::new();
+        for (peer, commands) in PEERS.iter().zip(commands) {
+            let before = server.counts().await?;
+            let rate = peer.rate(recorded, server, *commands).await?;
+            server.counts().await?.all_took(before, *commands)?;
+            *commands = raw::commands(rate, *length);
+            peer_rates.push(rate);
+        }
+        Ok((rate, peer_rates))
+    }
 }
 
 // === refusals ===

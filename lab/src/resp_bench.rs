@@ -15,10 +15,10 @@ use crate::rig::{
     self, LoadOptions,
     install::{self, Programs},
     schedule::{Pace, Schedule},
-    tally::{Figure, Tally},
+    tally::{Figure, Measured, Tally},
     template::Keys,
 };
-use crate::rounds::{Comparison, median, write_section};
+use crate::rounds::write_section;
 use load::RespClient;
 use servers::{RespServer, RunningRespServer};
 use std::num::NonZeroU32;
@@ -94,22 +94,12 @@ pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
 async fn measured(options: &LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
-        let (ours, peers) = tallies(case, options, programs).await?;
-        for figure in case.figures {
-            let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
-            let name = format!("{}{}", case.name, figure.suffix);
-            for (server, tallies) in case.peers.iter().zip(&peers) {
-                let line = Comparison {
-                    bench: "resp",
-                    case: &name,
-                    ours: median(&ours),
-                    peer: median(tallies),
-                    peer_name: server.name(),
-                    unit: figure.unit,
-                };
-                rows.push(line.print(options.json));
-            }
-        }
+        let (ours, peers) = &tallies(case, options, programs).await?;
+        let names = case.peers.iter().map(|server| server.name());
+        let peers: Vec<_> = names.zip(peers.iter().map(Vec::as_slice)).collect();
+        let RespCase { name, figures, .. } = case;
+        let measured = Measured { bench: "resp", case: name, figures, ours };
+        rows.extend(measured.rows(&peers, options.json));
     }
     Ok(rows)
 }
@@ -152,8 +142,8 @@ async fn measure(
     };
     let pipeline = running.pipeline(case.depth);
     let client = move |number| RespClient::new(pipeline.clone(), Keys::new(KEYS, number));
-    let told = |error| format!("{}: {error}", running.server.name());
-    let tally = rig::load(running.process.address, schedule, client).await.map_err(told)?;
-    running.check_limits(&tally).map_err(told)?;
+    let with_name = |error| format!("{}: {error}", running.server.name());
+    let tally = rig::load(running.process.address, schedule, client).await.map_err(with_name)?;
+    running.check_limits(&tally).map_err(with_name)?;
     Ok(tally)
 }

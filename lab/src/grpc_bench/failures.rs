@@ -100,8 +100,8 @@ impl Failures {
     /// All failures in one line; `None` if there were none.
     pub(crate) fn summary(&self) -> Option<String> {
         let each = self.seen().into_iter().map(|(failure, times)| format!("{times} × {failure}"));
-        let told: Vec<String> = each.collect();
-        (!told.is_empty()).then(|| told.join(", "))
+        let text: Vec<String> = each.collect();
+        (!text.is_empty()).then(|| text.join(", "))
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         {
             external.note(failure);
         }
-        let told = "1 × grpc-status UNAVAILABLE, 2 × RST_STREAM REFUSED_STREAM, 1 × RST_STREAM 99";
-        assert_eq!(failures.summary().as_deref(), Some(told));
+        let text = "1 × grpc-status UNAVAILABLE, 2 × RST_STREAM REFUSED_STREAM, 1 × RST_STREAM 99";
+        assert_eq!(failures.summary().as_deref(), Some(text));
     }
 }

@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_server_with_another_protocol_is_reported() {
-        let told = first(b"HTTP/1.1 400 Bad Request").unwrap_err();
-        assert!(told.ends_with("this is not HTTP/2: \"HTTP/1.1 \""), "{told}");
+        let error = first(b"HTTP/1.1 400 Bad Request").unwrap_err();
+        assert!(error.ends_with("this is not HTTP/2: \"HTTP/1.1 \""), "{error}");
     }
 }

@@ -64,14 +64,14 @@ impl LoadClient for GrpcClient {
 
 /// Makes one call for the first key, and returns whether it is allowed.
 pub(crate) async fn call_once(address: SocketAddr, request: &GrpcRequest) -> Result<bool, String> {
-    let told = |error: std::io::Error| error.to_string();
+    let as_text = |error: std::io::Error| error.to_string();
     let (keys, failures) = (Keys::new(NonZeroU32::MIN, 0), Failures::default());
     let mut client = GrpcClient::new(request, keys, 1, failures.clone());
-    let mut stream = TcpStream::connect(address).await.map_err(told)?;
-    stream.write_all(client.request()).await.map_err(told)?;
+    let mut stream = TcpStream::connect(address).await.map_err(as_text)?;
+    stream.write_all(client.request()).await.map_err(as_text)?;
     let mut buffer = vec![0; 4096];
     loop {
-        let read = stream.read(&mut buffer).await.map_err(told)?;
+        let read = stream.read(&mut buffer).await.map_err(as_text)?;
         if read == 0 {
             return Err("the server closed the connection".to_owned());
         }
@@ -203,8 +203,8 @@ mod tests {
         let server = Tonic::start();
         assert_eq!(call_once(server.address, &server.request(CHECK)).await, Ok(true));
         let nowhere = server.request("/grpc.health.v1.Health/Heck");
-        let told = Err("1 × grpc-status UNIMPLEMENTED".to_owned());
-        assert_eq!(call_once(server.address, &nowhere).await, told);
+        let error = Err("1 × grpc-status UNIMPLEMENTED".to_owned());
+        assert_eq!(call_once(server.address, &nowhere).await, error);
         server.end();
     }
 
@@ -214,8 +214,8 @@ mod tests {
         let keys = Keys::new(NonZeroU32::MIN, 0);
         let mut client = GrpcClient::new(&request, keys, 1, Failures::default());
         client.request();
-        let told = client.receive(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x01\0\0\0\x02");
-        assert_eq!(told, Err("GOAWAY INTERNAL_ERROR".to_owned()));
+        let error = client.receive(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x01\0\0\0\x02");
+        assert_eq!(error, Err("GOAWAY INTERNAL_ERROR".to_owned()));
         assert_eq!(client.failures.seen(), BTreeMap::from([(Failure::GoAway(2), 1)]));
     }
 

@@ -142,9 +142,9 @@ impl Session {
     ) -> Result<&'b [u8], String> {
         while let Some((frame, rest)) = frames::first(bytes)? {
             if frame.kind == FrameKind::GoAway {
-                let (code, told) = gone_away(&frame);
+                let (code, error) = gone_away(&frame);
                 over(Outcome::Failed(Failure::GoAway(code)));
-                return Err(told);
+                return Err(error);
             }
             if let Some(outcome) = self.frame(&frame)? {
                 over(outcome);
@@ -249,8 +249,8 @@ impl Session {
 fn gone_away(frame: &Frame<'_>) -> (u32, String) {
     let (number, text) = frame.payload.split_at_checked(8).unwrap_or_default();
     let code = number.last_chunk().map_or(0, |code| u32::from_be_bytes(*code));
-    let told = format!("{} {}", Failure::GoAway(code), String::from_utf8_lossy(text));
-    (code, told.trim_end().to_owned())
+    let message = format!("{} {}", Failure::GoAway(code), String::from_utf8_lossy(text));
+    (code, message.trim_end().to_owned())
 }
 
 // === impl InFlight ===
@@ -463,7 +463,7 @@ mod tests {
 
     #[test]
     fn protocol_errors_end_the_load() {
-        for (bytes, told) in [
+        for (bytes, error) in [
             (
                 frame(FrameKind::GoAway, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_pings"),
                 "GOAWAY ENHANCE_YOUR_CALM too_many_pings",
@@ -481,7 +481,7 @@ mod tests {
                 "the server's header table of 0 bytes is too small",
             ),
         ] {
-            assert_eq!(read(&mut begun(1).0, &bytes), Err(told.to_owned()));
+            assert_eq!(read(&mut begun(1).0, &bytes), Err(error.to_owned()));
         }
     }
 

@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn an_answer_other_than_2xx_and_429_is_an_error() {
         let mut client = HttpClient::new(get("/?"), Keys::new(NonZeroU32::MIN, 0));
-        let told = client.receive(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n");
-        assert_eq!(told, Err("answered 500".to_owned()));
+        let error = client.receive(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(error, Err("answered 500".to_owned()));
         let endless = vec![b'x'; LONGEST_ANSWER];
         assert_eq!(client.receive(&endless), Ok(None));
         assert!(client.receive(b"x").is_err());

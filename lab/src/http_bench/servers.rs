@@ -204,14 +204,14 @@ impl RunningHttpServer {
         limits: Limits,
         programs: &Programs,
     ) -> Result<Self, String> {
-        let told = |error: String| format!("{}: {error}", server.name());
+        let with_name = |error: String| format!("{}: {error}", server.name());
         let name = format!("{}-{limits:?}", server.name());
         let process = Process::spawn(&name, |address, folder| {
             server.command(programs, &Launch { limits, address, folder })
         });
-        let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
+        let process = process.map_err(|error| with_name(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process };
-        running.prove_it_limits(limits).await.map_err(told)?;
+        running.prove_it_limits(limits).await.map_err(with_name)?;
         running.process.pause();
         Ok(running)
     }

@@ -23,16 +23,17 @@ pub(crate) struct CommandCounts {
 
 impl RedisServer {
     pub(crate) async fn start() -> Result<Self, String> {
-        let told = |error: String| format!("redis-server: {error}");
+        let with_name = |error: String| format!("redis-server: {error}");
         let process = Process::spawn("redis-store", |at, folder| Ok(process::redis(at, folder)));
-        let mut process = process.map_err(|error| told(error.to_string()))?;
+        let mut process = process.map_err(|error| with_name(error.to_string()))?;
         let mut connection = None;
         let connect = async |at| {
             connection = Some(connect(&url(at)).await.map_err(|error| error.to_string())?);
             Ok(())
         };
-        process.wait_until_answering(connect).await.map_err(told)?;
-        let connection = connection.ok_or_else(|| told("there is no connection".to_owned()))?;
+        process.wait_until_answering(connect).await.map_err(with_name)?;
+        let connection =
+            connection.ok_or_else(|| with_name("there is no connection".to_owned()))?;
         Ok(Self { process, connection })
     }
 

@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn more_replies_than_commands_are_an_error() {
-        let told = client(1).receive(b"+\r\n+\r\n");
-        assert_eq!(told, Err("2 replies to 1 commands".to_owned()));
+        let error = client(1).receive(b"+\r\n+\r\n");
+        assert_eq!(error, Err("2 replies to 1 commands".to_owned()));
     }
 }

@@ -5,7 +5,7 @@
 //! | tidegate | `CL.THROTTLE key burst count period` | 0 allowed, 1 refused |
 //! | throttlecrab | `THROTTLE key burst count period` | 1 allowed, 0 refused |
 //! | Redis with `bucket.lua` | `EVALSHA sha 1 key burst rate cost` | 1 allowed, 0 refused |
-//! | Redis | `INCR key`, which limits nobody | what it counted, never 0 |
+//! | Redis | `INCR key`, which limits nothing | what it counted, never 0 |
 //! | Redis | `GET key`, which does not even write | none |
 //!
 //! Before the measurement each server that limits gets three commands under a small limit. It must allow two
@@ -128,12 +128,12 @@ impl RunningRespServer {
         programs: &Programs,
         keys: u32,
     ) -> Result<Self, String> {
-        let told = |error: String| format!("{}: {error}", server.name());
+        let with_name = |error: String| format!("{}: {error}", server.name());
         let process =
             Process::spawn(server.name(), |at, folder| server.command(programs, at, folder));
-        let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
+        let process = process.map_err(|error| with_name(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process, sha: String::new() };
-        running.ready(keys).await.map_err(told)?;
+        running.ready(keys).await.map_err(with_name)?;
         running.process.pause();
         Ok(running)
     }

@@ -229,13 +229,13 @@ mod tests {
 
     #[test]
     fn error_replies_and_unknown_types_are_errors() {
-        for (text, told) in [
+        for (text, error) in [
             ("-ERR no\r\n", "the server replied with an error: ERR no\r\n"),
             ("*2\r\n:1\r\n-OOM\r\n", "the server replied with an error: OOM\r\n"),
             ("HTTP/1.1 400\r\n", "a reply cannot begin with 'H'"),
             (":1x\r\n", "'x' in a number"),
         ] {
-            assert_eq!(Scanner::default().scan(text.as_bytes()), Err(told.to_owned()));
+            assert_eq!(Scanner::default().scan(text.as_bytes()), Err(error.to_owned()));
         }
     }
 }

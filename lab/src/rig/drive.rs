@@ -91,16 +91,16 @@ struct Driver<T> {
 
 impl<T: LoadClient> Driver<T> {
     fn new(connections: Vec<DrivenConnection<T>>, start: Instant) -> Result<Self, String> {
-        let told = |error: Errno| error.to_string();
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(told)?;
+        let as_text = |error: Errno| error.to_string();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(as_text)?;
         for (number, connection) in (0..).zip(&connections) {
             let data = epoll::EventData::new_u64(number);
-            epoll::add(&epoll, &connection.stream, data, epoll::EventFlags::IN).map_err(told)?;
+            epoll::add(&epoll, &connection.stream, data, epoll::EventFlags::IN).map_err(as_text)?;
         }
         let timer =
             Timer::new().map_err(|error| format!("the timer cannot be created: {error}"))?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), edge).map_err(told)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), edge).map_err(as_text)?;
         let (buffer, tally) = (vec![0; ROOM].into(), Tally::new()?);
         Ok(Self { connections, epoll, timer, buffer, tally, last_answer: start })
     }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::float_arithmetic, reason = "rates and times, for people")]
 
-use crate::rounds::float;
+use crate::rounds::{Comparison, float, median};
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
@@ -48,4 +48,30 @@ pub(crate) struct Figure {
     pub(crate) suffix: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) of: fn(&Tally) -> f64,
+}
+
+/// A case of an experiment that is ready to be reported: its rounds with tidegate.
+pub(crate) struct Measured<'m> {
+    pub(crate) bench: &'m str,
+    pub(crate) case: &'m str,
+    pub(crate) figures: &'m [Figure],
+    pub(crate) ours: &'m [Tally],
+}
+
+impl Measured<'_> {
+    /// Prints and returns one row per figure and peer, with the medians of the rounds.
+    pub(crate) fn rows(&self, peers: &[(&str, &[Tally])], json: bool) -> Vec<String> {
+        let mut rows = Vec::new();
+        for figure in self.figures {
+            let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
+            let case = format!("{}{}", self.case, figure.suffix);
+            for (peer_name, tallies) in peers {
+                let (ours, peer) = (median(self.ours), median(tallies));
+                let (bench, unit) = (self.bench, figure.unit);
+                let row = Comparison { bench, case: &case, ours, peer, peer_name, unit };
+                rows.push(row.print(json));
+            }
+        }
+        rows
+    }
 }
