@@ -3,10 +3,10 @@
 //! A fake stands before a real Redis. It behaves, then answers everything with one kind of nonsense while 200 requests
 //! come, then behaves again.
 
-use crate::support::fake::{Fake, Manner};
+use crate::support::fake::{Behaviour, FakeRedis};
 use crate::support::load::Http;
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -24,17 +24,17 @@ const BACK: Duration = Duration::from_secs(1);
 const WORDS: usize = 4 << 10;
 
 /// A server, the fake it asks, and the real thing behind that.
-struct Stage {
+struct ErrorStage {
     _redis: Redis,
-    fake: Fake,
+    fake: FakeRedis,
     server: Tidegate,
     _deployment: Deployment,
 }
 
-impl Stage {
+impl ErrorStage {
     fn new() -> Self {
         let redis = Redis::start();
-        let fake = Fake::start(redis.address);
+        let fake = FakeRedis::start(redis.address);
         let deployment = Deployment::new(RULES);
         let server = deployment.server(&fake.url(), &[]);
         server.until_ready();
@@ -42,16 +42,16 @@ impl Stage {
     }
 
     /// Plays one kind of nonsense. What is told is all that was not as promised.
-    fn play(&self, name: &str, manner: Manner) -> Result<(), String> {
+    fn play(&self, name: &str, behaviour: Behaviour) -> Result<(), String> {
         let mut http = Http::connect(self.server.http);
         let errors = self.server.metric("tidegate_store_errors_total");
-        let said = self.fake.said();
-        self.fake.set(manner);
+        let said = self.fake.bad_replies();
+        self.fake.set(behaviour);
         let mut wrong = Vec::new();
         for number in 0..REQUESTS {
             let closed = number % 2 == 1;
             let verdict = http.check(if closed { CLOSED } else { LOCAL });
-            let expected = (if closed { 429 } else { 200 }, By::Fallback);
+            let expected = (if closed { 429 } else { 200 }, DecidedBy::Fallback);
             if (verdict.status, verdict.by) != expected {
                 wrong.push(format!("request {number}: {verdict:?}"));
             }
@@ -59,12 +59,12 @@ impl Stage {
         if self.server.metric("tidegate_store_errors_total") - errors < u64::from(REQUESTS) {
             wrong.push("not all of it was counted".to_owned());
         }
-        assert!(self.fake.said() > said, "{name}: nobody heard it");
+        assert!(self.fake.bad_replies() > said, "{name}: nobody heard it");
         let ready = self.server.get("/ready").1.len();
         if ready > WORDS {
             wrong.push(format!("/ready says it in {ready} bytes"));
         }
-        self.fake.set(Manner::Behaves);
+        self.fake.set(Behaviour::Correct);
         let back = self.server.until_the_store_decides(Instant::now(), LOCAL);
         if crate::QUIET && back > BACK {
             wrong.push(format!("the store decides again after {back:?}"));
@@ -76,20 +76,21 @@ impl Stage {
 }
 
 /// Plays all that is made of the fake's address, and tells all that went wrong at once.
-fn play_all<const N: usize>(manners: impl FnOnce(SocketAddr) -> [(String, Manner); N]) {
-    let mut stage = Stage::new();
-    let played =
-        manners(stage.fake.address).into_iter().map(|(name, manner)| stage.play(&name, manner));
+fn play_all<const N: usize>(behaviour: impl FnOnce(SocketAddr) -> [(String, Behaviour); N]) {
+    let mut stage = ErrorStage::new();
+    let played = behaviour(stage.fake.address)
+        .into_iter()
+        .map(|(name, behaviour)| stage.play(&name, behaviour));
     let wrong: Vec<String> = played.filter_map(Result::err).collect();
-    stage.server.is_sound();
+    stage.server.assert_healthy();
     let logged = stage.server.log().len();
     assert!(logged <= 64 * WORDS, "it logged {logged} bytes");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Each is its own name.
-fn errors<const N: usize>(lines: [&str; N]) -> [(String, Manner); N] {
-    lines.map(|line| (line.to_owned(), Manner::Says(format!("-{line}\r\n").into_bytes())))
+fn errors<const N: usize>(lines: [&str; N]) -> [(String, Behaviour); N] {
+    lines.map(|line| (line.to_owned(), Behaviour::Replies(format!("-{line}\r\n").into_bytes())))
 }
 
 #[test]
@@ -144,7 +145,7 @@ fn a_store_that_refuses_us() {
 
 #[test]
 fn a_store_that_answers_something_else() {
-    let says = |name: &str, words: &[u8]| (name.to_owned(), Manner::Says(words.to_vec()));
+    let says = |name: &str, words: &[u8]| (name.to_owned(), Behaviour::Replies(words.to_vec()));
     play_all(|_| {
         [
             says("nil", b"$-1\r\n"),
@@ -173,9 +174,9 @@ fn a_store_that_answers_something_else() {
 
 #[test]
 fn a_store_that_speaks_no_redis() {
-    let says = |name: &str, words: &[u8]| (name.to_owned(), Manner::Says(words.to_vec()));
+    let says = |name: &str, words: &[u8]| (name.to_owned(), Behaviour::Replies(words.to_vec()));
     let leaves =
-        |name: &str, words: &[u8]| (name.to_owned(), Manner::SaysAndLeaves(words.to_vec()));
+        |name: &str, words: &[u8]| (name.to_owned(), Behaviour::RepliesAndCloses(words.to_vec()));
     play_all(|_| {
         [
             says("lists in lists", &b"*1\r\n".repeat(10_000)),

@@ -6,7 +6,7 @@
 
 use crate::support::redis::Redis;
 use crate::support::shim::Shim;
-use crate::support::tidegate::{By, Deployment, Tidegate, Verdict};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate, Verdict};
 use crate::support::{PATIENCE, within};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,7 +24,7 @@ const ALGORITHMS: [&str; 6] = [
 ];
 
 /// A server with a rule for each algorithm, and the store whose clock is set.
-struct Stage {
+struct ClockStage {
     redis: Redis,
     server: Tidegate,
     _deployment: Deployment,
@@ -32,7 +32,7 @@ struct Stage {
     noon: i64,
 }
 
-impl Stage {
+impl ClockStage {
     fn new() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let noon = DAY / 2 - i64::try_from(now).unwrap() % DAY;
@@ -60,12 +60,12 @@ impl Stage {
         let attributes = format!(r#""ip":"203.0.113.7","method":"GET","path":"/{algorithm}""#);
         let mut verdict = self.server.check(&attributes);
         within(PATIENCE, "the store decides", || {
-            if verdict.by == By::Cache {
+            if verdict.by == DecidedBy::Cache {
                 verdict = self.server.check(&attributes);
             }
-            verdict.by != By::Cache
+            verdict.by != DecidedBy::Cache
         });
-        assert_eq!(verdict.by, By::Store, "{algorithm}");
+        assert_eq!(verdict.by, DecidedBy::Store, "{algorithm}");
         verdict
     }
 
@@ -94,7 +94,7 @@ fn takes_to_fill(algorithm: &str) -> i64 {
 
 #[test]
 fn a_store_clock_that_is_set_forward_gives_each_key_one_allowance_more() {
-    let stage = Stage::new();
+    let stage = ClockStage::new();
     for (first, algorithm) in (0..).zip(ALGORITHMS) {
         let expected = at_once(algorithm);
         stage.set_clock(5 * DAY * first);
@@ -107,7 +107,7 @@ fn a_store_clock_that_is_set_forward_gives_each_key_one_allowance_more() {
 
 #[test]
 fn a_store_clock_that_is_set_back_keeps_no_client_waiting_longer_than_its_limit_takes_to_fill() {
-    let stage = Stage::new();
+    let stage = ClockStage::new();
     for algorithm in ALGORITHMS {
         assert_eq!(stage.used_up(algorithm), at_once(algorithm), "{algorithm}: at first");
     }

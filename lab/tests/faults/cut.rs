@@ -4,7 +4,7 @@
 use crate::support::load::Load;
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{DecidedBy, Deployment};
 use crate::support::{PATIENCE, within};
 use std::time::Duration;
 
@@ -34,13 +34,13 @@ fn replies_that_are_cut_are_counted_at_most_once() {
     }
     let samples = load.finish();
     let (counted, admitted) = (redis.counted(), samples.admitted_by_store());
-    println!("cut: {}; {counted} counted, {admitted} admitted", samples.told());
-    samples.are_all_answers();
+    println!("cut: {}; {counted} counted, {admitted} admitted", samples.summary());
+    samples.assert_all_answered();
     // A request that was on the way when a connection went may have been counted there. Nobody can tell, so the server charges
     // what it granted instead: such a request may count twice, and nothing else does.
-    let unknown = u64::try_from(samples.by(By::Fallback)).unwrap();
+    let unknown = u64::try_from(samples.by(DecidedBy::Fallback)).unwrap();
     assert!((admitted..=admitted + 2 * unknown).contains(&counted), "{counted} of {admitted}");
     // A connection that goes costs the callers of a moment, not of the time between two.
-    assert!(samples.by(By::Store) * 2 > samples.len(), "{}", samples.told());
-    server.is_sound();
+    assert!(samples.by(DecidedBy::Store) * 2 > samples.len(), "{}", samples.summary());
+    server.assert_healthy();
 }

@@ -3,7 +3,7 @@
 //! Who is in a hurry proves nothing about the store, so it is asked on until its keeper has looked, which it does every
 //! second: so long, each caller waits for most of its time. After that nobody waits at all.
 
-use crate::support::grpc::{Called, Grpc};
+use crate::support::grpc::{CallResult, Grpc};
 use crate::support::redis::Redis;
 use crate::support::tidegate::Deployment;
 use crate::support::{PATIENCE, pause_until, within};
@@ -19,14 +19,14 @@ const STOPPED: Duration = Duration::from_secs(10);
 /// A second until the keeper looks, its timeout, and a little.
 const FINDING_OUT: Duration = Duration::from_millis(1_200);
 /// What a busy machine may take of a caller's time besides.
-const OURS: Duration = Duration::from_millis(5);
+const OVERHEAD: Duration = Duration::from_millis(5);
 
 /// One call: when it was sent, how long it took, and what came of it.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct CallSample {
     sent: Instant,
     took: Duration,
-    called: Called,
+    called: CallResult,
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn callers_who_wait_5_ms_are_answered_in_time() {
 }
 
 /// Before, while it is not known, and after that.
-fn play(timeout: &'static str, deadline: Duration) -> [Told; 3] {
+fn play(timeout: &'static str, deadline: Duration) -> [Summary; 3] {
     let redis = Redis::start();
     let deployment = Deployment::new(RULE);
     let mut server = deployment.server(&redis.url(), &[]);
@@ -62,7 +62,7 @@ fn play(timeout: &'static str, deadline: Duration) -> [Told; 3] {
                     pause_until(due);
                     let sent = Instant::now();
                     let called = grpc.call("203.0.113.7", timeout);
-                    Sample { sent, took: sent.elapsed(), called }
+                    CallSample { sent, took: sent.elapsed(), called }
                 })
                 .collect::<Vec<_>>()
             })
@@ -71,34 +71,34 @@ fn play(timeout: &'static str, deadline: Duration) -> [Told; 3] {
     pause_until(start + BASELINE);
     redis.process().stop();
     let stopped = Instant::now();
-    let samples: Vec<Sample> =
+    let samples: Vec<CallSample> =
         callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect();
-    redis.process().go_on();
+    redis.process().resume();
 
     let known = stopped + FINDING_OUT;
     let phases = [start..stopped, stopped..known, known..end + PATIENCE];
-    let told = phases.map(|phase| {
+    let summary = phases.map(|phase| {
         let own = samples.iter().filter(|sample| phase.contains(&sample.sent));
-        Told::of(&own.copied().collect::<Vec<_>>(), deadline)
+        Summary::of(&own.copied().collect::<Vec<_>>(), deadline)
     });
-    let [before, finding_out, settled] = &told;
+    let [before, finding_out, settled] = &summary;
     println!("deadlines of {deadline:?}\n  before:  {before:?}");
     println!("  finding: {finding_out:?}\n  settled: {settled:?}");
-    assert!(told.iter().all(|told| told.failed == 0));
+    assert!(summary.iter().all(|summary| summary.failed == 0));
     // One of a thousand, and as many as are late without a fault.
     let allowed = settled.calls / 1_000 + before.late * settled.calls / before.calls;
     assert!(settled.late <= allowed, "{allowed} may be late");
-    let most = deadline + OURS + before.slowest;
+    let most = deadline + OVERHEAD + before.slowest;
     assert!(finding_out.slowest <= most, "{:?} > {most:?}", finding_out.slowest);
     within(PATIENCE, "the store is asked again", || server.readiness() == "ready");
-    server.is_sound();
-    told
+    server.assert_healthy();
+    summary
 }
 
 /// What is to be said about some calls.
 #[derive(Debug)]
 #[allow(dead_code, reason = "printed")]
-struct Told {
+struct Summary {
     calls: usize,
     failed: usize,
     late: usize,
@@ -106,11 +106,11 @@ struct Told {
     p999: Duration,
 }
 
-impl Told {
-    fn of(samples: &[Sample], deadline: Duration) -> Self {
+impl Summary {
+    fn of(samples: &[CallSample], deadline: Duration) -> Self {
         let mut took: Vec<Duration> = samples.iter().map(|sample| sample.took).collect();
         took.sort();
-        let failed = samples.iter().filter(|sample| sample.called == Called::Failed).count();
+        let failed = samples.iter().filter(|sample| sample.called == CallResult::Failed).count();
         let late = took.iter().filter(|took| **took > deadline).count();
         let p999 = took[(took.len() * 999).div_ceil(1_000) - 1];
         Self { calls: took.len(), failed, late, slowest: took[took.len() - 1], p999 }

@@ -43,9 +43,9 @@ fn four_servers_admit_exactly_what_one_would() {
     };
     let samples = load.start(|_| r#""ip":"203.0.113.7""#.to_owned()).finish();
     let admitted = admitted(&samples, time, WINDOW);
-    println!("exact: {}; {admitted:?}", samples.told());
-    samples.are_all_answers();
-    samples.are_all_by_store();
+    println!("exact: {}; {admitted:?}", samples.summary());
+    samples.assert_all_answered();
+    samples.assert_all_by_store();
     assert!(admitted.len() >= 2, "{admitted:?}");
     assert!(admitted.values().all(|count| *count == LIMIT), "{admitted:?}");
 }

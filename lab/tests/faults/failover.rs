@@ -20,14 +20,14 @@ const SECOND: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_millis(300);
 
 /// A primary, its replica, and three sentinels.
-struct Stage {
+struct SentinelStage {
     _primary: Redis,
     replica: Redis,
     sentinels: Vec<(SocketAddr, Process)>,
     _folder: Folder,
 }
 
-impl Stage {
+impl SentinelStage {
     fn new() -> Self {
         let primary = Redis::start();
         let (ip, port) = (primary.address.ip().to_string(), primary.address.port().to_string());
@@ -127,7 +127,7 @@ fn a_planned_failover_passes_little_twice() {
 }
 
 fn play(run: u32) {
-    let stage = Stage::new();
+    let stage = SentinelStage::new();
     let deployment = Deployment::new(RULE);
     let mut servers: Vec<_> = (0..3).map(|_| deployment.server(&stage.url(), &[])).collect();
     servers.iter().for_each(Tidegate::until_ready);
@@ -150,12 +150,12 @@ fn play(run: u32) {
     let of_sentinels = u64::try_from(samples.between(promoted, named).len()).unwrap();
     println!(
         "failover {run}: {}\n  named {:?} after it led; {excess} more than {LIMIT} passed, {of_sentinels} were asked meanwhile",
-        samples.told(),
+        samples.summary(),
         named.saturating_duration_since(promoted)
     );
-    samples.are_all_answers();
+    samples.assert_all_answered();
     assert!(samples.len() > usize::try_from(2 * LIMIT).unwrap(), "the load was too small to tell");
     let most = u64::from(PER_SECOND) * u64::try_from(MOST.as_millis()).unwrap() / 1_000;
     assert!(excess <= most, "{excess} > {most}");
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

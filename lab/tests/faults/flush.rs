@@ -39,13 +39,13 @@ fn scripts_that_are_forgotten_are_told_again_once() {
     let told = redis.calls("script|load") - before;
     // Small ones that are rarely used are sent whole each time.
     let whole = redis.calls("eval");
-    println!("flush: {}; the script told {told} times, {whole} others", samples.told());
-    samples.are_all_answers();
-    samples.are_all_by_store();
+    println!("flush: {}; the script told {told} times, {whole} others", samples.summary());
+    samples.assert_all_answered();
+    samples.assert_all_by_store();
     assert_eq!(redis.counted(), samples.admitted_by_store(), "what was counted");
     // There is one connection.
     assert!(told <= u64::from(FLUSHES), "{told} times for {FLUSHES} flushes");
-    server.is_sound();
+    server.assert_healthy();
 }
 
 #[test]
@@ -71,8 +71,8 @@ fn a_store_that_is_killed_and_comes_back_empty_costs_one_allowance() {
     let since = Instant::now();
     let back = server.until_the_store_decides(since, r#""ip":"198.51.100.1""#);
     let samples = load.finish();
-    println!("restart: {}; the store decides again after {back:?}", samples.told());
-    samples.are_all_answers();
+    println!("restart: {}; the store decides again after {back:?}", samples.summary());
+    samples.assert_all_answered();
     let mut admitted: BTreeMap<u32, u64> = BTreeMap::new();
     for sample in samples.0.iter().filter(|sample| sample.verdict.status == 200) {
         *admitted.entry(sample.number % KEYS).or_default() += 1;
@@ -81,5 +81,5 @@ fn a_store_that_is_killed_and_comes_back_empty_costs_one_allowance() {
     assert!(most > LIMIT, "the load was too small to tell: {most}");
     assert!(most <= 2 * LIMIT, "{most} passed of one key");
     assert!(back <= Duration::from_secs(1), "{back:?}");
-    server.is_sound();
+    server.assert_healthy();
 }

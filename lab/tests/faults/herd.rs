@@ -3,7 +3,7 @@
 use crate::support::load::Load;
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use std::time::{Duration, Instant};
 
 const RULE: &str =
@@ -39,9 +39,9 @@ fn a_store_that_was_away_is_not_stormed() {
         .map(|server| server.until_the_store_decides(back, r#""ip":"198.51.100.1""#))
         .collect();
     let samples = load.finish();
-    println!("herd: {}; the store decides again after {decided:?}", samples.told());
-    samples.are_all_answers();
-    assert_eq!(samples.between(back + 3 * SECOND, back + 10 * SECOND).by(By::Fallback), 0);
+    println!("herd: {}; the store decides again after {decided:?}", samples.summary());
+    samples.assert_all_answered();
+    assert_eq!(samples.between(back + 3 * SECOND, back + 10 * SECOND).by(DecidedBy::Fallback), 0);
     for (node, proxy) in proxies.iter().enumerate() {
         let seconds = (0..10).map(|second| {
             let from = away + SECOND * second;

@@ -6,9 +6,9 @@
 
 use crate::support::crowd::{about, ask, hurried, others};
 use crate::support::load::{Http, Samples};
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Conditions, Proxy};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use crate::support::{PATIENCE, within};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn a_deadline_too_short_for_the_store_is_no_way_around_a_limit() {
     for timeout_ms in [1, 2] {
         play(&servers, timeout_ms);
     }
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }
 
 /// The store counts these callers, and its replies come too late for them.
@@ -43,9 +43,9 @@ fn a_reply_that_comes_too_late_is_no_way_around_a_limit() {
     let deployment = Deployment::new(RULE);
     let mut servers = deployment.servers(NODES, &proxy.url(), &FLAGS);
     let _others = others(&servers);
-    proxy.replies(Way { delay: Duration::from_millis(20), ..Way::default() });
+    proxy.replies(Conditions { delay: Duration::from_millis(20), ..Conditions::default() });
     play(&servers, 10);
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }
 
 fn play(servers: &[Tidegate], timeout_ms: u32) {
@@ -56,17 +56,17 @@ fn play(servers: &[Tidegate], timeout_ms: u32) {
     });
     let hurried = samples.filter(|sample| !is_patient(sample.number));
     let (all, of_hurried) = (samples.admitted(), hurried.admitted());
-    println!("hurried, {timeout_ms} ms: {}", samples.told());
+    println!("hurried, {timeout_ms} ms: {}", samples.summary());
     println!("  {all} of {REQUESTS} passed, {of_hurried} of them hurried; ceiling {CEILING}");
     assert!((LIMIT..=CEILING).contains(&all), "{all} passed, the ceiling is {CEILING}");
-    assert_eq!(hurried.by(By::Store), 0, "some callers were not hurried enough");
+    assert_eq!(hurried.by(DecidedBy::Store), 0, "some callers were not hurried enough");
     is_honest(servers, &samples, timeout_ms);
 }
 
 /// Metrics tell how many were decided without the store, and `/ready` that it happens, for as long as it does.
 fn is_honest(servers: &[Tidegate], samples: &Samples, timeout_ms: u32) {
     let counted: u64 = servers.iter().map(decided_by_fallback).sum();
-    assert!(counted >= u64::try_from(samples.by(By::Fallback)).unwrap(), "{counted}");
+    assert!(counted >= u64::try_from(samples.by(DecidedBy::Fallback)).unwrap(), "{counted}");
     for server in servers {
         within(PATIENCE, "it is told", || {
             Http::connect(server.http).check_body(&hurried("203.0.113.9", timeout_ms));

@@ -5,9 +5,9 @@
 //! was 30.
 
 use crate::support::crowd::{about, ask, others};
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Conditions, Proxy};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use std::time::Duration;
 
 const RULE: &str = "{ name: all, key: [ip], limits: [30/week] }";
@@ -26,16 +26,16 @@ fn replies_that_are_late_now_and_then_are_no_way_around_a_limit() {
     let mut servers = deployment.servers(NODES, &proxy.url(), &FLAGS);
     let others = others(&servers);
     let (delay, jitter) = (Duration::from_millis(35), Duration::from_millis(25));
-    proxy.replies(Way { delay, jitter, ..Way::default() });
+    proxy.replies(Conditions { delay, jitter, ..Conditions::default() });
     let samples = ask(&servers, REQUESTS, |_| about("203.0.113.7"));
     let admitted = samples.admitted();
-    println!("jitter: {}; {admitted} passed, ceiling {CEILING}", samples.told());
-    assert!(samples.by(By::Fallback) > 0, "no reply was late");
+    println!("jitter: {}; {admitted} passed, ceiling {CEILING}", samples.summary());
+    assert!(samples.by(DecidedBy::Fallback) > 0, "no reply was late");
     assert!((1..=CEILING).contains(&admitted), "{admitted} passed, the ceiling is {CEILING}");
     // Too many late replies, and the store is not asked for a moment: that is told.
     servers.iter().for_each(|server| server.until_degraded_and_logged("did not answer within"));
     drop(others);
-    proxy.replies(Way::default());
+    proxy.replies(Conditions::default());
     servers.iter().for_each(Tidegate::until_ready);
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

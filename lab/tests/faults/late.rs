@@ -5,9 +5,9 @@
 //! against what was granted: in the end the store has counted what passed, and no more.
 
 use crate::support::crowd::{about, ask, hurried};
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Conditions, Proxy};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{DecidedBy, Deployment};
 use crate::support::{PATIENCE, within};
 use std::ops::Range;
 use std::slice;
@@ -53,17 +53,17 @@ fn play(on_error: OnStoreError, timeout: &str, late_ms: Range<u64>, body: &str) 
     server.until_nodes(1);
     let delay = Duration::from_millis(late_ms.start);
     let jitter = Duration::from_millis(late_ms.end - late_ms.start);
-    proxy.replies(Way { delay, jitter, ..Way::default() });
+    proxy.replies(Conditions { delay, jitter, ..Conditions::default() });
     let samples = ask(slice::from_ref(&server), 400, |_| body.to_owned());
     let counted_then = redis.counted();
-    proxy.replies(Way::default());
+    proxy.replies(Conditions::default());
     server.until_ready();
-    let (admitted, unanswered) = (samples.admitted(), samples.by(By::Fallback));
-    println!("late by {late_ms:?} ms, {on_error:?}: {}", samples.told());
+    let (admitted, unanswered) = (samples.admitted(), samples.by(DecidedBy::Fallback));
+    println!("late by {late_ms:?} ms, {on_error:?}: {}", samples.summary());
     println!(
         "  {admitted} passed, {counted_then} counted when the last was answered, {unanswered} without the store"
     );
     within(PATIENCE, "what was taken in vain is given back", || redis.counted() == admitted);
     assert!(unanswered > 0, "no reply was late");
-    server.is_sound();
+    server.assert_healthy();
 }

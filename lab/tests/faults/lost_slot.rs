@@ -7,7 +7,7 @@
 use crate::support::cluster::Cluster;
 use crate::support::crowd::ask;
 use crate::support::load::Samples;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use std::collections::BTreeSet;
 
 /// All states of a user lie on one slot. The windows show where that is; the limit of the buckets is not registered yet when
@@ -41,7 +41,7 @@ fn only_users_on_the_lost_servers_fall_back() {
     let mut cluster = Cluster::start();
     let deployment = Deployment::new(RULES);
     let mut servers = deployment.servers(NODES.into(), &cluster.url(), &FLAGS);
-    ask_all(&servers, 1, "/windows").are_all_by_store();
+    ask_all(&servers, 1, "/windows").assert_all_by_store();
     let primary = cluster.home_of("{tidegate}nodes");
     let there = cluster.nodes[primary].state_keys().len();
     let replica = cluster.replica_of(primary);
@@ -50,7 +50,7 @@ fn only_users_on_the_lost_servers_fall_back() {
     servers.iter().for_each(|server| server.until_degraded_and_logged("store"));
 
     let samples = ask_all(&servers, TIMES, "/buckets");
-    let fell_back = samples.filter(|sample| sample.verdict.by == By::Fallback);
+    let fell_back = samples.filter(|sample| sample.verdict.by == DecidedBy::Fallback);
     let users: BTreeSet<u32> = fell_back.0.iter().map(|sample| user(sample.number)).collect();
     println!("lost slot: {} of {USERS} users fell back, {there} lay there", users.len());
     assert_eq!(users.len(), there);
@@ -58,15 +58,15 @@ fn only_users_on_the_lost_servers_fall_back() {
     for one in 0..USERS {
         let own = samples.filter(|sample| user(sample.number) == one);
         let most = if users.contains(&one) {
-            assert_eq!(own.by(By::Fallback), own.len(), "user {one}");
+            assert_eq!(own.by(DecidedBy::Fallback), own.len(), "user {one}");
             SHARES
         } else {
-            own.are_all_by_store();
+            own.assert_all_by_store();
             LIMIT
         };
         assert!(own.admitted() <= most, "user {one}: {} passed", own.admitted());
     }
     cluster.nodes[primary].start_again();
     servers.iter().for_each(Tidegate::until_ready);
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

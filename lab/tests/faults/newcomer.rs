@@ -6,7 +6,7 @@
 
 use crate::support::crowd::{about, ask};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use crate::support::{PATIENCE, within};
 use std::slice;
 
@@ -19,7 +19,7 @@ const FLAGS: [&str; 4] = ["--redis-timeout", "10s", "--redis-denial-cache", "off
 /// How many requests a server grants by itself.
 fn granted(server: &Tidegate) -> u64 {
     let samples = ask(slice::from_ref(server), 200, |_| about("203.0.113.7"));
-    assert_eq!(samples.by(By::Fallback), samples.len());
+    assert_eq!(samples.by(DecidedBy::Fallback), samples.len());
     samples.admitted()
 }
 
@@ -37,7 +37,7 @@ fn a_server_that_starts_during_an_outage_assumes_eight() {
     redis.start_again();
     server.until_ready();
     server.until_nodes(1);
-    server.is_sound();
+    server.assert_healthy();
 }
 
 /// It knows from its data directory how many there were.
@@ -58,7 +58,7 @@ fn a_server_that_is_restarted_during_an_outage_knows_the_number() {
     restarted.until_degraded_and_logged("store");
     redis.start_again();
     restarted.until_ready();
-    restarted.is_sound();
+    restarted.assert_healthy();
 }
 
 /// Servers that had counted each other go by that number; one that starts meanwhile assumes 8.
@@ -72,7 +72,7 @@ fn a_list_of_servers_with_data_of_another_program() {
     let newcomer = deployment.server(&redis.url(), &FLAGS);
     newcomer.until_degraded_and_logged("8 are assumed");
     // The store decides all the same.
-    ask(&servers, 3, |_| about("198.51.100.1")).are_all_by_store();
+    ask(&servers, 3, |_| about("198.51.100.1")).assert_all_by_store();
     servers.push(newcomer);
 
     redis.kill();
@@ -83,5 +83,5 @@ fn a_list_of_servers_with_data_of_another_program() {
     assert_eq!(granted, [share, share, share, assumed]);
     redis.start_again();
     servers.iter().for_each(Tidegate::until_ready);
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

@@ -4,7 +4,7 @@
 
 use crate::support::crowd::{about, ask};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 
 const RULE: &str = "{ name: all, key: [ip], limits: [1000/week] }";
 const LIMIT: u64 = 1_000;
@@ -28,11 +28,11 @@ fn four_outages_are_not_forgiven() {
         redis.kill();
         servers.iter().for_each(|server| server.until_degraded_and_logged("store"));
         let without = flood();
-        assert_eq!(without.by(By::Fallback), without.len());
+        assert_eq!(without.by(DecidedBy::Fallback), without.len());
         redis.start_again();
         servers.iter().for_each(Tidegate::until_ready);
         let with = flood();
-        with.are_all_by_store();
+        with.assert_all_by_store();
         admitted += without.admitted() + with.admitted();
         println!(
             "outage {outage}: {} passed while it lasted, {} after it; {admitted} in all, ceiling {CEILING}",
@@ -43,5 +43,5 @@ fn four_outages_are_not_forgiven() {
     }
     // The servers did decide by themselves, or nothing was shown.
     assert!(admitted > LIMIT);
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

@@ -3,7 +3,7 @@
 
 use crate::support::cluster::{Cluster, NODE_TIMEOUT_MS};
 use crate::support::load::{Load, Samples};
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -55,30 +55,30 @@ fn play(replica: Replica) {
     let killed = Instant::now();
     cluster.nodes[primary].kill();
     if replica == Replica::Behind {
-        cluster.nodes[follower].process().go_on();
+        cluster.nodes[follower].process().resume();
     }
     let samples = load.finish();
 
     // A request that was under way when the primary was killed belongs to what came after.
     let before = samples.filter(|sample| sample.due + sample.latency < killed);
     let after = samples.filter(|sample| sample.due + sample.latency >= killed);
-    let of = |samples: &Samples, by: By| -> BTreeSet<u32> {
+    let of = |samples: &Samples, by: DecidedBy| -> BTreeSet<u32> {
         let those = samples.0.iter().filter(|sample| sample.verdict.by == by);
         those.map(|sample| sample.number % KEYS).collect()
     };
-    let missed = of(&after, By::Fallback);
+    let missed = of(&after, DecidedBy::Fallback);
     let elsewhere = after.filter(|sample| !missed.contains(&(sample.number % KEYS)));
-    let last = after.filter(|sample| sample.verdict.by == By::Fallback);
+    let last = after.filter(|sample| sample.verdict.by == DecidedBy::Fallback);
     let dark =
         last.0.last().map_or(Duration::ZERO, |sample| sample.due.saturating_duration_since(killed));
-    println!("primary killed\n  before:    {}\n  after:     {}", before.told(), after.told());
+    println!("primary killed\n  before:    {}\n  after:     {}", before.summary(), after.summary());
     println!(
         "  elsewhere: {}\n  {} of {KEYS} keys were missed, for {dark:?}",
-        elsewhere.told(),
+        elsewhere.summary(),
         missed.len()
     );
-    samples.are_all_answers();
-    before.are_all_by_store();
+    samples.assert_all_answered();
+    before.assert_all_by_store();
     // A third of all slots, more or less.
     let few = usize::try_from(KEYS).unwrap() / 2;
     assert!((1..few).contains(&missed.len()), "{} keys were missed", missed.len());
@@ -92,5 +92,5 @@ fn play(replica: Replica) {
     println!("  at most {:?} passed of one key", admitted.values().max());
     let over: Vec<_> = admitted.iter().filter(|(_, count)| **count > 2 * LIMIT).collect();
     assert!(over.is_empty(), "{over:?}");
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

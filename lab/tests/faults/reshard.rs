@@ -37,9 +37,9 @@ fn slots_that_move_under_load_lose_nothing() {
     cluster.reshard(primaries[1], primaries[2], SLOTS);
     let samples = load.finish();
     let redirected = ["MOVED", "ASK", "TRYAGAIN"].map(|word| cluster.errors(word));
-    println!("reshard: {}; MOVED, ASK, TRYAGAIN: {redirected:?}", samples.told());
-    samples.are_all_answers();
-    samples.are_all_by_store();
+    println!("reshard: {}; MOVED, ASK, TRYAGAIN: {redirected:?}", samples.summary());
+    samples.assert_all_answered();
+    samples.assert_all_by_store();
     assert!(redirected[0] > 0, "nobody was sent elsewhere: nothing was shown");
     let mut admitted: BTreeMap<u32, u64> = BTreeMap::new();
     for sample in samples.0.iter().filter(|sample| sample.verdict.status == 200) {
@@ -47,7 +47,7 @@ fn slots_that_move_under_load_lose_nothing() {
     }
     let wrong: Vec<_> = admitted.iter().filter(|(_, count)| **count != LIMIT).collect();
     assert!(admitted.len() == usize::try_from(KEYS).unwrap() && wrong.is_empty(), "{wrong:?}");
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }
 
 /// It can be resharded and goes on without a primary, or the tests that stand on it prove nothing.

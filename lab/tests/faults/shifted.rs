@@ -4,7 +4,7 @@
 use crate::support::load::{Http, Load};
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{DecidedBy, Deployment};
 use crate::support::{PATIENCE, pause, within};
 use std::time::Duration;
 
@@ -50,11 +50,11 @@ fn a_reply_that_is_lost_tells_nobody_what_another_was_told() {
     let admitted = wrong.len();
     println!(
         "shifted: {}; {admitted} passed who may not, {late} of them in the last tenth of a second",
-        samples.told()
+        samples.summary()
     );
-    samples.are_all_answers();
+    samples.assert_all_answered();
     assert_eq!(before, 0, "before anything was lost");
-    assert!(samples.by(By::Store) > 900, "{}", samples.told());
+    assert!(samples.by(DecidedBy::Store) > 900, "{}", samples.summary());
     assert_eq!(admitted, 0, "were told what others were told");
-    server.is_sound();
+    server.assert_healthy();
 }

@@ -2,9 +2,9 @@
 //! nobody waits longer than the timeout, and what arrives late counts for nothing.
 
 use crate::support::load::Load;
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Conditions, Proxy};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{DecidedBy, Deployment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const RULE: &str =
     "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }";
 const TIMEOUT: Duration = Duration::from_millis(50);
-const OURS: Duration = Duration::from_millis(5);
+const OVERHEAD: Duration = Duration::from_millis(5);
 const BEFORE: Duration = Duration::from_secs(3);
 const SILENT: Duration = Duration::from_secs(5);
 
@@ -34,24 +34,24 @@ fn what_arrives_after_a_silence_counts_for_nothing() {
     let name = |phase: u8| format!("\"ip\":\"203.0.113.{phase}\"");
     let load = load.start(move |_| name(of.load(Ordering::SeqCst)));
     load.reaches(BEFORE);
-    proxy.both_ways(Way { frozen: true, ..Way::default() });
+    proxy.both_directions(Conditions { frozen: true, ..Conditions::default() });
     let silent = Instant::now();
     phase.store(2, Ordering::SeqCst);
     load.reaches(BEFORE + SILENT);
     let tries = proxy.accepted(silent, Instant::now());
     phase.store(3, Ordering::SeqCst);
-    proxy.both_ways(Way::default());
+    proxy.both_directions(Conditions::default());
     let healed = Instant::now();
     let back = server.until_the_store_decides(healed, &name(4));
     let samples = load.finish();
     let before = samples.between(samples.0[0].due, silent - TIMEOUT);
     let fault = samples.between(silent - TIMEOUT, healed);
-    println!("silent\n  before: {}\n  while:  {}", before.told(), fault.told());
+    println!("silent\n  before: {}\n  while:  {}", before.summary(), fault.summary());
     println!("  {tries} attempts to connect; the store decides again after {back:?}");
-    samples.are_all_answers();
-    let most = TIMEOUT + OURS + before.slowest();
+    samples.assert_all_answered();
+    let most = TIMEOUT + OVERHEAD + before.slowest();
     assert!(fault.slowest() <= most, "{:?} > {most:?}", fault.slowest());
-    assert!(fault.by(By::Fallback) > 0);
+    assert!(fault.by(DecidedBy::Fallback) > 0);
     assert!(tries <= 25, "more than five a second: {tries}");
     assert!(back <= Duration::from_secs(2), "{back:?}");
     // Each phase is a key of its own, and so is the last question, of which there were few. What was granted meanwhile is
@@ -62,5 +62,5 @@ fn what_arrives_after_a_silence_counts_for_nothing() {
     let counted: u64 = counts[1..].iter().sum();
     let granted = samples.admitted();
     assert!(counted <= granted, "{counted} counted of {granted}: {counts:?}");
-    server.is_sound();
+    server.assert_healthy();
 }

@@ -32,9 +32,9 @@ fn three_servers_whose_clocks_differ_by_ten_seconds() {
     clocks.iter().zip([3_600, -3_600, -5]).for_each(|(clock, seconds)| clock.set(seconds));
     let samples = load.finish();
     let admitted = admitted(&samples, time, WINDOW);
-    println!("skew: {}; {admitted:?}", samples.told());
-    samples.are_all_answers();
-    samples.are_all_by_store();
+    println!("skew: {}; {admitted:?}", samples.summary());
+    samples.assert_all_answered();
+    samples.assert_all_by_store();
     assert!(admitted.len() >= 3, "{admitted:?}");
     assert!(admitted.values().all(|count| *count == 100), "{admitted:?}");
 }

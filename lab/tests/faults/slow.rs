@@ -2,27 +2,27 @@
 //! error.
 
 use crate::support::load::{Load, Samples};
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Conditions, Proxy};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use std::time::Duration;
 
 const RULE: &str =
     "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }";
 const TIMEOUT: Duration = Duration::from_millis(50);
-const OURS: Duration = Duration::from_millis(5);
+const OVERHEAD: Duration = Duration::from_millis(5);
 const PHASE: Duration = Duration::from_secs(4);
 /// As much memory may be held for what waits.
 const MORE_KIB: u64 = 16 << 10;
 
-struct Stage {
+struct SlowStage {
     _redis: Redis,
     proxy: Proxy,
     server: Tidegate,
     _deployment: Deployment,
 }
 
-impl Stage {
+impl SlowStage {
     fn new() -> Self {
         let redis = Redis::start();
         let proxy = Proxy::start(redis.address);
@@ -49,19 +49,19 @@ impl Stage {
         spoil(&self.proxy);
         let samples = self.load();
         let grown = self.server.process.resident_kib().saturating_sub(resident);
-        println!("slow, {name}\n  before: {}\n  while:  {}", baseline.told(), samples.told());
-        samples.are_all_answers();
-        assert!(baseline.by(By::Fallback) * 100 <= baseline.len(), "{name}: before");
-        let most = TIMEOUT + OURS + baseline.slowest();
+        println!("slow, {name}\n  before: {}\n  while:  {}", baseline.summary(), samples.summary());
+        samples.assert_all_answered();
+        assert!(baseline.by(DecidedBy::Fallback) * 100 <= baseline.len(), "{name}: before");
+        let most = TIMEOUT + OVERHEAD + baseline.slowest();
         assert!(samples.slowest() <= most, "{name}: {:?} > {most:?}", samples.slowest());
         assert!(grown <= MORE_KIB, "{name}: {grown} KiB more");
-        self.server.is_sound();
+        self.server.assert_healthy();
         samples
     }
 }
 
-fn late(millis: u64) -> Way {
-    Way { delay: Duration::from_millis(millis), ..Way::default() }
+fn late(millis: u64) -> Conditions {
+    Conditions { delay: Duration::from_millis(millis), ..Conditions::default() }
 }
 
 /// Slower than usual, and in time: the store decides.
@@ -69,16 +69,16 @@ fn late(millis: u64) -> Way {
 fn a_way_that_is_slow_but_in_time() {
     for millis in [5, 20] {
         let samples =
-            Stage::new().play(&format!("+{millis} ms"), |proxy| proxy.replies(late(millis)));
-        samples.are_all_by_store();
+            SlowStage::new().play(&format!("+{millis} ms"), |proxy| proxy.replies(late(millis)));
+        samples.assert_all_by_store();
     }
 }
 
 /// Slower than anybody waits: after a few have found out, nobody waits.
 #[test]
 fn a_way_that_is_too_slow() {
-    let samples = Stage::new().play("+100 ms", |proxy| proxy.replies(late(100)));
-    assert_eq!(samples.by(By::Store), 0);
+    let samples = SlowStage::new().play("+100 ms", |proxy| proxy.replies(late(100)));
+    assert_eq!(samples.by(DecidedBy::Store), 0);
     let waited = samples.filter(|sample| sample.latency >= TIMEOUT).len();
     println!("  {waited} of {} waited in vain", samples.len());
     assert!(waited * 10 <= samples.len(), "{waited} of {} waited in vain", samples.len());
@@ -86,27 +86,27 @@ fn a_way_that_is_too_slow() {
 
 #[test]
 fn a_way_that_is_uneven() {
-    let way = Way { jitter: Duration::from_millis(40), ..Way::default() };
-    let samples = Stage::new().play("0 to 40 ms", |proxy| proxy.replies(way));
-    samples.are_all_by_store();
+    let way = Conditions { jitter: Duration::from_millis(40), ..Conditions::default() };
+    let samples = SlowStage::new().play("0 to 40 ms", |proxy| proxy.replies(way));
+    samples.assert_all_by_store();
 }
 
 #[test]
 fn a_way_that_takes_a_byte_at_a_time() {
-    let way = Way { byte_by_byte: true, ..Way::default() };
-    let samples = Stage::new().play("byte by byte", |proxy| proxy.both_ways(way));
-    samples.are_all_by_store();
+    let way = Conditions { byte_by_byte: true, ..Conditions::default() };
+    let samples = SlowStage::new().play("byte by byte", |proxy| proxy.both_directions(way));
+    samples.assert_all_by_store();
 }
 
 #[test]
 fn a_way_that_is_thin() {
-    let way = Way { bytes_per_second: Some(8_000), ..Way::default() };
-    Stage::new().play("64 kbit/s", |proxy| proxy.both_ways(way));
+    let way = Conditions { bytes_per_second: Some(8_000), ..Conditions::default() };
+    SlowStage::new().play("64 kbit/s", |proxy| proxy.both_directions(way));
 }
 
 #[test]
 fn a_way_that_breaks_after_every_hundred_replies() {
-    let samples = Stage::new().play("reset every 100", |proxy| proxy.reset_every(Some(100)));
+    let samples = SlowStage::new().play("reset every 100", |proxy| proxy.reset_every(Some(100)));
     // It is broken for a moment each time, not most of the time.
-    assert!(samples.by(By::Store) * 2 > samples.len(), "{}", samples.told());
+    assert!(samples.by(DecidedBy::Store) * 2 > samples.len(), "{}", samples.summary());
 }

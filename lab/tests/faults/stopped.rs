@@ -3,7 +3,7 @@
 
 use crate::support::load::{Http, Load};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use crate::support::{PATIENCE, pause, within};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const BASELINE: Duration = Duration::from_secs(4);
 const STOPPED: Duration = Duration::from_secs(10);
 const AFTER: Duration = Duration::from_secs(4);
 /// What the server may take besides waiting for the store.
-const OURS: Duration = Duration::from_millis(5);
+const OVERHEAD: Duration = Duration::from_millis(5);
 /// How long after the stop some may still have to find out.
 const FINDING_OUT: Duration = Duration::from_millis(200);
 const NOTICED: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ fn play(per_second: u32, connections: u32, timeout: Duration) {
     let degraded = stopped.elapsed();
     load.reaches(BASELINE + STOPPED);
     phase.store(3, Ordering::SeqCst);
-    redis.process().go_on();
+    redis.process().resume();
     let went_on = Instant::now();
     let back = until_the_store_decides(&server, went_on);
     // It says so for two seconds after the last request that was decided without the store.
@@ -77,22 +77,22 @@ fn play(per_second: u32, connections: u32, timeout: Duration) {
     let fault = samples.between(stopped - timeout, went_on);
     let settled = samples.between(stopped + FINDING_OUT, went_on);
     let errors = server.metric("tidegate_store_errors_total") - errors;
-    println!("stopped, {per_second}/s, {timeout:?}\n  before:  {}", baseline.told());
-    println!("  while:   {}\n  settled: {}", fault.told(), settled.told());
+    println!("stopped, {per_second}/s, {timeout:?}\n  before:  {}", baseline.summary());
+    println!("  while:   {}\n  settled: {}", fault.summary(), settled.summary());
     println!(
         "  degraded after {degraded:?}, decided by the store after {back:?}, ready after {ready:?}, {errors} decided without"
     );
     let paid = fault.filter(|sample| sample.latency >= timeout).len();
     println!("  {paid} waited for the timeout; /live at most {:?}", watch.finish());
 
-    samples.are_all_answers();
+    samples.assert_all_answered();
     // Some find the machine busy; that is what the comparison is for.
-    assert!(baseline.by(By::Fallback) * 100 <= baseline.len(), "before");
-    let most = timeout + OURS + baseline.slowest();
+    assert!(baseline.by(DecidedBy::Fallback) * 100 <= baseline.len(), "before");
+    let most = timeout + OVERHEAD + baseline.slowest();
     assert!(fault.slowest() <= most, "{:?} > {most:?}", fault.slowest());
     let p99 = baseline.quantile(990) + Duration::from_millis(1);
     assert!(settled.quantile(990) <= p99, "p99 {:?} > {p99:?}", settled.quantile(990));
-    assert_eq!(settled.by(By::Store), 0);
+    assert_eq!(settled.by(DecidedBy::Store), 0);
     assert!(back <= Duration::from_secs(1), "the store decides again after {back:?}");
     // Ghosts: what was sent while it stood still must not count. Each phase is a key of its own, and so is the last question,
     // of which there were few. What was granted meanwhile is charged later.
@@ -103,7 +103,7 @@ fn play(per_second: u32, connections: u32, timeout: Duration) {
     assert_eq!(counts.len(), 4, "{counts:?}");
     let (counted, granted) = (counts[1..].iter().sum::<u64>(), samples.admitted());
     assert!(counted <= granted, "{counted} counted of {granted}: {counts:?}");
-    server.is_sound();
+    server.assert_healthy();
 }
 
 fn until_the_store_decides(server: &Tidegate, since: Instant) -> Duration {

@@ -24,9 +24,9 @@ fn passed(servers: &[Tidegate], user: u32) -> u64 {
     };
     let who = move |_| format!("\"user\":\"u{user}\",\"ip\":\"203.0.113.{user}\"");
     let samples = load.start(who).finish();
-    println!("two slots, user {user}: {}", samples.told());
-    samples.are_all_answers();
-    samples.are_all_by_store();
+    println!("two slots, user {user}: {}", samples.summary());
+    samples.assert_all_answered();
+    samples.assert_all_by_store();
     samples.admitted_by_store()
 }
 

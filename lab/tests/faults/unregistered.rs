@@ -26,7 +26,7 @@ fn count_all_the_same(servers: &[Tidegate], name: &str, why: &str) {
     let samples = ask(servers, REQUESTS, |_| about("203.0.113.7"));
     println!("unregistered, {name}: {} of {REQUESTS} passed", samples.admitted());
     assert_eq!(samples.admitted(), LIMIT);
-    samples.are_all_by_store();
+    samples.assert_all_by_store();
     servers.iter().for_each(|server| server.until_degraded_and_logged(why));
 }
 
@@ -38,7 +38,7 @@ fn until_repaired(mut servers: Vec<Tidegate>) {
             server.readiness() == "ready"
         });
     }
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_registry_that_is_overwritten() {
     let redis = Redis::start();
     let deployment = Deployment::new(RULE);
     let servers = deployment.servers(3, &redis.url(), &FLAGS);
-    ask(&servers, 3, |_| about("203.0.113.1")).are_all_by_store();
+    ask(&servers, 3, |_| about("203.0.113.1")).assert_all_by_store();
     let _: String = redis.tell(&["SET", "{tidegate}shapes", "foreign"]);
     count_all_the_same(&servers, "overwritten", "WRONGTYPE");
     let _: u64 = redis.tell(&["DEL", "{tidegate}shapes"]);

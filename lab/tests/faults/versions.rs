@@ -19,12 +19,12 @@ const REQUESTS: u32 = 2_000;
 const FLAGS: [&str; 4] = ["--redis-timeout", "10s", "--redis-denial-cache", "off"];
 const USER: &str = "203.0.113.7";
 
-struct Stage {
+struct VersionStage {
     redis: Redis,
     old: Deployment,
 }
 
-impl Stage {
+impl VersionStage {
     fn new() -> Self {
         Self { redis: Redis::start(), old: Deployment::new(OLD) }
     }
@@ -53,7 +53,7 @@ fn started(deployment: &Deployment, redis: &Redis) -> Tidegate {
 /// Alternates between two servers, and answers how many requests passed at each.
 fn alternate(servers: &[Tidegate; 2]) -> [u64; 2] {
     let samples = ask(servers, REQUESTS, |_| about(USER));
-    samples.are_all_by_store();
+    samples.assert_all_by_store();
     let passed =
         [0, 1].map(|server| samples.filter(|sample| sample.number % 2 == server).admitted());
     println!("versions: {passed:?} of {REQUESTS} passed");
@@ -66,7 +66,7 @@ fn alternate(servers: &[Tidegate; 2]) -> [u64; 2] {
 /// read. They count as full, which may refuse too much and never too little.
 #[test]
 fn versions_that_do_not_know_each_other() {
-    let stage = Stage::new();
+    let stage = VersionStage::new();
     let servers = [stage.first(), stage.second()];
     for (server, ip) in servers.iter().zip(["198.51.100.1", "198.51.100.2"]) {
         assert!(server.check(&format!("\"ip\":\"{ip}\"")).is_admitted_by_store());
@@ -78,7 +78,7 @@ fn versions_that_do_not_know_each_other() {
 /// The second version starts when the first has written its limit again.
 #[test]
 fn a_version_that_starts_after_the_loss() {
-    let stage = Stage::new();
+    let stage = VersionStage::new();
     let first = stage.first();
     assert!(first.check(&format!("\"ip\":\"{USER}\"")).is_admitted_by_store());
     stage.lose_data();
@@ -93,7 +93,7 @@ fn a_version_that_starts_after_the_loss() {
 /// Both versions have met before the loss.
 #[test]
 fn versions_that_know_each_other() {
-    let stage = Stage::new();
+    let stage = VersionStage::new();
     let servers = [stage.first(), stage.second()];
     for server in servers.iter().chain(&servers) {
         assert!(server.check(&format!("\"ip\":\"{USER}\"")).is_admitted_by_store());

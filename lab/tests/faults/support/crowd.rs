@@ -1,7 +1,7 @@
 //! A crowd: many callers, each of whom asks again as soon as it was answered. For tests that count what passed and do not care
 //! how long it took; `load.rs` is for those that do.
 
-use super::load::{Http, Load, Running, Sample, Samples};
+use super::load::{Http, Load, RunningLoad, Sample, Samples};
 use super::tidegate::Tidegate;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub(crate) fn ask(
         asking.into_iter().flat_map(|caller| -> Vec<Sample> { caller.join().unwrap() }).collect()
     });
     let samples = Samples(samples);
-    samples.are_all_answers();
+    samples.assert_all_answered();
     samples
 }
 
@@ -55,7 +55,7 @@ fn sample(http: &mut Http, number: u32, body: &str) -> Sample {
 }
 
 /// Traffic of other users at all servers, until it is dropped.
-pub(crate) fn others(servers: &[Tidegate]) -> Running {
+pub(crate) fn others(servers: &[Tidegate]) -> RunningLoad {
     let load = Load {
         servers: servers.iter().map(|server| server.http).collect(),
         per_second: 100,

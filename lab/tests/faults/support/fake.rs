@@ -10,37 +10,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-pub(crate) struct Fake {
+pub(crate) struct FakeRedis {
     pub(crate) address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<FakeState>,
 }
 
 #[derive(Clone)]
-pub(crate) enum Manner {
-    Behaves,
-    Says(Vec<u8>),
+pub(crate) enum Behaviour {
+    Correct,
+    Replies(Vec<u8>),
     /// And hangs up.
-    SaysAndLeaves(Vec<u8>),
+    RepliesAndCloses(Vec<u8>),
 }
 
-struct Shared {
+struct FakeState {
     real: SocketAddr,
-    manner: Mutex<Manner>,
+    behaviour: Mutex<Behaviour>,
     /// How many commands it has answered badly.
-    said: AtomicU64,
+    bad_replies: AtomicU64,
     over: AtomicBool,
 }
 
 const GREETINGS: [&str; 4] = ["HELLO", "AUTH", "CLIENT", "SELECT"];
 
-impl Fake {
+impl FakeRedis {
     pub(crate) fn start(real: SocketAddr) -> Self {
         let address = free_address();
         let listener = TcpListener::bind(address).unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FakeState {
             real,
-            manner: Mutex::new(Manner::Behaves),
-            said: AtomicU64::new(0),
+            behaviour: Mutex::new(Behaviour::Correct),
+            bad_replies: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
         let serving = Arc::clone(&shared);
@@ -61,23 +61,23 @@ impl Fake {
     }
 
     /// From here on.
-    pub(crate) fn set(&self, manner: Manner) {
-        *self.shared.manner.lock().unwrap() = manner;
+    pub(crate) fn set(&self, behaviour: Behaviour) {
+        *self.shared.behaviour.lock().unwrap() = behaviour;
     }
 
-    pub(crate) fn said(&self) -> u64 {
-        self.shared.said.load(Ordering::Relaxed)
+    pub(crate) fn bad_replies(&self) -> u64 {
+        self.shared.bad_replies.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeRedis {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
     }
 }
 
-impl Shared {
+impl FakeState {
     /// Answers one command after another, until the client has gone.
     fn serve(&self, mut client: TcpStream) -> Option<()> {
         client.set_nodelay(true).ok()?;
@@ -87,14 +87,14 @@ impl Shared {
         loop {
             let command = message(&mut client, &mut asked)?;
             let greets = GREETINGS.contains(&resp::name(&command).as_str());
-            let manner = self.manner.lock().unwrap().clone();
-            match manner {
-                Manner::Says(words) if !greets => self.say(&mut client, &words)?,
-                Manner::SaysAndLeaves(words) if !greets => {
+            let behaviour = self.behaviour.lock().unwrap().clone();
+            match behaviour {
+                Behaviour::Replies(words) if !greets => self.say(&mut client, &words)?,
+                Behaviour::RepliesAndCloses(words) if !greets => {
                     self.say(&mut client, &words)?;
                     return None;
                 }
-                Manner::Behaves | Manner::Says(_) | Manner::SaysAndLeaves(_) => {
+                Behaviour::Correct | Behaviour::Replies(_) | Behaviour::RepliesAndCloses(_) => {
                     real.write_all(&command).ok()?;
                     client.write_all(&message(&mut real, &mut answered)?).ok()?;
                 }
@@ -103,7 +103,7 @@ impl Shared {
     }
 
     fn say(&self, client: &mut TcpStream, words: &[u8]) -> Option<()> {
-        self.said.fetch_add(1, Ordering::Relaxed);
+        self.bad_replies.fetch_add(1, Ordering::Relaxed);
         client.write_all(words).ok()
     }
 }

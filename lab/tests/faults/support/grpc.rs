@@ -12,7 +12,7 @@ pub(crate) struct Grpc {
 
 /// What came of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Called {
+pub(crate) enum CallResult {
     Ok,
     OverLimit,
     /// A status that is an error, or no answer at all.
@@ -21,12 +21,12 @@ pub(crate) enum Called {
 
 /// What happens on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Event {
     /// The call on this stream is answered.
     Answered(u32),
     /// The server wants the connection to end.
-    Goodbye,
-    End,
+    GoAway,
+    Closed,
 }
 
 const CANCEL: u32 = 8;
@@ -55,7 +55,7 @@ impl Grpc {
     }
 
     /// Asks whether one with this name may pass, and says how long it waits for the answer.
-    pub(crate) fn call(&mut self, ip: &str, timeout: &str) -> Called {
+    pub(crate) fn call(&mut self, ip: &str, timeout: &str) -> CallResult {
         let stream = self.ask(ip, timeout);
         self.answer(stream)
     }
@@ -93,12 +93,12 @@ impl Grpc {
     }
 
     /// What happens next on the connection.
-    pub(crate) fn heard(&mut self) -> Heard {
+    pub(crate) fn next_event(&mut self) -> Event {
         loop {
-            let Some((kind, flags, stream, _)) = self.frame() else { return Heard::End };
+            let Some((kind, flags, stream, _)) = self.frame() else { return Event::Closed };
             match kind {
-                GOAWAY => return Heard::Goodbye,
-                DATA | HEADERS if flags & END_STREAM != 0 => return Heard::Answered(stream),
+                GOAWAY => return Event::GoAway,
+                DATA | HEADERS if flags & END_STREAM != 0 => return Event::Answered(stream),
                 _ => {}
             }
         }
@@ -109,8 +109,8 @@ impl Grpc {
     }
 
     /// Reads until the call is over. The message of an answer begins with the code of all descriptors together.
-    fn answer(&mut self, stream: u32) -> Called {
-        let mut called = Called::Failed;
+    fn answer(&mut self, stream: u32) -> CallResult {
+        let mut called = CallResult::Failed;
         while let Some((kind, flags, of, payload)) = self.frame() {
             match kind {
                 SETTINGS | PING if flags & ACK == 0 => {
@@ -118,8 +118,8 @@ impl Grpc {
                     self.send(&frame(kind, ACK, 0, payload));
                 }
                 DATA if of == stream => match payload.get(5..7) {
-                    Some([8, 1]) => called = Called::Ok,
-                    Some([8, 2]) => called = Called::OverLimit,
+                    Some([8, 1]) => called = CallResult::Ok,
+                    Some([8, 2]) => called = CallResult::OverLimit,
                     _ => {}
                 },
                 _ => {}
@@ -128,7 +128,7 @@ impl Grpc {
                 return called;
             }
         }
-        Called::Failed
+        CallResult::Failed
     }
 
     fn frame(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {

@@ -6,7 +6,7 @@
 //!   latency            ◄─────────► ◄─►         who was due in a stall has waited in it
 //! ```
 
-use super::tidegate::{By, Verdict};
+use super::tidegate::{DecidedBy, Verdict};
 use super::{PATIENCE, pause_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -34,7 +34,7 @@ pub(crate) struct Sample {
 }
 
 /// A load under way. It ends early when it is dropped, as by a test that has failed.
-pub(crate) struct Running {
+pub(crate) struct RunningLoad {
     pub(crate) start: Instant,
     threads: Vec<JoinHandle<Vec<Sample>>>,
     over: Arc<AtomicBool>,
@@ -51,7 +51,7 @@ impl Load {
     pub(crate) fn start(
         &self,
         attributes: impl Fn(u32) -> String + Send + Sync + 'static,
-    ) -> Running {
+    ) -> RunningLoad {
         let (attributes, over) = (Arc::new(attributes), Arc::new(AtomicBool::new(false)));
         let connected: Vec<Http> = (0..self.connections)
             .map(|number| {
@@ -83,11 +83,11 @@ impl Load {
                 samples
             })
         });
-        Running { start, threads: threads.collect(), over }
+        RunningLoad { start, threads: threads.collect(), over }
     }
 }
 
-impl Running {
+impl RunningLoad {
     /// Waits until so much of it has passed, and says when that was.
     pub(crate) fn reaches(&self, time: Duration) -> Instant {
         pause_until(self.start + time);
@@ -102,7 +102,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningLoad {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -132,7 +132,7 @@ impl Samples {
         self.0.len()
     }
 
-    pub(crate) fn by(&self, by: By) -> usize {
+    pub(crate) fn by(&self, by: DecidedBy) -> usize {
         self.0.iter().filter(|sample| sample.verdict.by == by).count()
     }
 
@@ -161,22 +161,23 @@ impl Samples {
     }
 
     /// Panics unless every caller got a decision.
-    pub(crate) fn are_all_answers(&self) {
+    pub(crate) fn assert_all_answered(&self) {
         let none = self.0.iter().filter(|sample| !sample.verdict.is_an_answer());
         let none: Vec<_> = none.take(5).collect();
         assert!(none.is_empty(), "{none:?}");
     }
 
     /// Panics unless all were decided by the store, now or a moment ago.
-    pub(crate) fn are_all_by_store(&self) {
-        let theirs = self.by(By::Store) + self.by(By::Cache);
-        assert_eq!(theirs, self.len(), "{}", self.told());
+    pub(crate) fn assert_all_by_store(&self) {
+        let theirs = self.by(DecidedBy::Store) + self.by(DecidedBy::Cache);
+        assert_eq!(theirs, self.len(), "{}", self.summary());
     }
 
     /// A line for people.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let [median, p99] = [500, 990].map(|share| self.quantile(share));
-        let [store, cache, fallback] = [By::Store, By::Cache, By::Fallback].map(|by| self.by(by));
+        let [store, cache, fallback] =
+            [DecidedBy::Store, DecidedBy::Cache, DecidedBy::Fallback].map(|by| self.by(by));
         let (count, slowest) = (self.len(), self.slowest());
         format!(
             "{count} answers, {store} by the store, {cache} as it had said, {fallback} without; {median:?} median, {p99:?} p99, {slowest:?} at most"

@@ -29,7 +29,7 @@ impl Process {
         within(PATIENCE, "it stands still", || self.state() == Some('T'));
     }
 
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }
 

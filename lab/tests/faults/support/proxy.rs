@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 /// A wire to one server. It hangs up when it is dropped.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 /// What happens to bytes on their way in one direction.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Way {
+pub(crate) struct Conditions {
     pub(crate) delay: Duration,
     /// At most so much is added to the delay of each.
     pub(crate) jitter: Duration,
@@ -51,7 +51,7 @@ struct Replies {
     passed: u64,
 }
 
-struct Shared {
+struct ProxyState {
     server: SocketAddr,
     rules: Mutex<Rules>,
     changed: Condvar,
@@ -62,8 +62,8 @@ struct Shared {
 }
 
 struct Rules {
-    requests: Way,
-    replies: Way,
+    requests: Conditions,
+    replies: Conditions,
     counted: Replies,
     dice: Dice,
 }
@@ -97,12 +97,12 @@ enum Fate {
 impl Proxy {
     pub(crate) fn start(server: SocketAddr) -> Self {
         let rules = Rules {
-            requests: Way::default(),
-            replies: Way::default(),
+            requests: Conditions::default(),
+            replies: Conditions::default(),
             counted: Replies::default(),
             dice: Dice::new(7),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             server,
             rules: Mutex::new(rules),
             changed: Condvar::new(),
@@ -122,17 +122,17 @@ impl Proxy {
     }
 
     /// Changes what happens to requests from here on.
-    pub(crate) fn requests(&self, way: Way) {
+    pub(crate) fn requests(&self, way: Conditions) {
         self.shared.change(|rules| rules.requests = way);
     }
 
     /// Changes what happens to replies from here on.
-    pub(crate) fn replies(&self, way: Way) {
+    pub(crate) fn replies(&self, way: Conditions) {
         self.shared.change(|rules| rules.replies = way);
     }
 
     /// Changes both.
-    pub(crate) fn both_ways(&self, way: Way) {
+    pub(crate) fn both_directions(&self, way: Conditions) {
         self.requests(way);
         self.replies(way);
     }
@@ -179,9 +179,9 @@ impl Drop for Proxy {
     }
 }
 
-// === impl Shared ===
+// === impl ProxyState ===
 
-impl Shared {
+impl ProxyState {
     fn change(&self, change: impl FnOnce(&mut Rules)) {
         change(&mut self.rules.lock().unwrap());
         self.changed.notify_all();
@@ -258,7 +258,7 @@ impl Shared {
     }
 
     /// Waits until something is due and nothing is frozen; what the rules are then, or `None` when it is over.
-    fn wait_until(&self, direction: Direction, due: Instant) -> Option<Way> {
+    fn wait_until(&self, direction: Direction, due: Instant) -> Option<Conditions> {
         let mut rules = self.rules.lock().unwrap();
         loop {
             let way = rules.way(direction);
@@ -274,7 +274,13 @@ impl Shared {
         }
     }
 
-    fn pass_on(&self, link: &Link, direction: Direction, way: Way, piece: &[u8]) -> Option<()> {
+    fn pass_on(
+        &self,
+        link: &Link,
+        direction: Direction,
+        way: Conditions,
+        piece: &[u8],
+    ) -> Option<()> {
         if way.swallowed {
             return Some(());
         }
@@ -316,7 +322,7 @@ fn put(mut to: &TcpStream, bytes: &[u8], byte_by_byte: bool) -> Option<()> {
 }
 
 impl Rules {
-    fn way(&self, direction: Direction) -> Way {
+    fn way(&self, direction: Direction) -> Conditions {
         match direction {
             Direction::Requests => self.requests,
             Direction::Replies => self.replies,
@@ -389,7 +395,7 @@ mod tests {
         let (proxy, mut client) = wire();
         asked(&mut client).unwrap();
         let (delay, jitter) = (Duration::from_millis(20), Duration::from_millis(5));
-        proxy.replies(Way { delay, jitter, byte_by_byte: true, ..Way::default() });
+        proxy.replies(Conditions { delay, jitter, byte_by_byte: true, ..Conditions::default() });
         let start = Instant::now();
         asked(&mut client).unwrap();
         assert!(start.elapsed() >= delay);
@@ -399,13 +405,13 @@ mod tests {
     #[test]
     fn what_froze_arrives_when_it_thaws_and_what_was_swallowed_never() {
         let (proxy, mut client) = wire();
-        proxy.requests(Way { frozen: true, ..Way::default() });
+        proxy.requests(Conditions { frozen: true, ..Conditions::default() });
         client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(asked(&mut client).unwrap_err().kind(), ErrorKind::WouldBlock);
         client.set_read_timeout(Some(PATIENCE)).unwrap();
-        proxy.requests(Way::default());
+        proxy.requests(Conditions::default());
         client.read_exact(&mut [0; 5]).unwrap();
-        proxy.replies(Way { swallowed: true, ..Way::default() });
+        proxy.replies(Conditions { swallowed: true, ..Conditions::default() });
         client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(asked(&mut client).unwrap_err().kind(), ErrorKind::WouldBlock);
     }

@@ -37,13 +37,13 @@ pub(crate) struct Tidegate {
 
 /// What was decided, by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum DecidedBy {
     Store,
     /// What the store had said a moment ago.
     Cache,
     Fallback,
     /// No rule, or no answer at all.
-    Nobody,
+    None,
 }
 
 /// An answer to one request.
@@ -51,7 +51,7 @@ pub(crate) enum By {
 pub(crate) struct Verdict {
     /// 0 when there was no answer.
     pub(crate) status: u16,
-    pub(crate) by: By,
+    pub(crate) by: DecidedBy,
     pub(crate) reset_ms: Option<u64>,
     pub(crate) retry_after_ms: Option<u64>,
 }
@@ -217,7 +217,7 @@ impl Tidegate {
 
     /// How long it takes, from an instant on, until the store decides again.
     pub(crate) fn until_the_store_decides(&self, since: Instant, attributes: &str) -> Duration {
-        within(PATIENCE, "the store decides", || self.check(attributes).by == By::Store);
+        within(PATIENCE, "the store decides", || self.check(attributes).by == DecidedBy::Store);
         since.elapsed()
     }
 
@@ -236,7 +236,7 @@ impl Tidegate {
     }
 
     /// It lives, and met no mistake of its own.
-    pub(crate) fn is_sound(&mut self) {
+    pub(crate) fn assert_healthy(&mut self) {
         assert!(self.process.is_alive(), "{}", self.log());
         assert_eq!(self.metric("tidegate_panics_total"), 0);
         assert!(!self.log().contains("panicked"), "{}", self.log());
@@ -256,10 +256,10 @@ impl Verdict {
     pub(crate) fn parse(status: u16, body: &str) -> Self {
         let body: Value = serde_json::from_str(body).unwrap_or_default();
         let by = match body["decided_by"].as_str() {
-            Some("store") => By::Store,
-            Some("cache") => By::Cache,
-            Some("fallback") => By::Fallback,
-            _ => By::Nobody,
+            Some("store") => DecidedBy::Store,
+            Some("cache") => DecidedBy::Cache,
+            Some("fallback") => DecidedBy::Fallback,
+            _ => DecidedBy::None,
         };
         let limit = &body["limits"][0];
         Self {
@@ -272,7 +272,7 @@ impl Verdict {
 
     /// Passed, and the store said so.
     pub(crate) fn is_admitted_by_store(&self) -> bool {
-        self.status == 200 && self.by == By::Store
+        self.status == 200 && self.by == DecidedBy::Store
     }
 
     pub(crate) fn is_an_answer(&self) -> bool {
