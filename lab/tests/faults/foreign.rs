@@ -1,8 +1,8 @@
-//! Another program writes under the key of one user. Only that user is decided by the fallback, within the ceiling, and an
-//! operator is told which key it is.
+//! Another program writes its data under the key of one user. Only this user is decided by the fallback,
+//! within the ceiling, and `/ready` and the log name the key.
 //!
-//! Once, the answers to others made the fallback forget: 4,000 of 4,000 requests of that user passed, and `/ready` said
-//! `ready`.
+//! The bug this guards against: answers to other users reset the fallback's counters. 4,000 of 4,000 requests
+//! of that user passed, and `/ready` said `ready`.
 
 use crate::support::crowd::{about, ask, others};
 use crate::support::redis::Redis;
@@ -37,7 +37,7 @@ fn a_foreign_list_under_the_key_of_one_user() {
     assert!(servers.iter().all(|server| server.metric_with("tidegate_store_errors", "wrong") > 0));
     ask(&servers, 300, |number| about(&format!("192.0.2.{}", number % 100))).assert_all_by_store();
 
-    // Repaired: what the servers granted meanwhile is charged to the store.
+    // The key is repaired, and the servers charge to the store what they granted meanwhile.
     redis::cmd("DEL").arg(&key).exec(&mut connection).unwrap();
     let after = ask(&servers, 300, |_| about(USER));
     after.assert_all_by_store();
@@ -45,7 +45,7 @@ fn a_foreign_list_under_the_key_of_one_user() {
     println!(
         "foreign: {before} passed before, {during} of 4,000 during, {after} after; ceiling {CEILING}"
     );
-    // What passed before was deleted by the foreign program, so the store starts anew.
+    // The foreign program deleted the earlier count, so the store starts from zero.
     let all = during + after;
     assert!((LIMIT..=CEILING).contains(&all), "{all} passed, the ceiling is {CEILING}");
     servers.iter().for_each(Tidegate::until_ready);

@@ -1,8 +1,8 @@
-//! Replies take 35 to 60 ms and the timeout is 50 ms: some requests are decided by the store, others by the fallback, in no
-//! order.
+//! Replies take 35 to 60 ms and the timeout is 50 ms. So the store decides some requests and the fallback
+//! others, in random order.
 //!
-//! Once, each answer of the store made the fallback forget what it had counted: 123 requests passed in 15 s where the limit
-//! was 30.
+//! The bug this guards against: each answer of the store reset the fallback's counters. 123 requests passed
+//! in 15 s where the limit was 30.
 
 use crate::support::crowd::{about, ask, others};
 use crate::support::proxy::{Conditions, Proxy};
@@ -15,11 +15,11 @@ const LIMIT: u64 = 30;
 const NODES: u64 = 3;
 const CEILING: u64 = LIMIT + NODES * LIMIT.div_ceil(NODES);
 const REQUESTS: u32 = 3_000;
-/// Refusals are asked for again and again, so that the store answers as often as it can.
+/// Without the denial cache every request goes to the store, so that it answers as often as possible.
 const FLAGS: [&str; 4] = ["--redis-timeout", "50ms", "--redis-denial-cache", "off"];
 
 #[test]
-fn replies_that_are_late_now_and_then_are_no_way_around_a_limit() {
+fn occasional_late_replies_do_not_bypass_a_limit() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.address);
     let deployment = Deployment::new(RULE);
@@ -32,7 +32,8 @@ fn replies_that_are_late_now_and_then_are_no_way_around_a_limit() {
     println!("jitter: {}; {admitted} passed, ceiling {CEILING}", samples.summary());
     assert!(samples.by(DecidedBy::Fallback) > 0, "no reply was late");
     assert!((1..=CEILING).contains(&admitted), "{admitted} passed, the ceiling is {CEILING}");
-    // Too many late replies, and the store is not asked for a moment: that is told.
+    // After too many late replies the circuit breaker skips the store for a moment, and the server reports
+    // that.
     servers.iter().for_each(|server| server.until_degraded_and_logged("did not answer within"));
     drop(others);
     proxy.replies(Conditions::default());

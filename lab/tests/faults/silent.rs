@@ -1,5 +1,5 @@
-//! The wire to the store falls silent for some seconds, without a word to anybody, and then delivers all that was sent:
-//! nobody waits longer than the timeout, and what arrives late counts for nothing.
+//! The network to the store delivers nothing for some seconds, without an error, and then delivers everything
+//! that was sent. No caller waits longer than the timeout, and what arrives late is not counted.
 
 use crate::support::load::Load;
 use crate::support::proxy::{Conditions, Proxy};
@@ -17,7 +17,7 @@ const BEFORE: Duration = Duration::from_secs(3);
 const SILENT: Duration = Duration::from_secs(5);
 
 #[test]
-fn what_arrives_after_a_silence_counts_for_nothing() {
+fn requests_that_arrive_after_a_silence_are_not_counted() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.address);
     let deployment = Deployment::new(RULE);
@@ -54,8 +54,8 @@ fn what_arrives_after_a_silence_counts_for_nothing() {
     assert!(fault.by(DecidedBy::Fallback) > 0);
     assert!(tries <= 25, "more than five a second: {tries}");
     assert!(back <= Duration::from_secs(2), "{back:?}");
-    // Each phase is a key of its own, and so is the last question, of which there were few. What was granted meanwhile is
-    // charged later, and what arrived in vain is not.
+    // Each phase has its own key, and so have the few requests that wait for the store at the end. What was
+    // granted meanwhile is charged later; what arrived after its deadline is not.
     let mut counts: Vec<u64> = redis.counts().into_values().collect();
     counts.sort_unstable();
     assert_eq!(counts.len(), 4, "{counts:?}");

@@ -1,5 +1,5 @@
-//! The way to the store is slow, uneven, thin, or breaks again and again: callers wait for the timeout at most, and hear of no
-//! error.
+//! The network to the store is slow, has jitter or little bandwidth, or breaks again and again. Callers wait
+//! at most for the timeout, and get no errors.
 
 use crate::support::load::{Load, Samples};
 use crate::support::proxy::{Conditions, Proxy};
@@ -12,7 +12,7 @@ const RULE: &str =
 const TIMEOUT: Duration = Duration::from_millis(50);
 const OVERHEAD: Duration = Duration::from_millis(5);
 const PHASE: Duration = Duration::from_secs(4);
-/// As much memory may be held for what waits.
+/// How much memory the server may use for requests that wait.
 const MORE_KIB: u64 = 16 << 10;
 
 struct SlowStage {
@@ -42,7 +42,8 @@ impl SlowStage {
         load.start(|number| format!("\"ip\":\"203.0.113.{}\"", number % 200)).finish()
     }
 
-    /// What came of a load on a good wire, and then on this one.
+    /// Runs the load on a good network for comparison, and then on a bad one. Returns the samples of the
+    /// latter.
     fn play(&mut self, name: &str, spoil: impl FnOnce(&Proxy)) -> Samples {
         self.server.until_ready();
         let (baseline, resident) = (self.load(), self.server.process.resident_kib());
@@ -64,9 +65,9 @@ fn late(millis: u64) -> Conditions {
     Conditions { delay: Duration::from_millis(millis), ..Conditions::default() }
 }
 
-/// Slower than usual, and in time: the store decides.
+/// Slower than usual, but within the timeout: the store decides.
 #[test]
-fn a_way_that_is_slow_but_in_time() {
+fn a_network_that_is_slow_but_within_the_timeout() {
     for millis in [5, 20] {
         let samples =
             SlowStage::new().play(&format!("+{millis} ms"), |proxy| proxy.replies(late(millis)));
@@ -74,39 +75,39 @@ fn a_way_that_is_slow_but_in_time() {
     }
 }
 
-/// Slower than anybody waits: after a few have found out, nobody waits.
+/// Slower than the timeout. After a few callers have waited, the circuit breaker opens and no caller waits.
 #[test]
-fn a_way_that_is_too_slow() {
+fn a_network_that_is_too_slow() {
     let samples = SlowStage::new().play("+100 ms", |proxy| proxy.replies(late(100)));
     assert_eq!(samples.by(DecidedBy::Store), 0);
     let waited = samples.filter(|sample| sample.latency >= TIMEOUT).len();
-    println!("  {waited} of {} waited in vain", samples.len());
-    assert!(waited * 10 <= samples.len(), "{waited} of {} waited in vain", samples.len());
+    println!("  {waited} of {} waited for the timeout", samples.len());
+    assert!(waited * 10 <= samples.len(), "{waited} of {} waited for the timeout", samples.len());
 }
 
 #[test]
-fn a_way_that_is_uneven() {
-    let way = Conditions { jitter: Duration::from_millis(40), ..Conditions::default() };
-    let samples = SlowStage::new().play("0 to 40 ms", |proxy| proxy.replies(way));
+fn a_network_with_jitter() {
+    let conditions = Conditions { jitter: Duration::from_millis(40), ..Conditions::default() };
+    let samples = SlowStage::new().play("0 to 40 ms", |proxy| proxy.replies(conditions));
     samples.assert_all_by_store();
 }
 
 #[test]
-fn a_way_that_takes_a_byte_at_a_time() {
-    let way = Conditions { byte_by_byte: true, ..Conditions::default() };
-    let samples = SlowStage::new().play("byte by byte", |proxy| proxy.both_directions(way));
+fn a_network_that_delivers_single_bytes() {
+    let conditions = Conditions { byte_by_byte: true, ..Conditions::default() };
+    let samples = SlowStage::new().play("byte by byte", |proxy| proxy.both_directions(conditions));
     samples.assert_all_by_store();
 }
 
 #[test]
-fn a_way_that_is_thin() {
-    let way = Conditions { bytes_per_second: Some(8_000), ..Conditions::default() };
-    SlowStage::new().play("64 kbit/s", |proxy| proxy.both_directions(way));
+fn a_network_with_little_bandwidth() {
+    let conditions = Conditions { bytes_per_second: Some(8_000), ..Conditions::default() };
+    SlowStage::new().play("64 kbit/s", |proxy| proxy.both_directions(conditions));
 }
 
 #[test]
-fn a_way_that_breaks_after_every_hundred_replies() {
+fn a_network_that_breaks_after_every_hundred_replies() {
     let samples = SlowStage::new().play("reset every 100", |proxy| proxy.reset_every(Some(100)));
-    // It is broken for a moment each time, not most of the time.
+    // Each reset affects a moment, not most of the time.
     assert!(samples.by(DecidedBy::Store) * 2 > samples.len(), "{}", samples.summary());
 }

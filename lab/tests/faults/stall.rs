@@ -1,5 +1,6 @@
-//! We stand still ourselves, for a moment, while a proxy asks: it gives up what is not answered within 20 ms, and all that it
-//! gave up arrives at once when we go on. None of its connections may end for it: the next calls would pass unasked.
+//! tidegate itself is stopped for a moment while Envoy calls it. Envoy cancels calls that take longer than 20
+//! ms, and all these cancellations arrive together when tidegate continues. They must not close any of its
+//! connections, because then Envoy's next calls would fail and their requests would pass unchecked.
 
 use crate::support::grpc::{Event, Grpc};
 use crate::support::pause_until;
@@ -17,20 +18,20 @@ const PER_SECOND: u32 = 3_000;
 const DEADLINE: Duration = Duration::from_millis(20);
 const STALL: Duration = Duration::from_millis(300);
 
-/// What became of the calls of a connection.
+/// The results of the calls on one connection.
 #[derive(Debug, Default)]
 struct CallCounts {
     asked: usize,
     answered: usize,
     given_up: usize,
-    /// Asked when the stall was long over, and not answered in time.
+    /// Calls that were made long after the stall and not answered in time.
     late_after: usize,
     goaways: usize,
     ended: bool,
 }
 
 #[test]
-fn a_stall_of_ours_ends_no_connection() {
+fn a_stall_of_tidegate_closes_no_connection() {
     let deployment = Deployment::new(RULE);
     let server = deployment.server("memory:", &[]);
     server.until_ready();
@@ -49,12 +50,12 @@ fn a_stall_of_ours_ends_no_connection() {
     for counts in callers.into_iter().map(|caller| caller.join().unwrap()) {
         println!("{counts:?}");
         assert!(!counts.ended && counts.goaways == 0, "{counts:?}");
-        assert!(counts.given_up > 300, "{counts:?}"); // half a stall's worth, each
+        assert!(counts.given_up > 300, "{counts:?}"); // half of the calls during the stall, per connection
         assert!(counts.late_after <= counts.asked / 100, "{counts:?}");
     }
 }
 
-/// Asks at an even pace, and gives up what takes too long.
+/// Makes calls at a constant rate, and cancels those that take too long.
 fn play(address: SocketAddr, start: Instant, settled: Instant, end: Instant) -> CallCounts {
     let mut grpc = Grpc::connect(address);
     let open: Arc<Mutex<BTreeMap<u32, Instant>>> = Arc::default();
@@ -95,13 +96,13 @@ fn play(address: SocketAddr, start: Instant, settled: Instant, end: Instant) -> 
             late.collect()
         };
         for (stream, asked) in late {
-            grpc.give_up(stream);
+            grpc.cancel(stream);
             let mut counts = counts.lock().unwrap();
             counts.given_up += 1;
             counts.late_after += usize::from(asked > settled);
         }
     }
-    // One more, so that whoever reads comes to an end.
+    // One more call, so that the reading thread wakes up and ends.
     grpc.ask("203.0.113.7", "20m");
     reading.join().unwrap();
     Arc::into_inner(counts).unwrap().into_inner().unwrap()

@@ -1,7 +1,7 @@
-//! A Redis that behaves, or answers every command with what it is told to.
+//! A fake Redis. It forwards commands to a real one, or replies to every command with given bytes.
 //!
-//! While it behaves it asks a real one. How a connection begins (`HELLO`, `AUTH`, `CLIENT`, `SELECT`) is answered well in any
-//! case, so that whatever goes wrong goes wrong where decisions are asked for.
+//! The commands at the beginning of a connection (`HELLO`, `AUTH`, `CLIENT`, `SELECT`) are always forwarded,
+//! so that a bad reply always hits a decision.
 
 use super::{free_address, resp};
 use std::io::{Read, Write};
@@ -19,19 +19,19 @@ pub(crate) struct FakeRedis {
 pub(crate) enum Behaviour {
     Correct,
     Replies(Vec<u8>),
-    /// And hangs up.
+    /// Replies with these bytes, and closes the connection.
     RepliesAndCloses(Vec<u8>),
 }
 
 struct FakeState {
     real: SocketAddr,
     behaviour: Mutex<Behaviour>,
-    /// How many commands it has answered badly.
+    /// How many bad replies it has sent.
     bad_replies: AtomicU64,
     over: AtomicBool,
 }
 
-const GREETINGS: [&str; 4] = ["HELLO", "AUTH", "CLIENT", "SELECT"];
+const HANDSHAKE: [&str; 4] = ["HELLO", "AUTH", "CLIENT", "SELECT"];
 
 impl FakeRedis {
     pub(crate) fn start(real: SocketAddr) -> Self {
@@ -60,7 +60,7 @@ impl FakeRedis {
         format!("redis://{}/", self.address)
     }
 
-    /// From here on.
+    /// Changes the behaviour from now on.
     pub(crate) fn set(&self, behaviour: Behaviour) {
         *self.shared.behaviour.lock().unwrap() = behaviour;
     }
@@ -78,7 +78,7 @@ impl Drop for FakeRedis {
 }
 
 impl FakeState {
-    /// Answers one command after another, until the client has gone.
+    /// Handles one command after another until the client closes the connection.
     fn serve(&self, mut client: TcpStream) -> Option<()> {
         client.set_nodelay(true).ok()?;
         let mut real = TcpStream::connect(self.real).ok()?;
@@ -86,12 +86,14 @@ impl FakeState {
         let (mut asked, mut answered) = (Vec::new(), Vec::new());
         loop {
             let command = message(&mut client, &mut asked)?;
-            let greets = GREETINGS.contains(&resp::name(&command).as_str());
+            let is_handshake = HANDSHAKE.contains(&resp::name(&command).as_str());
             let behaviour = self.behaviour.lock().unwrap().clone();
             match behaviour {
-                Behaviour::Replies(words) if !greets => self.say(&mut client, &words)?,
-                Behaviour::RepliesAndCloses(words) if !greets => {
-                    self.say(&mut client, &words)?;
+                Behaviour::Replies(words) if !is_handshake => {
+                    self.send_bad_reply(&mut client, &words)?
+                }
+                Behaviour::RepliesAndCloses(words) if !is_handshake => {
+                    self.send_bad_reply(&mut client, &words)?;
                     return None;
                 }
                 Behaviour::Correct | Behaviour::Replies(_) | Behaviour::RepliesAndCloses(_) => {
@@ -102,13 +104,13 @@ impl FakeState {
         }
     }
 
-    fn say(&self, client: &mut TcpStream, words: &[u8]) -> Option<()> {
+    fn send_bad_reply(&self, client: &mut TcpStream, words: &[u8]) -> Option<()> {
         self.bad_replies.fetch_add(1, Ordering::Relaxed);
         client.write_all(words).ok()
     }
 }
 
-/// The next whole message of a stream.
+/// The next complete message of a stream.
 fn message(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut buffer = [0; 4096];
     loop {
