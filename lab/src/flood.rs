@@ -83,7 +83,7 @@ fn flood_in_tenths(
         let [p50, p99] = percentiles(times, [50, 99]);
         let gauges = limited.store.gauges();
         say(&format!(
-            "{:>3} % of {} M clients: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, newcomers are overcounted by {:.3}",
+            "{:>3} % of {} M clients: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, a new client starts with a count of {:.3}",
             (part.saturating_add(1)).saturating_mul(10),
             options.millions,
             gauges.entries,

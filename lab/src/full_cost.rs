@@ -95,7 +95,7 @@ impl FloodedStore {
         let [p50, p99] = percentiles(times, [50, 99]);
         let gauges = self.store.gauges();
         say(&format!(
-            "{} M clients take {} of 20 each: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} KiB, {} demoted, newcomers are overcounted by {:.3}",
+            "{} M clients take {} of 20 each: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} KiB, {} demoted, a new client starts with a count of {:.3}",
             options.millions,
             options.cost,
             gauges.entries,
