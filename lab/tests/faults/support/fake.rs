@@ -90,7 +90,7 @@ impl FakeState {
             let behaviour = self.behaviour.lock().unwrap().clone();
             match behaviour {
                 Behaviour::Replies(words) if !is_handshake => {
-                    self.send_bad_reply(&mut client, &words)?
+                    self.send_bad_reply(&mut client, &words)?;
                 }
                 Behaviour::RepliesAndCloses(words) if !is_handshake => {
                     self.send_bad_reply(&mut client, &words)?;

@@ -360,7 +360,7 @@ impl Link {
     }
 
     /// Wakes the reading threads without sending a FIN to the client. When the last reference to the socket
-    /// is dropped, it is reset (SO_LINGER 0).
+    /// is dropped, it is reset (`SO_LINGER` 0).
     fn reset(&self) {
         let _ = set_socket_linger(&self.client, Some(Duration::ZERO));
         let _ = self.client.shutdown(Shutdown::Read);
