@@ -33,7 +33,7 @@ pub(crate) struct FloodOptions {
 
 const PER_DAY: u64 = 20;
 const THREADS: u64 = 2;
-/// One take of 64 is timed, because reading the clock costs as much as a take.
+/// One take of 64 is timed.
 const TIMED: u64 = 64;
 const NEWCOMERS: u64 = 1_000;
 /// Rounds in which colliding and random keys are compared.

@@ -36,7 +36,7 @@ const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
 const START: u64 = 1_700_000_000;
 const NANOS: u64 = 1_000_000_000;
-/// One take of 64 is timed, because reading the clock costs as much as a take.
+/// One take of 64 is timed.
 const TIMED: u64 = 64;
 const RETURNERS: u64 = 10_000;
 const NEWCOMERS: u64 = 1_000;

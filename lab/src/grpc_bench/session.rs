@@ -60,8 +60,7 @@ enum ReplyState {
 
 /// The default of both windows.
 const WINDOW: u32 = 0xffff;
-/// The receive window: large, but small enough that the generator must extend it now and then, as every real
-/// client must.
+/// The receive window: large, but small enough that the generator must extend it now and then.
 const OUR_WINDOW: u32 = 1 << 20;
 /// After how many received bytes the generator sends a `WINDOW_UPDATE`.
 const GIVE_BACK: usize = 32 << 10;
