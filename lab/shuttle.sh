@@ -1,3 +1,3 @@
 #!/bin/sh
-# rustc for the crates of this workspace, as cargo calls it for `make models`: the store under shuttle.
+# Wrapper around rustc for `make models`: compiles the crates of this workspace for the scheduler tests of shuttle.
 exec "$@" --cfg shuttle

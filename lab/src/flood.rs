@@ -1,8 +1,11 @@
-//! A hundred million strangers through a budget of 256 MiB: nobody gains, few lose, and it stays as fast as it was.
+//! A flood of 100 million unknown clients through a memory budget of 256 MiB. It checks that a client that
+//! has used up its limit gains nothing, that few new clients lose some of theirs, and that the store stays as
+//! fast as before.
 //!
-//! Every stranger asks once, of 20 a day. A *victim* has used its 20 before they come and tries again after each tenth
-//! of them; *newcomers* come when all are through, and ask until they are refused. Then keys that collide under the
-//! hashes that tables like to use are compared with random ones.
+//! Every unknown client sends one request under a limit of 20 per day. A *victim* has used up its 20 before
+//! the flood, and tries again after each tenth of it. *Newcomers* arrive after the flood, and send requests
+//! until they are refused. At the end, keys that collide under hash functions that hash tables commonly use
+//! are compared with random keys.
 
 #![expect(clippy::float_arithmetic, reason = "times and bytes, for people")]
 
@@ -10,36 +13,35 @@ use crate::rounds::{float, median};
 use crate::say;
 use clap::Args;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, Take, Timestamp};
 use tidegate_store::{Clock, KeyName, LimitName, Memory, Secret};
 
-/// What the experiment takes from the command line.
+/// The command-line options of `lab flood`.
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Strangers, in millions.
+pub(crate) struct FloodOptions {
+    /// Number of unknown clients, in millions
     #[arg(long, default_value_t = 100)]
     millions: u64,
-    /// The budget, in MiB.
+    /// The memory budget of the store, in MiB
     #[arg(long, default_value_t = 256)]
     budget: usize,
-    /// Prints lines of JSON.
+    /// Print lines of JSON
     #[arg(long)]
     json: bool,
 }
 
-const A_DAY: u64 = 20;
+const PER_DAY: u64 = 20;
 const THREADS: u64 = 2;
-/// One take in so many is timed.
+/// One take of 64 is timed.
 const TIMED: u64 = 64;
 const NEWCOMERS: u64 = 1_000;
-/// Kinds of keys are compared this often.
+/// Rounds in which colliding and random keys are compared.
 const ROUNDS: u64 = 5;
 const KEYS: u64 = 1_000_000;
 
-/// What is limited, by whom.
-struct Gate {
+/// A store, and the one limit that all clients have.
+struct LimitedStore {
     store: Memory,
     secret: Secret,
     limit: Limit,
@@ -47,23 +49,41 @@ struct Gate {
     name: LimitName,
 }
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &FloodOptions) -> Result<(), String> {
     let budget = options.budget << 20;
     let before = status("VmRSS:");
-    let gate = Gate::new(budget)?;
+    let limited = LimitedStore::new(budget)?;
     let victim = key(u64::MAX, 1);
-    let taken = gate.passes(&victim, A_DAY);
-    let strangers = options.millions.saturating_mul(1_000_000);
-    let tenth = strangers / 10;
-    let gained = AtomicU64::new(0);
-    let mut p99s = Vec::new();
+    let taken = limited.passes(&victim, PER_DAY);
+    let (gained, growth) = flood_in_tenths(options, &limited, &victim);
+    let got = (0..NEWCOMERS).map(|n| limited.passes(&key(n, 2), PER_DAY)).min();
+    let peak = status("VmHWM:").saturating_sub(before);
+    let allowed = float(u64::try_from(budget).unwrap_or(0)) * 1.05 + float(40 << 20);
+    report(options.json, "peak-mib", float(peak) / float(1 << 20), allowed / float(1 << 20), true);
+    report(options.json, "victim-used", float(taken), float(PER_DAY), false);
+    report(options.json, "victim-gained", float(gained), 0.0, true);
+    report(options.json, "newcomer-least", float(got.unwrap_or(0)), 10.0, false);
+    report(options.json, "p99-last-to-first", growth, 3.0, true);
+    drop(limited);
+    collisions(options)
+}
+
+/// Sends the whole flood. Returns how many takes of the victim passed, and the p99 of the last tenth divided by that of
+/// the first.
+fn flood_in_tenths(
+    options: &FloodOptions,
+    limited: &LimitedStore,
+    victim: &[u8; 16],
+) -> (u64, f64) {
+    let tenth = options.millions.saturating_mul(1_000_000) / 10;
+    let (mut gained, mut p99s) = (0u64, Vec::new());
     for part in 0..10 {
-        let times = flood(&gate, part, tenth);
-        gained.fetch_add(gate.passes(&victim, A_DAY), Ordering::Relaxed);
+        let times = flood(limited, part, tenth);
+        gained = gained.saturating_add(limited.passes(victim, PER_DAY));
         let [p50, p99] = percentiles(times, [50, 99]);
-        let gauges = gate.store.gauges();
+        let gauges = limited.store.gauges();
         say(&format!(
-            "{:>3} % of {} M strangers: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, a newcomer begins with {:.3}",
+            "{:>3} % of {} M clients: p50 {p50:.0} ns, p99 {p99:.0} ns, {} entries, {} MiB, {} demoted, a new client starts with a count of {:.3}",
             (part.saturating_add(1)).saturating_mul(10),
             options.millions,
             gauges.entries,
@@ -73,52 +93,36 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ));
         p99s.push(p99);
     }
-    let got: Vec<u64> = (0..NEWCOMERS).map(|n| gate.passes(&key(n, 2), A_DAY)).collect();
-    let peak = status("VmHWM:").saturating_sub(before);
-    let allowed = float(u64::try_from(budget).unwrap_or(0)) * 1.05 + float(40 << 20);
     let (first, last) = (p99s.first().copied().unwrap_or(1.0), p99s.last().copied().unwrap_or(0.0));
-    report(options.json, "peak-mib", float(peak) / float(1 << 20), allowed / float(1 << 20), true);
-    report(options.json, "victim-used", float(taken), float(A_DAY), false);
-    report(options.json, "victim-gained", float(gained.into_inner()), 0.0, true);
-    report(
-        options.json,
-        "newcomer-least",
-        float(got.iter().copied().min().unwrap_or(0)),
-        10.0,
-        false,
-    );
-    report(options.json, "p99-last-to-first", last / first, 3.0, true);
-    drop(gate);
-    collisions(options)
+    (gained, last / first)
 }
 
-/// A tenth of the strangers, on two threads; answers times in nanoseconds.
-fn flood(gate: &Gate, part: u64, strangers: u64) -> Vec<f64> {
+/// Sends a tenth of the flood on two threads, and returns the latencies of the timed takes in nanoseconds.
+fn flood(limited: &LimitedStore, part: u64, clients: u64) -> Vec<f64> {
     thread::scope(|scope| {
-        let each = strangers / THREADS;
+        let each = clients / THREADS;
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let from =
-                    part.saturating_mul(strangers).saturating_add(thread.saturating_mul(each));
-                scope.spawn(move || gate.time(from..from.saturating_add(each), |n| key(n, 0)))
+                let from = part.saturating_mul(clients).saturating_add(thread.saturating_mul(each));
+                scope.spawn(move || limited.time(from..from.saturating_add(each), |n| key(n, 0)))
             })
             .collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
     })
 }
 
-/// Makes the keys of one kind.
-type Kind = fn(u64) -> [u8; 16];
+/// Makes the n-th key of a kind.
+type KeyMaker = fn(u64) -> [u8; 16];
 
-/// Keys that collide under weak hashes against random ones.
-fn collisions(options: &Options) -> Result<(), String> {
-    /// The multiplier of `FxHash`, inverted modulo 2⁶⁴: products with it are small again.
+/// Compares keys that collide under weak hash functions with random keys.
+fn collisions(options: &FloodOptions) -> Result<(), String> {
+    /// The inverse modulo 2⁶⁴ of the multiplier of `FxHash`: products with it are small numbers again.
     const FX_INVERSE: u64 = inverse(0x517c_c1b7_2722_0a95);
-    let kinds: [(&str, Kind); 3] = [
+    let kinds: [(&str, KeyMaker); 3] = [
         ("collide-identity", |n| both(n << 40)),
         ("collide-fx", |n| both((n << 40).wrapping_mul(FX_INVERSE))),
         ("collide-slot", |n| {
-            // The same text in braces, by which a cluster would choose the slot.
+            // The same hash tag (the text in braces), by which a Redis Cluster chooses the slot.
             let mut key = *b"{same}----------";
             for (to, byte) in key.iter_mut().skip(8).zip(n.to_be_bytes()) {
                 *to = byte;
@@ -127,23 +131,25 @@ fn collisions(options: &Options) -> Result<(), String> {
         }),
     ];
     for (name, kind) in kinds {
-        let mut ratios = Vec::new();
-        for round in 7..ROUNDS.saturating_add(7) {
-            let random = move |n: u64| key(n, round);
-            let [colliding] =
-                percentiles(Gate::new(options.budget << 20)?.time(0..KEYS, kind), [99]);
-            let [random] =
-                percentiles(Gate::new(options.budget << 20)?.time(0..KEYS, random), [99]);
-            ratios.push(colliding / random);
-        }
-        report(options.json, name, median(ratios), 2.0, true);
+        let ratios: Result<Vec<f64>, String> =
+            (0..ROUNDS).map(|round| collision_ratio(options, kind, round)).collect();
+        report(options.json, name, median(ratios?), 2.0, true);
     }
     Ok(())
 }
 
-impl Gate {
+/// The p99 with colliding keys, divided by the p99 with random keys. Each is measured in an empty store.
+fn collision_ratio(options: &FloodOptions, kind: KeyMaker, round: u64) -> Result<f64, String> {
+    let budget = options.budget << 20;
+    let random = |n: u64| key(n, round.saturating_add(7));
+    let [colliding] = percentiles(LimitedStore::new(budget)?.time(0..KEYS, kind), [99]);
+    let [random] = percentiles(LimitedStore::new(budget)?.time(0..KEYS, random), [99]);
+    Ok(colliding / random)
+}
+
+impl LimitedStore {
     fn new(budget: usize) -> Result<Self, String> {
-        let limit = Limit::new(A_DAY, Span::from_secs(86_400), Algorithm::FIXED_WINDOW)
+        let limit = Limit::new(PER_DAY, Span::from_secs(86_400), Algorithm::FIXED_WINDOW)
             .map_err(|error| error.to_string())?;
         let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
         let store = Memory::with_budget(Clock::manual(now), budget);
@@ -163,12 +169,12 @@ impl Gate {
         plan.is_ok_and(|plan| black_box(self.store.take_now(&plan)).done.passes)
     }
 
-    /// How many of so many takes pass.
+    /// How many of `takes` takes pass.
     fn passes(&self, key: &[u8; 16], takes: u64) -> u64 {
         (0..takes).map(|_| u64::from(self.take(key))).sum()
     }
 
-    /// Takes once for each key, and answers the time of some of them.
+    /// Takes once from each key, and returns the latencies of the timed takes in nanoseconds.
     #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
     fn time(&self, numbers: std::ops::Range<u64>, key: impl Fn(u64) -> [u8; 16]) -> Vec<f64> {
         let mut times = Vec::new();
@@ -186,7 +192,7 @@ impl Gate {
     }
 }
 
-/// An IPv6 address of a stranger.
+/// The key of an unknown client, as long as an IPv6 address.
 pub(crate) fn key(n: u64, kind: u64) -> [u8; 16] {
     let mixed = n.wrapping_add(kind << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (u128::from(mixed ^ (mixed >> 31)) << 64 | u128::from(n)).to_be_bytes()
@@ -196,7 +202,7 @@ fn both(n: u64) -> [u8; 16] {
     u128::from(n).to_be_bytes()
 }
 
-/// The inverse of an odd number modulo 2⁶⁴, by Newton's steps.
+/// The inverse of an odd number modulo 2⁶⁴, by Newton's method.
 const fn inverse(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut step = 0u32;
@@ -227,7 +233,7 @@ pub(crate) fn report(json: bool, case: &str, ours: f64, goal: f64, at_most: bool
     });
 }
 
-/// A figure of this process, in bytes.
+/// A memory figure of this process from `/proc/self/status`, in bytes.
 fn status(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field));

@@ -1,18 +1,21 @@
-//! A check over gRPC: what Envoy asks of a rate limit service, against what `throttlecrab-server` is asked over the same protocol.
+//! A check over gRPC: the call that Envoy makes to a rate limit service, against the corresponding call to
+//! `throttlecrab-server`.
 //!
 //! ```text
-//! 50 connections × 10 calls in flight: for each answer another call, at once
+//! 50 connections × 10 calls in flight; each answer is followed immediately by another call
 //! ```
 //!
-//! Both run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured stands still,
-//! for even an idle server does something ten times a second that others feel. The generator takes its share of the processors
-//! from whoever is measured, about as much for each call; so a ratio is nearer to 1 than the servers alone would make it. That is
-//! why it writes and reads the frames of HTTP/2 itself; it was seen to take a seventh of the time that `throttlecrab-server` takes.
+//! Both servers and the load generator run on this machine. The servers are measured in alternating rounds,
+//! and medians count. A server that is not being measured is stopped (SIGSTOP), because even an idle server
+//! wakes up ten times a second and disturbs the other. The generator takes processor time from the server
+//! under test, about the same amount per call for each server. So the ratios are nearer to 1 than those of
+//! the servers alone. To keep that share small, the generator reads and writes HTTP/2 frames itself; it was
+//! measured to take a seventh of the time that `throttlecrab-server` takes.
 //!
-//! With `--address` it asks any other server that Envoy could ask.
+//! With `--address` it measures any other server that implements Envoy's rate limit service.
 
-mod elsewhere;
-mod faults;
+mod external;
+mod failures;
 mod frames;
 mod hpack;
 mod load;
@@ -23,38 +26,39 @@ mod session;
 use crate::rig::{
     self,
     install::Programs,
+    launch::Limits,
     schedule::{Pace, Schedule},
-    tally::{Figure, Tally},
+    tally::{Figure, Measured, Tally},
     template::Keys,
 };
-use crate::rounds::{Line, median, tell_range, write_section};
+use crate::rounds::{print_range, write_section};
 use clap::Args;
-use faults::Faults;
-use load::Asker;
-use servers::{Limits, Running, Server};
+use failures::Failures;
+use load::GrpcClient;
+use servers::{GrpcServer, RunningGrpcServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// What this experiment takes from the command line.
+/// The command-line options of `lab grpc`.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct GrpcOptions {
     #[command(flatten)]
-    rig: rig::Options,
-    /// Asks the rate limit service at this HOST:PORT, and nobody else; prints its rate.
+    rig: rig::LoadOptions,
+    /// Measure only the rate limit service at this HOST:PORT, and print its rate
     #[arg(long, conflicts_with = "write")]
     address: Option<String>,
-    /// The domain that it is asked in.
+    /// The domain of the requests
     #[arg(long, requires = "address", default_value = servers::DOMAIN)]
     domain: String,
-    /// An entry of the descriptor, as key=value; each # is a digit of a random number.
+    /// An entry of the descriptor, as key=value; each # is replaced by a digit of a random number
     #[arg(long, requires = "address", default_values_t = [format!("{}={}", servers::ENTRY, servers::KEY)])]
     descriptor: Vec<String>,
 }
 
 const CONNECTIONS: u32 = 50;
 
-/// What is measured.
-struct Case {
+/// One kind of load, and the figures that are reported of it.
+struct GrpcCase {
     name: &'static str,
     limits: Limits,
     keys: NonZeroU32,
@@ -64,20 +68,20 @@ struct Case {
     figures: &'static [Figure],
 }
 
-impl Case {
-    /// Whether it can be measured where limits are somebody else's.
-    fn is_everywhere(&self) -> bool {
+impl GrpcCase {
+    /// Whether it also makes sense with a server whose limits the lab does not choose.
+    fn works_with_any_limits(&self) -> bool {
         self.limits == Limits::Generous
     }
 }
 
-/// As many as `throttlecrab-server` has room for unless told otherwise.
+/// As many keys as `throttlecrab-server` holds by default.
 const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
-/// So few that each is refused soon.
+/// So few keys that each of them uses up its limit early in a round.
 const FEW: NonZeroU32 = NonZeroU32::new(1_000).unwrap();
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [GrpcCase; 3] = [
+    GrpcCase {
         name: "grpc-check-50x10",
         limits: Limits::Generous,
         keys: MANY,
@@ -85,7 +89,7 @@ const CASES: [Case; 3] = [
         pace: Pace::Closed,
         figures: &RATE,
     },
-    Case {
+    GrpcCase {
         name: "grpc-refused-50x10",
         limits: Limits::Strict,
         keys: FEW,
@@ -93,11 +97,11 @@ const CASES: [Case; 3] = [
         pace: Pace::Closed,
         figures: &RATE,
     },
-    Case {
+    GrpcCase {
         name: "grpc-open-5000-50c",
         limits: Limits::Generous,
         keys: MANY,
-        // Latency counts from when a call was due, so each waits for the one before.
+        // Latency counts from the instant at which a call was due, so each call waits for the previous one.
         depth: 1,
         pace: Pace::Open { apart: Duration::from_micros(200) },
         figures: &LATENCIES,
@@ -112,17 +116,21 @@ const LATENCIES: [Figure; 2] = [
 
 const TITLE: &str = "A check over gRPC";
 const TEXT: &str = "\
-Unary calls, 50 connections, server and generator on one machine; medians of alternating rounds.
-`grpc-check`: 100,000 addresses in random order, a million a second each, so that nothing is refused; each connection has 10 calls in
-flight, and for each answer makes another. `grpc-refused`: 1,000 addresses that have used up what they may. `grpc-open-5000`: 5,000 calls
-a second at fixed instants, latency from when a call was due (a ratio below 1 is ours being quicker).
+Unary calls on 50 connections. GrpcServer and load generator share the machine.
 
-Ours is `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`, one descriptor with `remote_address`, and the policy has one rule by
-that address; `throttlecrab-server` is `throttlecrab.RateLimiter/Throttle`, whose calls carry the limit.";
+- `grpc-check`: 100,000 client addresses in random order, each with a limit of a million per second, so that nothing is
+  refused. Each connection has 10 calls in flight, and starts another one for each answer (a closed loop).
+- `grpc-refused`: 1,000 client addresses that have used up their limits.
+- `grpc-open-5000`: 5,000 calls a second at fixed instants (an open loop). Latency is measured from the instant at which
+  a call was due.
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+tidegate serves `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`: one descriptor with `remote_address`, and
+a policy with one rule for that address. The peer is `throttlecrab-server` with `throttlecrab.RateLimiter/Throttle`,
+whose calls carry the limit.";
+
+pub(crate) fn run(options: &GrpcOptions) -> Result<(), String> {
     if let Some(address) = &options.address {
-        return rig::run(elsewhere::measured(options, address));
+        return rig::run(external::measured(options, address));
     }
     let options = &options.rig;
     let programs = Programs::found(options)?;
@@ -130,46 +138,44 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
-async fn measured(options: &rig::Options, programs: &Programs) -> Result<Vec<String>, String> {
+async fn measured(options: &rig::LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
-        let [ours, (server, theirs)] = tallies(case, options, programs).await?;
-        for figure in case.figures {
-            let values = |tallies: &[Tally]| tallies.iter().map(figure.of).collect::<Vec<f64>>();
-            let (ours, theirs) = (values(&ours.1), values(&theirs));
-            if !options.json {
-                tell_range("ours", &ours, figure.unit);
-                tell_range(server.name(), &theirs, figure.unit);
-            }
-            let line = Line {
-                bench: "grpc",
-                case: &format!("{}{}", case.name, figure.suffix),
-                ours: median(ours),
-                peer: median(theirs),
-                peer_name: server.name(),
-                unit: figure.unit,
-            };
-            rows.push(line.print(options.json));
+        let [(_, ours), (peer, theirs)] = &tallies(case, options, programs).await?;
+        let GrpcCase { name, figures, .. } = case;
+        let measured = Measured { bench: "grpc", case: name, figures, ours };
+        if !options.json {
+            print_ranges(figures, [("tidegate", ours), (peer.name(), theirs)]);
         }
+        rows.extend(measured.rows(&[(peer.name(), theirs)], options.json));
     }
     Ok(rows)
 }
 
-/// The rounds of each server, of which the first, in which it warms up, is left out.
-async fn tallies(
-    case: &Case,
-    options: &rig::Options,
-    programs: &Programs,
-) -> Result<[(Server, Vec<Tally>); 2], String> {
-    let mut running = Vec::new();
-    for server in Server::ALL {
-        running.push(Running::start(server, case.limits, programs).await?);
+fn print_ranges(figures: &[Figure], servers: [(&str, &[Tally]); 2]) {
+    for figure in figures {
+        for (name, tallies) in servers {
+            let values: Vec<f64> = tallies.iter().map(figure.of).collect();
+            print_range(name, &values, figure.unit);
+        }
     }
-    let mut tallies = Server::ALL.map(|server| (server, Vec::new()));
+}
+
+/// The rounds of each server, without the first one, which is for warming up.
+async fn tallies(
+    case: &GrpcCase,
+    options: &rig::LoadOptions,
+    programs: &Programs,
+) -> Result<[(GrpcServer, Vec<Tally>); 2], String> {
+    let mut running = Vec::new();
+    for server in GrpcServer::ALL {
+        running.push(RunningGrpcServer::start(server, case.limits, programs).await?);
+    }
+    let mut tallies = GrpcServer::ALL.map(|server| (server, Vec::new()));
     for round in 0..=options.rounds {
         for (running, (_, tallies)) in running.iter().zip(&mut tallies) {
-            let told = |error| format!("{}: {error}", running.server.name());
-            let tally = measure(case, running, options.seconds).await.map_err(told)?;
+            let with_name = |error| format!("{}: {error}", running.server.name());
+            let tally = measure(case, running, options.seconds).await.map_err(with_name)?;
             if round > 0 {
                 tallies.push(tally);
             }
@@ -178,20 +184,25 @@ async fn tallies(
     Ok(tallies)
 }
 
-/// One server in one round, in which no call may fail.
-async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
-    let _awake = running.process.awake();
+/// Measures one server for one round. A call that fails is an error.
+async fn measure(
+    case: &GrpcCase,
+    running: &RunningGrpcServer,
+    seconds: u64,
+) -> Result<Tally, String> {
+    let _resumed = running.process.resume();
     let address = running.process.address;
-    let (question, faults) = (running.server.question(address, case.limits), Faults::default());
-    let (depth, keys, noted) = (case.depth, case.keys, faults.clone());
-    let asker = move |number| Asker::new(&question, Keys::new(keys, number), depth, noted.clone());
-    let tally = rig::load(address, schedule(case, seconds), asker).await?;
-    faults.told().map_or(Ok(()), Err)?;
-    case.limits.kept(&tally)?;
+    let (request, failures) = (running.server.request(address, case.limits), Failures::default());
+    let (depth, keys, noted) = (case.depth, case.keys, failures.clone());
+    let client =
+        move |number| GrpcClient::new(&request, Keys::new(keys, number), depth, noted.clone());
+    let tally = rig::load(address, schedule(case, seconds), client).await?;
+    failures.summary().map_or(Ok(()), Err)?;
+    servers::check_limits(case.limits, &tally)?;
     Ok(tally)
 }
 
-fn schedule(case: &Case, seconds: u64) -> Schedule {
+fn schedule(case: &GrpcCase, seconds: u64) -> Schedule {
     let length = Duration::from_secs(seconds);
     Schedule { connections: CONNECTIONS, pace: case.pace, length }
 }

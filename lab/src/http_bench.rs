@@ -1,9 +1,11 @@
-//! A check over HTTP against the servers that people run for it today: `throttlecrab-server`, and nginx with `limit_req`.
+//! A check over HTTP, against the servers that people run for it today: `throttlecrab-server`, and nginx with
+//! `limit_req`.
 //!
-//! All of them run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured
-//! stands still, for even an idle server does something ten times a second that others feel. The generator takes
-//! its share of the processors from whoever is measured, about as much for each request; so a ratio is nearer to 1 than the
-//! servers alone would make it.
+//! All servers and the load generator run on this machine. The servers are measured in alternating rounds,
+//! and medians count. A server that is not being measured is stopped (SIGSTOP), because even an idle server
+//! wakes up ten times a second and disturbs the others. The generator takes processor time from the server
+//! under test, about the same amount per request for each server. So the ratios are nearer to 1 than those of
+//! the servers alone.
 
 pub(crate) mod bare;
 mod load;
@@ -11,22 +13,23 @@ mod servers;
 mod wire;
 
 use crate::rig::{
-    self, Options,
+    self, LoadOptions,
     install::{self, Programs},
+    launch::Limits,
     schedule::{Pace, Schedule},
-    tally::{Figure, Tally},
+    tally::{Figure, Measured, Tally},
     template::Keys,
 };
-use crate::rounds::{Line, median, write_section};
-use load::Asker;
-use servers::{Limits, Running, Server};
+use crate::rounds::write_section;
+use load::HttpClient;
+use servers::{HttpServer, RunningHttpServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 const CONNECTIONS: u32 = 50;
 
-/// What is measured.
-struct Case {
+/// One kind of load, and the figures that are reported of it.
+struct HttpCase {
     name: &'static str,
     limits: Limits,
     keys: NonZeroU32,
@@ -34,27 +37,27 @@ struct Case {
     figures: &'static [Figure],
 }
 
-/// As many as `throttlecrab-server` has room for unless told otherwise.
+/// As many keys as `throttlecrab-server` holds by default.
 const MANY: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
-/// So few that each is refused soon.
+/// So few keys that each of them uses up its limit early in a round.
 const FEW: NonZeroU32 = NonZeroU32::new(1_000).unwrap();
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [HttpCase; 3] = [
+    HttpCase {
         name: "http-check-50c",
         limits: Limits::Generous,
         keys: MANY,
         pace: Pace::Closed,
         figures: &RATE,
     },
-    Case {
+    HttpCase {
         name: "http-refused-50c",
         limits: Limits::Strict,
         keys: FEW,
         pace: Pace::Closed,
         figures: &RATE,
     },
-    Case {
+    HttpCase {
         name: "http-open-5000-50c",
         limits: Limits::Generous,
         keys: MANY,
@@ -72,56 +75,53 @@ const LATENCIES: [Figure; 3] = [
 
 const TITLE: &str = "A check over HTTP";
 const TEXT: &str = "\
-HTTP/1.1, 50 connections that are kept alive, server and generator on one machine; medians of alternating rounds.
-`http-check`: 100,000 addresses in random order, a million a second each, so that nothing is refused; each connection asks again when
-it has its answer. `http-refused`: 1,000 addresses that have used up what they may. `http-open-5000`: 5,000 requests a second at fixed
-instants, latency from when a request was due (a ratio below 1 is ours being quicker).
+Complete checks over HTTP/1.1, on 50 keep-alive connections. HttpServer and load generator share the machine.
 
-Ours is `POST /v1/check` and `throttlecrab-server` is `POST /throttle`, both with JSON in and out. nginx is `GET /?key=…` with `limit_req` and
-an empty 204: it parses no body and answers neither what remains nor when to come back. `bare` answers whatever it reads with the same
-bytes, as many as ours, on a thread for each core, and does nothing else: what a ratio to it leaves to 1 is all that is left to gain there.";
+- `http-check`: 100,000 client addresses in random order, each with a limit of a million per second, so that nothing is
+  refused. Each connection sends its next request when it has its answer (a closed loop).
+- `http-refused`: 1,000 client addresses that have used up their limits, so nearly every request is refused.
+- `http-open-5000`: 5,000 requests a second at fixed instants (an open loop). Latency is measured from the instant at
+  which a request was due, so that a stall of the server is not hidden.
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+The peers:
+
+- `throttlecrab` is `throttlecrab-server` with `POST /throttle`. Like tidegate's `POST /v1/check`, it reads and writes
+  JSON.
+- `nginx` is `GET /?key=…` with `limit_req` and an empty 204 answer. It parses no body, and returns neither what remains
+  nor when to retry.
+- `bare` answers every request with the same bytes, as many as tidegate sends, on one thread per core, and does nothing
+  else. The distance of this ratio from 1 is all that could still be gained.";
+
+pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
     let programs = Programs::found(options)?;
     install::provide("nginx", "nginx-light")?;
     let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
-async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>, String> {
+async fn measured(options: &LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
-        let [ours, peers @ ..] = tallies(case, options, programs).await?;
-        for figure in case.figures {
-            let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
-            let case = format!("{}{}", case.name, figure.suffix);
-            for (server, tallies) in &peers {
-                let line = Line {
-                    bench: "http",
-                    case: &case,
-                    ours: median(&ours.1),
-                    peer: median(tallies),
-                    peer_name: server.name(),
-                    unit: figure.unit,
-                };
-                rows.push(line.print(options.json));
-            }
-        }
+        let [(_, ours), peers @ ..] = &tallies(case, options, programs).await?;
+        let peers = peers.each_ref().map(|(server, tallies)| (server.name(), &tallies[..]));
+        let HttpCase { name, figures, .. } = case;
+        let measured = Measured { bench: "http", case: name, figures, ours };
+        rows.extend(measured.rows(&peers, options.json));
     }
     Ok(rows)
 }
 
-/// The rounds of each server, of which the first, in which it warms up, is left out.
+/// The rounds of each server, without the first one, which is for warming up.
 async fn tallies(
-    case: &Case,
-    options: &Options,
+    case: &HttpCase,
+    options: &LoadOptions,
     programs: &Programs,
-) -> Result<[(Server, Vec<Tally>); 4], String> {
+) -> Result<[(HttpServer, Vec<Tally>); 4], String> {
     let mut running = Vec::new();
-    for server in Server::ALL {
-        running.push(Running::start(server, case.limits, programs).await?);
+    for server in HttpServer::ALL {
+        running.push(RunningHttpServer::start(server, case.limits, programs).await?);
     }
-    let mut tallies = Server::ALL.map(|server| (server, Vec::new()));
+    let mut tallies = HttpServer::ALL.map(|server| (server, Vec::new()));
     for round in 0..=options.rounds {
         for (running, (_, tallies)) in running.iter().zip(&mut tallies) {
             let tally = measure(case, running, options.seconds).await?;
@@ -133,18 +133,22 @@ async fn tallies(
     Ok(tallies)
 }
 
-/// One server in one round.
-async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
-    let _awake = running.process.awake();
+/// Measures one server for one round.
+async fn measure(
+    case: &HttpCase,
+    running: &RunningHttpServer,
+    seconds: u64,
+) -> Result<Tally, String> {
+    let _resumed = running.process.resume();
     let schedule = Schedule {
         connections: CONNECTIONS,
         pace: case.pace,
         length: Duration::from_secs(seconds),
     };
     let (request, keys) = (running.server.request(case.limits), case.keys);
-    let asker = move |number| Asker::new(request.clone(), Keys::new(keys, number));
-    let tally = rig::load(running.process.address, schedule, asker).await;
+    let client = move |number| HttpClient::new(request.clone(), Keys::new(keys, number));
+    let tally = rig::load(running.process.address, schedule, client).await;
     let tally = tally.map_err(|error| format!("{}: {error}", running.server.name()))?;
-    running.server.kept(case.limits, &tally)?;
+    running.server.check_limits(case.limits, &tally)?;
     Ok(tally)
 }

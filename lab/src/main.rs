@@ -1,4 +1,4 @@
-//! The lab: what we measure and break on purpose. Nothing here is shipped.
+//! The lab: benchmarks, and mutants that test the tests. Nothing here is shipped.
 
 mod core_bench;
 mod embedded;
@@ -16,7 +16,7 @@ mod rounds;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Benchmarks and mutants.
+/// Benchmarks and mutation tests of tidegate
 #[derive(Parser)]
 #[command(name = "lab", arg_required_else_help = true)]
 struct Cli {
@@ -26,29 +26,34 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Experiment {
-    /// Plants every mistake of lab/mutants in a copy of the core, or of the store and the limiter; each must be caught.
-    Mutants(mutants::Options),
-    /// A server that only answers, for `lab http`.
+    /// Apply every mutant of lab/mutants to a copy of the core, or of the store and the limiter; the tests
+    /// must catch each
+    Mutants(mutants::MutantOptions),
+    /// Run a server that gives every request the same answer, for `lab http`
     #[command(hide = true)]
-    Bare(http_bench::bare::Options),
-    /// Times one decision of each algorithm and counts its instructions; writes BENCHMARKS.md.
-    Core(core_bench::Options),
-    /// The table in this process against `governor` and `throttlecrab`.
-    Embedded(embedded::Options),
-    /// A hundred million strangers through a budget of 256 MiB.
-    Flood(flood::Options),
-    /// Eight million strangers that each use up their limit at once, through a budget of 16 MiB.
-    FullCost(full_cost::Options),
-    /// A check over gRPC, against `throttlecrab-server`, which it installs; or any rate limit service at an address.
-    Grpc(grpc_bench::Options),
-    /// A check over HTTP, against `throttlecrab-server` and nginx; installs both.
-    Http(rig::Options),
-    /// A full check behind tower, against `tower_governor`; and a thousand rules against ten.
-    Policy(policy_bench::Options),
-    /// The store on Redis, against `redis-benchmark` with the same script call; installs it.
-    Redis(rig::Options),
-    /// A check over RESP, against Redis, a script in Redis and `throttlecrab-server`; installs them.
-    Resp(rig::Options),
+    Bare(http_bench::bare::BareOptions),
+    /// Measure the time and the instructions of one decision of each algorithm; rewrites BENCHMARKS.md
+    Core(core_bench::CoreOptions),
+    /// Compare the store in memory with `governor` and `throttlecrab`
+    Embedded(embedded::EmbeddedOptions),
+    /// Send 100 million unknown clients through a memory budget of 256 MiB
+    Flood(flood::FloodOptions),
+    /// Send 8 million unknown clients, each of which uses up its limit with one request, through a memory
+    /// budget of 16 MiB
+    FullCost(full_cost::FullCostOptions),
+    /// Compare a check over gRPC with `throttlecrab-server`, which is installed if missing; or measure a rate
+    /// limit service at another address
+    Grpc(grpc_bench::GrpcOptions),
+    /// Compare a check over HTTP with `throttlecrab-server` and nginx; installs what is missing
+    Http(rig::LoadOptions),
+    /// Compare the tower layer with `tower_governor`, and a policy of 1,000 rules with one of ten
+    Policy(policy_bench::PolicyOptions),
+    /// Compare the store on Redis with `redis-benchmark` making the same script call; installs what is
+    /// missing
+    Redis(rig::LoadOptions),
+    /// Compare a check over RESP with Redis, a script in Redis and `throttlecrab-server`; installs what is
+    /// missing
+    Resp(rig::LoadOptions),
 }
 
 fn main() -> ExitCode {
@@ -74,7 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The one place that prints.
+/// All output of the lab goes through this function.
 #[expect(clippy::print_stdout, reason = "the lab is a program for a terminal")]
 fn say(line: &str) {
     println!("{line}");

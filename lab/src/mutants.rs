@@ -1,13 +1,14 @@
-//! Mutants: small mistakes, planted one by one. A test suite that lets one live is not a test suite.
+//! Mutation tests: small bugs (mutants) are put into the code one by one, and the tests must notice each. A
+//! test suite that does not notice one has a gap.
 //!
 //! ```text
 //!   lab mutants            lab/mutants/core.txt     the core        laws, unit tests, timelines
 //!   lab mutants --cluster  lab/mutants/cluster.txt  store, limiter  2,000 simulated deployments
 //! ```
 //!
-//! A copy of the crates is made under `target`, so that nothing here can leave a mistake in the real source. For each
-//! mutant one text is replaced, and the tests run until one of them fails. A mutant that passes them all, or that no
-//! longer applies or compiles, is a failure.
+//! The crates are copied to a folder under `target`, so that no mutant can stay in the real source. For each
+//! mutant one text is replaced in the copy, and the tests run until one of them fails. A mutant that passes
+//! all tests, that no longer applies, or that does not compile is a failure.
 
 mod cluster;
 mod copy;
@@ -15,21 +16,21 @@ mod core;
 
 use crate::{root, say};
 use clap::Args;
-use copy::Copy;
+use copy::WorkspaceCopy;
 use std::{fs, io};
 
-/// What the experiment takes from the command line.
+/// The command-line options of `lab mutants`.
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Plants mistakes in the store and the limiter instead, for the simulator to find.
+pub(crate) struct MutantOptions {
+    /// Change the store and the limiter instead of the core; the simulator must find the mutants
     #[arg(long)]
     cluster: bool,
-    /// Only mutants whose name contains this.
+    /// Run only the mutants whose name contains this text
     #[arg(long, default_value = "")]
     only: String,
 }
 
-/// One mistake.
+/// One replacement of a text in a file.
 #[derive(Debug, Default, Clone)]
 struct Mutant {
     name: String,
@@ -38,15 +39,15 @@ struct Mutant {
     to: String,
 }
 
-/// Where mistakes are planted, and what must catch them.
+/// A list of mutants, the crates that they change, and the tests that must catch them.
 #[derive(Clone, Copy)]
-enum Ground {
+enum MutantSet {
     Core,
     Cluster,
 }
 
-impl Ground {
-    /// Its list of mutants.
+impl MutantSet {
+    /// The path of the list.
     const fn list(self) -> &'static str {
         match self {
             Self::Core => "lab/mutants/core.txt",
@@ -54,50 +55,55 @@ impl Ground {
         }
     }
 
-    /// Where it is copied to and built, and which crates are copied.
-    fn copy(self) -> io::Result<Copy> {
+    /// Copies the crates.
+    fn copy(self) -> io::Result<WorkspaceCopy> {
         match self {
-            Self::Core => Copy::new("target/mutants", &core::CRATES),
-            Self::Cluster => Copy::new("target/mutants-cluster", &cluster::CRATES),
+            Self::Core => WorkspaceCopy::new("target/mutants", &core::CRATES),
+            Self::Cluster => WorkspaceCopy::new("target/mutants-cluster", &cluster::CRATES),
         }
     }
 
-    /// Who catches what is planted in the copy, if anybody does; the compiler's complaint is an error.
-    fn first_failure(self, copy: &Copy) -> Result<Option<String>, String> {
+    /// The first test that fails on the copy, if any. A compile error is an `Err`.
+    fn first_failure(self, copy: &WorkspaceCopy) -> Result<Option<String>, String> {
         match self {
             Self::Core => core::first_failure(copy),
             Self::Cluster => cluster::first_failure(copy),
         }
     }
+
+    /// Whether the tests catch a mutant, and by which test or why not.
+    fn test(self, copy: &WorkspaceCopy, mutant: &Mutant) -> (bool, String) {
+        match copy.with_mutant(mutant, || self.first_failure(copy)) {
+            Ok(Some(failed_test)) => (true, failed_test),
+            Ok(None) => (false, "NOT CAUGHT".to_owned()),
+            Err(why) => (false, format!("NOT APPLIED: {why}")),
+        }
+    }
 }
 
-/// Plants every mutant; an error when one was not caught.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let ground = if options.cluster { Ground::Cluster } else { Ground::Core };
-    let list = fs::read_to_string(root().join(ground.list())).map_err(told(ground.list()))?;
-    let mutants: Vec<Mutant> = parse(ground.list(), &list)?
-        .into_iter()
-        .filter(|mutant| mutant.name.contains(&options.only))
-        .collect();
-    let copy = ground.copy().map_err(told("target"))?;
-    say(&format!("mutants: {} of {}; first the unchanged copy", mutants.len(), ground.list()));
-    if let Some(failure) = ground.first_failure(&copy)? {
-        return Err(format!("the unchanged copy fails already:\n{failure}"));
+/// Tests every mutant; fails if one was not caught.
+pub(crate) fn run(options: &MutantOptions) -> Result<(), String> {
+    let set = if options.cluster { MutantSet::Cluster } else { MutantSet::Core };
+    let list = fs::read_to_string(root().join(set.list())).map_err(context(set.list()))?;
+    let mut mutants = parse(set.list(), &list)?;
+    mutants.retain(|mutant| mutant.name.contains(&options.only));
+    let copy = set.copy().map_err(context("target"))?;
+    let count = mutants.len();
+    say(&format!("mutants: {count} of {}; first the tests run on the unchanged copy", set.list()));
+    if let Some(failure) = set.first_failure(&copy)? {
+        return Err(format!("the tests fail on the unchanged copy:\n{failure}"));
     }
     let mut alive = 0usize;
     for (number, mutant) in (1usize..).zip(&mutants) {
-        let verdict = copy.plant(mutant, || ground.first_failure(&copy));
-        alive = alive.saturating_add(usize::from(!matches!(verdict, Ok(Some(_)))));
-        let caught = verdict.map(|by| by.unwrap_or_else(|| "NOT CAUGHT".to_owned()));
-        let caught = caught.unwrap_or_else(|why| format!("NOT PLANTED: {why}"));
-        say(&format!("{number:>3} of {}: {:<92} {caught}", mutants.len(), mutant.name));
+        let (is_caught, verdict) = set.test(&copy, mutant);
+        alive = alive.saturating_add(usize::from(!is_caught));
+        say(&format!("{number:>3} of {count}: {:<92} {verdict}", mutant.name));
     }
-    let caught = mutants.len().saturating_sub(alive);
-    say(&format!("mutants: {caught} of {} caught", mutants.len()));
-    if alive == 0 { Ok(()) } else { Err(format!("{alive} mutants live")) }
+    say(&format!("mutants: {} of {count} caught", count.saturating_sub(alive)));
+    if alive == 0 { Ok(()) } else { Err(format!("{alive} mutants were not caught")) }
 }
 
-/// Reads a list; `path` is for complaints.
+/// Parses a list; `path` is for error messages.
 fn parse(path: &str, list: &str) -> Result<Vec<Mutant>, String> {
     let mut mutants: Vec<Mutant> = Vec::new();
     for (number, line) in (1usize..).zip(list.lines()) {
@@ -121,6 +127,6 @@ fn parse(path: &str, list: &str) -> Result<Vec<Mutant>, String> {
     Ok(mutants)
 }
 
-fn told(what: &str) -> impl Fn(io::Error) -> String {
+fn context(what: &str) -> impl Fn(io::Error) -> String {
     move |error| format!("{what}: {error}")
 }

@@ -1,12 +1,14 @@
-//! A full check behind tower against `tower_governor`'s layer, on the same request, in one run.
+//! tidegate's tower layer against `tower_governor`'s layer, on the same requests and in one run.
 //!
-//! Ours finds the rules of a request among ten (or a thousand), takes two limits together or not at all, names
-//! states by a keyed hash, and writes the `RateLimit` fields of both. The peer takes one limit of one key. Rounds
-//! alternate and medians count, because these machines wander.
+//! Two comparisons. *Like for like*: both layers apply one limit to each client address and write their
+//! header fields. *Full check*: tidegate's layer also finds the rules of the request among ten (or a
+//! thousand), takes two limits together or not at all, and writes the `RateLimit` fields of both, while the
+//! peer still applies one limit. In both, tidegate identifies states by a keyed hash. Rounds alternate and
+//! medians count, because the speed of a shared machine varies.
 
 #![expect(clippy::float_arithmetic, reason = "medians and ratios, for people")]
 
-use crate::rounds::{Line, median, write_section};
+use crate::rounds::{Comparison, median, write_section};
 use clap::Args;
 use http::{Request, Response};
 use std::convert::Infallible;
@@ -21,83 +23,86 @@ use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
 
-/// What the experiment takes from the command line.
+/// The command-line options of `lab policy`.
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Prints a line of JSON for each case.
+pub(crate) struct PolicyOptions {
+    /// Print one line of JSON per case
     #[arg(long)]
     json: bool,
-    /// Writes its section of BENCHMARKS.md.
+    /// Write the section of BENCHMARKS.md
     #[arg(long)]
     write: bool,
-    /// Only cases whose name holds this.
+    /// Run only the cases whose name contains this text
     #[arg(long, default_value = "")]
     only: String,
 }
 
-/// Rounds whose median counts.
+/// Number of rounds, of which the median counts.
 const ROUNDS: usize = 15;
-/// Requests of one round, on each thread.
+/// Requests per thread and round.
 const REQUESTS: u32 = 50_000;
-/// Clients that take turns.
+/// Number of different client addresses.
 const CLIENTS: u32 = 10_000;
 
-/// Something that serves a request from a client.
+/// Serves one request of a client, and returns the status.
 type Serve = Box<dyn FnMut(u32) -> u16 + Send>;
 
-/// A case: what is measured, and what it is measured against.
-struct Case {
+/// One comparison of two layers.
+struct LayerCase {
     name: String,
     threads: usize,
-    ours: fn() -> Result<Maker, String>,
-    peer: fn() -> Result<Maker, String>,
+    ours: fn() -> Result<ServeFactory, String>,
+    peer: fn() -> Result<ServeFactory, String>,
     peer_name: &'static str,
 }
 
-/// Makes one server for each thread; all of them share the limits.
-type Maker = Box<dyn Fn() -> Serve>;
+/// Makes one service per thread; all services of a layer share its limits.
+type ServeFactory = Box<dyn Fn() -> Serve>;
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let mut cases = Vec::new();
-    for threads in [1, 2] {
-        let case = |name: &str, ours, peer, peer_name| Case {
-            name: format!("{name}-{threads}t"),
-            threads,
-            ours,
-            peer,
-            peer_name,
-        };
-        cases.push(case(
-            "layer-allowed",
-            || ours(10, "{ rate: 10000/h, burst: 1000000 }"),
-            || governor(1_000_000),
-            "tower_governor",
-        ));
-        cases.push(case("layer-refused", || ours(10, "1/h"), || governor(1), "tower_governor"));
-        cases.push(case(
-            "rules-1000",
-            || ours(1_000, "{ rate: 10000/h, burst: 1000000 }"),
-            || ours(10, "{ rate: 10000/h, burst: 1000000 }"),
-            "10 rules",
-        ));
-    }
+pub(crate) fn run(options: &PolicyOptions) -> Result<(), String> {
     let mut rows = Vec::new();
-    for case in cases.iter().filter(|case| case.name.contains(&options.only)) {
-        let (ours, peer) = measured(case)?;
-        let Case { name, peer_name, .. } = case;
-        let line = Line { bench: "policy", case: name, ours, peer, peer_name, unit: "1/s" };
-        rows.push(line.print(options.json));
+    let cases = [1, 2].into_iter().flat_map(cases);
+    for case in cases.filter(|case| case.name.contains(&options.only)) {
+        let (ours, peer) = measured(&case)?;
+        let LayerCase { name, peer_name, .. } = &case;
+        let row = Comparison { bench: "policy", case: name, ours, peer, peer_name, unit: "1/s" };
+        rows.push(row.print(options.json));
     }
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
+/// A limit that no request of this experiment exceeds, as a policy writes it.
+const LARGE: &str = "{ rate: 10000/h, burst: 1000000 }";
+
+fn cases(threads: usize) -> [LayerCase; 5] {
+    let case = |name: &str, ours, peer, peer_name| {
+        let name = format!("{name}-{threads}t");
+        LayerCase { name, threads, ours, peer, peer_name }
+    };
+    let governor_allowed = || governor(1_000_000);
+    let governor_refused = || governor(1);
+    [
+        case("layer-one-limit-allowed", || one_limit(LARGE), governor_allowed, "tower_governor"),
+        case("layer-one-limit-refused", || one_limit("1/h"), governor_refused, "tower_governor"),
+        case("layer-allowed", || many_rules(10, LARGE), governor_allowed, "tower_governor"),
+        case("layer-refused", || many_rules(10, "1/h"), governor_refused, "tower_governor"),
+        case("rules-1000", || many_rules(1_000, LARGE), || many_rules(10, LARGE), "10 rules"),
+    ]
+}
+
 const TITLE: &str = "A full check behind tower";
 const TEXT: &str = "\
-Our layer finds the rule among ten (or a thousand), takes two limits together or not at all, and writes the `RateLimit` fields of both;
-`tower_governor` takes one limit. The same requests through both, medians of alternating rounds.";
+Requests per second through tidegate's tower layer, without a network. The same requests go through both layers.
 
-/// Medians of rounds that alternate: requests a second, ours and the peer's.
-fn measured(case: &Case) -> Result<(f64, f64), String> {
+- `layer-one-limit-allowed` and `layer-one-limit-refused`: like for like. tidegate has one rule with one limit per client
+  address, as the peer `tower_governor` has, and both write their header fields. Every request passes, or nearly every
+  request is refused.
+- `layer-allowed` and `layer-refused`: a full check. tidegate finds the rules of the request among ten, takes two limits
+  together or not at all, and writes the `RateLimit` fields of both. The peer still takes one limit and has no rules.
+- `rules-1000`: tidegate's full check with a thousand rules, against tidegate with ten.";
+
+/// The medians of alternating rounds, in requests per second: tidegate's and the peer's.
+fn measured(case: &LayerCase) -> Result<(f64, f64), String> {
     let (ours, peer) = ((case.ours)()?, (case.peer)()?);
     let mut rates: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
@@ -110,14 +115,14 @@ fn measured(case: &Case) -> Result<(f64, f64), String> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-fn round(maker: &Maker, threads: usize) -> f64 {
+fn round(maker: &ServeFactory, threads: usize) -> f64 {
     let servers: Vec<Serve> = (0..threads).map(|_| maker()).collect();
     let start = std::time::Instant::now();
     std::thread::scope(|scope| {
         for (thread, mut serve) in (0u32..).zip(servers) {
             scope.spawn(move || {
                 for n in 0..REQUESTS {
-                    // Threads begin at different clients, and meet all of them.
+                    // Threads begin at different clients, and each of them goes through all clients.
                     let client =
                         n.wrapping_mul(7).wrapping_add(thread.wrapping_mul(5_000)) % CLIENTS;
                     black_box(serve(client));
@@ -129,43 +134,52 @@ fn round(maker: &Maker, threads: usize) -> f64 {
     requests / start.elapsed().as_secs_f64()
 }
 
-// === the two ===
+// === the two layers ===
 
-/// Our layer: so many rules, of which one with two limits applies.
-fn ours(rules: usize, rate: &str) -> Result<Maker, String> {
+/// tidegate's layer with many rules, of which one applies. That rule has two limits.
+fn many_rules(rules: usize, rate: &str) -> Result<ServeFactory, String> {
     let others: String = (1..rules)
         .map(|n| format!("  - {{ name: r{n}, match: {{ method: POST, path: /service-{n}/** }}, key: [ip], limits: [{rate}] }}\n"))
         .collect();
     let policy = format!(
         "version: 1\nrules:\n{others}  - {{ name: api, match: {{ path: /api/** }}, key: [ip], limits: [{rate}, {{ rate: 1000000/min, algorithm: fixed_window }}] }}\n"
     );
+    ours(policy)
+}
+
+/// tidegate's layer with one rule for all requests, which has one limit.
+fn one_limit(rate: &str) -> Result<ServeFactory, String> {
+    ours(format!("version: 1\nrules:\n  - {{ name: per-client, key: [ip], limits: [{rate}] }}\n"))
+}
+
+fn ours(policy: String) -> Result<ServeFactory, String> {
     let policy = Policy::parse(policy).map_err(|error| error.to_string())?;
     let limiter = Limiter::in_memory(policy).map_err(|error| error.to_string())?;
     let layer = RateLimitLayer::new(limiter);
     Ok(Box::new(move || server(layer.layer(service_fn(answer)))))
 }
 
-/// The peer's layer: one limit for each address, headers on.
-fn governor(burst: u32) -> Result<Maker, String> {
+/// The peer's layer: one limit per client address, with its header fields.
+fn governor(burst: u32) -> Result<ServeFactory, String> {
     let config = GovernorConfigBuilder::default()
         .key_extractor(PeerIpKeyExtractor)
         .per_nanosecond(if burst == 1 { 3_600_000_000_000 } else { 360_000_000 })
         .burst_size(burst)
         .use_headers()
         .finish()
-        .ok_or("tower_governor refused its settings")?;
+        .ok_or("tower_governor rejected its configuration")?;
     let layer = GovernorLayer::new(config);
     Ok(Box::new(move || server(layer.layer(service_fn(answer)))))
 }
 
-/// The service behind: it says yes.
+/// The service behind the layer: it answers every request with an empty 200.
 async fn answer(
     _request: Request<axum::body::Body>,
 ) -> Result<Response<axum::body::Body>, Infallible> {
     Ok(Response::new(axum::body::Body::empty()))
 }
 
-/// A request through a service, on this thread; nothing in it waits.
+/// Sends a request through a service on this thread. Nothing in it waits, so one poll completes it.
 fn server<S, B>(mut service: S) -> Serve
 where
     S: Service<Request<axum::body::Body>, Response = Response<B>, Error = Infallible>

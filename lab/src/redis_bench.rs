@@ -1,143 +1,179 @@
-//! The store on Redis against Redis itself: what `tidegate_store::Redis` adds to the script call that it makes.
+//! The store on Redis against Redis itself: what `tidegate_store::Redis` adds to the script call that it
+//! makes.
 //!
 //! ```text
-//! ours   64 tasks ─► Redis::take ─► one connection ─► EVALSHA plan … ─► the whole answer, by the core
-//! raw    redis-benchmark ─────────► 64 in flight ───► EVALSHA plan … ─► bytes that are thrown away
+//! ours   64 tasks ─► Redis::take ─► one connection ─► EVALSHA plan … ─► a complete answer, computed by the core
+//! raw    redis-benchmark ─────────► 64 in flight ───► EVALSHA plan … ─► bytes that are discarded
 //! ```
 //!
-//! The peer sends the call that the store was seen to make, with another key of the same length. It computes nothing and
-//! reads no clock, so it cannot be beaten by much: it is the most that this script does on this machine. How its 64 commands
-//! in flight are spread over connections matters, so it is tried three ways; the strongest is what ours is held against.
-//! Both have one thread. They share the server, which therefore never stands still.
+//! The peer sends a script call that was recorded from the store, with another key of the same length. It
+//! computes nothing and reads no clock, so its rate is the most that this script can do on this machine. The
+//! rate depends on how its 64 commands in flight are spread over connections, so it runs in three
+//! configurations; compare tidegate with the fastest. Both clients have one thread. They share one server,
+//! which therefore is never stopped.
 
 mod raw;
 mod server;
 mod tasks;
 
-use crate::rig::{self, Options, install};
-use crate::rounds::{Line, median, tell_range, write_section};
-use raw::{Raw, Recorded};
-use server::{Counts, Server};
+use crate::rig::{self, LoadOptions, install};
+use crate::rounds::{Comparison, median, print_range, write_section};
+use raw::{RawBenchmark, RecordedCall};
+use server::{CommandCounts, RedisServer};
 use std::sync::Arc;
 use std::time::Duration;
-use tasks::Asked;
+use tasks::TakeTally;
 use tidegate_core::{Algorithm, Limit, Span};
 use tidegate_store::{Redis, RedisSettings, Secret};
 
-/// How the peer sends; 64 commands in flight each way, and keys of its own, so that all find keys of the same age.
-const PEERS: [Raw; 3] = [
-    Raw { name: "evalsha-64c", connections: 64, depth: 1, mark: 'a' },
-    Raw { name: "evalsha-8c-8p", connections: 8, depth: 8, mark: 'b' },
-    Raw { name: "evalsha-1c-64p", connections: 1, depth: 64, mark: 'c' },
+/// The configurations of the peer. Each has 64 commands in flight, and keys of its own, so that all of them
+/// find keys of the same age.
+const PEERS: [RawBenchmark; 3] = [
+    RawBenchmark { name: "evalsha-64c", connections: 64, depth: 1, mark: 'a' },
+    RawBenchmark { name: "evalsha-8c-8p", connections: 8, depth: 8, mark: 'b' },
+    RawBenchmark { name: "evalsha-1c-64p", connections: 1, depth: 64, mark: 'c' },
 ];
 
 const TAKE: &str = "redis-take-64t";
-/// Asked for as it is, and with refusals that are not remembered.
+/// With the denial cache, and without it.
 const REFUSED: [(&str, bool); 2] =
     [("redis-refused-10000", true), ("redis-refused-10000-always-asked", false)];
-/// How often the refused key is asked for, and for how long.
+/// The interval between two requests for the refused key, and the length of the measurement.
 const REFUSED_APART: Duration = Duration::from_micros(100);
 const REFUSED_FOR: Duration = Duration::from_secs(5);
 
 const TITLE: &str = "The store on Redis";
 const TEXT: &str = "\
-One `redis-server` without files, one thread that asks, a million keys in random order; medians of alternating rounds.
-`redis-take-64t`: 64 tasks take one of a token bucket each, 100 a day, of which none is refused. The peer is `redis-benchmark` with the same
-script call: 64 connections with one command each (`64c`), 8 with 8 (`8c-8p`), one with 64 (`1c-64p`).
+What the store adds to the Redis script call that it makes: one `redis-server` that writes no files, one client thread,
+a million keys in random order.
 
-`redis-refused-10000`: one key that has used up what it may, asked for 10,000 times a second; left how many calls of the script Redis
-counts, one of which is the store's own look whether the server is well, and right how many asked; with refusals that are remembered, and without.";
+- `redis-take-64t`: 64 concurrent tasks each take 1 from a token bucket of 100 per day. Nothing is refused. The peer is
+  `redis-benchmark` with the same script call and 64 commands in flight: on 64 connections with one command each
+  (`64c`), on 8 connections with 8 each (`8c-8p`), or on one connection with 64 (`1c-64p`). The peer only discards the
+  replies, so its rate is the most that this script can do on this machine.
+- `redis-refused-10000`: one key whose limit is used up is requested 10,000 times a second. The left figure is the
+  number of script calls that Redis counts per second, one of which is the store's health check. The right figure is the
+  number of requests per second. The first row is with the denial cache, the second (`always-asked`) without it. Here a
+  small ratio is good: it is the share of the requests that reach Redis.";
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
     install::provide("redis-server", "redis-server")?;
     install::provide("redis-benchmark", "redis-tools")?;
     let rows = rig::run(measured(options))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
-async fn measured(options: &Options) -> Result<Vec<String>, String> {
+async fn measured(options: &LoadOptions) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     if TAKE.contains(&options.only) {
-        let (ours, peers) = rates(options).await?;
-        if !options.json {
-            let names = ["ours"].into_iter().chain(PEERS.iter().map(|peer| peer.name));
-            names
-                .zip([&ours].into_iter().chain(&peers))
-                .for_each(|(name, rates)| tell_range(name, rates, "1/s"));
-        }
-        for (peer, rates) in PEERS.iter().zip(peers) {
-            let (ours, peer_name) = (median(ours.clone()), peer.name);
-            let peer = median(rates);
-            let line = Line { bench: "redis", case: TAKE, ours, peer, peer_name, unit: "1/s" };
-            rows.push(line.print(options.json));
-        }
+        rows.extend(take_rows(options).await?);
     }
     for (case, remember) in REFUSED.into_iter().filter(|(case, _)| case.contains(&options.only)) {
         let (ours, peer) = refused(remember).await?;
-        let line = Line { bench: "redis", case, ours, peer, peer_name: "asked", unit: "1/s" };
-        rows.push(line.print(options.json));
+        let row = Comparison { bench: "redis", case, ours, peer, peer_name: "asked", unit: "1/s" };
+        rows.push(row.print(options.json));
     }
     Ok(rows)
 }
 
 // === takes ===
 
-/// Our rounds and those of each way of the peer, of which the first, in which everybody warms up, is left out. A round of the peer
-/// is a number of commands, so each round tells how many the next one is.
-async fn rates(options: &Options) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
-    let server = Server::start().await?;
-    // So long that a machine with other work to do is slow here, and not an error.
-    let timeout = Span::from_secs(1);
-    let store = connected(RedisSettings { timeout, ..RedisSettings::new(&server.url()) }).await?;
-    let limit = Arc::new(limit(100)?);
-    let recorded = Recorded::of(&server, &store, &limit).await?;
-    let length = Duration::from_secs(options.seconds);
+async fn take_rows(options: &LoadOptions) -> Result<Vec<String>, String> {
+    let (ours, peers) = rates(options).await?;
+    if !options.json {
+        print_range("tidegate", &ours, "1/s");
+        PEERS.iter().zip(&peers).for_each(|(peer, rates)| print_range(peer.name, rates, "1/s"));
+    }
+    let ours = median(ours);
+    let row = |(peer, rates): (&RawBenchmark, Vec<f64>)| {
+        let (peer_name, peer) = (peer.name, median(rates));
+        let row = Comparison { bench: "redis", case: TAKE, ours, peer, peer_name, unit: "1/s" };
+        row.print(options.json)
+    };
+    Ok(PEERS.iter().zip(peers).map(row).collect())
+}
+
+/// The rounds of tidegate and of each configuration of the peer, without the first one, which is for warming up.
+async fn rates(options: &LoadOptions) -> Result<(Vec<f64>, [Vec<f64>; 3]), String> {
+    let mut rounds = TakeRounds::start(Duration::from_secs(options.seconds)).await?;
     let (mut ours, mut theirs) = (Vec::new(), PEERS.map(|_| Vec::new()));
-    let mut commands = PEERS.map(|_| raw::FIRST);
-    let rounds = u32::try_from(options.rounds).map_err(|error| error.to_string())?;
-    for round in 0..=rounds {
-        let before = server.counts().await?;
-        let Asked { passed, rate, .. } = tasks::closed(&store, &limit, round, length).await?;
-        server.counts().await?.all_took(before, passed)?;
+    let last = u32::try_from(options.rounds).map_err(|error| error.to_string())?;
+    for round in 0..=last {
+        let (our_rate, peer_rates) = rounds.run(round).await?;
         if round > 0 {
-            ours.push(rate);
-        }
-        for ((peer, commands), rates) in PEERS.iter().zip(&mut commands).zip(&mut theirs) {
-            let before = server.counts().await?;
-            let rate = peer.rate(&recorded, &server, *commands).await?;
-            server.counts().await?.all_took(before, *commands)?;
-            *commands = raw::commands(rate, length);
-            if round > 0 {
-                rates.push(rate);
-            }
+            ours.push(our_rate);
+            theirs.iter_mut().zip(peer_rates).for_each(|(rates, rate)| rates.push(rate));
         }
     }
     Ok((ours, theirs))
 }
 
+/// What the rounds share.
+struct TakeRounds {
+    server: RedisServer,
+    store: Arc<Redis>,
+    limit: Arc<Limit>,
+    recorded: RecordedCall,
+    /// How long a round lasts.
+    length: Duration,
+    /// How many commands each configuration of the peer sends in its next round. A round of the peer is a number of
+    /// commands, so each round determines that number for the next one.
+    commands: [u64; 3],
+}
+
+impl TakeRounds {
+    async fn start(length: Duration) -> Result<Self, String> {
+        let server = RedisServer::start().await?;
+        // Long enough that a busy machine leads to a low rate and not to an error.
+        let timeout = Span::from_secs(1);
+        let settings = RedisSettings { timeout, ..RedisSettings::new(&server.url()) };
+        let (store, limit) = (connected(settings).await?, Arc::new(limit(100)?));
+        let recorded = RecordedCall::of(&server, &store, &limit).await?;
+        let commands = PEERS.map(|_| raw::FIRST);
+        Ok(Self { server, store, limit, recorded, length, commands })
+    }
+
+    /// One round of tidegate and of each configuration of the peer: takes per second.
+    async fn run(&mut self, round: u32) -> Result<(f64, Vec<f64>), String> {
+        let Self { server, store, limit, recorded, length, commands } = self;
+        let before = server.counts().await?;
+        let TakeTally { passed, rate, .. } = tasks::closed(store, limit, round, *length).await?;
+        server.counts().await?.all_took(before, passed)?;
+        let mut peer_rates = Vec::new();
+        for (peer, commands) in PEERS.iter().zip(commands) {
+            let before = server.counts().await?;
+            let rate = peer.rate(recorded, server, *commands).await?;
+            server.counts().await?.all_took(before, *commands)?;
+            *commands = raw::commands(rate, *length);
+            peer_rates.push(rate);
+        }
+        Ok((rate, peer_rates))
+    }
+}
+
 // === refusals ===
 
-/// How many calls a second Redis sees, and how many of us asked for.
+/// The script calls per second that Redis sees, and the requests per second.
 async fn refused(remember_refusals: bool) -> Result<(f64, f64), String> {
-    let server = Server::start().await?;
+    let server = RedisServer::start().await?;
     let settings = RedisSettings { remember_refusals, ..RedisSettings::new(&server.url()) };
     let store = connected(settings).await?;
     let limit = Arc::new(limit(1)?);
     tasks::used_up(&store, &limit).await?;
     let before = server.counts().await?;
     let asked = tasks::open(&store, &limit, REFUSED_APART, REFUSED_FOR).await?;
-    let Counts { calls, .. } = server.counts().await?.since(before);
-    Ok((asked.in_its_time(calls), asked.rate))
+    let CommandCounts { calls, .. } = server.counts().await?.since(before);
+    Ok((asked.per_second_of(calls), asked.rate))
 }
 
-// === what both need ===
+// === shared ===
 
 async fn connected(settings: RedisSettings) -> Result<Arc<Redis>, String> {
     let store = Redis::connect(&settings, &Secret::new([7; 32])).await;
     store.map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// So many a day: what is taken stays taken while the experiment lasts, and nothing expires in it.
+/// A limit of `amount` per day: within the experiment nothing is refilled and nothing expires.
 fn limit(amount: u64) -> Result<Limit, String> {
     let limit = Limit::new(amount, Span::from_secs(86_400), Algorithm::TOKEN_BUCKET);
     limit.map_err(|error| error.to_string())

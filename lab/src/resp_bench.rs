@@ -1,61 +1,62 @@
-//! A check over RESP against what people ask over it today: `throttlecrab-server`, a Lua script in Redis, and Redis itself
-//! at the least that it can be asked for.
+//! A check over RESP, against what people use today: `throttlecrab-server`, a Lua script in Redis, and the
+//! cheapest commands of Redis itself.
 //!
-//! All of them run on this machine beside the generator, are measured in turns, and medians count; whoever is not measured
-//! stands still, for even an idle server does something ten times a second that others feel. The generator takes
-//! its share of the processors from whoever is measured, about as much for each command; so a ratio is nearer to 1 than the
-//! servers alone would make it.
+//! All servers and the load generator run on this machine. The servers are measured in alternating rounds,
+//! and medians count. A server that is not being measured is stopped (SIGSTOP), because even an idle server
+//! wakes up ten times a second and disturbs the others. The generator takes processor time from the server
+//! under test, about the same amount per command for each server. So the ratios are nearer to 1 than those of
+//! the servers alone.
 
 mod load;
 mod servers;
 mod wire;
 
 use crate::rig::{
-    self, Options,
+    self, LoadOptions,
     install::{self, Programs},
     schedule::{Pace, Schedule},
-    tally::{Figure, Tally},
+    tally::{Figure, Measured, Tally},
     template::Keys,
 };
-use crate::rounds::{Line, median, write_section};
-use load::Asker;
-use servers::{Running, Server};
+use crate::rounds::write_section;
+use load::RespClient;
+use servers::{RespServer, RunningRespServer};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 const CONNECTIONS: u32 = 50;
 const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
 
-/// What is measured.
-struct Case {
+/// One kind of load, and the figures that are reported of it.
+struct RespCase {
     name: &'static str,
-    /// How many commands are sent together.
+    /// How many commands are sent together (pipelining).
     depth: u32,
     pace: Pace,
-    peers: [Server; 3],
+    peers: [RespServer; 3],
     figures: &'static [Figure],
 }
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [RespCase; 3] = [
+    RespCase {
         name: "resp-pipe64-50c",
         depth: 64,
         pace: Pace::Closed,
-        peers: [Server::RedisIncr, Server::Throttlecrab, Server::RedisLua],
+        peers: [RespServer::RedisIncr, RespServer::Throttlecrab, RespServer::RedisLua],
         figures: &RATE,
     },
-    Case {
+    RespCase {
         name: "resp-single-50c",
         depth: 1,
         pace: Pace::Closed,
-        peers: [Server::RedisGet, Server::Throttlecrab, Server::RedisLua],
+        peers: [RespServer::RedisGet, RespServer::Throttlecrab, RespServer::RedisLua],
         figures: &RATE,
     },
-    Case {
+    RespCase {
         name: "resp-open-20000-50c",
         depth: 1,
         pace: Pace::Open { apart: Duration::from_micros(50) },
-        peers: [Server::RedisGet, Server::Throttlecrab, Server::RedisLua],
+        peers: [RespServer::RedisGet, RespServer::Throttlecrab, RespServer::RedisLua],
         figures: &LATENCIES,
     },
 ];
@@ -68,55 +69,51 @@ const LATENCIES: [Figure; 2] = [
 
 const TITLE: &str = "A check over RESP";
 const TEXT: &str = "\
-50 connections, a million keys in random order, server and generator on one machine; medians of alternating rounds.
-`resp-pipe64`: each connection sends 64 commands, reads 64 replies and sends the next. `resp-single`: one command at a time.
-`resp-open-20000`: 20,000 commands a second at fixed instants, latency from when a command was due (a ratio below 1 is ours being
-quicker).
+Checks over the Redis protocol, on 50 connections, with a million keys in random order. RespServer and load generator share
+the machine.
 
-Ours is `CL.THROTTLE` and `throttlecrab` is `THROTTLE`, a million a second for each key, so that nothing is refused. `redis-lua` is
-a token bucket by `EVALSHA`, the same limit. `redis-incr` and `redis-get` limit nobody: they are the least that Redis does for a
-command that writes, or reads, one key; it runs without files.";
+- `resp-pipe64`: each connection sends 64 commands, reads 64 replies, and sends the next 64 (pipelining).
+- `resp-single`: each connection sends one command at a time.
+- `resp-open-20000`: 20,000 commands a second at fixed instants (an open loop). Latency is measured from the instant at
+  which a command was due.
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+tidegate runs `CL.THROTTLE`, and every key has a limit of a million per second, so that nothing is refused. The peers:
+
+- `throttlecrab` is `throttlecrab-server` with `THROTTLE` and the same limit.
+- `redis-lua` is a token bucket in Redis, called by `EVALSHA`, with the same limit.
+- `redis-incr` and `redis-get` limit nothing. They are the least work that Redis does for a command that writes, or
+  reads, one key. Redis writes no files.";
+
+pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
     let programs = Programs::found(options)?;
     install::provide("redis-server", "redis-server")?;
     let rows = rig::run(measured(options, &programs))?;
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 
-async fn measured(options: &Options, programs: &Programs) -> Result<Vec<String>, String> {
+async fn measured(options: &LoadOptions, programs: &Programs) -> Result<Vec<String>, String> {
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(&options.only)) {
-        let (ours, peers) = tallies(case, options, programs).await?;
-        for figure in case.figures {
-            let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
-            let name = format!("{}{}", case.name, figure.suffix);
-            for (server, tallies) in case.peers.iter().zip(&peers) {
-                let line = Line {
-                    bench: "resp",
-                    case: &name,
-                    ours: median(&ours),
-                    peer: median(tallies),
-                    peer_name: server.name(),
-                    unit: figure.unit,
-                };
-                rows.push(line.print(options.json));
-            }
-        }
+        let (ours, peers) = &tallies(case, options, programs).await?;
+        let names = case.peers.iter().map(|server| server.name());
+        let peers: Vec<_> = names.zip(peers.iter().map(Vec::as_slice)).collect();
+        let RespCase { name, figures, .. } = case;
+        let measured = Measured { bench: "resp", case: name, figures, ours };
+        rows.extend(measured.rows(&peers, options.json));
     }
     Ok(rows)
 }
 
-/// Our rounds and those of each peer, of which the first, in which a server warms up, is left out.
+/// The rounds of tidegate and of each peer, without the first one, which is for warming up.
 async fn tallies(
-    case: &Case,
-    options: &Options,
+    case: &RespCase,
+    options: &LoadOptions,
     programs: &Programs,
 ) -> Result<(Vec<Tally>, [Vec<Tally>; 3]), String> {
-    let ours = Running::start(Server::Tidegate, programs, KEYS.get()).await?;
+    let ours = RunningRespServer::start(RespServer::Tidegate, programs, KEYS.get()).await?;
     let mut peers = Vec::new();
     for server in case.peers {
-        peers.push(Running::start(server, programs, KEYS.get()).await?);
+        peers.push(RunningRespServer::start(server, programs, KEYS.get()).await?);
     }
     let (mut our_tallies, mut tallies) = (Vec::new(), case.peers.map(|_| Vec::new()));
     for round in 0..=options.rounds {
@@ -131,18 +128,22 @@ async fn tallies(
     Ok((our_tallies, tallies))
 }
 
-/// One server in one round.
-async fn measure(case: &Case, running: &Running, seconds: u64) -> Result<Tally, String> {
-    let _awake = running.process.awake();
+/// Measures one server for one round.
+async fn measure(
+    case: &RespCase,
+    running: &RunningRespServer,
+    seconds: u64,
+) -> Result<Tally, String> {
+    let _resumed = running.process.resume();
     let schedule = Schedule {
         connections: CONNECTIONS,
         pace: case.pace,
         length: Duration::from_secs(seconds),
     };
-    let ask = running.ask(case.depth);
-    let asker = move |number| Asker::new(ask.clone(), Keys::new(KEYS, number));
-    let told = |error| format!("{}: {error}", running.server.name());
-    let tally = rig::load(running.process.address, schedule, asker).await.map_err(told)?;
-    running.kept(&tally).map_err(told)?;
+    let pipeline = running.pipeline(case.depth);
+    let client = move |number| RespClient::new(pipeline.clone(), Keys::new(KEYS, number));
+    let with_name = |error| format!("{}: {error}", running.server.name());
+    let tally = rig::load(running.process.address, schedule, client).await.map_err(with_name)?;
+    running.check_limits(&tally).map_err(with_name)?;
     Ok(tally)
 }

@@ -1,22 +1,27 @@
-//! Rounds that alternate: machines wander, so two things are compared only when they ran in turns.
+//! Comparing tidegate with a peer: medians of alternating rounds, one line per comparison, one section of BENCHMARKS.md
+//! per experiment.
+//!
+//! The speed of a shared machine varies by tens of percent within minutes. So two programs are compared only when their
+//! rounds alternated: then both see the same good and bad moments.
 
 #![expect(clippy::float_arithmetic, reason = "medians and ratios, for people")]
 
 use crate::{root, say};
 use std::fs;
 
-/// One comparison.
-pub(crate) struct Line<'l> {
-    pub(crate) bench: &'l str,
-    pub(crate) case: &'l str,
+/// One comparison, which becomes one row of a table. For rates a larger number is better, for latencies and bytes a
+/// smaller one.
+pub(crate) struct Comparison<'c> {
+    pub(crate) bench: &'c str,
+    pub(crate) case: &'c str,
     pub(crate) ours: f64,
     pub(crate) peer: f64,
-    pub(crate) peer_name: &'l str,
-    pub(crate) unit: &'l str,
+    pub(crate) peer_name: &'c str,
+    pub(crate) unit: &'c str,
 }
 
-impl Line<'_> {
-    /// Prints it, and answers it as a row of a table.
+impl Comparison<'_> {
+    /// Prints it, for people or as JSON, and returns it as a row of a Markdown table.
     pub(crate) fn print(&self, json: bool) -> String {
         let Self { bench, case, ours, peer, peer_name, unit } = self;
         let ratio = ours / peer;
@@ -33,28 +38,28 @@ impl Line<'_> {
     }
 }
 
-/// Writes a section of BENCHMARKS.md, in place of the one of this title.
+const TABLE_HEAD: &str =
+    "| case | tidegate | peer | peer's result | ratio |\n|---|--:|---|--:|--:|\n";
+
+/// Writes a section to the end of BENCHMARKS.md; an older section with the same title is removed.
 pub(crate) fn write_section(title: &str, text: &str, rows: &[String]) -> Result<(), String> {
     let path = root().join("BENCHMARKS.md");
     let before = fs::read_to_string(&path).map_err(|error| format!("BENCHMARKS.md: {error}"))?;
-    let heading = format!("## {title}\n");
-    let kept: String = before
-        .split("\n## ")
-        .enumerate()
-        .filter(|(place, section)| *place == 0 || !section.starts_with(&format!("{title}\n")))
-        .map(
-            |(place, section)| {
-                if place == 0 { section.to_owned() } else { format!("\n## {section}") }
-            },
-        )
-        .collect();
-    let table = "| case | tidegate | peer | its rate | ratio |\n|---|--:|---|--:|--:|\n";
+    let kept = without_section(&before, title);
     let rows: String = rows.concat();
-    let text = format!("{}\n\n{heading}\n{text}\n\n{table}{rows}", kept.trim_end());
+    let text = format!("{}\n\n## {title}\n\n{text}\n\n{TABLE_HEAD}{rows}", kept.trim_end());
     fs::write(&path, text).map_err(|error| format!("BENCHMARKS.md: {error}"))
 }
 
-/// Times one piece of work: so many operations a second.
+/// A page without the section of this title.
+fn without_section(page: &str, title: &str) -> String {
+    let (mut sections, heading) = (page.split("\n## "), format!("{title}\n"));
+    let head = sections.next().unwrap_or_default().to_owned();
+    let others = sections.filter(|section| !section.starts_with(&heading));
+    others.fold(head, |page, section| page + "\n## " + section)
+}
+
+/// Times one piece of work, and returns its operations per second.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 pub(crate) fn rate(operations: f64, work: impl FnOnce()) -> f64 {
     let start = std::time::Instant::now();
@@ -67,14 +72,14 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The least and the most of them.
+/// The smallest and the largest value.
 pub(crate) fn range(values: &[f64]) -> (f64, f64) {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     (least, values.iter().copied().fold(0.0, f64::max))
 }
 
-/// How far the rounds lie apart: where ranges overlap, a ratio of medians says little.
-pub(crate) fn tell_range(name: &str, values: &[f64], unit: &str) {
+/// Prints the range of the rounds. Where the ranges of two programs overlap, the ratio of their medians says little.
+pub(crate) fn print_range(name: &str, values: &[f64], unit: &str) {
     let (least, most) = range(values);
     say(&format!("{name:28} rounds from {least:.0} to {most:.0} {unit}"));
 }
@@ -82,4 +87,16 @@ pub(crate) fn tell_range(name: &str, values: &[f64], unit: &str) {
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people")]
 pub(crate) fn float(n: u64) -> f64 {
     n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_removed_by_its_whole_title() {
+        let page = "# Page\n\nhead\n\n## A\n\none\n\n## A b\n\ntwo\n";
+        assert_eq!(without_section(page, "A"), "# Page\n\nhead\n\n## A b\n\ntwo\n");
+        assert_eq!(without_section(page, "B"), page);
+    }
 }

@@ -1,31 +1,33 @@
-//! As much of HPACK as a generator needs: fields that are written once, and of those that come, two numbers.
+//! As much of HPACK (the header compression of HTTP/2) as the load generator needs: it writes the headers of
+//! a call once, and of received headers it reads two numbers.
 //!
-//! A block of fields is a row of these, told apart by their first bits:
+//! A header block is a sequence of these items, which differ in their first bits:
 //!
 //! ```text
-//! 1 index                  a field that both sides know
-//! 01 name, value           a field that both put into their table, so that next time it is an index
-//! 0000 or 0001 name, value a field for once
-//! 001 size                 the table is to have this size from now on
+//! 1 index                  a field of the static or dynamic table
+//! 01 name, value           a field that both sides add to their dynamic table, so that next time it is an index
+//! 0000 or 0001 name, value a field that is not added to the table
+//! 001 size                 the new size of the dynamic table
 //! ```
 //!
-//! Of an answer `:status` and `grpc-status` matter, but what an index means depends on all that was in the blocks before; so the
-//! table is kept, of every field with its size and, where it is one of the two, its number. After the first answer nearly every
-//! field is an index, which costs a look into the table; texts are decoded when they come, which is rare.
+//! Of an answer only `:status` and `grpc-status` matter. But the meaning of an index depends on all blocks
+//! before. So the decoder keeps the dynamic table: of every field its size and, for these two fields, the
+//! number. After the first answer nearly every field is an index, which costs one lookup. Texts are decoded
+//! when they occur, which is rare.
 
 use std::collections::VecDeque;
 
 // === writing ===
 
-/// Fields that the server knows by themselves: `:method POST` and `:scheme http`.
+/// The fields `:method POST` and `:scheme http` of the static table.
 const POST_HTTP: [u8; 2] = [0x83, 0x86];
-/// Fields that the server is told to remember.
+/// The number of fields that the first call adds to the server's dynamic table.
 const REMEMBERED: u8 = 4;
 
-/// The head of the first call of a connection, whose fields the server remembers.
+/// The headers of the first call of a connection. The server adds them to its dynamic table.
 pub(crate) fn first_head(path: &str, authority: &str) -> Vec<u8> {
     let mut block = POST_HTTP.to_vec();
-    // The names of the first three have numbers: 1, 4 and 31.
+    // The names of the first three are in the static table: 1, 4 and 31.
     for (name, value) in
         [([0x41].as_slice(), authority), (&[0x44], path), (&[0x5f], "application/grpc")]
     {
@@ -38,8 +40,9 @@ pub(crate) fn first_head(path: &str, authority: &str) -> Vec<u8> {
     block
 }
 
-/// The head of every other call: the same fields by their places in the table, which begins behind 61 that all know. What was
-/// told last stands first there, and is said last here: fields with a colon go before others.
+/// The headers of every further call: the same fields by their indices in the dynamic table, which begins
+/// after the 61 static ones. The newest entry has the lowest index. It is written last here, because
+/// pseudo-headers (with a colon) must precede others.
 pub(crate) fn next_head() -> Vec<u8> {
     let places = (0..REMEMBERED).rev().map(|place| 0x80 | 62u8.saturating_add(place));
     POST_HTTP.into_iter().chain(places).collect()
@@ -50,7 +53,8 @@ fn text(block: &mut Vec<u8>, text: &str) {
     block.extend_from_slice(text.as_bytes());
 }
 
-/// A number that begins in the low bits of a byte and goes on in others where it is too large for them.
+/// An integer with a prefix: it begins in the low bits of a byte, and continues in further bytes if it does
+/// not fit.
 fn integer(block: &mut Vec<u8>, low: u8, value: usize) {
     match u8::try_from(value) {
         Ok(small) if small < low => block.push(small),
@@ -61,7 +65,7 @@ fn integer(block: &mut Vec<u8>, low: u8, value: usize) {
     }
 }
 
-/// Seven bits in each byte, the lowest first.
+/// A variable-length integer: seven bits per byte, the lowest first.
 pub(crate) fn varint(bytes: &mut Vec<u8>, mut value: usize) {
     while value > 0x7f {
         bytes.push(u8::try_from(value & 0x7f).unwrap_or(0) | 0x80);
@@ -72,57 +76,58 @@ pub(crate) fn varint(bytes: &mut Vec<u8>, mut value: usize) {
 
 // === reading ===
 
-/// What the fields of a block say, as far as it matters.
+/// The two status fields of a block, if it has them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Statuses {
     pub(crate) http: Option<u16>,
     pub(crate) grpc: Option<u16>,
 }
 
-/// Reads one block after another, as they come over a connection.
-pub(crate) struct Fields {
-    /// What the server told us to remember, the newest first.
+/// Decodes the header blocks of one connection, in the order of their arrival.
+pub(crate) struct HpackDecoder {
+    /// The dynamic table, the newest entry first.
     table: VecDeque<Field>,
-    /// What the fields in it count, and what they may.
+    /// The size of the table in bytes, and its limit.
     size: usize,
     limit: usize,
     huffman: Huffman,
 }
 
-/// The size of the table unless somebody asks for another, which we do not.
+/// The default limit of the table, which the generator does not change.
 const TABLE: usize = 4096;
 
-/// What is kept of a field.
+/// What the decoder keeps of a field.
 #[derive(Debug, Clone, Copy)]
 struct Field {
-    name: Name,
-    /// The number that its value is, if it is one and matters.
+    name: FieldName,
+    /// The value of a status field, if it is a number.
     value: Option<u16>,
-    /// What it counts in the table.
+    /// Its size in the table.
     size: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Name {
-    of: Of,
+struct FieldName {
+    of: StatusKind,
     length: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum StatusKind {
     HttpStatus,
     GrpcStatus,
     Other,
 }
 
-impl Fields {
+impl HpackDecoder {
     pub(crate) fn new() -> Self {
         Self { table: VecDeque::new(), size: 0, limit: TABLE, huffman: Huffman::new() }
     }
 
-    /// Reads a block; `None` when it is none, after which no other can be read either.
+    /// Decodes a block; `None` when it is invalid. After that no other block of the connection can be
+    /// decoded.
     pub(crate) fn read(&mut self, block: &[u8]) -> Option<Statuses> {
-        let (mut statuses, mut rest) = (Statuses::default(), Bytes(block));
+        let (mut statuses, mut rest) = (Statuses::default(), BlockReader(block));
         while let Some(first) = rest.0.first().copied() {
             let field = if first & 0x80 != 0 {
                 self.known(rest.integer(0x7f)?)?
@@ -138,66 +143,67 @@ impl Fields {
                 self.literal(&mut rest, 0x0f)?
             };
             match field.name.of {
-                Of::HttpStatus => statuses.http = field.value,
-                Of::GrpcStatus => statuses.grpc = field.value,
-                Of::Other => {}
+                StatusKind::HttpStatus => statuses.http = field.value,
+                StatusKind::GrpcStatus => statuses.grpc = field.value,
+                StatusKind::Other => {}
             }
         }
         Some(statuses)
     }
 
-    /// The field of such an index: those that everybody knows, then the table.
+    /// The field with this index: first those of the static table, then those of the dynamic table.
     fn known(&self, index: usize) -> Option<Field> {
         match index.checked_sub(KNOWN.len().saturating_add(1)) {
             Some(place) => self.table.get(place).copied(),
             None => {
                 let name = known_name(index)?;
                 let place = index.saturating_sub(STATUSES.0);
-                let value = STATUSES.1.get(place).copied().filter(|_| name.of == Of::HttpStatus);
+                let value =
+                    STATUSES.1.get(place).copied().filter(|_| name.of == StatusKind::HttpStatus);
                 Some(Field { name, value, size: 0 })
             }
         }
     }
 
-    /// A field in words, whose name may be that of a field that is known.
-    fn literal(&self, rest: &mut Bytes<'_>, low: u8) -> Option<Field> {
+    /// A literal field, whose name may be an index.
+    fn literal(&self, rest: &mut BlockReader<'_>, low: u8) -> Option<Field> {
         let name = match rest.integer(low)? {
             0 => {
                 let text = self.text(rest)?;
                 let of = match &*text {
-                    b":status" => Of::HttpStatus,
-                    b"grpc-status" => Of::GrpcStatus,
-                    _ => Of::Other,
+                    b":status" => StatusKind::HttpStatus,
+                    b"grpc-status" => StatusKind::GrpcStatus,
+                    _ => StatusKind::Other,
                 };
-                Name { of, length: text.len() }
+                FieldName { of, length: text.len() }
             }
             index => self.known(index)?.name,
         };
         let text = self.text(rest)?;
         let number = || str::from_utf8(&text).ok()?.parse().ok();
-        let value = if name.of == Of::Other { None } else { number() };
-        // What a field counts beyond its letters is in the standard.
+        let value = if name.of == StatusKind::Other { None } else { number() };
+        // The standard adds 32 bytes of overhead per entry.
         let size = name.length.saturating_add(text.len()).saturating_add(32);
         Some(Field { name, value, size })
     }
 
-    fn text(&self, rest: &mut Bytes<'_>) -> Option<Vec<u8>> {
-        let packed = rest.0.first()? & 0x80 != 0;
+    fn text(&self, rest: &mut BlockReader<'_>) -> Option<Vec<u8>> {
+        let is_coded = rest.0.first()? & 0x80 != 0;
         let length = rest.integer(0x7f)?;
         let bytes = rest.take(length)?;
-        if packed { self.huffman.unpacked(bytes) } else { Some(bytes.to_vec()) }
+        if is_coded { self.huffman.decoded(bytes) } else { Some(bytes.to_vec()) }
     }
 
     fn remember(&mut self, field: Field) {
         self.shrink(field.size);
-        // One that is larger than the table only empties it.
+        // A field that is larger than the table only empties it, as the standard demands.
         if field.size <= self.limit {
             self.table.push_front(field);
             self.size = self.size.saturating_add(field.size);
         }
     }
 
-    /// Forgets the oldest until there is room.
+    /// Evicts the oldest entries until there is room.
     fn shrink(&mut self, room: usize) {
         while self.size.saturating_add(room) > self.limit {
             let Some(oldest) = self.table.pop_back() else { return };
@@ -206,24 +212,24 @@ impl Fields {
     }
 }
 
-/// What is left of a block.
-struct Bytes<'b>(&'b [u8]);
+/// The rest of a block.
+struct BlockReader<'b>(&'b [u8]);
 
-impl<'b> Bytes<'b> {
+impl<'b> BlockReader<'b> {
     fn take(&mut self, length: usize) -> Option<&'b [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// A number that begins in the low bits of the next byte.
+    /// An integer with a prefix in the low bits of the next byte.
     fn integer(&mut self, low: u8) -> Option<usize> {
         let first = self.take(1)?.first()? & low;
         if first < low {
             return Some(first.into());
         }
         let mut value = 0usize;
-        // Nothing here has more than 28 bits.
+        // No number in a header block here has more than 28 bits.
         for shift in [0, 7, 14, 21] {
             let byte = self.take(1)?.first().copied()?;
             value |= usize::from(byte & 0x7f) << shift;
@@ -235,31 +241,32 @@ impl<'b> Bytes<'b> {
     }
 }
 
-/// The statuses that everybody knows, and the index of the first.
+/// The `:status` fields of the static table, and the index of the first.
 const STATUSES: (usize, [u16; 7]) = (8, [200, 204, 206, 304, 400, 404, 500]);
 
-/// How long the names of the fields that everybody knows are, by index from 1: it is all that counts of them, but for `:status`.
+/// The lengths of the names in the static table, by index from 1. Except for `:status`, only the lengths
+/// matter.
 const KNOWN: [u8; 61] = [
     10, 7, 7, 5, 5, 7, 7, 7, 7, 7, 7, 7, 7, 7, 14, 15, 15, 13, 6, 27, 3, 5, 13, 13, 19, 16, 16, 14,
     16, 13, 12, 6, 4, 4, 6, 7, 4, 4, 8, 17, 13, 8, 19, 13, 4, 8, 12, 18, 19, 5, 7, 7, 11, 6, 10,
     25, 17, 10, 4, 3, 16,
 ];
 
-fn known_name(index: usize) -> Option<Name> {
+fn known_name(index: usize) -> Option<FieldName> {
     let length = KNOWN.get(index.checked_sub(1)?)?;
     let statuses = STATUSES.0..STATUSES.0.saturating_add(STATUSES.1.len());
-    let of = if statuses.contains(&index) { Of::HttpStatus } else { Of::Other };
-    Some(Name { of, length: (*length).into() })
+    let of = if statuses.contains(&index) { StatusKind::HttpStatus } else { StatusKind::Other };
+    Some(FieldName { of, length: (*length).into() })
 }
 
-// === packed texts ===
+// === Huffman-coded texts ===
 
-/// HPACK's Huffman code. It is a canonical one: codes of one length follow each other as their symbols do, so that the lengths
-/// tell all of it.
+/// HPACK's Huffman code. It is canonical: codes of the same length are consecutive numbers in the order of
+/// their symbols. So the code lengths determine the whole code.
 struct Huffman {
-    /// For each length its first code, how many have it, and where their symbols begin.
+    /// For each length its first code, the number of its codes, and the position of their symbols.
     lengths: Vec<Codes>,
-    /// All symbols, those of the shortest codes first.
+    /// All symbols, ordered by the length of their codes.
     symbols: Vec<usize>,
 }
 
@@ -284,7 +291,7 @@ impl Huffman {
         Self { lengths, symbols }
     }
 
-    fn unpacked(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+    fn decoded(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let (mut text, mut code, mut codes) = (Vec::new(), 0u32, self.lengths.iter().skip(1));
         for byte in bytes {
             for bit in (0..8).rev() {
@@ -295,7 +302,7 @@ impl Huffman {
                     continue;
                 };
                 let place = these.place.checked_add(usize::try_from(place).ok()?)?;
-                // The last symbol of all is the end, which never stands in a text.
+                // The last symbol is the end marker, which never occurs in a text.
                 text.push(u8::try_from(*self.symbols.get(place)?).ok()?);
                 (code, codes) = (0, self.lengths.iter().skip(1));
             }
@@ -306,7 +313,7 @@ impl Huffman {
 
 const LONGEST_CODE: u8 = 30;
 
-/// How many bits the code of each byte has, and last the end's.
+/// The number of bits in the code of each byte, and of the end marker.
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
     28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
@@ -330,10 +337,10 @@ mod tests {
         pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
     }
 
-    /// RFC 7541, C.6: three answers under a table of 256 bytes, from which each of the later two drives fields out.
+    /// RFC 7541, C.6: three answers under a table of 256 bytes. The second and third evict older entries.
     #[test]
-    fn the_answers_of_the_standard_are_read_and_the_table_is_as_large_as_it_says() {
-        let mut fields = Fields { limit: 256, ..Fields::new() };
+    fn the_examples_of_the_standard_are_decoded_and_the_table_has_the_stated_size() {
+        let mut fields = HpackDecoder { limit: 256, ..HpackDecoder::new() };
         for (block, status, size) in [
             (
                 "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6
@@ -357,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_text_is_what_it_was() {
+    fn huffman_coded_texts_are_decoded() {
         let huffman = Huffman::new();
         for (packed, text) in [
             ("f1e3 c2e5 f23a 6ba0 ab90 f4ff", "www.example.com"),
@@ -371,42 +378,43 @@ mod tests {
                 "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1",
             ),
         ] {
-            assert_eq!(huffman.unpacked(&bytes(packed)).as_deref(), Some(text.as_bytes()));
+            assert_eq!(huffman.decoded(&bytes(packed)).as_deref(), Some(text.as_bytes()));
         }
-        // Thirty ones are the end, and no text.
-        assert_eq!(huffman.unpacked(&[0xff; 4]), None);
+        // Thirty ones are the end marker, which is not a valid text.
+        assert_eq!(huffman.decoded(&[0xff; 4]), None);
     }
 
     #[test]
-    fn a_status_is_found_in_words_by_its_index_and_by_its_name_alone() {
-        let mut fields = Fields::new();
+    fn a_status_is_found_as_a_literal_by_its_index_and_by_the_index_of_its_name() {
+        let mut fields = HpackDecoder::new();
         let grpc = |number| Some(Statuses { http: None, grpc: Some(number) });
         assert_eq!(fields.read(b"\x40\x0bgrpc-status\x010"), grpc(0));
         assert_eq!(fields.read(b"\xbe"), grpc(0));
         assert_eq!(fields.read(b"\x7e\x0214"), grpc(14));
         assert_eq!(fields.read(b"\xbe"), grpc(14));
         assert_eq!(fields.read(b"\xbf"), grpc(0));
-        // For once: nothing is remembered of it.
+        // A literal that is not added to the table.
         assert_eq!(fields.read(b"\x0f\x2f\x015"), grpc(5));
         assert_eq!(fields.read(b"\xbe"), grpc(14));
-        // A table of no size remembers nothing.
+        // A table of size 0 is always empty.
         assert_eq!(fields.read(b"\x20\x88"), Some(Statuses { http: Some(200), grpc: None }));
         assert_eq!(fields.read(b"\xbe"), None);
     }
 
     #[test]
-    fn what_is_cut_off_is_no_block() {
+    fn an_incomplete_block_is_invalid() {
         let block = b"\x40\x0bgrpc-status\x010";
         for cut in 1..block.len() {
-            assert_eq!(Fields::new().read(&block[..cut]), None, "{cut}");
+            assert_eq!(HpackDecoder::new().read(&block[..cut]), None, "{cut}");
         }
-        assert_eq!(Fields::new().read(&[0xff; 9]), None);
+        assert_eq!(HpackDecoder::new().read(&[0xff; 9]), None);
     }
 
-    /// Reads what is written for servers: the sizes show that all four fields were put into the table, and once.
+    /// Decodes the blocks that are written for servers. The sizes show that all four fields were added to the
+    /// table, and only once.
     #[test]
-    fn what_is_written_can_be_read() {
-        let mut fields = Fields::new();
+    fn written_blocks_can_be_decoded() {
+        let mut fields = HpackDecoder::new();
         let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
         fields.read(&first_head(path, "localhost")).unwrap();
         let size = 10 + 9 + 5 + path.len() + 12 + 16 + 2 + 8 + 4 * 32;

@@ -1,34 +1,34 @@
-//! What is said over a connection: so many calls at once, and for each that is over, another.
+//! The client side of one connection: a number of calls in flight, and a new call for each that has ended.
 
-use super::faults::Faults;
-use super::message::Question;
+use super::failures::Failures;
+use super::message::GrpcRequest;
 use super::session::{Outcome, Session};
-use crate::rig::drive::Talk;
+use crate::rig::drive::LoadClient;
 use crate::rig::template::Keys;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Calls for one key after another, so many in flight.
-pub(crate) struct Asker {
+/// Makes calls with random keys, and keeps `depth` of them in flight.
+pub(crate) struct GrpcClient {
     session: Session,
     keys: Keys,
     depth: usize,
-    faults: Faults,
-    /// What is sent next.
+    failures: Failures,
+    /// The bytes to send next.
     request: Vec<u8>,
 }
 
-impl Asker {
-    pub(crate) fn new(question: &Question, keys: Keys, depth: usize, faults: Faults) -> Self {
-        Self { session: Session::new(question), keys, depth, faults, request: Vec::new() }
+impl GrpcClient {
+    pub(crate) fn new(request: &GrpcRequest, keys: Keys, depth: usize, failures: Failures) -> Self {
+        Self { session: Session::new(request), keys, depth, failures, request: Vec::new() }
     }
 }
 
-impl Talk for Asker {
-    /// As many calls as are missing.
-    fn ask(&mut self) -> &[u8] {
+impl LoadClient for GrpcClient {
+    /// As many calls as are missing to the wanted number in flight.
+    fn request(&mut self) -> &[u8] {
         self.request.clear();
         self.session.write_due(&mut self.request);
         for _ in self.session.in_flight()..self.depth {
@@ -37,14 +37,14 @@ impl Talk for Asker {
         &self.request
     }
 
-    fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
         let (mut passed, mut refused, mut failed) = (0u64, 0u64, 0u64);
         let heard = self.session.read(bytes, |outcome| {
             let count = match outcome {
                 Outcome::Allowed => &mut passed,
                 Outcome::Refused => &mut refused,
-                Outcome::Failed(fault) => {
-                    self.faults.note(fault);
+                Outcome::Failed(failure) => {
+                    self.failures.note(failure);
                     &mut failed
                 }
             };
@@ -55,30 +55,30 @@ impl Talk for Asker {
         Ok(over.then_some((passed, refused)))
     }
 
-    fn is_owed(&self) -> bool {
+    fn awaits_more(&self) -> bool {
         self.session.in_flight() > 0
     }
 }
 
-// === one question ===
+// === a single call ===
 
-/// Asks once, for the first key, and answers whether it is allowed.
-pub(crate) async fn asked(address: SocketAddr, question: &Question) -> Result<bool, String> {
-    let told = |error: std::io::Error| error.to_string();
-    let (keys, faults) = (Keys::new(NonZeroU32::MIN, 0), Faults::default());
-    let mut asker = Asker::new(question, keys, 1, faults.clone());
-    let mut stream = TcpStream::connect(address).await.map_err(told)?;
-    stream.write_all(asker.ask()).await.map_err(told)?;
+/// Makes one call for the first key, and returns whether it is allowed.
+pub(crate) async fn call_once(address: SocketAddr, request: &GrpcRequest) -> Result<bool, String> {
+    let as_text = |error: std::io::Error| error.to_string();
+    let (keys, failures) = (Keys::new(NonZeroU32::MIN, 0), Failures::default());
+    let mut client = GrpcClient::new(request, keys, 1, failures.clone());
+    let mut stream = TcpStream::connect(address).await.map_err(as_text)?;
+    stream.write_all(client.request()).await.map_err(as_text)?;
     let mut buffer = vec![0; 4096];
     loop {
-        let read = stream.read(&mut buffer).await.map_err(told)?;
+        let read = stream.read(&mut buffer).await.map_err(as_text)?;
         if read == 0 {
-            return Err("the server hung up".to_owned());
+            return Err("the server closed the connection".to_owned());
         }
-        match asker.hear(buffer.get(..read).unwrap_or_default())? {
+        match client.receive(buffer.get(..read).unwrap_or_default())? {
             Some((1, 0)) => return Ok(true),
             Some((0, 1)) => return Ok(false),
-            Some(_) => return Err(faults.told().unwrap_or_default()),
+            Some(_) => return Err(failures.summary().unwrap_or_default()),
             None => {}
         }
     }
@@ -87,7 +87,7 @@ pub(crate) async fn asked(address: SocketAddr, question: &Question) -> Result<bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grpc_bench::faults::Fault;
+    use crate::grpc_bench::failures::Failure;
     use crate::grpc_bench::message::should_rate_limit;
     use crate::rig::drive::drive;
     use crate::rig::schedule::{Pace, Schedule};
@@ -101,8 +101,9 @@ mod tests {
     use tonic::transport::server::TcpIncoming;
     use tonic_health::ServingStatus;
 
-    /// A server that is not ours: tonic, with the service that tells how others are. It is asked as a rate limit service is: the
-    /// first field of its question is a name, as the domain is, and of its answer a number, of which 1 is well and 2 is not.
+    /// A server that is not tidegate: tonic with the gRPC health service. Its messages resemble those of a
+    /// rate limit service: the first field of its request is a name, like the domain, and that of its
+    /// response is a number, of which 1 means healthy and 2 not.
     struct Tonic {
         address: SocketAddr,
         end: oneshot::Sender<()>,
@@ -110,7 +111,7 @@ mod tests {
     }
 
     impl Tonic {
-        /// `k0` to `k4` are well, `k5` to `k8` are not, and nobody knows `k9`.
+        /// `k0` to `k4` are healthy, `k5` to `k8` are not, and `k9` is unknown.
         fn start() -> Self {
             let (end, ended) = oneshot::channel();
             let (started, address) = std::sync::mpsc::channel();
@@ -121,12 +122,12 @@ mod tests {
                     started.send(listener.local_addr().unwrap()).unwrap();
                     let (reporter, health) = tonic_health::server::health_reporter();
                     for key in 0..9 {
-                        let well = if key < 5 {
+                        let status = if key < 5 {
                             ServingStatus::Serving
                         } else {
                             ServingStatus::NotServing
                         };
-                        reporter.set_service_status(format!("k{key}"), well).await;
+                        reporter.set_service_status(format!("k{key}"), status).await;
                     }
                     let server = Server::builder().add_service(health);
                     let ended = async { ended.await.unwrap_or_default() };
@@ -137,9 +138,9 @@ mod tests {
             Self { address: address.recv().unwrap(), end, serving }
         }
 
-        fn question(&self, path: &'static str) -> Question {
+        fn request(&self, path: &'static str) -> GrpcRequest {
             let entry = ("remote_address", "10.0.0.1");
-            Question { path, ..should_rate_limit(self.address.to_string(), "k#", [entry]) }
+            GrpcRequest { path, ..should_rate_limit(self.address.to_string(), "k#", [entry]) }
         }
 
         fn end(self) {
@@ -151,12 +152,13 @@ mod tests {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
 
     #[test]
-    fn a_real_server_answers_each_key_over_one_connection_and_windows_stay_open() {
+    fn a_real_server_answers_each_key_on_one_connection_and_windows_stay_open() {
         let server = Tonic::start();
-        let mut session = Session::new(&server.question(CHECK));
+        let mut session = Session::new(&server.request(CHECK));
         let mut stream = std::net::TcpStream::connect(server.address).unwrap();
         let (mut sent, mut buffer) = (Vec::new(), [0; 4096]);
-        // So many that both sides have to let the other go on: theirs are 60 bytes, ours 7.
+        // Enough calls that both flow-control windows must be extended: the server's answers have 60 bytes,
+        // ours 7.
         for key in (0..10).cycle().take(6_000) {
             sent.clear();
             session.write_due(&mut sent);
@@ -165,13 +167,13 @@ mod tests {
             let mut outcomes = Vec::new();
             while outcomes.is_empty() {
                 let read = stream.read(&mut buffer).unwrap();
-                assert!(read > 0, "the server hung up");
+                assert!(read > 0, "the server closed the connection");
                 session.read(&buffer[..read], |outcome| outcomes.push(outcome)).unwrap();
             }
             let expected = match key {
                 0..5 => Outcome::Allowed,
                 5..9 => Outcome::Refused,
-                _ => Outcome::Failed(Fault::Grpc(5)),
+                _ => Outcome::Failed(Failure::Grpc(5)),
             };
             assert_eq!(outcomes, [expected], "{key}");
         }
@@ -181,58 +183,59 @@ mod tests {
 
     #[test]
     fn a_load_over_several_connections_adds_up() {
-        let (server, faults) = (Tonic::start(), Faults::default());
-        let question = server.question(CHECK);
+        let (server, failures) = (Tonic::start(), Failures::default());
+        let request = server.request(CHECK);
         let schedule =
             Schedule { connections: 3, pace: Pace::Closed, length: Duration::from_millis(50) };
         let ten = NonZeroU32::new(10).unwrap();
-        let asker = |number| Asker::new(&question, Keys::new(ten, number), 10, faults.clone());
-        let tally = drive(server.address, &schedule, asker).unwrap();
-        // The first calls of the three connections alone hold each kind of key.
+        let client =
+            |number| GrpcClient::new(&request, Keys::new(ten, number), 10, failures.clone());
+        let tally = drive(server.address, &schedule, client).unwrap();
+        // The first calls of the three connections already contain keys of each kind.
         assert!(tally.passed > 0 && tally.refused > 0);
         assert_eq!(tally.passed + tally.refused, tally.latency.len());
-        assert_eq!(faults.seen().keys().collect::<Vec<_>>(), [&Fault::Grpc(5)]);
+        assert_eq!(failures.seen().keys().collect::<Vec<_>>(), [&Failure::Grpc(5)]);
         server.end();
     }
 
     #[tokio::test]
-    async fn one_question_is_answered_or_told_why_not() {
+    async fn a_single_call_is_answered_or_fails_with_a_reason() {
         let server = Tonic::start();
-        assert_eq!(asked(server.address, &server.question(CHECK)).await, Ok(true));
-        let nowhere = server.question("/grpc.health.v1.Health/Heck");
-        let told = Err("1 × grpc-status UNIMPLEMENTED".to_owned());
-        assert_eq!(asked(server.address, &nowhere).await, told);
+        assert_eq!(call_once(server.address, &server.request(CHECK)).await, Ok(true));
+        let nowhere = server.request("/grpc.health.v1.Health/Heck");
+        let error = Err("1 × grpc-status UNIMPLEMENTED".to_owned());
+        assert_eq!(call_once(server.address, &nowhere).await, error);
         server.end();
     }
 
     #[test]
-    fn a_server_that_goes_away_ends_it_and_is_counted() {
-        let question = should_rate_limit(String::new(), "bench", []);
+    fn goaway_ends_the_load_and_is_counted() {
+        let request = should_rate_limit(String::new(), "bench", []);
         let keys = Keys::new(NonZeroU32::MIN, 0);
-        let mut asker = Asker::new(&question, keys, 1, Faults::default());
-        asker.ask();
-        let told = asker.hear(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x01\0\0\0\x02");
-        assert_eq!(told, Err("GOAWAY INTERNAL_ERROR".to_owned()));
-        assert_eq!(asker.faults.seen(), BTreeMap::from([(Fault::GoAway(2), 1)]));
+        let mut client = GrpcClient::new(&request, keys, 1, Failures::default());
+        client.request();
+        let error = client.receive(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x01\0\0\0\x02");
+        assert_eq!(error, Err("GOAWAY INTERNAL_ERROR".to_owned()));
+        assert_eq!(client.failures.seen(), BTreeMap::from([(Failure::GoAway(2), 1)]));
     }
 
     #[test]
-    fn there_are_as_many_calls_in_flight_as_were_wanted() {
-        let question = should_rate_limit(String::new(), "bench", [("remote_address", "10.1##")]);
+    fn the_wanted_number_of_calls_stays_in_flight() {
+        let request = should_rate_limit(String::new(), "bench", [("remote_address", "10.1##")]);
         let keys = Keys::new(NonZeroU32::MIN, 0);
-        let mut asker = Asker::new(&question, keys, 10, Faults::default());
-        let first = asker.ask().len();
-        assert_eq!(asker.session.in_flight(), 10);
-        // Two are over, of which one was reset; so two are made.
+        let mut client = GrpcClient::new(&request, keys, 10, Failures::default());
+        let first = client.request().len();
+        assert_eq!(client.session.in_flight(), 10);
+        // Two calls were reset, so two new ones are made.
         let reset = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x07".as_slice();
         let other = b"\0\0\x04\x03\0\0\0\0\x13\0\0\0\x02".as_slice();
-        assert_eq!(asker.hear(&[reset, other].concat()), Ok(Some((0, 0))));
+        assert_eq!(client.receive(&[reset, other].concat()), Ok(Some((0, 0))));
         assert_eq!(
-            asker.faults.seen(),
-            BTreeMap::from([(Fault::Reset(2), 1), (Fault::Reset(7), 1)])
+            client.failures.seen(),
+            BTreeMap::from([(Failure::Reset(2), 1), (Failure::Reset(7), 1)])
         );
-        assert!(asker.is_owed());
-        assert!(asker.ask().len() < first);
-        assert_eq!(asker.session.in_flight(), 10);
+        assert!(client.awaits_more());
+        assert!(client.request().len() < first);
+        assert_eq!(client.session.in_flight(), 10);
     }
 }

@@ -1,21 +1,22 @@
-//! What is asked and what is answered: messages of Protocol Buffers, of which a handful of fields is known.
+//! The requests and responses: Protocol Buffers messages, of which only a few fields are needed.
 //!
 //! ```text
-//! 0a 05 62 65 6e 63 68    field 1, which is bytes, 5 of them: "bench"
-//! 08 02                   field 1, which is a number: 2
+//! 0a 05 62 65 6e 63 68    field 1, a string of 5 bytes: "bench"
+//! 08 02                   field 1, a number: 2
 //! ```
 
 use super::hpack::varint;
 
-/// A message that is being written. As in every template of the lab, each `#` in a text is a digit of a key's number.
+/// A message under construction. As in every template of the lab, each `#` in a text is a digit of a key's
+/// number.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
-    /// Where the digits stand, the first one first.
+    /// The positions of the digits, the first digit first.
     pub(crate) digits: Vec<usize>,
 }
 
-/// How a field is told from the next, in the low bits of its tag.
+/// Wire types, in the low three bits of a tag: how long the field is.
 const NUMBER: u64 = 0;
 const EIGHT_BYTES: u64 = 1;
 const BYTES: u64 = 2;
@@ -44,33 +45,33 @@ impl Message {
     }
 }
 
-// === what servers are asked ===
+// === requests ===
 
-/// A call: of what, with what, and what its answer says.
+/// A call: its path and message, and how its response is read.
 #[derive(Debug, Clone)]
-pub(crate) struct Question {
+pub(crate) struct GrpcRequest {
     pub(crate) path: &'static str,
     pub(crate) authority: String,
     pub(crate) message: Message,
-    /// Whether a message allows; `None` when it is no answer to this.
+    /// Whether a response allows the request; `None` when it is not a response to this call.
     pub(crate) allows: fn(&[u8]) -> Option<bool>,
 }
 
-/// What Envoy asks, of one descriptor with such entries.
+/// The call that Envoy makes, with one descriptor of these entries.
 pub(crate) fn should_rate_limit<'e>(
     authority: String,
     domain: &str,
     entries: impl IntoIterator<Item = (&'e str, &'e str)>,
-) -> Question {
+) -> GrpcRequest {
     let entry = |(key, value): (&str, &str)| Message::default().text(1, key).text(2, value);
     let descriptor = entries
         .into_iter()
         .fold(Message::default(), |descriptor, each| descriptor.message(1, &entry(each)));
-    Question {
+    GrpcRequest {
         path: "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
         authority,
         message: Message::default().text(1, domain).message(2, &descriptor),
-        // 1 is OK, 2 is OVER_LIMIT; 0 is UNKNOWN, and no server should say that.
+        // 1 is OK, 2 is OVER_LIMIT. 0 is UNKNOWN, which no server should answer.
         allows: |answer| match number(answer, 1)? {
             1 => Some(true),
             2 => Some(false),
@@ -79,7 +80,7 @@ pub(crate) fn should_rate_limit<'e>(
     }
 }
 
-/// What one key may, in the words of throttlecrab.
+/// A limit as throttlecrab expresses it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Throttle {
     pub(crate) burst: usize,
@@ -87,14 +88,15 @@ pub(crate) struct Throttle {
     pub(crate) period: usize,
 }
 
-/// What `throttlecrab-server` is asked.
-pub(crate) fn throttle(authority: String, key: &str, limit: Throttle) -> Question {
+/// The call that `throttlecrab-server` gets.
+pub(crate) fn throttle(authority: String, key: &str, limit: Throttle) -> GrpcRequest {
     let message = Message::default().text(1, key).number(2, limit.burst);
-    Question {
+    GrpcRequest {
         path: "/throttlecrab.RateLimiter/Throttle",
         authority,
         message: message.number(3, limit.count).number(4, limit.period).number(5, 1),
-        // A refusal is left out, as zeros are; so it counts as one only beside the limit, which is never zero.
+        // Protocol Buffers omit zeros, so a refusal has no field 1. It counts as a refusal only if the limit
+        // is there, which is never zero.
         allows: |answer| match number(answer, 1) {
             Some(1) => Some(true),
             Some(_) => None,
@@ -103,9 +105,9 @@ pub(crate) fn throttle(authority: String, key: &str, limit: Throttle) -> Questio
     }
 }
 
-// === what they answer ===
+// === responses ===
 
-/// The number of a field, if it is there; nothing of what is no message.
+/// The number in a field; `None` if the field is missing or the message is invalid.
 fn number(mut message: &[u8], field: u64) -> Option<u64> {
     while !message.is_empty() {
         let tag = read_varint(&mut message)?;
@@ -140,14 +142,15 @@ fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The message of an answer, which gRPC puts behind five bytes: whether it is compressed, and its length. `None` until it is whole.
+/// The message of a response. gRPC prefixes it with five bytes: whether it is compressed, and its length.
+/// `None` while it is incomplete.
 pub(crate) fn unwrapped(bytes: &[u8]) -> Option<&[u8]> {
     let ([0, length @ ..], message) = bytes.split_first_chunk::<5>()? else { return None };
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
     (message.len() == length).then_some(message)
 }
 
-/// A message as gRPC sends it.
+/// A message with the prefix of gRPC.
 pub(crate) fn wrapped(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
     [&[0], length.as_slice(), message].concat()
@@ -158,33 +161,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_written_as_protocol_buffers_are() {
-        let question = should_rate_limit("x".to_owned(), "bench", [("remote_address", "10.1##")]);
+    fn requests_are_encoded_as_protocol_buffers() {
+        let request = should_rate_limit("x".to_owned(), "bench", [("remote_address", "10.1##")]);
         let message = b"\x0a\x05bench\x12\x1a\x0a\x18\x0a\x0eremote_address\x12\x0610.1##";
-        assert_eq!(question.message.bytes, message);
-        let marked: Vec<u8> = question.message.digits.iter().map(|place| message[*place]).collect();
-        assert_eq!(
-            (marked.as_slice(), question.message.digits[1]),
-            (&b"##"[..], message.len() - 1)
-        );
+        assert_eq!(request.message.bytes, message);
+        let marked: Vec<u8> = request.message.digits.iter().map(|place| message[*place]).collect();
+        assert_eq!((marked.as_slice(), request.message.digits[1]), (&b"##"[..], message.len() - 1));
 
         let limit = Throttle { burst: 1_000_000, count: 2, period: 3600 };
-        let question = throttle("x".to_owned(), "k#", limit);
+        let request = throttle("x".to_owned(), "k#", limit);
         let message = b"\x0a\x02k#\x10\xc0\x84\x3d\x18\x02\x20\x90\x1c\x28\x01";
-        assert_eq!(question.message.bytes, message);
-        assert_eq!(question.message.digits, [3]);
+        assert_eq!(request.message.bytes, message);
+        assert_eq!(request.message.digits, [3]);
     }
 
-    /// A length of 35 is the byte of the mark, and no digit.
+    /// A length of 35 is the same byte as the mark `#`, but not a digit.
     #[test]
-    fn only_marks_in_texts_are_digits() {
+    fn only_marks_in_texts_become_digits() {
         let message = Message::default().text(1, &"x".repeat(35)).text(2, "#");
         assert_eq!(message.bytes[1], b'#');
         assert_eq!(message.digits, [39]);
     }
 
     #[test]
-    fn an_answer_allows_or_refuses_in_the_words_of_its_server() {
+    fn a_response_is_read_in_the_format_of_its_server() {
         let envoy = should_rate_limit(String::new(), "", []).allows;
         let crab = throttle(String::new(), "", Throttle { burst: 1, count: 1, period: 1 }).allows;
         for (allows, answer, says) in [
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_unwrapped_when_it_is_whole_and_plain() {
+    fn a_message_is_unwrapped_when_it_is_complete_and_uncompressed() {
         let bytes = wrapped(b"hello");
         assert_eq!(bytes, b"\0\0\0\0\x05hello");
         assert_eq!(unwrapped(&bytes), Some(&b"hello"[..]));

@@ -1,49 +1,41 @@
-//! The servers under test: started on a free port, proved to limit, and ended whatever happens.
+//! The servers under test. Each is started on a free port, proved to limit, and killed at the end, also after
+//! an error.
 //!
-//! Both limit each key by the same figures. What is asked differs, because each has an interface of its own:
+//! Both apply the same limits to each key. The calls differ, because each server has its own interface:
 //!
 //! | server | call | allowed | refused |
 //! |---|---|---|---|
-//! | tidegate | `RateLimitService/ShouldRateLimit`, as Envoy asks it | `overall_code` `OK` | `OVER_LIMIT` |
+//! | tidegate | `RateLimitService/ShouldRateLimit`, as Envoy calls it | `overall_code` `OK` | `OVER_LIMIT` |
 //! | throttlecrab | `RateLimiter/Throttle`, with key and limit | `allowed` | not `allowed` |
 //!
-//! Before anything is measured, each is asked three times for one key, and the third answer must be the one that its limits demand.
+//! Before the measurement each server gets three calls for one key. The third answer must be the one that its
+//! limits demand.
 
-use super::load::asked;
-use super::message::{Question, Throttle, should_rate_limit, throttle};
+use super::load::call_once;
+use super::message::{GrpcRequest, Throttle, should_rate_limit, throttle};
 use crate::rig::install::Programs;
+use crate::rig::launch::{Launch, Limits};
 use crate::rig::process::{Process, within};
 use crate::rig::tally::Tally;
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// Who is measured.
+/// The servers that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum GrpcServer {
     Tidegate,
     Throttlecrab,
 }
 
-/// What each key may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limits {
-    /// A million a second: nothing is refused.
-    Generous,
-    /// So little that nearly everything is refused: one an hour. throttlecrab gets a burst of 2, since by a burst of 1 it limits
-    /// nobody.
-    Strict,
-}
-
-/// The keys are addresses, which both take as text.
+/// Keys are IP addresses, which both servers accept as text.
 pub(crate) const KEY: &str = "10.1##.1##.1##";
-/// What Envoy calls the address of whoever asks it, and in which domain.
+/// The descriptor entry in which Envoy sends the client's address, and the domain.
 pub(crate) const ENTRY: &str = "remote_address";
 pub(crate) const DOMAIN: &str = "bench";
 
-impl Server {
+impl GrpcServer {
     pub(crate) const ALL: [Self; 2] = [Self::Tidegate, Self::Throttlecrab];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -53,8 +45,8 @@ impl Server {
         }
     }
 
-    /// What it is asked.
-    pub(crate) fn question(self, address: SocketAddr, limits: Limits) -> Question {
+    /// The call that checks a key.
+    pub(crate) fn request(self, address: SocketAddr, limits: Limits) -> GrpcRequest {
         let authority = address.to_string();
         match (self, limits) {
             (Self::Tidegate, _) => should_rate_limit(authority, DOMAIN, [(ENTRY, KEY)]),
@@ -68,57 +60,38 @@ impl Server {
         }
     }
 
-    /// The command that runs it in the foreground.
-    fn command(self, programs: &Programs, place: &Place<'_>) -> io::Result<Command> {
+    /// The command that runs the server in the foreground.
+    fn command(self, programs: &Programs, launch: &Launch<'_>) -> io::Result<Command> {
         match self {
-            Self::Tidegate => tidegate(&programs.tidegate, place),
-            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, place)),
+            Self::Tidegate => tidegate(&programs.tidegate, launch),
+            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, launch)),
         }
     }
 }
 
-impl Limits {
-    /// Whether what was answered under load is what the limits demand.
-    pub(crate) fn kept(self, tally: &Tally) -> Result<(), String> {
-        let Tally { passed, refused, .. } = tally;
-        let kept = match self {
-            Self::Generous => *refused == 0 && *passed > 0,
-            Self::Strict => *passed < refused / 4,
-        };
-        if kept { Ok(()) } else { Err(format!("{passed} passed, {refused} were refused")) }
-    }
-}
-
-// === the two ===
-
-/// Where a server is started, and to which limits.
-struct Place<'p> {
-    limits: Limits,
-    address: SocketAddr,
-    /// For its files; there is nothing in it yet.
-    folder: &'p Path,
-}
-
-/// With the policy of the experiment over HTTP.
-fn tidegate(program: &Path, place: &Place<'_>) -> io::Result<Command> {
-    let rate = match place.limits {
-        Limits::Generous => "1000000/s",
-        Limits::Strict => "1/h",
+/// Fails unless the outcome of a load is what the limits demand.
+pub(crate) fn check_limits(limits: Limits, tally: &Tally) -> Result<(), String> {
+    let Tally { passed, refused, .. } = tally;
+    let kept = match limits {
+        Limits::Generous => *refused == 0 && *passed > 0,
+        Limits::Strict => *passed < refused / 4,
     };
-    let rule = format!("{{ name: per-client, key: [ip], limits: [{rate}] }}");
-    let (policy, data) = (place.folder.join("policy.yaml"), place.folder.join("data"));
-    fs::create_dir(&data)?;
-    fs::write(&policy, format!("version: 1\nrules:\n  - {rule}\n"))?;
-    let mut command = Command::new(program);
-    command.arg("serve").arg("--policy").arg(policy).arg("--data-dir").arg(data);
-    command.args(["--grpc-listen", &place.address.to_string(), "--http-listen", "off"]);
+    if kept { Ok(()) } else { Err(format!("{passed} passed, {refused} were refused")) }
+}
+
+// === the two command lines ===
+
+/// tidegate with the same policy as in the HTTP experiment.
+fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
+    let mut command = launch.tidegate(program)?;
+    command.args(["--grpc-listen", &launch.address.to_string(), "--http-listen", "off"]);
     command.args(["--admin-listen", "off", "--resp-listen", "off"]);
     Ok(command)
 }
 
-/// As it comes, but that it does not log what it does. Its limits are in the calls.
-fn throttlecrab(program: &Path, place: &Place<'_>) -> Command {
-    let (host, port) = (place.address.ip().to_string(), place.address.port().to_string());
+/// With its default settings, except that it logs only warnings. Its limits are in the calls.
+fn throttlecrab(program: &Path, launch: &Launch<'_>) -> Command {
+    let (host, port) = (launch.address.ip().to_string(), launch.address.port().to_string());
     let mut command = Command::new(program);
     command.args(["--grpc", "--grpc-host", &host, "--grpc-port", &port, "--log-level", "warn"]);
     command
@@ -126,40 +99,43 @@ fn throttlecrab(program: &Path, place: &Place<'_>) -> Command {
 
 // === running ===
 
-/// A server that runs, until this is dropped.
-pub(crate) struct Running {
-    pub(crate) server: Server,
+/// A running server. It is killed when this is dropped.
+pub(crate) struct RunningGrpcServer {
+    pub(crate) server: GrpcServer,
     pub(crate) process: Process,
 }
 
-impl Running {
-    /// Starts a server, waits until it answers, and proves that it limits.
+impl RunningGrpcServer {
+    /// Starts a server, waits until it answers, proves that it limits, and stops it until its first round.
     pub(crate) async fn start(
-        server: Server,
+        server: GrpcServer,
         limits: Limits,
         programs: &Programs,
     ) -> Result<Self, String> {
-        let told = |error: String| format!("{}: {error}", server.name());
+        let with_name = |error: String| format!("{}: {error}", server.name());
         let name = format!("{}-{limits:?}", server.name());
         let process = Process::spawn(&name, |address, folder| {
-            server.command(programs, &Place { limits, address, folder })
+            server.command(programs, &Launch { limits, address, folder })
         });
-        let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
+        let process = process.map_err(|error| with_name(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process };
-        running.prove(limits).await.map_err(told)?;
+        running.prove_it_limits(limits).await.map_err(with_name)?;
         running.process.pause();
         Ok(running)
     }
 
-    /// Asks for the same key three times: under strict limits it must be refused by then, under generous ones not.
-    async fn prove(&mut self, limits: Limits) -> Result<(), String> {
-        let question = self.server.question(self.process.address, limits);
-        self.process.answers(async |address| asked(address, &question).await).await?;
-        within(asked(self.process.address, &question)).await?;
-        let allowed = within(asked(self.process.address, &question)).await?;
+    /// Makes three calls for the same key. The third must be refused under strict limits, and allowed under
+    /// generous ones.
+    async fn prove_it_limits(&mut self, limits: Limits) -> Result<(), String> {
+        let request = self.server.request(self.process.address, limits);
+        self.process
+            .wait_until_answering(async |address| call_once(address, &request).await)
+            .await?;
+        within(call_once(self.process.address, &request)).await?;
+        let allowed = within(call_once(self.process.address, &request)).await?;
         if allowed == (limits == Limits::Generous) {
             return Ok(());
         }
-        Err(format!("{limits:?} limits, and the third call is allowed: {allowed}"))
+        Err(format!("under {limits:?} limits the third call got allowed={allowed}"))
     }
 }

@@ -1,7 +1,8 @@
-//! A server that only answers: what it reads it does not look at, and what it sends is always the same.
+//! A server that sends the same answer to everything it reads, without parsing it.
 //!
-//! With as many threads, nothing that takes requests one by one from the same sockets is much quicker: so it tells how much
-//! of a figure belongs to the kernel and to the generator, and what is left to gain.
+//! With as many threads, no server that reads requests one by one from the same sockets can be much faster.
+//! So this server shows how much of a figure is the kernel's and the generator's share, and how much could
+//! still be gained.
 
 use clap::Args;
 use rustix::event::epoll;
@@ -13,35 +14,35 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// What it takes from the command line.
+/// The command-line options of `lab bare`.
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Where it listens.
+pub(crate) struct BareOptions {
+    /// The address to listen on
     #[arg(long)]
     listen: SocketAddr,
-    /// Refuses everything, instead of allowing it.
+    /// Refuse every request instead of allowing it
     #[arg(long)]
     refuse: bool,
 }
 
-/// A thread, and the connections that it answers.
+/// One thread's epoll instance and the connections that the thread answers.
 struct Worker {
     epoll: OwnedFd,
-    /// By the numbers under which they are waited for; `None` when they have ended.
+    /// By the number that epoll reports; `None` for a connection that has ended.
     streams: Mutex<Vec<Option<TcpStream>>>,
 }
 
-/// As many events as are looked at together.
+/// The most events of one `epoll_wait`.
 const TOGETHER: usize = 64;
-/// As much as arrives at once.
+/// The most bytes of one `recv`.
 const ROOM: usize = 16 << 10;
 
 /// Serves until it is killed.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &BareOptions) -> Result<(), String> {
     serve(options).map_err(|error| error.to_string())
 }
 
-fn serve(options: &Options) -> io::Result<()> {
+fn serve(options: &BareOptions) -> io::Result<()> {
     let answer = answer(options.refuse);
     let listener = TcpListener::bind(options.listen)?;
     let workers = thread::available_parallelism()?.get();
@@ -57,7 +58,7 @@ fn serve(options: &Options) -> io::Result<()> {
     })
 }
 
-/// As long as an answer of ours.
+/// An answer as long as tidegate's.
 fn answer(refuse: bool) -> String {
     let status = if refuse { "429 Too Many Requests" } else { "200 OK" };
     let body = format!("{{\"allowed\":{},\"filler\":\"{}\"}}\n", !refuse, "-".repeat(250));
@@ -96,20 +97,20 @@ impl Worker {
             let asked: Vec<usize> = numbers
                 .filter_map(|number| usize::try_from(number).ok())
                 .filter(|number| {
-                    streams.get_mut(*number).is_some_and(|stream| asks(stream, &mut buffer))
+                    streams.get_mut(*number).is_some_and(|stream| has_request(stream, &mut buffer))
                 })
                 .collect();
-            // Together, as our own server does it.
+            // All answers in a row after all reads, as tidegate does it.
             for stream in asked.iter().filter_map(|number| streams.get(*number)?.as_ref()) {
-                // Whoever reads nothing gets nothing.
+                // A client that does not read loses its answer.
                 let _ = send(stream, answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             }
         }
     }
 }
 
-/// Whether somebody asks; who has gone is forgotten.
-fn asks(connection: &mut Option<TcpStream>, buffer: &mut [u8]) -> bool {
+/// Whether bytes have arrived. A connection that has ended is dropped.
+fn has_request(connection: &mut Option<TcpStream>, buffer: &mut [u8]) -> bool {
     let Some(stream) = connection else { return false };
     match recv(stream, buffer, RecvFlags::DONTWAIT) {
         Ok((1.., _)) => true,
@@ -127,7 +128,7 @@ mod tests {
     use crate::http_bench::wire;
 
     #[test]
-    fn its_answers_are_whole() {
+    fn its_answers_are_complete() {
         for (refuse, status) in [(false, 200), (true, 429)] {
             let text = answer(refuse);
             let whole = wire::answer(text.as_bytes()).unwrap().unwrap();

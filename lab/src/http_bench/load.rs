@@ -1,32 +1,32 @@
-//! What is said over a connection: a request, its answer, the next request.
+//! The client side of one connection: a request, its answer, the next request.
 
 use super::wire::{Answer, answer};
-use crate::rig::drive::Talk;
+use crate::rig::drive::LoadClient;
 use crate::rig::template::{Keys, Template};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Asks for one key after another; any answer but 2xx and 429 is an error.
-pub(crate) struct Asker {
+/// Sends a check for one key after another. An answer other than 2xx and 429 is an error.
+pub(crate) struct HttpClient {
     request: Template,
     keys: Keys,
-    /// What has arrived of an answer that is not whole yet.
+    /// The part of an incomplete answer that has arrived.
     begun: Vec<u8>,
 }
 
-impl Asker {
+impl HttpClient {
     pub(crate) const fn new(request: Template, keys: Keys) -> Self {
         Self { request, keys, begun: Vec::new() }
     }
 }
 
-impl Talk for Asker {
-    fn ask(&mut self) -> &[u8] {
+impl LoadClient for HttpClient {
+    fn request(&mut self) -> &[u8] {
         self.request.of(|| self.keys.draw())
     }
 
-    fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
         let whole = if self.begun.is_empty() {
             answer(bytes)?
         } else {
@@ -50,7 +50,7 @@ impl Talk for Asker {
     }
 }
 
-/// What passed and what was refused by such an answer.
+/// How many requests an answer with this status allows and refuses.
 fn counted(status: u16) -> Result<(u64, u64), String> {
     match status {
         200..300 => Ok((1, 0)),
@@ -59,18 +59,18 @@ fn counted(status: u16) -> Result<(u64, u64), String> {
     }
 }
 
-// === one question ===
+// === a single request ===
 
-/// More than any server here answers.
+/// More bytes than any answer of the servers here.
 const LONGEST_ANSWER: usize = 16 << 10;
 
-/// A connection that is kept alive, and room for one answer.
-pub(crate) struct Connection {
+/// A keep-alive connection, and a buffer for one answer.
+pub(crate) struct HttpConnection {
     stream: TcpStream,
     buffer: Box<[u8]>,
 }
 
-impl Connection {
+impl HttpConnection {
     pub(crate) async fn open(address: SocketAddr) -> Result<Self, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -86,7 +86,7 @@ impl Connection {
             let room = room.ok_or_else(|| format!("an answer of more than {filled} bytes"))?;
             let read = self.stream.read(room).await.map_err(|error| error.to_string())?;
             if read == 0 {
-                return Err("the server hung up".to_owned());
+                return Err("the server closed the connection".to_owned());
             }
             filled = filled.saturating_add(read);
             if let Some(answer) = answer(self.buffer.get(..filled).unwrap_or_default())? {
@@ -108,8 +108,8 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[test]
-    fn an_answer_counts_however_it_is_cut_and_once() {
-        let mut asker = Asker::new(get("/?"), Keys::new(NonZeroU32::MIN, 0));
+    fn an_answer_counts_once_also_when_it_arrives_in_pieces() {
+        let mut client = HttpClient::new(get("/?"), Keys::new(NonZeroU32::MIN, 0));
         for (status, counts) in [("200 OK", (1, 0)), ("429 Too Many Requests", (0, 1))] {
             let text = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok");
             for cut in 0..=text.len() {
@@ -117,7 +117,7 @@ mod tests {
                 let heard: Vec<_> = [first, second]
                     .into_iter()
                     .filter(|piece| !piece.is_empty())
-                    .map(|piece| asker.hear(piece).unwrap())
+                    .map(|piece| client.receive(piece).unwrap())
                     .collect();
                 assert_eq!(heard.iter().flatten().collect::<Vec<_>>(), [&counts], "{cut}");
                 assert_eq!(heard.last(), Some(&Some(counts)), "{cut}");
@@ -126,12 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_neither_yes_nor_no_ends_it() {
-        let mut asker = Asker::new(get("/?"), Keys::new(NonZeroU32::MIN, 0));
-        let told = asker.hear(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n");
-        assert_eq!(told, Err("answered 500".to_owned()));
+    fn an_answer_other_than_2xx_and_429_is_an_error() {
+        let mut client = HttpClient::new(get("/?"), Keys::new(NonZeroU32::MIN, 0));
+        let error = client.receive(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(error, Err("answered 500".to_owned()));
         let endless = vec![b'x'; LONGEST_ANSWER];
-        assert_eq!(asker.hear(&endless), Ok(None));
-        assert!(asker.hear(b"x").is_err());
+        assert_eq!(client.receive(&endless), Ok(None));
+        assert!(client.receive(b"x").is_err());
     }
 }

@@ -1,7 +1,8 @@
-//! The servers under test: found or installed, started on a free port, proved to limit, and ended whatever happens.
+//! The servers under test. Each is started on a free port, proved to limit, and killed at the end, also after
+//! an error.
 //!
-//! All of them limit each key by the same figures, but the bare one, which says the same to everybody. What is asked
-//! differs, because each has an interface of its own:
+//! All of them apply the same limits to each key, except `bare`, which gives every request the same answer.
+//! The requests differ, because each server has its own interface:
 //!
 //! | server | request | allowed | refused |
 //! |---|---|---|---|
@@ -10,11 +11,13 @@
 //! | nginx | `GET /?key=…` | 204 | 429 |
 //! | bare | as tidegate | 200 | 429 |
 //!
-//! Before anything is measured, each is asked three times for one key, and the third answer must be the one that its limits demand.
+//! Before the measurement each server gets three requests for one key. The third answer must be the one that
+//! its limits demand.
 
-use super::load::Connection;
+use super::load::HttpConnection;
 use super::wire::{get, post};
 use crate::rig::install::Programs;
+use crate::rig::launch::{Launch, Limits};
 use crate::rig::process::{Process, within};
 use crate::rig::tally::Tally;
 use crate::rig::template::Template;
@@ -24,27 +27,17 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// Who is measured.
+/// The servers that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum HttpServer {
     Tidegate,
     Throttlecrab,
     Nginx,
-    /// Ours, which only answers.
+    /// The lab's own server that always sends the same answer.
     Bare,
 }
 
-/// What each key may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limits {
-    /// A million a second: nothing is refused.
-    Generous,
-    /// So little that nearly everything is refused: one an hour. nginx knows nothing less than one a minute, and
-    /// throttlecrab gets a burst of 2, since by a burst of 1 it limits nobody.
-    Strict,
-}
-
-impl Server {
+impl HttpServer {
     pub(crate) const ALL: [Self; 4] = [Self::Tidegate, Self::Throttlecrab, Self::Nginx, Self::Bare];
 
     pub(crate) fn name(self) -> &'static str {
@@ -56,7 +49,7 @@ impl Server {
         }
     }
 
-    /// What it is asked; the keys are addresses, which every one of them takes as text.
+    /// The request that checks a key. Keys are IP addresses, which every server accepts as text.
     pub(crate) fn request(self, limits: Limits) -> Template {
         match (self, limits) {
             (Self::Tidegate | Self::Bare, _) => {
@@ -74,7 +67,8 @@ impl Server {
         }
     }
 
-    /// Whether an answer allows; `None` when it is no answer to such a request.
+    /// Whether an answer allows its request; `None` when it is not an answer that the server gives to a
+    /// check.
     fn allows(self, status: u16, body: &[u8]) -> Option<bool> {
         let says = |word: &str| body.windows(word.len()).any(|part| part == word.as_bytes());
         match (self, status) {
@@ -86,8 +80,9 @@ impl Server {
         }
     }
 
-    /// Whether what was answered under load is what the limits demand. throttlecrab's status does not tell what it refused.
-    pub(crate) fn kept(self, limits: Limits, tally: &Tally) -> Result<(), String> {
+    /// Fails unless the answers under load are those that the limits demand. throttlecrab refuses with status
+    /// 200, so its refusals cannot be counted here.
+    pub(crate) fn check_limits(self, limits: Limits, tally: &Tally) -> Result<(), String> {
         let Tally { passed, refused, .. } = tally;
         let kept = match limits {
             Limits::Generous => *refused == 0,
@@ -97,41 +92,24 @@ impl Server {
         if kept { Ok(()) } else { Err(format!("{name}: {passed} passed, {refused} were refused")) }
     }
 
-    /// The command that runs it in the foreground.
-    fn command(self, programs: &Programs, place: &Place<'_>) -> io::Result<Command> {
+    /// The command that runs the server in the foreground.
+    fn command(self, programs: &Programs, launch: &Launch<'_>) -> io::Result<Command> {
         match self {
-            Self::Tidegate => tidegate(&programs.tidegate, place),
-            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, place)),
-            Self::Nginx => nginx(place),
-            Self::Bare => bare(place),
+            Self::Tidegate => tidegate(&programs.tidegate, launch),
+            Self::Throttlecrab => Ok(throttlecrab(&programs.throttlecrab, launch)),
+            Self::Nginx => nginx(launch),
+            Self::Bare => bare(launch),
         }
     }
 }
 
-// === the four ===
+// === the four command lines ===
 
-/// Where a server is started, and to which limits.
-struct Place<'p> {
-    limits: Limits,
-    address: SocketAddr,
-    /// For its files; there is nothing in it yet.
-    folder: &'p Path,
-}
-
-fn tidegate(program: &Path, place: &Place<'_>) -> io::Result<Command> {
-    let rate = match place.limits {
-        Limits::Generous => "1000000/s",
-        Limits::Strict => "1/h",
-    };
-    let rule = format!("{{ name: per-client, key: [ip], limits: [{rate}] }}");
-    let (policy, data) = (place.folder.join("policy.yaml"), place.folder.join("data"));
-    fs::create_dir(&data)?;
-    fs::write(&policy, format!("version: 1\nrules:\n  - {rule}\n"))?;
-    let mut command = Command::new(program);
-    command.arg("serve").arg("--policy").arg(policy).arg("--data-dir").arg(data);
+fn tidegate(program: &Path, launch: &Launch<'_>) -> io::Result<Command> {
+    let mut command = launch.tidegate(program)?;
     command.args([
         "--http-listen",
-        &place.address.to_string(),
+        &launch.address.to_string(),
         "--admin-listen",
         "off",
         "--resp-listen",
@@ -142,30 +120,31 @@ fn tidegate(program: &Path, place: &Place<'_>) -> io::Result<Command> {
     Ok(command)
 }
 
-/// As it comes, but that it does not log what it does. Its limits are in the requests.
-fn throttlecrab(program: &Path, place: &Place<'_>) -> Command {
-    let (host, port) = (place.address.ip().to_string(), place.address.port().to_string());
+/// With its default settings, except that it logs only warnings. Its limits are in the requests.
+fn throttlecrab(program: &Path, launch: &Launch<'_>) -> Command {
+    let (host, port) = (launch.address.ip().to_string(), launch.address.port().to_string());
     let mut command = Command::new(program);
     command.args(["--http", "--http-host", &host, "--http-port", &port, "--log-level", "warn"]);
     command
 }
 
-fn nginx(place: &Place<'_>) -> io::Result<Command> {
-    let file = place.folder.join("nginx.conf");
-    fs::write(&file, nginx_file(place))?;
+fn nginx(launch: &Launch<'_>) -> io::Result<Command> {
+    let file = launch.folder.join("nginx.conf");
+    fs::write(&file, nginx_file(launch))?;
     let mut command = Command::new("nginx");
-    command.arg("-p").arg(place.folder).arg("-c").arg(file).args(["-e", "stderr"]);
+    command.arg("-p").arg(launch.folder).arg("-c").arg(file).args(["-e", "stderr"]);
     Ok(command)
 }
 
-/// nginx with `limit_req` and an answer 204.
+/// nginx with `limit_req`, which answers 204.
 ///
-/// The plain `limit_req …; return 204;` limits nobody: `return` answers in the phase of rewriting, which is over before
-/// `limit_req` is asked. So the answer has to come later: `deny all` refuses in the phase of access, right after
-/// `limit_req` let the request pass, and its 403 is turned into a 204. That touches no file, and is quicker than the
-/// other way, `try_files`. `reuseport` gives each worker its share of the connections.
-fn nginx_file(place: &Place<'_>) -> String {
-    let Place { limits, address, folder } = place;
+/// The obvious configuration, `limit_req …; return 204;`, limits nothing: `return` answers in the rewrite
+/// phase, which is before the phase of `limit_req`. So the answer must come later. `deny all` refuses in the
+/// access phase, right after `limit_req` has passed the request, and `error_page` turns its 403 into a 204.
+/// That touches no file, and is faster than the alternative, `try_files`. `reuseport` gives each worker its
+/// share of the connections.
+fn nginx_file(launch: &Launch<'_>) -> String {
+    let Launch { limits, address, folder } = launch;
     let (rate, burst) = match limits {
         Limits::Generous => ("1000000r/s", "burst=1000000 nodelay"),
         Limits::Strict => ("1r/m", ""),
@@ -200,11 +179,11 @@ http {{
     )
 }
 
-/// This program, as a server.
-fn bare(place: &Place<'_>) -> io::Result<Command> {
+/// This program, as the server of `bare.rs`.
+fn bare(launch: &Launch<'_>) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bare", "--listen", &place.address.to_string()]);
-    if place.limits == Limits::Strict {
+    command.args(["bare", "--listen", &launch.address.to_string()]);
+    if launch.limits == Limits::Strict {
         command.arg("--refuse");
     }
     Ok(command)
@@ -212,48 +191,51 @@ fn bare(place: &Place<'_>) -> io::Result<Command> {
 
 // === running ===
 
-/// A server that runs, until this is dropped.
-pub(crate) struct Running {
-    pub(crate) server: Server,
+/// A running server. It is killed when this is dropped.
+pub(crate) struct RunningHttpServer {
+    pub(crate) server: HttpServer,
     pub(crate) process: Process,
 }
 
-impl Running {
-    /// Starts a server, waits until it answers, and proves that it limits.
+impl RunningHttpServer {
+    /// Starts a server, waits until it answers, proves that it limits, and stops it until its first round.
     pub(crate) async fn start(
-        server: Server,
+        server: HttpServer,
         limits: Limits,
         programs: &Programs,
     ) -> Result<Self, String> {
-        let told = |error: String| format!("{}: {error}", server.name());
+        let with_name = |error: String| format!("{}: {error}", server.name());
         let name = format!("{}-{limits:?}", server.name());
         let process = Process::spawn(&name, |address, folder| {
-            server.command(programs, &Place { limits, address, folder })
+            server.command(programs, &Launch { limits, address, folder })
         });
-        let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
+        let process = process.map_err(|error| with_name(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process };
-        running.prove(limits).await.map_err(told)?;
+        running.prove_it_limits(limits).await.map_err(with_name)?;
         running.process.pause();
         Ok(running)
     }
 
-    /// Asks for the same key three times: under strict limits it must be refused by then, under generous ones not.
-    async fn prove(&mut self, limits: Limits) -> Result<(), String> {
+    /// Sends three requests for the same key. The third must be refused under strict limits, and allowed
+    /// under generous ones.
+    async fn prove_it_limits(&mut self, limits: Limits) -> Result<(), String> {
         let server = self.server;
-        self.process.answers(async |address| server.ask(address, limits).await).await?;
+        self.process
+            .wait_until_answering(async |address| server.ask(address, limits).await)
+            .await?;
         within(server.ask(self.process.address, limits)).await?;
         let allowed = within(server.ask(self.process.address, limits)).await?;
         if allowed == (limits == Limits::Generous) {
             return Ok(());
         }
-        Err(format!("{limits:?} limits, and the third request is allowed: {allowed}"))
+        Err(format!("under {limits:?} limits the third request got allowed={allowed}"))
     }
 }
 
-impl Server {
-    /// Whether the first key is allowed.
+impl HttpServer {
+    /// Sends one request for the first key, and returns whether it is allowed.
     async fn ask(self, address: SocketAddr, limits: Limits) -> Result<bool, String> {
-        let mut connection = Connection::open(address).await?;
+        let mut connection = HttpConnection::open(address).await?;
         let answer = connection.exchange(self.request(limits).of(|| 0)).await?;
         let (status, body) = (answer.status, connection.body(&answer));
         let allowed = self.allows(status, body);
@@ -266,19 +248,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_allows_or_refuses_in_the_words_of_its_server() {
+    fn an_answer_is_read_in_the_format_of_its_server() {
         let (yes, no) = (br#"{"allowed":true}"#, br#"{"allowed":false}"#);
         for (server, status, body, allows) in [
-            (Server::Tidegate, 200, yes.as_slice(), Some(true)),
-            (Server::Tidegate, 429, no, Some(false)),
-            (Server::Tidegate, 404, b"", None),
-            (Server::Throttlecrab, 200, yes, Some(true)),
-            (Server::Throttlecrab, 200, no, Some(false)),
-            (Server::Throttlecrab, 200, b"OK", None),
-            (Server::Throttlecrab, 500, yes, None),
-            (Server::Nginx, 204, b"", Some(true)),
-            (Server::Nginx, 429, b"", Some(false)),
-            (Server::Nginx, 403, b"", None),
+            (HttpServer::Tidegate, 200, yes.as_slice(), Some(true)),
+            (HttpServer::Tidegate, 429, no, Some(false)),
+            (HttpServer::Tidegate, 404, b"", None),
+            (HttpServer::Throttlecrab, 200, yes, Some(true)),
+            (HttpServer::Throttlecrab, 200, no, Some(false)),
+            (HttpServer::Throttlecrab, 200, b"OK", None),
+            (HttpServer::Throttlecrab, 500, yes, None),
+            (HttpServer::Nginx, 204, b"", Some(true)),
+            (HttpServer::Nginx, 429, b"", Some(false)),
+            (HttpServer::Nginx, 403, b"", None),
         ] {
             assert_eq!(server.allows(status, body), allows, "{server:?} {status}");
         }

@@ -1,7 +1,8 @@
-//! As much of HTTP/1.1 as a generator needs: requests that are rendered once, answers of which three things are read.
+//! As much of HTTP/1.1 as the load generator needs: requests that are rendered once, and answers of which
+//! only the status and the lengths are read.
 //!
-//! Of an answer the status and the length of head and body are read. This is *not* a client for the open sea: it knows
-//! no chunks, no continuation and no pipelining, and says so when a server sends them.
+//! This is *not* a general client. It does not support chunked bodies, `100 Continue` or pipelining, and
+//! returns an error when a server sends them.
 
 use crate::rig::template::Template;
 use std::ops::Range;
@@ -25,11 +26,11 @@ pub(crate) fn post(path: &str, json: &str) -> Template {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Where its body stands among the bytes received.
+    /// The range of its body in the received bytes.
     pub(crate) body: Range<usize>,
 }
 
-/// Reads an answer from what has arrived so far; `None` until all of it has.
+/// Parses an answer from the bytes that have arrived so far; `None` while some of it is missing.
 pub(crate) fn answer(bytes: &[u8]) -> Result<Option<Answer>, String> {
     let (mut head, mut length) = (0usize, None);
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -43,16 +44,18 @@ pub(crate) fn answer(bytes: &[u8]) -> Result<Option<Answer>, String> {
     Ok(None)
 }
 
-/// The answer whose head is so long and whose body is said to be; `None` while some of it is missing.
+/// The answer with a head and a body of these lengths; `None` while some of it is missing.
 fn whole(bytes: &[u8], head: usize, length: Option<usize>) -> Result<Option<Answer>, String> {
     let status = bytes.strip_prefix(b"HTTP/1.1 ").and_then(|rest| number(rest.get(..3)?));
     let status = status.and_then(|status| u16::try_from(status).ok());
-    let status = status.ok_or("an answer that does not begin as HTTP/1.1 does")?;
+    let status = status.ok_or("the answer does not begin with an HTTP/1.1 status line")?;
     let length = if status == 204 { Some(0) } else { length };
-    let length = length.ok_or_else(|| format!("a {status} without Content-Length"))?;
+    let length = length.ok_or_else(|| format!("the answer {status} has no Content-Length"))?;
     let end = head.saturating_add(length);
     if bytes.len() > end {
-        return Err(format!("a {status} with more behind it than it says"));
+        return Err(format!(
+            "the answer {status} is followed by more bytes than its Content-Length says"
+        ));
     }
     Ok((bytes.len() == end).then_some(Answer { status, body: head..end }))
 }
@@ -72,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_says_how_long_its_body_is() {
+    fn a_request_has_the_length_of_its_body() {
         let mut request = post("/v1/check", r#"{"ip":"10.1##.1##.1##"}"#);
         let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 23\r\n\r\n";
         let expected = format!("{head}{{\"ip\":\"10.102.103.104\"}}");
@@ -80,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_when_its_last_byte_is_there_and_not_before() {
+    fn an_answer_is_read_when_its_last_byte_has_arrived_and_not_before() {
         let texts: [(&[u8], u16, &[u8]); 4] = [
             (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nx: y\r\n\r\nhello", 200, b"hello"),
             (
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_know_it_refuses() {
+    fn unsupported_answers_are_errors() {
         for text in [
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",

@@ -1,22 +1,23 @@
-//! Mistakes in what nodes do while their store comes and goes: the simulator must find each within 2,000 seeds.
+//! Mutants of what nodes do during store outages. The simulator must find each within 2,000 seeds.
 
-use super::copy::{Copy, bounded, output};
+use super::copy::{WorkspaceCopy, bounded, output};
 
 pub(super) const CRATES: [&str; 6] =
     ["crates/core", "crates/limiter", "crates/policy", "crates/store", "simulator", "timelines"];
 
-/// How many histories the simulator plays at most, from the first one on.
+/// The number of simulated deployments, from the first seed on.
 const SEEDS: &str = "2000";
-/// For building the simulator: at first with everything that it depends on.
+/// The time limit for building the simulator; the first build includes all its dependencies.
 const MOST_SECONDS_BUILDING: u32 = 1_800;
-/// For playing. A history takes a few milliseconds of a quiet machine; one that does not end is stopped.
+/// The time limit for simulating. One deployment takes a few milliseconds on a quiet machine; one that does
+/// not end is stopped.
 const MOST_SECONDS_PLAYING: u32 = 1_800;
 
-/// What `timeout` answers for a program that it had to stop.
+/// The exit code of `timeout` for a program that it had to stop.
 const TIMED_OUT: i32 = 124;
 
-/// The first seed that breaks a promise.
-pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
+/// The first seed in which a promise is broken.
+pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, String> {
     copy.build(MOST_SECONDS_BUILDING, &["build", "-p", "tidegate-simulator"])?;
     let mut play = bounded(MOST_SECONDS_PLAYING, copy.built("simulate-cluster"));
     play.args(["--seeds", SEEDS, "--brief"]);
@@ -26,7 +27,7 @@ pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
     match (played.status.code(), seed) {
         (Some(0), _) => Ok(None),
         (_, Some(seed)) => Ok(Some(seed.to_owned())),
-        (Some(TIMED_OUT), None) => Ok(Some("a history does not end".to_owned())),
+        (Some(TIMED_OUT), None) => Ok(Some("a simulated deployment does not end".to_owned())),
         (_, None) => Err(format!(
             "the simulator ended without a verdict ({}):\n{}",
             played.status,

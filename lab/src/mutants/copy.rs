@@ -1,19 +1,19 @@
-//! A copy of some crates of the workspace, in which mistakes are planted and taken out again.
+//! A copy of some crates of the workspace, in which mutants are applied and reverted.
 
-use super::{Mutant, told};
+use super::{Mutant, context};
 use crate::root;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::{fs, io};
 
 /// A copy of a part of the workspace, with a target directory of its own.
-pub(super) struct Copy {
+pub(super) struct WorkspaceCopy {
     folder: PathBuf,
     target: PathBuf,
 }
 
-impl Copy {
-    /// Copies crates below a folder; what was there before is replaced, what was built is kept.
+impl WorkspaceCopy {
+    /// Copies crates to a folder. An earlier copy is replaced; its build artifacts are kept.
     pub(super) fn new(below: &str, crates: &[&str]) -> io::Result<Self> {
         let (folder, target) =
             (root().join(below).join("workspace"), root().join(below).join("target"));
@@ -33,38 +33,38 @@ impl Copy {
         Ok(Self { folder, target })
     }
 
-    /// Plants a mutant, hunts for it, and takes it out again; answers what the hunt did.
-    pub(super) fn plant<T>(
+    /// Applies a mutant, runs the tests, and reverts the mutant. Returns the result of the tests.
+    pub(super) fn with_mutant<T>(
         &self,
         mutant: &Mutant,
-        hunt: impl FnOnce() -> Result<T, String>,
+        run_tests: impl FnOnce() -> Result<T, String>,
     ) -> Result<T, String> {
         let path = self.folder.join(&mutant.file);
-        let original = fs::read_to_string(&path).map_err(told(&mutant.file))?;
+        let original = fs::read_to_string(&path).map_err(context(&mutant.file))?;
         let places = original.matches(&mutant.from).count();
         if places != 1 {
             return Err(format!(
-                "`{}` stands {places} times in {}, not once: mend the mutant",
+                "`{}` occurs {places} times in {} and must occur once; update the mutant",
                 mutant.from, mutant.file
             ));
         }
         fs::write(&path, original.replacen(&mutant.from, &mutant.to, 1))
-            .map_err(told(&mutant.file))?;
-        let outcome = hunt();
-        fs::write(&path, original).map_err(told(&mutant.file))?;
+            .map_err(context(&mutant.file))?;
+        let outcome = run_tests();
+        fs::write(&path, original).map_err(context(&mutant.file))?;
         outcome
     }
 
-    /// Runs cargo in the copy, for this many seconds at most.
+    /// A cargo command in the copy, limited to this many seconds.
     pub(super) fn cargo(&self, seconds: u32, words: &[&str]) -> Command {
         let mut cargo = bounded(seconds, env!("CARGO"));
         cargo.current_dir(&self.folder).args(words).args(["--quiet", "--offline"]);
-        // Nobody debugs a mutant, and they are built sooner without.
+        // Without debug information builds are faster, and it is not needed here.
         cargo.env("CARGO_TARGET_DIR", &self.target).env("CARGO_PROFILE_DEV_DEBUG", "false");
         cargo
     }
 
-    /// Builds with cargo; what does not compile is an error.
+    /// Builds with cargo; a compile error is an `Err`.
     pub(super) fn build(&self, seconds: u32, words: &[&str]) -> Result<(), String> {
         let built = output(self.cargo(seconds, words))?;
         if built.status.success() {
@@ -73,14 +73,15 @@ impl Copy {
         Err(format!("does not compile:\n{}", String::from_utf8_lossy(&built.stderr)))
     }
 
-    /// A program that was built without further options.
+    /// The path of a program that was built with the dev profile.
     pub(super) fn built(&self, name: &str) -> PathBuf {
         self.target.join("debug").join(name)
     }
 }
 
-/// A program that ends after this many seconds at the latest, since some mistakes make a loop endless; and when we do: Ctrl-C
-/// does not reach it, because `timeout` has a process group of its own.
+/// A command that is stopped after this many seconds, because some mutants cause an endless loop, and when
+/// the lab ends. `setpriv` is needed for the latter: Ctrl-C does not reach the program, because `timeout`
+/// creates a process group of its own.
 pub(super) fn bounded(seconds: u32, program: impl AsRef<Path>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "timeout", &seconds.to_string()]);
@@ -90,7 +91,7 @@ pub(super) fn bounded(seconds: u32, program: impl AsRef<Path>) -> Command {
 
 /// Runs a command to its end.
 pub(super) fn output(mut command: Command) -> Result<Output, String> {
-    command.output().map_err(told("setpriv timeout"))
+    command.output().map_err(context("setpriv timeout"))
 }
 
 fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {

@@ -1,16 +1,17 @@
-//! Mistakes in the core: its laws, unit tests and timelines must catch them.
+//! Mutants of the core. Its property tests (laws), unit tests and timelines must catch them.
 
-use super::copy::{Copy, output};
+use super::copy::{WorkspaceCopy, output};
 
 pub(super) const CRATES: [&str; 2] = ["crates/core", "timelines"];
 
-/// Enough to catch every mutant, a twentieth of what `make test` runs on the real code.
+/// Cases per property: enough to catch every mutant, and a twentieth of what `make test` runs on the real
+/// code.
 const CASES: &str = "500";
-/// For building and running one test.
+/// The time limit for building or running one test.
 const MOST_SECONDS: u32 = 120;
 
 /// The first test that fails.
-pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
+pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, String> {
     let tests: [&[&str]; 3] = [
         &["-p", "tidegate-core", "--test", "laws"],
         &["-p", "tidegate-core", "--lib"],
@@ -22,14 +23,14 @@ pub(super) fn first_failure(copy: &Copy) -> Result<Option<String>, String> {
         cargo.env("LAWS_CASES", CASES);
         let tested = output(cargo)?;
         if !tested.status.success() {
-            return Ok(Some(first_complaint(&String::from_utf8_lossy(&tested.stdout))));
+            return Ok(Some(first_failed_test(&String::from_utf8_lossy(&tested.stdout))));
         }
     }
     Ok(None)
 }
 
-/// Which law, test or timeline complained first.
-fn first_complaint(output: &str) -> String {
+/// The name of the first law, test or timeline that failed.
+fn first_failed_test(output: &str) -> String {
     let complaint = output.lines().find_map(|line| {
         let law = line.strip_prefix("BROKEN: ").map(|law| format!("law: {law}"));
         let test = line.strip_suffix(" stdout ----").map(|test| test.replace("---- ", "test: "));

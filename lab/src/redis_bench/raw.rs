@@ -1,17 +1,18 @@
 //! The peer: `redis-benchmark`, and the call that it repeats.
 //!
-//! The call is not written down here, for then it would be another one some day. The store makes one, the server's log of
-//! slow commands says which, and two of its words are replaced by others of the same length:
+//! The call is not written down here, because the copy would differ from the store's call some day. Instead
+//! the store makes one call, the server's slow log reports it, and two of its arguments are replaced by
+//! others of the same length:
 //!
 //! ```text
 //! EVALSHA sha 1 {xy}0123456789 take "" 1763230000050000 0 0 1 "T 864000000 …"
 //! EVALSHA sha 1 a:000000123456 take "" 1763233600050000 0 0 1 "T 864000000 …"
-//!               └ a random key         └ its caller waits for an hour: a call that is late does nothing, quickly
+//!               └ a random key         └ an hour later: a call after its deadline does nothing, and would be too fast
 //! ```
 
 #![expect(clippy::float_arithmetic, reason = "rates, for people")]
 
-use super::server::Server;
+use super::server::RedisServer;
 use super::tasks;
 use std::process::Command;
 use std::sync::Arc;
@@ -19,56 +20,57 @@ use std::time::Duration;
 use tidegate_core::Limit;
 use tidegate_store::Redis;
 
-/// One way in which `redis-benchmark` sends.
+/// One configuration of `redis-benchmark`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Raw {
+pub(crate) struct RawBenchmark {
     pub(crate) name: &'static str,
     pub(crate) connections: u32,
-    /// How many commands a connection sends together.
+    /// How many commands a connection sends together (pipelining).
     pub(crate) depth: u32,
-    /// What its keys begin with.
+    /// The first letter of its keys.
     pub(crate) mark: char,
 }
 
-/// A call that the store made.
-pub(crate) struct Recorded {
+/// A script call of the store, as the slow log reported it.
+pub(crate) struct RecordedCall {
     words: Vec<Vec<u8>>,
 }
 
-/// What is in flight. A round is a whole number of these: else more replies come than commands were ordered, and if just then
-/// `redis-benchmark` looks whether all is well, it says that it lost its connections and gives up.
+/// Commands in flight. The commands of a round are a multiple of it. Otherwise `redis-benchmark` gets more
+/// replies than it ordered commands, and if it checks its connections at that moment, it reports that it lost
+/// them and gives up.
 const IN_FLIGHT: u64 = 64;
-/// Commands of the first round, which is about as short as it can be and still tell a rate.
+/// Commands of the first round: about the smallest number that still yields a rate.
 pub(crate) const FIRST: u64 = 300 * IN_FLIGHT;
-/// What `redis-benchmark` replaces by as many digits.
+/// The placeholder that `redis-benchmark` replaces by a random number of the same length.
 const NUMBER: &str = "__rand_int__";
 const KEYS: &str = "1000000";
 
-/// Where in a call its key and its deadline stand.
+/// The positions of the key and the deadline in a call.
 const KEY: usize = 3;
 const DEADLINE: usize = 6;
 const HOUR_MICROS: u64 = 3_600_000_000;
 
-/// An entry of the log: its number, when, for how long, the command, whose, by which name.
+/// An entry of the slow log: number, time, duration, command, client address, client name.
 type Logged = (u64, u64, u64, Vec<Vec<u8>>, String, String);
 
-/// So many commands last at least so long, at such a rate and at one that is a quarter higher.
+/// How many commands last at least `length` at this rate, and also at a rate that is 25 % higher.
 #[expect(
     clippy::as_conversions,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "about how many, of a rate that is positive"
+    reason = "an estimate from a positive rate"
 )]
 pub(crate) fn commands(rate: f64, length: Duration) -> u64 {
     ((rate * 1.25 * length.as_secs_f64()) as u64).next_multiple_of(IN_FLIGHT)
 }
 
-// === impl Recorded ===
+// === impl RecordedCall ===
 
-impl Recorded {
-    /// Lets the store take once, and reads what it sent.
+impl RecordedCall {
+    /// Lets the store take once, and reads from the slow log what it sent.
     pub(crate) async fn of(
-        server: &Server,
+        server: &RedisServer,
         store: &Arc<Redis>,
         limit: &Arc<Limit>,
     ) -> Result<Self, String> {
@@ -77,9 +79,9 @@ impl Recorded {
         let () = server.ask(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
         let log: Vec<Logged> = server.ask(&["SLOWLOG", "GET", "-1"]).await?;
         let mut calls = log.into_iter().map(|(_, _, _, words, ..)| Self { words });
-        // The store's own looks after the server have no deadline.
+        // The health checks of the store have no deadline.
         let call = calls.find(|call| call.word(0) == "EVALSHA" && call.deadline() > Some(0));
-        call.ok_or_else(|| "the store was not seen to call a script".to_owned())
+        call.ok_or_else(|| "the slow log shows no script call of the store".to_owned())
     }
 
     fn word(&self, place: usize) -> String {
@@ -91,7 +93,7 @@ impl Recorded {
         self.word(DEADLINE).parse().ok()
     }
 
-    /// The same call for another key of the same length, whose caller is patient.
+    /// The same call with another key of the same length, and with a deadline that is not reached.
     fn with_key(&self, key: &str) -> Result<Vec<String>, String> {
         let deadline = self.deadline().unwrap_or(0).saturating_add(HOUR_MICROS).to_string();
         let word = |(place, word): (usize, &Vec<u8>)| {
@@ -101,29 +103,33 @@ impl Recorded {
                 _ => String::from_utf8(word.clone()).map_err(|error| error.to_string())?,
             };
             let alike = replaced.len() == word.len();
-            if alike { Ok(replaced) } else { Err(format!("{replaced} is not as long as before")) }
+            if alike {
+                Ok(replaced)
+            } else {
+                Err(format!("the replacement {replaced} has another length"))
+            }
         };
         self.words.iter().enumerate().map(word).collect()
     }
 }
 
-// === impl Raw ===
+// === impl RawBenchmark ===
 
-impl Raw {
-    /// Sends so many, and answers how many a second that were.
+impl RawBenchmark {
+    /// Sends this many commands, and returns the commands per second.
     pub(crate) async fn rate(
         self,
-        recorded: &Recorded,
-        server: &Server,
+        recorded: &RecordedCall,
+        server: &RedisServer,
         commands: u64,
     ) -> Result<f64, String> {
-        self.prove(recorded, server).await?;
+        self.prove_it_takes(recorded, server).await?;
         let mut command = Command::new("redis-benchmark");
         let [connections, depth] = [self.connections, self.depth].map(|number| number.to_string());
         command.args(["-p", &server.port(), "-c", &connections, "-P", &depth, "-r", KEYS]);
         command.args(["-n", &commands.to_string(), "--csv"]);
         command.args(recorded.with_key(&self.key(NUMBER))?);
-        // On a thread of its own, so that whoever interrupts us is heard.
+        // On a thread of its own, so that this thread can react to Ctrl-C.
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         let output = output.map_err(|error| error.to_string())?;
         let output = output.map_err(|error| format!("redis-benchmark: {error}"))?;
@@ -137,17 +143,26 @@ impl Raw {
         format!("{}:{number}", self.mark)
     }
 
-    /// Asks once by hand: the call takes something, and is not answered by an error or by an excuse.
-    async fn prove(self, recorded: &Recorded, server: &Server) -> Result<(), String> {
+    /// Sends one call by hand, and checks that it takes: that the reply is neither an error nor "too late".
+    async fn prove_it_takes(
+        self,
+        recorded: &RecordedCall,
+        server: &RedisServer,
+    ) -> Result<(), String> {
         let words = recorded.with_key(&self.key("000001000000"))?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let (verb, _now, passes, _state): (String, u64, u64, Vec<u8>) = server.ask(&words).await?;
         let right = verb.starts_with("take#") && passes == 1;
-        if right { Ok(()) } else { Err(format!("the call was answered {verb} {passes}")) }
+        if right {
+            Ok(())
+        } else {
+            Err(format!("the recorded call did not take: the reply is {verb} {passes}"))
+        }
     }
 }
 
-/// The rate in the last line of a table, whose columns are test, rate, and six latencies; all of them in quotes.
+/// The rate in the last line of the CSV output, whose columns are the test, the rate, and six latencies, all
+/// in quotes.
 fn rate_in(table: &str) -> Option<f64> {
     let row = table.lines().last()?;
     let rate = row.rsplit(',').nth(6)?.trim_matches('"').parse().ok()?;
@@ -171,7 +186,7 @@ mod tests {
     #[test]
     fn a_call_is_repeated_with_words_of_the_same_length() {
         let words = ["EVALSHA", "sha", "1", "\u{7f}xy}0123456789", "take", "", "1763230000050000"];
-        let recorded = Recorded { words: words.map(|word| word.as_bytes().to_vec()).into() };
+        let recorded = RecordedCall { words: words.map(|word| word.as_bytes().to_vec()).into() };
         let again = recorded.with_key("a:__rand_int__").unwrap();
         let expected = ["EVALSHA", "sha", "1", "a:__rand_int__", "take", "", "1763233600050000"];
         assert_eq!(again, expected);

@@ -1,38 +1,39 @@
-//! The server that everybody asks, and what it counted.
+//! The Redis server that tidegate and the peer share, and its command statistics.
 
 use crate::rig::process::{self, Process};
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue};
 
-/// A Redis on a free port, and a connection of our own to it.
-pub(crate) struct Server {
+/// A Redis server on a free port, and a connection for the lab's own commands.
+pub(crate) struct RedisServer {
     process: Process,
     connection: MultiplexedConnection,
 }
 
-/// How often commands were called since the server started.
+/// How often Redis ran the commands of the store's script since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// `EVALSHA`.
+pub(crate) struct CommandCounts {
+    /// Calls of `EVALSHA`.
     pub(crate) calls: u64,
-    /// Those of them that were answered with an error.
+    /// Calls of `EVALSHA` that returned an error.
     pub(crate) failed: u64,
-    /// `SET`, which a script calls for each state that it writes.
+    /// Calls of `SET`, which the script makes for each state that it writes.
     pub(crate) sets: u64,
 }
 
-impl Server {
+impl RedisServer {
     pub(crate) async fn start() -> Result<Self, String> {
-        let told = |error: String| format!("redis-server: {error}");
+        let with_name = |error: String| format!("redis-server: {error}");
         let process = Process::spawn("redis-store", |at, folder| Ok(process::redis(at, folder)));
-        let mut process = process.map_err(|error| told(error.to_string()))?;
+        let mut process = process.map_err(|error| with_name(error.to_string()))?;
         let mut connection = None;
         let connect = async |at| {
             connection = Some(connect(&url(at)).await.map_err(|error| error.to_string())?);
             Ok(())
         };
-        process.answers(connect).await.map_err(told)?;
-        let connection = connection.ok_or_else(|| told("no connection".to_owned()))?;
+        process.wait_until_answering(connect).await.map_err(with_name)?;
+        let connection =
+            connection.ok_or_else(|| with_name("there is no connection".to_owned()))?;
         Ok(Self { process, connection })
     }
 
@@ -54,9 +55,9 @@ impl Server {
         reply.map_err(|error| format!("{}: {error}", words.join(" ")))
     }
 
-    pub(crate) async fn counts(&self) -> Result<Counts, String> {
+    pub(crate) async fn counts(&self) -> Result<CommandCounts, String> {
         let info: String = self.ask(&["INFO", "commandstats"]).await?;
-        Ok(Counts::read(&info))
+        Ok(CommandCounts::read(&info))
     }
 }
 
@@ -68,11 +69,11 @@ async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     Client::open(url)?.get_multiplexed_async_connection().await
 }
 
-// === impl Counts ===
+// === impl CommandCounts ===
 
-impl Counts {
-    /// Reads lines as `cmdstat_set:calls=3,usec=9,usec_per_call=3.00,rejected_calls=0,failed_calls=0`; what is not there was
-    /// never called.
+impl CommandCounts {
+    /// Parses lines like `cmdstat_set:calls=3,usec=9,usec_per_call=3.00,rejected_calls=0,failed_calls=0`. A
+    /// command that is missing was never called.
     fn read(info: &str) -> Self {
         let number = |command: &str, name: &str| {
             let of = |line: &str| {
@@ -89,7 +90,7 @@ impl Counts {
         }
     }
 
-    /// What was counted since an earlier count.
+    /// The difference to an earlier count.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             calls: self.calls.saturating_sub(before.calls),
@@ -98,15 +99,18 @@ impl Counts {
         }
     }
 
-    /// Whether, since an earlier count, so many calls took what they asked for: a take that passes writes its state, and one
-    /// that is refused, late or wrong does not. The store's own looks after the server write as well, hence "at least".
+    /// Fails unless at least `many` calls since an earlier count took what they asked for. A take that passes
+    /// writes its state; one that is refused, late or wrong does not. The store's health checks write too,
+    /// hence "at least".
     pub(crate) fn all_took(self, before: Self, many: u64) -> Result<(), String> {
         let Self { calls, failed, sets } = self.since(before);
         let took = failed == 0 && sets >= many && calls >= many;
         if took {
             return Ok(());
         }
-        Err(format!("of {many} takes Redis saw {calls} calls, {failed} errors, {sets} writes"))
+        Err(format!(
+            "for {many} takes Redis counted {calls} calls, {failed} errors and {sets} writes"
+        ))
     }
 }
 
@@ -120,15 +124,16 @@ mod tests {
         cmdstat_set:calls=11,usec=20,usec_per_call=1.82,rejected_calls=0,failed_calls=0\r\n";
 
     #[test]
-    fn counts_are_those_of_the_command_and_not_of_one_that_begins_alike() {
-        assert_eq!(Counts::read(INFO), Counts { calls: 12, failed: 1, sets: 11 });
-        assert_eq!(Counts::read(""), Counts { calls: 0, failed: 0, sets: 0 });
+    fn a_command_is_not_confused_with_one_whose_name_begins_alike() {
+        assert_eq!(CommandCounts::read(INFO), CommandCounts { calls: 12, failed: 1, sets: 11 });
+        assert_eq!(CommandCounts::read(""), CommandCounts { calls: 0, failed: 0, sets: 0 });
     }
 
     #[test]
-    fn a_round_with_an_error_or_a_take_that_wrote_nothing_does_not_count() {
-        let before = Counts { calls: 5, failed: 1, sets: 5 };
-        let after = |calls, failed, sets| Counts { calls, failed, sets }.all_took(before, 10);
+    fn a_round_with_an_error_or_a_take_that_wrote_nothing_fails() {
+        let before = CommandCounts { calls: 5, failed: 1, sets: 5 };
+        let after =
+            |calls, failed, sets| CommandCounts { calls, failed, sets }.all_took(before, 10);
         assert_eq!(after(15, 1, 15), Ok(()));
         assert_eq!(after(17, 1, 17), Ok(()));
         for short in [after(15, 2, 15), after(15, 1, 14), after(14, 1, 15)] {

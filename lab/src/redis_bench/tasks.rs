@@ -1,4 +1,5 @@
-//! What our tasks do: take, wait for the answer, take again, at once or when it is time.
+//! The load on the store: tasks that take, wait for the answer, and take again, either immediately (a closed
+//! loop) or at fixed instants (an open loop).
 
 #![expect(clippy::float_arithmetic, reason = "rates, for people")]
 
@@ -14,31 +15,32 @@ use tokio::time::{Instant, interval_at};
 
 const TASKS: u32 = 64;
 const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
-/// The key that is used up; none of the others, which are spread over all there are.
+/// The key whose limit is used up. None of the other keys has this state.
 const USED_UP: StateId = StateId(1);
 
-/// What came of it.
-pub(crate) struct Asked {
+/// The result of a load.
+pub(crate) struct TakeTally {
     pub(crate) passed: u64,
-    /// Answers a second.
+    /// Answers per second.
     pub(crate) rate: f64,
     took: Duration,
 }
 
-impl Asked {
-    /// So many in the time that it took, a second.
-    pub(crate) fn in_its_time(&self, many: u64) -> f64 {
+impl TakeTally {
+    /// A count of events during the load, as events per second.
+    pub(crate) fn per_second_of(&self, many: u64) -> f64 {
         per_second(many, self.took)
     }
 }
 
-/// Takes from keys in random order, another in each round; each task again when it has its answer. Nothing may be refused.
+/// A closed loop: each task takes from random keys, and takes again when it has its answer. The keys differ
+/// in each round. A refusal is an error.
 pub(crate) async fn closed(
     store: &Arc<Redis>,
     limit: &Arc<Limit>,
     round: u32,
     length: Duration,
-) -> Result<Asked, String> {
+) -> Result<TakeTally, String> {
     let (start, first) = (Instant::now(), round.wrapping_mul(TASKS));
     let task = |number| {
         let (store, limit) = (Arc::clone(store), Arc::clone(limit));
@@ -46,7 +48,9 @@ pub(crate) async fn closed(
             let (mut keys, mut passed) = (Keys::new(KEYS, first.wrapping_add(number)), 0_u64);
             while start.elapsed() < length {
                 if !take(&store, &limit, spread(keys.draw())).await? {
-                    return Err("a key was refused".to_owned());
+                    return Err(
+                        "the store refused a take although its limit is not used up".to_owned()
+                    );
                 }
                 passed = passed.saturating_add(1);
             }
@@ -55,16 +59,17 @@ pub(crate) async fn closed(
     };
     let passed = sum((0..TASKS).map(task)).await?;
     let took = start.elapsed();
-    Ok(Asked { passed, rate: per_second(passed, took), took })
+    Ok(TakeTally { passed, rate: per_second(passed, took), took })
 }
 
-/// Asks for the key that is used up, at instants so far apart, which the tasks take in turns. Nothing may pass.
+/// An open loop: the tasks take turns to request the key that is used up, at instants `apart` from each
+/// other. A take that passes is an error.
 pub(crate) async fn open(
     store: &Arc<Redis>,
     limit: &Arc<Limit>,
     apart: Duration,
     length: Duration,
-) -> Result<Asked, String> {
+) -> Result<TakeTally, String> {
     let start = Instant::now();
     let task = |number| {
         let (store, limit) = (Arc::clone(store), Arc::clone(limit));
@@ -74,7 +79,7 @@ pub(crate) async fn open(
             let mut refused = 0_u64;
             while turns.tick().await.duration_since(start) < length {
                 if take(&store, &limit, USED_UP).await? {
-                    return Err("a key that is used up passed".to_owned());
+                    return Err("the store allowed a take although the limit is used up".to_owned());
                 }
                 refused = refused.saturating_add(1);
             }
@@ -83,30 +88,30 @@ pub(crate) async fn open(
     };
     let refused = sum((0..TASKS).map(task)).await?;
     let took = start.elapsed();
-    Ok(Asked { passed: 0, rate: per_second(refused, took), took })
+    Ok(TakeTally { passed: 0, rate: per_second(refused, took), took })
 }
 
-/// Takes one of the key that is used up by it, if one is all there is.
+/// Uses up the limit of one key, if the limit is 1.
 pub(crate) async fn used_up(store: &Redis, limit: &Limit) -> Result<(), String> {
     let passes = take(store, limit, USED_UP).await?;
-    if passes { Ok(()) } else { Err("the first take was refused".to_owned()) }
+    if passes { Ok(()) } else { Err("the store refused the first take".to_owned()) }
 }
 
-/// One take; whether it passed.
+/// Takes once, and returns whether it passed.
 async fn take(store: &Redis, limit: &Limit, state: StateId) -> Result<bool, String> {
     let plan = Plan::new(vec![Take::new(state, limit, Cost::ONE)], Span::ZERO);
     let plan = plan.map_err(|error| error.to_string())?;
-    let answer = store.take(&[plan]).await.pop().ok_or("no answer")?;
+    let answer = store.take(&[plan]).await.pop().ok_or("the store returned no answer")?;
     answer.map(|answer| answer.done.passes).map_err(|error| error.to_string())
 }
 
-/// The state of a key, whose bytes are as mixed as those of a hash; no two keys share one.
+/// The state of a key: distinct for each key, and spread like a hash.
 fn spread(key: u32) -> StateId {
     const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
     StateId(u128::from(key).wrapping_add(2).wrapping_mul(ODD))
 }
 
-/// Runs all, and adds up what they counted.
+/// Runs all tasks, and adds up their counts.
 async fn sum(
     tasks: impl Iterator<Item = impl Future<Output = Result<u64, String>> + Send + 'static>,
 ) -> Result<u64, String> {
@@ -118,7 +123,7 @@ async fn sum(
     Ok(all)
 }
 
-/// So many in so long, a second.
+/// A number of events in a time, as events per second.
 fn per_second(many: u64, took: Duration) -> f64 {
     float(many) / took.as_secs_f64()
 }

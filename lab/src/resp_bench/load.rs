@@ -1,7 +1,7 @@
-//! What is said over a connection: commands that are sent together, all their replies, the next commands.
+//! The client side of one connection: a pipeline of commands, all their replies, the next pipeline.
 
-use super::wire::{Counted, Scanner};
-use crate::rig::drive::Talk;
+use super::wire::{ReplyCount, Scanner};
+use crate::rig::drive::LoadClient;
 use crate::rig::template::{Keys, Template};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,25 +9,25 @@ use tokio::net::TcpStream;
 
 /// Commands that are sent together.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub(crate) struct Pipeline {
     pub(crate) commands: Template,
-    /// How many they are.
+    /// The number of commands.
     pub(crate) depth: u64,
-    pub(crate) verdict: Verdict,
+    pub(crate) meaning: ReplyMeaning,
 }
 
-/// What the first number of a reply says.
+/// What a zero as the first number of a reply means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Zero: not limited.
+pub(crate) enum ReplyMeaning {
+    /// Not limited, as `CL.THROTTLE` says it.
     ZeroPasses,
-    /// Zero: not allowed.
+    /// Not allowed.
     ZeroRefuses,
 }
 
-impl Verdict {
-    /// What passed and what was refused.
-    pub(crate) fn split(self, Counted { replies, zeros }: Counted) -> (u64, u64) {
+impl ReplyMeaning {
+    /// How many commands passed, and how many were refused.
+    pub(crate) fn split(self, ReplyCount { replies, zeros }: ReplyCount) -> (u64, u64) {
         let others = replies.saturating_sub(zeros);
         match self {
             Self::ZeroPasses => (zeros, others),
@@ -36,70 +36,74 @@ impl Verdict {
     }
 }
 
-/// Sends commands for one key after another; a reply that is an error is one.
-pub(crate) struct Asker {
-    ask: Ask,
+/// Sends one pipeline after another, with random keys. An error reply ends the experiment.
+pub(crate) struct RespClient {
+    pipeline: Pipeline,
     keys: Keys,
     scanner: Scanner,
 }
 
-impl Asker {
-    pub(crate) fn new(ask: Ask, keys: Keys) -> Self {
-        Self { ask, keys, scanner: Scanner::default() }
+impl RespClient {
+    pub(crate) fn new(pipeline: Pipeline, keys: Keys) -> Self {
+        Self { pipeline, keys, scanner: Scanner::default() }
     }
 }
 
-impl Talk for Asker {
-    fn ask(&mut self) -> &[u8] {
-        self.ask.commands.of(|| self.keys.draw())
+impl LoadClient for RespClient {
+    fn request(&mut self) -> &[u8] {
+        self.pipeline.commands.of(|| self.keys.draw())
     }
 
-    fn hear(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
         let counted = self.scanner.scan(bytes)?;
-        let whole = all(counted, self.ask.depth)?;
+        let whole = all(counted, self.pipeline.depth)?;
         if whole {
-            self.scanner.forget();
+            self.scanner.reset();
         }
-        Ok(whole.then(|| self.ask.verdict.split(counted)))
+        Ok(whole.then(|| self.pipeline.meaning.split(counted)))
     }
 }
 
-/// Whether all replies to so many commands are here.
-fn all(counted: Counted, many: u64) -> Result<bool, String> {
+/// Whether the replies to all commands have arrived.
+fn all(counted: ReplyCount, many: u64) -> Result<bool, String> {
     if counted.replies > many {
         return Err(format!("{} replies to {many} commands", counted.replies));
     }
     Ok(counted.replies == many)
 }
 
-// === one question ===
+// === single commands ===
 
-/// A connection, and room for what arrives at once.
-pub(crate) struct Connection {
+/// A connection with a buffer.
+pub(crate) struct RespConnection {
     stream: TcpStream,
     scanner: Scanner,
     buffer: Box<[u8]>,
 }
 
-/// The replies to a pipeline of 64 fit in.
+/// Room for the replies to a pipeline of 64.
 const ROOM: usize = 16 << 10;
 
-impl Connection {
+impl RespConnection {
     pub(crate) async fn open(address: SocketAddr) -> Result<Self, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         Ok(Self { stream, scanner: Scanner::default(), buffer: vec![0; ROOM].into() })
     }
 
-    /// Sends commands and reads as many replies.
-    pub(crate) async fn exchange(&mut self, commands: &[u8], many: u64) -> Result<Counted, String> {
+    /// Sends commands and reads the same number of replies.
+    pub(crate) async fn exchange(
+        &mut self,
+        commands: &[u8],
+        many: u64,
+    ) -> Result<ReplyCount, String> {
         self.stream.write_all(commands).await.map_err(|error| error.to_string())?;
-        self.scanner.forget();
+        self.scanner.reset();
         loop {
             let read = self.stream.read(&mut self.buffer).await;
             let read = read.map_err(|error| error.to_string())?;
             if read == 0 {
-                return Err("the server hung up".to_owned());
+                return Err("the server closed the connection".to_owned());
             }
             let counted = self.scanner.scan(self.buffer.get(..read).unwrap_or_default())?;
             if all(counted, many)? {
@@ -117,33 +121,33 @@ mod tests {
 
     const REPLY: &str = "*5\r\n:0\r\n:1000001\r\n:1000000\r\n:-1\r\n:1\r\n";
 
-    fn asker(depth: usize) -> Asker {
+    fn client(depth: usize) -> RespClient {
         let text = command("CL.THROTTLE key:######## 1000000 1000000 1");
-        let ask = Ask {
+        let pipeline = Pipeline {
             commands: Template::new(&text).repeated(depth),
             depth: u64::try_from(depth).unwrap(),
-            verdict: Verdict::ZeroPasses,
+            meaning: ReplyMeaning::ZeroPasses,
         };
-        Asker::new(ask, Keys::new(NonZeroU32::MIN, 0))
+        RespClient::new(pipeline, Keys::new(NonZeroU32::MIN, 0))
     }
 
     #[test]
     fn a_pipeline_waits_for_all_its_replies_and_counts_each() {
         let refused = REPLY.replacen(":0", ":1", 1);
         let replies = format!("{REPLY}{refused}{REPLY}");
-        let mut asker = asker(3);
+        let mut client = client(3);
         for _ in 0..2 {
             let mut pieces = replies.as_bytes().chunks(7).peekable();
             while let Some(piece) = pieces.next() {
                 let whole = pieces.peek().is_none();
-                assert_eq!(asker.hear(piece).unwrap(), whole.then_some((2, 1)));
+                assert_eq!(client.receive(piece).unwrap(), whole.then_some((2, 1)));
             }
         }
     }
 
     #[test]
-    fn more_replies_than_commands_end_it() {
-        let told = asker(1).hear(b"+\r\n+\r\n");
-        assert_eq!(told, Err("2 replies to 1 commands".to_owned()));
+    fn more_replies_than_commands_are_an_error() {
+        let error = client(1).receive(b"+\r\n+\r\n");
+        assert_eq!(error, Err("2 replies to 1 commands".to_owned()));
     }
 }

@@ -1,16 +1,17 @@
-//! The servers under test, and what each is asked:
+//! The servers under test, and the command that each gets:
 //!
 //! | server | command | the first number of the reply |
 //! |---|---|---|
 //! | tidegate | `CL.THROTTLE key burst count period` | 0 allowed, 1 refused |
 //! | throttlecrab | `THROTTLE key burst count period` | 1 allowed, 0 refused |
 //! | Redis with `bucket.lua` | `EVALSHA sha 1 key burst rate cost` | 1 allowed, 0 refused |
-//! | Redis | `INCR key`, which limits nobody | what it counted, never 0 |
+//! | Redis | `INCR key`, which limits nothing | what it counted, never 0 |
 //! | Redis | `GET key`, which does not even write | none |
 //!
-//! Before anything is measured, each that limits is asked three times under a small limit, and must allow twice and then refuse.
+//! Before the measurement each server that limits gets three commands under a small limit. It must allow two
+//! of them and refuse the third.
 
-use super::load::{Ask, Connection, Verdict};
+use super::load::{Pipeline, ReplyMeaning, RespConnection};
 use super::wire::command;
 use crate::rig::install::Programs;
 use crate::rig::process::{self, Process, within};
@@ -24,9 +25,9 @@ use std::process::Command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Who is measured, and by what.
+/// The servers that are measured, and for Redis the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum RespServer {
     Tidegate,
     Throttlecrab,
     RedisIncr,
@@ -34,10 +35,10 @@ pub(crate) enum Server {
     RedisLua,
 }
 
-/// The token bucket that Redis runs.
+/// The Lua script of the token bucket in Redis.
 const BUCKET: &str = include_str!("bucket.lua");
 
-impl Server {
+impl RespServer {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Tidegate => "tidegate",
@@ -48,27 +49,27 @@ impl Server {
         }
     }
 
-    const fn verdict(self) -> Verdict {
+    const fn meaning(self) -> ReplyMeaning {
         match self {
-            Self::Tidegate => Verdict::ZeroPasses,
+            Self::Tidegate => ReplyMeaning::ZeroPasses,
             Self::Throttlecrab | Self::RedisIncr | Self::RedisGet | Self::RedisLua => {
-                Verdict::ZeroRefuses
+                ReplyMeaning::ZeroRefuses
             }
         }
     }
 
-    /// Two at once and then one an hour; `None` from whoever limits nobody.
+    /// The command for a limit of 2, and then one per hour; `None` for the commands that limit nothing.
     fn strict(self, sha: &str) -> Option<String> {
         match self {
             Self::Tidegate => Some("CL.THROTTLE strict 1 1 3600".to_owned()),
-            // A burst of 2: by a burst of 1 it limits nobody.
+            // A burst of 2, because with a burst of 1 it limits nothing.
             Self::Throttlecrab => Some("THROTTLE strict 2 1 3600".to_owned()),
             Self::RedisLua => Some(format!("EVALSHA {sha} 1 strict 2 0.0003 1")),
             Self::RedisIncr | Self::RedisGet => None,
         }
     }
 
-    /// A million a second for each key.
+    /// The command for a limit of a million per second and key.
     fn generous(self, sha: &str) -> String {
         match self {
             Self::Tidegate => "CL.THROTTLE key:######## 1000000 1000000 1".to_owned(),
@@ -79,7 +80,7 @@ impl Server {
         }
     }
 
-    /// The command that runs it in the foreground.
+    /// The command that runs the server in the foreground.
     fn command(self, programs: &Programs, at: SocketAddr, folder: &Path) -> io::Result<Command> {
         match self {
             Self::Tidegate => tidegate(&programs.tidegate, at, folder),
@@ -101,7 +102,7 @@ fn tidegate(program: &Path, address: SocketAddr, folder: &Path) -> io::Result<Co
     Ok(command)
 }
 
-/// As it comes, but that it does not log what it does.
+/// With its default settings, except that it logs only warnings.
 fn throttlecrab(program: &Path, address: SocketAddr) -> Command {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new(program);
@@ -111,46 +112,48 @@ fn throttlecrab(program: &Path, address: SocketAddr) -> Command {
 
 // === running ===
 
-/// A server that runs, until this is dropped.
-pub(crate) struct Running {
-    pub(crate) server: Server,
+/// A running server. It is killed when this is dropped.
+pub(crate) struct RunningRespServer {
+    pub(crate) server: RespServer,
     pub(crate) process: Process,
-    /// The name that Redis gave to the script.
+    /// The SHA-1 by which Redis knows the script.
     sha: String,
 }
 
-impl Running {
-    /// Starts a server, waits until it answers, proves that it limits, and fills it with what it is asked for.
+impl RunningRespServer {
+    /// Starts a server, waits until it answers, fills it with the keys that it needs, proves that it limits,
+    /// and stops it until its first round.
     pub(crate) async fn start(
-        server: Server,
+        server: RespServer,
         programs: &Programs,
         keys: u32,
     ) -> Result<Self, String> {
-        let told = |error: String| format!("{}: {error}", server.name());
+        let with_name = |error: String| format!("{}: {error}", server.name());
         let process =
             Process::spawn(server.name(), |at, folder| server.command(programs, at, folder));
-        let process = process.map_err(|error| told(format!("cannot be started: {error}")))?;
+        let process = process.map_err(|error| with_name(format!("cannot be started: {error}")))?;
         let mut running = Self { server, process, sha: String::new() };
-        running.ready(keys).await.map_err(told)?;
+        running.ready(keys).await.map_err(with_name)?;
         running.process.pause();
         Ok(running)
     }
 
     async fn ready(&mut self, keys: u32) -> Result<(), String> {
-        self.process.answers(async |at| said(at, "PING").await).await?;
+        self.process.wait_until_answering(async |at| said(at, "PING").await).await?;
         match self.server {
-            Server::RedisLua => self.sha = within(loaded(self.process.address)).await?,
-            Server::RedisGet => self.fill(keys).await?,
-            Server::Tidegate | Server::Throttlecrab | Server::RedisIncr => {}
+            RespServer::RedisLua => self.sha = within(load_script(self.process.address)).await?,
+            RespServer::RedisGet => self.fill(keys).await?,
+            RespServer::Tidegate | RespServer::Throttlecrab | RespServer::RedisIncr => {}
         }
-        within(self.prove()).await
+        within(self.prove_it_limits()).await
     }
 
-    /// Two are allowed and a third is not; of Redis by itself, its counter counts and its keys are there.
-    async fn prove(&self) -> Result<(), String> {
+    /// Checks that two commands are allowed and the third is refused. For the commands that limit nothing:
+    /// that the counter counts, and that the keys exist.
+    async fn prove_it_limits(&self) -> Result<(), String> {
         let at = self.process.address;
         let Some(strict) = self.server.strict(&self.sha) else {
-            let (asked, expected) = if self.server == Server::RedisGet {
+            let (asked, expected) = if self.server == RespServer::RedisGet {
                 ("GET key:00000007", "$1\r\n1\r\n")
             } else {
                 ("INCR count", ":1\r\n")
@@ -160,19 +163,19 @@ impl Running {
             return if right { Ok(()) } else { Err(format!("{asked}: {answer:?}")) };
         };
         let mut allowed = Vec::new();
-        let mut connection = Connection::open(at).await?;
+        let mut connection = RespConnection::open(at).await?;
         for _ in 0..3 {
             let counted = connection.exchange(command(&strict).as_bytes(), 1).await?;
-            allowed.push(self.server.verdict().split(counted) == (1, 0));
+            allowed.push(self.server.meaning().split(counted) == (1, 0));
         }
         let right = allowed == [true, true, false];
         if right { Ok(()) } else { Err(format!("{strict}: allowed {allowed:?}")) }
     }
 
-    /// Gives each key a value.
+    /// Sets each key to a value.
     async fn fill(&self, keys: u32) -> Result<(), String> {
         const AT_ONCE: u32 = 100;
-        let mut connection = Connection::open(self.process.address).await?;
+        let mut connection = RespConnection::open(self.process.address).await?;
         let mut commands = Template::new(&command("SET key:######## 1")).repeated(100);
         let mut next = 0..keys.next_multiple_of(AT_ONCE);
         while !next.is_empty() {
@@ -182,23 +185,23 @@ impl Running {
         Ok(())
     }
 
-    /// So many commands together, of which none is refused.
-    pub(crate) fn ask(&self, depth: u32) -> Ask {
+    /// A pipeline of this depth, with commands of which none is refused.
+    pub(crate) fn pipeline(&self, depth: u32) -> Pipeline {
         let text = command(&self.server.generous(&self.sha));
         let times = usize::try_from(depth).unwrap_or(1);
         let commands = Template::new(&text).repeated(times);
-        Ask { commands, depth: depth.into(), verdict: self.server.verdict() }
+        Pipeline { commands, depth: depth.into(), meaning: self.server.meaning() }
     }
 
-    /// Whether everything that was asked under load passed.
-    pub(crate) fn kept(&self, tally: &Tally) -> Result<(), String> {
+    /// Fails unless every command under load passed.
+    pub(crate) fn check_limits(&self, tally: &Tally) -> Result<(), String> {
         let Tally { passed, refused, .. } = tally;
         let kept = *refused == 0 && *passed > 0;
         if kept { Ok(()) } else { Err(format!("{passed} passed, {refused} were refused")) }
     }
 }
 
-/// The reply to one command, which is short.
+/// Sends one command on a connection of its own, and returns its short reply.
 async fn said(address: SocketAddr, words: &str) -> Result<String, String> {
     sent(address, &command(words)).await.map_err(|error| error.to_string())
 }
@@ -211,8 +214,8 @@ async fn sent(address: SocketAddr, command: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(reply.get(..read).unwrap_or_default()).into_owned())
 }
 
-/// Gives Redis the script, and answers its name.
-async fn loaded(address: SocketAddr) -> Result<String, String> {
+/// Loads the script into Redis, and returns its SHA-1.
+async fn load_script(address: SocketAddr) -> Result<String, String> {
     let load = format!("*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n${}\r\n{BUCKET}\r\n", BUCKET.len());
     let reply = sent(address, &load).await.map_err(|error| error.to_string())?;
     let sha = reply.strip_prefix("$40\r\n").map(|sha| sha.trim_end().to_owned());

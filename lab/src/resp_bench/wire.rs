@@ -1,78 +1,82 @@
-//! As much of RESP as a generator needs: commands that are rendered once, replies that are counted as their bytes pass by.
+//! As much of RESP as the load generator needs: commands that are rendered once, and a scanner that counts
+//! replies while their bytes arrive.
 //!
 //! ```text
-//! *2 \r\n :0 \r\n $2 \r\n hi \r\n      one reply: a list is done when as many as it announced are
+//! *2 \r\n :0 \r\n $2 \r\n hi \r\n      one reply: a list is complete when all its announced values are
 //! 1 owed, 2 owed, 1 owed …  0 owed
 //! ```
 //!
-//! Of a reply one thing is kept: whether the first number in it is a zero, by which rate limiters tell what they decided. This
-//! is *not* a client: it knows RESP 2 only, and takes an error for the end of the experiment.
+//! Of each reply the scanner keeps one fact: whether the first number in it is a zero, because rate limiters
+//! report their decision there. This is *not* a general client. It supports only RESP 2, and an error reply
+//! ends the experiment.
 
-/// A command as clients send it, a list of strings.
+/// A command as clients send it: a list of bulk strings.
 pub(crate) fn command(words: &str) -> String {
     let words: Vec<&str> = words.split(' ').collect();
     let strings = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
     format!("*{}\r\n{}", words.len(), strings.collect::<String>())
 }
 
-/// Counts replies, however their bytes are cut.
+/// Counts replies, wherever the stream of bytes is split.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    place: Place,
-    /// How many values the reply at hand still lacks; none between replies.
+    position: Position,
+    /// How many values the current reply still lacks; 0 between replies.
     owed: u64,
-    /// Whether the reply at hand has shown a number yet.
+    /// Whether the current reply has contained a number yet.
     numbered: bool,
-    counted: Counted,
+    counted: ReplyCount,
 }
 
-/// Replies that are whole.
+/// A number of complete replies.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counted {
+pub(crate) struct ReplyCount {
     pub(crate) replies: u64,
-    /// Those whose first number is zero.
+    /// Replies whose first number is zero.
     pub(crate) zeros: u64,
 }
 
-/// Where in a reply the next byte stands.
+/// Where in a reply the next byte is.
 #[derive(Debug, Default, Clone, Copy)]
-enum Place {
-    /// At the mark that tells what comes.
+enum Position {
+    /// At the type byte of a value.
     #[default]
     Mark,
-    /// In a line of words.
+    /// In a simple string.
     Words,
     /// In a line that is a number.
-    Number { of: Of, value: u64, negative: bool },
-    /// In a string, so many bytes before its end.
+    Number { of: NumberKind, value: u64, negative: bool },
+    /// In a bulk string, this many bytes before its end.
     Text(u64),
 }
 
-/// What a number is of.
+/// What a number means.
 #[derive(Debug, Clone, Copy)]
-enum Of {
+enum NumberKind {
     Integer,
     Length,
     Values,
 }
 
 impl Scanner {
-    /// Takes what has arrived, and answers how many replies are whole since it was asked to forget.
-    pub(crate) fn scan(&mut self, mut bytes: &[u8]) -> Result<Counted, String> {
+    /// Reads bytes that have arrived, and returns how many replies are complete since the last reset.
+    pub(crate) fn scan(&mut self, mut bytes: &[u8]) -> Result<ReplyCount, String> {
         while !bytes.is_empty() {
-            bytes = match self.place {
-                Place::Mark => self.mark(bytes)?,
-                Place::Words => self.words(bytes),
-                Place::Number { of, value, negative } => self.number(bytes, of, value, negative)?,
-                Place::Text(left) => self.text(bytes, left),
+            bytes = match self.position {
+                Position::Mark => self.mark(bytes)?,
+                Position::Words => self.words(bytes),
+                Position::Number { of, value, negative } => {
+                    self.number(bytes, of, value, negative)?
+                }
+                Position::Text(left) => self.text(bytes, left),
             };
         }
         Ok(self.counted)
     }
 
-    /// Counts from nothing again.
-    pub(crate) fn forget(&mut self) {
-        self.counted = Counted::default();
+    /// Starts to count from zero again.
+    pub(crate) fn reset(&mut self) {
+        self.counted = ReplyCount::default();
     }
 
     fn mark<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], String> {
@@ -80,14 +84,19 @@ impl Scanner {
         if self.owed == 0 {
             (self.owed, self.numbered) = (1, false);
         }
-        let number = |of| Place::Number { of, value: 0, negative: false };
-        self.place = match mark {
-            b'+' => Place::Words,
-            b':' => number(Of::Integer),
-            b'$' => number(Of::Length),
-            b'*' => number(Of::Values),
-            b'-' => return Err(format!("answered an error: {}", String::from_utf8_lossy(rest))),
-            _ => return Err(format!("no reply begins with {:?}", char::from(*mark))),
+        let number = |of| Position::Number { of, value: 0, negative: false };
+        self.position = match mark {
+            b'+' => Position::Words,
+            b':' => number(NumberKind::Integer),
+            b'$' => number(NumberKind::Length),
+            b'*' => number(NumberKind::Values),
+            b'-' => {
+                return Err(format!(
+                    "the server replied with an error: {}",
+                    String::from_utf8_lossy(rest)
+                ));
+            }
+            _ => return Err(format!("a reply cannot begin with {:?}", char::from(*mark))),
         };
         Ok(rest)
     }
@@ -101,7 +110,7 @@ impl Scanner {
     fn number<'b>(
         &mut self,
         bytes: &'b [u8],
-        of: Of,
+        of: NumberKind,
         mut value: u64,
         mut negative: bool,
     ) -> Result<&'b [u8], String> {
@@ -120,24 +129,24 @@ impl Scanner {
                 _ => return Err(format!("{:?} in a number", char::from(*byte))),
             }
         }
-        self.place = Place::Number { of, value, negative };
+        self.position = Position::Number { of, value, negative };
         Ok(&[])
     }
 
-    /// A number is whole.
-    fn numbered(&mut self, of: Of, value: u64, negative: bool) {
+    /// Handles a complete number.
+    fn numbered(&mut self, of: NumberKind, value: u64, negative: bool) {
         match of {
-            Of::Integer => {
+            NumberKind::Integer => {
                 if value == 0 && !self.numbered {
                     self.counted.zeros = self.counted.zeros.saturating_add(1);
                 }
                 self.numbered = true;
                 self.done(0);
             }
-            // A length below zero is a string, or a list, that is not there.
-            Of::Length | Of::Values if negative => self.done(0),
-            Of::Length => self.place = Place::Text(value.saturating_add(2)),
-            Of::Values => self.done(value),
+            // A negative length means a null string or a null list.
+            NumberKind::Length | NumberKind::Values if negative => self.done(0),
+            NumberKind::Length => self.position = Position::Text(value.saturating_add(2)),
+            NumberKind::Values => self.done(value),
         }
     }
 
@@ -147,14 +156,14 @@ impl Scanner {
         if left == 0 {
             self.done(0);
         } else {
-            self.place = Place::Text(left);
+            self.position = Position::Text(left);
         }
         bytes.get(here..).unwrap_or_default()
     }
 
-    /// A value is whole, or is a list that so many more belong to.
+    /// Handles a complete value, or the head of a list with `more` values.
     fn done(&mut self, more: u64) {
-        self.place = Place::Mark;
+        self.position = Position::Mark;
         self.owed = self.owed.saturating_sub(1).saturating_add(more);
         if self.owed == 0 {
             self.counted.replies = self.counted.replies.saturating_add(1);
@@ -188,10 +197,10 @@ mod tests {
     ];
 
     #[test]
-    fn replies_are_counted_wherever_they_are_cut() {
+    fn replies_are_counted_wherever_the_stream_is_split() {
         let text: String = REPLIES.map(|(reply, _)| reply).concat();
         let zeros = REPLIES.iter().filter(|(_, zero)| *zero).count();
-        let all = Counted { replies: 12, zeros: u64::try_from(zeros).unwrap() };
+        let all = ReplyCount { replies: 12, zeros: u64::try_from(zeros).unwrap() };
         for first in 0..=text.len() {
             for second in first..=text.len() {
                 let mut scanner = Scanner::default();
@@ -204,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_counts_with_its_last_byte_and_not_before() {
+    fn a_reply_counts_when_its_last_byte_has_arrived_and_not_before() {
         for (reply, zero) in REPLIES {
             let mut scanner = Scanner::default();
             for (place, byte) in reply.bytes().enumerate() {
@@ -213,20 +222,20 @@ mod tests {
                 assert_eq!(counted.replies, u64::from(whole), "{reply:?} at {place}");
             }
             assert_eq!(scanner.scan(b"").unwrap().zeros, u64::from(zero), "{reply:?}");
-            scanner.forget();
-            assert_eq!(scanner.scan(b"").unwrap(), Counted::default());
+            scanner.reset();
+            assert_eq!(scanner.scan(b"").unwrap(), ReplyCount::default());
         }
     }
 
     #[test]
-    fn errors_and_what_it_does_not_know_end_it() {
-        for (text, told) in [
-            ("-ERR no\r\n", "answered an error: ERR no\r\n"),
-            ("*2\r\n:1\r\n-OOM\r\n", "answered an error: OOM\r\n"),
-            ("HTTP/1.1 400\r\n", "no reply begins with 'H'"),
+    fn error_replies_and_unknown_types_are_errors() {
+        for (text, error) in [
+            ("-ERR no\r\n", "the server replied with an error: ERR no\r\n"),
+            ("*2\r\n:1\r\n-OOM\r\n", "the server replied with an error: OOM\r\n"),
+            ("HTTP/1.1 400\r\n", "a reply cannot begin with 'H'"),
             (":1x\r\n", "'x' in a number"),
         ] {
-            assert_eq!(Scanner::default().scan(text.as_bytes()), Err(told.to_owned()));
+            assert_eq!(Scanner::default().scan(text.as_bytes()), Err(error.to_owned()));
         }
     }
 }

@@ -1,27 +1,27 @@
-//! Where the servers are; those of others are installed when they are missing.
+//! Finds the programs of the experiments, and installs the peers that are missing.
 
-use super::Options;
+use super::LoadOptions;
 use crate::root;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What every experiment runs; its other peers are on the path.
+/// The programs that several experiments run. Other peers are found on the `PATH`.
 pub(crate) struct Programs {
     pub(crate) tidegate: PathBuf,
     pub(crate) throttlecrab: PathBuf,
 }
 
 impl Programs {
-    /// Finds both, and installs what is not ours if it is missing.
-    pub(crate) fn found(options: &Options) -> Result<Self, String> {
+    /// Finds both programs, and installs throttlecrab if it is missing.
+    pub(crate) fn found(options: &LoadOptions) -> Result<Self, String> {
         Ok(Self { tidegate: tidegate(options.tidegate.as_deref())?, throttlecrab: throttlecrab()? })
     }
 }
 
-/// Our server: the one that was told, or the one beside this program.
-fn tidegate(told: Option<&Path>) -> Result<PathBuf, String> {
-    let tidegate = match told {
+/// tidegate: the binary that was given, or the one in the directory of this program.
+fn tidegate(given: Option<&Path>) -> Result<PathBuf, String> {
+    let tidegate = match given {
         Some(path) => path.to_owned(),
         None => std::env::current_exe().map_err(|e| e.to_string())?.with_file_name("tidegate"),
     };
@@ -29,14 +29,14 @@ fn tidegate(told: Option<&Path>) -> Result<PathBuf, String> {
         return Ok(tidegate);
     }
     let path = tidegate.display();
-    Err(format!("{path} is missing: `cargo build --release -p tidegate-server`"))
+    Err(format!("{path} is missing; build it with `cargo build --release -p tidegate-server`"))
 }
 
 fn throttlecrab() -> Result<PathBuf, String> {
     let peers = root().join("target/peers");
     let throttlecrab = peers.join("bin/throttlecrab-server");
     if !throttlecrab.exists() {
-        // Its build compiles a description of its gRPC interface.
+        // Its build script compiles a Protocol Buffers file.
         provide("protoc", "protobuf-compiler")?;
         let mut cargo = Command::new("cargo");
         cargo.args(["install", "--locked", "throttlecrab-server@0.4.40", "--root"]);
@@ -45,7 +45,7 @@ fn throttlecrab() -> Result<PathBuf, String> {
     Ok(throttlecrab)
 }
 
-/// Installs a package of Debian unless its program is there.
+/// Installs a Debian package unless its program is there.
 pub(crate) fn provide(program: &str, package: &str) -> Result<(), String> {
     if Command::new(program).arg("--help").output().is_ok() {
         return Ok(());
@@ -54,7 +54,7 @@ pub(crate) fn provide(program: &str, package: &str) -> Result<(), String> {
     done(Command::new("apt-get").args(["install", "-y", "-q", "--no-install-recommends", package]))
 }
 
-/// Runs a command to its end. What it says goes to standard error, for standard output may be JSON.
+/// Runs a command to its end. Its output goes to standard error, because standard output may be JSON.
 fn done(command: &mut Command) -> Result<(), String> {
     let status = command.stdout(io::stderr()).status();
     match status {

@@ -1,4 +1,5 @@
-//! A server that runs on a free port, in a folder of its own, and ends whatever happens.
+//! A server process on a free port with a temporary folder. It is killed when it is dropped, also after an
+//! error.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
@@ -10,72 +11,76 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a server may take until it answers, at first and ever.
-pub(crate) const START: Duration = Duration::from_secs(10);
-/// How long between two looks whether it does.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long a server may take to start, and to answer one request.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval between two attempts to get an answer.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A server, until this is dropped.
+/// A running server. It is killed when this is dropped.
 pub(crate) struct Process {
     pub(crate) address: SocketAddr,
     child: Child,
-    folder: Folder,
+    folder: TempFolder,
 }
 
 impl Process {
-    /// Starts what `command` makes of an address and an empty folder.
+    /// Starts the command that `command` makes for an address and an empty folder.
     pub(crate) fn spawn(
         name: &str,
         command: impl FnOnce(SocketAddr, &Path) -> io::Result<Command>,
     ) -> io::Result<Self> {
-        let folder = Folder::new(&format!("tidegate-lab-{}-{name}", std::process::id()))?;
+        let folder = TempFolder::new(&format!("tidegate-lab-{}-{name}", std::process::id()))?;
         let address = free_address()?;
         let log = File::create(folder.0.join("log"))?;
         let child = command(address, &folder.0)?
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Its own group, so that its workers end with it.
+            // A process group of its own, so that its workers are killed with it.
             .process_group(0)
             .spawn()?;
         Ok(Self { address, child, folder })
     }
 
-    /// Asks until there is an answer.
-    pub(crate) async fn answers<T>(
+    /// Repeats a request until it is answered.
+    pub(crate) async fn wait_until_answering<T>(
         &mut self,
         mut ask: impl AsyncFnMut(SocketAddr) -> Result<T, String>,
     ) -> Result<(), String> {
         let start = Instant::now();
         while let Err(error) = within(ask(self.address)).await {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("ended at once, {status}\n{}", self.log()));
+                return Err(format!("ended while starting, {status}\n{}", self.log()));
             }
-            if start.elapsed() > START {
-                return Err(format!("still not ready: {error}\n{}", self.log()));
+            if start.elapsed() > START_TIMEOUT {
+                return Err(format!(
+                    "is not ready after {START_TIMEOUT:?}: {error}\n{}",
+                    self.log()
+                ));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Lets it run while the guard lives; otherwise it stands still, and whatever it does by itself disturbs nobody.
-    pub(crate) fn awake(&self) -> Awake<'_> {
+    /// Lets the server run while the guard lives. Otherwise it is stopped, so that it cannot disturb the
+    /// measurement of others.
+    pub(crate) fn resume(&self) -> Resumed<'_> {
         self.signal(Signal::CONT);
-        Awake(self)
+        Resumed(self)
     }
 
-    /// Lets it stand still.
+    /// Stops the server (SIGSTOP).
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
     fn signal(&self, signal: Signal) {
-        // One that has ended by itself is noticed by whoever asks it.
+        // If the server has ended by itself, the next request to it fails and reports that.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 
-    /// What it said.
+    /// The output of the server.
     fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.0.join("log")).unwrap_or_default();
         log.trim_end().to_owned()
@@ -89,21 +94,23 @@ impl Drop for Process {
     }
 }
 
-/// A server that runs, until this is dropped.
-pub(crate) struct Awake<'p>(&'p Process);
+/// Keeps a server running until this is dropped.
+pub(crate) struct Resumed<'p>(&'p Process);
 
-impl Drop for Awake<'_> {
+impl Drop for Resumed<'_> {
     fn drop(&mut self) {
         self.0.pause();
     }
 }
 
-/// What is answered in time.
+/// The result of a request, or an error if it takes too long.
 pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    timeout(START, asked).await.map_err(|_late| format!("no answer for {START:?}"))?
+    timeout(START_TIMEOUT, asked)
+        .await
+        .map_err(|_late| format!("no answer within {START_TIMEOUT:?}"))?
 }
 
-/// The command that runs Redis in the foreground, without any file, as a cache.
+/// The command that runs Redis in the foreground, without persistence.
 pub(crate) fn redis(address: SocketAddr, folder: &Path) -> Command {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new("redis-server");
@@ -112,10 +119,10 @@ pub(crate) fn redis(address: SocketAddr, folder: &Path) -> Command {
     command
 }
 
-/// A folder for temporary files, until this is dropped.
-struct Folder(PathBuf);
+/// A temporary folder, which is removed when this is dropped.
+struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     fn new(name: &str) -> io::Result<Self> {
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path)?;
@@ -123,14 +130,14 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
-        // What cannot be removed lies among other temporary files and harms nobody.
+        // A folder that cannot be removed stays among the temporary files and does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// An address that nobody listens on. Somebody else may take it before the server does; then the server says so.
+/// A free address. Another program may take it before the server does; then the server reports that.
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

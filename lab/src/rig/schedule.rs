@@ -1,13 +1,14 @@
-//! When the next request is sent, which is the whole difference between two questions:
+//! When the next request is sent. This choice determines which question a measurement answers:
 //!
 //! ```text
-//! closed loop   when the answer has arrived       how many a second can it do?
-//! open loop     at fixed instants, come what may  how long does a caller wait at this rate?
+//! closed loop   when the answer has arrived        how many requests per second can the server answer?
+//! open loop     at fixed instants, in any case       how long does a caller wait at this rate?
 //! ```
 //!
-//! In an open loop latency counts from the instant at which a request was *meant* to be sent. Say one is due every
-//! millisecond and the server stalls for a hundred: then a hundred callers have waited, 100, 99, 98 … ms. A generator that
-//! waits with the server, and counts from when it sent at last, would see one slow answer among many quick ones.
+//! In an open loop latency counts from the instant at which a request was *due*. Say one is due every
+//! millisecond, and the server stalls for 100 ms: then a hundred callers have waited, for 100, 99, 98 … ms. A
+//! generator that waits with the server and counts from the actual sending would see one slow answer among
+//! many fast ones. That error is known as *coordinated omission*.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +17,11 @@ use std::time::{Duration, Instant};
 pub(crate) enum Pace {
     /// When the answer to the last one has arrived.
     Closed,
-    /// At instants this far apart, which the connections take in turns.
+    /// At instants this far apart. The connections take turns.
     Open { apart: Duration },
 }
 
-/// Over how many connections, how, and for how long requests are sent.
+/// How many connections send requests, at which pace, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
     pub(crate) connections: u32,
@@ -29,7 +30,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// When one of the connections sends.
+    /// The turns of one connection.
     pub(crate) fn turns(&self, start: Instant, connection: u32) -> Turns {
         let end = after(start, self.length);
         match self.pace {
@@ -42,18 +43,18 @@ impl Schedule {
     }
 }
 
-/// When one connection sends.
+/// The instants at which one connection sends.
 pub(crate) struct Turns {
-    /// The turn that waits for its answer, or for its time.
+    /// The current turn: its request is outstanding, or not yet due.
     pub(crate) due: Instant,
-    /// From one turn to the next; `None` when the answer says when.
+    /// The time from one turn to the next; `None` in a closed loop, where the answer determines it.
     apart: Option<Duration>,
-    /// From here on nothing is sent.
+    /// From this instant on nothing is sent.
     end: Instant,
 }
 
 impl Turns {
-    /// Whether the time of a turn has come.
+    /// Whether the current turn is due.
     pub(crate) fn has_come(&self, now: Instant) -> bool {
         self.due <= now && !self.are_over()
     }
@@ -62,7 +63,7 @@ impl Turns {
         self.due >= self.end
     }
 
-    /// Notes the answer to the turn that was due, and says how long it took.
+    /// Ends the current turn, and returns its latency.
     pub(crate) fn answered(&mut self, now: Instant) -> Duration {
         let latency = now.saturating_duration_since(self.due);
         self.due = self.apart.map_or(now, |apart| after(self.due, apart));
@@ -75,7 +76,7 @@ fn after(instant: Instant, span: Duration) -> Instant {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "some instant to count from")]
+#[expect(clippy::disallowed_methods, reason = "the tests need some instant to count from")]
 mod tests {
     use super::*;
 
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_take_the_instants_of_an_open_loop_in_turns() {
+    fn the_connections_of_an_open_loop_take_turns() {
         let pace = Pace::Open { apart: Duration::from_micros(1) };
         let schedule = Schedule { connections: 3, pace, length: Duration::from_micros(9) };
         let start = Instant::now();
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn in_an_open_loop_a_stall_is_felt_by_all_who_were_due_in_it() {
+    fn in_an_open_loop_a_stall_counts_for_every_request_that_was_due_in_it() {
         let start = Instant::now();
         let mut turns = turns(Pace::Open { apart: MILLI }, start);
         let mut felt = Vec::new();
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn in_an_open_loop_nobody_sends_before_its_turn() {
+    fn in_an_open_loop_no_request_is_sent_before_it_is_due() {
         let start = Instant::now();
         let mut turns = turns(Pace::Open { apart: MILLI }, start);
         assert!(turns.has_come(start));
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_closed_loop_each_sends_when_it_has_its_answer_and_waits_for_nothing_else() {
+    fn in_a_closed_loop_a_request_is_due_when_the_previous_answer_has_arrived() {
         let start = Instant::now();
         let mut turns = turns(Pace::Closed, start);
         for answered in [4, 8, 12] {

@@ -1,12 +1,12 @@
-//! What came of a load: how many passed, how many were refused, how long each took.
+//! The result of a load: how many requests passed, how many were refused, and their latencies.
 
 #![expect(clippy::float_arithmetic, reason = "rates and times, for people")]
 
-use crate::rounds::float;
+use crate::rounds::{Comparison, float, median};
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// What came of it.
+/// The result of a load on one server.
 pub(crate) struct Tally {
     /// Nanoseconds from when a request was due to its answer.
     pub(crate) latency: Histogram<u64>,
@@ -18,13 +18,13 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new() -> Result<Self, String> {
-        // A minute, to three digits.
+        // Latencies of up to a minute, with three significant digits.
         let latency = Histogram::new_with_max(60_000_000_000, 3);
         let latency = latency.map_err(|error| error.to_string())?;
         Ok(Self { latency, passed: 0, refused: 0, took: Duration::ZERO })
     }
 
-    /// Notes answers that came together.
+    /// Adds answers that arrived together.
     pub(crate) fn note(&mut self, passed: u64, refused: u64, latency: Duration) {
         self.passed = self.passed.saturating_add(passed);
         self.refused = self.refused.saturating_add(refused);
@@ -32,20 +32,46 @@ impl Tally {
         self.latency.saturating_record_n(nanos, passed.saturating_add(refused));
     }
 
-    /// Answers a second.
+    /// Answers per second.
     pub(crate) fn rate(&self) -> f64 {
         float(self.latency.len()) / self.took.as_secs_f64()
     }
 
-    /// Within how many microseconds such a share of the answers came.
+    /// A quantile of the latencies, in microseconds.
     pub(crate) fn micros(&self, quantile: f64) -> f64 {
         float(self.latency.value_at_quantile(quantile)) / 1e3
     }
 }
 
-/// A number that a round yields.
+/// A number that is reported of a round.
 pub(crate) struct Figure {
     pub(crate) suffix: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) of: fn(&Tally) -> f64,
+}
+
+/// A case of an experiment that is ready to be reported: its rounds with tidegate.
+pub(crate) struct Measured<'m> {
+    pub(crate) bench: &'m str,
+    pub(crate) case: &'m str,
+    pub(crate) figures: &'m [Figure],
+    pub(crate) ours: &'m [Tally],
+}
+
+impl Measured<'_> {
+    /// Prints and returns one row per figure and peer, with the medians of the rounds.
+    pub(crate) fn rows(&self, peers: &[(&str, &[Tally])], json: bool) -> Vec<String> {
+        let mut rows = Vec::new();
+        for figure in self.figures {
+            let median = |tallies: &[Tally]| median(tallies.iter().map(figure.of).collect());
+            let case = format!("{}{}", self.case, figure.suffix);
+            for (peer_name, tallies) in peers {
+                let (ours, peer) = (median(self.ours), median(tallies));
+                let (bench, unit) = (self.bench, figure.unit);
+                let row = Comparison { bench, case: &case, ours, peer, peer_name, unit };
+                rows.push(row.print(json));
+            }
+        }
+        rows
+    }
 }

@@ -1,4 +1,5 @@
-//! Requests that are rendered once: a text in which every `#` is a digit of a key's number, so that its length never changes.
+//! Requests that are rendered once: a text in which every `#` is a digit of a key's number, so that its
+//! length never changes.
 //!
 //! ```text
 //! {"ip":"10.1##.1##.1##"}  for key 20,304  {"ip":"10.102.103.104"}
@@ -6,13 +7,13 @@
 
 use std::num::NonZeroU32;
 
-/// One request or several alike, each with a slot for a key.
+/// One request or several copies of it, each with its own key.
 #[derive(Clone)]
 pub(crate) struct Template {
     bytes: Vec<u8>,
     /// The length of one request.
     width: usize,
-    /// Where in it the digits of its key stand, the last one first.
+    /// The positions of the key's digits in one request, the last digit first.
     digits: Vec<usize>,
 }
 
@@ -24,12 +25,12 @@ impl Template {
         Self { bytes: text.into(), width: text.len().max(1), digits }
     }
 
-    /// So many of them in a row.
+    /// Several copies in a row.
     pub(crate) fn repeated(self, times: usize) -> Self {
         Self { bytes: self.bytes.repeat(times), ..self }
     }
 
-    /// The requests of the keys that are drawn, in place of those before.
+    /// Renders the requests for newly drawn keys.
     pub(crate) fn of(&mut self, mut draw: impl FnMut() -> u32) -> &[u8] {
         for request in self.bytes.chunks_exact_mut(self.width) {
             write_digits(request, &self.digits, draw());
@@ -38,7 +39,7 @@ impl Template {
     }
 }
 
-/// Writes the digits of a key's number to their places, of which the last one is first.
+/// Writes the digits of a key's number to their positions, which begin with the last digit's.
 pub(crate) fn write_digits(request: &mut [u8], places: &[usize], key: u32) {
     let mut rest = key;
     for place in places {
@@ -49,14 +50,14 @@ pub(crate) fn write_digits(request: &mut [u8], places: &[usize], key: u32) {
     }
 }
 
-/// Keys in an order that no cache foresees, each as likely as the others.
+/// Random keys with a uniform distribution, so that caches cannot predict them.
 pub(crate) struct Keys {
     state: u64,
     many: NonZeroU32,
 }
 
 impl Keys {
-    /// Different seeds come by different keys.
+    /// Different seeds yield different sequences.
     pub(crate) fn new(many: NonZeroU32, seed: u32) -> Self {
         let state = u64::from(seed).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self { state, many }
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mark_is_a_digit_and_the_length_stays() {
+    fn every_mark_becomes_a_digit_and_the_length_stays() {
         let mut request = Template::new(r#"{"ip":"10.1##.1##.1##"}"#);
         for (key, ip) in
             [(0, "10.100.100.100"), (20_304, "10.102.103.104"), (999_999, "10.199.199.199")]
@@ -84,13 +85,13 @@ mod tests {
             let expected = format!("{{\"ip\":\"{ip}\"}}");
             assert_eq!(str::from_utf8(request.of(|| key)).unwrap(), expected);
         }
-        // What has no place is left out: the seventh digit.
+        // There is no mark for the seventh digit, so it is left out.
         let same = request.of(|| 4_020_304).to_owned();
         assert_eq!(request.of(|| 20_304), same);
     }
 
     #[test]
-    fn each_of_several_has_a_key_of_its_own() {
+    fn each_copy_of_a_request_has_its_own_key() {
         let mut requests = Template::new("GET k##\r\n").repeated(3);
         let mut keys = 8..;
         let mut draw = || keys.next().unwrap();
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_drawn_evenly_and_each_connection_draws_its_own() {
+    fn keys_are_uniform_and_differ_between_connections() {
         let mut keys = Keys::new(NonZeroU32::new(10).unwrap(), 0);
         let mut drawn = [0u32; 10];
         for _ in 0..100_000 {

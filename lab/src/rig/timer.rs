@@ -1,10 +1,7 @@
-//! A timer that is exact to microseconds. The time that `epoll` itself waits for goes by milliseconds, and an open loop that sends
-//! a millisecond late would call it the server's latency.
+//! A timer with microsecond precision. The timeout of `epoll_wait` has milliseconds, and an open loop that
+//! sends a millisecond late would count it as the server's latency.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a generator reads the clock: that is what it is for"
-)]
+#![expect(clippy::disallowed_methods, reason = "a load generator measures time")]
 
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use rustix::time::{timerfd_create, timerfd_settime};
@@ -12,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A timer of the kernel: a descriptor that can be read when it has rung.
+/// A timer of the kernel (timerfd): a file descriptor that becomes readable when the timer expires.
 pub(crate) struct Timer(OwnedFd);
 
 impl Timer {
@@ -21,9 +18,10 @@ impl Timer {
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Rings once at an instant, or at once when it has passed, and not at what was set before.
-    pub(crate) fn ring_at(&self, instant: Instant) -> io::Result<()> {
-        // Nothing at all would mean never.
+    /// Sets the timer to expire once at an instant, or immediately if that has passed. An earlier setting is
+    /// replaced.
+    pub(crate) fn set(&self, instant: Instant) -> io::Result<()> {
+        // A wait of zero would disarm the timer.
         let wait = instant.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
         let it_value = Timespec::try_from(wait).map_err(io::Error::other)?;
         let once = Itimerspec { it_interval: Timespec::default(), it_value };
@@ -43,11 +41,11 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
 
     #[test]
-    fn it_rings_not_before_its_time_and_every_time() {
+    fn it_expires_every_time_and_never_early() {
         let timer = Timer::new().unwrap();
         for micros in [50, 0, 1, 50] {
             let instant = Instant::now() + Duration::from_micros(micros);
-            timer.ring_at(instant).unwrap();
+            timer.set(instant).unwrap();
             poll(&mut [PollFd::new(&timer, PollFlags::IN)], None).unwrap();
             assert!(Instant::now() >= instant);
         }

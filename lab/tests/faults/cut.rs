@@ -1,10 +1,11 @@
-//! Replies are cut in the middle, again and again, after the store has counted: callers get a decision, and the store has
-//! counted what it admitted, what the server granted instead, and at most what was cut on its way.
+//! Replies are cut in the middle, again and again, after the store has counted. Callers get a decision. The
+//! store's count covers what it admitted and what the server granted during the gaps, and at most the
+//! requests in flight in addition.
 
 use crate::support::load::Load;
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{DecidedBy, Deployment};
 use crate::support::{PATIENCE, within};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ const CUTS: u32 = 20;
 const APART: Duration = Duration::from_millis(400);
 
 #[test]
-fn replies_that_are_cut_are_counted_at_most_once() {
+fn requests_whose_replies_are_cut_count_at_most_twice() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.address);
     let deployment = Deployment::new(RULE);
@@ -34,13 +35,13 @@ fn replies_that_are_cut_are_counted_at_most_once() {
     }
     let samples = load.finish();
     let (counted, admitted) = (redis.counted(), samples.admitted_by_store());
-    println!("cut: {}; {counted} counted, {admitted} admitted", samples.told());
-    samples.are_all_answers();
-    // A request that was on the way when a connection went may have been counted there. Nobody can tell, so the server charges
-    // what it granted instead: such a request may count twice, and nothing else does.
-    let unknown = u64::try_from(samples.by(By::Fallback)).unwrap();
+    println!("cut: {}; {counted} counted, {admitted} admitted", samples.summary());
+    samples.assert_all_answered();
+    // A request in flight when its connection broke may have been counted. The server cannot know, so it
+    // charges what it granted instead. Such a request may count twice; no other request does.
+    let unknown = u64::try_from(samples.by(DecidedBy::Fallback)).unwrap();
     assert!((admitted..=admitted + 2 * unknown).contains(&counted), "{counted} of {admitted}");
-    // A connection that goes costs the callers of a moment, not of the time between two.
-    assert!(samples.by(By::Store) * 2 > samples.len(), "{}", samples.told());
-    server.is_sound();
+    // A broken connection affects the callers of a moment, not those of the whole time until the next break.
+    assert!(samples.by(DecidedBy::Store) * 2 > samples.len(), "{}", samples.summary());
+    server.assert_healthy();
 }

@@ -1,5 +1,6 @@
-//! Sentinels make a replica the primary, on purpose and under load. The old primary can still be written to for seconds, and
-//! what is counted there is lost: so the servers go over to the new one as soon as it is one, not when the sentinels name it.
+//! Sentinels promote a replica in a planned failover under load. For some seconds the old primary still
+//! accepts writes, and what is counted there is lost. So the servers switch to the new primary as soon as it
+//! is promoted, and not only when the sentinels name it.
 
 use crate::support::load::Load;
 use crate::support::process::Process;
@@ -16,18 +17,18 @@ const LIMIT: u64 = 1_000;
 const RULE: &str = "{ name: all, key: [], limits: [{ rate: 1000/day, algorithm: fixed_window }] }";
 const PER_SECOND: u32 = 250;
 const SECOND: Duration = Duration::from_secs(1);
-/// As much traffic may pass twice.
+/// The traffic of this time may pass twice.
 const MOST: Duration = Duration::from_millis(300);
 
 /// A primary, its replica, and three sentinels.
-struct Stage {
+struct SentinelStage {
     _primary: Redis,
     replica: Redis,
     sentinels: Vec<(SocketAddr, Process)>,
     _folder: Folder,
 }
 
-impl Stage {
+impl SentinelStage {
     fn new() -> Self {
         let primary = Redis::start();
         let (ip, port) = (primary.address.ip().to_string(), primary.address.port().to_string());
@@ -63,7 +64,7 @@ impl Stage {
         };
         let sentinels: Vec<_> = (0..3).map(sentinel).collect();
         let stage = Self { _primary: primary, replica, sentinels, _folder: folder };
-        within(PATIENCE, "the sentinels know everybody", || stage.is_whole());
+        within(PATIENCE, "the sentinels know all servers", || stage.is_whole());
         stage
     }
 
@@ -82,11 +83,12 @@ impl Stage {
         format!("redis+sentinel://{}/ours", places.join(","))
     }
 
-    /// When the replica became the primary by its own word, and when a sentinel first named it. Both are asked all the time.
+    /// When the replica reports itself as the primary, and when a sentinel first names it. Both are polled
+    /// continuously.
     fn watch(&self) -> impl FnOnce() -> (Instant, Instant) + use<> {
         let replica = self.replica.address;
         let promoted = thread::spawn(move || {
-            // On a connection of its own each time: a server that is promoted closes those of its clients.
+            // A new connection each time, because a Redis that is promoted closes those of its clients.
             let leads = || {
                 let role: Value = redis::cmd("ROLE").query(&mut connect(replica)?).ok()?;
                 Some(!format!("{role:?}").contains("slave"))
@@ -113,21 +115,21 @@ fn connect(address: SocketAddr) -> Option<Connection> {
     Client::open(format!("redis://{address}/")).unwrap().get_connection().ok()
 }
 
-/// When something was first true.
+/// The instant at which a condition first held.
 fn until(condition: impl FnMut() -> bool) -> Instant {
-    within(PATIENCE, "another primary", condition);
+    within(PATIENCE, "the replica is the primary", condition);
     Instant::now()
 }
 
 #[test]
-fn a_planned_failover_passes_little_twice() {
+fn a_planned_failover_admits_little_traffic_twice() {
     for run in 1..=3 {
         play(run);
     }
 }
 
 fn play(run: u32) {
-    let stage = Stage::new();
+    let stage = SentinelStage::new();
     let deployment = Deployment::new(RULE);
     let mut servers: Vec<_> = (0..3).map(|_| deployment.server(&stage.url(), &[])).collect();
     servers.iter().for_each(Tidegate::until_ready);
@@ -149,13 +151,16 @@ fn play(run: u32) {
     let excess = u64::try_from(admitted).unwrap().saturating_sub(LIMIT);
     let of_sentinels = u64::try_from(samples.between(promoted, named).len()).unwrap();
     println!(
-        "failover {run}: {}\n  named {:?} after it led; {excess} more than {LIMIT} passed, {of_sentinels} were asked meanwhile",
-        samples.told(),
+        "failover {run}: {}\n  the sentinels named it {:?} after its promotion; {excess} more than {LIMIT} passed, {of_sentinels} were due in that time",
+        samples.summary(),
         named.saturating_duration_since(promoted)
     );
-    samples.are_all_answers();
-    assert!(samples.len() > usize::try_from(2 * LIMIT).unwrap(), "the load was too small to tell");
+    samples.assert_all_answered();
+    assert!(
+        samples.len() > usize::try_from(2 * LIMIT).unwrap(),
+        "the load was too small to show anything"
+    );
     let most = u64::from(PER_SECOND) * u64::try_from(MOST.as_millis()).unwrap() / 1_000;
     assert!(excess <= most, "{excess} > {most}");
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

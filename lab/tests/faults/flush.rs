@@ -1,5 +1,5 @@
-//! The store forgets its scripts every two seconds, then everything: nobody notices the first, and the second costs each key at
-//! most one more allowance.
+//! The store loses its scripts every two seconds, which no caller notices. Then it loses all data, which
+//! gives each key at most one more allowance.
 
 use crate::support::load::Load;
 use crate::support::redis::Redis;
@@ -16,7 +16,7 @@ fn key(number: u32) -> String {
 }
 
 #[test]
-fn scripts_that_are_forgotten_are_told_again_once() {
+fn scripts_that_the_store_lost_are_loaded_again_once() {
     let redis = Redis::start();
     let deployment = Deployment::new(
         "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }",
@@ -36,20 +36,23 @@ fn scripts_that_are_forgotten_are_told_again_once() {
         let _: String = redis.tell(&["SCRIPT", "FLUSH"]);
     }
     let samples = load.finish();
-    let told = redis.calls("script|load") - before;
-    // Small ones that are rarely used are sent whole each time.
+    let loaded = redis.calls("script|load") - before;
+    // Small scripts that are rarely used are sent with each call.
     let whole = redis.calls("eval");
-    println!("flush: {}; the script told {told} times, {whole} others", samples.told());
-    samples.are_all_answers();
-    samples.are_all_by_store();
+    println!(
+        "flush: {}; the script was loaded {loaded} times, {whole} other scripts were sent",
+        samples.summary()
+    );
+    samples.assert_all_answered();
+    samples.assert_all_by_store();
     assert_eq!(redis.counted(), samples.admitted_by_store(), "what was counted");
-    // There is one connection.
-    assert!(told <= u64::from(FLUSHES), "{told} times for {FLUSHES} flushes");
-    server.is_sound();
+    // There is one connection, so each flush causes one reload.
+    assert!(loaded <= u64::from(FLUSHES), "{loaded} times for {FLUSHES} flushes");
+    server.assert_healthy();
 }
 
 #[test]
-fn a_store_that_is_killed_and_comes_back_empty_costs_one_allowance() {
+fn a_store_that_restarts_empty_grants_each_key_at_most_one_more_allowance() {
     const LIMIT: u64 = 50;
     let mut redis = Redis::start();
     let deployment = Deployment::new(
@@ -71,15 +74,15 @@ fn a_store_that_is_killed_and_comes_back_empty_costs_one_allowance() {
     let since = Instant::now();
     let back = server.until_the_store_decides(since, r#""ip":"198.51.100.1""#);
     let samples = load.finish();
-    println!("restart: {}; the store decides again after {back:?}", samples.told());
-    samples.are_all_answers();
+    println!("restart: {}; the store decides again after {back:?}", samples.summary());
+    samples.assert_all_answered();
     let mut admitted: BTreeMap<u32, u64> = BTreeMap::new();
     for sample in samples.0.iter().filter(|sample| sample.verdict.status == 200) {
         *admitted.entry(sample.number % KEYS).or_default() += 1;
     }
     let most = *admitted.values().max().unwrap();
-    assert!(most > LIMIT, "the load was too small to tell: {most}");
+    assert!(most > LIMIT, "the load was too small to show anything: {most}");
     assert!(most <= 2 * LIMIT, "{most} passed of one key");
     assert!(back <= Duration::from_secs(1), "{back:?}");
-    server.is_sound();
+    server.assert_healthy();
 }

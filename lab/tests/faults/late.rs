@@ -1,13 +1,14 @@
-//! The store counts a request, and its reply comes after the caller was answered without it.
+//! The store counts a request, but its reply arrives after the caller was answered without it.
 //!
-//! Once, such a request stayed counted until the end of its window although its caller was refused: of 400 requests with
-//! `timeout_ms: 10` and replies late by 20 ms none passed and 47 were counted. Now what a late reply took is given back, or set off
-//! against what was granted: in the end the store has counted what passed, and no more.
+//! The bug this guards against: such a request stayed counted until the end of its window although its caller
+//! was refused. Of 400 requests with `timeout_ms: 10` and replies late by 20 ms none passed, and 47 were
+//! counted. Now the server gives back what a late reply took, or sets it off against what it granted. In the
+//! end the store has counted exactly what passed.
 
 use crate::support::crowd::{about, ask, hurried};
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Conditions, Proxy};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{DecidedBy, Deployment};
 use crate::support::{PATIENCE, within};
 use std::ops::Range;
 use std::slice;
@@ -15,24 +16,26 @@ use std::time::Duration;
 
 const USER: &str = "203.0.113.7";
 
-/// What happens when there is no answer in time; under it, what a late reply took is given back or set off.
+/// What the rule does without an answer in time. With `deny` the take of a late reply is given back; with
+/// `local` it may be set off against a local grant.
 #[derive(Clone, Copy, Debug)]
 enum OnStoreError {
     Deny,
     Local,
 }
 
-/// Replies take 40 to 60 ms and the deadline is 50 ms: some replies are in time, others are not.
+/// Replies take 40 to 60 ms and the timeout is 50 ms: some replies are in time, others are not.
 #[test]
-fn replies_around_the_deadline_leave_nothing_behind() {
+fn replies_around_the_timeout_leave_nothing_counted() {
     for on_error in [OnStoreError::Deny, OnStoreError::Local] {
         play(on_error, "50ms", 40..60, &about(USER));
     }
 }
 
-/// All of them are too late for their callers, and the store is not to blame: it is asked on and on.
+/// All replies are too late for their callers, but not for the store's timeout. So the store counts as
+/// healthy, and every request still goes to it.
 #[test]
-fn replies_that_are_late_for_a_hurried_caller_leave_nothing_behind() {
+fn replies_after_a_short_deadline_leave_nothing_counted() {
     for on_error in [OnStoreError::Deny, OnStoreError::Local] {
         play(on_error, "10s", 20..20, &hurried(USER, 10));
     }
@@ -53,17 +56,17 @@ fn play(on_error: OnStoreError, timeout: &str, late_ms: Range<u64>, body: &str) 
     server.until_nodes(1);
     let delay = Duration::from_millis(late_ms.start);
     let jitter = Duration::from_millis(late_ms.end - late_ms.start);
-    proxy.replies(Way { delay, jitter, ..Way::default() });
+    proxy.replies(Conditions { delay, jitter, ..Conditions::default() });
     let samples = ask(slice::from_ref(&server), 400, |_| body.to_owned());
     let counted_then = redis.counted();
-    proxy.replies(Way::default());
+    proxy.replies(Conditions::default());
     server.until_ready();
-    let (admitted, unanswered) = (samples.admitted(), samples.by(By::Fallback));
-    println!("late by {late_ms:?} ms, {on_error:?}: {}", samples.told());
+    let (admitted, unanswered) = (samples.admitted(), samples.by(DecidedBy::Fallback));
+    println!("late by {late_ms:?} ms, {on_error:?}: {}", samples.summary());
     println!(
-        "  {admitted} passed, {counted_then} counted when the last was answered, {unanswered} without the store"
+        "  {admitted} passed, {counted_then} counted when the last request was answered, {unanswered} decided without the store"
     );
-    within(PATIENCE, "what was taken in vain is given back", || redis.counted() == admitted);
+    within(PATIENCE, "takes of late replies are given back", || redis.counted() == admitted);
     assert!(unanswered > 0, "no reply was late");
-    server.is_sound();
+    server.assert_healthy();
 }

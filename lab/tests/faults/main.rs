@@ -1,7 +1,8 @@
-//! Faults: real servers under load, and what is promised of them while something breaks. A file for each fault; `make faults`.
+//! Fault tests: real servers under load while something breaks, and what tidegate promises for that time.
+//! There is one file per fault. `make faults` runs them.
 //!
-//! Every figure is a promise. Where a promise is about time, it is about the difference to the same run before the fault, so
-//! that a slow machine proves the same as a fast one.
+//! Every figure is a promise. A promise about time is compared with the same run before the fault, so that a
+//! slow machine proves the same as a fast one.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,12 +12,9 @@
     clippy::print_stdout,
     reason = "tests may fail loudly"
 )]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a generator reads the clock: that is what it is for"
-)]
+#![allow(clippy::disallowed_methods, reason = "a load generator measures time")]
 
-/// The machine has nothing else to do, so promises about time are judged.
+/// The machine is idle otherwise, so promises about time are checked.
 const QUIET: bool = true;
 
 mod classes;

@@ -1,12 +1,12 @@
-//! A server cannot count the others, because it starts during an outage or because the list of servers holds another program's
-//! data.
+//! A server cannot learn the number of nodes, because it starts during an outage, or because the key of the
+//! node list holds another program's data.
 //!
-//! Once, such a server believed to be alone and granted the whole limit, without a word. Now it goes by the number that it knew
-//! when it last ran, or else assumes 8, and says so.
+//! The bug this guards against: such a server assumed that it was alone, and granted the whole limit without
+//! any report. Now it uses the number that it knew when it last ran, or else assumes 8, and reports that.
 
 use crate::support::crowd::{about, ask};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use crate::support::{PATIENCE, within};
 use std::slice;
 
@@ -16,14 +16,14 @@ const NODES: u64 = 3;
 const ASSUMED: u64 = 8;
 const FLAGS: [&str; 4] = ["--redis-timeout", "10s", "--redis-denial-cache", "off"];
 
-/// How many requests a server grants by itself.
+/// How many requests a server grants without the store.
 fn granted(server: &Tidegate) -> u64 {
     let samples = ask(slice::from_ref(server), 200, |_| about("203.0.113.7"));
-    assert_eq!(samples.by(By::Fallback), samples.len());
+    assert_eq!(samples.by(DecidedBy::Fallback), samples.len());
     samples.admitted()
 }
 
-/// It has never seen the store.
+/// It has never reached the store.
 #[test]
 fn a_server_that_starts_during_an_outage_assumes_eight() {
     let mut redis = Redis::start();
@@ -37,10 +37,10 @@ fn a_server_that_starts_during_an_outage_assumes_eight() {
     redis.start_again();
     server.until_ready();
     server.until_nodes(1);
-    server.is_sound();
+    server.assert_healthy();
 }
 
-/// It knows from its data directory how many there were.
+/// The number of nodes is in its data directory.
 #[test]
 fn a_server_that_is_restarted_during_an_outage_knows_the_number() {
     let mut redis = Redis::start();
@@ -48,7 +48,7 @@ fn a_server_that_is_restarted_during_an_outage_knows_the_number() {
     let mut servers = deployment.servers(NODES, &redis.url(), &FLAGS);
     let known = Some(NODES.to_string());
     for server in &servers {
-        within(PATIENCE, "the number is kept", || server.nodes_on_disk() == known);
+        within(PATIENCE, "the number of nodes is saved", || server.nodes_on_disk() == known);
     }
     redis.kill();
     let mut restarted = deployment.restart(servers.pop().unwrap(), &redis.url(), &FLAGS);
@@ -58,12 +58,12 @@ fn a_server_that_is_restarted_during_an_outage_knows_the_number() {
     restarted.until_degraded_and_logged("store");
     redis.start_again();
     restarted.until_ready();
-    restarted.is_sound();
+    restarted.assert_healthy();
 }
 
-/// Servers that had counted each other go by that number; one that starts meanwhile assumes 8.
+/// Servers that knew the number of nodes keep using it; a server that starts meanwhile assumes 8.
 #[test]
-fn a_list_of_servers_with_data_of_another_program() {
+fn a_node_list_with_data_of_another_program() {
     let mut redis = Redis::start();
     let deployment = Deployment::new(RULE);
     let mut servers = deployment.servers(NODES, &redis.url(), &FLAGS);
@@ -71,8 +71,8 @@ fn a_list_of_servers_with_data_of_another_program() {
     servers.iter().for_each(|server| server.until_degraded_and_logged("3 are assumed"));
     let newcomer = deployment.server(&redis.url(), &FLAGS);
     newcomer.until_degraded_and_logged("8 are assumed");
-    // The store decides all the same.
-    ask(&servers, 3, |_| about("198.51.100.1")).are_all_by_store();
+    // The store still decides.
+    ask(&servers, 3, |_| about("198.51.100.1")).assert_all_by_store();
     servers.push(newcomer);
 
     redis.kill();
@@ -83,5 +83,5 @@ fn a_list_of_servers_with_data_of_another_program() {
     assert_eq!(granted, [share, share, share, assumed]);
     redis.start_again();
     servers.iter().for_each(Tidegate::until_ready);
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

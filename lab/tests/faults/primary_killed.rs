@@ -1,28 +1,29 @@
-//! A primary of a cluster is killed under load: whoever is counted elsewhere notices nothing, the others are decided by what
-//! their rule says until its replica leads.
+//! A primary of a Redis Cluster is killed under load. Keys on other primaries are not affected. Until its
+//! replica takes over, the other keys are decided by `on_store_error` of their rule.
 
 use crate::support::cluster::{Cluster, NODE_TIMEOUT_MS};
 use crate::support::load::{Load, Samples};
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 const KEYS: u32 = 100;
-/// So many that keys still count when the primary is killed, and so few that two allowances are less than what is asked for.
+/// Large enough that keys are not used up when the primary is killed, and small enough that two allowances
+/// are less than the load.
 const LIMIT: u64 = 160;
 const RULE: &str = "{ name: all, key: [ip], limits: [{ rate: 160/day, algorithm: fixed_window }], on_store_error: deny }";
 const SECOND: Duration = Duration::from_secs(1);
-/// As promised: twice the time a node is missed, and a little.
+/// The promise: twice the node timeout of the cluster, and a margin.
 const EXACT_AGAIN: Duration = Duration::from_millis(2 * NODE_TIMEOUT_MS + 3_000);
 
 #[test]
-fn a_primary_that_is_killed_is_replaced_and_nobody_hears_of_it() {
+fn a_primary_that_is_killed_is_replaced() {
     play(Replica::CaughtUp);
 }
 
-/// What the replica had not heard of is lost: each key has at most one allowance more.
+/// What was not replicated is lost: each key gets at most one more allowance.
 #[test]
-fn a_primary_that_is_killed_before_its_replica_caught_up() {
+fn a_primary_that_is_killed_before_its_replica_has_caught_up() {
     play(Replica::Behind);
 }
 
@@ -55,31 +56,31 @@ fn play(replica: Replica) {
     let killed = Instant::now();
     cluster.nodes[primary].kill();
     if replica == Replica::Behind {
-        cluster.nodes[follower].process().go_on();
+        cluster.nodes[follower].process().resume();
     }
     let samples = load.finish();
 
-    // A request that was under way when the primary was killed belongs to what came after.
+    // A request in flight when the primary was killed belongs to the time after.
     let before = samples.filter(|sample| sample.due + sample.latency < killed);
     let after = samples.filter(|sample| sample.due + sample.latency >= killed);
-    let of = |samples: &Samples, by: By| -> BTreeSet<u32> {
+    let of = |samples: &Samples, by: DecidedBy| -> BTreeSet<u32> {
         let those = samples.0.iter().filter(|sample| sample.verdict.by == by);
         those.map(|sample| sample.number % KEYS).collect()
     };
-    let missed = of(&after, By::Fallback);
+    let missed = of(&after, DecidedBy::Fallback);
     let elsewhere = after.filter(|sample| !missed.contains(&(sample.number % KEYS)));
-    let last = after.filter(|sample| sample.verdict.by == By::Fallback);
+    let last = after.filter(|sample| sample.verdict.by == DecidedBy::Fallback);
     let dark =
         last.0.last().map_or(Duration::ZERO, |sample| sample.due.saturating_duration_since(killed));
-    println!("primary killed\n  before:    {}\n  after:     {}", before.told(), after.told());
+    println!("primary killed\n  before:    {}\n  after:     {}", before.summary(), after.summary());
     println!(
         "  elsewhere: {}\n  {} of {KEYS} keys were missed, for {dark:?}",
-        elsewhere.told(),
+        elsewhere.summary(),
         missed.len()
     );
-    samples.are_all_answers();
-    before.are_all_by_store();
-    // A third of all slots, more or less.
+    samples.assert_all_answered();
+    before.assert_all_by_store();
+    // About a third of all slots.
     let few = usize::try_from(KEYS).unwrap() / 2;
     assert!((1..few).contains(&missed.len()), "{} keys were missed", missed.len());
     let p99 = before.quantile(990) + Duration::from_millis(2);
@@ -92,5 +93,5 @@ fn play(replica: Replica) {
     println!("  at most {:?} passed of one key", admitted.values().max());
     let over: Vec<_> = admitted.iter().filter(|(_, count)| **count > 2 * LIMIT).collect();
     assert!(over.is_empty(), "{over:?}");
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }

@@ -1,4 +1,5 @@
-//! Slots of a cluster move from one node to another under load: the limits hold exactly, and no caller hears of it.
+//! Slots of a Redis Cluster move from one node to another under load. The limits hold exactly, and callers
+//! notice nothing.
 
 use crate::support::cluster::Cluster;
 use crate::support::load::Load;
@@ -32,25 +33,26 @@ fn slots_that_move_under_load_lose_nothing() {
     });
     load.reaches(Duration::from_secs(2));
     let primaries = cluster.primaries();
-    // There and back: both learn of it.
+    // Two moves: the second one affects a node that has just received slots.
     cluster.reshard(primaries[0], primaries[1], SLOTS);
     cluster.reshard(primaries[1], primaries[2], SLOTS);
     let samples = load.finish();
     let redirected = ["MOVED", "ASK", "TRYAGAIN"].map(|word| cluster.errors(word));
-    println!("reshard: {}; MOVED, ASK, TRYAGAIN: {redirected:?}", samples.told());
-    samples.are_all_answers();
-    samples.are_all_by_store();
-    assert!(redirected[0] > 0, "nobody was sent elsewhere: nothing was shown");
+    println!("reshard: {}; MOVED, ASK, TRYAGAIN: {redirected:?}", samples.summary());
+    samples.assert_all_answered();
+    samples.assert_all_by_store();
+    assert!(redirected[0] > 0, "no request was redirected, so the test shows nothing");
     let mut admitted: BTreeMap<u32, u64> = BTreeMap::new();
     for sample in samples.0.iter().filter(|sample| sample.verdict.status == 200) {
         *admitted.entry(sample.number % KEYS).or_default() += 1;
     }
     let wrong: Vec<_> = admitted.iter().filter(|(_, count)| **count != LIMIT).collect();
     assert!(admitted.len() == usize::try_from(KEYS).unwrap() && wrong.is_empty(), "{wrong:?}");
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }
 
-/// It can be resharded and goes on without a primary, or the tests that stand on it prove nothing.
+/// Checks the test cluster itself: it can be resharded and survives the loss of a primary. Otherwise the
+/// tests with it prove nothing.
 #[test]
 fn a_cluster_moves_slots_and_replaces_a_primary() {
     let mut cluster = Cluster::start();
@@ -59,6 +61,6 @@ fn a_cluster_moves_slots_and_replaces_a_primary() {
     cluster.reshard(*first, *second, 20);
     let replica = cluster.replica_of(*third);
     cluster.nodes[*third].kill();
-    within(PATIENCE, "its replica leads", || cluster.leads(replica));
+    within(PATIENCE, "its replica is the primary", || cluster.is_primary(replica));
     assert_eq!(cluster.primaries().len(), 3);
 }

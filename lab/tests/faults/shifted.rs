@@ -1,24 +1,24 @@
-//! One reply of the store gets lost on a wire that stays: from then on every caller would be told what was said to the next.
-//! Nobody may be told somebody else's decision.
+//! One reply of the store is lost on a connection that stays open. Without a defence every later caller would
+//! get the reply to the next caller's command. No caller may get the decision of another one.
 
 use crate::support::load::{Http, Load};
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment};
+use crate::support::tidegate::{DecidedBy, Deployment};
 use crate::support::{PATIENCE, pause, within};
 use std::time::Duration;
 
 const RULE: &str = "{ name: all, key: [user], limits: [{ rate: 1/day, algorithm: fixed_window }], on_store_error: deny }";
-/// Longer than a refusal is remembered, so that the store is asked.
+/// Longer than the denial cache keeps a refusal, so that the store decides.
 const REMEMBERED: Duration = Duration::from_millis(1_500);
 
-/// Every other request is of somebody who has nothing left, each of them another one.
+/// Every other request is from a user whose limit is used up, each time a different user.
 fn spent(number: u32) -> String {
     format!("\"user\":\"spent-{number}\"")
 }
 
 #[test]
-fn a_reply_that_is_lost_tells_nobody_what_another_was_told() {
+fn a_lost_reply_gives_no_caller_the_decision_of_another() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.address);
     let deployment = Deployment::new(RULE);
@@ -34,7 +34,7 @@ fn a_reply_that_is_lost_tells_nobody_what_another_was_told() {
         connections: 64,
         length: Duration::from_secs(3),
     };
-    // The others are of somebody new, who may pass.
+    // The other requests are from new users, who may pass.
     let load = load.start(|number| match number % 2 {
         0 => spent(number),
         _ => format!("\"user\":\"new-{number}\""),
@@ -49,12 +49,12 @@ fn a_reply_that_is_lost_tells_nobody_what_another_was_told() {
     let late = wrong.filter(|sample| sample.due > lost + Duration::from_millis(1_900)).len();
     let admitted = wrong.len();
     println!(
-        "shifted: {}; {admitted} passed who may not, {late} of them in the last tenth of a second",
-        samples.told()
+        "shifted: {}; {admitted} passed although their limit was used up, {late} of them in the last tenth of a second",
+        samples.summary()
     );
-    samples.are_all_answers();
-    assert_eq!(before, 0, "before anything was lost");
-    assert!(samples.by(By::Store) > 900, "{}", samples.told());
-    assert_eq!(admitted, 0, "were told what others were told");
-    server.is_sound();
+    samples.assert_all_answered();
+    assert_eq!(before, 0, "requests passed before a reply was lost");
+    assert!(samples.by(DecidedBy::Store) > 900, "{}", samples.summary());
+    assert_eq!(admitted, 0, "callers got the decisions of others");
+    server.assert_healthy();
 }

@@ -1,7 +1,7 @@
 /* A wall clock that a test can set while a program runs.
  *
- * Loaded with LD_PRELOAD. It adds what an eight-byte file says, in nanoseconds, to the wall clock and to no other. The kernel is
- * asked directly: looking up the library's own function would allocate, and allocators ask for the time. */
+ * Loaded with LD_PRELOAD. It adds an offset in nanoseconds, which it reads from an eight-byte file, to the wall clock and to no
+ * other clock. It calls the kernel directly: dlsym would allocate memory, and some allocators read the time. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-//! The faults that take seconds and need no quiet machine; all of them are in `main.rs`.
+//! The fault tests that take seconds and do not need an idle machine. `main.rs` has all fault tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,12 +8,9 @@
     clippy::print_stdout,
     reason = "tests may fail loudly"
 )]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a generator reads the clock: that is what it is for"
-)]
+#![allow(clippy::disallowed_methods, reason = "a load generator measures time")]
 
-/// The machine may be busy with other things, so what is promised within a time only has to happen.
+/// The machine may be busy, so a promise with a time limit only has to be kept eventually.
 const QUIET: bool = false;
 
 mod classes;

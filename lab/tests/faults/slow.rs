@@ -1,28 +1,28 @@
-//! The way to the store is slow, uneven, thin, or breaks again and again: callers wait for the timeout at most, and hear of no
-//! error.
+//! The network to the store is slow, has jitter or little bandwidth, or breaks again and again. Callers wait
+//! at most for the timeout, and get no errors.
 
 use crate::support::load::{Load, Samples};
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Conditions, Proxy};
 use crate::support::redis::Redis;
-use crate::support::tidegate::{By, Deployment, Tidegate};
+use crate::support::tidegate::{DecidedBy, Deployment, Tidegate};
 use std::time::Duration;
 
 const RULE: &str =
     "{ name: all, key: [ip], limits: [{ rate: 100000000/day, algorithm: fixed_window }] }";
 const TIMEOUT: Duration = Duration::from_millis(50);
-const OURS: Duration = Duration::from_millis(5);
+const OVERHEAD: Duration = Duration::from_millis(5);
 const PHASE: Duration = Duration::from_secs(4);
-/// As much memory may be held for what waits.
+/// How much memory the server may use for requests that wait.
 const MORE_KIB: u64 = 16 << 10;
 
-struct Stage {
+struct SlowStage {
     _redis: Redis,
     proxy: Proxy,
     server: Tidegate,
     _deployment: Deployment,
 }
 
-impl Stage {
+impl SlowStage {
     fn new() -> Self {
         let redis = Redis::start();
         let proxy = Proxy::start(redis.address);
@@ -42,71 +42,72 @@ impl Stage {
         load.start(|number| format!("\"ip\":\"203.0.113.{}\"", number % 200)).finish()
     }
 
-    /// What came of a load on a good wire, and then on this one.
+    /// Runs the load on a good network for comparison, and then on a bad one. Returns the samples of the
+    /// latter.
     fn play(&mut self, name: &str, spoil: impl FnOnce(&Proxy)) -> Samples {
         self.server.until_ready();
         let (baseline, resident) = (self.load(), self.server.process.resident_kib());
         spoil(&self.proxy);
         let samples = self.load();
         let grown = self.server.process.resident_kib().saturating_sub(resident);
-        println!("slow, {name}\n  before: {}\n  while:  {}", baseline.told(), samples.told());
-        samples.are_all_answers();
-        assert!(baseline.by(By::Fallback) * 100 <= baseline.len(), "{name}: before");
-        let most = TIMEOUT + OURS + baseline.slowest();
+        println!("slow, {name}\n  before: {}\n  while:  {}", baseline.summary(), samples.summary());
+        samples.assert_all_answered();
+        assert!(baseline.by(DecidedBy::Fallback) * 100 <= baseline.len(), "{name}: before");
+        let most = TIMEOUT + OVERHEAD + baseline.slowest();
         assert!(samples.slowest() <= most, "{name}: {:?} > {most:?}", samples.slowest());
         assert!(grown <= MORE_KIB, "{name}: {grown} KiB more");
-        self.server.is_sound();
+        self.server.assert_healthy();
         samples
     }
 }
 
-fn late(millis: u64) -> Way {
-    Way { delay: Duration::from_millis(millis), ..Way::default() }
+fn late(millis: u64) -> Conditions {
+    Conditions { delay: Duration::from_millis(millis), ..Conditions::default() }
 }
 
-/// Slower than usual, and in time: the store decides.
+/// Slower than usual, but within the timeout: the store decides.
 #[test]
-fn a_way_that_is_slow_but_in_time() {
+fn a_network_that_is_slow_but_within_the_timeout() {
     for millis in [5, 20] {
         let samples =
-            Stage::new().play(&format!("+{millis} ms"), |proxy| proxy.replies(late(millis)));
-        samples.are_all_by_store();
+            SlowStage::new().play(&format!("+{millis} ms"), |proxy| proxy.replies(late(millis)));
+        samples.assert_all_by_store();
     }
 }
 
-/// Slower than anybody waits: after a few have found out, nobody waits.
+/// Slower than the timeout. After a few callers have waited, the circuit breaker opens and no caller waits.
 #[test]
-fn a_way_that_is_too_slow() {
-    let samples = Stage::new().play("+100 ms", |proxy| proxy.replies(late(100)));
-    assert_eq!(samples.by(By::Store), 0);
+fn a_network_that_is_too_slow() {
+    let samples = SlowStage::new().play("+100 ms", |proxy| proxy.replies(late(100)));
+    assert_eq!(samples.by(DecidedBy::Store), 0);
     let waited = samples.filter(|sample| sample.latency >= TIMEOUT).len();
-    println!("  {waited} of {} waited in vain", samples.len());
-    assert!(waited * 10 <= samples.len(), "{waited} of {} waited in vain", samples.len());
+    println!("  {waited} of {} waited for the timeout", samples.len());
+    assert!(waited * 10 <= samples.len(), "{waited} of {} waited for the timeout", samples.len());
 }
 
 #[test]
-fn a_way_that_is_uneven() {
-    let way = Way { jitter: Duration::from_millis(40), ..Way::default() };
-    let samples = Stage::new().play("0 to 40 ms", |proxy| proxy.replies(way));
-    samples.are_all_by_store();
+fn a_network_with_jitter() {
+    let conditions = Conditions { jitter: Duration::from_millis(40), ..Conditions::default() };
+    let samples = SlowStage::new().play("0 to 40 ms", |proxy| proxy.replies(conditions));
+    samples.assert_all_by_store();
 }
 
 #[test]
-fn a_way_that_takes_a_byte_at_a_time() {
-    let way = Way { byte_by_byte: true, ..Way::default() };
-    let samples = Stage::new().play("byte by byte", |proxy| proxy.both_ways(way));
-    samples.are_all_by_store();
+fn a_network_that_delivers_single_bytes() {
+    let conditions = Conditions { byte_by_byte: true, ..Conditions::default() };
+    let samples = SlowStage::new().play("byte by byte", |proxy| proxy.both_directions(conditions));
+    samples.assert_all_by_store();
 }
 
 #[test]
-fn a_way_that_is_thin() {
-    let way = Way { bytes_per_second: Some(8_000), ..Way::default() };
-    Stage::new().play("64 kbit/s", |proxy| proxy.both_ways(way));
+fn a_network_with_little_bandwidth() {
+    let conditions = Conditions { bytes_per_second: Some(8_000), ..Conditions::default() };
+    SlowStage::new().play("64 kbit/s", |proxy| proxy.both_directions(conditions));
 }
 
 #[test]
-fn a_way_that_breaks_after_every_hundred_replies() {
-    let samples = Stage::new().play("reset every 100", |proxy| proxy.reset_every(Some(100)));
-    // It is broken for a moment each time, not most of the time.
-    assert!(samples.by(By::Store) * 2 > samples.len(), "{}", samples.told());
+fn a_network_that_breaks_after_every_hundred_replies() {
+    let samples = SlowStage::new().play("reset every 100", |proxy| proxy.reset_every(Some(100)));
+    // Each reset affects a moment, not most of the time.
+    assert!(samples.by(DecidedBy::Store) * 2 > samples.len(), "{}", samples.summary());
 }

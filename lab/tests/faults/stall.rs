@@ -1,7 +1,8 @@
-//! We stand still ourselves, for a moment, while a proxy asks: it gives up what is not answered within 20 ms, and all that it
-//! gave up arrives at once when we go on. None of its connections may end for it: the next calls would pass unasked.
+//! tidegate itself is stopped for a moment while Envoy calls it. Envoy cancels calls that take longer than 20
+//! ms, and all these cancellations arrive together when tidegate continues. They must not close any of its
+//! connections, because then Envoy's next calls would fail and their requests would pass unchecked.
 
-use crate::support::grpc::{Grpc, Heard};
+use crate::support::grpc::{Event, Grpc};
 use crate::support::pause_until;
 use crate::support::tidegate::Deployment;
 use std::collections::BTreeMap;
@@ -17,20 +18,20 @@ const PER_SECOND: u32 = 3_000;
 const DEADLINE: Duration = Duration::from_millis(20);
 const STALL: Duration = Duration::from_millis(300);
 
-/// What became of the calls of a connection.
+/// The results of the calls on one connection.
 #[derive(Debug, Default)]
-struct Told {
+struct CallCounts {
     asked: usize,
     answered: usize,
     given_up: usize,
-    /// Asked when the stall was long over, and not answered in time.
+    /// Calls that were made long after the stall and not answered in time.
     late_after: usize,
-    goodbyes: usize,
+    goaways: usize,
     ended: bool,
 }
 
 #[test]
-fn a_stall_of_ours_ends_no_connection() {
+fn a_stall_of_tidegate_closes_no_connection() {
     let deployment = Deployment::new(RULE);
     let server = deployment.server("memory:", &[]);
     server.until_ready();
@@ -45,32 +46,32 @@ fn a_stall_of_ours_ends_no_connection() {
     pause_until(stopped);
     server.process.stop();
     pause_until(stopped + STALL);
-    server.process.go_on();
-    for told in callers.into_iter().map(|caller| caller.join().unwrap()) {
-        println!("{told:?}");
-        assert!(!told.ended && told.goodbyes == 0, "{told:?}");
-        assert!(told.given_up > 300, "{told:?}"); // half a stall's worth, each
-        assert!(told.late_after <= told.asked / 100, "{told:?}");
+    server.process.resume();
+    for counts in callers.into_iter().map(|caller| caller.join().unwrap()) {
+        println!("{counts:?}");
+        assert!(!counts.ended && counts.goaways == 0, "{counts:?}");
+        assert!(counts.given_up > 300, "{counts:?}"); // half of the calls during the stall, per connection
+        assert!(counts.late_after <= counts.asked / 100, "{counts:?}");
     }
 }
 
-/// Asks at an even pace, and gives up what takes too long.
-fn play(address: SocketAddr, start: Instant, settled: Instant, end: Instant) -> Told {
+/// Makes calls at a constant rate, and cancels those that take too long.
+fn play(address: SocketAddr, start: Instant, settled: Instant, end: Instant) -> CallCounts {
     let mut grpc = Grpc::connect(address);
     let open: Arc<Mutex<BTreeMap<u32, Instant>>> = Arc::default();
-    let told: Arc<Mutex<Told>> = Arc::default();
+    let counts: Arc<Mutex<CallCounts>> = Arc::default();
     let reading = {
-        let (mut reader, open, told) = (grpc.reader(), Arc::clone(&open), Arc::clone(&told));
+        let (mut reader, open, counts) = (grpc.reader(), Arc::clone(&open), Arc::clone(&counts));
         thread::spawn(move || {
             while Instant::now() < end {
-                match reader.heard() {
-                    Heard::Answered(stream) => {
+                match reader.next_event() {
+                    Event::Answered(stream) => {
                         let known = open.lock().unwrap().remove(&stream).is_some();
-                        told.lock().unwrap().answered += usize::from(known);
+                        counts.lock().unwrap().answered += usize::from(known);
                     }
-                    Heard::Goodbye => told.lock().unwrap().goodbyes += 1,
-                    Heard::End => {
-                        told.lock().unwrap().ended = true;
+                    Event::GoAway => counts.lock().unwrap().goaways += 1,
+                    Event::Closed => {
+                        counts.lock().unwrap().ended = true;
                         return;
                     }
                 }
@@ -87,7 +88,7 @@ fn play(address: SocketAddr, start: Instant, settled: Instant, end: Instant) -> 
             open.insert(stream, Instant::now());
             stream
         };
-        told.lock().unwrap().asked += usize::from(stream > 0);
+        counts.lock().unwrap().asked += usize::from(stream > 0);
         let now = Instant::now();
         let late: Vec<(u32, Instant)> = {
             let mut open = open.lock().unwrap();
@@ -95,14 +96,14 @@ fn play(address: SocketAddr, start: Instant, settled: Instant, end: Instant) -> 
             late.collect()
         };
         for (stream, asked) in late {
-            grpc.give_up(stream);
-            let mut told = told.lock().unwrap();
-            told.given_up += 1;
-            told.late_after += usize::from(asked > settled);
+            grpc.cancel(stream);
+            let mut counts = counts.lock().unwrap();
+            counts.given_up += 1;
+            counts.late_after += usize::from(asked > settled);
         }
     }
-    // One more, so that whoever reads comes to an end.
+    // One more call, so that the reading thread wakes up and ends.
     grpc.ask("203.0.113.7", "20m");
     reading.join().unwrap();
-    Arc::into_inner(told).unwrap().into_inner().unwrap()
+    Arc::into_inner(counts).unwrap().into_inner().unwrap()
 }

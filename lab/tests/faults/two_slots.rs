@@ -1,5 +1,5 @@
-//! One rule counts a user and an address together: whoever is refused by one leaves nothing at the other, also where the two
-//! lie on different nodes of a cluster.
+//! Two rules count a user and an address together. A request that one of them refuses leaves nothing counted
+//! at the other, also where the two states are on different nodes of a Redis Cluster.
 
 use crate::support::cluster::Cluster;
 use crate::support::load::Load;
@@ -8,13 +8,13 @@ use crate::support::tidegate::{Deployment, Tidegate};
 use std::time::{Duration, Instant};
 
 const LIMIT: u64 = 10;
-/// By user few, by address many.
+/// A small limit per user, and a large one per address.
 const RULES: &str = "
     { name: by-user, key: [user], limits: [{ rate: 10/day, algorithm: fixed_window }] },
     { name: by-address, key: [ip], limits: [{ rate: 1000000/day, algorithm: fixed_window }] }";
 const NODES: usize = 4;
 
-/// Sends what four nodes are asked at once, of one user at one address; how many passed.
+/// Sends requests of one user at one address to four nodes at the same time, and returns how many passed.
 fn passed(servers: &[Tidegate], user: u32) -> u64 {
     let load = Load {
         servers: servers.iter().map(|server| server.http).collect(),
@@ -24,9 +24,9 @@ fn passed(servers: &[Tidegate], user: u32) -> u64 {
     };
     let who = move |_| format!("\"user\":\"u{user}\",\"ip\":\"203.0.113.{user}\"");
     let samples = load.start(who).finish();
-    println!("two slots, user {user}: {}", samples.told());
-    samples.are_all_answers();
-    samples.are_all_by_store();
+    println!("two slots, user {user}: {}", samples.summary());
+    samples.assert_all_answered();
+    samples.assert_all_by_store();
     samples.admitted_by_store()
 }
 
@@ -38,7 +38,7 @@ fn servers(deployment: &Deployment, url: &str) -> Vec<Tidegate> {
 }
 
 #[test]
-fn on_one_store_all_or_none_is_exact() {
+fn on_one_redis_all_or_nothing_is_exact() {
     let redis = Redis::start();
     let deployment = Deployment::new(RULES);
     let servers = servers(&deployment, &redis.url());
@@ -47,9 +47,9 @@ fn on_one_store_all_or_none_is_exact() {
     assert_eq!(counts, [LIMIT, LIMIT]);
 }
 
-/// Several users, so that their two keys lie on one node for some and on two for others.
+/// Several users, so that the two keys of some are on one node and those of others on two.
 #[test]
-fn on_a_cluster_nothing_is_left_behind_a_second_later() {
+fn on_a_cluster_refused_takes_are_given_back_within_a_second() {
     const USERS: u32 = 4;
     let cluster = Cluster::start();
     let deployment = Deployment::new(RULES);
@@ -64,6 +64,6 @@ fn on_a_cluster_nothing_is_left_behind_a_second_later() {
         counts = cluster.counts().into_values().collect();
     }
     assert_eq!(counts, expected, "a second later");
-    // The keys did lie apart, or nothing was shown.
+    // The keys were on several nodes; otherwise the test shows nothing.
     assert!(cluster.homes() > 1);
 }

@@ -1,7 +1,9 @@
-//! A limit cannot be registered in the store: its registry holds another program's data, or the store forbids a command.
+//! A limit cannot be registered in the store, because the key of the registry holds another program's data,
+//! or because the store forbids a command.
 //!
-//! Once, every token bucket fell back then, without a word: 600 of 600 requests passed where the limit was 10. Now the store
-//! counts all the same. Buckets take more memory, and `/ready` and the log say why.
+//! The bug this guards against: every token bucket then fell back without any report, and 600 of 600 requests
+//! passed where the limit was 10. Now the store still counts. Buckets take more memory, and `/ready` and the
+//! log say why.
 
 use crate::support::crowd::{about, ask};
 use crate::support::redis::Redis;
@@ -11,26 +13,27 @@ use crate::support::{PATIENCE, within};
 const RULE: &str = "{ name: all, key: [ip], limits: [{ rate: 10/week, algorithm: token_bucket }] }";
 const LIMIT: u64 = 10;
 const REQUESTS: u32 = 600;
-/// Every answer is the store's own, however busy the machine is.
+/// With these flags every answer comes from the store, even on a busy machine.
 const FLAGS: [&str; 4] = ["--redis-timeout", "10s", "--redis-denial-cache", "off"];
 
-/// Three servers of which each says why it cannot register its limits, and counts all the same.
+/// Starts three servers, each of which must report why it cannot register its limits, and must still count in
+/// the store.
 fn play(name: &str, url: &str, why: &str) -> Vec<Tidegate> {
     let deployment = Deployment::new(RULE);
     let servers: Vec<_> = (0..3).map(|_| deployment.server(url, &FLAGS)).collect();
-    count_all_the_same(&servers, name, why);
+    assert_still_counted(&servers, name, why);
     servers
 }
 
-fn count_all_the_same(servers: &[Tidegate], name: &str, why: &str) {
+fn assert_still_counted(servers: &[Tidegate], name: &str, why: &str) {
     let samples = ask(servers, REQUESTS, |_| about("203.0.113.7"));
     println!("unregistered, {name}: {} of {REQUESTS} passed", samples.admitted());
     assert_eq!(samples.admitted(), LIMIT);
-    samples.are_all_by_store();
+    samples.assert_all_by_store();
     servers.iter().for_each(|server| server.until_degraded_and_logged(why));
 }
 
-/// A limit is registered when it is used next.
+/// Waits until the servers are ready again. A limit is registered when it is next used.
 fn until_repaired(mut servers: Vec<Tidegate>) {
     for server in &servers {
         within(PATIENCE, "it is ready", || {
@@ -38,7 +41,7 @@ fn until_repaired(mut servers: Vec<Tidegate>) {
             server.readiness() == "ready"
         });
     }
-    servers.iter_mut().for_each(Tidegate::is_sound);
+    servers.iter_mut().for_each(Tidegate::assert_healthy);
 }
 
 #[test]
@@ -50,20 +53,20 @@ fn a_registry_with_data_of_another_program() {
     until_repaired(servers);
 }
 
-/// The registry is spoilt while it is in use.
+/// The registry is overwritten while it is in use.
 #[test]
 fn a_registry_that_is_overwritten() {
     let redis = Redis::start();
     let deployment = Deployment::new(RULE);
     let servers = deployment.servers(3, &redis.url(), &FLAGS);
-    ask(&servers, 3, |_| about("203.0.113.1")).are_all_by_store();
+    ask(&servers, 3, |_| about("203.0.113.1")).assert_all_by_store();
     let _: String = redis.tell(&["SET", "{tidegate}shapes", "foreign"]);
-    count_all_the_same(&servers, "overwritten", "WRONGTYPE");
+    assert_still_counted(&servers, "overwritten", "WRONGTYPE");
     let _: u64 = redis.tell(&["DEL", "{tidegate}shapes"]);
     until_repaired(servers);
 }
 
-/// Without EVAL the servers cannot count each other either.
+/// Without EVAL the servers cannot learn the number of nodes either.
 #[test]
 fn a_store_without_the_command_eval() {
     let redis = Redis::with(&["--rename-command", "EVAL", ""], None);
@@ -71,7 +74,7 @@ fn a_store_without_the_command_eval() {
 }
 
 #[test]
-fn a_user_who_may_not_call_hset() {
+fn a_redis_user_without_permission_for_hset() {
     let redis = Redis::start();
     let words = ["ACL", "SETUSER", "tg", "on", ">hush", "~*", "+@all", "-hset"];
     let _: String = redis.tell(&words);

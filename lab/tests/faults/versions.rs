@@ -1,9 +1,10 @@
-//! The store loses its data, and with it the registry that says which limit a bucket was written under, while two versions of a
-//! policy are in use: 70 and 100 per week for the same users.
+//! The store loses its data while two versions of a policy are in use: 70 and 100 per week for the same
+//! users. With the data it loses the registry, which says under which limit a bucket was written.
 //!
-//! Once, a server took a bucket of an unknown limit for one of its own, and remembered that. Of requests that alternated
-//! between the two versions 2,000 of 2,000 passed; in another run one of the servers let nothing pass. Now a bucket whose limit
-//! is unknown counts as full, and a lost registry is written again by the servers that use it.
+//! The bug this guards against: a server read a bucket of an unknown limit as one of its own, and cached
+//! that. Of requests that alternated between the two versions 2,000 of 2,000 passed; in another run one of
+//! the servers admitted nothing. Now a bucket whose limit is unknown counts as full, and the servers that use
+//! a lost registry write it again.
 
 use crate::support::crowd::{about, ask};
 use crate::support::redis::Redis;
@@ -12,29 +13,29 @@ use crate::support::{PATIENCE, within};
 
 const OLD: &str = "{ name: all, key: [ip], limits: [{ rate: 70/week, algorithm: token_bucket }] }";
 const NEW: &str = "{ name: all, key: [ip], limits: [{ rate: 100/week, algorithm: token_bucket }] }";
-/// Both versions together let pass what the larger one allows.
+/// Both versions together admit what the larger limit allows.
 const LIMIT: u64 = 100;
 const REQUESTS: u32 = 2_000;
-/// Every answer is the store's own, however busy the machine is.
+/// With these flags every answer comes from the store, even on a busy machine.
 const FLAGS: [&str; 4] = ["--redis-timeout", "10s", "--redis-denial-cache", "off"];
 const USER: &str = "203.0.113.7";
 
-struct Stage {
+struct VersionStage {
     redis: Redis,
     old: Deployment,
 }
 
-impl Stage {
+impl VersionStage {
     fn new() -> Self {
         Self { redis: Redis::start(), old: Deployment::new(OLD) }
     }
 
-    /// A server of the first version.
+    /// A server with the first version of the policy.
     fn first(&self) -> Tidegate {
         started(&self.old, &self.redis)
     }
 
-    /// A server of the second version.
+    /// A server with the second version of the policy.
     fn second(&self) -> Tidegate {
         started(&self.old.revised(NEW), &self.redis)
     }
@@ -50,10 +51,10 @@ fn started(deployment: &Deployment, redis: &Redis) -> Tidegate {
     server
 }
 
-/// Alternates between two servers, and answers how many requests passed at each.
+/// Alternates between two servers, and returns how many requests passed at each.
 fn alternate(servers: &[Tidegate; 2]) -> [u64; 2] {
     let samples = ask(servers, REQUESTS, |_| about(USER));
-    samples.are_all_by_store();
+    samples.assert_all_by_store();
     let passed =
         [0, 1].map(|server| samples.filter(|sample| sample.number % 2 == server).admitted());
     println!("versions: {passed:?} of {REQUESTS} passed");
@@ -62,11 +63,11 @@ fn alternate(servers: &[Tidegate; 2]) -> [u64; 2] {
     passed
 }
 
-/// Neither server knows the limit of the other. Until the first one has noticed the loss, it writes buckets that the second one cannot
-/// read. They count as full, which may refuse too much and never too little.
+/// Neither server knows the limit of the other. Until the first one has noticed the loss, it writes buckets
+/// that the second one cannot read. They count as full, which may refuse too much but never too little.
 #[test]
-fn versions_that_do_not_know_each_other() {
-    let stage = Stage::new();
+fn versions_that_do_not_know_the_limits_of_each_other() {
+    let stage = VersionStage::new();
     let servers = [stage.first(), stage.second()];
     for (server, ip) in servers.iter().zip(["198.51.100.1", "198.51.100.2"]) {
         assert!(server.check(&format!("\"ip\":\"{ip}\"")).is_admitted_by_store());
@@ -75,10 +76,10 @@ fn versions_that_do_not_know_each_other() {
     alternate(&servers);
 }
 
-/// The second version starts when the first has written its limit again.
+/// The second version starts after the first has registered its limit again.
 #[test]
 fn a_version_that_starts_after_the_loss() {
-    let stage = Stage::new();
+    let stage = VersionStage::new();
     let first = stage.first();
     assert!(first.check(&format!("\"ip\":\"{USER}\"")).is_admitted_by_store());
     stage.lose_data();
@@ -90,10 +91,10 @@ fn a_version_that_starts_after_the_loss() {
     assert!(passed.iter().all(|passed| *passed > 0), "{passed:?}");
 }
 
-/// Both versions have met before the loss.
+/// Each server has read the limit of the other before the loss.
 #[test]
-fn versions_that_know_each_other() {
-    let stage = Stage::new();
+fn versions_that_know_the_limits_of_each_other() {
+    let stage = VersionStage::new();
     let servers = [stage.first(), stage.second()];
     for server in servers.iter().chain(&servers) {
         assert!(server.check(&format!("\"ip\":\"{USER}\"")).is_admitted_by_store());

@@ -1,4 +1,4 @@
-//! A Redis Cluster of three primaries with a replica each: six real servers.
+//! A Redis Cluster of six real servers: three primaries with one replica each.
 
 use super::redis::{Redis, ask, counts};
 use super::{PATIENCE, within};
@@ -10,13 +10,13 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Redis>,
 }
 
-/// How long a node is missed before it is replaced.
+/// How long a node must be unreachable before its replica takes over.
 pub(crate) const NODE_TIMEOUT_MS: u64 = 2_000;
 const SLOTS: &str = "cluster_slots_ok:16384";
 
 impl Cluster {
-    /// Starts it, and returns when every node knows all slots and every replica has caught up: a primary that is lost
-    /// before is not replaced.
+    /// Starts the cluster. Returns when every node knows all slots and every replica has caught up: a primary
+    /// that is lost earlier is not replaced.
     pub(crate) fn start() -> Self {
         let timeout = NODE_TIMEOUT_MS.to_string();
         let arguments = [
@@ -26,7 +26,7 @@ impl Cluster {
             &timeout,
             "--repl-diskless-sync-delay",
             "0",
-            // Otherwise the others refuse everything, too, from when one is missed until it is replaced.
+            // Otherwise all primaries refuse commands from the loss of one until it is replaced.
             "--cluster-require-full-coverage",
             "no",
         ];
@@ -56,18 +56,18 @@ impl Cluster {
         })
     }
 
-    /// Where servers find it: two of its nodes tell them of the others.
+    /// The URL for tidegate. It names two nodes, from which the servers learn the others.
     pub(crate) fn url(&self) -> String {
         let [first, second, ..] = self.nodes.as_slice() else { panic!("no nodes") };
         format!("redis+cluster://{},{}", first.address, second.address)
     }
 
-    /// Which node leads, of those that are there.
+    /// The running nodes that are primaries.
     pub(crate) fn primaries(&self) -> Vec<usize> {
-        (0..self.nodes.len()).filter(|number| self.leads(*number)).collect()
+        (0..self.nodes.len()).filter(|number| self.is_primary(*number)).collect()
     }
 
-    pub(crate) fn leads(&self, number: usize) -> bool {
+    pub(crate) fn is_primary(&self, number: usize) -> bool {
         self.reached(number).is_some_and(|mut connection| {
             let told: String = ask(&mut connection, &["INFO", "replication"]);
             told.contains("role:master")
@@ -78,7 +78,7 @@ impl Cluster {
         self.nodes[number].is_running().then(|| self.nodes[number].connect())
     }
 
-    /// The identity of a node.
+    /// The cluster id of a node.
     pub(crate) fn id(&self, number: usize) -> String {
         self.nodes[number].tell(&["CLUSTER", "MYID"])
     }
@@ -92,20 +92,21 @@ impl Cluster {
         self.nodes.iter().position(follows).unwrap_or_else(|| panic!("{list:?}"))
     }
 
-    /// The primary that has the slot of a key.
+    /// The primary that holds a key.
     pub(crate) fn home_of(&self, key: &str) -> usize {
         let holds = |number: &usize| {
-            // Others say where it is instead.
+            // Other nodes reply with a redirect.
             let mut connection = self.nodes[*number].connect();
             redis::cmd("EXISTS")
                 .arg(key)
                 .query::<u64>(&mut connection)
                 .is_ok_and(|found| found == 1)
         };
-        self.primaries().into_iter().find(holds).unwrap_or_else(|| panic!("nobody has {key}"))
+        self.primaries().into_iter().find(holds).unwrap_or_else(|| panic!("no primary has {key}"))
     }
 
-    /// Moves so many slots from one primary to another, while it is used; first all have to agree where they are.
+    /// Moves this many slots from one primary to another under load. Before that it waits until all nodes
+    /// agree about the slots.
     pub(crate) fn reshard(&self, from: usize, to: usize, slots: u32) {
         let check = ["--cluster", "check", &self.nodes[from].address.to_string()];
         within(PATIENCE, "all nodes agree", || succeeds(&check.map(str::to_owned)).is_ok());
@@ -118,19 +119,19 @@ impl Cluster {
         run(&all);
     }
 
-    /// What fixed windows have counted, over all primaries.
+    /// The counts of all fixed windows, over all primaries.
     pub(crate) fn counts(&self) -> BTreeMap<Vec<u8>, u64> {
         let primaries = self.primaries();
         primaries.iter().flat_map(|number| counts(&mut self.nodes[*number].connect())).collect()
     }
 
-    /// On how many primaries something is counted.
+    /// The number of primaries that hold counts.
     pub(crate) fn homes(&self) -> usize {
         let counts = |number: &usize| !counts(&mut self.nodes[*number].connect()).is_empty();
         self.primaries().iter().filter(|number| counts(number)).count()
     }
 
-    /// How often errors that begin with a word were answered by any node that is there.
+    /// How often the running nodes replied with this kind of error.
     pub(crate) fn errors(&self, word: &str) -> u64 {
         let of = |mut connection: Connection| {
             let stats: String = ask(&mut connection, &["INFO", "errorstats"]);
@@ -147,10 +148,10 @@ fn run(arguments: &[String]) {
     succeeds(arguments).unwrap_or_else(|told| panic!("{arguments:?}\n{told}"));
 }
 
-/// The same; what it said when it failed.
+/// The same, but returns the output when it failed.
 fn succeeds(arguments: &[String]) -> Result<(), String> {
     let output = Command::new("redis-cli").args(arguments).stdin(Stdio::null()).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    // A check that finds fault says so, and ends as if it had found none.
+    // `--cluster check` exits with 0 even when it reports errors.
     if output.status.success() && !told.contains("[ERR]") { Ok(()) } else { Err(told) }
 }

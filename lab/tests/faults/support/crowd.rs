@@ -1,26 +1,26 @@
-//! A crowd: many callers, each of whom asks again as soon as it was answered. For tests that count what passed and do not care
-//! how long it took; `load.rs` is for those that do.
+//! A crowd (a closed loop): many callers, each of which sends its next request when it has its answer. It is
+//! for tests that count what passed and do not measure latency; `load.rs` is for those that do.
 
-use super::load::{Http, Load, Running, Sample, Samples};
+use super::load::{Http, Load, RunningLoad, Sample, Samples};
 use super::tidegate::Tidegate;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Callers at each server.
+/// Callers per server.
 const CALLERS: usize = 4;
 
-/// `/v1/check` about an address.
+/// The body of a `/v1/check` for an address.
 pub(crate) fn about(ip: &str) -> String {
     format!("{{\"attributes\":{{\"ip\":\"{ip}\"}}}}")
 }
 
-/// The same, from a caller who must have an answer within this time.
+/// The same with a deadline.
 pub(crate) fn hurried(ip: &str, timeout_ms: u32) -> String {
     format!("{{\"attributes\":{{\"ip\":\"{ip}\"}},\"timeout_ms\":{timeout_ms}}}")
 }
 
-/// Asks so often, as many times at each server; the body of a request is made of its number. The numbers of one server are
-/// those with the same remainder by the number of servers.
+/// Sends this many requests, the same number to each server. `body` makes a request from its number. The
+/// numbers of one server have the same remainder modulo the number of servers.
 pub(crate) fn ask(
     servers: &[Tidegate],
     requests: u32,
@@ -44,7 +44,7 @@ pub(crate) fn ask(
         asking.into_iter().flat_map(|caller| -> Vec<Sample> { caller.join().unwrap() }).collect()
     });
     let samples = Samples(samples);
-    samples.are_all_answers();
+    samples.assert_all_answered();
     samples
 }
 
@@ -54,8 +54,8 @@ fn sample(http: &mut Http, number: u32, body: &str) -> Sample {
     Sample { number, due, latency: due.elapsed(), verdict }
 }
 
-/// Traffic of other users at all servers, until it is dropped.
-pub(crate) fn others(servers: &[Tidegate]) -> Running {
+/// Traffic of other users to all servers, until this is dropped.
+pub(crate) fn others(servers: &[Tidegate]) -> RunningLoad {
     let load = Load {
         servers: servers.iter().map(|server| server.http).collect(),
         per_second: 100,

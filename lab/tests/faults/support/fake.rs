@@ -1,7 +1,7 @@
-//! A Redis that behaves, or answers every command with what it is told to.
+//! A fake Redis. It forwards commands to a real one, or replies to every command with given bytes.
 //!
-//! While it behaves it asks a real one. How a connection begins (`HELLO`, `AUTH`, `CLIENT`, `SELECT`) is answered well in any
-//! case, so that whatever goes wrong goes wrong where decisions are asked for.
+//! The commands at the beginning of a connection (`HELLO`, `AUTH`, `CLIENT`, `SELECT`) are always forwarded,
+//! so that a bad reply always hits a decision.
 
 use super::{free_address, resp};
 use std::io::{Read, Write};
@@ -10,37 +10,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-pub(crate) struct Fake {
+pub(crate) struct FakeRedis {
     pub(crate) address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<FakeState>,
 }
 
 #[derive(Clone)]
-pub(crate) enum Manner {
-    Behaves,
-    Says(Vec<u8>),
-    /// And hangs up.
-    SaysAndLeaves(Vec<u8>),
+pub(crate) enum Behaviour {
+    Correct,
+    Replies(Vec<u8>),
+    /// Replies with these bytes, and closes the connection.
+    RepliesAndCloses(Vec<u8>),
 }
 
-struct Shared {
+struct FakeState {
     real: SocketAddr,
-    manner: Mutex<Manner>,
-    /// How many commands it has answered badly.
-    said: AtomicU64,
+    behaviour: Mutex<Behaviour>,
+    /// How many bad replies it has sent.
+    bad_replies: AtomicU64,
     over: AtomicBool,
 }
 
-const GREETINGS: [&str; 4] = ["HELLO", "AUTH", "CLIENT", "SELECT"];
+const HANDSHAKE: [&str; 4] = ["HELLO", "AUTH", "CLIENT", "SELECT"];
 
-impl Fake {
+impl FakeRedis {
     pub(crate) fn start(real: SocketAddr) -> Self {
         let address = free_address();
         let listener = TcpListener::bind(address).unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FakeState {
             real,
-            manner: Mutex::new(Manner::Behaves),
-            said: AtomicU64::new(0),
+            behaviour: Mutex::new(Behaviour::Correct),
+            bad_replies: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
         let serving = Arc::clone(&shared);
@@ -60,25 +60,25 @@ impl Fake {
         format!("redis://{}/", self.address)
     }
 
-    /// From here on.
-    pub(crate) fn set(&self, manner: Manner) {
-        *self.shared.manner.lock().unwrap() = manner;
+    /// Changes the behaviour from now on.
+    pub(crate) fn set(&self, behaviour: Behaviour) {
+        *self.shared.behaviour.lock().unwrap() = behaviour;
     }
 
-    pub(crate) fn said(&self) -> u64 {
-        self.shared.said.load(Ordering::Relaxed)
+    pub(crate) fn bad_replies(&self) -> u64 {
+        self.shared.bad_replies.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeRedis {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
     }
 }
 
-impl Shared {
-    /// Answers one command after another, until the client has gone.
+impl FakeState {
+    /// Handles one command after another until the client closes the connection.
     fn serve(&self, mut client: TcpStream) -> Option<()> {
         client.set_nodelay(true).ok()?;
         let mut real = TcpStream::connect(self.real).ok()?;
@@ -86,15 +86,17 @@ impl Shared {
         let (mut asked, mut answered) = (Vec::new(), Vec::new());
         loop {
             let command = message(&mut client, &mut asked)?;
-            let greets = GREETINGS.contains(&resp::name(&command).as_str());
-            let manner = self.manner.lock().unwrap().clone();
-            match manner {
-                Manner::Says(words) if !greets => self.say(&mut client, &words)?,
-                Manner::SaysAndLeaves(words) if !greets => {
-                    self.say(&mut client, &words)?;
+            let is_handshake = HANDSHAKE.contains(&resp::name(&command).as_str());
+            let behaviour = self.behaviour.lock().unwrap().clone();
+            match behaviour {
+                Behaviour::Replies(words) if !is_handshake => {
+                    self.send_bad_reply(&mut client, &words)?;
+                }
+                Behaviour::RepliesAndCloses(words) if !is_handshake => {
+                    self.send_bad_reply(&mut client, &words)?;
                     return None;
                 }
-                Manner::Behaves | Manner::Says(_) | Manner::SaysAndLeaves(_) => {
+                Behaviour::Correct | Behaviour::Replies(_) | Behaviour::RepliesAndCloses(_) => {
                     real.write_all(&command).ok()?;
                     client.write_all(&message(&mut real, &mut answered)?).ok()?;
                 }
@@ -102,13 +104,13 @@ impl Shared {
         }
     }
 
-    fn say(&self, client: &mut TcpStream, words: &[u8]) -> Option<()> {
-        self.said.fetch_add(1, Ordering::Relaxed);
+    fn send_bad_reply(&self, client: &mut TcpStream, words: &[u8]) -> Option<()> {
+        self.bad_replies.fetch_add(1, Ordering::Relaxed);
         client.write_all(words).ok()
     }
 }
 
-/// The next whole message of a stream.
+/// The next complete message of a stream.
 fn message(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut buffer = [0; 4096];
     loop {

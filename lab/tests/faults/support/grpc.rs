@@ -1,4 +1,4 @@
-//! Calls of gRPC as Envoy makes them, one after another on a connection, as bytes.
+//! gRPC calls as Envoy makes them, written as bytes on one connection.
 
 use super::PATIENCE;
 use std::io::{Read, Write};
@@ -10,23 +10,23 @@ pub(crate) struct Grpc {
     next: u32,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Called {
+pub(crate) enum CallResult {
     Ok,
     OverLimit,
-    /// A status that is an error, or no answer at all.
+    /// An error status, or no answer at all.
     Failed,
 }
 
-/// What happens on a connection.
+/// An event on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// The call on this stream is answered.
+pub(crate) enum Event {
+    /// The call on this stream was answered.
     Answered(u32),
-    /// The server wants the connection to end.
-    Goodbye,
-    End,
+    /// The server sent `GOAWAY`.
+    GoAway,
+    Closed,
 }
 
 const CANCEL: u32 = 8;
@@ -48,29 +48,29 @@ impl Grpc {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut grpc = Self { stream, read: Vec::new(), next: 1 };
         let settings = frame(SETTINGS, 0, 0, &[]);
-        // Room for all answers.
+        // A window large enough for all answers.
         let window = frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
         grpc.send(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), settings, window].concat());
         grpc
     }
 
-    /// Asks whether one with this name may pass, and says how long it waits for the answer.
-    pub(crate) fn call(&mut self, ip: &str, timeout: &str) -> Called {
+    /// Checks an address with a deadline, and waits for the answer.
+    pub(crate) fn call(&mut self, ip: &str, timeout: &str) -> CallResult {
         let stream = self.ask(ip, timeout);
         self.answer(stream)
     }
 
-    /// The same connection, for somebody who reads while another writes.
+    /// The same connection for a second thread, which reads while the first one writes.
     pub(crate) fn reader(&self) -> Self {
         Self { stream: self.stream.try_clone().unwrap(), read: Vec::new(), next: 0 }
     }
 
-    /// Gives up a call, as Envoy does when its time is over.
-    pub(crate) fn give_up(&mut self, stream: u32) {
+    /// Cancels a call, as Envoy does when its deadline has passed.
+    pub(crate) fn cancel(&mut self, stream: u32) {
         self.send(&frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes()));
     }
 
-    /// Asks, and waits for nothing.
+    /// Starts a call without waiting for the answer, and returns its stream.
     pub(crate) fn ask(&mut self, ip: &str, timeout: &str) -> u32 {
         let stream = self.next;
         self.next += 2;
@@ -92,13 +92,13 @@ impl Grpc {
         stream
     }
 
-    /// What happens next on the connection.
-    pub(crate) fn heard(&mut self) -> Heard {
+    /// Waits for the next event on the connection.
+    pub(crate) fn next_event(&mut self) -> Event {
         loop {
-            let Some((kind, flags, stream, _)) = self.frame() else { return Heard::End };
+            let Some((kind, flags, stream, _)) = self.frame() else { return Event::Closed };
             match kind {
-                GOAWAY => return Heard::Goodbye,
-                DATA | HEADERS if flags & END_STREAM != 0 => return Heard::Answered(stream),
+                GOAWAY => return Event::GoAway,
+                DATA | HEADERS if flags & END_STREAM != 0 => return Event::Answered(stream),
                 _ => {}
             }
         }
@@ -108,9 +108,9 @@ impl Grpc {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Reads until the call is over. The message of an answer begins with the code of all descriptors together.
-    fn answer(&mut self, stream: u32) -> Called {
-        let mut called = Called::Failed;
+    /// Reads until the call has ended. The message of an answer begins with the overall code.
+    fn answer(&mut self, stream: u32) -> CallResult {
+        let mut called = CallResult::Failed;
         while let Some((kind, flags, of, payload)) = self.frame() {
             match kind {
                 SETTINGS | PING if flags & ACK == 0 => {
@@ -118,8 +118,8 @@ impl Grpc {
                     self.send(&frame(kind, ACK, 0, payload));
                 }
                 DATA if of == stream => match payload.get(5..7) {
-                    Some([8, 1]) => called = Called::Ok,
-                    Some([8, 2]) => called = Called::OverLimit,
+                    Some([8, 1]) => called = CallResult::Ok,
+                    Some([8, 2]) => called = CallResult::OverLimit,
                     _ => {}
                 },
                 _ => {}
@@ -128,7 +128,7 @@ impl Grpc {
                 return called;
             }
         }
-        Called::Failed
+        CallResult::Failed
     }
 
     fn frame(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
@@ -156,14 +156,14 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A header field as it is, which nobody keeps.
+/// A literal header field that is not added to the header table.
 fn literal((name, value): (&str, &str)) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).unwrap();
     let (name_length, value_length) = (length(name), length(value));
     [&[0, name_length], name.as_bytes(), &[value_length], value.as_bytes()].concat()
 }
 
-/// A field of protobuf that holds few bytes.
+/// A Protocol Buffers field with fewer than 128 bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }

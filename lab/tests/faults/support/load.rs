@@ -1,12 +1,13 @@
-//! Load that does not wait for the server: requests at fixed instants, latency from the instant a request was *due*.
+//! An open-loop load: requests are sent at fixed instants, and latency counts from the instant at which a
+//! request was *due*.
 //!
 //! ```text
 //!   due      |    |    |    |    |    |        connections take the instants in turns, so there must be as many
 //!   sent     |    |    |─ stall ─|||  |        as are due while one waits for its answer
-//!   latency            ◄─────────► ◄─►         who was due in a stall has waited in it
+//!   latency            ◄─────────► ◄─►         a request that was due in a stall has waited in it
 //! ```
 
-use super::tidegate::{By, Verdict};
+use super::tidegate::{DecidedBy, Verdict};
 use super::{PATIENCE, pause_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,16 +16,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What is sent, to whom, how often.
+/// Where requests are sent, at which rate, and for how long.
 pub(crate) struct Load {
     pub(crate) servers: Vec<SocketAddr>,
     pub(crate) per_second: u32,
     pub(crate) length: Duration,
-    /// Over all servers.
+    /// The number of connections to all servers together.
     pub(crate) connections: u32,
 }
 
-/// One request, and what came of it.
+/// One request and its result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) number: u32,
@@ -33,25 +34,25 @@ pub(crate) struct Sample {
     pub(crate) verdict: Verdict,
 }
 
-/// A load under way. It ends early when it is dropped, as by a test that has failed.
-pub(crate) struct Running {
+/// A running load. It ends early when it is dropped, for example by a test that has failed.
+pub(crate) struct RunningLoad {
     pub(crate) start: Instant,
     threads: Vec<JoinHandle<Vec<Sample>>>,
     over: Arc<AtomicBool>,
 }
 
-/// Samples, and what is asked of them.
+/// A set of samples.
 #[derive(Clone, Default)]
 pub(crate) struct Samples(pub(crate) Vec<Sample>);
 
 // === impl Load ===
 
 impl Load {
-    /// Begins. The attributes of a request are made of its number, at the instant it is sent.
+    /// Starts the load. `attributes` makes the attributes of a request from its number when it is sent.
     pub(crate) fn start(
         &self,
         attributes: impl Fn(u32) -> String + Send + Sync + 'static,
-    ) -> Running {
+    ) -> RunningLoad {
         let (attributes, over) = (Arc::new(attributes), Arc::new(AtomicBool::new(false)));
         let connected: Vec<Http> = (0..self.connections)
             .map(|number| {
@@ -59,7 +60,7 @@ impl Load {
                 Http::connect(self.servers[server])
             })
             .collect();
-        // A moment until all threads are there.
+        // A moment in which all threads can start.
         let start = Instant::now() + Duration::from_millis(100);
         let apart = Duration::from_secs(1) / self.per_second;
         let (end, step) = (start + self.length, self.connections);
@@ -83,12 +84,12 @@ impl Load {
                 samples
             })
         });
-        Running { start, threads: threads.collect(), over }
+        RunningLoad { start, threads: threads.collect(), over }
     }
 }
 
-impl Running {
-    /// Waits until so much of it has passed, and says when that was.
+impl RunningLoad {
+    /// Waits until this much of the load has passed, and returns the current instant.
     pub(crate) fn reaches(&self, time: Duration) -> Instant {
         pause_until(self.start + time);
         Instant::now()
@@ -102,7 +103,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningLoad {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -119,7 +120,7 @@ impl Sample {
 // === impl Samples ===
 
 impl Samples {
-    /// Those that were due between two instants.
+    /// The samples that were due between two instants.
     pub(crate) fn between(&self, from: Instant, to: Instant) -> Self {
         self.filter(|sample| (from..to).contains(&sample.due))
     }
@@ -132,17 +133,17 @@ impl Samples {
         self.0.len()
     }
 
-    pub(crate) fn by(&self, by: By) -> usize {
+    pub(crate) fn by(&self, by: DecidedBy) -> usize {
         self.0.iter().filter(|sample| sample.verdict.by == by).count()
     }
 
-    /// How many passed, whoever decided.
+    /// How many requests passed, no matter what decided them.
     pub(crate) fn admitted(&self) -> u64 {
         let admitted = self.0.iter().filter(|sample| sample.verdict.status == 200);
         u64::try_from(admitted.count()).unwrap()
     }
 
-    /// How many passed because the store said so.
+    /// How many requests the store admitted.
     pub(crate) fn admitted_by_store(&self) -> u64 {
         let admitted = self.0.iter().filter(|sample| sample.verdict.is_admitted_by_store());
         u64::try_from(admitted.count()).unwrap()
@@ -152,7 +153,7 @@ impl Samples {
         self.0.iter().map(|sample| sample.latency).max().unwrap_or_default()
     }
 
-    /// Within which time so many of a thousand were answered.
+    /// A quantile of the latencies, in thousandths.
     pub(crate) fn quantile(&self, of_thousand: usize) -> Duration {
         let mut latencies: Vec<Duration> = self.0.iter().map(|sample| sample.latency).collect();
         latencies.sort();
@@ -161,32 +162,33 @@ impl Samples {
     }
 
     /// Panics unless every caller got a decision.
-    pub(crate) fn are_all_answers(&self) {
+    pub(crate) fn assert_all_answered(&self) {
         let none = self.0.iter().filter(|sample| !sample.verdict.is_an_answer());
         let none: Vec<_> = none.take(5).collect();
         assert!(none.is_empty(), "{none:?}");
     }
 
-    /// Panics unless all were decided by the store, now or a moment ago.
-    pub(crate) fn are_all_by_store(&self) {
-        let theirs = self.by(By::Store) + self.by(By::Cache);
-        assert_eq!(theirs, self.len(), "{}", self.told());
+    /// Panics unless all requests were decided by the store or by its denial cache.
+    pub(crate) fn assert_all_by_store(&self) {
+        let theirs = self.by(DecidedBy::Store) + self.by(DecidedBy::Cache);
+        assert_eq!(theirs, self.len(), "{}", self.summary());
     }
 
-    /// A line for people.
-    pub(crate) fn told(&self) -> String {
+    /// A line for the output of the tests.
+    pub(crate) fn summary(&self) -> String {
         let [median, p99] = [500, 990].map(|share| self.quantile(share));
-        let [store, cache, fallback] = [By::Store, By::Cache, By::Fallback].map(|by| self.by(by));
+        let [store, cache, fallback] =
+            [DecidedBy::Store, DecidedBy::Cache, DecidedBy::Fallback].map(|by| self.by(by));
         let (count, slowest) = (self.len(), self.slowest());
         format!(
-            "{count} answers, {store} by the store, {cache} as it had said, {fallback} without; {median:?} median, {p99:?} p99, {slowest:?} at most"
+            "{count} answers, {store} by the store, {cache} by the cache, {fallback} by the fallback; {median:?} median, {p99:?} p99, {slowest:?} at most"
         )
     }
 }
 
 // === HTTP ===
 
-/// A connection that is kept.
+/// A keep-alive connection.
 pub(crate) struct Http {
     stream: TcpStream,
     read: Vec<u8>,
@@ -200,12 +202,12 @@ impl Http {
         Self { stream, read: Vec::new() }
     }
 
-    /// Asks with attributes like `"ip":"203.0.113.7"`.
+    /// Sends a check with attributes like `"ip":"203.0.113.7"`.
     pub(crate) fn check(&mut self, attributes: &str) -> Verdict {
         self.check_body(&format!("{{\"attributes\":{{{attributes}}}}}"))
     }
 
-    /// Asks with a body that may say more than attributes.
+    /// Sends a check with a complete body.
     pub(crate) fn check_body(&mut self, body: &str) -> Verdict {
         let length = body.len();
         let (status, body) = self.ask(&format!(
@@ -222,7 +224,7 @@ impl Http {
         self.stream.peer_addr().unwrap()
     }
 
-    /// Status and body; 0 when there is no answer.
+    /// The status and the body; the status is 0 when there is no answer.
     fn ask(&mut self, request: &str) -> (u16, String) {
         self.try_to_ask(request).unwrap_or_default()
     }
@@ -241,7 +243,7 @@ impl Http {
         }
     }
 
-    /// The answer, once all of it is here.
+    /// The answer; `None` while it is incomplete.
     fn answer(&mut self) -> Option<(u16, String)> {
         let end = self.read.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
         let head = String::from_utf8_lossy(&self.read[..end]).to_lowercase();

@@ -1,13 +1,13 @@
-//! What faults are made of: real servers, and things that stand between them.
+//! The parts of the fault tests: real servers, and proxies between them.
 //!
 //! ```text
 //!   load ──► tidegate, one or several ──► proxy or fake ──► redis-server, alone or six of them
 //!            (their clock: shim)                             (their clock: shim)
 //! ```
 //!
-//! Everything listens on a loopback address of this process's own, and is gone when it is dropped.
+//! Everything listens on a loopback address that only this process uses, and is stopped when it is dropped.
 
-#![allow(dead_code, reason = "each of the two programs of tests uses its own part of this")]
+#![allow(dead_code, reason = "each of the two test programs uses a part of this module")]
 
 pub(crate) mod cluster;
 pub(crate) mod crowd;
@@ -26,12 +26,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// As long as anything may take that no promise is about; a test that waits so long has failed.
+/// The time limit for everything that no promise is about; a test that waits this long has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks at something that others change.
+/// The interval between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A folder for temporary files, until this is dropped.
+/// A temporary folder, which is removed when this is dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -48,7 +48,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// The path of a file in it, as text.
+    /// The path of a file in the folder, as text.
     pub(crate) fn text(&self, name: &str) -> String {
         self.join(name).to_str().unwrap().to_owned()
     }
@@ -60,8 +60,9 @@ impl Drop for Folder {
     }
 }
 
-/// An address that nobody else listens at. It is this process's own, so that a port stays free while its server
-/// is down: a connection that goes out comes from 127.0.0.1, and can neither take it nor meet itself there.
+/// A free address. Its IP address is used by this process only, so that a port stays free while its server is
+/// down: outgoing connections come from 127.0.0.1, so they can neither take the port nor connect to
+/// themselves there.
 pub(crate) fn free_address() -> SocketAddr {
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let [_, a, b, c] = std::process::id().to_be_bytes();
@@ -74,7 +75,7 @@ pub(crate) fn free_address() -> SocketAddr {
     }
 }
 
-/// Looks until something is so, and says how long that took; after `limit` the test has failed.
+/// Waits until a condition holds, and returns how long that took. After `limit` the test has failed.
 pub(crate) fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !holds() {
@@ -84,7 +85,7 @@ pub(crate) fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> boo
     start.elapsed()
 }
 
-/// Lets time pass that is part of a schedule.
+/// Waits for a time that is part of a schedule.
 pub(crate) fn pause(time: Duration) {
     let (_keep, receiver) = std::sync::mpsc::channel::<()>();
     let _ = receiver.recv_timeout(time);
@@ -94,7 +95,7 @@ pub(crate) fn pause_until(instant: Instant) {
     pause(instant.saturating_duration_since(Instant::now()));
 }
 
-/// Numbers that look drawn, the same for every run, by Marsaglia's xorshift.
+/// Pseudo-random numbers, the same in every run, by Marsaglia's xorshift.
 pub(crate) struct Dice(u64);
 
 impl Dice {

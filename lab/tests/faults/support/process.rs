@@ -1,4 +1,4 @@
-//! A process that ends whatever happens: killed when it is dropped, also by a test that panics.
+//! A process that is killed when it is dropped, also by a test that panics.
 
 use super::{PATIENCE, within};
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,13 +23,13 @@ impl Process {
         self.0.try_wait().unwrap().is_none()
     }
 
-    /// Lets it stand still, and returns when it does.
+    /// Stops the process (SIGSTOP), and returns when it is stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        within(PATIENCE, "it stands still", || self.state() == Some('T'));
+        within(PATIENCE, "the process is stopped", || self.state() == Some('T'));
     }
 
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -37,18 +37,18 @@ impl Process {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// What the kernel says of it: `R`, `S`, `T`, …
+    /// The state of the process according to the kernel: `R`, `S`, `T`, …
     fn state(&self) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         stat.rsplit(") ").next()?.chars().next()
     }
 
-    /// The memory it holds, in KiB.
+    /// The resident memory, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         self.kib("VmRSS:")
     }
 
-    /// The most memory it ever held, in KiB.
+    /// The peak of the resident memory, in KiB.
     pub(crate) fn peak_kib(&self) -> u64 {
         self.kib("VmHWM:")
     }

@@ -1,13 +1,15 @@
-//! A wire that can be made slow, thin, silent or broken while it is used.
+//! A TCP proxy whose network conditions can be changed while it is used: delay, jitter, bandwidth, silence,
+//! lost and cut replies, resets.
 //!
-//! Each direction of a connection has two threads. One reads and notes when what it read is due at the other end; the
-//! other writes it then. So a slow wire is slow and not narrow: what is sent together arrives together.
+//! Each direction of a connection has two threads. One reads, and notes when the bytes are due at the other
+//! end; the other one writes them at that time. So a delay does not reduce the bandwidth: what is sent
+//! together arrives together.
 //!
 //! ```text
-//!   client ──► read ──► queue: bytes and when they are due ──► write, by the rules of that instant ──► server
+//!   client ──► read ──► queue: bytes and when they are due ──► write, by the rules at that time ──► server
 //! ```
 //!
-//! Replies are passed on one by one, because some of the rules count them.
+//! Replies are forwarded one by one, because some of the rules count them.
 
 use super::{Dice, PATIENCE, free_address, resp};
 use rustix::net::sockopt::set_socket_linger;
@@ -19,39 +21,39 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A wire to one server. It hangs up when it is dropped.
+/// A proxy to one server. It closes its connections when it is dropped.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
-/// What happens to bytes on their way in one direction.
+/// The network conditions of one direction.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Way {
+pub(crate) struct Conditions {
     pub(crate) delay: Duration,
-    /// At most so much is added to the delay of each.
+    /// The most that is added to the delay, at random.
     pub(crate) jitter: Duration,
     pub(crate) bytes_per_second: Option<u32>,
     pub(crate) byte_by_byte: bool,
-    /// Nothing arrives until it thaws; then all of it does.
+    /// Nothing arrives while this is set; afterwards everything does.
     pub(crate) frozen: bool,
-    /// Nothing arrives ever.
+    /// Everything that is sent is lost.
     pub(crate) swallowed: bool,
 }
 
-/// What happens to replies; each is counted over all connections.
+/// What happens to single replies, counted over all connections.
 #[derive(Clone, Copy, Default)]
 struct Replies {
-    /// After every so many the connection is reset.
+    /// The connection is reset after every `n` replies.
     reset_every: Option<u64>,
-    /// The next one ends after so many bytes, and its connection with it.
+    /// The next reply is cut after this many bytes, and its connection is closed.
     cut_after: Option<usize>,
-    /// So many get lost, though the server has done what it was asked.
+    /// The next replies that are lost, although the server has executed the commands.
     dropped: u64,
     passed: u64,
 }
 
-struct Shared {
+struct ProxyState {
     server: SocketAddr,
     rules: Mutex<Rules>,
     changed: Condvar,
@@ -62,13 +64,13 @@ struct Shared {
 }
 
 struct Rules {
-    requests: Way,
-    replies: Way,
+    requests: Conditions,
+    replies: Conditions,
     counted: Replies,
     dice: Dice,
 }
 
-/// The two ends of a connection.
+/// The two sockets of a connection.
 struct Link {
     client: TcpStream,
     server: TcpStream,
@@ -80,14 +82,14 @@ enum Direction {
     Replies,
 }
 
-/// What was read, and when it is due.
+/// Bytes, and when they are due.
 type Piece = (Instant, Vec<u8>);
 
-/// What becomes of a reply.
+/// What happens to a reply.
 enum Fate {
     Passes,
     Dropped,
-    /// So many bytes of it are the last that is heard.
+    /// The connection closes after this many bytes of it.
     Cut(usize),
     ResetBehind,
 }
@@ -97,12 +99,12 @@ enum Fate {
 impl Proxy {
     pub(crate) fn start(server: SocketAddr) -> Self {
         let rules = Rules {
-            requests: Way::default(),
-            replies: Way::default(),
+            requests: Conditions::default(),
+            replies: Conditions::default(),
             counted: Replies::default(),
             dice: Dice::new(7),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             server,
             rules: Mutex::new(rules),
             changed: Condvar::new(),
@@ -121,20 +123,20 @@ impl Proxy {
         format!("redis://{}/", self.address)
     }
 
-    /// Changes what happens to requests from here on.
-    pub(crate) fn requests(&self, way: Way) {
-        self.shared.change(|rules| rules.requests = way);
+    /// Sets the conditions for requests from now on.
+    pub(crate) fn requests(&self, conditions: Conditions) {
+        self.shared.change(|rules| rules.requests = conditions);
     }
 
-    /// Changes what happens to replies from here on.
-    pub(crate) fn replies(&self, way: Way) {
-        self.shared.change(|rules| rules.replies = way);
+    /// Sets the conditions for replies from now on.
+    pub(crate) fn replies(&self, conditions: Conditions) {
+        self.shared.change(|rules| rules.replies = conditions);
     }
 
-    /// Changes both.
-    pub(crate) fn both_ways(&self, way: Way) {
-        self.requests(way);
-        self.replies(way);
+    /// Sets the conditions of both directions.
+    pub(crate) fn both_directions(&self, conditions: Conditions) {
+        self.requests(conditions);
+        self.replies(conditions);
     }
 
     pub(crate) fn reset_every(&self, replies: Option<u64>) {
@@ -149,13 +151,13 @@ impl Proxy {
         self.shared.change(|rules| rules.counted.dropped = count);
     }
 
-    /// Whether everything that was to be cut or dropped has been.
+    /// Whether all ordered cuts and losses have happened.
     pub(crate) fn is_done(&self) -> bool {
         let counted = self.shared.rules.lock().unwrap().counted;
         counted.cut_after.is_none() && counted.dropped == 0
     }
 
-    /// Resets all connections there are.
+    /// Resets all open connections.
     pub(crate) fn reset(&self) {
         for link in self.shared.links.lock().unwrap().drain(..) {
             link.reset();
@@ -174,14 +176,14 @@ impl Drop for Proxy {
         self.shared.over.store(true, Ordering::Relaxed);
         self.shared.changed.notify_all();
         self.reset();
-        // Whoever listens looks up, and sees that it is over.
+        // Wakes the listening thread, which then sees that the proxy has ended.
         let _ = TcpStream::connect(self.address);
     }
 }
 
-// === impl Shared ===
+// === impl ProxyState ===
 
-impl Shared {
+impl ProxyState {
     fn change(&self, change: impl FnOnce(&mut Rules)) {
         change(&mut self.rules.lock().unwrap());
         self.changed.notify_all();
@@ -198,7 +200,7 @@ impl Shared {
             }
             let Ok(client) = client else { continue };
             self.accepted.lock().unwrap().push(Instant::now());
-            // Nobody there: the client is hung up on at once.
+            // The server is down: the client's connection is closed immediately.
             let Ok(server) = TcpStream::connect(self.server) else { continue };
             client.set_nodelay(true).unwrap();
             server.set_nodelay(true).unwrap();
@@ -229,27 +231,27 @@ impl Shared {
 
     fn lateness(&self, direction: Direction) -> Duration {
         let rules = &mut *self.rules.lock().unwrap();
-        let way = rules.way(direction);
-        let most = u64::try_from(way.jitter.as_micros()).unwrap();
-        way.delay + Duration::from_micros(rules.dice.below(most))
+        let conditions = rules.conditions(direction);
+        let most = u64::try_from(conditions.jitter.as_micros()).unwrap();
+        conditions.delay + Duration::from_micros(rules.dice.below(most))
     }
 
     fn write(&self, link: &Link, direction: Direction, queue: &Receiver<Piece>) {
         let mut waiting: Vec<u8> = Vec::new();
         let mut free_at = Instant::now();
-        // Ends when the reader has ended and all that it read is written.
+        // Ends when the reading thread has ended and everything is written.
         while let Ok((due, bytes)) = queue.recv() {
             waiting.extend(bytes);
             let mut due = due;
             while let Some(length) = ready(direction, &waiting) {
-                let Some(way) = self.wait_until(direction, due.max(free_at)) else { return };
+                let Some(conditions) = self.wait_until(direction, due.max(free_at)) else { return };
                 let piece: Vec<u8> = waiting.drain(..length).collect();
                 due = Instant::now();
-                if let Some(rate) = way.bytes_per_second {
+                if let Some(rate) = conditions.bytes_per_second {
                     let micros = u64::try_from(piece.len()).unwrap() * 1_000_000 / u64::from(rate);
                     free_at = due + Duration::from_micros(micros);
                 }
-                if self.pass_on(link, direction, way, &piece).is_none() {
+                if self.forward(link, direction, conditions, &piece).is_none() {
                     return;
                 }
             }
@@ -257,25 +259,32 @@ impl Shared {
         let _ = link.ends(direction).1.shutdown(Shutdown::Write);
     }
 
-    /// Waits until something is due and nothing is frozen; what the rules are then, or `None` when it is over.
-    fn wait_until(&self, direction: Direction, due: Instant) -> Option<Way> {
+    /// Waits until bytes are due and the direction is not frozen. Returns the conditions at that time, or
+    /// `None` when the proxy has ended.
+    fn wait_until(&self, direction: Direction, due: Instant) -> Option<Conditions> {
         let mut rules = self.rules.lock().unwrap();
         loop {
-            let way = rules.way(direction);
+            let conditions = rules.conditions(direction);
             let left = due.saturating_duration_since(Instant::now());
             if self.is_over() {
                 return None;
             }
-            if left.is_zero() && !way.frozen {
-                return Some(way);
+            if left.is_zero() && !conditions.frozen {
+                return Some(conditions);
             }
             let patience = if left.is_zero() { PATIENCE } else { left };
             rules = self.changed.wait_timeout(rules, patience).unwrap().0;
         }
     }
 
-    fn pass_on(&self, link: &Link, direction: Direction, way: Way, piece: &[u8]) -> Option<()> {
-        if way.swallowed {
+    fn forward(
+        &self,
+        link: &Link,
+        direction: Direction,
+        conditions: Conditions,
+        piece: &[u8],
+    ) -> Option<()> {
+        if conditions.swallowed {
             return Some(());
         }
         let (_, to) = link.ends(direction);
@@ -284,16 +293,16 @@ impl Shared {
             Direction::Replies => self.rules.lock().unwrap().counted.fate(),
         };
         match fate {
-            Fate::Passes => put(to, piece, way.byte_by_byte),
+            Fate::Passes => put(to, piece, conditions.byte_by_byte),
             Fate::Dropped => Some(()),
             Fate::Cut(bytes) => {
-                put(to, &piece[..bytes.min(piece.len())], way.byte_by_byte);
+                put(to, &piece[..bytes.min(piece.len())], conditions.byte_by_byte);
                 let _ = link.client.shutdown(Shutdown::Both);
                 let _ = link.server.shutdown(Shutdown::Both);
                 None
             }
             Fate::ResetBehind => {
-                put(to, piece, way.byte_by_byte);
+                put(to, piece, conditions.byte_by_byte);
                 self.links.lock().unwrap().retain(|other| !std::ptr::eq(&**other, link));
                 link.reset();
                 None
@@ -302,7 +311,7 @@ impl Shared {
     }
 }
 
-/// How much of what waits can be passed on as one.
+/// How many of the waiting bytes can be forwarded as one piece.
 fn ready(direction: Direction, waiting: &[u8]) -> Option<usize> {
     match direction {
         Direction::Requests => Some(waiting.len()).filter(|length| *length > 0),
@@ -316,7 +325,7 @@ fn put(mut to: &TcpStream, bytes: &[u8], byte_by_byte: bool) -> Option<()> {
 }
 
 impl Rules {
-    fn way(&self, direction: Direction) -> Way {
+    fn conditions(&self, direction: Direction) -> Conditions {
         match direction {
             Direction::Requests => self.requests,
             Direction::Replies => self.replies,
@@ -342,7 +351,7 @@ impl Replies {
 }
 
 impl Link {
-    /// From where to where.
+    /// The sockets from which and to which bytes go.
     fn ends(&self, direction: Direction) -> (&TcpStream, &TcpStream) {
         match direction {
             Direction::Requests => (&self.client, &self.server),
@@ -350,7 +359,8 @@ impl Link {
         }
     }
 
-    /// Whoever reads is woken without a word to the other side; the last who lets go of the socket resets it.
+    /// Wakes the reading threads without sending a FIN to the client. When the last reference to the socket
+    /// is dropped, it is reset (`SO_LINGER` 0).
     fn reset(&self) {
         let _ = set_socket_linger(&self.client, Some(Duration::ZERO));
         let _ = self.client.shutdown(Shutdown::Read);
@@ -363,8 +373,8 @@ mod tests {
     use super::*;
     use std::io::ErrorKind;
 
-    /// A server that answers each byte with a reply of five, a proxy before it, and a client.
-    fn wire() -> (Proxy, TcpStream) {
+    /// A server that answers each byte with a reply of five bytes, a proxy in front of it, and a client.
+    fn proxied_client() -> (Proxy, TcpStream) {
         let address = free_address();
         let listener = TcpListener::bind(address).unwrap();
         thread::spawn(move || {
@@ -385,11 +395,11 @@ mod tests {
     }
 
     #[test]
-    fn a_wire_is_as_slow_as_it_is_told() {
-        let (proxy, mut client) = wire();
+    fn a_delay_is_applied() {
+        let (proxy, mut client) = proxied_client();
         asked(&mut client).unwrap();
         let (delay, jitter) = (Duration::from_millis(20), Duration::from_millis(5));
-        proxy.replies(Way { delay, jitter, byte_by_byte: true, ..Way::default() });
+        proxy.replies(Conditions { delay, jitter, byte_by_byte: true, ..Conditions::default() });
         let start = Instant::now();
         asked(&mut client).unwrap();
         assert!(start.elapsed() >= delay);
@@ -397,22 +407,22 @@ mod tests {
     }
 
     #[test]
-    fn what_froze_arrives_when_it_thaws_and_what_was_swallowed_never() {
-        let (proxy, mut client) = wire();
-        proxy.requests(Way { frozen: true, ..Way::default() });
+    fn frozen_bytes_arrive_later_and_swallowed_bytes_never() {
+        let (proxy, mut client) = proxied_client();
+        proxy.requests(Conditions { frozen: true, ..Conditions::default() });
         client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(asked(&mut client).unwrap_err().kind(), ErrorKind::WouldBlock);
         client.set_read_timeout(Some(PATIENCE)).unwrap();
-        proxy.requests(Way::default());
+        proxy.requests(Conditions::default());
         client.read_exact(&mut [0; 5]).unwrap();
-        proxy.replies(Way { swallowed: true, ..Way::default() });
+        proxy.replies(Conditions { swallowed: true, ..Conditions::default() });
         client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(asked(&mut client).unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 
     #[test]
     fn replies_are_dropped_cut_and_followed_by_a_reset() {
-        let (proxy, mut client) = wire();
+        let (proxy, mut client) = proxied_client();
         proxy.drop_replies(2);
         client.write_all(b"???").unwrap();
         client.read_exact(&mut [0; 5]).unwrap();
@@ -423,7 +433,7 @@ mod tests {
         client.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"+OK");
 
-        let (proxy, mut client) = wire();
+        let (proxy, mut client) = proxied_client();
         proxy.reset_every(Some(2));
         asked(&mut client).unwrap();
         client.write_all(b"?").unwrap();

@@ -1,4 +1,4 @@
-//! A real redis-server on a port of its own, which can be killed, stopped, started again and asked.
+//! A real redis-server on its own port, which can be killed, stopped, restarted and queried.
 
 use super::load::Sample;
 use super::process::Process;
@@ -18,7 +18,7 @@ pub(crate) struct Redis {
     process: Option<Process>,
 }
 
-/// An instant of ours, and what time it was then by the store, in microseconds.
+/// An instant of this process, and the store's time at that instant, in microseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct StoreTime {
     ours: Instant,
@@ -31,8 +31,8 @@ impl StoreTime {
         self.theirs + u64::try_from(since.as_micros()).unwrap()
     }
 
-    /// In which window of the store something was decided: the one that ends when the answer says. What it took to
-    /// get here is little of a window, so the nearest edge is meant.
+    /// The window of the store in which a request was decided: the one that ends at the reset time of the
+    /// answer. The answer takes little time compared with a window, so the nearest window edge is right.
     pub(crate) fn window(&self, sample: &Sample, period: Duration) -> u64 {
         let period = u64::try_from(period.as_micros()).unwrap();
         let reset = sample.verdict.reset_ms.unwrap_or_else(|| panic!("{sample:?}")) * 1_000;
@@ -45,12 +45,12 @@ impl Redis {
         Self::with(&[], None)
     }
 
-    /// One whose clock can be set.
+    /// A Redis whose clock can be set.
     pub(crate) fn with_clock(clock: Shim) -> Self {
         Self::with(&[], Some(clock))
     }
 
-    /// One with arguments besides the usual ones.
+    /// A Redis with additional arguments.
     pub(crate) fn with(arguments: &[&str], clock: Option<Shim>) -> Self {
         let arguments = arguments.iter().map(|&word| word.to_owned()).collect();
         let folder = Folder::new("redis");
@@ -59,14 +59,15 @@ impl Redis {
         redis
     }
 
-    /// Starts where it was, with nothing of what it knew unless its arguments tell it to keep its data, and returns when it
-    /// answers.
+    /// Starts it at the same address, and returns when it answers. It has no data, unless its arguments make
+    /// it persistent.
     pub(crate) fn start_again(&mut self) {
         let mut command = Command::new("redis-server");
         command
             .args(["--port", &self.address.port().to_string()])
             .args(["--bind", &self.address.ip().to_string()])
-            // In a cluster others would think that it lives where its connections come from.
+            // Otherwise the nodes of a cluster would take the source address of its connections for its
+            // address.
             .args(["--cluster-announce-ip", &self.address.ip().to_string()])
             .args(["--save", "", "--appendonly", "no", "--loglevel", "warning", "--dir"])
             .arg(&self.folder.0)
@@ -81,7 +82,7 @@ impl Redis {
         within(PATIENCE, "redis-server answers", || self.try_to_connect().is_some());
     }
 
-    /// Ends it without a word, and all that it knew.
+    /// Kills it. Its data is lost unless it is persistent.
     pub(crate) fn kill(&mut self) {
         self.process = None;
     }
@@ -113,12 +114,12 @@ impl Redis {
         self.try_to_connect().unwrap()
     }
 
-    /// Says something to it, on a connection of its own.
+    /// Runs a command on a new connection.
     pub(crate) fn tell<T: FromRedisValue>(&self, words: &[&str]) -> T {
         ask(&mut self.connect(), words)
     }
 
-    /// A way to tell its time later on, without asking.
+    /// A conversion from this process's instants to the store's time.
     pub(crate) fn store_time(&self) -> StoreTime {
         let mut connection = self.connect();
         let asked = Instant::now();
@@ -126,22 +127,22 @@ impl Redis {
         StoreTime { ours: asked + asked.elapsed() / 2, theirs: seconds * 1_000_000 + micros }
     }
 
-    /// What fixed windows have counted, by key; what servers keep for themselves left out.
+    /// The counts of all fixed windows, by key, without tidegate's own keys.
     pub(crate) fn counts(&self) -> BTreeMap<Vec<u8>, u64> {
         counts(&mut self.connect())
     }
 
-    /// All that fixed windows have counted.
+    /// The sum of the counts of all fixed windows.
     pub(crate) fn counted(&self) -> u64 {
         self.counts().values().sum()
     }
 
-    /// The keys that users are counted under; what servers keep for themselves left out.
+    /// The keys of states, without tidegate's own keys.
     pub(crate) fn state_keys(&self) -> Vec<Vec<u8>> {
         state_keys(&mut self.connect())
     }
 
-    /// How often a command was called since it was started.
+    /// How often a command was called since the start.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let stats: String = self.tell(&["INFO", "commandstats"]);
         let name = format!("cmdstat_{command}:calls=");
@@ -158,7 +159,7 @@ pub(crate) fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]
     command.query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
-/// A state's key has 14 bytes; those of settled receipts are longer.
+/// The key of a state has 14 bytes; those of settled receipts are longer.
 fn state_keys(connection: &mut Connection) -> Vec<Vec<u8>> {
     let keys: Vec<Vec<u8>> = ask(connection, &["KEYS", "*"]);
     let is_state = |key: &Vec<u8>| {
@@ -168,14 +169,14 @@ fn state_keys(connection: &mut Connection) -> Vec<Vec<u8>> {
     keys.into_iter().filter(is_state).collect()
 }
 
-/// A fixed window is written as its number and nine digits of its count.
+/// The counts of all fixed windows. A state consists of the window's number and nine digits of the count.
 pub(crate) fn counts(connection: &mut Connection) -> BTreeMap<Vec<u8>, u64> {
     let mut counts = BTreeMap::new();
     for key in state_keys(connection) {
         let value: Value = redis::cmd("GET").arg(&key).query(connection).unwrap();
-        // Between the two commands its time may have come.
+        // The key may have expired between the two commands.
         let Value::BulkString(value) = value else { continue };
-        // What is shorter is the mark of a receipt that was settled.
+        // A shorter value marks a settled receipt.
         let Some(digits) = value.len().checked_sub(9).filter(|number| *number > 0) else {
             continue;
         };

@@ -1,9 +1,9 @@
-//! Where a message of Redis's protocol ends. Nobody here needs to know more of it.
+//! Finds the end of a RESP message. The fault tests need nothing else of the protocol.
 
-/// How long the first whole message is, or `None` while some of it is missing. What is no message is as long as
-/// its line.
+/// The length of the first message; `None` while it is incomplete. An invalid message has the length of its
+/// first line.
 pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
-    // How many messages are still to come, those inside of others included.
+    // How many messages are missing, including nested ones.
     let (mut missing, mut at) = (1u64, 0);
     while missing > 0 {
         let line = bytes.get(at..)?.windows(2).position(|pair| pair == b"\r\n")?;
@@ -23,14 +23,14 @@ pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
     (at <= bytes.len()).then_some(at)
 }
 
-/// The first word of a command, in capitals.
+/// The name of a command, in capitals.
 pub(crate) fn name(command: &[u8]) -> String {
     let text = String::from_utf8_lossy(command);
     text.split("\r\n").nth(2).unwrap_or_default().to_uppercase()
 }
 
 #[test]
-fn a_message_ends_where_it_says() {
+fn the_end_of_a_message_is_found() {
     for (bytes, expected) in [
         (&b"+OK\r\n:1\r\n"[..], Some(5)),
         (b"+OK\r", None),

@@ -1,4 +1,4 @@
-//! A wall clock that can be set while its program runs: `shim.c`, compiled when it is first needed.
+//! A wall clock that can be set while its program runs, by `shim.c`, which is compiled for each clock.
 
 use super::Folder;
 use std::io::{Seek, SeekFrom, Write};
@@ -6,14 +6,14 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
-/// The clock of one process, or of several.
+/// The clock of one process or of several.
 pub(crate) struct Shim {
     folder: Folder,
     offset: Mutex<std::fs::File>,
 }
 
 impl Shim {
-    /// A clock that is right.
+    /// A correct clock.
     pub(crate) fn new() -> Self {
         let folder = Folder::new("clock");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shim.c");
@@ -27,21 +27,22 @@ impl Shim {
         clock
     }
 
-    /// One that goes wrong by so many seconds.
+    /// A clock that is off by this many seconds.
     pub(crate) fn wrong_by(seconds: i64) -> Self {
         let clock = Self::new();
         clock.set(seconds);
         clock
     }
 
-    /// Sets it this far ahead of the true time, or behind. Whoever uses it sees it at once.
+    /// Sets the clock this far ahead of the true time, or behind it. Processes that use it see the change
+    /// immediately.
     pub(crate) fn set(&self, seconds: i64) {
         let mut file = self.offset.lock().unwrap();
         file.seek(SeekFrom::Start(0)).unwrap();
         file.write_all(&(seconds * 1_000_000_000).to_ne_bytes()).unwrap();
     }
 
-    /// Makes a command use it.
+    /// Makes a command use this clock.
     pub(crate) fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", self.folder.join("shim.so"));
         command.env("SHIM_OFFSET", self.folder.join("offset"));
@@ -49,7 +50,7 @@ impl Shim {
 }
 
 #[test]
-fn a_clock_is_wrong_by_what_it_was_set_to() {
+fn a_process_sees_the_clock_that_was_set() {
     let clock = Shim::new();
     let says = || {
         let mut date = Command::new("date");

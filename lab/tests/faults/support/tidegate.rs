@@ -1,6 +1,6 @@
-//! The server under test, as a user starts it, and what it says of itself.
+//! The server under test, started as an operator starts it, and queries to it.
 //!
-//! The binary is built by the tests, in the profile that they run in; `TIDEGATE=path` takes another one instead.
+//! The tests build the binary in their own profile; `TIDEGATE=path` selects another one.
 
 use super::load::Http;
 use super::process::Process;
@@ -15,9 +15,9 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Servers with one secret and one policy.
+/// The secret and the policy that several servers share.
 pub(crate) struct Deployment {
-    /// With the secret; shared by all versions of the policy.
+    /// The folder with the secret; shared by all versions of the policy.
     folder: Arc<Folder>,
     policy: PathBuf,
 }
@@ -28,30 +28,30 @@ pub(crate) struct Tidegate {
     pub(crate) grpc: SocketAddr,
     admin: SocketAddr,
     folder: Folder,
-    /// The policy, which the server reads again when its file goes.
+    /// Kept until the server ends, because the server reloads the policy when its file disappears.
     _deployment: Arc<Folder>,
     pub(crate) process: Process,
-    /// Kept open: a server whose greeting nobody reads must not break.
+    /// Kept open: otherwise writing to its standard output would fail.
     _greeting: BufReader<ChildStdout>,
 }
 
-/// What was decided, by whom.
+/// What made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum DecidedBy {
     Store,
-    /// What the store had said a moment ago.
+    /// The denial cache, with a recent refusal of the store.
     Cache,
     Fallback,
-    /// No rule, or no answer at all.
-    Nobody,
+    /// No rule applied, or there was no answer.
+    None,
 }
 
-/// An answer to one request.
+/// The answer to one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verdict {
     /// 0 when there was no answer.
     pub(crate) status: u16,
-    pub(crate) by: By,
+    pub(crate) by: DecidedBy,
     pub(crate) reset_ms: Option<u64>,
     pub(crate) retry_after_ms: Option<u64>,
 }
@@ -59,12 +59,12 @@ pub(crate) struct Verdict {
 // === impl Deployment ===
 
 impl Deployment {
-    /// With these rules, as they stand in a policy file between brackets.
+    /// A deployment with these rules, written as in the brackets of a policy file.
     pub(crate) fn new(rules: &str) -> Self {
         Self::in_folder(Arc::new(Folder::new("deployment")), "policy.yaml", rules)
     }
 
-    /// The same deployment with another version of its policy. Servers of the first version keep theirs.
+    /// The same deployment with another version of the policy. Servers of the first version keep theirs.
     pub(crate) fn revised(&self, rules: &str) -> Self {
         Self::in_folder(Arc::clone(&self.folder), "revised.yaml", rules)
     }
@@ -79,7 +79,7 @@ impl Deployment {
         self.start(binary(), Folder::new("server"), store, flags, None)
     }
 
-    /// Several servers that are ready and have counted each other.
+    /// Several servers that are ready and know the number of nodes.
     pub(crate) fn servers(&self, count: u64, store: &str, flags: &[&str]) -> Vec<Tidegate> {
         let servers: Vec<_> = (0..count).map(|_| self.server(store, flags)).collect();
         for server in &servers {
@@ -89,17 +89,17 @@ impl Deployment {
         servers
     }
 
-    /// Kills a server, and starts it again with its data directory.
+    /// Kills a server, and restarts it with its data directory.
     pub(crate) fn restart(&self, server: Tidegate, store: &str, flags: &[&str]) -> Tidegate {
         let Tidegate { folder, process, .. } = server;
         drop(process);
         self.start(binary(), folder, store, flags, None)
     }
 
-    /// A server whose wall clock is this one.
+    /// A server that uses this wall clock.
     pub(crate) fn server_by(&self, clock: &Shim, store: &str, flags: &[&str]) -> Tidegate {
         let folder = Folder::new("server");
-        self.start(binary_that_asks_libc(), folder, store, flags, Some(clock))
+        self.start(binary_with_libc_clock(), folder, store, flags, Some(clock))
     }
 
     fn start(
@@ -135,7 +135,7 @@ impl Deployment {
             let address = address.and_then(|address| address.trim().parse().ok());
             match line.split_whitespace().next() {
                 Some("http") => http = address,
-                // It has no scheme of its own.
+                // The line of gRPC has an address without a scheme.
                 Some("grpc") => {
                     grpc = line.split_whitespace().nth(1).and_then(|at| at.parse().ok());
                 }
@@ -146,7 +146,7 @@ impl Deployment {
         }
         let log = || std::fs::read_to_string(folder.join("log")).unwrap();
         let (Some(http), Some(grpc), Some(admin)) = (http, grpc, admin) else {
-            panic!("no server: {}", log())
+            panic!("the server did not start: {}", log())
         };
         let deployment = Arc::clone(&self.folder);
         Tidegate {
@@ -168,7 +168,7 @@ impl Tidegate {
         std::fs::read_to_string(self.folder.join("log")).unwrap()
     }
 
-    /// Asks on a connection of its own.
+    /// Sends a check on a new connection.
     pub(crate) fn check(&self, attributes: &str) -> Verdict {
         Http::connect(self.http).check(attributes)
     }
@@ -177,56 +177,56 @@ impl Tidegate {
         Http::connect(self.http).get(path, "")
     }
 
-    /// What `/ready` says: `ready` or `degraded`.
+    /// The status of `/ready`: `ready` or `degraded`.
     pub(crate) fn readiness(&self) -> String {
         let body = self.get("/ready").1;
         let body: Value = serde_json::from_str(&body).unwrap();
         body["status"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until the store decides.
+    /// Waits until `/ready` says `ready`.
     pub(crate) fn until_ready(&self) {
-        within(PATIENCE, "the store is asked", || self.readiness() == "ready");
+        within(PATIENCE, "the server is ready", || self.readiness() == "ready");
     }
 
-    /// Waits until it says that it is degraded, with these words in the reason.
+    /// Waits until `/ready` says `degraded` with these words in the reason.
     pub(crate) fn until_degraded(&self, words: &str) {
         let words = in_json(words);
         let is_told = |text: &str| text.contains("degraded") && text.contains(&words);
         within(PATIENCE, &format!("degraded: {words}"), || is_told(&self.get("/ready").1));
     }
 
-    /// The same, and its log has a line with these words.
+    /// The same, and waits until the log contains these words.
     pub(crate) fn until_degraded_and_logged(&self, words: &str) {
         self.until_degraded(words);
         let words = in_json(words);
         within(PATIENCE, &format!("logged: {words}"), || self.log().contains(&words));
     }
 
-    /// Waits until it believes that there are so many servers.
+    /// Waits until the server knows this number of nodes.
     pub(crate) fn until_nodes(&self, count: u64) {
-        within(PATIENCE, "the servers are counted", || {
+        within(PATIENCE, "the number of nodes is known", || {
             self.metric("tidegate_cluster_nodes") == count
         });
     }
 
-    /// The number of servers that it keeps for a start without the store.
+    /// The number of nodes that it saved for a start without the store.
     pub(crate) fn nodes_on_disk(&self) -> Option<String> {
         std::fs::read_to_string(self.folder.join("data/nodes")).ok()
     }
 
-    /// How long it takes, from an instant on, until the store decides again.
+    /// Waits until the store decides again, and returns how long that took since an instant.
     pub(crate) fn until_the_store_decides(&self, since: Instant, attributes: &str) -> Duration {
-        within(PATIENCE, "the store decides", || self.check(attributes).by == By::Store);
+        within(PATIENCE, "the store decides", || self.check(attributes).by == DecidedBy::Store);
         since.elapsed()
     }
 
-    /// The sum of a metric over its labels.
+    /// The sum of a metric over all its labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         self.metric_with(name, "")
     }
 
-    /// The sum of a metric over those of its labels that have these words.
+    /// The sum of a metric over the labels that contain these words.
     pub(crate) fn metric_with(&self, name: &str, words: &str) -> u64 {
         let token = std::fs::read_to_string(self.folder.join("data/operator-token")).unwrap();
         let bearer = format!("authorization: Bearer {}\r\n", token.trim());
@@ -235,8 +235,8 @@ impl Tidegate {
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     }
 
-    /// It lives, and met no mistake of its own.
-    pub(crate) fn is_sound(&mut self) {
+    /// Panics unless the server is running and has not panicked.
+    pub(crate) fn assert_healthy(&mut self) {
         assert!(self.process.is_alive(), "{}", self.log());
         assert_eq!(self.metric("tidegate_panics_total"), 0);
         assert!(!self.log().contains("panicked"), "{}", self.log());
@@ -244,7 +244,7 @@ impl Tidegate {
     }
 }
 
-/// Words as they stand in a JSON text.
+/// Text as it is escaped in JSON.
 fn in_json(words: &str) -> String {
     let quoted = serde_json::to_string(words).unwrap();
     quoted[1..quoted.len() - 1].to_owned()
@@ -256,10 +256,10 @@ impl Verdict {
     pub(crate) fn parse(status: u16, body: &str) -> Self {
         let body: Value = serde_json::from_str(body).unwrap_or_default();
         let by = match body["decided_by"].as_str() {
-            Some("store") => By::Store,
-            Some("cache") => By::Cache,
-            Some("fallback") => By::Fallback,
-            _ => By::Nobody,
+            Some("store") => DecidedBy::Store,
+            Some("cache") => DecidedBy::Cache,
+            Some("fallback") => DecidedBy::Fallback,
+            _ => DecidedBy::None,
         };
         let limit = &body["limits"][0];
         Self {
@@ -270,9 +270,9 @@ impl Verdict {
         }
     }
 
-    /// Passed, and the store said so.
+    /// Whether the store admitted the request.
     pub(crate) fn is_admitted_by_store(&self) -> bool {
-        self.status == 200 && self.by == By::Store
+        self.status == 200 && self.by == DecidedBy::Store
     }
 
     pub(crate) fn is_an_answer(&self) -> bool {
@@ -290,13 +290,14 @@ fn binary() -> &'static Path {
     })
 }
 
-/// The same, but its clock can be set: usually it asks the kernel for the time, and nobody can come in between.
-fn binary_that_asks_libc() -> &'static Path {
+/// The same, but its clock can be set: it reads the time through libc, which `shim.c` can replace. The usual
+/// binary reads it from the kernel directly.
+fn binary_with_libc_clock() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| built("tidegate-by-libc", &["--features", "rustix/use-libc"]))
 }
 
-/// Builds it, and puts it under a name of its own, for the next build may have other features.
+/// Builds the binary and copies it to its own name, because the next build may have other features.
 fn built(name: &str, flags: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap();

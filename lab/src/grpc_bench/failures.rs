@@ -1,25 +1,26 @@
-//! What came instead of answers, by kind. A call that fails is none that was answered: it is counted here, and another is made.
+//! Counts of failed calls, by kind. A failed call does not count as answered; the generator makes another
+//! one.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What came instead of an answer.
+/// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fault {
-    /// A status of HTTP, and not 200.
+pub(crate) enum Failure {
+    /// An HTTP status other than 200.
     Http(u16),
-    /// A status of gRPC, and not 0.
+    /// A gRPC status other than 0.
     Grpc(u16),
-    /// An end without any status.
+    /// The stream ended without a status.
     NoStatus,
-    /// A good status, and no message.
+    /// The status is 0, but there is no message.
     NoMessage,
-    /// A message that is no answer to the question.
-    NoVerdict,
-    /// `RST_STREAM`, with its reason.
+    /// The message contains no decision.
+    NoDecision,
+    /// `RST_STREAM`, with its error code.
     Reset(u32),
-    /// `GOAWAY`, with its reason. It ends the whole experiment.
+    /// `GOAWAY`, with its error code. It ends the whole experiment.
     GoAway(u32),
 }
 
@@ -66,40 +67,41 @@ fn named(names: &[&str], code: u32) -> String {
     name.map_or_else(|| code.to_string(), |name| (*name).to_owned())
 }
 
-impl Display for Fault {
+impl Display for Failure {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http(status) => write!(f, "HTTP {status}"),
             Self::Grpc(status) => write!(f, "grpc-status {}", named(&GRPC, (*status).into())),
             Self::NoStatus => f.write_str("no status"),
             Self::NoMessage => f.write_str("no message"),
-            Self::NoVerdict => f.write_str("no verdict in the message"),
+            Self::NoDecision => f.write_str("no decision in the message"),
             Self::Reset(code) => write!(f, "RST_STREAM {}", named(&HTTP2, *code)),
             Self::GoAway(code) => write!(f, "GOAWAY {}", named(&HTTP2, *code)),
         }
     }
 }
 
-/// How often each was seen, by all connections together. The lock is taken when something failed, so hardly ever.
+/// How often each failure occurred, over all connections. The lock is taken only after a failure, so hardly
+/// ever.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Faults(Arc<Mutex<BTreeMap<Fault, u64>>>);
+pub(crate) struct Failures(Arc<Mutex<BTreeMap<Failure, u64>>>);
 
-impl Faults {
-    pub(crate) fn note(&self, fault: Fault) {
+impl Failures {
+    pub(crate) fn note(&self, failure: Failure) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let times = seen.entry(fault).or_default();
+        let times = seen.entry(failure).or_default();
         *times = times.saturating_add(1);
     }
 
-    pub(crate) fn seen(&self) -> BTreeMap<Fault, u64> {
+    pub(crate) fn seen(&self) -> BTreeMap<Failure, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All of them in a line; `None` if there were none.
-    pub(crate) fn told(&self) -> Option<String> {
-        let each = self.seen().into_iter().map(|(fault, times)| format!("{times} × {fault}"));
-        let told: Vec<String> = each.collect();
-        (!told.is_empty()).then(|| told.join(", "))
+    /// All failures in one line; `None` if there were none.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let each = self.seen().into_iter().map(|(failure, times)| format!("{times} × {failure}"));
+        let text: Vec<String> = each.collect();
+        (!text.is_empty()).then(|| text.join(", "))
     }
 }
 
@@ -108,14 +110,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_counted_by_kind_wherever_they_are_seen() {
-        let faults = Faults::default();
-        assert_eq!(faults.told(), None);
-        let elsewhere = faults.clone();
-        for fault in [Fault::Reset(7), Fault::Grpc(14), Fault::Reset(7), Fault::Reset(99)] {
-            elsewhere.note(fault);
+    fn failures_of_all_connections_are_counted_by_kind() {
+        let failures = Failures::default();
+        assert_eq!(failures.summary(), None);
+        let external = failures.clone();
+        for failure in [Failure::Reset(7), Failure::Grpc(14), Failure::Reset(7), Failure::Reset(99)]
+        {
+            external.note(failure);
         }
-        let told = "1 × grpc-status UNAVAILABLE, 2 × RST_STREAM REFUSED_STREAM, 1 × RST_STREAM 99";
-        assert_eq!(faults.told().as_deref(), Some(told));
+        let text = "1 × grpc-status UNAVAILABLE, 2 × RST_STREAM REFUSED_STREAM, 1 × RST_STREAM 99";
+        assert_eq!(failures.summary().as_deref(), Some(text));
     }
 }
