@@ -5,7 +5,7 @@
 //!   domain       a descriptor: an entry: a key, a value          hits_addend
 //! ```
 //!
-//! Unknown fields are skipped, as protobuf requires. Bytes that are not such a message are an error: wrong wire types, groups,
+//! Unknown fields are skipped, as protobuf requires. Bytes that are not a valid message are an error: wrong wire types, groups,
 //! varints of more than ten bytes, names that are not UTF-8. Only a proxy can get these wrong. Values come from clients, so
 //! they may be any bytes. A message with more descriptors or entries than the bounds allow, or with a limit in an unknown unit,
 //! is *undecided*: the call is denied and not answered with an error, because a proxy may let a call pass after an error.

@@ -186,7 +186,7 @@ fn wrong_end(input: &[u8], at: usize) -> bool {
 
 /// The length of a list or a bulk string.
 enum ListLength {
-    /// -1, which stands for null.
+    /// -1: null.
     None,
     Of(usize),
 }
