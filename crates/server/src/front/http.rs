@@ -16,6 +16,7 @@ mod forward_auth;
 mod handler;
 mod json_list;
 mod reference;
+mod routes;
 mod wire;
 
 pub(crate) use handler::HttpHandler;

@@ -10,6 +10,7 @@
 //! set itself.
 
 use super::handler::HttpHandler;
+use super::routes::Profile;
 use crate::backend::Backend;
 use crate::front;
 use crate::web::{Answer, Call};
@@ -18,31 +19,21 @@ use tidegate::http::{HeaderStyle, refusal};
 use tidegate::{Check, Limiter, Priority, Request, Verdict};
 use tokio::time::Instant;
 
-/// The kind of proxy. It is part of the path and not of the query, because Caddy replaces the query by that of its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
-    /// Traefik, Caddy, and proxies that send the same headers.
-    Forwarded,
-    /// nginx: its `auth_request` understands 2xx, 401 and 403, and answers 500 for everything else.
-    Nginx,
-}
-
 const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
 const PRIORITY: HeaderName = HeaderName::from_static(front::PRIORITY);
 const FLAGS: HeaderName = HeaderName::from_static(front::FLAGS);
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
-pub(super) async fn answer<S: Backend>(
-    handler: &HttpHandler<S>,
-    call: &Call<'_>,
-    profile: Profile,
-) -> Answer {
-    let began = Instant::now();
-    let answer = match decide(handler, call, profile).await {
-        Ok(answer) | Err(answer) => answer,
-    };
-    handler.auth_tally.took(began.elapsed());
-    answer
+impl<S: Backend> HttpHandler<S> {
+    /// `GET /v1/auth` and `/v1/auth/nginx`
+    pub(super) async fn forward_auth(&self, call: &Call<'_>, profile: Profile) -> Answer {
+        let began = Instant::now();
+        let answer = match decide(self, call, profile).await {
+            Ok(answer) | Err(answer) => answer,
+        };
+        self.auth_tally.took(began.elapsed());
+        answer
+    }
 }
 
 async fn decide<S: Backend>(

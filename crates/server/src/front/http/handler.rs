@@ -1,7 +1,6 @@
 //! Routes of the HTTP API, and the answers to single requests; lists are in `batch`.
 
-use super::forward_auth::{self, Profile};
-use super::reference;
+use super::routes::{HttpRoute, not_found};
 use super::wire::{self, VerdictText, WireError};
 use crate::backend::Backend;
 use crate::bounds;
@@ -31,26 +30,9 @@ pub(crate) struct HttpHandler<S> {
     pub(super) descriptors: Limiter<S>,
     pub(super) json_tally: Arc<Tally>,
     pub(super) metrics: Arc<Metrics>,
-    health: Arc<Health>,
+    pub(super) health: Arc<Health>,
     /// The queue in which long work waits for its turn.
     pub(super) turns: Rc<Turns>,
-}
-
-/// An endpoint.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HttpRoute {
-    Check,
-    Peek,
-    Report,
-    Take,
-    Auth(Profile),
-    Live,
-    Ready,
-    OpenApi,
-    /// `/json` of Envoy's reference service.
-    Json,
-    /// `/healthcheck` of Envoy's reference service.
-    HealthCheck,
 }
 
 const OPENAPI: &str = include_str!("openapi.json");
@@ -86,12 +68,12 @@ impl<S: Backend> WebHandler for HttpHandler<S> {
             HttpRoute::Peek => answered(self.peek(call).await),
             HttpRoute::Report => answered(self.report(call).await),
             HttpRoute::Take => answered(self.take(call).await),
-            HttpRoute::Auth(profile) => forward_auth::answer(self, call, profile).await,
+            HttpRoute::Auth(profile) => self.forward_auth(call, profile).await,
             HttpRoute::Live => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
             HttpRoute::Ready => self.ready(),
             HttpRoute::OpenApi => Answer::fixed(JSON, OPENAPI),
-            HttpRoute::Json => reference::json(self, call.body).await,
-            HttpRoute::HealthCheck => reference::healthcheck(&self.health),
+            HttpRoute::Json => self.reference_json(call.body).await,
+            HttpRoute::HealthCheck => self.reference_healthcheck(),
         }
     }
 
@@ -294,53 +276,6 @@ fn check_json(call: &Call<'_>) -> Result<(), Answer> {
         return refuse("send JSON with `content-type: application/json`");
     }
     Ok(())
-}
-
-fn not_found(path: &str) -> Answer {
-    let known = HttpRoute::ALL.iter().map(|(known, _)| *known);
-    let near = known.min_by_key(|known| strsim::levenshtein(known, path)).unwrap_or("/v1/check");
-    let near = if path.len() < 64 { near } else { "/v1/check" };
-    let detail = format!("no such path; did you mean `{near}`?");
-    Answer::problem(StatusCode::NOT_FOUND, &detail)
-}
-
-// === impl HttpRoute ===
-
-impl HttpRoute {
-    const ALL: [(&'static str, Self); 11] = [
-        ("/v1/check", Self::Check),
-        ("/v1/auth", Self::Auth(Profile::Forwarded)),
-        ("/v1/auth/nginx", Self::Auth(Profile::Nginx)),
-        ("/v1/peek", Self::Peek),
-        ("/v1/report", Self::Report),
-        ("/v1/take", Self::Take),
-        ("/live", Self::Live),
-        ("/ready", Self::Ready),
-        ("/openapi.json", Self::OpenApi),
-        ("/json", Self::Json),
-        ("/healthcheck", Self::HealthCheck),
-    ];
-
-    fn of(path: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(known, _)| *known == path).map(|(_, route)| *route)
-    }
-
-    /// The methods of this endpoint, as the header field `Allow` lists them.
-    const fn allowed(self) -> &'static str {
-        match self {
-            Self::Check | Self::Peek | Self::Report | Self::Take | Self::Json => "POST",
-            Self::Auth(_) | Self::Live | Self::Ready | Self::OpenApi | Self::HealthCheck => {
-                "GET, HEAD"
-            }
-        }
-    }
-
-    fn wrong_method(self) -> Answer {
-        let allowed = self.allowed();
-        let detail = format!("Method not allowed; use {}", allowed.replace(", ", " or "));
-        Answer::problem(StatusCode::METHOD_NOT_ALLOWED, &detail)
-            .with(header::ALLOW, HeaderValue::from_static(allowed))
-    }
 }
 
 #[cfg(test)]

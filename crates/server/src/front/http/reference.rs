@@ -13,7 +13,6 @@
 use super::handler::HttpHandler;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::health::Health;
 use crate::metrics::Refused;
 use crate::net::PIECE;
 use crate::web::Answer;
@@ -21,7 +20,8 @@ use http::StatusCode;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use tidegate::{DecidedBy, Descriptor, DescriptorCall, DescriptorStatus, Outcome, Retry, Span};
+use tidegate::{DecidedBy, Descriptor, DescriptorCall, DescriptorStatus, DescriptorVerdict};
+use tidegate::{Outcome, Retry, Span};
 use tidegate_policy::{Unit, printable};
 
 /// `RateLimitRequest`
@@ -77,50 +77,52 @@ enum UnitName {
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// `/healthcheck`: whether clients should send requests here.
-pub(super) fn healthcheck(health: &Health) -> Answer {
-    match health.is_serving() {
-        true => Answer::fixed(PLAIN, "OK"),
-        false => Answer::new(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, ""),
-    }
-}
-
-/// `/json`
-pub(super) async fn json<S: Backend>(handler: &HttpHandler<S>, body: &[u8]) -> Answer {
-    if body.len() > bounds::SHORT_MESSAGE {
-        // A long request is decided in one piece, so it waits for its turn once.
-        handler.turns.pass(PIECE).await;
-    }
-    let request: JsonRequest<'_> = match serde_json::from_slice(body) {
-        Ok(request) => request,
-        Err(error) => return bad(&error.to_string()),
-    };
-    let (hits, descriptors) = match request.read() {
-        Ok(read) => read,
-        Err(detail) => return bad(detail),
-    };
-    let entries = descriptors.iter().map(|descriptor| descriptor.entries.len()).max().unwrap_or(0);
-    if descriptors.len() > bounds::DESCRIPTORS || entries > bounds::ENTRIES {
-        return undecided(handler, "too many descriptors or entries");
-    }
-    let (timeout, max_wait) = (None, Span::ZERO);
-    let call = DescriptorCall {
-        domain: &request.domain,
-        descriptors: &descriptors,
-        hits,
-        timeout,
-        max_wait,
-    };
-    match handler.descriptors.check_descriptors(&call).await {
-        Err(error) => undecided(handler, &error.to_string()),
-        Ok(answer) => {
-            handler.json_tally.count_descriptors(&answer.verdict);
-            let statuses: Vec<Value> =
-                answer.statuses().map(|status| status_json(&status)).collect();
-            let over = !answer.verdict.allowed();
-            let body = json!({ "overallCode": code(over), "statuses": statuses });
-            Answer::json(status_of(over), &body)
+impl<S: Backend> HttpHandler<S> {
+    /// `GET /healthcheck`: whether clients should send requests here.
+    pub(super) fn reference_healthcheck(&self) -> Answer {
+        match self.health.is_serving() {
+            true => Answer::fixed(PLAIN, "OK"),
+            false => Answer::new(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, ""),
         }
+    }
+
+    /// `POST /json`
+    pub(super) async fn reference_json(&self, body: &[u8]) -> Answer {
+        if body.len() > bounds::SHORT_MESSAGE {
+            // A long request is decided in one piece, so it waits for its turn once.
+            self.turns.pass(PIECE).await;
+        }
+        let request: JsonRequest<'_> = match serde_json::from_slice(body) {
+            Ok(request) => request,
+            Err(error) => return bad(&error.to_string()),
+        };
+        let (hits, descriptors) = match request.read() {
+            Ok(read) => read,
+            Err(detail) => return bad(detail),
+        };
+        let entries = descriptors.iter().map(|descriptor| descriptor.entries.len()).max();
+        if descriptors.len() > bounds::DESCRIPTORS || entries.unwrap_or(0) > bounds::ENTRIES {
+            return undecided(self, "too many descriptors or entries");
+        }
+        let call = DescriptorCall {
+            domain: &request.domain,
+            descriptors: &descriptors,
+            hits,
+            timeout: None,
+            max_wait: Span::ZERO,
+        };
+        match self.descriptors.check_descriptors(&call).await {
+            Ok(verdict) => self.reference_answer(&verdict),
+            Err(error) => undecided(self, &error.to_string()),
+        }
+    }
+
+    fn reference_answer(&self, answer: &DescriptorVerdict) -> Answer {
+        self.json_tally.count_descriptors(&answer.verdict);
+        let statuses: Vec<Value> = answer.statuses().map(|status| status_json(&status)).collect();
+        let over = !answer.verdict.allowed();
+        let body = json!({ "overallCode": code(over), "statuses": statuses });
+        Answer::json(status_of(over), &body)
     }
 }
 
