@@ -1,6 +1,6 @@
-//! The fronts: the protocols over which clients ask, each in a folder of its own.
+//! The protocols over which clients ask for decisions, and the admin API; each has a folder of its own.
 //!
-//! Fronts are a closed set, so they are an enum. [`Front`] is what a listener serves.
+//! The protocols are a closed set, so they are an enum: [`Front`] is the protocol that a listener serves.
 
 pub(crate) mod admin;
 pub(crate) mod grpc;
@@ -19,8 +19,9 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Response headers for the upstream service: a request of low priority, and the flags that rules set.
+/// Header for the upstream service: the request has low priority.
 pub(crate) const PRIORITY: &str = "tidegate-priority";
+/// Header for the upstream service: the flags that rules set on the request.
 pub(crate) const FLAGS: &str = "tidegate-flags";
 
 /// The protocol of a listener, with everything that it needs to answer.
@@ -47,7 +48,7 @@ impl<S: Backend> Protocol for Front<S> {
     }
 }
 
-/// The answer of `/ready`.
+/// The answer to `GET /ready`.
 fn ready(health: &Health) -> Answer {
     let report = health.report();
     let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

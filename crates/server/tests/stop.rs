@@ -286,7 +286,7 @@ fn whoever_watches_is_told_that_it_drains() {
         let expected = match path {
             "/ready" => (503, "\"draining\""),
             "/live" => (200, "\"live\""),
-            _ => (404, "nothing at this path"),
+            _ => (404, "no such path"),
         };
         assert!(reply.status == expected.0 && reply.body.contains(expected.1), "{reply:?}");
         assert!(says_close(&reply), "{reply:?}");

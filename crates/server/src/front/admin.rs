@@ -1,4 +1,4 @@
-//! The admin listener: where operators look and change.
+//! The admin API, with which operators inspect and change a running server.
 //!
 //! ```text
 //!   GET  /metrics                      GET  /admin/v1/status    /control   /audit   /rules
@@ -7,12 +7,17 @@
 //!   PUT  /admin/v1/rules  /overrides   /tiers   /signals
 //! ```
 //!
-//! Whoever asks shows a token: a reader's to look, an operator's to change. There are no cookies, so a page in
-//! a browser has nothing to borrow; and a page that was made to believe that it lives here names a host that
-//! is not ours, and is told so before anything is looked at.
+//! Every request carries a token: a reader's token to inspect, an operator's token to change. There are no cookies, so a web
+//! page cannot make the browser of an operator send credentials. DNS rebinding, where an attacker's host name is made to
+//! resolve to this listener, is prevented by checking the `Host` header: a host name that is not one of the listener's own is
+//! refused before anything else is examined.
 
 mod auth;
+mod changes;
 mod handler;
+mod request;
+mod routes;
+mod views;
 mod wire;
 
 pub(crate) use auth::{Tokens, read_or_make};

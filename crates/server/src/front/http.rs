@@ -1,21 +1,22 @@
-//! HTTP and JSON: what web servers, proxies and scripts ask by.
+//! HTTP and JSON: the API for web servers, proxies and scripts.
 //!
 //! ```text
-//!   POST /v1/check   may it pass? what may, is counted          GET /v1/auth        the same, for proxies
-//!   POST /v1/peek    may it pass? nothing is counted            GET /live /ready    for whoever watches us
-//!   POST /v1/report  what became of it                          GET /openapi.json   all of this, for programs
-//!   POST /v1/take    under a limit that the caller names        GET /v1/auth/nginx  the same, for nginx
-//!   POST /json       Envoy's descriptors                        GET /healthcheck    as in Envoy's reference service
+//!   POST /v1/check   decide a request, and count it if it passes    GET /v1/auth        the same, for proxies (forward auth)
+//!   POST /v1/peek    decide a request without counting it           GET /v1/auth/nginx  the same, for nginx
+//!   POST /v1/report  report the outcome or true cost of a request   GET /live /ready    for load balancers and monitoring
+//!   POST /v1/take    decide under a limit that the caller defines   GET /openapi.json   describes this API, for programs
+//!   POST /json       Envoy's descriptors                            GET /healthcheck    as in Envoy's reference service
 //! ```
 //!
-//! Everything that is known of a request stands in the body; who is at the other end of the connection is
-//! nobody's business. Only forward auth, which is asked in a proxy's words, looks at headers.
+//! The body holds everything about the request to decide; the address of the caller plays no part. Only forward auth, whose
+//! format the proxies define, reads headers.
 
 mod batch;
 mod forward_auth;
 mod handler;
-mod list;
+mod json_list;
 mod reference;
+mod routes;
 mod wire;
 
 pub(crate) use handler::HttpHandler;

@@ -1,10 +1,10 @@
-//! For tests of every front: a store that panics.
+//! For the tests of every protocol: a store that panics.
 
 use tidegate::{Clock, Decision, Memory, Settled, Store, StoreError};
 use tidegate_core::{Limit, Plan, StateId, Take};
 use tidegate_store::{Answer, Charged, Settlement, SharedDocument, StoreHealth};
 
-/// A store in memory that panics instead of deciding some plans.
+/// A memory store that panics for chosen plans.
 pub(crate) struct Panicking {
     memory: Memory,
     panics: Box<dyn Fn(&Plan<'_>) -> bool + Send + Sync>,

@@ -209,13 +209,13 @@ fn what_is_no_command_ends_the_connection() {
         ignored("Host: x\r\n"),
         ignored("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
         ignored("SSH-2.0-OpenSSH_9.2\r\n"),
-        refused(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "this is no command"),
+        refused(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "not a command"),
     ];
     let others = [
         ":1", "+OK", "-ERR", "%1", "~1", ">1", "(123", ",1.5", "#t", "_", "=15", "!5", "|1", "$?",
         "$4", "\0", "{}", "\u{fc}",
     ];
-    cases.extend(others.map(|other| refused(format!("{other}\r\n"), "this is no command")));
+    cases.extend(others.map(|other| refused(format!("{other}\r\n"), "not a command")));
     // What came before it is answered before it.
     cases.push(case(
         format!("{ping}PING\r\n{ping}*-7\r\n{ping}"),
@@ -224,7 +224,7 @@ fn what_is_no_command_ends_the_connection() {
     ));
     cases.push(case(
         format!("CL.THROTTLE {0} 1 1 3600\r\nCL.THROTTLE {0} 1 1 3600\r\n:1\r\n", "bad-@@@@@@"),
-        "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:3600\r\n*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:7200\r\n-ERR Protocol error: this is no command\r\n",
+        "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:3600\r\n*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:7200\r\n-ERR Protocol error: not a command\r\n",
         Then::IsClosed,
     ));
     cases.push(case(format!("{ping}QUIT\r\n{ping}"), "+PONG\r\n+OK\r\n", Then::IsClosed));
@@ -266,13 +266,16 @@ fn what_cannot_be_done_is_said_in_one_line() {
         answered(list(&[b"HELLO", b"3", b"SETNAME", b"a b\n"]), {
             "-ERR Client names cannot contain spaces, newlines or special characters.\r\n"
         }),
-        told("AUTH x", "ERR AUTH is not needed here: there are no users"),
+        told("AUTH x", "ERR AUTH is not needed: this server has no users"),
         told("AUTH a b c", "ERR wrong number of arguments for 'auth' command"),
         told("CL.THROTTLE k -1 30 60", "ERR the max_burst is negative"),
         told("CL.THROTTLE k 9223372036854775808 30 60", &format!("{no_number}9223372036854775808")),
         told("CL.THROTTLE k 15 30 0", "Cell error: Store error: Zero rates are not supported"),
         told("CL.THROTTLE k 15 0 60", "Cell error: Store error: Zero rates are not supported"),
-        told("CL.THROTTLE k 15 30 60 -1", "ERR the quantity is negative; TG.REPORT gives back"),
+        told(
+            "CL.THROTTLE k 15 30 60 -1",
+            "ERR the quantity is negative; use TG.REPORT to give tokens back",
+        ),
         told("CL.THROTTLE k 1e3 30 60", &format!("{no_number}1e3")),
         told("CL.THROTTLE k 15 0x10 60", &format!("{no_number}0x10")),
         told("CL.THROTTLE k 15 30 ''", no_number),
@@ -283,7 +286,7 @@ fn what_cannot_be_done_is_said_in_one_line() {
         told("ECHO", "ERR wrong number of arguments for 'echo' command"),
         told("TG.REPORT", "ERR wrong number of arguments for 'tg.report' command"),
         told("TG.RESET", "ERR wrong number of arguments for 'tg.reset' command"),
-        told("TG.CHECK", "ERR write `TG.CHECK cost [MAXWAIT ms] [RECEIPT] attribute value …`"),
+        told("TG.CHECK", "ERR usage: TG.CHECK cost [MAXWAIT ms] [RECEIPT] attribute value …"),
     ];
     for count in [0, 1, 2, 3, 6, 7, 12] {
         let words = ["CL.THROTTLE", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1"];

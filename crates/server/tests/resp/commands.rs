@@ -151,7 +151,7 @@ fn a_receipt_is_settled_once() {
     let receipt = check.receipt();
     assert_eq!(talk.ask(&format!("TG.REPORT {receipt} 1")), simple("OK"));
     assert_eq!(left(&mut talk), number(1));
-    let again = error("CONFLICT this receipt was settled before");
+    let again = error("CONFLICT this receipt has already been settled");
     assert_eq!(talk.ask(&format!("TG.REPORT {receipt} cancelled")), again);
     assert_eq!(left(&mut talk), number(1));
 
@@ -165,9 +165,9 @@ fn a_receipt_is_settled_once() {
     let check = Verdict::ask(&mut talk, "TG.CHECK 1 RECEIPT user w");
     for outcome in ["nonsense", "-1", "1.5", "''"] {
         let said = talk.ask(&format!("TG.REPORT {} {outcome}", check.receipt()));
-        assert_eq!(said, error("ERR the outcome is success, failure, cancelled or a cost"));
+        assert_eq!(said, error("ERR the outcome must be success, failure, cancelled or a cost"));
     }
-    let forged = error("ERR this is no receipt of this deployment");
+    let forged = error("ERR this is not a receipt of this deployment");
     assert_eq!(talk.ask(&format!("TG.REPORT x{} success", check.receipt())), forged);
     assert_eq!(talk.ask("TG.REPORT '' success"), forged);
 }
@@ -188,18 +188,18 @@ fn mistakes_in_a_check_take_nothing() {
     let server = server();
     let mut talk = server.talk();
     for (words, said) in [
-        ("TG.CHECK x user u", "ERR the cost is a whole number"),
-        ("TG.CHECK -1 user u", "ERR the cost is a whole number"),
-        ("TG.CHECK 1 MAXWAIT x user u", "ERR MAXWAIT is in milliseconds"),
-        ("TG.CHECK 1 user", "ERR attributes are names and values in turn"),
-        ("TG.CHECK 1 user u other o user v", "ERR attribute `user` is there twice"),
-        ("TG.CHECK 1 MAXWAIT", "ERR attributes are names and values in turn"),
-        ("TG.PEEK", "ERR write `TG.CHECK cost [MAXWAIT ms] [RECEIPT] attribute value …`"),
+        ("TG.CHECK x user u", "ERR the cost must be a whole number"),
+        ("TG.CHECK -1 user u", "ERR the cost must be a whole number"),
+        ("TG.CHECK 1 MAXWAIT x user u", "ERR MAXWAIT must be in whole milliseconds"),
+        ("TG.CHECK 1 user", "ERR the last attribute has no value"),
+        ("TG.CHECK 1 user u other o user v", "ERR attribute `user` is given twice"),
+        ("TG.CHECK 1 MAXWAIT", "ERR the last attribute has no value"),
+        ("TG.PEEK", "ERR usage: TG.CHECK cost [MAXWAIT ms] [RECEIPT] attribute value …"),
     ] {
         assert_eq!(talk.ask(words), error(said), "{words}");
     }
     talk.send(&list(&[b"TG.CHECK", b"1", b"\xff", b"u"]));
-    assert_eq!(talk.hear(), error("ERR names of attributes are text in UTF-8"));
+    assert_eq!(talk.hear(), error("ERR the name of an attribute is not valid UTF-8"));
     // A value is a client's, who must not choose whether it is counted.
     for expected in [1, 1, 0] {
         talk.send(&list(&[b"TG.CHECK", b"1", b"user", b"\xff"]));
@@ -224,7 +224,7 @@ fn options_are_written_in_either_case() {
         assert!(check.receipt().len() > 20);
     }
     let told = talk.ask("TG.CHECK 1 maxwait soon user u");
-    assert_eq!(told, error("ERR MAXWAIT is in milliseconds"));
+    assert_eq!(told, error("ERR MAXWAIT must be in whole milliseconds"));
 }
 
 /// A reset forgets what counts against somebody. It left no trace, and whoever reached the port could do it.

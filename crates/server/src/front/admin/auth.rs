@@ -1,4 +1,4 @@
-//! Who asks, and from where.
+//! Authentication of operators by token, and protection against requests that a foreign web page causes.
 
 use crate::files;
 use crate::web::Call;
@@ -9,27 +9,28 @@ use std::path::Path;
 use tidegate::Secret;
 use tidegate_store::read_private;
 
-/// What somebody may do.
+/// What the holder of a token may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AdminRole {
-    /// Look.
+    /// Inspect.
     Reader,
-    /// Look and change.
+    /// Inspect and change.
     Operator,
 }
 
-/// The tokens, as signatures: what they are compared by takes the same time whatever is wrong.
+/// The tokens, kept as signatures. Comparing signatures takes the same time wherever a guess is wrong, so an attacker cannot
+/// find a token byte by byte.
 pub(crate) struct Tokens {
     secret: Secret,
     operator: [u8; 32],
     reader: [u8; 32],
 }
 
-/// The names of this listener.
+/// The `Host` values under which this listener may be addressed.
 pub(crate) struct Hosts(Vec<String>);
 
-/// Shorter ones can be guessed.
-const SHORTEST: usize = 16;
+/// Characters of a token; shorter ones can be guessed.
+const SHORTEST_TOKEN: usize = 16;
 
 impl AdminRole {
     pub(crate) const fn name(self) -> &'static str {
@@ -47,7 +48,7 @@ impl Tokens {
         Self { secret, operator, reader }
     }
 
-    /// Whose token a request shows.
+    /// The role of the token in a request's `Authorization` header.
     pub(crate) fn role(&self, call: &Call<'_>) -> Option<AdminRole> {
         let mut fields = call.headers.all("authorization");
         let (Some(field), None) = (fields.next(), fields.next()) else { return None };
@@ -62,13 +63,13 @@ impl Tokens {
     }
 }
 
-/// The token behind `Bearer `, as it is: nothing is trimmed from it.
+/// The token after `Bearer `, byte for byte: nothing is trimmed from it.
 fn bearer(field: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = field.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token).filter(|token| !token.is_empty())
 }
 
-/// The token in a file; one is made when the file is not there and need not be.
+/// Reads a token from a file. If `make` is set and there is no such file, generates a token and writes it there.
 pub(crate) fn read_or_make(path: &Path, prefix: &str, make: bool) -> io::Result<String> {
     let wrong = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);
     if make && !path.exists() {
@@ -79,11 +80,13 @@ pub(crate) fn read_or_make(path: &Path, prefix: &str, make: bool) -> io::Result<
         return Ok(token);
     }
     let bytes = read_private(path, 4 * 1024)?;
-    let text = String::from_utf8(bytes).map_err(|_| wrong("a token is text"))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("the token is not valid UTF-8"))?;
     let token = text.trim();
     let word = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if token.len() < SHORTEST || !word {
-        return Err(wrong(&format!("a token is one word of at least {SHORTEST} characters")));
+    if token.len() < SHORTEST_TOKEN || !word {
+        return Err(wrong(&format!(
+            "a token must be one word of at least {SHORTEST_TOKEN} ASCII characters"
+        )));
     }
     Ok(token.to_owned())
 }
@@ -97,19 +100,19 @@ impl Hosts {
         if listens.ip().is_loopback() {
             names.extend(["127.0.0.1".to_owned(), "::1".to_owned()]);
         }
-        let ours = names.iter().flat_map(|name| {
+        let own = names.iter().flat_map(|name| {
             let name = if name.contains(':') { format!("[{name}]") } else { name.clone() };
             [format!("{name}:{port}"), name]
         });
         let others = others.iter().flat_map(|name| [name.clone(), format!("{name}:{port}")]);
-        Self(ours.chain(others).collect())
+        Self(own.chain(others).collect())
     }
 
-    /// Whether a request means us, and comes from no foreign page.
-    pub(crate) fn meant(&self, call: &Call<'_>) -> Result<(), Foreign> {
-        let host = call.headers.one("host").ok_or(Foreign::Host)?;
+    /// Refuses a request that names another host, or that a web page of another origin sends.
+    pub(crate) fn check(&self, call: &Call<'_>) -> Result<(), ForeignRequest> {
+        let host = call.headers.one("host").ok_or(ForeignRequest::Host)?;
         if !self.knows(host) {
-            return Err(Foreign::Host);
+            return Err(ForeignRequest::Host);
         }
         let mut origins = call.headers.all("origin");
         let foreign = origins.any(|origin| {
@@ -118,7 +121,7 @@ impl Hosts {
             !host.is_some_and(|host| self.knows(host))
         });
         let cross = call.headers.all("sec-fetch-site").any(|site| site == b"cross-site");
-        if foreign || cross { Err(Foreign::Page) } else { Ok(()) }
+        if foreign || cross { Err(ForeignRequest::Page) } else { Ok(()) }
     }
 
     fn knows(&self, host: &str) -> bool {
@@ -126,10 +129,12 @@ impl Hosts {
     }
 }
 
-/// Why a request was not meant for us.
+/// Why a request is refused before its token is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Foreign {
+pub(crate) enum ForeignRequest {
+    /// `Host` is missing, or is not a name of this listener.
     Host,
+    /// A browser sent it for a page of another origin.
     Page,
 }
 
@@ -156,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_right_or_wrong() {
+    fn only_the_exact_token_authenticates() {
         let tokens = Tokens::new(Secret::new([1; 32]), "operator-token-1234", "reader-token-12345");
         for (field, role) in [
             ("Bearer operator-token-1234", Some(AdminRole::Operator)),
@@ -181,26 +186,29 @@ mod tests {
     }
 
     #[test]
-    fn foreign_hosts_and_pages_are_told_apart() {
+    fn foreign_hosts_and_pages_are_refused() {
         let hosts = Hosts::new("127.0.0.1:8082".parse().unwrap(), &["admin.example".to_owned()]);
-        for (lines, meant) in [
+        for (lines, expected) in [
             (&[("Host", "127.0.0.1:8082")][..], Ok(())),
             (&[("Host", "localhost:8082")], Ok(())),
             (&[("Host", "[::1]:8082")], Ok(())),
             (&[("Host", "Admin.Example")], Ok(())),
-            (&[("Host", "evil.example")], Err(Foreign::Host)),
-            (&[("Host", "evil.example:8082")], Err(Foreign::Host)),
-            (&[("Host", "127.0.0.1:8082@evil.example")], Err(Foreign::Host)),
-            (&[("Host", "192.0.2.1:8082")], Err(Foreign::Host)),
-            (&[("Host", "")], Err(Foreign::Host)),
-            (&[], Err(Foreign::Host)),
+            (&[("Host", "evil.example")], Err(ForeignRequest::Host)),
+            (&[("Host", "evil.example:8082")], Err(ForeignRequest::Host)),
+            (&[("Host", "127.0.0.1:8082@evil.example")], Err(ForeignRequest::Host)),
+            (&[("Host", "192.0.2.1:8082")], Err(ForeignRequest::Host)),
+            (&[("Host", "")], Err(ForeignRequest::Host)),
+            (&[], Err(ForeignRequest::Host)),
             (&[("Host", "localhost"), ("Origin", "http://localhost:8082")], Ok(())),
-            (&[("Host", "localhost"), ("Origin", "null")], Err(Foreign::Page)),
-            (&[("Host", "localhost"), ("Origin", "http://evil.example")], Err(Foreign::Page)),
-            (&[("Host", "localhost"), ("Sec-Fetch-Site", "cross-site")], Err(Foreign::Page)),
+            (&[("Host", "localhost"), ("Origin", "null")], Err(ForeignRequest::Page)),
+            (
+                &[("Host", "localhost"), ("Origin", "http://evil.example")],
+                Err(ForeignRequest::Page),
+            ),
+            (&[("Host", "localhost"), ("Sec-Fetch-Site", "cross-site")], Err(ForeignRequest::Page)),
             (&[("Host", "localhost"), ("Sec-Fetch-Site", "same-origin")], Ok(())),
         ] {
-            assert_eq!(with(lines, |call| hosts.meant(call)), meant, "{lines:?}");
+            assert_eq!(with(lines, |call| hosts.check(call)), expected, "{lines:?}");
         }
     }
 }

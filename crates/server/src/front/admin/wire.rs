@@ -1,4 +1,4 @@
-//! What operators send and get.
+//! JSON bodies of the admin API, in and out.
 
 use crate::control::{Override, RuleSwitch, Tier};
 use serde::{Deserialize, Deserializer};
@@ -10,7 +10,7 @@ use tidegate_policy::{AppliedRule, Explanation, Rule, RuleExplanation};
 /// `POST /admin/v1/peek` and `/explain`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Ask {
+pub(super) struct PeekBody {
     pub(super) attributes: BTreeMap<String, String>,
     #[serde(default = "one")]
     pub(super) cost: u64,
@@ -19,42 +19,42 @@ pub(super) struct Ask {
 /// `POST /admin/v1/reset`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Reset {
+pub(super) struct ResetBody {
     pub(super) rule: String,
     pub(super) attributes: BTreeMap<String, String>,
 }
 
-/// `PUT /admin/v1/rules`: a switch that is not named stays as it is, and `null` gives it back to the policy.
+/// `PUT /admin/v1/rules`. A switch that is absent keeps its value; `null` removes the change, so that the policy decides.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Switch {
+pub(super) struct PutRuleBody {
     rule: String,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "present")]
     enabled: Option<Option<bool>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "present")]
     shadow: Option<Option<bool>>,
 }
 
 /// `PUT /admin/v1/signals`: names and numbers.
 pub(super) type PutSignalsBody = BTreeMap<String, f64>;
 
-/// `PUT /admin/v1/overrides`: `"limits": null` takes the override away.
+/// `PUT /admin/v1/overrides`: `"limits": null` removes the override.
 pub(super) type PutOverride = Override;
 
-/// `PUT /admin/v1/tiers`: `"tier": null` takes the assignment away.
+/// `PUT /admin/v1/tiers`: `"tier": null` removes the assignment.
 pub(super) type PutTier = Tier;
 
 const fn one() -> u64 {
     1
 }
 
-/// Tells `null` from silence.
-fn said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<bool>>, D::Error> {
+/// Tells `null` (`Some(None)`) from an absent field (`None`).
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<bool>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
-impl Switch {
-    /// With what was said before in the place of what was not said now.
+impl PutRuleBody {
+    /// The switches after this change: those that the body does not name keep their value from `before`.
     pub(super) fn over(self, before: &[RuleSwitch]) -> RuleSwitch {
         let known = before.iter().find(|switch| switch.rule == self.rule);
         RuleSwitch {
@@ -65,7 +65,7 @@ impl Switch {
     }
 }
 
-/// Attributes as a policy knows them.
+/// Checked attributes; an error comes with the JSON pointer of the attribute.
 pub(super) fn attributes(
     pairs: &BTreeMap<String, String>,
 ) -> Result<Attributes<'_>, (String, AttributeError)> {
@@ -78,10 +78,10 @@ pub(super) fn attributes(
     Ok(attributes)
 }
 
-// === what they get ===
+// === responses ===
 
-/// How often each rule decided what.
-pub(super) fn counts(stats: &Stats) -> Vec<Value> {
+/// How many requests each rule allowed, delayed and denied.
+pub(super) fn rule_counts(stats: &Stats) -> Vec<Value> {
     let count = |(rule, stats): &(String, RuleStats)| {
         json!({
             "rule": rule, "allowed": stats.allowed, "delayed": stats.delayed,
@@ -91,8 +91,8 @@ pub(super) fn counts(stats: &Stats) -> Vec<Value> {
     stats.rules.iter().map(count).collect()
 }
 
-/// A rule, and how it is switched.
-pub(super) fn described(rule: &Rule, policy: &Policy, changes: &Changes) -> Value {
+/// A rule with its limits, and whether it is enabled and in shadow mode.
+pub(super) fn rule(rule: &Rule, policy: &Policy, changes: &Changes) -> Value {
     let limits = rule.allowance().limits().iter().map(|limit| {
         json!({
             "id": limit.id(),
@@ -109,7 +109,7 @@ pub(super) fn described(rule: &Rule, policy: &Policy, changes: &Changes) -> Valu
     })
 }
 
-/// What every rule makes of a request; `tidegate policy explain --json` prints the same.
+/// How every rule applies to a request; `tidegate policy explain --json` prints the same.
 pub(crate) fn explanation(explanation: &Explanation) -> Value {
     let rule = |rule: &RuleExplanation| match &rule.outcome {
         Ok(AppliedRule { key, limits, origin, notes }) => json!({

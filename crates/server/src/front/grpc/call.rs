@@ -1,18 +1,16 @@
-//! From a stream of HTTP/2 to a call and back: what a call of gRPC looks like, whoever it is for.
+//! From an HTTP/2 stream to a gRPC call, and back to a response.
 //!
 //! ```text
-//!   POST /package.Service/Method, application/grpc, grpc-timeout: 20m ──► one message, no longer than it may be
+//!   POST /package.Service/Method, application/grpc, grpc-timeout: 20m ──► one message of bounded length
 //! ```
 //!
-//! By hand and not by tonic, because that answers other statuses to broken messages than people expect, and takes buffers of
-//! eight kilobytes and several boxes for a call of a hundred bytes.
+//! This is written by hand and does not use tonic: tonic answers broken messages with other statuses than clients expect, and
+//! allocates buffers of 8 KiB and several boxes for a call of a hundred bytes.
 
 use super::handler::GrpcHandler;
-use super::message::{NoMessage, whole};
-use super::others::{Others, RequestBody};
-use super::reflection::RequestOf;
+use super::message::{Message, NoMessage, whole};
 use super::reply::{Code, Reply};
-use super::wire::MessageError;
+use super::tonic_service::{TonicRequest, TonicResponse, TonicService};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::net::{Drain, Opened, PIECE, Place, after};
@@ -38,55 +36,74 @@ pub(crate) async fn serve<S: Backend>(
 ) -> io::Result<()> {
     web::serve_calls(opened, place, drain, |request, work| {
         let (handler, place, drain) = (Rc::clone(handler), Rc::clone(place), drain.clone());
-        async move { serve_call(request, work, &handler, &place, &drain).await }
+        async move { answer_stream(request, work, &handler, &place, &drain).await }
     })
     .await
 }
 
-/// Answers a stream.
-async fn serve_call<S: Backend>(
+/// Answers one stream.
+async fn answer_stream<S: Backend>(
     request: Request<Incoming>,
     work: Work,
-    front: &GrpcHandler<S>,
+    handler: &GrpcHandler<S>,
     place: &Place,
     drain: &Drain,
 ) -> Response<Reply> {
-    if let Some(status) = no_call(&request) {
+    if let Some(status) = not_grpc(&request) {
         read_over(request.into_body(), work.lingers());
         return Reply::plain(status);
     }
     if request.uri().path() != SHOULD_RATE_LIMIT {
-        // Apart, because it is large and seldom: all that a call may become takes room in every call.
-        return Box::pin(others(request, work, front, place, drain)).await;
+        // Boxed because it is large and rare: otherwise every call would reserve memory for it.
+        return Box::pin(tonic_call(request, work, handler, place, drain)).await;
     }
-    let timeout = match timeout(request.headers()) {
-        Ok(timeout) => timeout,
-        Err(()) => {
-            read_over(request.into_body(), work.lingers());
-            return Reply::wrong(
-                Code::InvalidArgument,
-                "`grpc-timeout` is up to eight digits and one of H, M, S, m, u, n",
-            );
-        }
+    let Ok(timeout) = timeout(request.headers()) else {
+        read_over(request.into_body(), work.lingers());
+        return Reply::failed(Code::InvalidArgument, INVALID_TIMEOUT);
     };
-    let mut body = request.into_body();
+    match read_message(request.into_body(), &work, handler, place).await {
+        Ok(message) => decide(message, timeout, work, handler).await,
+        Err(response) => response,
+    }
+}
+
+const INVALID_TIMEOUT: &str =
+    "`grpc-timeout` must be one to eight digits and one of H, M, S, m, u, n";
+
+/// Reads the message of a call; an error is the response to send instead.
+#[allow(
+    clippy::result_large_err,
+    reason = "both results are moved once, on the way to the response"
+)]
+async fn read_message<S: Backend>(
+    mut body: Incoming,
+    work: &Work,
+    handler: &GrpcHandler<S>,
+    place: &Place,
+) -> Result<Message, Response<Reply>> {
     let message =
-        if work.fits() { whole(&mut body, &work, place).await } else { Err(NoMessage::NoRoom) };
-    let message = match message {
-        Ok(message) => message,
-        Err(error) => {
-            place.metrics.refused(error.kind());
-            read_over(body, work.lingers());
-            let refused = || Reply::message(work.answered(front.undecided(&error.text())));
-            return error.error().unwrap_or_else(refused);
-        }
-    };
+        if work.fits() { whole(&mut body, work, place).await } else { Err(NoMessage::NoRoom) };
+    let message = message.map_err(|error| {
+        place.metrics.refused(error.kind());
+        read_over(body, work.lingers());
+        let denied = || Reply::message(work.answered(handler.undecided(&error.text())));
+        error.error().unwrap_or_else(denied)
+    })?;
     if message.len() > bounds::SHORT_MESSAGE {
-        // It is decided in one piece, all or none.
+        // The message is decided in one piece, so it waits for its turn once.
         place.turns.pass(PIECE).await;
     }
-    // On the heap: what it takes to ask the store would otherwise take room in every call.
-    let answered = contained(Box::pin(front.answer(&message, timeout)).as_mut()).await;
+    Ok(message)
+}
+
+async fn decide<S: Backend>(
+    message: Message,
+    timeout: Option<Span>,
+    work: Work,
+    handler: &GrpcHandler<S>,
+) -> Response<Reply> {
+    // On the heap: the future that asks the store would otherwise take memory in every call.
+    let answered = contained(Box::pin(handler.answer(&message, timeout)).as_mut()).await;
     drop(message);
     match answered {
         Ok(Ok((answer, Span::ZERO))) => Reply::message(work.answered(answer)),
@@ -95,19 +112,19 @@ async fn serve_call<S: Backend>(
             Reply::message(work.answered(answer))
         }
         Ok(Err(error)) if error.is_undecided() => {
-            Reply::message(work.answered(front.undecided(&error)))
+            Reply::message(work.answered(handler.undecided(&error)))
         }
-        Ok(Err(error)) => Reply::wrong(Code::InvalidArgument, &error.to_string()),
+        Ok(Err(error)) => Reply::failed(Code::InvalidArgument, &error.to_string()),
         Err(Panicked) => {
-            front.metrics().panicked();
-            tracing::error!("a call met a bug in tidegate and was refused");
-            Reply::message(work.answered(front.undecided(&"an internal error")))
+            handler.metrics().panicked();
+            tracing::error!("a call met a bug in tidegate and was denied");
+            Reply::message(work.answered(handler.undecided(&"an internal error")))
         }
     }
 }
 
-/// Why a request is no call at all, if it is none.
-fn no_call(request: &Request<Incoming>) -> Option<StatusCode> {
+/// The status for a request that is not a gRPC call.
+fn not_grpc(request: &Request<Incoming>) -> Option<StatusCode> {
     if request.method() != Method::POST {
         return Some(StatusCode::METHOD_NOT_ALLOWED);
     }
@@ -117,41 +134,40 @@ fn no_call(request: &Request<Incoming>) -> Option<StatusCode> {
     None
 }
 
-/// Services that others wrote.
-async fn others<S: Backend>(
+/// Answers a call of a service that tonic implements: health and reflection.
+async fn tonic_call<S: Backend>(
     request: Request<Incoming>,
     work: Work,
-    front: &GrpcHandler<S>,
+    handler: &GrpcHandler<S>,
     place: &Place,
     drain: &Drain,
 ) -> Response<Reply> {
-    let Some(whose) = RequestOf::path(request.uri().path()) else {
+    let Some(service) = TonicService::at(request.uri().path()) else {
         let path = request.uri().path().chars().take(100).collect::<String>();
         read_over(request.into_body(), work.lingers());
-        return Reply::wrong(Code::Unimplemented, &format!("there is no method {path}"));
+        return Reply::failed(Code::Unimplemented, &format!("there is no method {path}"));
     };
     let (head, body) = request.into_parts();
-    let (question, answering) = RequestBody::new(body);
-    let asked = front.others(whose, Request::from_parts(head, question));
-    match timeout_at(after(place.timeouts.body), asked).await {
-        Ok(response) => {
-            response.map(|body| Reply::Others(Box::new(Others::new(body, work, answering, drain))))
-        }
+    let (body, answering) = TonicRequest::new(body);
+    let response = handler.call_tonic(service, Request::from_parts(head, body));
+    match timeout_at(after(place.timeouts.body), response).await {
+        Ok(response) => response
+            .map(|body| Reply::Tonic(Box::new(TonicResponse::new(body, work, answering, drain)))),
         Err(_) => {
             place.metrics.refused(NoMessage::Late.kind());
-            Reply::wrong(Code::DeadlineExceeded, NoMessage::Late.text())
+            Reply::failed(Code::DeadlineExceeded, NoMessage::Late.text())
         }
     }
 }
 
-/// `application/grpc`, and what may stand behind it.
+/// Whether the media type is `application/grpc`, with an optional `+proto` or parameters.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let Some(kind) = headers.get(header::CONTENT_TYPE) else { return false };
     let Some(rest) = kind.as_bytes().strip_prefix(b"application/grpc") else { return false };
     rest.is_empty() || rest == b"+proto" || rest.starts_with(b";")
 }
 
-/// How long the client waits, if it says so.
+/// How long the client waits for the answer, if it says so in `grpc-timeout`.
 fn timeout(headers: &HeaderMap) -> Result<Option<Span>, ()> {
     let mut values = headers.get_all("grpc-timeout").iter();
     let (Some(value), None) = (values.next(), values.next()) else {
@@ -178,31 +194,12 @@ fn span(text: &[u8]) -> Option<Span> {
     Some(Span::from_nanos(number.saturating_mul(nanos)))
 }
 
-/// Why a call was not decided.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CallError {
-    #[error("{0}")]
-    Wire(#[from] MessageError),
-    #[error("{0}")]
-    Descriptor(#[from] tidegate::DescriptorError),
-}
-
-impl CallError {
-    /// Whether the call is refused and not an error: the client of a proxy can cause it by what it sends.
-    const fn is_undecided(&self) -> bool {
-        match self {
-            Self::Wire(error) => error.is_undecided(),
-            Self::Descriptor(_) => true,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_are_read_as_the_protocol_writes_them() {
+    fn timeouts_follow_the_grpc_format() {
         for (text, millis) in [("20m", 20), ("2S", 2_000), ("1H", 3_600_000), ("5000u", 5)] {
             assert_eq!(span(text.as_bytes()), Some(Span::from_millis(millis)), "{text}");
         }

@@ -1,8 +1,7 @@
-//! From a call to its answer.
+//! Decides a `ShouldRateLimit` call and encodes the response.
 
-use super::call::CallError;
-use super::others::RequestBody;
-use super::reflection::{RequestOf, reflect};
+use super::reflection::reflect;
+use super::tonic_service::{TonicRequest, TonicService};
 use super::wire::{MessageError, RateLimitRequest, RateLimitResponse, seconds};
 use crate::backend::Backend;
 use crate::bounds;
@@ -20,7 +19,7 @@ use tokio::time::Instant;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
-/// Answers what is asked over gRPC.
+/// Answers gRPC calls.
 pub(crate) struct GrpcHandler<S> {
     limiter: Limiter<S>,
     options: GrpcOptions,
@@ -29,15 +28,15 @@ pub(crate) struct GrpcHandler<S> {
     health: HealthServer<HealthService>,
 }
 
-/// What is said besides the answer.
+/// What a response holds besides the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrpcOptions {
     pub(crate) headers: HeaderChoice,
-    /// What rules say in `metadata` is told.
+    /// Whether the `metadata` of rules is sent.
     pub(crate) metadata: bool,
 }
 
-/// Which header fields Envoy is told to add to what the client gets.
+/// The header fields that Envoy adds to the response of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HeaderChoice {
     #[default]
@@ -46,14 +45,14 @@ pub(crate) enum HeaderChoice {
     Current,
     /// `X-RateLimit-*`.
     Legacy,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the reference service has them.
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as Envoy's reference service sends them.
     Reference,
 }
 
-/// An answer and how long it is to wait: where rules let a call wait for its turn, the answer is what waits.
+/// A response, and how long to hold it back. A rule that delays a call does it by delaying the response.
 pub(super) type CallAnswer = Result<(Bytes, Span), CallError>;
 
-/// The bytes before a message: it is not packed, and so long.
+/// The prefix of a message: one byte 0 (not compressed), then the length, which is filled in later.
 const PREFIX: [u8; 5] = [0; 5];
 
 impl<S: Backend> GrpcHandler<S> {
@@ -72,34 +71,34 @@ impl<S: Backend> GrpcHandler<S> {
         &self.metrics
     }
 
-    /// The services that are not ours.
-    pub(super) async fn others(
+    /// Calls a service that tonic implements.
+    pub(super) async fn call_tonic(
         &self,
-        whose: RequestOf,
-        request: Request<RequestBody>,
+        service: TonicService,
+        request: Request<TonicRequest>,
     ) -> Response<tonic::body::Body> {
-        match whose {
-            RequestOf::Health => {
+        match service {
+            TonicService::Health => {
                 use tonic::codegen::Service as _;
                 let Ok(response) = self.health.clone().call(request).await;
                 response
             }
-            RequestOf::Reflection(version) => reflect(version, request).await,
+            TonicService::Reflection(version) => reflect(version, request).await,
         }
     }
 
-    /// The answer to a call, as it goes out, and how long it is to wait until then. Nothing is counted before all of the call
-    /// was understood, and a caller that gives up while the store is asked leaves nothing half done there.
+    /// The encoded response to a call, and how long to hold it back. Nothing is counted before the whole call is parsed, and
+    /// a caller that cancels while the store decides leaves nothing half done there.
     pub(super) async fn answer(&self, message: &[u8], timeout: Option<Span>) -> CallAnswer {
         let began = Instant::now();
-        let asked = self.read(message)?;
-        let answer = self.limiter.check_descriptors(&asked.call(timeout)).await?;
-        Ok(self.answered(&asked, &answer, began))
+        let request = self.read(message)?;
+        let verdict = self.limiter.check_descriptors(&request.call(timeout)).await?;
+        Ok(self.encode(&request, &verdict, began))
     }
 
-    /// The refusal of a call that cannot be decided.
+    /// The encoded denial of a call that cannot be decided.
     pub(super) fn undecided(&self, why: &dyn fmt::Display) -> Bytes {
-        tracing::warn!("a call cannot be decided and is refused: {}", printable(&why.to_string()));
+        tracing::warn!("a call cannot be decided and is denied: {}", printable(&why.to_string()));
         self.metrics.refused(Refused::Undecided);
         self.tally.count_bare(Outcome::Deny(Retry::Never), DecidedBy::Policy);
         let mut out = PREFIX.to_vec();
@@ -116,19 +115,20 @@ impl<S: Backend> GrpcHandler<S> {
         Ok(RateLimitRequest::read(message).inspect_err(refused)?)
     }
 
-    fn answered(
+    /// Counts a verdict and encodes it.
+    fn encode(
         &self,
-        asked: &RateLimitRequest<'_>,
+        request: &RateLimitRequest<'_>,
         answer: &DescriptorVerdict,
         began: Instant,
     ) -> (Bytes, Span) {
         self.tally.count_descriptors(&answer.verdict);
-        let written = self.written(asked, answer);
+        let bytes = self.write(request, answer);
         self.tally.took(began.elapsed());
-        (written, answer.verdict.delay())
+        (bytes, answer.verdict.delay())
     }
 
-    fn written(&self, asked: &RateLimitRequest<'_>, answer: &DescriptorVerdict) -> Bytes {
+    fn write(&self, request: &RateLimitRequest<'_>, answer: &DescriptorVerdict) -> Bytes {
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(&PREFIX);
         let mut wire = RateLimitResponse(&mut out);
@@ -136,48 +136,49 @@ impl<S: Backend> GrpcHandler<S> {
         for status in answer.statuses() {
             wire.status(&status);
         }
-        self.headers(answer, &mut wire);
+        self.client_headers(answer, &mut wire);
+        upstream_headers(answer, &mut wire);
         if self.options.metadata && answer.is_by_files() {
-            wire.metadata(asked, &answer.metadata);
+            wire.metadata(request, &answer.metadata);
         }
         framed(out)
     }
 
-    fn headers(&self, answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
-        let verdict = &answer.verdict;
+    /// Header fields for the response that the client gets.
+    fn client_headers(&self, answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
         let style = match self.options.headers {
-            HeaderChoice::Off => None,
-            HeaderChoice::Current => Some(HeaderStyle::default()),
-            HeaderChoice::Legacy => Some(HeaderStyle {
+            HeaderChoice::Off => return,
+            HeaderChoice::Reference => return reference_headers(answer, wire),
+            HeaderChoice::Current => HeaderStyle::default(),
+            HeaderChoice::Legacy => HeaderStyle {
                 fields: false,
                 legacy: Some(LegacyReset::Delta),
                 ..HeaderStyle::default()
-            }),
-            HeaderChoice::Reference => {
-                reference(answer, wire);
-                None
-            }
+            },
         };
-        if let Some(style) = style {
-            let mut fields = HeaderMap::new();
-            style.write(verdict, &mut fields);
-            for (name, value) in &fields {
-                if let Ok(value) = value.to_str() {
-                    wire.response_header(name.as_str(), value);
-                }
+        let mut fields = HeaderMap::new();
+        style.write(&answer.verdict, &mut fields);
+        for (name, value) in &fields {
+            if let Ok(value) = value.to_str() {
+                wire.response_header(name.as_str(), value);
             }
-        }
-        let flags: Vec<&str> = verdict.flags().collect();
-        if !flags.is_empty() {
-            wire.request_header(FLAGS, &flags.join(", "));
-        }
-        if verdict.priority == tidegate::Priority::Low {
-            wire.request_header(PRIORITY, "low");
         }
     }
 }
 
-/// A message behind its prefix, which says now how long it is.
+/// Header fields for the upstream service that serves the request.
+fn upstream_headers(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
+    let verdict = &answer.verdict;
+    let flags: Vec<&str> = verdict.flags().collect();
+    if !flags.is_empty() {
+        wire.request_header(FLAGS, &flags.join(", "));
+    }
+    if verdict.priority == tidegate::Priority::Low {
+        wire.request_header(PRIORITY, "low");
+    }
+}
+
+/// Fills in the length in the prefix of a message.
 fn framed(mut out: Vec<u8>) -> Bytes {
     let length = u32::try_from(out.len().saturating_sub(PREFIX.len())).unwrap_or(0);
     if let Some(place) = out.get_mut(1..PREFIX.len()) {
@@ -193,15 +194,15 @@ impl<'b> RateLimitRequest<'b> {
             descriptors: &self.descriptors,
             hits: self.hits,
             timeout,
-            // The other half is for the way back.
+            // A delayed response still needs time to reach the client, so half of the timeout is left for that.
             max_wait: timeout
                 .map_or(Span::ZERO, |timeout| Span::from_nanos(timeout.as_nanos() / 2)),
         }
     }
 }
 
-/// The fields of the reference service: about the descriptor that is nearest to its limit, or over it.
-fn reference(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
+/// The header fields of the reference service, for the descriptor that is over its limit or nearest to it.
+fn reference_headers(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
     let limited = answer.statuses().filter(|status| status.limit.is_some());
     let nearest = |status: &DescriptorStatus<'_>| (!status.over, status.remaining);
     let Some(status) = limited.min_by_key(nearest) else { return };
@@ -209,4 +210,25 @@ fn reference(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>) {
     wire.response_header("RateLimit-Limit", &limit.amount.to_string());
     wire.response_header("RateLimit-Remaining", &status.remaining.to_string());
     wire.response_header("RateLimit-Reset", &status.reset.map_or(0, seconds).to_string());
+}
+
+// === CallError ===
+
+/// Why a call could not be decided.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    #[error("{0}")]
+    Wire(#[from] MessageError),
+    #[error("{0}")]
+    Descriptor(#[from] tidegate::DescriptorError),
+}
+
+impl CallError {
+    /// Whether the call is denied and not answered with an error, because a client can cause it through its proxy.
+    pub(super) const fn is_undecided(&self) -> bool {
+        match self {
+            Self::Wire(error) => error.is_undecided(),
+            Self::Descriptor(_) => true,
+        }
+    }
 }

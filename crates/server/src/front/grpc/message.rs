@@ -1,12 +1,12 @@
-//! The message of a call: one, no longer than it may be, and in time.
+//! Reads the message of a call: exactly one, of bounded length, within a timeout.
 //!
 //! ```text
-//!   0 │ length │ message        the first byte says that it is not compressed; the length has four bytes
+//!   0 │ length │ message        the first byte says: not compressed; the length has four bytes, big-endian
 //! ```
 //!
-//! Nothing is kept ready for what a message only says of itself. A message that is too long, or for which its connection has no
-//! room, is read to its end and dropped: a stream that were ended before would count as an offence of the proxy, and its client
-//! could end the connection that way.
+//! No memory is reserved for a length that a message only announces. A message that is too long, or for which there is no
+//! memory, is read to its end and dropped. Resetting the stream early would count as an offence of the proxy, so a client could
+//! make the server close the connection of its proxy.
 
 use super::reply::{Code, Reply};
 use crate::bounds;
@@ -28,26 +28,28 @@ const PREFIX: usize = 5;
 
 /// The message of a call.
 pub(super) enum Message {
-    /// As it came, in one piece.
+    /// Arrived in one frame, and is not copied.
     Whole(Bytes),
-    /// Put together from its pieces, the prefix included.
+    /// Assembled from several frames, including the prefix.
     Pieces(Held),
 }
 
-/// Why there is no message.
+/// Why a message could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoMessage {
     Missing,
-    Packed,
+    Compressed,
     TooLong,
-    /// Connections hold too much already.
+    /// The memory for unread bytes of connections is used up.
     NoRoom,
+    /// More bytes follow the message.
     Two,
     Late,
+    /// The client cancelled the stream.
     Gone,
 }
 
-/// The one message of a body, in time. Nearly always it is there already, and no timer is needed.
+/// Reads the one message of a body within the timeout. Fast path: nearly always it has arrived already, and no timer is set.
 pub(super) async fn whole(
     body: &mut Incoming,
     work: &Work,
@@ -64,9 +66,9 @@ pub(super) async fn whole(
 
 async fn message(body: &mut Incoming, work: &Work) -> Result<Message, NoMessage> {
     let mut read = data(body).await?.unwrap_or_default();
-    // Nearly always all of it has arrived at once.
+    // Fast path: nearly always the whole message has arrived in one frame.
     if body.is_end_stream() && read.len() >= PREFIX {
-        let length = allowed(&read)?.ok_or(NoMessage::Missing)?;
+        let length = checked_length(&read)?.ok_or(NoMessage::Missing)?;
         read.advance(PREFIX);
         return if read.len() == length {
             Ok(Message::Whole(read))
@@ -83,7 +85,7 @@ async fn message(body: &mut Incoming, work: &Work) -> Result<Message, NoMessage>
     }
 }
 
-/// A message that did not come in one piece.
+/// Reads a message that arrives in several frames.
 async fn pieces(body: &mut Incoming, first: Bytes, work: &Work) -> Result<Message, NoMessage> {
     let mut held = work.body();
     if !held.push(&first) {
@@ -91,7 +93,7 @@ async fn pieces(body: &mut Incoming, first: Bytes, work: &Work) -> Result<Messag
     }
     drop(first);
     loop {
-        let length = allowed(&held)?;
+        let length = checked_length(&held)?;
         let Some(more) = data(body).await? else {
             let whole = length.is_some_and(|length| length.saturating_add(PREFIX) == held.len());
             return if whole { Ok(Message::Pieces(held)) } else { Err(NoMessage::Missing) };
@@ -112,13 +114,13 @@ async fn data(body: &mut Incoming) -> Result<Option<Bytes>, NoMessage> {
     Ok(None)
 }
 
-/// How long the message is that begins here, if that is known yet and it may be so long.
-fn allowed(bytes: &[u8]) -> Result<Option<usize>, NoMessage> {
-    let Some(([packed, length @ ..], rest)) = bytes.split_first_chunk::<PREFIX>() else {
+/// The length of the message that begins here; `None` while its prefix is incomplete.
+fn checked_length(bytes: &[u8]) -> Result<Option<usize>, NoMessage> {
+    let Some(([compressed, length @ ..], rest)) = bytes.split_first_chunk::<PREFIX>() else {
         return Ok(None);
     };
-    if *packed != 0 {
-        return Err(NoMessage::Packed);
+    if *compressed != 0 {
+        return Err(NoMessage::Compressed);
     }
     let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
     if length > bounds::GRPC_MESSAGE {
@@ -143,17 +145,17 @@ impl Deref for Message {
 // === impl NoMessage ===
 
 impl NoMessage {
-    /// The error that a proxy is told; `None` for what its client can cause by what it sends, which is refused instead.
+    /// The error response; `None` for what a client can cause through its proxy, which is denied instead.
     pub(super) fn error(&self) -> Option<Response<Reply>> {
         let code = match self {
             Self::TooLong | Self::NoRoom => return None,
             Self::Missing | Self::Two => Code::InvalidArgument,
-            Self::Packed => Code::Unimplemented,
+            Self::Compressed => Code::Unimplemented,
             Self::Late => Code::DeadlineExceeded,
             Self::Gone => Code::Unavailable,
         };
-        let mut response = Reply::wrong(code, self.text());
-        if *self == Self::Packed {
+        let mut response = Reply::failed(code, self.text());
+        if *self == Self::Compressed {
             let plain = http::HeaderValue::from_static("identity");
             response.headers_mut().insert("grpc-accept-encoding", plain);
         }
@@ -163,18 +165,18 @@ impl NoMessage {
     pub(super) const fn text(&self) -> &'static str {
         match self {
             Self::Missing => "the message is missing or cut short",
-            Self::Packed => "messages are not packed here; send them plain",
-            Self::TooLong => "the message has more than 4 MiB",
-            Self::NoRoom => "there is no room for so long a message at the moment",
-            Self::Two => "one message, and nothing behind it",
+            Self::Compressed => "compressed messages are not supported; send them uncompressed",
+            Self::TooLong => "the message is longer than 4 MiB",
+            Self::NoRoom => "no memory left for a message of this length",
+            Self::Two => "expected one message, and nothing after it",
             Self::Late => "the message took too long to arrive",
-            Self::Gone => "the stream was given up",
+            Self::Gone => "the stream was cancelled",
         }
     }
 
     pub(super) const fn kind(&self) -> Refused {
         match self {
-            Self::Missing | Self::Packed | Self::Two => Refused::Malformed,
+            Self::Missing | Self::Compressed | Self::Two => Refused::Malformed,
             Self::TooLong => Refused::TooLarge,
             Self::NoRoom => Refused::NoRoom,
             Self::Late => Refused::Late,
@@ -188,15 +190,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_as_long_as_it_says() {
-        assert_eq!(allowed(&[]), Ok(None));
-        assert_eq!(allowed(&[0, 0, 0, 0]), Ok(None));
-        assert_eq!(allowed(&[0, 0, 0, 0, 0]), Ok(Some(0)));
-        assert_eq!(allowed(&[0, 0, 0, 0, 2, 7]), Ok(Some(2)));
-        assert_eq!(allowed(&[0, 0, 0, 0, 1, 7, 7]), Err(NoMessage::Two));
-        assert_eq!(allowed(&[1, 0, 0, 0, 1]), Err(NoMessage::Packed));
-        assert_eq!(allowed(&[0, 0xff, 0xff, 0xff, 0xff]), Err(NoMessage::TooLong));
-        assert_eq!(allowed(&[0, 0, 0x40, 0, 1]), Err(NoMessage::TooLong));
-        assert_eq!(allowed(&[0, 0, 0x40, 0, 0]), Ok(Some(4 * 1024 * 1024)));
+    fn the_length_in_the_prefix_is_checked() {
+        assert_eq!(checked_length(&[]), Ok(None));
+        assert_eq!(checked_length(&[0, 0, 0, 0]), Ok(None));
+        assert_eq!(checked_length(&[0, 0, 0, 0, 0]), Ok(Some(0)));
+        assert_eq!(checked_length(&[0, 0, 0, 0, 2, 7]), Ok(Some(2)));
+        assert_eq!(checked_length(&[0, 0, 0, 0, 1, 7, 7]), Err(NoMessage::Two));
+        assert_eq!(checked_length(&[1, 0, 0, 0, 1]), Err(NoMessage::Compressed));
+        assert_eq!(checked_length(&[0, 0xff, 0xff, 0xff, 0xff]), Err(NoMessage::TooLong));
+        assert_eq!(checked_length(&[0, 0, 0x40, 0, 1]), Err(NoMessage::TooLong));
+        assert_eq!(checked_length(&[0, 0, 0x40, 0, 0]), Ok(Some(4 * 1024 * 1024)));
     }
 }

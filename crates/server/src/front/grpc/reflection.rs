@@ -1,9 +1,9 @@
-//! What the listener speaks, for programs that ask: `grpcurl` and the like.
+//! Server reflection: describes the services of the listener to tools such as `grpcurl`.
 //!
-//! The descriptions are written here as a table, because what is described is what [`super::wire`] reads and writes by hand:
-//! a test holds the two together.
+//! The descriptors are a hand-written table, because [`super::wire`] encodes the messages by hand too. A test checks that the
+//! two agree.
 
-use super::others::RequestBody;
+use super::tonic_service::{ReflectionVersion, TonicRequest};
 use crate::bounds;
 use http::{Request, Response};
 use prost_types::field_descriptor_proto::{Label, Type};
@@ -14,47 +14,22 @@ use prost_types::{
 };
 use tonic::codegen::Service as _;
 
-/// Services that are not ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequestOf {
-    Health,
-    Reflection(Version),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Version {
-    One,
-    OneAlpha,
-}
-
-impl RequestOf {
-    pub(super) fn path(path: &str) -> Option<Self> {
-        let (service, _) = path.strip_prefix('/')?.split_once('/')?;
-        match service {
-            "grpc.health.v1.Health" => Some(Self::Health),
-            "grpc.reflection.v1.ServerReflection" => Some(Self::Reflection(Version::One)),
-            "grpc.reflection.v1alpha.ServerReflection" => Some(Self::Reflection(Version::OneAlpha)),
-            _ => None,
-        }
-    }
-}
-
-/// It is asked by people, now and then: made anew for each.
+/// Answers a reflection request. The service is built for each request, because people use it only now and then.
 pub(super) async fn reflect(
-    version: Version,
-    request: Request<RequestBody>,
+    version: ReflectionVersion,
+    request: Request<TonicRequest>,
 ) -> Response<tonic::body::Body> {
     let builder = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .register_file_descriptor_set(descriptors());
     let answered = match version {
-        Version::One => match builder.build_v1() {
+        ReflectionVersion::V1 => match builder.build_v1() {
             Ok(service) => {
                 service.max_decoding_message_size(bounds::GRPC_QUESTION).call(request).await
             }
             Err(_) => return broken(),
         },
-        Version::OneAlpha => match builder.build_v1alpha() {
+        ReflectionVersion::V1Alpha => match builder.build_v1alpha() {
             Ok(service) => {
                 service.max_decoding_message_size(bounds::GRPC_QUESTION).call(request).await
             }
@@ -65,16 +40,17 @@ pub(super) async fn reflect(
     response
 }
 
-/// Our table contradicts itself, which the tests of the listener exclude.
+/// The table contradicts itself; the tests of the listener exclude this.
 fn broken() -> Response<tonic::body::Body> {
-    tonic::Status::internal("a mistake of ours").into_http()
+    tonic::Status::internal("internal error: a bug in tidegate").into_http()
 }
 
 // === the table ===
 
-/// A field: name, number, what it holds.
+/// A field: name, number and type.
 type FieldRow = (&'static str, i32, FieldKind);
 
+/// The type of a field; `Many` is a repeated message.
 #[derive(Clone, Copy)]
 enum FieldKind {
     Text,
@@ -96,123 +72,78 @@ use FieldKind::{
 
 const REQUEST: &str = ".envoy.service.ratelimit.v3.RateLimitRequest";
 const RESPONSE: &str = ".envoy.service.ratelimit.v3.RateLimitResponse";
+const CODE: &str = ".envoy.service.ratelimit.v3.RateLimitResponse.Code";
+const UNITS: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
+const WRAPPERS_FILE: &str = "google/protobuf/wrappers.proto";
+const DURATION_FILE: &str = "google/protobuf/duration.proto";
+const STRUCT_FILE: &str = "google/protobuf/struct.proto";
+const UNIT_FILE: &str = "envoy/type/v3/ratelimit_unit.proto";
+const BASE_FILE: &str = "envoy/config/core/v3/base.proto";
+const RATELIMIT_FILE: &str = "envoy/extensions/common/ratelimit/v3/ratelimit.proto";
 
-/// All files, those first that others stand on.
+/// All files, each after those that it imports.
 fn descriptors() -> FileDescriptorSet {
-    let units = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
-    let wrappers = file("google/protobuf/wrappers.proto", "google.protobuf", &[])
-        .with(message("UInt64Value", &[("value", 1, Number64)]));
-    let duration = file("google/protobuf/duration.proto", "google.protobuf", &[])
-        .with(message("Duration", &[("seconds", 1, Signed64), ("nanos", 2, Signed32)]));
-    let unit = file("envoy/type/v3/ratelimit_unit.proto", "envoy.type.v3", &[])
-        .with_enum(choice("RateLimitUnit", &units));
-    let base = file("envoy/config/core/v3/base.proto", "envoy.config.core.v3", &[]).with(message(
-        "HeaderValue",
-        &[("key", 1, Text), ("value", 2, Text), ("raw_value", 3, Bytes)],
-    ));
-    let common = "envoy.extensions.common.ratelimit.v3";
-    let descriptor = message(
-        "RateLimitDescriptor",
-        &[
-            ("entries", 1, Many(".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry")),
-            (
-                "limit",
-                2,
-                Message(
-                    ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride",
-                ),
-            ),
-            ("hits_addend", 3, Message(".google.protobuf.UInt64Value")),
-            ("is_negative_hits", 4, Bool),
-        ],
-    );
-    let descriptor = DescriptorProto {
-        nested_type: vec![
-            message("Entry", &[("key", 1, Text), ("value", 2, Text)]),
-            message(
-                "RateLimitOverride",
-                &[
-                    ("requests_per_unit", 1, Number32),
-                    ("unit", 2, Enum(".envoy.type.v3.RateLimitUnit")),
-                ],
-            ),
-        ],
-        ..descriptor
-    };
-    let uses = ["envoy/type/v3/ratelimit_unit.proto", "google/protobuf/wrappers.proto"];
-    let path = "envoy/extensions/common/ratelimit/v3/ratelimit.proto";
-    let ratelimit = file(path, common, &uses).with(descriptor);
-    let all = [wrappers, duration, structs(), unit, base, ratelimit, service(path, &units)];
+    let all = [wrappers(), duration(), structs(), unit(), base(), ratelimit(), service()];
     FileDescriptorSet { file: all.into_iter().map(|File(file)| file).collect() }
 }
 
-fn service(ratelimit: &'static str, units: &[&str]) -> File {
-    let status = ".envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus";
-    let code = ".envoy.service.ratelimit.v3.RateLimitResponse.Code";
-    let header = ".envoy.config.core.v3.HeaderValue";
-    let request = message(
-        "RateLimitRequest",
-        &[
-            ("domain", 1, Text),
-            ("descriptors", 2, Many(".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")),
-            ("hits_addend", 3, Number32),
-        ],
+fn wrappers() -> File {
+    file(WRAPPERS_FILE, "google.protobuf", &[])
+        .with(message("UInt64Value", &[("value", 1, Number64)]))
+}
+
+fn duration() -> File {
+    file(DURATION_FILE, "google.protobuf", &[])
+        .with(message("Duration", &[("seconds", 1, Signed64), ("nanos", 2, Signed32)]))
+}
+
+fn unit() -> File {
+    file(UNIT_FILE, "envoy.type.v3", &[]).with_enum(choice("RateLimitUnit", &UNITS))
+}
+
+fn base() -> File {
+    let fields = [("key", 1, Text), ("value", 2, Text), ("raw_value", 3, Bytes)];
+    file(BASE_FILE, "envoy.config.core.v3", &[]).with(message("HeaderValue", &fields))
+}
+
+/// The descriptors of a request.
+fn ratelimit() -> File {
+    let entry = message("Entry", &[("key", 1, Text), ("value", 2, Text)]);
+    let own_limit = message(
+        "RateLimitOverride",
+        &[("requests_per_unit", 1, Number32), ("unit", 2, Enum(".envoy.type.v3.RateLimitUnit"))],
     );
-    let limit = DescriptorProto {
-        enum_type: vec![choice("Unit", units)],
-        ..message(
-            "RateLimit",
-            &[
-                ("requests_per_unit", 1, Number32),
-                ("unit", 2, Enum(".envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit")),
-                ("name", 3, Text),
-            ],
-        )
+    let fields = [
+        ("entries", 1, Many(".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry")),
+        (
+            "limit",
+            2,
+            Message(".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride"),
+        ),
+        ("hits_addend", 3, Message(".google.protobuf.UInt64Value")),
+        ("is_negative_hits", 4, Bool),
+    ];
+    let descriptor = DescriptorProto {
+        nested_type: vec![entry, own_limit],
+        ..message("RateLimitDescriptor", &fields)
     };
-    let of_descriptor = message(
-        "DescriptorStatus",
-        &[
-            ("code", 1, Enum(code)),
-            (
-                "current_limit",
-                2,
-                Message(".envoy.service.ratelimit.v3.RateLimitResponse.RateLimit"),
-            ),
-            ("limit_remaining", 3, Number32),
-            ("duration_until_reset", 4, Message(".google.protobuf.Duration")),
-        ],
-    );
-    let response = DescriptorProto {
-        nested_type: vec![limit, of_descriptor],
-        enum_type: vec![choice("Code", &["UNKNOWN", "OK", "OVER_LIMIT"])],
-        ..message(
-            "RateLimitResponse",
-            &[
-                ("overall_code", 1, Enum(code)),
-                ("statuses", 2, Many(status)),
-                ("response_headers_to_add", 3, Many(header)),
-                ("request_headers_to_add", 4, Many(header)),
-                ("raw_body", 5, Bytes),
-                ("dynamic_metadata", 6, Message(".google.protobuf.Struct")),
-            ],
-        )
-    };
+    let imports = [UNIT_FILE, WRAPPERS_FILE];
+    file(RATELIMIT_FILE, "envoy.extensions.common.ratelimit.v3", &imports).with(descriptor)
+}
+
+/// The rate limit service itself.
+fn service() -> File {
+    let imports = [BASE_FILE, RATELIMIT_FILE, DURATION_FILE, STRUCT_FILE];
+    let File(mut file) =
+        file("envoy/service/ratelimit/v3/rls.proto", "envoy.service.ratelimit.v3", &imports)
+            .with(rate_limit_request())
+            .with(rate_limit_response());
     let method = MethodDescriptorProto {
         name: Some("ShouldRateLimit".to_owned()),
         input_type: Some(REQUEST.to_owned()),
         output_type: Some(RESPONSE.to_owned()),
         ..MethodDescriptorProto::default()
     };
-    let uses = [
-        "envoy/config/core/v3/base.proto",
-        ratelimit,
-        "google/protobuf/duration.proto",
-        "google/protobuf/struct.proto",
-    ];
-    let File(mut file) =
-        file("envoy/service/ratelimit/v3/rls.proto", "envoy.service.ratelimit.v3", &uses)
-            .with(request)
-            .with(response);
     file.service.push(ServiceDescriptorProto {
         name: Some("RateLimitService".to_owned()),
         method: vec![method],
@@ -221,7 +152,52 @@ fn service(ratelimit: &'static str, units: &[&str]) -> File {
     File(file)
 }
 
-/// `google/protobuf/struct.proto`: values of any kind.
+fn rate_limit_request() -> DescriptorProto {
+    let descriptor = ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor";
+    message(
+        "RateLimitRequest",
+        &[("domain", 1, Text), ("descriptors", 2, Many(descriptor)), ("hits_addend", 3, Number32)],
+    )
+}
+
+fn rate_limit_response() -> DescriptorProto {
+    let status = ".envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus";
+    let header = ".envoy.config.core.v3.HeaderValue";
+    let fields = [
+        ("overall_code", 1, Enum(CODE)),
+        ("statuses", 2, Many(status)),
+        ("response_headers_to_add", 3, Many(header)),
+        ("request_headers_to_add", 4, Many(header)),
+        ("raw_body", 5, Bytes),
+        ("dynamic_metadata", 6, Message(".google.protobuf.Struct")),
+    ];
+    DescriptorProto {
+        nested_type: vec![rate_limit(), descriptor_status()],
+        enum_type: vec![choice("Code", &["UNKNOWN", "OK", "OVER_LIMIT"])],
+        ..message("RateLimitResponse", &fields)
+    }
+}
+
+fn rate_limit() -> DescriptorProto {
+    let unit = ".envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit";
+    let fields = [("requests_per_unit", 1, Number32), ("unit", 2, Enum(unit)), ("name", 3, Text)];
+    DescriptorProto { enum_type: vec![choice("Unit", &UNITS)], ..message("RateLimit", &fields) }
+}
+
+fn descriptor_status() -> DescriptorProto {
+    let limit = ".envoy.service.ratelimit.v3.RateLimitResponse.RateLimit";
+    message(
+        "DescriptorStatus",
+        &[
+            ("code", 1, Enum(CODE)),
+            ("current_limit", 2, Message(limit)),
+            ("limit_remaining", 3, Number32),
+            ("duration_until_reset", 4, Message(".google.protobuf.Duration")),
+        ],
+    )
+}
+
+/// `google/protobuf/struct.proto`: JSON values.
 fn structs() -> File {
     let value = ".google.protobuf.Value";
     let entry = DescriptorProto {
@@ -232,7 +208,15 @@ fn structs() -> File {
         nested_type: vec![entry],
         ..message("Struct", &[("fields", 1, Many(".google.protobuf.Struct.FieldsEntry"))])
     };
-    let mut kinds = message(
+    file(STRUCT_FILE, "google.protobuf", &[])
+        .with(object)
+        .with(value_message())
+        .with(message("ListValue", &[("values", 1, Many(value))]))
+        .with_enum(choice("NullValue", &["NULL_VALUE"]))
+}
+
+fn value_message() -> DescriptorProto {
+    let mut value = message(
         "Value",
         &[
             ("null_value", 1, Enum(".google.protobuf.NullValue")),
@@ -243,18 +227,15 @@ fn structs() -> File {
             ("list_value", 6, Message(".google.protobuf.ListValue")),
         ],
     );
-    kinds.field.iter_mut().for_each(|field| field.oneof_index = Some(0));
-    kinds.oneof_decl.push(OneofDescriptorProto {
+    value.field.iter_mut().for_each(|field| field.oneof_index = Some(0));
+    value.oneof_decl.push(OneofDescriptorProto {
         name: Some("kind".to_owned()),
         ..OneofDescriptorProto::default()
     });
-    file("google/protobuf/struct.proto", "google.protobuf", &[])
-        .with(object)
-        .with(kinds)
-        .with(message("ListValue", &[("values", 1, Many(value))]))
-        .with_enum(choice("NullValue", &["NULL_VALUE"]))
+    value
 }
 
+/// A `.proto` file while it is put together.
 struct File(FileDescriptorProto);
 
 impl File {
@@ -269,11 +250,11 @@ impl File {
     }
 }
 
-fn file(name: &str, package: &str, uses: &[&str]) -> File {
+fn file(name: &str, package: &str, imports: &[&str]) -> File {
     File(FileDescriptorProto {
         name: Some(name.to_owned()),
         package: Some(package.to_owned()),
-        dependency: uses.iter().map(ToString::to_string).collect(),
+        dependency: imports.iter().map(ToString::to_string).collect(),
         syntax: Some("proto3".to_owned()),
         ..FileDescriptorProto::default()
     })

@@ -1,31 +1,31 @@
-//! An answer on its way: a message and how it went, or only how it went.
+//! The body of a gRPC response: a message followed by a status, or a status alone.
 //!
 //! ```text
 //!   HEADERS 200, application/grpc     DATA 0 length message     HEADERS grpc-status: 0
 //!   HEADERS 200, application/grpc, grpc-status: 3, grpc-message: …
 //! ```
 
-use super::others::Others;
+use super::tonic_service::{GRPC_STATUS, TonicResponse, trailers};
 use crate::web::Untaken;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame};
 use std::error::Error;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The body of an answer.
+/// The body of a response.
 pub(crate) enum Reply {
-    /// Nothing: all is said in the head.
+    /// Nothing: the status is in the head.
     Nothing,
-    /// One message, and that all went well.
+    /// One message, followed by the status 0 in the trailers.
     Message(Option<Untaken>),
-    /// It went well, and that was said.
+    /// The trailers were sent.
     Done,
-    /// What tonic answers, which may go on for as long as the server does.
-    Others(Box<Others>),
+    /// A response of tonic, which may go on until the server stops.
+    Tonic(Box<TonicResponse>),
 }
 
-/// How a call went, for calls that went wrong.
+/// The status of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     InvalidArgument,
@@ -35,30 +35,29 @@ pub(super) enum Code {
 }
 
 pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const TEXT: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 impl Reply {
-    /// A message: five bytes are before it, of which one says that it is not packed.
+    /// A message. The data begins with the prefix of five bytes: not compressed, and the length.
     pub(super) fn message(data: Untaken) -> Response<Self> {
         let mut response = Response::new(Self::Message(Some(data)));
         response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
         response
     }
 
-    /// A call that went wrong.
-    pub(super) fn wrong(code: Code, text: &str) -> Response<Self> {
+    /// A failed call.
+    pub(super) fn failed(code: Code, text: &str) -> Response<Self> {
         let mut response = Response::new(Self::Nothing);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, GRPC);
-        headers.insert(STATUS, code.number());
-        if let Ok(text) = HeaderValue::try_from(percent(text)) {
-            headers.insert(TEXT, text);
+        headers.insert(GRPC_STATUS, code.number());
+        if let Ok(text) = HeaderValue::try_from(percent_encoded(text)) {
+            headers.insert(GRPC_MESSAGE, text);
         }
         response
     }
 
-    /// What is no call of gRPC.
+    /// An HTTP response to a request that is not a gRPC call.
     pub(super) fn plain(status: StatusCode) -> Response<Self> {
         let mut response = Response::new(Self::Nothing);
         *response.status_mut() = status;
@@ -66,8 +65,8 @@ impl Reply {
     }
 }
 
-/// As text is written there: printable ASCII stays, the rest is in percent.
-fn percent(text: &str) -> String {
+/// Text as `grpc-message` holds it: printable ASCII stays, other bytes are percent-encoded.
+fn percent_encoded(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),
@@ -101,9 +100,9 @@ impl Body for Reply {
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 *self = Self::Done;
-                Poll::Ready(Some(Ok(Frame::trailers(ended(HeaderValue::from_static("0"))))))
+                Poll::Ready(Some(Ok(Frame::trailers(trailers(HeaderValue::from_static("0"))))))
             }
-            Self::Others(others) => others.poll_frame(context),
+            Self::Tonic(response) => response.poll_frame(context),
         }
     }
 
@@ -111,17 +110,11 @@ impl Body for Reply {
         match self {
             Self::Nothing | Self::Done => true,
             Self::Message(_) => false,
-            // An error of theirs is all in the head. The head must end the stream then: a client that reads a status there
-            // and finds a body behind it takes the answer for a broken one.
-            Self::Others(others) => others.is_over(),
+            // For an error, tonic sends the status in the head, and the head must then end the stream: a client that reads a
+            // status there and finds a body after it takes the response for a broken one.
+            Self::Tonic(response) => response.is_over(),
         }
     }
-}
-
-pub(super) fn ended(status: HeaderValue) -> HeaderMap {
-    let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert(STATUS, status);
-    trailers
 }
 
 #[cfg(test)]
@@ -129,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_written_as_the_protocol_wants() {
-        assert_eq!(percent("50% of `ä`\n"), "50%25 of `%C3%A4`%0A");
+    fn messages_are_percent_encoded() {
+        assert_eq!(percent_encoded("50% of `ä`\n"), "50%25 of `%C3%A4`%0A");
     }
 }

@@ -1,16 +1,19 @@
-//! The messages of `envoy.service.ratelimit.v3`, read where they lie and written in one go.
+//! The protobuf messages of `envoy.service.ratelimit.v3`, parsed without copying and written in one pass.
 //!
 //! ```text
 //!   0a 02 "rl"   12 0e ( 0a 0c ( 0a 03 "foo" 12 05 "alice" ) )   18 01
 //!   domain       a descriptor: an entry: a key, a value          hits_addend
 //! ```
 //!
-//! Fields that are not known are read over, as the format wants. Bytes that are not such a message are an error: wrong kinds of
-//! fields, groups, numbers that never end, names that are not UTF-8. Only a proxy can get these wrong. Values come from
-//! clients, so they are any bytes. A message with more descriptors or entries than we read, or with a limit in a unit that
-//! does not exist, is *undecided*: it is refused and not an error, because a proxy may let errors pass.
+//! Unknown fields are skipped, as protobuf requires. Bytes that are not a valid message are an error: wrong wire types, groups,
+//! varints of more than ten bytes, names that are not UTF-8. Only a proxy can get these wrong. Values come from clients, so
+//! they may be any bytes. A message with more descriptors or entries than the bounds allow, or with a limit in an unknown unit,
+//! is *undecided*: the call is denied and not answered with an error, because a proxy may let a call pass after an error.
+//!
+//! Varints are read and written here and not by the code of the file formats, because protobuf has other bounds: up to ten
+//! bytes, of which the tenth has one significant bit and its other bits are ignored.
 
-use super::text::text;
+use super::value_text::text;
 use crate::bounds;
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
@@ -26,7 +29,7 @@ pub(super) struct RateLimitRequest<'b> {
     pub(super) hits: u32,
 }
 
-/// Why bytes are no such message.
+/// Why bytes are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
     #[error("the message is cut short")]
@@ -35,9 +38,9 @@ pub(super) enum MessageError {
     Endless,
     #[error("a field has the number 0")]
     Zero,
-    #[error("a field is a group, which is not read")]
+    #[error("a field is a group, which is not supported")]
     Group,
-    #[error("a field is of another kind than its number says")]
+    #[error("a field has the wrong wire type")]
     Kind,
     #[error("a name is not UTF-8")]
     Utf8,
@@ -53,40 +56,40 @@ pub(super) enum MessageError {
     Unit(u64),
 }
 
-/// One field: its number and what it holds.
+/// The value of a field, by wire type.
 enum FieldValue<'b> {
     Number(u64),
     Bytes(&'b [u8]),
-    /// Four or eight bytes; nothing that we know has them.
+    /// Four or eight bytes; no known field has this wire type.
     Fixed,
 }
 
-/// Bytes that are left of a message.
+/// The unread bytes of a message.
 struct MessageReader<'b>(&'b [u8]);
 
 impl<'b> RateLimitRequest<'b> {
     pub(super) fn read(bytes: &'b [u8]) -> Result<Self, MessageError> {
-        let mut asked = Self { domain: "", descriptors: SmallVec::new(), hits: 0 };
+        let mut request = Self { domain: "", descriptors: SmallVec::new(), hits: 0 };
         let mut message = MessageReader(bytes);
         while let Some((number, field)) = message.next()? {
             match number {
-                1 => asked.domain = field.text()?,
+                1 => request.domain = field.text()?,
                 2 => {
-                    if asked.descriptors.len() >= bounds::DESCRIPTORS {
+                    if request.descriptors.len() >= bounds::DESCRIPTORS {
                         return Err(MessageError::Descriptors);
                     }
-                    asked.descriptors.push(descriptor(field.bytes()?)?);
+                    request.descriptors.push(descriptor(field.bytes()?)?);
                 }
-                3 => asked.hits = field.narrow()?,
+                3 => request.hits = field.narrow()?,
                 _ => {}
             }
         }
-        if asked.domain.is_empty() { Err(MessageError::NoDomain) } else { Ok(asked) }
+        if request.domain.is_empty() { Err(MessageError::NoDomain) } else { Ok(request) }
     }
 }
 
 impl MessageError {
-    /// Whether the message was read, and says what cannot be decided.
+    /// Whether the message is well-formed but cannot be decided.
     pub(super) const fn is_undecided(self) -> bool {
         match self {
             Self::Descriptors | Self::Entries | Self::Unit(_) => true,
@@ -114,7 +117,7 @@ fn descriptor(bytes: &[u8]) -> Result<Descriptor<'_>, MessageError> {
                 }
                 descriptor.entries.push(entry(field.bytes()?)?);
             }
-            2 => limit = Some(own_limit(field.bytes()?, limit.unwrap_or_default())?),
+            2 => limit = Some(limit_override(field.bytes()?, limit.unwrap_or_default())?),
             3 => {
                 let before = descriptor.hits.unwrap_or_default();
                 descriptor.hits = Some(wrapped(field.bytes()?, before)?);
@@ -143,8 +146,8 @@ fn entry(bytes: &[u8]) -> Result<(&str, Cow<'_, str>), MessageError> {
     if key.is_empty() { Err(MessageError::NoKey) } else { Ok((key, text(value))) }
 }
 
-/// `RateLimitOverride`: so much, per the unit of this number.
-fn own_limit(bytes: &[u8], before: (u32, u64)) -> Result<(u32, u64), MessageError> {
+/// `RateLimitOverride`: the amount, and the number of its unit.
+fn limit_override(bytes: &[u8], before: (u32, u64)) -> Result<(u32, u64), MessageError> {
     let (mut amount, mut unit) = before;
     let mut message = MessageReader(bytes);
     while let Some((number, field)) = message.next()? {
@@ -199,13 +202,13 @@ impl<'b> MessageReader<'b> {
         Ok(Some((number, field)))
     }
 
-    /// Seven bits a byte, the lowest first.
+    /// A varint: seven bits per byte, lowest first.
     fn number(&mut self) -> Result<u64, MessageError> {
         let mut number = 0_u64;
         for shift in (0..70).step_by(7) {
             let (byte, rest) = self.0.split_first().ok_or(MessageError::CutShort)?;
             self.0 = rest;
-            // Of the tenth byte only one bit counts; the others are over the edge, as every reader has it.
+            // Of the tenth byte only the lowest bit fits; like other implementations, this one drops the others.
             number |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
             if *byte < 0x80 {
                 return Ok(number);
@@ -228,7 +231,7 @@ impl<'b> FieldValue<'b> {
         if let Self::Number(number) = self { Ok(*number) } else { Err(MessageError::Kind) }
     }
 
-    /// A number of 32 bits; what is above them is cut off, as every reader has it.
+    /// A number of 32 bits; like other implementations, this one drops the higher bits.
     fn narrow(&self) -> Result<u32, MessageError> {
         let [a, b, c, d, ..] = self.number()?.to_le_bytes();
         Ok(u32::from_le_bytes([a, b, c, d]))
@@ -243,16 +246,16 @@ impl<'b> FieldValue<'b> {
     }
 }
 
-// === what is answered ===
+// === RateLimitResponse ===
 
-/// A `RateLimitResponse` while it is written.
+/// Writes a `RateLimitResponse`.
 pub(super) struct RateLimitResponse<'o>(pub(super) &'o mut Vec<u8>);
 
 const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
 const NANOS_PER_SEC: u64 = 1_000_000_000;
-/// Characters of a value that are told in metadata: what clients send does not fill the memory of their proxy.
-const LONGEST_TOLD: usize = 1_024;
+/// Characters of a value that metadata repeats, so that clients cannot fill the memory of their proxy.
+const LONGEST_VALUE: usize = 1_024;
 
 impl RateLimitResponse<'_> {
     pub(super) fn overall(&mut self, over: bool) {
@@ -277,25 +280,31 @@ impl RateLimitResponse<'_> {
         });
     }
 
-    /// A header field for the answer that the client gets.
+    /// A header field for the response that the client gets.
     pub(super) fn response_header(&mut self, name: &str, value: &str) {
         self.header(3, name, value);
     }
 
-    /// A header field for whoever serves the call.
+    /// A header field for the upstream service.
     pub(super) fn request_header(&mut self, name: &str, value: &str) {
         self.header(4, name, value);
     }
 
-    /// What the reference service tells the filters behind it: the call, and what the rules that let it pass say.
-    pub(super) fn metadata(&mut self, asked: &RateLimitRequest<'_>, of_rules: &Map<String, Value>) {
+    /// Metadata for later Envoy filters, as the reference service sends it: the request, and the metadata of the rules that
+    /// let it pass.
+    pub(super) fn metadata(
+        &mut self,
+        request: &RateLimitRequest<'_>,
+        of_rules: &Map<String, Value>,
+    ) {
         self.message(6, |answer| {
-            answer.pair("domain", |answer| answer.string(asked.domain));
+            answer.pair("domain", |answer| answer.string(request.domain));
             answer.pair("descriptors", |answer| {
-                answer.list(&asked.descriptors, |answer, descriptor| answer.described(descriptor));
+                answer
+                    .list(&request.descriptors, |answer, descriptor| answer.descriptor(descriptor));
             });
-            if asked.hits != 0 {
-                answer.pair("hitsAddend", |answer| answer.value(&asked.hits.into()));
+            if request.hits != 0 {
+                answer.pair("hitsAddend", |answer| answer.value(&request.hits.into()));
             }
             if !of_rules.is_empty() {
                 answer.pair("metadata", |answer| {
@@ -306,11 +315,11 @@ impl RateLimitResponse<'_> {
     }
 
     /// A descriptor as metadata.
-    fn described(&mut self, descriptor: &Descriptor<'_>) {
+    fn descriptor(&mut self, descriptor: &Descriptor<'_>) {
         self.message(5, |answer| {
             answer.pair("entries", |answer| {
                 answer.list(&descriptor.entries, |answer, (key, value)| {
-                    answer.string(&format!("{key}={}", beginning(value)));
+                    answer.string(&format!("{key}={}", shortened(value)));
                 });
             });
             if let Some((amount, unit)) = descriptor.limit {
@@ -359,7 +368,7 @@ impl RateLimitResponse<'_> {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// `google.protobuf.Value`: unlike elsewhere, what is 0 or empty is written, because it is a choice.
+    /// `google.protobuf.Value`, a `oneof`: 0 and empty values are written too, because they say which case it is.
     fn value(&mut self, value: &Value) {
         match value {
             Value::Null => self.tagged(1, 0, 0),
@@ -376,7 +385,7 @@ impl RateLimitResponse<'_> {
         }
     }
 
-    /// A number; 0 is what is there without it.
+    /// A number; 0 is the default and is left out.
     fn number(&mut self, field: u64, number: u64) {
         if number != 0 {
             self.tagged(field, 0, number);
@@ -390,7 +399,8 @@ impl RateLimitResponse<'_> {
         }
     }
 
-    /// A message within: its length stands before it, and is known behind it. Most fit into one byte.
+    /// A nested message. Its length precedes it but is known only afterwards: one byte is reserved, and the message is moved in
+    /// the rare case that the length needs more.
     fn message(&mut self, field: u64, write: impl FnOnce(&mut RateLimitResponse<'_>)) {
         self.varint((field << 3) | 2);
         let at = self.0.len();
@@ -419,9 +429,9 @@ impl RateLimitResponse<'_> {
     }
 }
 
-/// A value as it is told: of a long one the beginning, and a mark that there was more.
-fn beginning(value: &str) -> Cow<'_, str> {
-    match value.char_indices().nth(LONGEST_TOLD) {
+/// A value, shortened with `…` if it is long.
+fn shortened(value: &str) -> Cow<'_, str> {
+    match value.char_indices().nth(LONGEST_VALUE) {
         Some((at, _)) => format!("{}…", value.get(..at).unwrap_or_default()).into(),
         None => value.into(),
     }
@@ -431,7 +441,7 @@ const fn code(over: bool) -> u64 {
     if over { OVER_LIMIT } else { OK }
 }
 
-/// Whole seconds, rounded up: whoever comes back then is not too early.
+/// Whole seconds, rounded up, so that a client that waits this long is not too early.
 pub(super) fn seconds(span: Span) -> u64 {
     span.as_nanos().div_ceil(NANOS_PER_SEC)
 }
@@ -469,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_read() {
+    fn a_request_is_read() {
         let descriptor = [
             entry("foo", "alice"),
             entry("bar", ""),
@@ -478,18 +488,18 @@ mod tests {
             vec![32, 1],
         ];
         let bytes = [call(&[descriptor.concat(), entry("a", "b")]), vec![24, 200, 1]].concat();
-        let asked = RateLimitRequest::read(&bytes).unwrap();
-        assert_eq!((asked.domain, asked.hits, asked.descriptors.len()), ("rl", 200, 2));
-        let first = &asked.descriptors[0];
+        let request = RateLimitRequest::read(&bytes).unwrap();
+        assert_eq!((request.domain, request.hits, request.descriptors.len()), ("rl", 200, 2));
+        let first = &request.descriptors[0];
         assert_eq!(first.entries.as_slice(), [("foo", "alice".into()), ("bar", "".into())]);
         assert_eq!(first.limit, Some((7, Unit::Minute)));
         assert_eq!((first.hits, first.gives_back), (Some(0), true));
-        let second = &asked.descriptors[1];
+        let second = &request.descriptors[1];
         assert_eq!((second.limit, second.hits, second.gives_back), (None, None, false));
     }
 
     #[test]
-    fn what_is_unknown_is_read_over() {
+    fn unknown_fields_are_skipped() {
         let unknown = [field(99, b"x"), vec![0x88, 6, 1], vec![0x8d, 6, 1, 2, 3, 4]].concat();
         let fixed = [vec![0x89, 6], vec![0; 8]].concat();
         let bytes = [unknown.repeat(1_000), call(&[entry("a", "b")]), fixed].concat();
@@ -497,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_refused() {
+    fn invalid_requests_are_refused() {
         let whole = call(&[entry("a", "b")]);
         for (bytes, error) in [
             (vec![], MessageError::NoDomain),
@@ -516,7 +526,7 @@ mod tests {
         ] {
             assert_eq!(RateLimitRequest::read(&bytes).unwrap_err(), error, "{bytes:x?}");
         }
-        // A domain of any length, and a value of any bytes.
+        // A domain may have any length, and a value any bytes.
         let odd = field(2, &field(1, &[field(1, b"k"), field(2, b"bot\xff")].concat()));
         let bytes = [field(1, &[b'd'; 100_000]), odd].concat();
         let read = RateLimitRequest::read(&bytes).unwrap();
@@ -524,12 +534,12 @@ mod tests {
         assert_eq!(read.descriptors[0].entries[0], ("k", "bot\u{10ffff}".into()));
         for length in 0..whole.len() {
             let cut = RateLimitRequest::read(&whole[..length]);
-            assert!(cut.is_err() || length == 4, "{length}"); // a domain alone is a call about nothing
+            assert!(cut.is_err() || length == 4, "{length}"); // a domain alone is a valid request without descriptors
         }
     }
 
     #[test]
-    fn long_messages_have_long_lengths() {
+    fn a_length_may_need_several_bytes() {
         let mut out = vec![];
         RateLimitResponse(&mut out).response_header("name", &"x".repeat(300));
         let value = field(2, "x".repeat(300).as_bytes());

@@ -1,9 +1,10 @@
-//! Lists of requests. A list is read whole before any of it counts, and then decided entry by entry, in order.
+//! Batches: a body that is a list of requests. The whole list is parsed before any entry is counted, and then decided entry by
+//! entry, in order.
 //!
-//! A thousand entries take milliseconds, so every step waits for its turn (see [`Turns`](crate::net::Turns)).
+//! A thousand entries take milliseconds, so every step waits for its turn (fair queueing, see [`Turns`](crate::net::Turns)).
 
 use super::handler::{HttpHandler, undecided};
-use super::list::List;
+use super::json_list::JsonList;
 use super::wire::{self, VerdictText, WireError};
 use crate::backend::Backend;
 use crate::bounds;
@@ -17,20 +18,20 @@ use serde::Deserialize;
 use serde_json::json;
 use tidegate::{Attributes, Check, CheckError, RuleLimit, Span, Verdict};
 
-/// Entries that are asked for at the same time, of a store that takes its time.
-const AT_ONCE: usize = 64;
-// What the steps of an entry take, in microseconds and rounded up. An entry that meets one rule takes 1.5 in all; several
-// rules, long paths and receipts take more.
-/// To be read, apart from its bytes.
-const READ: u32 = 1;
-/// To be understood: paths are brought into their usual spelling.
-const UNDERSTOOD: u32 = 1;
-/// To be decided and written.
-const DECIDED: u32 = 2;
-/// To be settled: a receipt is a signature.
-const SETTLED: u32 = 4;
-/// Bytes that are read in a microsecond.
-const BYTES: usize = 256;
+/// Entries that wait for the store concurrently.
+const CONCURRENT: usize = 64;
+// Estimated time for the steps of an entry, in microseconds, rounded up. An entry that one rule applies to takes 1.5 in all;
+// several rules, long paths and receipts take more.
+/// Parsing, in addition to the time for its bytes.
+const PARSE_US: u32 = 1;
+/// Validation, which normalizes paths.
+const VALIDATE_US: u32 = 1;
+/// Deciding and writing the answer.
+const DECIDE_US: u32 = 2;
+/// Settling a receipt, which verifies a signature.
+const SETTLE_US: u32 = 4;
+/// Bytes that are parsed in a microsecond.
+const BYTES_PER_US: usize = 256;
 
 impl<S: Backend> HttpHandler<S> {
     pub(super) async fn check_list(&self, call: &Call<'_>) -> Result<Answer, WireError> {
@@ -42,12 +43,12 @@ impl<S: Backend> HttpHandler<S> {
             .zip(&attributes)
             .map(|(asked, attributes)| asked.check(attributes))
             .collect();
-        // Each asks in its turn, and none waits for the answer of the one before.
+        // The entries ask the store in order, without waiting for the answers of those before them.
         let decisions = stream::iter(checks.iter().map(|check| self.decide(check)));
-        let mut decisions = decisions.buffered(AT_ONCE);
+        let mut decisions = decisions.buffered(CONCURRENT);
         let mut answers = Answers::new(checks.len());
         for _ in &checks {
-            batch.step(DECIDED).await;
+            batch.step(DECIDE_US).await;
             let Some(decided) = decisions.next().await else { break };
             self.tally_if_decided(&decided);
             answers.decided(&decided, self);
@@ -61,7 +62,7 @@ impl<S: Backend> HttpHandler<S> {
         let attributes = attributes(&asked, &mut batch).await?;
         let mut answers = Answers::new(asked.len());
         for (asked, attributes) in asked.iter().zip(&attributes) {
-            batch.step(DECIDED).await;
+            batch.step(DECIDE_US).await;
             answers.decided(&self.limiter.peek(&asked.check(attributes)).await, self);
         }
         Ok(answers.answer())
@@ -72,12 +73,12 @@ impl<S: Backend> HttpHandler<S> {
         let asked: Vec<wire::Take<'_>> = read(call, &mut batch, &self.metrics).await?;
         let mut limits: Vec<RuleLimit> = Vec::with_capacity(asked.len());
         for (at, asked) in asked.iter().enumerate() {
-            batch.step(UNDERSTOOD).await;
+            batch.step(VALIDATE_US).await;
             limits.push(self.admitted(asked).map_err(|error| error.within(at))?);
         }
         let mut answers = Answers::new(asked.len());
         for (asked, limit) in asked.iter().zip(&limits) {
-            batch.step(DECIDED).await;
+            batch.step(DECIDE_US).await;
             let wait = Span::from_millis(asked.max_wait_ms);
             let decided = self.limiter.take(&asked.key, limit, asked.cost.into(), wait).await;
             self.tally_if_decided(&decided);
@@ -91,7 +92,7 @@ impl<S: Backend> HttpHandler<S> {
         let asked: Vec<wire::Report<'_>> = read(call, &mut batch, &self.metrics).await?;
         let mut answers = Answers::new(asked.len());
         for asked in &asked {
-            batch.step(SETTLED).await;
+            batch.step(SETTLE_US).await;
             let (status, detail) = self.report_one(asked).await;
             let entry = json!({ "status": status.as_u16(), "detail": detail });
             answers.entry().extend_from_slice(entry.to_string().as_bytes());
@@ -106,48 +107,48 @@ impl<S: Backend> HttpHandler<S> {
     }
 }
 
-/// All entries of a list, when there is room for the answers to them.
+/// Parses all entries of a list, and reserves memory for their answers.
 async fn read<'b, T: Deserialize<'b>>(
     call: &Call<'b>,
     batch: &mut OpenBatch<'_>,
     metrics: &Metrics,
 ) -> Result<Vec<T>, WireError> {
-    let mut list = List::new(call.body);
+    let mut list = JsonList::new(call.body);
     let mut all = Vec::new();
-    batch.step(READ).await;
+    batch.step(PARSE_US).await;
     while let Some((entry, bytes)) = list.next()? {
         if all.len() >= bounds::BATCH {
             let detail = format!("more than {} requests in a batch", bounds::BATCH);
             return Err(WireError::new(StatusCode::PAYLOAD_TOO_LARGE, "", detail));
         }
         all.push(entry);
-        let micros = bytes.checked_div(BYTES).and_then(|micros| u32::try_from(micros).ok());
-        batch.step(micros.unwrap_or(u32::MAX).saturating_add(READ)).await;
+        let micros = bytes.checked_div(BYTES_PER_US).and_then(|micros| u32::try_from(micros).ok());
+        batch.step(micros.unwrap_or(u32::MAX).saturating_add(PARSE_US)).await;
     }
-    // A decision that was counted must be answered, so there is room for the answers before the first of them. Other batches
-    // wait for this one, so it does not wait for room.
+    // A decision that is counted must be answered, so memory for the answers is reserved before the first one. Other batches
+    // wait for this one, so it does not wait for memory.
     if !call.room.grow(all.len().saturating_mul(bounds::ENTRY)) {
-        let none = HeadError::NoRoom;
-        metrics.refused(none.kind());
-        return Err(WireError::new(StatusCode::SERVICE_UNAVAILABLE, "", none.to_string()));
+        let error = HeadError::NoRoom;
+        metrics.refused(error.kind());
+        return Err(WireError::new(StatusCode::SERVICE_UNAVAILABLE, "", error.to_string()));
     }
     Ok(all)
 }
 
-/// The attributes of every entry, or the first mistake in one.
+/// The attributes of every entry, or the first error.
 async fn attributes<'a>(
     asked: &'a [wire::Check<'_>],
     batch: &mut OpenBatch<'_>,
 ) -> Result<Vec<Attributes<'a>>, WireError> {
     let mut all = Vec::with_capacity(asked.len());
     for (at, asked) in asked.iter().enumerate() {
-        batch.step(UNDERSTOOD).await;
+        batch.step(VALIDATE_US).await;
         all.push(asked.attributes.attributes().map_err(|error| error.within(at))?);
     }
     Ok(all)
 }
 
-/// The answer to a list.
+/// The answer to a list, while it is written.
 struct Answers(Vec<u8>);
 
 impl Answers {
@@ -155,7 +156,8 @@ impl Answers {
         Self(Vec::with_capacity(count.saturating_mul(512)))
     }
 
-    /// An entry that could not be decided is told in its place: the others were decided, and counted.
+    /// Writes an answer. An entry that could not be decided gets an error in its place, because the others were decided and
+    /// counted.
     fn decided<S: Backend>(
         &mut self,
         decided: &Result<Verdict, CheckError>,
@@ -168,7 +170,7 @@ impl Answers {
         }
     }
 
-    /// Where the next entry is to be written.
+    /// The buffer, ready for the next entry.
     fn entry(&mut self) -> &mut Vec<u8> {
         let Self(body) = self;
         body.push(if body.is_empty() { b'[' } else { b',' });

@@ -1,15 +1,16 @@
-//! Forward auth: a proxy asks about a request that it holds.
+//! Forward auth: a proxy asks about each request before it forwards it.
 //!
 //! ```text
 //!   client ──► proxy ──GET /v1/auth, X-Forwarded-Method, -Uri, -For──► tidegate
-//!                └── 200: on to the service      429: back to the client, with our header fields
+//!                └── 200: forward to the service      429: return to the client, with the RateLimit header fields
 //! ```
 //!
-//! What the proxy says of the request is believed only from peers that the policy trusts, and only in the
-//! fields of its profile: a proxy passes on what its client sent, so a field that it does not itself write is
-//! the client's word.
+//! What the proxy says about a request is trusted only from the peers that the policy names as `trusted`, and only in the header
+//! fields of its profile. A proxy forwards the headers of its client, so a client could forge any field that the proxy does not
+//! set itself.
 
 use super::handler::HttpHandler;
+use super::routes::Profile;
 use crate::backend::Backend;
 use crate::front;
 use crate::web::{Answer, Call};
@@ -18,34 +19,24 @@ use tidegate::http::{HeaderStyle, refusal};
 use tidegate::{Check, Limiter, Priority, Request, Verdict};
 use tokio::time::Instant;
 
-/// Which proxy asks. The path says it and not the query, because Caddy keeps the query of its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
-    /// Traefik, Caddy and whoever does as they do.
-    Forwarded,
-    /// nginx: its `auth_request` knows 2xx, 401 and 403, and makes 500 of everything else.
-    Nginx,
-}
-
 const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
 const PRIORITY: HeaderName = HeaderName::from_static(front::PRIORITY);
 const FLAGS: HeaderName = HeaderName::from_static(front::FLAGS);
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
-pub(super) async fn answer<S: Backend>(
-    handler: &HttpHandler<S>,
-    call: &Call<'_>,
-    profile: Profile,
-) -> Answer {
-    let began = Instant::now();
-    let answer = match decided(handler, call, profile).await {
-        Ok(answer) | Err(answer) => answer,
-    };
-    handler.auth_tally.took(began.elapsed());
-    answer
+impl<S: Backend> HttpHandler<S> {
+    /// `GET /v1/auth` and `/v1/auth/nginx`
+    pub(super) async fn forward_auth(&self, call: &Call<'_>, profile: Profile) -> Answer {
+        let began = Instant::now();
+        let answer = match decide(self, call, profile).await {
+            Ok(answer) | Err(answer) => answer,
+        };
+        self.auth_tally.took(began.elapsed());
+        answer
+    }
 }
 
-async fn decided<S: Backend>(
+async fn decide<S: Backend>(
     handler: &HttpHandler<S>,
     call: &Call<'_>,
     profile: Profile,
@@ -53,13 +44,13 @@ async fn decided<S: Backend>(
     let bad = |detail: &str| Answer::problem(StatusCode::BAD_REQUEST, detail);
     if !handler.limiter.trusts(call.peer) {
         return Err(bad(&format!(
-            "{} is not among the `trusted` peers of the policy's `identity`, so what it says of others is not believed",
+            "{} is not a trusted proxy; add its address to `identity.trusted` of the policy",
             call.peer
         )));
     }
-    let (method, target) = profile.asked(call).ok_or_else(|| bad(profile.missing()))?;
+    let (method, target) = profile.request_line(call).ok_or_else(|| bad(profile.missing()))?;
     if has_fragment(target) {
-        return Err(bad("the path holds a `#`, which servers read differently"));
+        return Err(bad("the path contains a `#`, which servers interpret differently"));
     }
     let values = |name: &str| call.headers.all(name).collect();
     let request = Request { peer: Some(call.peer), method, target, headers: &values };
@@ -96,7 +87,7 @@ fn passed<S: Backend>(verdict: &Verdict, style: &HeaderStyle, limiter: &Limiter<
 
 fn refused(verdict: &Verdict, style: &HeaderStyle, profile: Profile) -> Answer {
     let (mut parts, body) = refusal(verdict, style).into_parts();
-    // The kind of the body is told apart from the other fields.
+    // `Answer` sets the media type itself.
     parts.headers.remove(http::header::CONTENT_TYPE);
     let status = match profile {
         Profile::Forwarded => parts.status,
@@ -111,13 +102,13 @@ fn refused(verdict: &Verdict, style: &HeaderStyle, profile: Profile) -> Answer {
 // === impl Profile ===
 
 impl Profile {
-    /// The method and target of the request that is asked about.
-    fn asked<'c>(self, call: &Call<'c>) -> Option<(&'c str, &'c str)> {
+    /// The method and target of the request to decide.
+    fn request_line<'c>(self, call: &Call<'c>) -> Option<(&'c str, &'c str)> {
         let one = |name| call.headers.one(name).filter(|value| !value.is_empty());
         match self {
             Self::Forwarded => Some((one("x-forwarded-method")?, one("x-forwarded-uri")?)),
             Self::Nginx => {
-                // The ingress of Kubernetes says the whole URL.
+                // The nginx ingress of Kubernetes sends the whole URL.
                 let url = || one("x-original-url").and_then(path_of);
                 let target = if call.headers.all("x-original-uri").next().is_some() {
                     one("x-original-uri")?
@@ -133,17 +124,17 @@ impl Profile {
     const fn missing(self) -> &'static str {
         match self {
             Self::Forwarded => {
-                "the proxy must say `X-Forwarded-Method` and `X-Forwarded-Uri`, each once; for nginx, ask `/v1/auth/nginx`"
+                "the proxy must send `X-Forwarded-Method` and `X-Forwarded-Uri`, each once; nginx must use `/v1/auth/nginx`"
             }
             Self::Nginx => {
-                "the proxy must say `X-Original-Method` and `X-Original-URI` (or `X-Original-URL`), each once"
+                "the proxy must send `X-Original-Method` and `X-Original-URI` (or `X-Original-URL`), each once"
             }
         }
     }
 }
 
-/// Whether there is a `#` in the path. For some it ends the path and for others it is a letter of it, so
-/// `/#/../login` is `/` to the ones and `/login` to the others. No client that follows the standard sends it.
+/// Whether there is a `#` in the path. Some servers end the path there and others take it as an ordinary character, so
+/// `/#/../login` is `/` for some and `/login` for others. No client that follows the standard sends it.
 fn has_fragment(target: &str) -> bool {
     target.split('?').next().is_some_and(|path| path.contains('#'))
 }
@@ -162,7 +153,7 @@ mod tests {
 
     use Profile::{Forwarded, Nginx};
 
-    fn asked(profile: Profile, lines: &[(&str, &str)]) -> Option<(String, String)> {
+    fn request_line(profile: Profile, lines: &[(&str, &str)]) -> Option<(String, String)> {
         let lines: Vec<httparse::Header<'_>> = lines
             .iter()
             .map(|(name, value)| httparse::Header { name, value: value.as_bytes() })
@@ -176,37 +167,37 @@ mod tests {
             body: b"",
             room: &Hold::default(),
         };
-        let asked = profile.asked(&call)?;
-        Some((asked.0.to_owned(), asked.1.to_owned()))
+        let (method, target) = profile.request_line(&call)?;
+        Some((method.to_owned(), target.to_owned()))
     }
 
     #[test]
-    fn a_profile_believes_its_own_fields_alone() {
+    fn a_profile_reads_only_its_own_fields() {
         let forwarded = [("X-Forwarded-Method", "POST"), ("X-Forwarded-Uri", "/urls?a=b")];
         let original = [("X-Original-Method", "PUT"), ("X-Original-URI", "/login")];
         let both = [forwarded[0], original[0], forwarded[1], original[1]];
         let is = |method: &str, target: &str| Some((method.to_owned(), target.to_owned()));
-        assert_eq!(asked(Forwarded, &both), is("POST", "/urls?a=b"));
-        assert_eq!(asked(Nginx, &both), is("PUT", "/login"));
-        assert_eq!(asked(Nginx, &forwarded), None);
-        assert_eq!(asked(Forwarded, &original), None);
+        assert_eq!(request_line(Forwarded, &both), is("POST", "/urls?a=b"));
+        assert_eq!(request_line(Nginx, &both), is("PUT", "/login"));
+        assert_eq!(request_line(Nginx, &forwarded), None);
+        assert_eq!(request_line(Forwarded, &original), None);
     }
 
     #[test]
-    fn what_is_said_twice_or_is_no_path_is_not_said() {
+    fn repeated_fields_and_invalid_paths_are_refused() {
         let twice =
             [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", "/a"), ("x-forwarded-uri", "/b")];
-        assert_eq!(asked(Forwarded, &twice), None);
+        assert_eq!(request_line(Forwarded, &twice), None);
         for target in ["", "login", "http://x/login"] {
             let lines = [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", target)];
-            assert_eq!(asked(Forwarded, &lines), None, "{target}");
+            assert_eq!(request_line(Forwarded, &lines), None, "{target}");
         }
         let url = [("X-Original-Method", "GET"), ("X-Original-URL", "https://a.example/x?y")];
-        assert_eq!(asked(Nginx, &url), Some(("GET".into(), "/x?y".into())));
+        assert_eq!(request_line(Nginx, &url), Some(("GET".into(), "/x?y".into())));
     }
 
     #[test]
-    fn a_fragment_is_seen_in_a_path_alone() {
+    fn a_fragment_is_found_only_in_the_path() {
         for (target, has) in
             [("/#/../login", true), ("/login#", true), ("/login?a#b", false), ("/%23", false)]
         {

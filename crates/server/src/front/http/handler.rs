@@ -1,7 +1,6 @@
-//! From a request to its answer.
+//! Routes of the HTTP API, and the answers to single requests; lists are in `batch`.
 
-use super::forward_auth::{self, Profile};
-use super::reference;
+use super::routes::{HttpRoute, not_found};
 use super::wire::{self, VerdictText, WireError};
 use crate::backend::Backend;
 use crate::bounds;
@@ -20,36 +19,20 @@ use tidegate::{Check, CheckError, Limiter, Outcome, Report, ReportError, Retry, 
 use tidegate::{Settled, Span, StoreError, Verdict};
 use tokio::time::Instant;
 
-/// Answers what is asked in HTTP and JSON.
+/// Answers requests to the HTTP API.
 pub(crate) struct HttpHandler<S> {
     pub(super) limiter: Limiter<S>,
     pub(super) style: HeaderStyle,
     pub(super) tally: Arc<Tally>,
-    /// Decisions that proxies ask for are counted apart.
+    /// Counts the decisions of forward auth separately.
     pub(super) auth_tally: Arc<Tally>,
-    /// What decides descriptors: the policy, or rule files of Envoy's reference service.
+    /// Decides descriptors: the policy, or rule files of Envoy's reference service.
     pub(super) descriptors: Limiter<S>,
     pub(super) json_tally: Arc<Tally>,
     pub(super) metrics: Arc<Metrics>,
-    health: Arc<Health>,
-    /// Where long work waits for its turn.
+    pub(super) health: Arc<Health>,
+    /// The queue in which long work waits for its turn.
     pub(super) turns: Rc<Turns>,
-}
-
-/// What can be asked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HttpRoute {
-    Check,
-    Peek,
-    Report,
-    Take,
-    Auth(Profile),
-    Live,
-    Ready,
-    OpenApi,
-    /// Those of Envoy's reference service.
-    Json,
-    HealthCheck,
 }
 
 const OPENAPI: &str = include_str!("openapi.json");
@@ -57,37 +40,23 @@ const OPENAPI: &str = include_str!("openapi.json");
 impl<S: Backend> WebHandler for HttpHandler<S> {
     type Route = HttpRoute;
 
-    /// Tokens are the admin listener's.
+    /// This API has no tokens; only the admin API does.
     fn knows(&self, _: &Call<'_>) -> bool {
         false
     }
 
-    /// What is asked for, and how large the body of the request may be.
+    /// Finds the endpoint, and how large the body may be.
     fn begin(&self, call: &Call<'_>) -> Result<(HttpRoute, BodyBound), Answer> {
         let route = HttpRoute::of(call.path).ok_or_else(|| not_found(call.path))?;
-        let fits = match route {
-            HttpRoute::Check
-            | HttpRoute::Peek
-            | HttpRoute::Report
-            | HttpRoute::Take
-            | HttpRoute::Json => call.method == "POST",
-            HttpRoute::Auth(_)
-            | HttpRoute::Live
-            | HttpRoute::Ready
-            | HttpRoute::OpenApi
-            | HttpRoute::HealthCheck => {
-                matches!(call.method, "GET" | "HEAD")
-            }
-        };
-        if !fits {
+        if !route.allowed().split(", ").any(|method| method == call.method) {
             return Err(route.wrong_method());
         }
         if route == HttpRoute::Json {
-            // Its clients do not say what they send.
+            // Clients of the reference service do not send a media type.
             return Ok((route, BodyBound::bytes(bounds::BATCH_BODY)));
         }
         if call.method == "POST" {
-            wants_json(call)?;
+            check_json(call)?;
             return Ok((route, BodyBound { one: bounds::BODY, batch: bounds::BATCH_BODY }));
         }
         Ok((route, BodyBound::bytes(bounds::BODY)))
@@ -99,12 +68,12 @@ impl<S: Backend> WebHandler for HttpHandler<S> {
             HttpRoute::Peek => answered(self.peek(call).await),
             HttpRoute::Report => answered(self.report(call).await),
             HttpRoute::Take => answered(self.take(call).await),
-            HttpRoute::Auth(profile) => forward_auth::answer(self, call, profile).await,
+            HttpRoute::Auth(profile) => self.forward_auth(call, profile).await,
             HttpRoute::Live => Answer::fixed(JSON, "{\"status\":\"live\"}\n"),
             HttpRoute::Ready => self.ready(),
             HttpRoute::OpenApi => Answer::fixed(JSON, OPENAPI),
-            HttpRoute::Json => reference::json(self, call.body).await,
-            HttpRoute::HealthCheck => reference::healthcheck(&self.health),
+            HttpRoute::Json => self.reference_json(call.body).await,
+            HttpRoute::HealthCheck => self.reference_healthcheck(),
         }
     }
 
@@ -126,17 +95,17 @@ impl<S: Backend> HttpHandler<S> {
         Self { limiter, style, tally, auth_tally, descriptors, json_tally, metrics, health, turns }
     }
 
-    /// The same, with the queue for long work that its worker has.
+    /// The same handler, with its worker's queue for long work.
     pub(crate) fn taking(self, turns: &Rc<Turns>) -> Self {
         Self { turns: Rc::clone(turns), ..self }
     }
 
-    /// The same, with descriptors decided by these rules.
+    /// The same handler, with descriptors decided by this limiter.
     pub(crate) fn deciding_descriptors_by(self, descriptors: Limiter<S>) -> Self {
         Self { descriptors, ..self }
     }
 
-    /// Whether requests should come here; asks the store what it has no room for.
+    /// Whether clients should send requests here; also asks the store whether it runs out of memory.
     fn ready(&self) -> Answer {
         let shortage = self.limiter.store().shortage();
         self.health.complain("room", shortage.map(str::to_owned));
@@ -148,7 +117,7 @@ impl<S: Backend> HttpHandler<S> {
     async fn check(&self, call: &Call<'_>) -> Result<Answer, WireError> {
         let began = Instant::now();
         let answer = match wire::read_one::<wire::Check<'_>>(call.body) {
-            // Apart, because it is large and seldom: all that a request may become takes room in every connection.
+            // Boxed because it is large and rare: otherwise every connection would reserve memory for it.
             None => Box::pin(self.check_list(call)).await,
             Some(Ok(asked)) => self.check_one(&asked).await.map(|verdict| self.verdict(&verdict)),
             Some(Err(error)) => Err(error),
@@ -162,7 +131,7 @@ impl<S: Backend> HttpHandler<S> {
         self.decide(&asked.check(&attributes)).await.map_err(|error| undecided(&error))
     }
 
-    /// Decides; should that meet a mistake of ours, every rule does what it says for a store that is gone.
+    /// Decides a request. After a panic the rules decide as their `on_store_error` says.
     pub(super) async fn decide(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
         match contained(pin!(self.limiter.check(check))).await {
             Ok(verdict) => verdict,
@@ -172,7 +141,7 @@ impl<S: Backend> HttpHandler<S> {
 
     fn without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
         self.metrics.panicked();
-        tracing::error!("a decision met a mistake of ours; the rules decide without a store");
+        tracing::error!("a decision met a bug in tidegate; the rules decided without the store");
         self.limiter.check_without_store(check)
     }
 
@@ -198,7 +167,7 @@ impl<S: Backend> HttpHandler<S> {
         Ok(self.verdict(&decided.map_err(|error| undecided(&error))?))
     }
 
-    /// The limit that the caller names, if the store has room for it.
+    /// The limit that the caller defines, if the store has memory for another one.
     pub(super) fn admitted(&self, asked: &wire::Take<'_>) -> Result<RuleLimit, WireError> {
         let limit = asked.limit()?;
         self.limiter.admit_limit(limit.limit()).map_err(|error| undecided(&error))?;
@@ -228,25 +197,25 @@ impl<S: Backend> HttpHandler<S> {
         };
         match settled {
             Ok(Settled::Done) => (StatusCode::OK, "done"),
-            Ok(Settled::Already) => (StatusCode::CONFLICT, "this receipt was settled before"),
-            Ok(Settled::Late) => (StatusCode::CONFLICT, "the time to settle this receipt is over"),
+            Ok(Settled::Already) => (StatusCode::CONFLICT, "this receipt has already been settled"),
+            Ok(Settled::Late) => (StatusCode::CONFLICT, "this receipt has expired"),
             Ok(Settled::Full) => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "there is no memory to remember that this receipt is settled; it was not settled, try again later",
+                "the receipt was not settled: there is no memory to record that; try again later",
             ),
             Err(ReportError::Forged) => {
-                (StatusCode::BAD_REQUEST, "this is no receipt of this deployment")
+                (StatusCode::BAD_REQUEST, "this is not a receipt of this deployment")
             }
             Err(ReportError::Store(_)) => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the store is gone; whether the report was counted is not known",
+                "the store is unavailable; it is unknown whether the report was counted",
             ),
         }
     }
 
     // === answers ===
 
-    /// The answer to a check, which is counted.
+    /// Counts a verdict in the metrics and answers with it.
     fn verdict(&self, verdict: &Verdict) -> Answer {
         self.tally.count(verdict);
         self.answer_with(verdict)
@@ -268,13 +237,13 @@ impl<S: Backend> HttpHandler<S> {
 }
 
 impl wire::Report<'_> {
-    /// What became of the request; exactly one of two things is said.
+    /// The report: exactly one of `outcome` and `cost` must be present.
     fn report(&self) -> Result<Report, &'static str> {
         match (self.outcome, self.cost) {
             (Some(outcome), None) => Ok(outcome.into()),
             (None, Some(cost)) => Ok(Report::Cost(cost.into())),
             (None, None) | (Some(_), Some(_)) => {
-                Err("a report has either an `outcome` or a `cost`")
+                Err("a report must have either an `outcome` or a `cost`")
             }
         }
     }
@@ -296,59 +265,17 @@ fn answered(answer: Result<Answer, WireError>) -> Answer {
     answer.unwrap_or_else(|error| error.answer())
 }
 
-/// A body is JSON, as it is.
-fn wants_json(call: &Call<'_>) -> Result<(), Answer> {
+/// Refuses a body that is compressed or is not JSON.
+fn check_json(call: &Call<'_>) -> Result<(), Answer> {
     let refuse = |detail| Err(Answer::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     if call.headers.all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"))
     {
-        return refuse("the body is compressed; send it as it is");
+        return refuse("compressed bodies are not supported; send it uncompressed");
     }
     if !call.is_json() {
-        return refuse("the body is JSON; say so with `content-type: application/json`");
+        return refuse("send JSON with `content-type: application/json`");
     }
     Ok(())
-}
-
-fn not_found(path: &str) -> Answer {
-    let known = HttpRoute::ALL.iter().map(|(known, _)| *known);
-    let near = known.min_by_key(|known| strsim::levenshtein(known, path)).unwrap_or("/v1/check");
-    let near = if path.len() < 64 { near } else { "/v1/check" };
-    let detail = format!("there is nothing at this path; did you mean `{near}`?");
-    Answer::problem(StatusCode::NOT_FOUND, &detail)
-}
-
-// === impl HttpRoute ===
-
-impl HttpRoute {
-    const ALL: [(&'static str, Self); 11] = [
-        ("/v1/check", Self::Check),
-        ("/v1/auth", Self::Auth(Profile::Forwarded)),
-        ("/v1/auth/nginx", Self::Auth(Profile::Nginx)),
-        ("/v1/peek", Self::Peek),
-        ("/v1/report", Self::Report),
-        ("/v1/take", Self::Take),
-        ("/live", Self::Live),
-        ("/ready", Self::Ready),
-        ("/openapi.json", Self::OpenApi),
-        ("/json", Self::Json),
-        ("/healthcheck", Self::HealthCheck),
-    ];
-
-    fn of(path: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(known, _)| *known == path).map(|(_, route)| *route)
-    }
-
-    fn wrong_method(self) -> Answer {
-        let allowed = match self {
-            Self::Check | Self::Peek | Self::Report | Self::Take | Self::Json => "POST",
-            Self::Auth(_) | Self::Live | Self::Ready | Self::OpenApi | Self::HealthCheck => {
-                "GET, HEAD"
-            }
-        };
-        let detail = format!("this path is asked by {allowed}");
-        Answer::problem(StatusCode::METHOD_NOT_ALLOWED, &detail)
-            .with(header::ALLOW, HeaderValue::from_static(allowed))
-    }
 }
 
 #[cfg(test)]
@@ -392,10 +319,10 @@ mod tests {
         (answer.status.as_u16(), String::from_utf8(answer.body.into_owned()).unwrap())
     }
 
-    /// A mistake in the way of one request in a hundred must not become everybody's: the request is decided
-    /// as its rule says for a store that is gone, it is counted, and the others are answered as always.
+    /// A bug that makes one request in a hundred panic must not affect the others: that request is decided as its rule's
+    /// `on_store_error` says, the panic is counted, and the other requests are answered as always.
     #[tokio::test]
-    async fn a_mistake_of_ours_stays_with_the_request_that_met_it() {
+    async fn a_panic_affects_only_its_own_request() {
         for (on_store_error, status) in [("allow", 200), ("deny", 429), ("local", 200)] {
             let (front, metrics) = front(on_store_error);
             let mut answers: Vec<(u16, String)> = Vec::new();

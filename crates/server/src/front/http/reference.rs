@@ -3,17 +3,16 @@
 //! ```text
 //!   POST /json {"domain":"site","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}
 //!     200 {"overallCode":"OK","statuses":[{"code":"OK","currentLimit":{…},"limitRemaining":2,"durationUntilReset":"59s"}]}
-//!     429 {"overallCode":"OVER_LIMIT",…}        also for what cannot be decided
-//!     400                                       for what is not such a request
+//!     429 {"overallCode":"OVER_LIMIT",…}        also for a request that cannot be decided
+//!     400                                       for a body that is not a valid request
 //! ```
 //!
-//! The messages are those of gRPC, as protobuf writes them in JSON: names in camel case, or as in the `.proto` file; what is 0
-//! or empty is left out of an answer; numbers may be texts.
+//! The messages are those of gRPC in the JSON encoding of protobuf: names in camel case, or as in the `.proto` file; 0 and empty
+//! values are left out of a response; numbers may be strings.
 
 use super::handler::HttpHandler;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::health::Health;
 use crate::metrics::Refused;
 use crate::net::PIECE;
 use crate::web::Answer;
@@ -21,18 +20,19 @@ use http::StatusCode;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use tidegate::{DecidedBy, Descriptor, DescriptorCall, DescriptorStatus, Outcome, Retry, Span};
+use tidegate::{DecidedBy, Descriptor, DescriptorCall, DescriptorStatus, DescriptorVerdict};
+use tidegate::{Outcome, Retry, Span};
 use tidegate_policy::{Unit, printable};
 
 /// `RateLimitRequest`
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Request<'b> {
+struct JsonRequest<'b> {
     #[serde(borrow)]
     domain: Cow<'b, str>,
     #[serde(borrow)]
     descriptors: Vec<JsonDescriptor<'b>>,
-    #[serde(default, alias = "hits_addend", deserialize_with = "whole")]
+    #[serde(default, alias = "hits_addend", deserialize_with = "number_or_string")]
     hits_addend: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ struct JsonDescriptor<'b> {
     #[serde(borrow, default)]
     entries: Vec<Entry<'b>>,
     limit: Option<OwnLimit>,
-    #[serde(default, alias = "hits_addend", deserialize_with = "whole")]
+    #[serde(default, alias = "hits_addend", deserialize_with = "number_or_string")]
     hits_addend: Option<u64>,
     #[serde(default, alias = "is_negative_hits")]
     is_negative_hits: bool,
@@ -62,7 +62,7 @@ struct Entry<'b> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct OwnLimit {
-    #[serde(default, alias = "requests_per_unit", deserialize_with = "whole")]
+    #[serde(default, alias = "requests_per_unit", deserialize_with = "number_or_string")]
     requests_per_unit: Option<u64>,
     unit: UnitName,
 }
@@ -77,59 +77,57 @@ enum UnitName {
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// `/healthcheck`: whether the server should be asked.
-pub(super) fn healthcheck(health: &Health) -> Answer {
-    match health.is_serving() {
-        true => Answer::fixed(PLAIN, "OK"),
-        false => Answer::new(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, ""),
-    }
-}
-
-/// `/json`
-pub(super) async fn json<S: Backend>(handler: &HttpHandler<S>, body: &[u8]) -> Answer {
-    if body.len() > bounds::SHORT_MESSAGE {
-        // It is decided in one piece, all or none.
-        handler.turns.pass(PIECE).await;
-    }
-    let request: Request<'_> = match serde_json::from_slice(body) {
-        Ok(request) => request,
-        Err(error) => return bad(&error.to_string()),
-    };
-    if request.domain.is_empty() || request.descriptors.is_empty() {
-        return bad("a request needs a `domain` and `descriptors`");
-    }
-    let hits = request.hits_addend.map(u32::try_from).transpose();
-    let descriptors = request.descriptors.iter().map(JsonDescriptor::descriptor).collect();
-    let (hits, descriptors): (Option<u32>, Vec<Descriptor<'_>>) = match (hits, descriptors) {
-        (Ok(hits), Ok(descriptors)) => (hits, descriptors),
-        (Err(_), _) => return bad("`hitsAddend` of a request is a number of 32 bits"),
-        (_, Err(detail)) => return bad(detail),
-    };
-    let entries = descriptors.iter().map(|descriptor| descriptor.entries.len()).max().unwrap_or(0);
-    if descriptors.len() > bounds::DESCRIPTORS || entries > bounds::ENTRIES {
-        return undecided(handler, "more descriptors or entries than a call may have");
-    }
-    let call = DescriptorCall {
-        domain: &request.domain,
-        descriptors: &descriptors,
-        hits: hits.unwrap_or(0),
-        timeout: None,
-        max_wait: Span::ZERO,
-    };
-    match handler.descriptors.check_descriptors(&call).await {
-        Err(error) => undecided(handler, &error.to_string()),
-        Ok(answer) => {
-            handler.json_tally.count_descriptors(&answer.verdict);
-            let statuses: Vec<Value> = answer.statuses().map(|status| written(&status)).collect();
-            let over = !answer.verdict.allowed();
-            let body = json!({ "overallCode": code(over), "statuses": statuses });
-            Answer::json(status_of(over), &body)
+impl<S: Backend> HttpHandler<S> {
+    /// `GET /healthcheck`: whether clients should send requests here.
+    pub(super) fn reference_healthcheck(&self) -> Answer {
+        match self.health.is_serving() {
+            true => Answer::fixed(PLAIN, "OK"),
+            false => Answer::new(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, ""),
         }
+    }
+
+    /// `POST /json`
+    pub(super) async fn reference_json(&self, body: &[u8]) -> Answer {
+        if body.len() > bounds::SHORT_MESSAGE {
+            // A long request is decided in one piece, so it waits for its turn once.
+            self.turns.pass(PIECE).await;
+        }
+        let request: JsonRequest<'_> = match serde_json::from_slice(body) {
+            Ok(request) => request,
+            Err(error) => return bad(&error.to_string()),
+        };
+        let (hits, descriptors) = match request.read() {
+            Ok(read) => read,
+            Err(detail) => return bad(detail),
+        };
+        let entries = descriptors.iter().map(|descriptor| descriptor.entries.len()).max();
+        if descriptors.len() > bounds::DESCRIPTORS || entries.unwrap_or(0) > bounds::ENTRIES {
+            return undecided(self, "too many descriptors or entries");
+        }
+        let call = DescriptorCall {
+            domain: &request.domain,
+            descriptors: &descriptors,
+            hits,
+            timeout: None,
+            max_wait: Span::ZERO,
+        };
+        match self.descriptors.check_descriptors(&call).await {
+            Ok(verdict) => self.reference_answer(&verdict),
+            Err(error) => undecided(self, &error.to_string()),
+        }
+    }
+
+    fn reference_answer(&self, answer: &DescriptorVerdict) -> Answer {
+        self.json_tally.count_descriptors(&answer.verdict);
+        let statuses: Vec<Value> = answer.statuses().map(|status| status_json(&status)).collect();
+        let over = !answer.verdict.allowed();
+        let body = json!({ "overallCode": code(over), "statuses": statuses });
+        Answer::json(status_of(over), &body)
     }
 }
 
 fn undecided<S>(handler: &HttpHandler<S>, why: &str) -> Answer {
-    tracing::warn!("a call cannot be decided and is refused: {}", printable(why));
+    tracing::warn!("a call cannot be decided and is denied: {}", printable(why));
     handler.metrics.refused(Refused::Undecided);
     handler.json_tally.count_bare(Outcome::Deny(Retry::Never), DecidedBy::Policy);
     Answer::json(status_of(true), &json!({ "overallCode": code(true) }))
@@ -148,7 +146,7 @@ const fn status_of(over: bool) -> StatusCode {
 }
 
 /// `DescriptorStatus`
-fn written(status: &DescriptorStatus<'_>) -> Value {
+fn status_json(status: &DescriptorStatus<'_>) -> Value {
     let mut out = Map::new();
     out.insert("code".to_owned(), code(status.over).into());
     if let Some(limit) = &status.limit {
@@ -171,12 +169,27 @@ fn written(status: &DescriptorStatus<'_>) -> Value {
     out.into()
 }
 
+// === impl JsonRequest ===
+
+impl JsonRequest<'_> {
+    /// The hits and descriptors, or what is wrong with them.
+    fn read(&self) -> Result<(u32, Vec<Descriptor<'_>>), &'static str> {
+        if self.domain.is_empty() || self.descriptors.is_empty() {
+            return Err("a request must have a `domain` and `descriptors`");
+        }
+        let hits = u32::try_from(self.hits_addend.unwrap_or(0))
+            .map_err(|_| "`hitsAddend` of a request must be a number of 32 bits")?;
+        let descriptors = self.descriptors.iter().map(JsonDescriptor::descriptor);
+        Ok((hits, descriptors.collect::<Result<_, _>>()?))
+    }
+}
+
 // === impl JsonDescriptor ===
 
 impl JsonDescriptor<'_> {
     fn descriptor(&self) -> Result<Descriptor<'_>, &'static str> {
         if self.entries.iter().any(|entry| entry.key.is_empty()) {
-            return Err("an entry needs a `key`");
+            return Err("an entry must have a `key`");
         }
         let entries = self.entries.iter();
         let entries = entries.map(|entry| (&*entry.key, Cow::Borrowed(&*entry.value)));
@@ -198,23 +211,23 @@ impl OwnLimit {
         let amount = u32::try_from(self.requests_per_unit.unwrap_or(0));
         match (amount, unit) {
             (Ok(amount), Some(unit)) => Ok((amount, unit)),
-            _ => Err("a `limit` has `requestsPerUnit` of 32 bits and a `unit`"),
+            _ => Err("a `limit` must have a `requestsPerUnit` of 32 bits and a `unit`"),
         }
     }
 }
 
-/// A whole number, or the text of one.
-fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+/// A whole number, or a string that holds one.
+fn number_or_string<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Said {
+    enum NumberOrString {
         Number(u64),
         Text(String),
-        Nothing,
+        Null,
     }
-    match Said::deserialize(deserializer)? {
-        Said::Number(number) => Ok(Some(number)),
-        Said::Text(text) => text.parse().map(Some).map_err(de::Error::custom),
-        Said::Nothing => Ok(None),
+    match NumberOrString::deserialize(deserializer)? {
+        NumberOrString::Number(number) => Ok(Some(number)),
+        NumberOrString::Text(text) => text.parse().map(Some).map_err(de::Error::custom),
+        NumberOrString::Null => Ok(None),
     }
 }

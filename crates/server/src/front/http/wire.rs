@@ -1,4 +1,4 @@
-//! JSON in and out: the shapes that stand in `openapi.json`.
+//! JSON bodies of the HTTP API, in and out, as `openapi.json` describes them.
 
 use crate::backend::Backend;
 use crate::web::Answer;
@@ -17,7 +17,7 @@ use tidegate::{
 use tidegate_core::{Headroom, Refill};
 use tidegate_policy::Rate;
 
-// === what is asked ===
+// === requests ===
 
 /// `POST /v1/check` and `/v1/peek`.
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ pub(crate) struct Check<'b> {
     pub(crate) cost: u64,
     #[serde(default)]
     pub(crate) max_wait_ms: u64,
-    #[serde(default = "ever")]
+    #[serde(default = "forever")]
     pub(crate) timeout_ms: u64,
     #[serde(default)]
     pub(crate) receipt: bool,
@@ -90,10 +90,10 @@ enum AlgorithmName {
 /// Attributes, each once, in the order of the body.
 pub(crate) struct Pairs<'b>(SmallVec<[(Cow<'b, str>, Cow<'b, str>); 4]>);
 
-/// As many as a request may have attributes.
+/// Attributes of a request.
 const MOST_PAIRS: usize = 32;
 
-const fn ever() -> u64 {
+const fn forever() -> u64 {
     u64::MAX
 }
 
@@ -101,16 +101,16 @@ fn one() -> u64 {
     1
 }
 
-/// Reads a body that asks one thing; `None` when it asks many.
+/// Reads a body that holds one request; `None` if it is a list.
 pub(crate) fn read_one<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Option<Result<T, WireError>> {
     if body.trim_ascii_start().first() == Some(&b'[') {
         return None;
     }
-    Some(serde_json::from_slice(body).map_err(|_| explain::<T>(body, whole)))
+    Some(serde_json::from_slice(body).map_err(|_| explain::<T>(body, unmoved)))
 }
 
-/// Reads a body, or a part of one, a second time to say where it is wrong; good ones are read without keeping track. `moved`
-/// turns a line and a column of the part into those of the body.
+/// Reads an invalid body, or a part of one, a second time to find the place of the error; tracking the place would slow down
+/// valid ones. `moved` turns a line and a column of the part into those of the body.
 pub(super) fn explain<'b, T: Deserialize<'b>>(
     part: &'b [u8],
     moved: impl Fn(usize, usize) -> (usize, usize),
@@ -120,13 +120,13 @@ pub(super) fn explain<'b, T: Deserialize<'b>>(
     let read = T::deserialize(serde_path_to_error::Deserializer::new(&mut text, &mut track));
     let detail = match read.and_then(|_| text.end()) {
         Err(error) => placed(&error, moved),
-        // It was wrong a moment ago; it is wrong now.
-        Ok(()) => "the body could not be read".to_owned(),
+        // Not reached: the same bytes were just refused.
+        Ok(()) => "the body is not valid".to_owned(),
     };
     WireError::new(StatusCode::BAD_REQUEST, &pointer(&track.path()), detail)
 }
 
-/// What an error says, at its place in the body.
+/// The text of an error, with its place in the body.
 fn placed(error: &serde_json::Error, moved: impl Fn(usize, usize) -> (usize, usize)) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -139,8 +139,8 @@ fn placed(error: &serde_json::Error, moved: impl Fn(usize, usize) -> (usize, usi
     }
 }
 
-/// A body is one part.
-fn whole(line: usize, column: usize) -> (usize, usize) {
+/// For a part that is the whole body.
+fn unmoved(line: usize, column: usize) -> (usize, usize) {
     (line, column)
 }
 
@@ -165,9 +165,9 @@ fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// Reads a body that asks one thing.
+/// Reads a body that holds one value.
 pub(crate) fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
-    serde_json::from_slice(body).map_err(|_| explain::<T>(body, whole))
+    serde_json::from_slice(body).map_err(|_| explain::<T>(body, unmoved))
 }
 
 impl<'b> Check<'b> {
@@ -181,7 +181,7 @@ impl<'b> Check<'b> {
 }
 
 impl Pairs<'_> {
-    /// As the policy knows them.
+    /// Checked attributes for the policy.
     pub(crate) fn attributes(&self) -> Result<Attributes<'_>, WireError> {
         let mut attributes = Attributes::new();
         for (name, value) in &self.0 {
@@ -213,7 +213,7 @@ impl<'de: 'b, 'b> Visitor<'de> for PairsVisitor<'b> {
         let mut pairs: SmallVec<[(Cow<'b, str>, Cow<'b, str>); 4]> = SmallVec::new();
         while let Some(Text(name)) = map.next_key::<Text<'de>>()? {
             if pairs.iter().any(|(known, _)| *known == name) {
-                return Err(A::Error::custom(format!("attribute `{name}` is there twice")));
+                return Err(A::Error::custom(format!("attribute `{name}` is given twice")));
             }
             if pairs.len() >= MOST_PAIRS {
                 return Err(A::Error::custom("too many attributes; a request has at most 32"));
@@ -225,7 +225,7 @@ impl<'de: 'b, 'b> Visitor<'de> for PairsVisitor<'b> {
     }
 }
 
-/// Text that is borrowed from the body where it has no escapes.
+/// A string, borrowed from the body unless it has escapes.
 struct Text<'b>(Cow<'b, str>);
 
 impl<'de> Deserialize<'de> for Text<'de> {
@@ -253,18 +253,18 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 impl Take<'_> {
-    /// The limit that the caller names.
+    /// The limit that the caller defines.
     pub(crate) fn limit(&self) -> Result<RuleLimit, WireError> {
         let wrong =
             |pointer: &str, detail| Err(WireError::new(StatusCode::BAD_REQUEST, pointer, detail));
         if self.key.is_empty() {
-            return wrong("/key", "the key is empty; whose bucket is it?".to_owned());
+            return wrong("/key", "the key must not be empty".to_owned());
         }
         if self.limit == 0 {
-            return wrong("/limit", "a limit of 0 lets nothing pass".to_owned());
+            return wrong("/limit", "the limit must be at least 1".to_owned());
         }
         if self.per.len() > 64 {
-            return wrong("/per", "a period is written like `1s`, `500ms` or `1h`".to_owned());
+            return wrong("/per", "write the period like `1s`, `500ms` or `1h`".to_owned());
         }
         let rate: Rate = match format!("{}/{}", self.limit, self.per).parse() {
             Ok(rate) => rate,
@@ -275,7 +275,7 @@ impl Take<'_> {
             .map_err(|error| WireError::new(StatusCode::BAD_REQUEST, "", error.to_string()))
     }
 
-    /// The algorithm; an option that belongs to another one is a mistake.
+    /// The algorithm. An option that belongs to another algorithm is an error.
     fn algorithm(&self) -> Result<Algorithm, WireError> {
         let kind = self.algorithm.unwrap_or(AlgorithmName::TokenBucket);
         let options = [
@@ -285,7 +285,7 @@ impl Take<'_> {
         ];
         for (name, given, fits) in options {
             if given && !fits {
-                let detail = format!("`{name}` belongs to another algorithm");
+                let detail = format!("`{name}` is not an option of this algorithm");
                 return Err(WireError::new(StatusCode::BAD_REQUEST, &format!("/{name}"), detail));
             }
         }
@@ -315,9 +315,9 @@ impl From<ReportOutcome> for tidegate::Report {
     }
 }
 
-// === what is wrong with it ===
+// === errors ===
 
-/// A body that cannot be answered.
+/// Why a body is refused: the status, the JSON pointer of the error, and its text.
 #[derive(Debug)]
 pub(crate) struct WireError {
     status: StatusCode,
@@ -330,7 +330,7 @@ impl WireError {
         Self { status, pointer: pointer.to_owned(), detail }
     }
 
-    /// The same, in a list.
+    /// The same error, in the entry of a list with this index.
     pub(crate) fn within(mut self, index: usize) -> Self {
         self.pointer = format!("/{index}{}", self.pointer);
         self
@@ -340,7 +340,7 @@ impl WireError {
         Answer::problem_at(self.status, &self.pointer, &self.detail)
     }
 
-    /// The same as an entry of a list, which is not to be taken for a pass.
+    /// The error as an entry of the answer to a list; `allowed` is false, so that no client takes it for a pass.
     pub(crate) fn entry(&self) -> String {
         let title = self.status.canonical_reason().unwrap_or_default();
         let (status, detail) = (self.status.as_u16(), &self.detail);
@@ -348,7 +348,7 @@ impl WireError {
     }
 }
 
-// === what is answered ===
+// === responses ===
 
 /// A verdict as JSON.
 pub(crate) struct VerdictText<'v> {
@@ -362,8 +362,8 @@ impl<'v> VerdictText<'v> {
         Self { verdict, receipt }
     }
 
-    /// Writes it. By hand, because an answer is mostly names, which a serializer would look through for
-    /// escapes each time.
+    /// Writes the JSON by hand, because it is mostly fixed names, which a serializer would search for characters to escape each
+    /// time.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let verdict = self.verdict;
         put(out, "{\"allowed\":", flag(verdict.allowed()));
@@ -384,7 +384,7 @@ impl<'v> VerdictText<'v> {
         out.extend_from_slice(b"]}");
     }
 
-    /// What is told only when it is so.
+    /// Fields that are written only when they apply.
     fn write_rare(&self, out: &mut Vec<u8>) {
         let verdict = self.verdict;
         if verdict.shadow_deny {
@@ -432,7 +432,7 @@ fn write_limit(out: &mut Vec<u8>, report: &LimitReport<'_>) {
     out.push(b'}');
 }
 
-/// A name, and words of ours behind it.
+/// A name, and a value that needs no escaping.
 fn put(out: &mut Vec<u8>, name: &str, words: &str) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(words.as_bytes());
@@ -449,10 +449,10 @@ fn put_or_null(out: &mut Vec<u8>, name: &str, number: Option<u64>) {
     }
 }
 
-/// A name, and somebody else's words behind it.
+/// A name, and a string that may need escaping.
 fn put_text(out: &mut Vec<u8>, name: &str, text: &str) {
     out.extend_from_slice(name.as_bytes());
-    // Text is always JSON, and a vector takes all of it.
+    // Cannot fail: every string can be written as JSON, and a vector grows.
     let _ = serde_json::to_writer(out, text);
 }
 
@@ -468,7 +468,7 @@ const fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Whole milliseconds, rounded up: nobody is sent back too early.
+/// Whole milliseconds, rounded up, so that a client that waits this long is not too early.
 fn millis(span: Span) -> u64 {
     span.as_nanos().div_ceil(1_000_000)
 }

@@ -1,14 +1,16 @@
-//! A connection: commands are read where they lie, decided in batches, and answered with one write.
+//! A connection: commands are parsed in place, decided in batches, and answered with one write.
 //!
 //! ```text
-//!   bytes ──► CL.THROTTLE … CL.THROTTLE │ PING │ CL.THROTTLE …        until all that is here is read
-//!             └──── one batch ────────┘   alone   └ the next
+//!   bytes ──► CL.THROTTLE … CL.THROTTLE │ PING │ CL.THROTTLE …        until all bytes that have arrived are read
+//!             └────── one batch ──────┘  alone   └ the next
 //! ```
 //!
-//! A long pipeline is decided in several batches, and others have their turn between them.
+//! A long pipeline is decided in several batches; other connections of the worker have their turn between them (fair
+//! queueing).
 
-use super::commands::{AfterCommand, Batch, RespHandler, Session};
+use super::handler::{AfterCommand, Batch, RespHandler};
 use super::reply;
+use super::session::Session;
 use super::wire::{self, CommandBound, ProtocolError, Read, Words};
 use crate::backend::Backend;
 use crate::bounds;
@@ -17,28 +19,28 @@ use crate::net::{Drain, Line, Opened, PIECE, Place, Woken};
 use std::io;
 use std::mem;
 
-/// How far some bytes were answered.
+/// How much of the input was answered, and why not more.
 struct Progress {
     used: usize,
-    then: Then,
+    stop: Stop,
 }
 
-/// What is counted of the commands that arrive together.
+/// Counters that bound the work for one connection.
 struct Counts {
-    /// Those that said nothing, in a row.
+    /// Empty commands in a row.
     empty: usize,
-    /// How many more are looked at before others have their turn, in throttles.
-    short: usize,
+    /// Work left before other connections have their turn; its unit is one `CL.THROTTLE`.
+    quantum: usize,
 }
 
-/// How many throttles of a batch take as long as another command.
-const OTHER: usize = 4;
+/// Any other command takes as long as this many `CL.THROTTLE` of a batch.
+const OTHER_COMMAND: usize = 4;
 
-/// Why no more of them were.
-enum Then {
-    /// A command has begun; it needs at least so many bytes in all.
+/// Why the answering of input stopped.
+enum Stop {
+    /// A command is incomplete; the value is the least number of bytes that it has.
     More(usize),
-    /// Enough was answered for now.
+    /// The replies must be sent before more are written.
     Flush,
     Close,
     Refuse(ProtocolError),
@@ -53,7 +55,7 @@ pub(crate) async fn serve<S: Backend>(
 ) -> io::Result<()> {
     let mut session = handler.session(peer);
     let mut line = Line::new(stream, account, place, drain, unread(&session));
-    let mut counts = Counts { empty: 0, short: bounds::SHORT_PIPELINE };
+    let mut counts = Counts { empty: 0, quantum: bounds::SHORT_PIPELINE };
     loop {
         let input = mem::take(&mut line.input);
         // At least one command is answered each time.
@@ -63,20 +65,20 @@ pub(crate) async fn serve<S: Backend>(
         line.input = input;
         line.input.consume(answered.used);
         line.input.set_most(unread(&session));
-        match answered.then {
-            Then::Flush => line.flush().await?,
-            Then::Close => return line.close().await,
-            Then::Refuse(error) => {
+        match answered.stop {
+            Stop::Flush => line.flush().await?,
+            Stop::Close => return line.close().await,
+            Stop::Refuse(error) => {
                 refuse(error, place, &mut line.output);
                 return line.close().await;
             }
-            // Whoever has begun a command and asked nothing else may finish it.
-            Then::More(_) if answered.used > 0 && line.is_last(line.input.is_empty()) => {
+            // The server is stopping. A client with an incomplete command and no other requests may still finish it.
+            Stop::More(_) if answered.used > 0 && line.is_last(line.input.is_empty()) => {
                 return line.close().await;
             }
-            Then::More(least) => {
+            Stop::More(least) => {
                 line.flush().await?;
-                counts.short = bounds::SHORT_PIPELINE;
+                counts.quantum = bounds::SHORT_PIPELINE;
                 match more(&mut line, least, place).await? {
                     Woken::Bytes | Woken::Draining => {}
                     Woken::End => return Ok(()),
@@ -91,7 +93,7 @@ pub(crate) async fn serve<S: Backend>(
     }
 }
 
-/// Waits until a command can be whole.
+/// Waits until enough bytes have arrived for a whole command.
 async fn more(line: &mut Line<'_>, least: usize, place: &Place) -> io::Result<Woken> {
     let mut begun = !line.input.is_empty();
     line.wait_within(if begun { place.timeouts.head } else { line.patience() });
@@ -104,7 +106,7 @@ async fn more(line: &mut Line<'_>, least: usize, place: &Place) -> io::Result<Wo
                 line.wait_within(place.timeouts.head);
             }
             Woken::Bytes => {}
-            // Whoever has begun a command may finish it.
+            // A client that has begun a command may finish it.
             Woken::Draining if begun => {}
             Woken::Draining => line.wait_within(line.patience()),
             Woken::Late if begun => {
@@ -116,7 +118,7 @@ async fn more(line: &mut Line<'_>, least: usize, place: &Place) -> io::Result<Wo
     }
 }
 
-/// How much is kept of somebody that was not looked at.
+/// How many unread bytes of a client are buffered.
 const fn unread(session: &Session) -> usize {
     match session.role {
         Some(_) => bounds::RESP_UNREAD,
@@ -124,7 +126,7 @@ const fn unread(session: &Session) -> usize {
     }
 }
 
-/// The last reply, to what is no command; whoever speaks another protocol gets none.
+/// Writes the last reply, after a protocol error. A client of another protocol gets none.
 fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
     if error == ProtocolError::OtherProtocol {
         return place.metrics.refused(Refused::OtherProtocol);
@@ -134,7 +136,7 @@ fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
     reply::error(out, &format!("ERR {error}"));
 }
 
-/// Answers what is here, as far as it goes.
+/// Answers the commands that have arrived.
 async fn answer<S: Backend>(
     (handler, place): (&RespHandler<S>, &Place),
     here: &[u8],
@@ -145,29 +147,30 @@ async fn answer<S: Backend>(
     let mut used = 0;
     let mut words = Words::new();
     let mut batch = Batch::new();
-    let then = loop {
+    let stop = loop {
         let rest = here.get(used..).unwrap_or_default();
         let most = if session.role.is_some() { CommandBound::KNOWN } else { CommandBound::UNKNOWN };
         match wire::read(rest, most, &mut words) {
-            Err(error) => break Then::Refuse(error),
-            Ok(Read::More(least)) => break Then::More(least),
+            Err(error) => break Stop::Refuse(error),
+            Ok(Read::More(least)) => break Stop::More(least),
             Ok(Read::Nothing(length)) => {
                 used = used.saturating_add(length);
                 counts.empty = counts.empty.saturating_add(1);
                 if counts.empty > bounds::RESP_EMPTY {
-                    break Then::Refuse(ProtocolError::TooManyEmpty);
+                    break Stop::Refuse(ProtocolError::TooManyEmpty);
                 }
                 continue;
             }
             Ok(Read::Command(length)) => used = used.saturating_add(length),
         }
         counts.empty = 0;
-        if counts.short == 0 {
+        if counts.quantum == 0 {
             place.turns.pass(PIECE).await;
-            counts.short = bounds::RESP_BATCH;
+            counts.quantum = bounds::RESP_BATCH;
         }
         let throttle = handler.throttle(&words, session);
-        counts.short = counts.short.saturating_sub(if throttle.is_some() { 1 } else { OTHER });
+        counts.quantum =
+            counts.quantum.saturating_sub(if throttle.is_some() { 1 } else { OTHER_COMMAND });
         match throttle {
             Some(Ok(throttle)) => batch.push(throttle),
             other => {
@@ -176,7 +179,7 @@ async fn answer<S: Backend>(
                 if let Some(Err(error)) = other {
                     reply::error(out, &error);
                 } else if handler.run(&words, session, out).await == AfterCommand::Close {
-                    break Then::Close;
+                    break Stop::Close;
                 }
             }
         }
@@ -185,10 +188,10 @@ async fn answer<S: Backend>(
             batch.clear();
         }
         if out.len() > most_out {
-            break Then::Flush;
+            break Stop::Flush;
         }
     };
-    // What came before a mistake is answered before it.
+    // The commands before a protocol error are answered before the error.
     handler.decide(&batch, out).await;
-    Progress { used, then }
+    Progress { used, stop }
 }

@@ -1,6 +1,6 @@
 //! A panic costs one reply: neither the connection nor the rest of a pipeline.
 
-use super::commands::{AfterCommand, Batch, RespHandler};
+use super::handler::{AfterCommand, Batch, RespHandler};
 use super::users::{UserRole, Users};
 use super::wire::{self, CommandBound, Read, Words};
 use crate::front::testing::Panicking;
@@ -65,10 +65,10 @@ async fn a_panic_costs_one_reply_of_a_pipeline() {
     for (number, reply) in replies.iter().enumerate() {
         assert_eq!(reply.starts_with("-ERR internal error"), number == 3, "{number}: {text}");
     }
-    // The same for a command that stands alone; the connection goes on.
+    // The same for a command that is not part of a batch; the connection stays open.
     let mut out = Vec::new();
     let check = format!("TG.CHECK {UNLUCKY} ip 203.0.113.7\r\n");
-    assert_eq!(handler.run(&words(&check), &mut session, &mut out).await, AfterCommand::Command);
+    assert_eq!(handler.run(&words(&check), &mut session, &mut out).await, AfterCommand::Continue);
     assert!(out.starts_with(b"-ERR internal error"), "{}", String::from_utf8_lossy(&out));
     std::fs::remove_dir_all(&data_dir).unwrap();
 }

@@ -1,8 +1,8 @@
-//! Replies as bytes, in the dialect that the client chose.
+//! Writes replies, in the protocol version that the client chose with `HELLO`.
 
 use tidegate_policy::printable;
 
-/// Which dialect a connection speaks.
+/// The version of RESP that a connection uses: RESP2 or RESP3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
     #[default]
@@ -14,7 +14,7 @@ pub(crate) fn simple(out: &mut Vec<u8>, text: &str) {
     line(out, b'+', text.as_bytes());
 }
 
-/// An error; nothing in it ends its line.
+/// An error. Control characters become spaces, so that quoted input cannot end the line and forge another reply.
 pub(crate) fn error(out: &mut Vec<u8>, text: &str) {
     out.push(b'-');
     out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
@@ -38,12 +38,12 @@ pub(crate) fn null(out: &mut Vec<u8>, dialect: Dialect) {
     });
 }
 
-/// The beginning of a list.
+/// The beginning of a list; its items follow.
 pub(crate) fn list(out: &mut Vec<u8>, length: usize) {
     line(out, b'*', itoa::Buffer::new().format(length).as_bytes());
 }
 
-/// The beginning of a map; the older dialect writes names and values in turn.
+/// The beginning of a map; RESP2 has none, and gets a list of names and values in turn.
 pub(crate) fn map(out: &mut Vec<u8>, length: usize, dialect: Dialect) {
     match dialect {
         Dialect::Two => list(out, length.saturating_mul(2)),
@@ -51,13 +51,19 @@ pub(crate) fn map(out: &mut Vec<u8>, length: usize, dialect: Dialect) {
     }
 }
 
-/// As much of a word as is said back to who sent it.
+/// The beginning of a word, safe to quote in an error.
 pub(crate) fn quoted(word: &[u8]) -> String {
     let shown = word.get(..word.len().min(LONGEST_QUOTE)).unwrap_or_default();
     printable(&String::from_utf8_lossy(shown))
 }
 
+/// Bytes of a word that are quoted.
 const LONGEST_QUOTE: usize = 128;
+
+/// The error that Redis gives for a wrong number of arguments.
+pub(crate) fn arity(out: &mut Vec<u8>, command: &str) {
+    error(out, &format!("ERR wrong number of arguments for '{command}' command"));
+}
 
 fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
     out.push(kind);
@@ -70,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_whatever_it_quotes() {
+    fn an_error_stays_on_one_line() {
         let mut out = vec![];
         error(&mut out, "ERR unknown command 'a\r\n+OK\r\n'");
         assert_eq!(out, b"-ERR unknown command 'a  +OK  '\r\n");

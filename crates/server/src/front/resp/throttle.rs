@@ -1,12 +1,12 @@
 //! `CL.THROTTLE key max_burst count period [quantity]`, as redis-cell answers it.
 //!
 //! ```text
-//!   max_burst 14, count 15, period 1  =  a token bucket of 15 that gains 15 a second
+//!   max_burst 14, count 15, period 1  =  a token bucket of 15 that is refilled with 15 per second
 //!   reply: limited 0|1 · limit (max_burst + 1) · remaining · retry after s (-1: allowed, or never) · reset after s
 //! ```
 //!
-//! Its words for mistakes are kept, where it noticed them; what it did by accident, such as taking back with a
-//! negative quantity, is refused here.
+//! Where redis-cell reports an error, the same text is used here. What it accepts by accident, such as a negative quantity
+//! that gives tokens back, is refused.
 
 use super::reply;
 use std::collections::HashMap;
@@ -14,26 +14,27 @@ use std::rc::Rc;
 use tidegate::{Algorithm, Cost, Decision, Limit, NamedLimit, Outcome, Retry, Span};
 use tidegate_core::Refill;
 
-/// A command that has been read.
+/// The limit and the cost of a `CL.THROTTLE` command.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     pub(crate) limit: Rc<NamedLimit>,
     pub(crate) cost: Cost,
 }
 
-/// Limits by their parameters, so that each is compiled once and not for every request.
+/// Caches limits by their parameters, so that each is compiled once and not for every command.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     known: HashMap<[i64; 3], Rc<NamedLimit>>,
-    /// The one that was asked for last, which is asked for next.
+    /// The limit of the previous command, which is nearly always that of the next one: a fast path without hashing.
     last: Option<([i64; 3], Rc<NamedLimit>)>,
 }
 
-/// Clients have a handful; whoever makes them up as they go pays for it.
-const MOST: usize = 4_096;
+/// The cache is emptied when it holds this many limits. Ordinary clients use a handful; a client that uses a new limit for
+/// every command pays for compiling it.
+const MOST_LIMITS: usize = 4_096;
 
 impl Limits {
-    /// Reads what follows the name.
+    /// Reads the arguments of a command.
     pub(crate) fn read(&mut self, words: &[&[u8]]) -> Result<Throttle, String> {
         let (numbers, quantity) = match words {
             [_, burst, count, period] => ([*burst, *count, *period], None),
@@ -45,8 +46,9 @@ impl Limits {
         let [burst, count, period] = numbers.map(number);
         let parameters = [burst?, count?, period?];
         let quantity = quantity.map_or(Ok(1), number)?;
-        let cost = u64::try_from(quantity)
-            .map_err(|_| "ERR the quantity is negative; TG.REPORT gives back".to_owned())?;
+        let cost = u64::try_from(quantity).map_err(|_| {
+            "ERR the quantity is negative; use TG.REPORT to give tokens back".to_owned()
+        })?;
         Ok(Throttle { limit: self.limit(parameters)?, cost: cost.into() })
     }
 
@@ -58,7 +60,7 @@ impl Limits {
             Some(limit) => Rc::clone(limit),
             None => {
                 let limit = Rc::new(NamedLimit::new(compiled(parameters)?));
-                if self.known.len() >= MOST {
+                if self.known.len() >= MOST_LIMITS {
                     self.known.clear();
                 }
                 self.known.insert(parameters, Rc::clone(&limit));
@@ -70,7 +72,7 @@ impl Limits {
     }
 }
 
-/// A number, or what redis-cell says of what is none.
+/// A number, or the error of redis-cell for a word that is not one.
 fn number(word: &[u8]) -> Result<i64, String> {
     let number = str::from_utf8(word).ok().and_then(|text| text.parse().ok());
     number.ok_or_else(|| {
@@ -92,7 +94,7 @@ fn compiled([burst, count, period]: [i64; 3]) -> Result<Limit, String> {
     Limit::new(count, period, algorithm).map_err(|error| format!("ERR {error}"))
 }
 
-/// Writes the five numbers.
+/// Writes the five numbers of the reply.
 pub(crate) fn write(out: &mut Vec<u8>, limit: &Limit, decision: &Decision) {
     let (limited, retry) = match decision.outcome {
         Outcome::Allow | Outcome::Delay(_) => (0, -1),
@@ -108,7 +110,7 @@ pub(crate) fn write(out: &mut Vec<u8>, limit: &Limit, decision: &Decision) {
     reply::integer(out, decision.reset.map_or(0, seconds));
 }
 
-/// Whole milliseconds, then whole seconds rounded up: what is less than a millisecond is nothing.
+/// Whole seconds, rounded up, after fractions of a millisecond are cut off: as redis-cell rounds.
 fn seconds(span: Span) -> i64 {
     let millis = span.as_nanos().checked_div(1_000_000).unwrap_or(0);
     i64::try_from(millis.div_ceil(1_000)).unwrap_or(i64::MAX)
@@ -124,9 +126,9 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_the_words_that_clients_know() {
+    fn errors_have_the_texts_of_redis_cell() {
         let usage = "Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
-        for (words, said) in [
+        for (words, error) in [
             (&["k"][..], usage),
             (&["k", "1", "2"], usage),
             (&["k", "1", "2", "3", "4", "5"], usage),
@@ -147,9 +149,12 @@ mod tests {
             (&["k", "-1", "30", "60"], "ERR the max_burst is negative"),
             (&["k", "15", "-30", "60"], "ERR the count per period is negative"),
             (&["k", "15", "30", "-60"], "ERR the period is negative"),
-            (&["k", "15", "30", "60", "-1"], "ERR the quantity is negative; TG.REPORT gives back"),
+            (
+                &["k", "15", "30", "60", "-1"],
+                "ERR the quantity is negative; use TG.REPORT to give tokens back",
+            ),
         ] {
-            assert_eq!(refused(words), said, "{words:?}");
+            assert_eq!(refused(words), error, "{words:?}");
         }
         assert!(
             refused(&["k", "9223372036854775807", "1", "9223372036854775807"]).starts_with("ERR ")

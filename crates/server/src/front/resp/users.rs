@@ -1,4 +1,4 @@
-//! Who may ask over RESP, when not everybody may.
+//! The users file, which restricts RESP to clients with a token.
 //!
 //! ```text
 //!   # name  role      token
@@ -11,19 +11,19 @@ use std::path::Path;
 use tidegate::Secret;
 use tidegate_store::read_private;
 
-/// What somebody may do.
+/// What a client may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum UserRole {
-    /// Ask, and report.
+    /// Check and report.
     Client,
-    /// And reset.
+    /// The same, and reset counters.
     Operator,
 }
 
 /// The users of a listener.
 pub(crate) struct Users {
     secret: Secret,
-    /// What a client may do without showing a token; nothing where there are users.
+    /// What a client may do without a token: nothing where there are users.
     unnamed: Option<UserRole>,
     known: Vec<User>,
 }
@@ -31,65 +31,54 @@ pub(crate) struct Users {
 struct User {
     name: String,
     role: UserRole,
-    /// The signature of the token, so that comparing takes the same time whatever is wrong.
+    /// The signature of the token. Comparing signatures takes the same time wherever a guess is wrong.
     token: [u8; 32],
 }
 
-const MOST: usize = 1_000;
+const MOST_USERS: usize = 1_000;
 const SHORTEST_TOKEN: usize = 16;
 
 impl Users {
-    /// No users: every client may ask, and may do what this role may.
+    /// No users: every client has this role.
     pub(crate) const fn everybody(secret: Secret, role: UserRole) -> Self {
         Self { secret, unnamed: Some(role), known: Vec::new() }
     }
 
-    /// Those in a file.
+    /// Reads a users file.
     pub(crate) fn read(path: &Path, secret: Secret) -> io::Result<Self> {
         let wrong = |text: String| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {text}", path.display()))
         };
         let bytes = read_private(path, 1024 * 1024).map_err(|error| wrong(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| wrong("users are text".to_owned()))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| wrong("the users file is not valid UTF-8".to_owned()))?;
         let mut known: Vec<User> = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let (name, role, token) = match words.as_slice() {
-                [] => continue,
-                [first, ..] if first.starts_with('#') => continue,
-                [name, "client", token] => (*name, UserRole::Client, *token),
-                [name, "operator", token] => (*name, UserRole::Operator, *token),
-                _ => {
-                    return Err(wrong(format!(
-                        "line {number}: write `name client|operator token`"
-                    )));
-                }
-            };
-            if token.len() < SHORTEST_TOKEN {
-                return Err(wrong(format!(
-                    "line {number}: a token has at least {SHORTEST_TOKEN} characters"
-                )));
+            let user = User::read(line, &secret)
+                .map_err(|error| wrong(format!("line {number}: {error}")))?;
+            let Some(user) = user else { continue };
+            if known.iter().any(|known| known.name == user.name) {
+                return Err(wrong(format!("line {number}: user `{}` is defined twice", user.name)));
             }
-            if known.iter().any(|user| user.name == name) || known.len() >= MOST {
-                return Err(wrong(format!(
-                    "line {number}: `{name}` is there twice, or one too many"
-                )));
+            if known.len() >= MOST_USERS {
+                return Err(wrong(format!("line {number}: more than {MOST_USERS} users")));
             }
-            let token = secret.sign(token.as_bytes());
-            known.push(User { name: name.to_owned(), role, token });
+            known.push(user);
         }
         if known.is_empty() {
-            return Err(wrong("there are no users in it".to_owned()));
+            return Err(wrong(
+                "no users in this file; write `name client|operator token`".to_owned(),
+            ));
         }
         Ok(Self { secret, unnamed: None, known })
     }
 
-    /// What a client may do that has shown no token.
+    /// What a client may do without a token.
     pub(crate) const fn unnamed(&self) -> Option<UserRole> {
         self.unnamed
     }
 
-    /// The user with this name and token, and what they may do; without a name, the user with this token.
+    /// The name and role of the user with this token. Without a name, or with the name `default`, the token alone decides.
     pub(crate) fn known(&self, name: Option<&[u8]>, token: &[u8]) -> Option<(&str, UserRole)> {
         let name = name.filter(|name| *name != b"default");
         let mut users = self.known.iter().filter(|user| {
@@ -97,6 +86,25 @@ impl Users {
                 && self.secret.signed(token, &user.token)
         });
         users.next().map(|user| (user.name.as_str(), user.role))
+    }
+}
+
+impl User {
+    /// Reads a line; `None` for an empty line or a comment.
+    fn read(line: &str, secret: &Secret) -> Result<Option<Self>, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, role, token) = match words.as_slice() {
+            [] => return Ok(None),
+            [first, ..] if first.starts_with('#') => return Ok(None),
+            [name, "client", token] => (*name, UserRole::Client, *token),
+            [name, "operator", token] => (*name, UserRole::Operator, *token),
+            _ => return Err("write `name client|operator token`".to_owned()),
+        };
+        if token.len() < SHORTEST_TOKEN {
+            return Err(format!("a token must have at least {SHORTEST_TOKEN} characters"));
+        }
+        let token = secret.sign(token.as_bytes());
+        Ok(Some(Self { name: name.to_owned(), role, token }))
     }
 }
 
@@ -118,8 +126,8 @@ mod tests {
 
     #[test]
     fn a_user_is_known_by_name_and_token() {
-        let users =
-            read("# who\n\napp client 0123456789abcdef\nops operator fedcba9876543210\n").unwrap();
+        let users = read("# users\n\napp client 0123456789abcdef\nops operator fedcba9876543210\n")
+            .unwrap();
         let role = |name: Option<&str>, token: &str| {
             users.known(name.map(str::as_bytes), token.as_bytes()).map(|(_, role)| role)
         };
@@ -138,16 +146,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_told_with_its_line() {
+    fn an_error_in_the_file_names_its_line() {
         for (text, part) in [
             ("app client\n", "line 1: write `name client|operator token`"),
             ("\napp boss 0123456789abcdef\n", "line 2: write"),
-            ("app client short\n", "line 1: a token has at least 16"),
+            ("app client short\n", "line 1: a token must have at least 16"),
             (
                 "a client 0123456789abcdef\na client 0123456789abcdef\n",
-                "line 2: `a` is there twice",
+                "line 2: user `a` is defined twice",
             ),
-            ("# nobody\n", "there are no users"),
+            ("# none\n", "no users in this file"),
         ] {
             let error = read(text).err().unwrap().to_string();
             assert!(error.contains(part), "{error}");

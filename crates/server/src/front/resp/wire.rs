@@ -1,23 +1,28 @@
-//! Commands as bytes: read where they lie, never copied, never believed about their length before they are here.
+//! Parses commands without copying them. No memory is reserved for a length that a client only announces.
+//!
+//! ```text
+//!   *2 ␍␊ $4 ␍␊ ECHO ␍␊ $2 ␍␊ hi ␍␊      a list of bulk strings, as client libraries send it
+//!   ECHO hi ␍␊                           the same inline, as people type it
+//! ```
 
 use crate::bounds;
 use smallvec::SmallVec;
 
-/// A command: its name and what follows it.
+/// The words of a command: its name and its arguments.
 pub type Words<'b> = SmallVec<[&'b [u8]; 8]>;
 
-/// What some bytes begin with.
+/// What the beginning of the input is.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
-    /// A command of so many bytes; its words were put where they were asked for.
+    /// A command, with its length in bytes; its words were written to the caller's list.
     Command(usize),
-    /// Nothing, in so many bytes: an empty line, an empty list.
+    /// An empty line or an empty list, with its length in bytes.
     Nothing(usize),
-    /// The beginning of a command, which has at least so many bytes in all.
+    /// An incomplete command, with the least number of bytes that the whole command has.
     More(usize),
 }
 
-/// Why the connection is closed.
+/// A violation of the protocol, after which the connection is closed. Where Redis has a text for it, the same is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// An inline command is longer than a line may be.
@@ -39,13 +44,13 @@ pub enum ProtocolError {
     #[error("Protocol error: a bulk string does not end where it should")]
     BulkEnd,
     /// The bytes are not a command in any form.
-    #[error("Protocol error: this is no command")]
+    #[error("Protocol error: not a command")]
     NoCommand,
     /// A quote is opened and not closed.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
-    /// Somebody speaks another protocol; a browser may have been made to.
-    #[error("Protocol error: this is not that kind of port")]
+    /// The client speaks another protocol; it may be a browser that a web page misuses. It gets no reply.
+    #[error("Protocol error: this port expects RESP")]
     OtherProtocol,
     /// More than a client may send before it has authenticated.
     #[error("Protocol error: too much before AUTH")]
@@ -54,26 +59,26 @@ pub enum ProtocolError {
     #[error("Protocol error: too many empty lines")]
     TooManyEmpty,
     /// The budget for unread bytes is used up.
-    #[error("there is no room for so long a command at the moment; try again later")]
+    #[error("no memory left for a command of this length; try again later")]
     NoRoom,
 }
 
-/// How much may be asked at once.
+/// How large a command may be.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandBound {
     /// Words of a command.
     pub words: usize,
     /// Bytes of a word.
     pub bulk: usize,
-    /// All of a command together.
+    /// Bytes of a whole command.
     pub bytes: usize,
 }
 
 impl CommandBound {
-    /// Of somebody who is known.
+    /// For a client that has authenticated, or need not.
     pub const KNOWN: Self =
         Self { words: bounds::RESP_WORDS, bulk: bounds::RESP_BULK, bytes: bounds::RESP_UNREAD };
-    /// Of somebody who must first say who they are.
+    /// For a client that has yet to authenticate.
     pub const UNKNOWN: Self = Self {
         words: bounds::RESP_WORDS_BEFORE_AUTH,
         bulk: bounds::RESP_BULK_BEFORE_AUTH,
@@ -97,7 +102,7 @@ impl CommandBound {
     }
 }
 
-/// Reads one command from the beginning of some bytes.
+/// Reads one command from the beginning of the input.
 pub fn read<'b>(
     input: &'b [u8],
     most: CommandBound,
@@ -125,54 +130,68 @@ fn read_list<'b>(
         return Ok(Read::More(input.len().saturating_add(1)));
     };
     let count = match length {
-        ListLength::None => return Ok(Read::Nothing(at)),
-        ListLength::Of(0) => return Ok(Read::Nothing(at)),
+        ListLength::None | ListLength::Of(0) => return Ok(Read::Nothing(at)),
         ListLength::Of(count) if count > most.words => return Err(most.too_many()),
         ListLength::Of(count) => count,
     };
     for _ in 0..count {
-        match input.get(at) {
-            None => return Ok(Read::More(at.saturating_add(4))),
-            Some(b'$') => {}
-            Some(_) => return Err(ProtocolError::NoBulk),
+        match read_bulk(input, at, most)? {
+            Bulk::Word(word, end) => {
+                words.push(word);
+                at = end;
+            }
+            Bulk::More(least) => return Ok(Read::More(least)),
         }
-        let begin = at.saturating_add(1);
-        let Some((length, from)) = number(input, begin, ProtocolError::BulkLength)? else {
-            return Ok(Read::More(input.len().saturating_add(1)));
-        };
-        let ListLength::Of(length) = length else { return Err(ProtocolError::BulkLength) };
-        if length > most.bulk {
-            return Err(most.too_long());
-        }
-        let to = from.saturating_add(length);
-        let end = to.saturating_add(2);
-        if end > most.bytes {
-            return Err(most.too_long());
-        }
-        match (input.get(from..to), input.get(to..end)) {
-            (Some(word), Some(b"\r\n")) => words.push(word),
-            (_, Some(_)) => return Err(ProtocolError::BulkEnd),
-            (_, None) if wrong_end(input, to) => return Err(ProtocolError::BulkEnd),
-            (_, None) => return Ok(Read::More(end)),
-        }
-        at = end;
     }
     Ok(Read::Command(at))
 }
 
-/// Whether the first byte behind a word is here and is not the end of a line.
+/// A bulk string of a list.
+enum Bulk<'b> {
+    /// The string, and where it ends.
+    Word(&'b [u8], usize),
+    /// It is incomplete: the input needs at least this many bytes.
+    More(usize),
+}
+
+#[inline]
+fn read_bulk(input: &[u8], at: usize, most: CommandBound) -> Result<Bulk<'_>, ProtocolError> {
+    match input.get(at) {
+        None => return Ok(Bulk::More(at.saturating_add(4))),
+        Some(b'$') => {}
+        Some(_) => return Err(ProtocolError::NoBulk),
+    }
+    let begin = at.saturating_add(1);
+    let Some((length, from)) = number(input, begin, ProtocolError::BulkLength)? else {
+        return Ok(Bulk::More(input.len().saturating_add(1)));
+    };
+    let ListLength::Of(length) = length else { return Err(ProtocolError::BulkLength) };
+    let to = from.saturating_add(length);
+    let end = to.saturating_add(2);
+    if length > most.bulk || end > most.bytes {
+        return Err(most.too_long());
+    }
+    match (input.get(from..to), input.get(to..end)) {
+        (Some(word), Some(b"\r\n")) => Ok(Bulk::Word(word, end)),
+        (_, Some(_)) => Err(ProtocolError::BulkEnd),
+        (_, None) if wrong_end(input, to) => Err(ProtocolError::BulkEnd),
+        (_, None) => Ok(Bulk::More(end)),
+    }
+}
+
+/// Whether the first byte after a word has arrived and does not begin the end of a line.
 fn wrong_end(input: &[u8], at: usize) -> bool {
     input.get(at).is_some_and(|byte| *byte != b'\r')
 }
 
-/// What a length says.
+/// The length of a list or a bulk string.
 enum ListLength {
-    /// -1: no list.
+    /// -1: null.
     None,
     Of(usize),
 }
 
-/// The number between a type byte and the end of its line, and where that line ends.
+/// The length between a type byte and the end of its line, and where that line ends; `None` if the line is incomplete.
 fn number(
     input: &[u8],
     from: usize,
@@ -191,26 +210,30 @@ fn number(
         None if rest.get(end) == Some(&b'\r') => return Ok(None),
         None => return Err(wrong),
     }
-    let length = match digits {
-        b"-1" => ListLength::None,
-        [b'0'] => ListLength::Of(0),
+    let length = list_length(digits).ok_or(wrong)?;
+    Ok(Some((length, from.saturating_add(after))))
+}
+
+fn list_length(digits: &[u8]) -> Option<ListLength> {
+    match digits {
+        b"-1" => Some(ListLength::None),
+        [b'0'] => Some(ListLength::Of(0)),
         [b'1'..=b'9', others @ ..] if others.iter().all(u8::is_ascii_digit) => {
             let number = digits.iter().try_fold(0_usize, |number, digit| {
                 number.checked_mul(10)?.checked_add(usize::from(digit.wrapping_sub(b'0')))
             });
-            ListLength::Of(number.ok_or(wrong)?)
+            number.map(ListLength::Of)
         }
-        _ => return Err(wrong),
-    };
-    Ok(Some((length, from.saturating_add(after))))
+        _ => None,
+    }
 }
 
-/// More digits than any length here has.
+/// More characters than any accepted length has.
 const LONGEST_NUMBER: usize = 12;
 
-// === lines ===
+// === inline commands ===
 
-/// A command as people type it.
+/// A command on one line, as people type it.
 fn read_inline<'b>(
     input: &'b [u8],
     most: CommandBound,
@@ -241,7 +264,7 @@ fn read_inline<'b>(
     Ok(if words.is_empty() { Read::Nothing(used) } else { Read::Command(used) })
 }
 
-/// A word, which may stand in quotes; there are no escapes.
+/// The first word of a line and the rest of the line. A word may be in quotes; there are no escapes.
 fn one_word(text: &[u8]) -> Result<(&[u8], &[u8]), ProtocolError> {
     match text {
         [quote @ (b'"' | b'\''), rest @ ..] => {
@@ -258,15 +281,16 @@ fn one_word(text: &[u8]) -> Result<(&[u8], &[u8]), ProtocolError> {
     }
 }
 
-/// Whether the end of a line is here.
+/// Whether the end of a line has arrived.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LineEnd {
     Begun,
     Whole,
 }
 
-/// A browser that was made to talk to us speaks HTTP; its first line is the last that is read. What is said of
-/// the beginning of a line is true of all of it, so that it does not matter how it was cut on its way.
+/// Detects HTTP and SSH. A web page can make a browser send HTTP to this port, with commands in the body (cross-protocol
+/// request forgery); the connection is closed at its first line. The verdict on the beginning of a line holds for the whole
+/// line, so that it does not matter how the network splits it.
 fn other_protocol(line: &[u8], here: LineEnd) -> Result<(), ProtocolError> {
     const VERBS: [&str; 10] =
         ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "CONNECT", "TRACE", "PRI"];
@@ -287,7 +311,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::Index;
 
-    /// Reads everything, with the bytes arriving one by one; words as text.
+    /// Reads all commands, with the bytes arriving one by one; words as text.
     fn all(bytes: &[u8]) -> Result<Vec<Vec<String>>, ProtocolError> {
         let mut commands = vec![];
         let (mut from, mut to) = (0, 0);
@@ -305,7 +329,10 @@ mod tests {
                 }
                 Read::Nothing(used) => from += used,
                 Read::More(least) => {
-                    assert!(from + least > to, "more is wanted than there is");
+                    assert!(
+                        from + least > to,
+                        "the parser asks for bytes that have already arrived"
+                    );
                     to += 1;
                 }
             }
@@ -314,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_read_however_they_arrive() {
+    fn commands_are_read_when_bytes_arrive_one_by_one() {
         let list = b"*2\r\n$4\r\nECHO\r\n$5\r\na\r\nbc\r\n\r\n*0\r\n*-1\r\nPING\r\n  \r\nECHO \"a b\" 'c'\n";
         assert_eq!(
             all(list).unwrap(),
@@ -325,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_refused() {
+    fn invalid_commands_are_refused() {
         use ProtocolError::*;
         let long_line = "A".repeat(bounds::RESP_LINE + 1);
         for (bytes, error) in [
@@ -365,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_may_say_little() {
+    fn a_client_may_send_little_before_it_authenticates() {
         let kilobyte = format!("$1024\r\n{}\r\n", "x".repeat(1_024));
         let three = format!("*4\r\n{}$900\r\n", kilobyte.repeat(3));
         let four = format!("*4\r\n{}$1024\r\n", kilobyte.repeat(3));
@@ -380,9 +407,9 @@ mod tests {
         assert_eq!(read(four.as_bytes(), CommandBound::UNKNOWN, &mut words), too_much);
     }
 
-    // === whatever arrives ===
+    // === arbitrary input ===
 
-    /// What some bytes begin with, and its words.
+    /// What the beginning of the input is, and its words.
     fn first(bytes: &[u8]) -> Result<(Read, Vec<Vec<u8>>), ProtocolError> {
         let mut words = Words::new();
         let read = read(bytes, CommandBound::KNOWN, &mut words)?;
@@ -396,8 +423,8 @@ mod tests {
         [count].into_iter().chain(words.iter().map(word)).flatten().collect()
     }
 
-    /// A command, as somebody else's parser reads it: its words, and its bytes.
-    fn as_others_read(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+    /// The words and the length of a command, as the crate `redis_protocol` parses it.
+    fn reference(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
         use redis_protocol::resp2::types::OwnedFrame::{Array, BulkString};
         let (frame, used) = redis_protocol::resp2::decode::decode(bytes).ok()??;
         let Array(frames) = frame else { return None };
@@ -435,27 +462,27 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
         #[test]
-        fn what_clients_encode_is_read_as_others_read_it(words in commands(), behind in vec(any::<u8>(), 0..9)) {
+        fn encoded_commands_are_parsed_as_the_reference_parser_does(words in commands(), behind in vec(any::<u8>(), 0..9)) {
             let command = encoded(&words);
             let bytes = [command.clone(), behind].concat();
-            prop_assert_eq!(as_others_read(&bytes), Some((words.clone(), command.len())));
+            prop_assert_eq!(reference(&bytes), Some((words.clone(), command.len())));
             prop_assert_eq!(first(&bytes), Ok((Read::Command(command.len()), words)));
         }
 
-        /// Whatever is taken for a list is what others take it for.
+        /// Every list that this parser accepts, the reference parser reads in the same way.
         #[test]
-        fn nothing_is_read_that_others_read_otherwise(bytes in nearly_commands()) {
+        fn accepted_lists_agree_with_the_reference_parser(bytes in nearly_commands()) {
             if let Ok((Read::Command(used), words)) = first(&bytes)
                 && bytes.starts_with(b"*")
             {
-                prop_assert_eq!(as_others_read(&bytes), Some((words, used)));
+                prop_assert_eq!(reference(&bytes), Some((words, used)));
             }
         }
 
-        /// What is said of the beginning of some bytes stays true when the others come, and whoever is told
-        /// to wait for more really needs them.
+        /// A verdict on the beginning of the input stays true when more arrives, and `Read::More` never asks for more bytes
+        /// than the command has.
         #[test]
-        fn nothing_depends_on_how_bytes_are_cut(bytes in nearly_commands()) {
+        fn results_do_not_depend_on_how_the_input_is_split(bytes in nearly_commands()) {
             let whole = first(&bytes);
             for end in 0..bytes.len() {
                 match first(&bytes[..end]) {

@@ -1,9 +1,9 @@
-//! What [`super::wire`] reads and writes by hand, held against prost: the two know nothing of each other.
+//! Compares the hand-written encoding of [`super::wire`] with prost, an independent implementation.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may fail loudly")]
 
 use super::messages::{Descriptor, Entry, Header, Limit, OwnLimit, Request, Response, Status};
-use super::text::text;
+use super::value_text::text;
 use super::wire::{RateLimitRequest, RateLimitResponse, seconds};
 use proptest::collection::vec;
 use proptest::option;
@@ -14,12 +14,12 @@ use serde_json::{Map, Value};
 use tidegate::{DescribedLimit, DescriptorStatus, Span};
 use tidegate_policy::Unit;
 
-// === what is asked ===
+// === requests ===
 
-/// Enough of a list to be a list.
+/// The longest list that is generated.
 const MOST: usize = 16;
 
-/// Calls as they may be.
+/// Valid requests.
 fn request() -> impl Strategy<Value = Request> {
     let entry = ("\\PC{1,12}", ".{0,12}").prop_map(|(key, value)| Entry { key, value });
     let own = (any::<u32>(), 1..8)
@@ -37,7 +37,7 @@ fn request() -> impl Strategy<Value = Request> {
         .prop_map(|(domain, descriptors, hits_addend)| Request { domain, descriptors, hits_addend })
 }
 
-/// What was read, as prost would have it.
+/// What `wire` has read, as the types of prost.
 fn as_read(asked: &RateLimitRequest<'_>) -> Request {
     let descriptor = |read: &tidegate::Descriptor<'_>| {
         let limit = |(amount, unit): (u32, Unit)| OwnLimit {
@@ -57,36 +57,36 @@ fn as_read(asked: &RateLimitRequest<'_>) -> Request {
     Request { domain: asked.domain.to_owned(), ..Request::of(descriptors) }.hits(asked.hits)
 }
 
-/// A request with its values as we spell them.
-fn spelled(mut request: Request) -> Request {
+/// A request with its values encoded as text.
+fn with_value_text(mut request: Request) -> Request {
     for entry in request.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
         entry.value = text(entry.value.as_bytes()).into_owned();
     }
     request
 }
 
-/// What both take for a message, both read the same.
+/// If both parsers accept the bytes, both must read the same request.
 fn agree(bytes: &[u8]) {
     if let (Ok(ours), Ok(theirs)) = (RateLimitRequest::read(bytes), Request::decode(bytes)) {
-        assert_eq!(as_read(&ours), spelled(theirs));
+        assert_eq!(as_read(&ours), with_value_text(theirs));
     }
 }
 
 proptest! {
     #[test]
-    fn what_others_write_is_read(request in request()) {
+    fn requests_of_prost_are_read(request in request()) {
         let bytes = request.encode_to_vec();
-        prop_assert_eq!(as_read(&RateLimitRequest::read(&bytes).unwrap()), spelled(request));
+        prop_assert_eq!(as_read(&RateLimitRequest::read(&bytes).unwrap()), with_value_text(request));
     }
 
     #[test]
-    fn no_bytes_are_too_strange(bytes in vec(any::<u8>(), 0..256)) {
+    fn arbitrary_bytes_are_read_alike(bytes in vec(any::<u8>(), 0..256)) {
         agree(&bytes);
     }
 
-    /// A message with some bytes changed, taken out, and put in.
+    /// Some bytes of a message are changed, removed and inserted.
     #[test]
-    fn no_message_is_too_broken(
+    fn damaged_messages_are_read_alike(
         request in request(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>(), 0..4_u8), 1..6),
     ) {
@@ -104,9 +104,9 @@ proptest! {
         }
     }
 
-    /// Fields may come twice and in any order: of numbers and texts the last counts, messages are merged, lists go on.
+    /// Fields may repeat, in any order: for numbers and texts the last one counts, messages are merged, lists are appended.
     #[test]
-    fn messages_in_pieces_are_one(first in request(), second in request()) {
+    fn concatenated_messages_are_merged(first in request(), second in request()) {
         let bytes = [first.encode_to_vec(), second.encode_to_vec()].concat();
         agree(&bytes);
         let descriptor = |request: &Request| request.descriptors.first().cloned().unwrap_or_default();
@@ -119,19 +119,19 @@ proptest! {
     }
 }
 
-/// Once a second `hits_addend` that says nothing took back what the first had said.
+/// Once a second, empty `hits_addend` erased the value of the first. Merging an empty message must change nothing.
 #[test]
-fn what_says_nothing_changes_nothing() {
+fn an_empty_message_erases_nothing() {
     let bytes = [&[0x0a, 1, b'd', 0x12, 6][..], &[0x1a, 2, 8, 5], &[0x1a, 0]].concat();
     assert_eq!(RateLimitRequest::read(&bytes).unwrap().descriptors[0].hits, Some(5));
     agree(&bytes);
 }
 
-// === what is answered ===
+// === responses ===
 
+/// Statuses and header fields of a response.
 type Written = (Vec<(bool, Option<(u64, u8, String)>, u64, Option<u64>)>, Vec<(String, String)>);
 
-/// Statuses and header fields.
 fn written() -> impl Strategy<Value = Written> {
     let limit = (any::<u64>(), 0..8_u8, ".{0,200}");
     let status = (any::<bool>(), option::of(limit), any::<u64>(), option::of(any::<u64>()));
@@ -154,7 +154,7 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The same as prost has it.
+/// The same as a type of prost.
 fn value(json: &Value) -> prost_types::Value {
     let kind = match json {
         Value::Null => Kind::NullValue(0),
@@ -180,7 +180,7 @@ fn fits(number: u64) -> u32 {
 
 proptest! {
     #[test]
-    fn what_is_written_others_read((statuses, headers) in written(), over in any::<bool>()) {
+    fn responses_are_read_by_prost((statuses, headers) in written(), over in any::<bool>()) {
         let mut bytes = vec![];
         let mut answer = RateLimitResponse(&mut bytes);
         let mut expected = Response { overall_code: if over { 2 } else { 1 }, ..Response::default() };
@@ -216,18 +216,18 @@ proptest! {
     }
 
     #[test]
-    fn metadata_is_read_as_it_was_written(list in vec(("\\PC{0,8}", json()), 0..6)) {
+    fn metadata_is_read_by_prost(list in vec(("\\PC{0,8}", json()), 0..6)) {
         let object: Map<String, Value> = list.into_iter().collect();
         let call = Request::of([]).encode_to_vec();
         let mut bytes = vec![];
         RateLimitResponse(&mut bytes).metadata(&RateLimitRequest::read(&call).unwrap(), &object);
-        let told = Response::decode(&*bytes).unwrap().dynamic_metadata.unwrap();
+        let sent = Response::decode(&*bytes).unwrap().dynamic_metadata.unwrap();
         let mut expected = Map::new();
         expected.insert("domain".to_owned(), "web".into());
         expected.insert("descriptors".to_owned(), Value::Array(vec![]));
         if !object.is_empty() {
             expected.insert("metadata".to_owned(), Value::Object(object));
         }
-        prop_assert_eq!(told, structure(&expected));
+        prop_assert_eq!(sent, structure(&expected));
     }
 }

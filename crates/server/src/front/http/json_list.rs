@@ -1,29 +1,30 @@
-//! A list in a body, read entry by entry: a library reads a megabyte in one go, and nobody else has a turn meanwhile.
+//! Parses a JSON list entry by entry. `serde_json` would parse a body of a megabyte in one go, and no other connection of the
+//! worker would have a turn meanwhile.
 
 use super::wire::{WireError, explain};
 use http::StatusCode;
 use serde::Deserialize;
 use std::marker::PhantomData;
 
-/// The entries of a list that have not been read.
-pub(super) struct List<'b, T> {
+/// The unread entries of a list.
+pub(super) struct JsonList<'b, T> {
     body: &'b [u8],
-    /// How many bytes of it have been read,
+    /// Bytes that have been read.
     at: usize,
-    /// and how many entries.
+    /// Entries that have been read.
     count: usize,
     entries: PhantomData<T>,
 }
 
-impl<'b, T: Deserialize<'b>> List<'b, T> {
+impl<'b, T: Deserialize<'b>> JsonList<'b, T> {
     pub(super) const fn new(body: &'b [u8]) -> Self {
         Self { body, at: 0, count: 0, entries: PhantomData }
     }
 
-    /// The next entry, and how many bytes it has; `None` at the end of the body.
+    /// The next entry and its length in bytes; `None` at the end of the list.
     pub(super) fn next(&mut self) -> Result<Option<(T, usize)>, WireError> {
         let begins = self.count == 0;
-        match self.sign() {
+        match self.next_token() {
             Some(b'[') if begins => self.skip(1),
             Some(b',') if !begins => self.skip(1),
             Some(b']') if !begins => return self.end(),
@@ -31,7 +32,7 @@ impl<'b, T: Deserialize<'b>> List<'b, T> {
             Some(_) => return Err(self.wrong("expected `,` or `]`")),
             None => return Err(self.wrong("EOF while parsing a list")),
         }
-        match self.sign() {
+        match self.next_token() {
             Some(b']') if begins => return self.end(),
             Some(b']') => return Err(self.wrong("trailing comma")),
             None if begins => return Err(self.wrong("EOF while parsing a list")),
@@ -46,10 +47,10 @@ impl<'b, T: Deserialize<'b>> List<'b, T> {
         Ok(Some((entry, length)))
     }
 
-    /// Behind the last entry there is nothing.
+    /// Checks that nothing follows the list.
     fn end(&mut self) -> Result<Option<(T, usize)>, WireError> {
         self.skip(1);
-        match self.sign() {
+        match self.next_token() {
             Some(_) => Err(self.wrong("trailing characters")),
             None => Ok(None),
         }
@@ -63,16 +64,16 @@ impl<'b, T: Deserialize<'b>> List<'b, T> {
         self.at = self.at.saturating_add(bytes);
     }
 
-    /// The next byte that is no blank.
-    fn sign(&mut self) -> Option<u8> {
+    /// The next byte that is not whitespace.
+    fn next_token(&mut self) -> Option<u8> {
         let blank = |byte: &&u8| matches!(byte, b' ' | b'\n' | b'\t' | b'\r');
         self.skip(self.rest().iter().take_while(blank).count());
         self.rest().first().copied()
     }
 
-    // === what is wrong ===
+    // === errors ===
 
-    /// The list itself is wrong here. The words are the library's.
+    /// An error in the list itself, in the words of `serde_json`.
     fn wrong(&self, text: &str) -> WireError {
         let behind = self.at.saturating_add(1).min(self.body.len());
         let (line, column) = self.place(behind);
@@ -80,7 +81,7 @@ impl<'b, T: Deserialize<'b>> List<'b, T> {
         WireError::new(StatusCode::BAD_REQUEST, &format!("/{}", self.count), text)
     }
 
-    /// The next entry is wrong; the library counts lines and columns from its beginning.
+    /// An error in the next entry. `serde_json` counts lines and columns from the beginning of the entry.
     fn wrong_entry(&self) -> WireError {
         let (lines, columns) = self.place(self.at);
         let moved = |line: usize, column: usize| match line {
@@ -90,7 +91,7 @@ impl<'b, T: Deserialize<'b>> List<'b, T> {
         explain::<T>(self.rest(), moved).within(self.count)
     }
 
-    /// The line of a byte, and how many bytes of that line are before it.
+    /// The line of a byte, and the number of bytes before it in that line.
     fn place(&self, at: usize) -> (usize, usize) {
         let before = self.body.get(..at).unwrap_or_default();
         let line_start = memchr::memrchr(b'\n', before).map_or(0, |end| end.saturating_add(1));
@@ -104,9 +105,9 @@ mod tests {
     use super::*;
     use crate::front::http::wire::Take;
 
-    /// What a list is answered, read entry by entry.
+    /// The number of entries of a list, or the error.
     fn read(body: &str) -> Result<usize, String> {
-        let mut list = List::<Take<'_>>::new(body.as_bytes());
+        let mut list = JsonList::<Take<'_>>::new(body.as_bytes());
         let mut count = 0;
         while let Some((_, length)) = list.next().map_err(|error| error.entry())? {
             assert!(length > 0);
@@ -115,9 +116,9 @@ mod tests {
         Ok(count)
     }
 
-    /// Read entry by entry, a list is right or wrong as the library says that it is, in the same words, at the same place.
+    /// Reading entry by entry accepts the same lists as `serde_json`, and gives the same errors at the same places.
     #[test]
-    fn a_list_is_read_as_the_library_reads_it() {
+    fn lists_are_read_as_serde_json_reads_them() {
         let one = r#"{"key":"a","limit":1,"per":"1s"}"#;
         let bodies = [
             "[]".to_owned(),

@@ -1,0 +1,164 @@
+//! Endpoints that change something: counters, rule switches, overrides, tiers, the policy and signals.
+
+use super::handler::AdminHandler;
+use super::request::{attributes, bad, expected_version, flags, read, unprocessable};
+use super::wire;
+use crate::audit::Actor;
+use crate::backend::Backend;
+use crate::control::{Change, RefusedChange};
+use crate::rulebook::{Caution, Rulebook, RulebookError};
+use crate::web::{Answer, Call, PROBLEM};
+use http::StatusCode;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const MOST_SIGNALS: usize = 64;
+/// Bytes of a signal's name.
+const LONGEST_SIGNAL: usize = 64;
+
+impl<S: Backend> AdminHandler<S> {
+    pub(super) async fn reset(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+        let body: wire::ResetBody = read(call)?;
+        let client = attributes(&body.attributes)?;
+        let states = self
+            .limiter
+            .reset(&body.rule, &client)
+            .await
+            .map_err(|error| unprocessable(&error.to_string()))?;
+        // The audit log keeps the names of attributes and not their values, which may be secrets.
+        let names: Vec<&String> = body.attributes.keys().collect();
+        let details = json!({ "rule": body.rule, "by": names, "states": states });
+        let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
+            rulebook.note(actor, "reset", &details);
+            Ok(())
+        };
+        self.on_blocking_thread(actor, note).await?;
+        Ok(Answer::json(StatusCode::OK, &json!({ "states": states })))
+    }
+
+    pub(super) async fn put_rule(
+        &self,
+        call: &Call<'_>,
+        actor: Actor<'_>,
+    ) -> Result<Answer, Answer> {
+        let switch = read::<wire::PutRuleBody>(call);
+        let switch = switch.map(|switch| switch.over(&self.rulebook.document().rules));
+        self.change(call, actor, switch.map(Change::Rule)).await
+    }
+
+    /// Makes a change, and answers with all changes that are then in force.
+    pub(super) async fn change(
+        &self,
+        call: &Call<'_>,
+        actor: Actor<'_>,
+        change: Result<Change, Answer>,
+    ) -> Result<Answer, Answer> {
+        let (expected, change) = (expected_version(call)?, change?);
+        let change = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
+            rulebook.change(change, expected, actor)
+        };
+        self.on_blocking_thread(actor, change).await?;
+        Ok(self.control())
+    }
+
+    pub(super) async fn put_policy(
+        &self,
+        call: &Call<'_>,
+        actor: Actor<'_>,
+    ) -> Result<Answer, Answer> {
+        let [dry_run, force] = flags(call, ["dry_run", "force"])?;
+        let caution = if force { Caution::Forced } else { Caution::Careful };
+        let (expected, text) = (expected_version(call)?, call.body.to_vec());
+        let upload = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
+            rulebook.upload(&text, caution, dry_run, expected, actor)
+        };
+        let difference = self.on_blocking_thread(actor, upload).await?;
+        Ok(self.difference(dry_run, &difference.json()))
+    }
+
+    pub(super) async fn delete_policy(
+        &self,
+        call: &Call<'_>,
+        actor: Actor<'_>,
+    ) -> Result<Answer, Answer> {
+        let expected = expected_version(call)?;
+        let withdraw =
+            move |rulebook: &Rulebook<S>, actor: Actor<'_>| rulebook.withdraw(expected, actor);
+        let difference = self.on_blocking_thread(actor, withdraw).await?;
+        Ok(self.difference(false, &difference.json()))
+    }
+
+    pub(super) fn put_signals(&self, call: &Call<'_>, actor: Actor<'_>) -> Result<Answer, Answer> {
+        let signals: wire::PutSignalsBody = read(call)?;
+        if signals.len() > MOST_SIGNALS || signals.keys().any(|name| name.len() > LONGEST_SIGNAL) {
+            return Err(bad("at most 64 signals, with names of at most 64 bytes"));
+        }
+        for (name, value) in &signals {
+            self.limiter.signal(name, *value).map_err(|error| {
+                Answer::problem_at(StatusCode::BAD_REQUEST, &format!("/{name}"), &error.to_string())
+            })?;
+        }
+        tracing::debug!(who = actor.who, "signals: {signals:?}");
+        Ok(Answer::json(StatusCode::OK, &json!(signals)))
+    }
+
+    /// Changes the rules on a thread that may block. Parsing a large policy and waiting for a store take a while, and the
+    /// worker serves other requests meanwhile.
+    async fn on_blocking_thread<T: Send + 'static>(
+        &self,
+        actor: Actor<'_>,
+        change: impl FnOnce(&Rulebook<S>, Actor<'_>) -> Result<T, RulebookError> + Send + 'static,
+    ) -> Result<T, Answer> {
+        let rulebook = Arc::clone(&self.rulebook);
+        let (who, peer) = (actor.who.to_owned(), actor.peer);
+        let changed =
+            tokio::task::spawn_blocking(move || change(&rulebook, Actor { who: &who, peer }));
+        let changed = changed.await.map_err(|_| {
+            self.metrics.panicked();
+            let detail = "internal error: a bug in tidegate; nothing was changed";
+            Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, detail)
+        })?;
+        changed.map_err(|error| refused(&error))
+    }
+
+    fn difference(&self, dry_run: bool, difference: &Value) -> Answer {
+        let version = self.limiter.version();
+        let body =
+            json!({ "dry_run": dry_run, "policy_version": version, "difference": difference });
+        Answer::json(StatusCode::OK, &body)
+    }
+}
+
+/// The answer to a change that was not made.
+fn refused(error: &RulebookError) -> Answer {
+    let status = match error {
+        RulebookError::Policy(problems) => return invalid_policy(problems),
+        RulebookError::Drops { .. } => {
+            let detail = format!("{error}; if that is meant, add `?force=true`");
+            return Answer::problem(StatusCode::CONFLICT, &detail);
+        }
+        RulebookError::Change(RefusedChange::Stale { .. }) => StatusCode::PRECONDITION_FAILED,
+        RulebookError::Change(RefusedChange::Busy | RefusedChange::Unasked) => StatusCode::CONFLICT,
+        RulebookError::Change(RefusedChange::StoreGone) => StatusCode::SERVICE_UNAVAILABLE,
+        RulebookError::Change(RefusedChange::NotWritten) | RulebookError::Io(_) => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+        RulebookError::Change(RefusedChange::Wrong(_) | RefusedChange::TooMany)
+        | RulebookError::Limiter(_) => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    Answer::problem(status, &error.to_string())
+}
+
+/// Lists every problem of a policy, each with its line and column.
+fn invalid_policy(error: &tidegate::PolicyError) -> Answer {
+    let problems = error.problems().iter().map(|problem| {
+        let place = problem.place;
+        json!({ "line": place.line, "column": place.column, "text": problem.text })
+    });
+    let status = StatusCode::BAD_REQUEST;
+    let body = json!({
+        "title": "Bad Request", "status": status.as_u16(),
+        "detail": error.to_string(), "problems": problems.collect::<Vec<Value>>(),
+    });
+    Answer::new(status, PROBLEM, format!("{body}\n"))
+}

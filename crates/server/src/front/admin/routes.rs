@@ -1,0 +1,109 @@
+//! The table of admin endpoints: method, path, required role and the action behind them.
+
+use super::auth::AdminRole;
+use super::request::accepts_policy;
+use crate::bounds;
+use crate::web::{Answer, BodyBound, Call};
+use http::{HeaderValue, StatusCode, header};
+
+/// One endpoint.
+pub(super) struct AdminRoute {
+    method: &'static str,
+    pub(super) path: &'static str,
+    /// The least role that may use it.
+    pub(super) role: AdminRole,
+    pub(super) action: AdminAction,
+}
+
+/// What an endpoint does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum AdminAction {
+    Metrics,
+    Status,
+    Control,
+    Audit,
+    Rules,
+    Policy,
+    PutPolicy,
+    DeletePolicy,
+    Peek,
+    Explain,
+    Reset,
+    PutRules,
+    PutOverrides,
+    PutTiers,
+    PutSignals,
+    /// Shows the rule files, at the path that Envoy's reference service uses for them.
+    RuleFiles,
+}
+
+const fn route(
+    method: &'static str,
+    path: &'static str,
+    role: AdminRole,
+    action: AdminAction,
+) -> AdminRoute {
+    AdminRoute { method, path, role, action }
+}
+
+/// All endpoints that need a token; every other path is answered with 404.
+const ROUTES: [AdminRoute; 16] = [
+    route("GET", "/metrics", AdminRole::Reader, AdminAction::Metrics),
+    route("GET", "/admin/v1/status", AdminRole::Reader, AdminAction::Status),
+    route("GET", "/admin/v1/control", AdminRole::Reader, AdminAction::Control),
+    route("GET", "/admin/v1/audit", AdminRole::Reader, AdminAction::Audit),
+    route("GET", "/admin/v1/rules", AdminRole::Reader, AdminAction::Rules),
+    route("GET", "/admin/v1/policy", AdminRole::Reader, AdminAction::Policy),
+    route("GET", "/rlconfig", AdminRole::Reader, AdminAction::RuleFiles),
+    route("PUT", "/admin/v1/policy", AdminRole::Operator, AdminAction::PutPolicy),
+    route("DELETE", "/admin/v1/policy", AdminRole::Operator, AdminAction::DeletePolicy),
+    route("POST", "/admin/v1/peek", AdminRole::Reader, AdminAction::Peek),
+    route("POST", "/admin/v1/explain", AdminRole::Reader, AdminAction::Explain),
+    route("POST", "/admin/v1/reset", AdminRole::Operator, AdminAction::Reset),
+    route("PUT", "/admin/v1/rules", AdminRole::Operator, AdminAction::PutRules),
+    route("PUT", "/admin/v1/overrides", AdminRole::Operator, AdminAction::PutOverrides),
+    route("PUT", "/admin/v1/tiers", AdminRole::Operator, AdminAction::PutTiers),
+    route("PUT", "/admin/v1/signals", AdminRole::Operator, AdminAction::PutSignals),
+];
+
+/// The route of a request. A path must match exactly: it has only one spelling.
+pub(super) fn find(call: &Call<'_>) -> Result<&'static AdminRoute, Answer> {
+    let method = if call.method == "HEAD" { "GET" } else { call.method };
+    let mut here = ROUTES.iter().filter(|route| route.path == call.path).peekable();
+    if here.peek().is_none() {
+        return Err(Answer::problem(StatusCode::NOT_FOUND, "no such path"));
+    }
+    here.find(|route| route.method == method).ok_or_else(|| wrong_method(call.path))
+}
+
+fn wrong_method(path: &str) -> Answer {
+    let methods = ROUTES.iter().filter(|route| route.path == path);
+    let methods: Vec<&str> = methods.map(|route| route.method).collect();
+    let detail = format!("Method not allowed; use {}", methods.join(" or "));
+    let answer = Answer::problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
+    match HeaderValue::try_from(methods.join(", ")) {
+        Ok(methods) => answer.with(header::ALLOW, methods),
+        Err(_) => answer,
+    }
+}
+
+impl AdminRoute {
+    /// How large the body of a request may be, once its media type is accepted.
+    pub(super) fn body(&self, call: &Call<'_>) -> Result<BodyBound, Answer> {
+        match (self.method, self.action) {
+            ("GET" | "DELETE", _) => Ok(BodyBound::bytes(0)),
+            (_, AdminAction::PutPolicy) if accepts_policy(call) => {
+                Ok(BodyBound::bytes(bounds::POLICY_BODY))
+            }
+            (_, AdminAction::PutPolicy) => {
+                Err(unsupported("send a policy with `content-type: application/yaml`"))
+            }
+            (_, _) if call.is_json() => Ok(BodyBound::bytes(bounds::BODY)),
+            (_, _) => Err(unsupported("send JSON with `content-type: application/json`")),
+        }
+    }
+}
+
+fn unsupported(detail: &str) -> Answer {
+    Answer::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+}

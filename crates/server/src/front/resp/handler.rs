@@ -1,0 +1,232 @@
+//! Runs commands: batches of `CL.THROTTLE`, and every other command on its own.
+//!
+//! A command that causes a panic costs one error reply; the connection and the other commands of its pipeline go on.
+
+use super::reply;
+use super::session::Session;
+use super::throttle::{self, Limits, Throttle};
+use super::users::{UserRole, Users};
+use super::wire::Words;
+use crate::backend::Backend;
+use crate::metrics::{Metrics, Tally};
+use crate::rulebook::Rulebook;
+use crate::supervise::contained;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use tidegate::{DecidedBy, Decision, Limiter, NamedTake, StoreError};
+use tokio::time::Instant;
+
+/// Answers commands; every worker has one.
+pub(crate) struct RespHandler<S> {
+    pub(super) limiter: Limiter<S>,
+    pub(super) rulebook: Arc<Rulebook<S>>,
+    limits: RefCell<Limits>,
+    pub(super) tally: Arc<Tally>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) users: Arc<Users>,
+    /// How many connections this worker has had; gives each its number.
+    sessions: Cell<u64>,
+}
+
+/// What happens to the connection after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterCommand {
+    Continue,
+    Close,
+}
+
+/// `CL.THROTTLE` commands that arrived together: the key of each, and its limit and cost.
+pub(crate) type Batch<'b> = SmallVec<[(&'b [u8], Throttle); 4]>;
+
+/// Longer than the name of any command; of a longer word only this much is compared.
+const LONGEST_COMMAND: usize = 32;
+
+impl<S: Backend> RespHandler<S> {
+    pub(crate) fn new(
+        limiter: Limiter<S>,
+        rulebook: Arc<Rulebook<S>>,
+        metrics: Arc<Metrics>,
+        users: Arc<Users>,
+    ) -> Self {
+        let tally = metrics.tally("resp");
+        let (limits, sessions) = (RefCell::default(), Cell::new(0));
+        Self { limiter, rulebook, limits, tally, metrics, users, sessions }
+    }
+
+    pub(crate) fn session(&self, peer: IpAddr) -> Session {
+        let number = self.sessions.get().saturating_add(1);
+        self.sessions.set(number);
+        Session::new(number, peer, &self.users)
+    }
+
+    // === CL.THROTTLE ===
+
+    /// Reads a `CL.THROTTLE`; `None` for any other command, and for a client that has not authenticated.
+    pub(crate) fn throttle<'b>(
+        &self,
+        words: &Words<'b>,
+        session: &Session,
+    ) -> Option<Result<(&'b [u8], Throttle), String>> {
+        let (name, rest) = words.split_first()?;
+        if session.role.is_none() || !name.eq_ignore_ascii_case(b"cl.throttle") {
+            return None;
+        }
+        let throttle = self.limits.borrow_mut().read(rest);
+        Some(throttle.map(|throttle| (rest.first().copied().unwrap_or_default(), throttle)))
+    }
+
+    /// Decides a batch, and writes the replies in its order. If that panics, the commands are decided again one by one, so
+    /// that the panic costs one reply; some of them are then counted twice.
+    pub(crate) async fn decide(&self, batch: &Batch<'_>, out: &mut Vec<u8>) {
+        if batch.is_empty() || self.try_decide(batch, out).await {
+            return;
+        }
+        for throttle in batch {
+            if !self.try_decide(std::slice::from_ref(throttle), out).await {
+                self.reply_panicked(out);
+            }
+        }
+    }
+
+    /// Decides a batch and returns whether that succeeded; after a panic nothing was written.
+    async fn try_decide(&self, batch: &[(&[u8], Throttle)], out: &mut Vec<u8>) -> bool {
+        let before = out.len();
+        let done = contained(Box::pin(self.decide_together(batch, out)).as_mut()).await.is_ok();
+        if !done {
+            out.truncate(before);
+        }
+        done
+    }
+
+    async fn decide_together(&self, batch: &[(&[u8], Throttle)], out: &mut Vec<u8>) {
+        let began = Instant::now();
+        let admitted: SmallVec<[bool; 4]> = batch
+            .iter()
+            .map(|(_, throttle)| self.limiter.admit_limit(throttle.limit.limit()).is_ok())
+            .collect();
+        let takes: SmallVec<[NamedTake<'_>; 4]> = (batch.iter().zip(&admitted))
+            .filter(|(_, admitted)| **admitted)
+            .map(|((key, throttle), _)| NamedTake {
+                key,
+                limit: &throttle.limit,
+                cost: throttle.cost,
+            })
+            .collect();
+        let admitted = &admitted;
+        let decisions = self.limiter.take_named(&takes).await;
+        self.write_each(batch, admitted, decisions.as_deref().unwrap_or_default(), out);
+        self.tally.took_each(began.elapsed(), batch.len());
+    }
+
+    /// Writes exactly one reply per command. `decisions` holds those of the admitted commands only, in their order.
+    fn write_each(
+        &self,
+        batch: &[(&[u8], Throttle)],
+        admitted: &[bool],
+        decisions: &[(Decision, DecidedBy)],
+        out: &mut Vec<u8>,
+    ) {
+        let mut decisions = decisions.iter();
+        for ((_, throttle), admitted) in batch.iter().zip(admitted) {
+            if !admitted {
+                reply::error(out, &format!("BUSY {}", StoreError::TooManyLimits));
+            } else if let Some((decision, by)) = decisions.next() {
+                throttle::write(out, throttle.limit.limit(), decision);
+                self.tally.count_bare(decision.outcome, *by);
+            } else {
+                reply::error(out, "ERR no decision could be made");
+            }
+        }
+    }
+
+    // === other commands ===
+
+    pub(crate) async fn run(
+        &self,
+        words: &Words<'_>,
+        session: &mut Session,
+        out: &mut Vec<u8>,
+    ) -> AfterCommand {
+        let before = out.len();
+        if let Ok(next) = contained(pin!(self.dispatch(words, session, out))).await {
+            return next;
+        }
+        out.truncate(before);
+        self.reply_panicked(out);
+        AfterCommand::Continue
+    }
+
+    /// The reply to a command that caused a panic.
+    fn reply_panicked(&self, out: &mut Vec<u8>) {
+        self.metrics.panicked();
+        tracing::error!("a command met a bug in tidegate and was answered with an error");
+        reply::error(out, "ERR internal error; it has been logged");
+    }
+
+    /// Runs a command. Only `QUIT`, `AUTH`, `HELLO` and `RESET` work before authentication.
+    async fn dispatch(
+        &self,
+        words: &Words<'_>,
+        session: &mut Session,
+        out: &mut Vec<u8>,
+    ) -> AfterCommand {
+        let Some((name, rest)) = words.split_first() else { return AfterCommand::Continue };
+        let upper = name.get(..name.len().min(LONGEST_COMMAND)).unwrap_or_default();
+        let upper = upper.to_ascii_uppercase();
+        match (&upper[..], session.role) {
+            (b"QUIT", _) => {
+                reply::simple(out, "OK");
+                return AfterCommand::Close;
+            }
+            (b"AUTH", _) => return self.auth(rest, session, out).await,
+            (b"HELLO", _) => return self.hello(rest, session, out).await,
+            (b"RESET", _) => {
+                session.reset(&self.users);
+                reply::simple(out, "RESET");
+            }
+            (_, None) => reply::error(out, "NOAUTH Authentication required."),
+            (b"PING", _) => ping(rest, out),
+            (b"ECHO", _) => echo(rest, out),
+            (b"SELECT", _) => reply::simple(out, "OK"),
+            (b"CLIENT", _) => session.client(rest, out),
+            (b"COMMAND", _) => session.command(rest, out),
+            (b"INFO", _) => self.info(out),
+            (b"TG.CHECK", _) => self.check(rest, session, out).await,
+            (b"TG.PEEK", _) => self.peek(rest, session, out).await,
+            (b"TG.REPORT", _) => self.report(rest, out).await,
+            (b"TG.RESET", Some(UserRole::Operator)) => self.reset(rest, session, out).await,
+            (b"TG.RESET", Some(UserRole::Client)) => {
+                reply::error(out, "NOPERM TG.RESET needs the role `operator`: see resp.users_file");
+            }
+            _ => reply::error(out, &format!("ERR unknown command '{}'", reply::quoted(name))),
+        }
+        AfterCommand::Continue
+    }
+
+    fn info(&self, out: &mut Vec<u8>) {
+        let version = self.limiter.version();
+        let text = format!(
+            "# Server\r\ntidegate_version:{}\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\n# Tidegate\r\npolicy_version:{version}\r\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        reply::bulk(out, text.as_bytes());
+    }
+}
+
+fn ping(words: &[&[u8]], out: &mut Vec<u8>) {
+    match words {
+        [] => reply::simple(out, "PONG"),
+        [word] => reply::bulk(out, word),
+        _ => reply::arity(out, "ping"),
+    }
+}
+
+fn echo(words: &[&[u8]], out: &mut Vec<u8>) {
+    match words {
+        [word] => reply::bulk(out, word),
+        _ => reply::arity(out, "echo"),
+    }
+}
