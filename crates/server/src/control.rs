@@ -23,13 +23,13 @@ pub(crate) struct Control {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Somebody wants a change; made under this version, if they say so.
-    Asked { change: Change, expected: Option<u64> },
+    Requested { change: Change, expected: Option<u64> },
     /// What was to be written is written.
     Written,
     /// It could not be written, and why.
     NotWritten(RefusedChange),
     /// Another node has made this one of it.
-    Overtaken(Document),
+    Replaced(Document),
 }
 
 /// Something to do.
@@ -55,19 +55,19 @@ impl Control {
 
     pub(crate) fn on_event(&mut self, event: Event) -> Action {
         match event {
-            Event::Asked { change, expected } => self.asked(&change, expected),
+            Event::Requested { change, expected } => self.asked(&change, expected),
             Event::Written => match self.pending.take() {
                 Some(document) => {
                     self.document = document.clone();
                     Action::Install(document)
                 }
-                None => Action::Refuse(RefusedChange::Unasked),
+                None => Action::Refuse(RefusedChange::NothingPending),
             },
             Event::NotWritten(why) => {
                 self.pending = None;
                 Action::Refuse(why)
             }
-            Event::Overtaken(document) => {
+            Event::Replaced(document) => {
                 self.pending = None;
                 self.document = document.clone();
                 Action::Install(document)
@@ -105,12 +105,12 @@ mod tests {
     fn a_change_counts_when_it_is_written_and_not_before() {
         let mut control = Control::new(Document::default());
         let Action::Write(next) =
-            control.on_event(Event::Asked { change: switch("a"), expected: Some(0) })
+            control.on_event(Event::Requested { change: switch("a"), expected: Some(0) })
         else {
             panic!()
         };
         assert_eq!((next.version, control.document().version), (1, 0));
-        let busy = control.on_event(Event::Asked { change: switch("b"), expected: None });
+        let busy = control.on_event(Event::Requested { change: switch("b"), expected: None });
         assert_eq!(busy, Action::Refuse(RefusedChange::Busy));
         assert_eq!(control.on_event(Event::Written), Action::Install(next.clone()));
         assert_eq!(control.document(), &next);
@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn what_could_not_be_written_did_not_happen() {
         let mut control = Control::new(Document::default());
-        control.on_event(Event::Asked { change: switch("a"), expected: None });
+        control.on_event(Event::Requested { change: switch("a"), expected: None });
         let refused = control.on_event(Event::NotWritten(RefusedChange::StoreGone));
         assert_eq!(refused, Action::Refuse(RefusedChange::StoreGone));
         assert_eq!(control.document(), &Document::default());
-        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::Unasked));
+        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::NothingPending));
         assert!(matches!(
-            control.on_event(Event::Asked { change: switch("a"), expected: Some(0) }),
+            control.on_event(Event::Requested { change: switch("a"), expected: Some(0) }),
             Action::Write(_)
         ));
     }
@@ -133,22 +133,22 @@ mod tests {
     #[test]
     fn what_another_node_has_made_of_it_counts() {
         let mut control = Control::new(Document::default());
-        control.on_event(Event::Asked { change: switch("a"), expected: None });
+        control.on_event(Event::Requested { change: switch("a"), expected: None });
         let theirs = Document { version: 7, ..Document::default() };
         assert_eq!(
-            control.on_event(Event::Overtaken(theirs.clone())),
+            control.on_event(Event::Replaced(theirs.clone())),
             Action::Install(theirs.clone())
         );
         assert_eq!(control.document(), &theirs);
-        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::Unasked));
+        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::NothingPending));
     }
 
     #[test]
     fn of_two_changes_made_under_one_version_one_is_told() {
         let mut control = Control::new(Document::default());
-        control.on_event(Event::Asked { change: switch("a"), expected: Some(0) });
+        control.on_event(Event::Requested { change: switch("a"), expected: Some(0) });
         control.on_event(Event::Written);
-        let second = control.on_event(Event::Asked { change: switch("b"), expected: Some(0) });
+        let second = control.on_event(Event::Requested { change: switch("b"), expected: Some(0) });
         assert_eq!(second, Action::Refuse(RefusedChange::Stale { expected: 0, version: 1 }));
     }
 }

@@ -71,7 +71,7 @@ pub(crate) enum Reload {
 }
 
 /// What is true at the moment somebody looks.
-pub(crate) struct Moment {
+pub(crate) struct GaugeReadings {
     pub(crate) version: u64,
     /// The version of the rule files, if they decide over gRPC.
     pub(crate) rules_version: Option<u64>,
@@ -122,7 +122,7 @@ impl Metrics {
     }
 
     /// All of it as text of `OpenMetrics`.
-    pub(crate) fn text(&self, moment: &Moment) -> String {
+    pub(crate) fn text(&self, moment: &GaugeReadings) -> String {
         encode::text(self, moment)
     }
 

@@ -170,10 +170,10 @@ impl<S: Backend> RuleFiles<S> {
     /// Reads them again. What is wrong with them is logged, counted and told by `/ready`.
     pub(crate) fn reload(&self) {
         match self.try_reload() {
-            Ok(None) => self.health.complain("rules", None),
+            Ok(None) => self.health.set_problem("rules", None),
             Ok(Some(version)) => {
                 self.metrics.reloaded(Reload::Applied);
-                self.health.complain("rules", None);
+                self.health.set_problem("rules", None);
                 tracing::info!(version, "the rule files were read again");
             }
             Err(error) => {
@@ -183,7 +183,7 @@ impl<S: Backend> RuleFiles<S> {
                     tracing::error!("the rules are not changed: {}", printable(line));
                 }
                 let first = text.lines().next().unwrap_or_default();
-                self.health.complain("rules", Some(printable(first)));
+                self.health.set_problem("rules", Some(printable(first)));
             }
         }
     }

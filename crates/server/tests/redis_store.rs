@@ -330,7 +330,7 @@ fn foreign_data_in_the_place_of_changes_is_reported() {
     until_asked(&server);
     redis.tell(&["SET", "{tidegate}control", "nonsense"]);
     server.until("it is reported", |server| {
-        server.get("/ready").body.contains("what other nodes have changed is not in force here")
+        server.get("/ready").body.contains("changes made on other nodes are not in force here")
     });
     assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
     redis.tell(&["RENAME", "{tidegate}control", "elsewhere"]);

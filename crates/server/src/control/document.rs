@@ -83,7 +83,7 @@ pub(crate) enum RefusedChange {
     #[error("the store, which keeps changes for all nodes, cannot be reached; nothing has changed")]
     StoreGone,
     #[error("nobody had asked for it")]
-    Unasked,
+    NothingPending,
     #[error("there are {MOST} of them already; remove some")]
     TooMany,
     #[error("{0}")]

@@ -1,7 +1,7 @@
 //! Counts as text of `OpenMetrics`.
 
 use super::tally::BUCKETS;
-use super::{Metrics, Moment, Refused, Reload};
+use super::{GaugeReadings, Metrics, Refused, Reload};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text::encode};
 use prometheus_client::metrics::MetricType;
@@ -32,7 +32,7 @@ struct Family {
     values: Vec<(Cow<'static, str>, u64)>,
 }
 
-pub(super) fn text(metrics: &Metrics, moment: &Moment) -> String {
+pub(super) fn text(metrics: &Metrics, moment: &GaugeReadings) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Collected::of(metrics, moment)));
     let mut text = String::new();
@@ -42,7 +42,7 @@ pub(super) fn text(metrics: &Metrics, moment: &Moment) -> String {
 }
 
 impl Collected {
-    fn of(metrics: &Metrics, moment: &Moment) -> Self {
+    fn of(metrics: &Metrics, moment: &GaugeReadings) -> Self {
         let (mut decisions, mut hits) = (BTreeMap::new(), BTreeMap::new());
         let mut seconds: BTreeMap<&str, ([u64; BUCKETS.len()], u64)> = BTreeMap::new();
         for tally in metrics.all_tallies().iter() {
@@ -70,7 +70,7 @@ impl Collected {
     }
 }
 
-fn counters(metrics: &Metrics, moment: &Moment) -> Vec<Family> {
+fn counters(metrics: &Metrics, moment: &GaugeReadings) -> Vec<Family> {
     let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
     let refused = Refused::ALL.iter().zip(&metrics.refused);
     let reloads = Reload::ALL.iter().zip(&metrics.reloads);
@@ -132,7 +132,7 @@ fn counters(metrics: &Metrics, moment: &Moment) -> Vec<Family> {
     ]
 }
 
-fn gauges(moment: &Moment) -> Vec<Family> {
+fn gauges(moment: &GaugeReadings) -> Vec<Family> {
     let mut gauges = vec![Family {
         name: "tidegate_policy_version",
         help: "The version of the policy that decides, and of the rule files that decide over gRPC",

@@ -1,6 +1,6 @@
 //! The control file, `control.json`: what operators have changed, kept over restarts.
 
-use crate::audit::Head;
+use crate::audit::ChainHead;
 use crate::control::Document;
 use crate::files;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::Path;
 #[derive(Default)]
 pub(super) struct ControlFile {
     pub(super) document: Document,
-    pub(super) audit: Option<Head>,
+    pub(super) audit: Option<ChainHead>,
 }
 
 impl ControlFile {

@@ -61,7 +61,7 @@ impl<S: Backend> Rulebook<S> {
         state.policy = policy;
         let version = self.install(&state)?;
         self.metrics.reloaded(Reload::Applied);
-        self.health.complain("policy", None);
+        self.health.set_problem("policy", None);
         tracing::info!(version, "a policy was sent");
         Ok(difference)
     }

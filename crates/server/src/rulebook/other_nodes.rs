@@ -38,7 +38,7 @@ impl<S: Backend> Rulebook<S> {
         };
         state.policy = policy;
         let version = document.version;
-        let _ = state.control.on_event(Event::Overtaken(document));
+        let _ = state.control.on_event(Event::Replaced(document));
         self.install(&state)?;
         let written = self.save(&state);
         drop(state);

@@ -21,14 +21,14 @@ impl<S: Backend> Rulebook<S> {
         match self.try_reload(path, caution) {
             Ok(None) => {
                 // Somebody may have put back what was in force all the time.
-                self.health.complain("policy", None);
+                self.health.set_problem("policy", None);
                 if caution == Caution::Forced {
                     tracing::info!(file = name, "the policy file has not changed");
                 }
             }
             Ok(Some(version)) => {
                 self.metrics.reloaded(Reload::Applied);
-                self.health.complain("policy", None);
+                self.health.set_problem("policy", None);
                 tracing::info!(file = name, version, "the policy was read again");
             }
             Err(error) => {
@@ -44,7 +44,7 @@ impl<S: Backend> Rulebook<S> {
                     tracing::error!(file = name, "the policy is not changed: {}", printable(line));
                 }
                 let first = text.lines().next().unwrap_or_default();
-                self.health.complain("policy", Some(format!("{name}: {first}")));
+                self.health.set_problem("policy", Some(format!("{name}: {first}")));
             }
         }
     }

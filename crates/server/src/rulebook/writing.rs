@@ -2,7 +2,7 @@
 
 use super::control_file::ControlFile;
 use super::{Rulebook, RulebookError, RulebookState};
-use crate::audit::{Actor, Damage, Deed, Head};
+use crate::audit::{Actor, AuditEvent, ChainHead, Damage};
 use crate::backend::Backend;
 use crate::control::{Action, Change, Document, Event, RefusedChange};
 use serde_json::json;
@@ -25,7 +25,7 @@ impl<S: Backend> Rulebook<S> {
         line: &AuditLine<'_>,
     ) -> Result<Document, RulebookError> {
         let version = self.document().version;
-        let mut action = self.lock().control.on_event(Event::Asked { change, expected });
+        let mut action = self.lock().control.on_event(Event::Requested { change, expected });
         loop {
             let event = match action {
                 Action::Refuse(refused) => return Err(refused.into()),
@@ -95,13 +95,13 @@ impl<S: Backend> Rulebook<S> {
     }
 
     /// Writes the control file; `/ready` tells when that does not work, and until it works again.
-    fn write_file(&self, document: &Document, audit: Head) -> io::Result<()> {
+    fn write_file(&self, document: &Document, audit: ChainHead) -> io::Result<()> {
         let kept = ControlFile { document: document.clone(), audit: Some(audit) };
         let written = kept.write(&self.control_file);
         let complaint = written.as_ref().err();
         let complaint =
             complaint.map(|error| format!("control.json could not be written: {error}"));
-        self.health.complain("control file", complaint);
+        self.health.set_problem("control file", complaint);
         written
     }
 
@@ -112,7 +112,7 @@ impl<S: Backend> Rulebook<S> {
         let (version, lines) = (state.control.document().version, state.audit.head().lines);
         if let Some(damage) = state.audit.damage {
             tracing::error!("{damage}");
-            self.health.complain("audit damage", Some(damage.to_string()));
+            self.health.set_problem("audit damage", Some(damage.to_string()));
             if matches!(damage, Damage::Shortened { .. }) {
                 let details = json!({ "damage": damage.to_string() });
                 let _ = self.noted(&mut state, version, Actor::SERVER, "audit", &details);
@@ -139,16 +139,16 @@ impl<S: Backend> Rulebook<S> {
         what: &str,
         details: &serde_json::Value,
     ) -> io::Result<()> {
-        let deed = Deed { actor, what, details };
+        let deed = AuditEvent { actor, what, details };
         let noted = state.audit.append(&self.secret, &self.clock, version, deed);
         let complaint = noted.as_ref().err();
         let complaint = complaint.map(|error| format!("audit.log could not be written: {error}"));
         if let Some(text) = &complaint {
             tracing::error!("{text}");
         }
-        self.health.complain("audit", complaint);
+        self.health.set_problem("audit", complaint);
         let damage = state.audit.damage.map(|damage| damage.to_string());
-        self.health.complain("audit damage", damage);
+        self.health.set_problem("audit damage", damage);
         noted
     }
 }

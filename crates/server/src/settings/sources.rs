@@ -1,4 +1,4 @@
-//! The three places where a setting can be given: the file, the environment, the command line.
+//! The sources of settings: the file, the environment, the command line.
 
 use super::table::{Setting, TABLE};
 use crate::files;
@@ -7,15 +7,15 @@ use std::fmt;
 use std::path::Path;
 use tidegate_policy::{Document, Value, printable};
 
-/// How the names of variables begin that are settings.
+/// The prefix of environment variables that are settings.
 pub(crate) const PREFIX: &str = "TIDEGATE_";
 
-/// The file that is read when none is named.
+/// The file that is read if it exists and no other file is named.
 const USUAL_FILE: &str = "tidegate.yaml";
-/// A file of settings has some dozen lines.
+/// The largest file of settings: many times the few dozen lines that it usually has.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// Where a value stands.
+/// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Default,
@@ -24,9 +24,10 @@ pub(super) enum Origin {
     Flag(String),
 }
 
+/// Every setting as text, with its source.
 pub(super) type Given = BTreeMap<&'static str, (String, Origin)>;
 
-/// Reads the file: nested names become one, joined by points.
+/// Reads the file. Nested names are joined with dots.
 pub(super) fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut Vec<String>) {
     let path = match file {
         Some(path) => path,
@@ -90,7 +91,7 @@ fn entries(
     }
 }
 
-/// Reads the environment; what looks like ours and is not is a mistake.
+/// Reads the environment. A variable with the prefix that is not a setting is a problem.
 pub(super) fn from_environment(
     environment: impl Iterator<Item = (String, String)>,
     given: &mut Given,

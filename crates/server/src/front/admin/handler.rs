@@ -9,7 +9,7 @@ use crate::control::{Change, RefusedChange};
 use crate::front;
 use crate::front::http::{VerdictText, read_json};
 use crate::health::Health;
-use crate::metrics::{Metrics, Moment, Refused};
+use crate::metrics::{GaugeReadings, Metrics, Refused};
 use crate::net::Budget;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::{Caution, Rulebook, RulebookError};
@@ -235,7 +235,7 @@ impl<S: Backend> AdminHandler<S> {
     fn metrics_text(&self) -> Answer {
         self.metrics.set_store_errors(self.limiter.stats().store_errors);
         let store = self.limiter.store();
-        let moment = Moment {
+        let moment = GaugeReadings {
             version: self.limiter.version(),
             rules_version: self.rule_files.as_ref().map(|files| files.limiter().version()),
             memory: store.gauges(),
@@ -573,7 +573,9 @@ fn refused(error: &RulebookError) -> Answer {
         RulebookError::Policy(problems) => return not_a_policy(problems),
         RulebookError::Drops { .. } => StatusCode::CONFLICT,
         RulebookError::Change(RefusedChange::Stale { .. }) => StatusCode::PRECONDITION_FAILED,
-        RulebookError::Change(RefusedChange::Busy | RefusedChange::Unasked) => StatusCode::CONFLICT,
+        RulebookError::Change(RefusedChange::Busy | RefusedChange::NothingPending) => {
+            StatusCode::CONFLICT
+        }
         RulebookError::Change(RefusedChange::StoreGone) => StatusCode::SERVICE_UNAVAILABLE,
         RulebookError::Change(RefusedChange::NotWritten) | RulebookError::Io(_) => {
             StatusCode::INTERNAL_SERVER_ERROR

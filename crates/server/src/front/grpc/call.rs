@@ -15,9 +15,9 @@ use super::reply::{Code, Reply};
 use super::wire::MessageError;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::net::{Drain, Opened, PIECE, Place, after};
+use crate::net::{AcceptedConnection, Drain, ListenerContext, PIECE, after};
 use crate::supervise::{Panicked, contained};
-use crate::web::{self, Work, read_over};
+use crate::web::{self, InFlightRequest, read_over};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use std::io;
@@ -31,9 +31,9 @@ pub(super) const SHOULD_RATE_LIMIT: &str =
 
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Backend>(
-    opened: Opened<'_>,
+    opened: AcceptedConnection<'_>,
     handler: &Rc<GrpcHandler<S>>,
-    place: &Rc<Place>,
+    place: &Rc<ListenerContext>,
     drain: &Drain,
 ) -> io::Result<()> {
     web::serve_calls(opened, place, drain, |request, work| {
@@ -46,9 +46,9 @@ pub(crate) async fn serve<S: Backend>(
 /// Answers a stream.
 async fn serve_call<S: Backend>(
     request: Request<Incoming>,
-    work: Work,
+    work: InFlightRequest,
     front: &GrpcHandler<S>,
-    place: &Place,
+    place: &ListenerContext,
     drain: &Drain,
 ) -> Response<Reply> {
     if let Some(status) = no_call(&request) {
@@ -83,7 +83,7 @@ async fn serve_call<S: Backend>(
     };
     if message.len() > bounds::SHORT_MESSAGE {
         // It is decided in one piece, all or none.
-        place.turns.pass(PIECE).await;
+        place.long_work.pass(PIECE).await;
     }
     // On the heap: what it takes to ask the store would otherwise take room in every call.
     let answered = contained(Box::pin(front.answer(&message, timeout)).as_mut()).await;
@@ -120,9 +120,9 @@ fn no_call(request: &Request<Incoming>) -> Option<StatusCode> {
 /// Services that others wrote.
 async fn others<S: Backend>(
     request: Request<Incoming>,
-    work: Work,
+    work: InFlightRequest,
     front: &GrpcHandler<S>,
-    place: &Place,
+    place: &ListenerContext,
     drain: &Drain,
 ) -> Response<Reply> {
     let Some(whose) = RequestOf::path(request.uri().path()) else {

@@ -11,8 +11,8 @@
 use super::reply::{Code, Reply};
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Place, after};
-use crate::web::{Held, Work};
+use crate::net::{ListenerContext, after};
+use crate::web::{BudgetedBody, InFlightRequest};
 use bytes::{Buf, Bytes};
 use http::Response;
 use http_body_util::BodyExt;
@@ -31,7 +31,7 @@ pub(super) enum Message {
     /// As it came, in one piece.
     Whole(Bytes),
     /// Put together from its pieces, the prefix included.
-    Pieces(Held),
+    Pieces(BudgetedBody),
 }
 
 /// Why there is no message.
@@ -50,8 +50,8 @@ pub(super) enum NoMessage {
 /// The one message of a body, in time. Nearly always it is there already, and no timer is needed.
 pub(super) async fn whole(
     body: &mut Incoming,
-    work: &Work,
-    place: &Place,
+    work: &InFlightRequest,
+    place: &ListenerContext,
 ) -> Result<Message, NoMessage> {
     let mut reading = pin!(message(body, work));
     if let Poll::Ready(read) = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await
@@ -62,7 +62,7 @@ pub(super) async fn whole(
     Box::pin(late).await.unwrap_or(Err(NoMessage::Late))
 }
 
-async fn message(body: &mut Incoming, work: &Work) -> Result<Message, NoMessage> {
+async fn message(body: &mut Incoming, work: &InFlightRequest) -> Result<Message, NoMessage> {
     let mut read = data(body).await?.unwrap_or_default();
     // Nearly always all of it has arrived at once.
     if body.is_end_stream() && read.len() >= PREFIX {
@@ -84,7 +84,11 @@ async fn message(body: &mut Incoming, work: &Work) -> Result<Message, NoMessage>
 }
 
 /// A message that did not come in one piece.
-async fn pieces(body: &mut Incoming, first: Bytes, work: &Work) -> Result<Message, NoMessage> {
+async fn pieces(
+    body: &mut Incoming,
+    first: Bytes,
+    work: &InFlightRequest,
+) -> Result<Message, NoMessage> {
     let mut held = work.body();
     if !held.push(&first) {
         return Err(NoMessage::NoRoom);

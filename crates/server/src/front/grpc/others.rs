@@ -7,8 +7,8 @@
 //! ```
 
 use super::reply::{Code, ended};
-use crate::net::{Drain, Hold};
-use crate::web::{Untaken, Work, read_over};
+use crate::net::{Drain, Reservation};
+use crate::web::{InFlightRequest, UnreadResponse, read_over};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
@@ -27,13 +27,13 @@ pub(super) struct RequestBody {
 /// What they answer, which may go on for as long as the server does.
 pub(crate) struct Others {
     body: tonic::body::Body,
-    work: Work,
+    work: InFlightRequest,
     ends: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Tells the question; `None` once all is said.
     answering: Option<DropGuard>,
 }
 
-type Polled = Poll<Option<Result<Frame<Untaken>, Box<dyn Error + Send + Sync>>>>;
+type Polled = Poll<Option<Result<Frame<UnreadResponse>, Box<dyn Error + Send + Sync>>>>;
 
 // === impl RequestBody ===
 
@@ -68,7 +68,7 @@ impl Drop for RequestBody {
     fn drop(&mut self) {
         if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
             // The library asks for a question that may go to another thread, and what is counted may not.
-            read_over(body, Hold::default());
+            read_over(body, Reservation::default());
         }
     }
 }
@@ -78,7 +78,7 @@ impl Drop for RequestBody {
 impl Others {
     pub(super) fn new(
         body: tonic::body::Body,
-        work: Work,
+        work: InFlightRequest,
         answering: DropGuard,
         drain: &Drain,
     ) -> Self {

@@ -6,7 +6,7 @@
 //! ```
 
 use super::others::Others;
-use crate::web::Untaken;
+use crate::web::UnreadResponse;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame};
 use std::error::Error;
@@ -18,7 +18,7 @@ pub(crate) enum Reply {
     /// Nothing: all is said in the head.
     Nothing,
     /// One message, and that all went well.
-    Message(Option<Untaken>),
+    Message(Option<UnreadResponse>),
     /// It went well, and that was said.
     Done,
     /// What tonic answers, which may go on for as long as the server does.
@@ -40,7 +40,7 @@ const TEXT: HeaderName = HeaderName::from_static("grpc-message");
 
 impl Reply {
     /// A message: five bytes are before it, of which one says that it is not packed.
-    pub(super) fn message(data: Untaken) -> Response<Self> {
+    pub(super) fn message(data: UnreadResponse) -> Response<Self> {
         let mut response = Response::new(Self::Message(Some(data)));
         response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
         response
@@ -87,13 +87,13 @@ impl Code {
 }
 
 impl Body for Reply {
-    type Data = Untaken;
+    type Data = UnreadResponse;
     type Error = Box<dyn Error + Send + Sync>;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Untaken>, Self::Error>>> {
+    ) -> Poll<Option<Result<Frame<UnreadResponse>, Self::Error>>> {
         match &mut *self {
             Self::Nothing | Self::Done => Poll::Ready(None),
             Self::Message(data) => {

@@ -1,6 +1,6 @@
 //! Lists of requests. A list is read whole before any of it counts, and then decided entry by entry, in order.
 //!
-//! A thousand entries take milliseconds, so every step waits for its turn (see [`Turns`](crate::net::Turns)).
+//! A thousand entries take milliseconds, so every step waits for its turn (see [`LongWorkQueue`](crate::net::LongWorkQueue)).
 
 use super::handler::{HttpHandler, undecided};
 use super::list::List;

@@ -157,7 +157,7 @@ fn path_of(url: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Hold;
+    use crate::net::Reservation;
     use crate::web::Headers;
 
     use Profile::{Forwarded, Nginx};
@@ -174,7 +174,7 @@ mod tests {
             query: None,
             headers: Headers::Lines(&lines),
             body: b"",
-            room: &Hold::default(),
+            room: &Reservation::default(),
         };
         let asked = profile.asked(&call)?;
         Some((asked.0.to_owned(), asked.1.to_owned()))
