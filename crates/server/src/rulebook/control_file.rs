@@ -1,4 +1,4 @@
-//! The control file, `control.json`: what operators have changed, kept over restarts.
+//! The control file, `control.json`: keeps the changes of operators over restarts.
 
 use crate::audit::ChainHead;
 use crate::control::Document;
@@ -6,7 +6,7 @@ use crate::files;
 use std::io;
 use std::path::Path;
 
-/// What the control file holds: the document, and where the audit log ended when it was written.
+/// The contents of the control file: the control document, and the end of the audit log when it was written.
 #[derive(Default)]
 pub(super) struct ControlFile {
     pub(super) document: Document,

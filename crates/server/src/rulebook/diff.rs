@@ -1,15 +1,15 @@
-//! What one policy changes of another, rule by rule.
+//! The difference between two policies, rule by rule.
 
 use serde_json::{Map, Value, json};
 use tidegate_policy::{Document, Problem, Value as Node};
 
-/// Rules that come, go and change; and what is doubtful about the new policy.
+/// Rules that are added, removed and changed; and the warnings about the new policy.
 #[derive(Debug)]
 pub(crate) struct Difference {
     added: Vec<String>,
     removed: Vec<String>,
     changed: Vec<(String, Value, Value)>,
-    /// Outside of the rules: identity, tiers.
+    /// Changed parts besides the rules: `identity`, `tiers`.
     elsewhere: Vec<String>,
     warnings: Vec<Problem>,
 }
@@ -63,7 +63,7 @@ fn rules(policy: &Value) -> Map<String, Value> {
     rules.into_iter().filter_map(named).collect()
 }
 
-/// A document without its places.
+/// A document without line numbers, as JSON.
 fn plain(document: &Document) -> Value {
     match &document.value {
         Node::Nothing => Value::Null,
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_come_go_and_change() {
+    fn added_removed_and_changed_rules_are_listed() {
         let old = b"{ version: 1, rules: [{ name: a, limits: [1/s] }, { name: b }, { name: c }] }";
         let new = b"
 version: 1

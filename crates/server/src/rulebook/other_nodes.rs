@@ -1,4 +1,4 @@
-//! Changes that operators make on other nodes that share the store.
+//! Changes that operators make on other nodes of a shared store.
 
 use super::{Rulebook, RulebookError};
 use crate::backend::Backend;
@@ -7,12 +7,12 @@ use std::io;
 use tidegate::Policy;
 
 impl<S: Backend> Rulebook<S> {
-    /// The version that is in force here.
+    /// The version of the control document that is in force here.
     pub(crate) fn version(&self) -> u64 {
         self.document().version
     }
 
-    /// Takes up what another node has changed; or shows all others what we have, if the store has nothing.
+    /// Puts the document of another node in force. If the store has none (version 0), it gets the document of this node.
     pub(crate) fn follow(&self, version: u64, text: &[u8]) -> Result<(), RulebookError> {
         let _turn = self.turn();
         let ours = self.document();
@@ -22,7 +22,7 @@ impl<S: Backend> Rulebook<S> {
         if version == 0 {
             let text = serde_json::to_vec(&ours).map_err(io::Error::other)?;
             let shown = self.limiter.store().replace_document((0, ours.version), &text);
-            // If that did not work, it is tried again soon.
+            // If that fails, the next poll tries again.
             let _ = tokio::runtime::Handle::current().block_on(shown);
             return Ok(());
         }

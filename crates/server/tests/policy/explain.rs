@@ -136,7 +136,7 @@ rules:
 fn explain_refuses_words_that_are_no_attributes() {
     let long = format!("user={}", "x".repeat(9_000));
     for (word, expected) in [
-        ("user", "`user` is no attribute; write it like `user=alice`"),
+        ("user", "`user` is not a valid attribute; write it like `user=alice`"),
         ("=x", "`` is no name of an attribute"),
         ("ip=nowhere", "`nowhere` is no address; write it like `203.0.113.7`"),
         ("path=urls", "a path begins with a slash"),
