@@ -156,12 +156,12 @@ impl Audit {
         secret: &Secret,
         clock: &Clock,
         version: u64,
-        deed: AuditEvent<'_>,
+        event: AuditEvent<'_>,
     ) -> io::Result<()> {
         let at_ms = clock.now().calendar.as_nanos().checked_div(1_000_000);
         let mut line = json!({
-            "at_ms": at_ms, "who": deed.actor.who, "peer": deed.actor.peer.to_string(),
-            "what": deed.what, "details": { "version": version, "change": deed.details },
+            "at_ms": at_ms, "who": event.actor.who, "peer": event.actor.peer.to_string(),
+            "what": event.what, "details": { "version": version, "change": event.details },
         });
         let chain = sign(secret, &self.head.chain, &line);
         if let Some(fields) = line.as_object_mut() {

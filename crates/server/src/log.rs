@@ -60,14 +60,9 @@ pub(crate) fn start(settings: LogOptions, clock: &Clock) -> Arc<LogLimiter> {
         clock: clock.clone(),
         kinds: Mutex::default(),
     });
-    let json = match settings.format {
-        LogFormat::Json => true,
-        LogFormat::Text => false,
-        LogFormat::Auto => !std::io::stderr().is_terminal(),
-    };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
     let filter = LogLimitFilter(Arc::clone(&bounded));
-    let started = if json {
+    let started = if settings.format.is_json() {
         let lines = lines.json().flatten_event(true).with_filter(filter);
         tracing_subscriber::registry().with(lines).try_init()
     } else {
@@ -77,6 +72,16 @@ pub(crate) fn start(settings: LogOptions, clock: &Clock) -> Arc<LogLimiter> {
     // This fails only in tests, where another test may have started a log.
     let _ = started;
     bounded
+}
+
+impl LogFormat {
+    fn is_json(self) -> bool {
+        match self {
+            Self::Json => true,
+            Self::Text => false,
+            Self::Auto => !std::io::stderr().is_terminal(),
+        }
+    }
 }
 
 /// Logs every second how many lines were left out; never returns.

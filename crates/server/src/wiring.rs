@@ -17,11 +17,11 @@ pub(crate) use start::start;
 use crate::backend::Backend;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
-use crate::net::{Budget, Certificate, Drain};
+use crate::net::{Budget, Certificate, Drain, Workers};
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::settings::Settings;
-use listeners::{ADMIN, Addresses, GRPC, HTTP, RESP};
+use listeners::{ADMIN, Addresses, GRPC, HTTP, Listeners, RESP};
 use signals::Signals;
 use std::error::Error;
 use std::io::{self, Write};
@@ -69,14 +69,7 @@ impl<S: Backend> Server<S> {
         let signals = Signals::new()?;
         self.announce(&addresses, out);
         self.run_in_background().await;
-        let accepting = TaskTracker::new();
-        self.accept(listeners.http, HTTP, &workers, &accepting);
-        self.accept(listeners.grpc, GRPC, &workers, &accepting);
-        self.accept(listeners.resp, RESP, &workers, &accepting);
-        if let Some(admin_worker) = &admin_worker {
-            self.accept(listeners.admin, ADMIN, admin_worker, &accepting);
-        }
-        accepting.close();
+        let accepting = self.accept_all(listeners, &workers, admin_worker.as_ref());
         self.until_stopped(signals).await;
         self.stop(async {
             accepting.wait().await;
@@ -88,6 +81,24 @@ impl<S: Backend> Server<S> {
         })
         .await;
         Ok(())
+    }
+
+    /// Starts to accept connections on all listeners. The tasks end when the server drains.
+    fn accept_all(
+        &self,
+        listeners: Listeners,
+        workers: &Rc<Workers>,
+        admin_worker: Option<&Rc<Workers>>,
+    ) -> TaskTracker {
+        let accepting = TaskTracker::new();
+        self.accept(listeners.http, HTTP, workers, &accepting);
+        self.accept(listeners.grpc, GRPC, workers, &accepting);
+        self.accept(listeners.resp, RESP, workers, &accepting);
+        if let Some(admin_worker) = admin_worker {
+            self.accept(listeners.admin, ADMIN, admin_worker, &accepting);
+        }
+        accepting.close();
+        accepting
     }
 
     /// Prints and logs where the server listens.

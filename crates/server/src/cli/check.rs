@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate::{Check, Clock, Limiter, Memory, Policy};
+use tidegate::{Check, Clock, Limiter, Memory};
 use tidegate_policy::printable;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -84,14 +84,7 @@ fn of_policy(
     options: &CheckOptions,
     out: &mut impl Write,
 ) -> io::Result<Option<Value>> {
-    let source = PolicyFile::read(path)?;
-    let policy = match Policy::parse(&source.bytes) {
-        Ok(policy) => policy,
-        Err(error) => {
-            source.show(error.problems(), "error", out)?;
-            return Ok(None);
-        }
-    };
+    let Some(policy) = PolicyFile::read(path)?.parse(out)? else { return Ok(None) };
     let clock = Clock::system();
     let store = Memory::new(clock.clone());
     let limiter = Limiter::new(policy, store, tidegate::Secret::random()?, clock)
@@ -117,17 +110,11 @@ fn of_server(options: &CheckOptions) -> io::Result<Value> {
 
 async fn ask(options: &CheckOptions) -> io::Result<Value> {
     let server = &options.server;
-    let wrong = || {
+    let (secure, authority) = scheme_and_host(server).ok_or_else(|| {
         let text =
             format!("`{server}` is not a valid server URL; write it like `http://127.0.0.1:8080`");
         io::Error::new(io::ErrorKind::InvalidInput, text)
-    };
-    let secure = match server.scheme_str() {
-        Some("http") => false,
-        Some("https") => true,
-        _ => return Err(wrong()),
-    };
-    let authority = server.authority().ok_or_else(wrong)?;
+    })?;
     let host = authority.host().trim_matches(['[', ']']);
     let port = authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
     let stream = TcpStream::connect((host, port))
@@ -139,6 +126,16 @@ async fn ask(options: &CheckOptions) -> io::Result<Value> {
     let stream = under_tls(stream, host, options).await;
     let stream = stream.map_err(|error| unanswered(server, &error.to_string()))?;
     exchange(stream, authority, options).await
+}
+
+/// Whether the scheme of a URL is https, and its host and port. `None` if it is not an HTTP URL.
+fn scheme_and_host(server: &Uri) -> Option<(bool, &Authority)> {
+    let secure = match server.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return None,
+    };
+    Some((secure, server.authority()?))
 }
 
 /// Performs the TLS handshake and verifies that the server's certificate is valid for `host`.
@@ -169,9 +166,9 @@ async fn exchange(
     options: &CheckOptions,
 ) -> io::Result<Value> {
     let server = &options.server;
-    let told = |error: hyper::Error| unanswered(server, &error.to_string());
+    let failed = |error: hyper::Error| unanswered(server, &error.to_string());
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let path = if options.peek { "/v1/peek" } else { "/v1/check" };
     let request = Request::post(path)
         .header(header::HOST, authority.as_str())
@@ -180,7 +177,7 @@ async fn exchange(
         .map_err(io::Error::other)?;
     // Runs until the answer has arrived; how the connection ends after that does not matter.
     tokio::spawn(connection);
-    let response = sender.send_request(request).await.map_err(told)?;
+    let response = sender.send_request(request).await.map_err(failed)?;
     let status = response.status();
     let bytes = Limited::new(response.into_body(), MOST_BYTES).collect().await;
     let bytes = bytes.map_err(|error| unanswered(server, &error.to_string()))?.to_bytes();
@@ -265,22 +262,20 @@ fn duration(millis: u64) -> String {
             let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
             format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
         }
-        60_000.. => {
-            let seconds = millis.div_ceil(1_000);
-            let parts = [
-                (seconds / 86_400, "day"),
-                (seconds / 3_600 % 24, "h"),
-                (seconds / 60 % 60, "min"),
-                (seconds % 60, "s"),
-            ];
-            let parts = parts.iter().filter(|(count, _)| *count > 0);
-            let parts = parts.map(|(count, unit)| match (count, *unit) {
-                (2.., "day") => format!("{count} days"),
-                (count, unit) => format!("{count} {unit}"),
-            });
-            parts.collect::<Vec<_>>().join(" ")
-        }
+        60_000.. => long_duration(millis.div_ceil(1_000)),
     }
+}
+
+fn long_duration(seconds: u64) -> String {
+    let days = if seconds < 2 * 86_400 { "day" } else { "days" };
+    let parts = [
+        (seconds / 86_400, days),
+        (seconds / 3_600 % 24, "h"),
+        (seconds / 60 % 60, "min"),
+        (seconds % 60, "s"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    parts.map(|(count, unit)| format!("{count} {unit}")).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

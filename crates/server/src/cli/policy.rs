@@ -102,9 +102,7 @@ fn import(options: &ImportEnvoy, out: &mut impl Write) -> io::Result<ExitCode> {
     let policy = match folder.texts().and_then(|texts| folder.policy(&texts)) {
         Ok(policy) => policy,
         Err(error) => {
-            for line in error.to_string().lines() {
-                writeln!(io::stderr(), "tidegate: {}", printable(line))?;
-            }
+            report(error.to_string().lines())?;
             return Ok(ExitCode::from(REFUSED));
         }
     };
@@ -112,12 +110,17 @@ fn import(options: &ImportEnvoy, out: &mut impl Write) -> io::Result<ExitCode> {
         let imported = rules.import();
         let warnings = rules.warnings().iter().map(|warning| format!("warning: {warning}"));
         let left_out = imported.left_out.iter().map(|line| format!("left out: {line}"));
-        for line in warnings.chain(left_out) {
-            writeln!(io::stderr(), "tidegate: {}", printable(&line))?;
-        }
+        report(warnings.chain(left_out))?;
         write!(out, "{}", imported.text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints lines to the standard error.
+fn report(lines: impl Iterator<Item = impl AsRef<str>>) -> io::Result<()> {
+    lines
+        .into_iter()
+        .try_for_each(|line| writeln!(io::stderr(), "tidegate: {}", printable(line.as_ref())))
 }
 
 // === lint ===
@@ -160,13 +163,8 @@ fn plural(n: usize, word: &str) -> String {
 // === explain ===
 
 fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
-    let source = PolicyFile::read(&options.file)?;
-    let policy = match Policy::parse(&source.bytes) {
-        Ok(policy) => policy,
-        Err(error) => {
-            source.show(error.problems(), "error", out)?;
-            return Ok(ExitCode::from(REFUSED));
-        }
+    let Some(policy) = PolicyFile::read(&options.file)?.parse(out)? else {
+        return Ok(ExitCode::from(REFUSED));
     };
     let mut attributes = attributes(&options.attributes)?;
     let secret = options.secret_file.as_deref().map(secret).transpose()?;

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tidegate_store::{LinkReport, StoreReport};
+use tidegate_store::{Gauges, LinkReport, StoreReport};
 
 /// All metrics, summed over the tallies.
 #[derive(Debug)]
@@ -161,16 +161,15 @@ fn gauges(readings: &GaugeReadings) -> Vec<Family> {
         "Memory for requests that are arriving and answers that clients have not read: in use, and at most",
         (held, budget),
     ));
-    if let Some(memory) = readings.memory {
-        gauges.push(Family::of_budget(
-            "tidegate_memory_bytes",
-            "Memory for counters: in use, and at most",
-            (memory.bytes, memory.budget),
-        ));
-        let help = "Counters that the store keeps";
-        gauges.push(Family::single("tidegate_states", help, Some(bytes(memory.entries))));
-    }
+    gauges.extend(readings.memory.iter().flat_map(memory_gauges));
     gauges
+}
+
+fn memory_gauges(memory: &Gauges) -> [Family; 2] {
+    let help = "Memory for counters: in use, and at most";
+    let used = Family::of_budget("tidegate_memory_bytes", help, (memory.bytes, memory.budget));
+    let help = "Counters that the store keeps";
+    [used, Family::single("tidegate_states", help, Some(bytes(memory.entries)))]
 }
 
 fn policy_version(readings: &GaugeReadings) -> Family {

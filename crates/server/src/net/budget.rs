@@ -238,14 +238,19 @@ mod tests {
 
     /// `each` connections from each source, which take as much as they get in steps of 4 KiB.
     fn greedy(budget: &Arc<Budget>, sources: &[SourceBytes], each: usize) -> Vec<Reservation> {
-        let holds: Vec<Reservation> = sources
+        let reservations: Vec<Reservation> = sources
             .iter()
             .flat_map(|source| (0..each).map(|_| Account::new(Arc::clone(budget), source.clone())))
             .map(|account| account.reserve())
             .collect();
         // Round robin, until no connection gets any more.
-        while holds.iter().filter(|hold| hold.resize(hold.bytes() + 4096)).count() > 0 {}
-        holds
+        while reservations
+            .iter()
+            .filter(|reserved| reserved.resize(reserved.bytes() + 4096))
+            .count()
+            > 0
+        {}
+        reservations
     }
 
     fn sources(count: usize) -> Vec<SourceBytes> {
@@ -263,15 +268,15 @@ mod tests {
             (1_000, 1, 64 * MIB / 5, 64 * MIB / 1_004 * 1_000),
         ] {
             let budget = Budget::new(64 * MIB);
-            let holds = greedy(&budget, &sources(count), each);
-            let most = holds.iter().map(Reservation::bytes).max().unwrap();
+            let reservations = greedy(&budget, &sources(count), each);
+            let most = reservations.iter().map(Reservation::bytes).max().unwrap();
             assert!(most <= connection + uncounted, "{count} {each}: {most}");
             let held = budget.held();
             assert!(
                 held <= all + MIB / 100 && held >= all * 9 / 10,
                 "{count} {each}: {held} of {all}"
             );
-            drop(holds);
+            drop(reservations);
             assert_eq!(budget.held(), 0);
         }
     }
@@ -312,15 +317,15 @@ mod tests {
         let budget = Budget::new(64 * MIB);
         let source = SourceBytes::default();
         let account = || Account::new(Arc::clone(&budget), Arc::clone(&source));
-        let mut holds: Vec<Reservation> = (0..2).map(|_| account().reserve()).collect();
-        assert!(holds.iter().all(|hold| hold.resize(10 * MIB)));
+        let mut reservations: Vec<Reservation> = (0..2).map(|_| account().reserve()).collect();
+        assert!(reservations.iter().all(|reserved| reserved.resize(10 * MIB)));
         let third = account().reserve();
         assert!(!third.resize(10 * MIB));
-        let stranger = Account::new(Arc::clone(&budget), SourceBytes::default()).reserve();
-        assert!(stranger.resize(8 * MIB));
-        drop(holds.pop());
+        let other = Account::new(Arc::clone(&budget), SourceBytes::default()).reserve();
+        assert!(other.resize(8 * MIB));
+        drop(reservations.pop());
         assert!(third.resize(8 * MIB));
-        drop((third, stranger, holds));
+        drop((third, other, reservations));
         assert_eq!((budget.held(), source.load(Ordering::Relaxed)), (0, 0));
     }
 

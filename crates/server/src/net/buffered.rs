@@ -47,7 +47,7 @@ pub(crate) struct BufferedConnection<'p> {
 struct Deadline {
     at: Instant,
     /// When to check whether other connections need the memory that this one holds, if it holds much.
-    look: Option<Instant>,
+    check_at: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
@@ -311,7 +311,7 @@ fn write_some(
 
 impl Deadline {
     fn new(at: Instant) -> Self {
-        Self { at, look: None, timer: Box::pin(tokio::time::sleep_until(at)) }
+        Self { at, check_at: None, timer: Box::pin(tokio::time::sleep_until(at)) }
     }
 
     fn set(&mut self, at: Instant) {
@@ -321,17 +321,17 @@ impl Deadline {
 
     /// Starts to check for progress, if the connection holds much.
     fn watch(&mut self, account: &Account) {
-        if self.look.is_none() && account.counts() {
-            let look = after(STALLED);
-            self.look = Some(look);
-            self.wake_by(look);
+        if self.check_at.is_none() && account.counts() {
+            let check_at = after(STALLED);
+            self.check_at = Some(check_at);
+            self.wake_by(check_at);
         }
     }
 
     /// The client has sent or read something.
     fn progress(&mut self) {
-        if self.look.is_some() {
-            self.look = Some(after(STALLED));
+        if self.check_at.is_some() {
+            self.check_at = Some(after(STALLED));
         }
     }
 
@@ -343,13 +343,13 @@ impl Deadline {
             if now >= self.at {
                 return Poll::Ready(Woken::Late);
             }
-            if self.look.is_some_and(|look| now >= look) {
+            if self.check_at.is_some_and(|check_at| now >= check_at) {
                 if account.is_over() {
                     return Poll::Ready(Woken::NoRoom);
                 }
-                self.look = account.counts().then(|| after(STALLED));
+                self.check_at = account.counts().then(|| after(STALLED));
             }
-            let next = self.look.unwrap_or(self.at).min(self.at);
+            let next = self.check_at.unwrap_or(self.at).min(self.at);
             self.timer.as_mut().reset(next);
         }
     }

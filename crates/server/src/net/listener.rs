@@ -148,17 +148,13 @@ impl BoundedListener {
             Ok(slot) => Some(slot),
             Err(full) => self.make_room(peer, full).await,
         };
-        match slot {
-            Some(slot) => {
-                // Answers are written whole, so Nagle's algorithm would only delay them.
-                let _ = stream.set_nodelay(true);
-                deliver(stream, peer, slot);
-            }
-            None => {
-                self.metrics.refused(Refused::Full);
-                tracing::warn!(%peer, "too many connections; one was closed");
-            }
-        }
+        let Some(slot) = slot else {
+            self.metrics.refused(Refused::Full);
+            return tracing::warn!(%peer, "too many connections; one was closed");
+        };
+        // Answers are written whole, so Nagle's algorithm would only delay them.
+        let _ = stream.set_nodelay(true);
+        deliver(stream, peer, slot);
     }
 
     /// Evicts the oldest connection that has not sent a token, until the new one fits. `None` if all have sent one.
@@ -322,8 +318,8 @@ mod tests {
     use crate::net::FileQuotas;
 
     fn admission(caps: Caps, open_files: usize) -> Arc<Admission> {
-        let division = FileQuotas::new(open_files, 0, &[caps, caps]);
-        let files = division.files(&Arc::default()).swap_remove(0);
+        let quotas = FileQuotas::new(open_files, 0, &[caps, caps]);
+        let files = quotas.files(&Arc::default()).swap_remove(0);
         Arc::new(Admission { caps, files, sources: Mutex::default(), unauthenticated: None })
     }
 

@@ -172,8 +172,8 @@ mod tests {
         let health = Arc::new(Health::default());
         let files = FileQuotas::new(2, 0, &[]).files(&health);
         assert!(files.is_empty());
-        let division = FileQuotas { guaranteed: vec![0, 0], shared: 1, wanted: 0 };
-        let files = division.files(&health);
+        let quotas = FileQuotas { guaranteed: vec![0, 0], shared: 1, wanted: 0 };
+        let files = quotas.files(&health);
         assert!(files[0].take() && !health.is_degraded());
         assert!(!files[1].take() && health.is_degraded());
         files[0].give_back();

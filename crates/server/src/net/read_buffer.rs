@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
-    hold: Reservation,
+    reserved: Reservation,
     start: usize,
     end: usize,
     most: usize,
@@ -22,8 +22,8 @@ const USUAL: usize = 4 * 1024;
 
 impl ReadBuffer {
     /// A buffer of at most `most` bytes. The parser refuses a request that could not fit before the buffer is full.
-    pub(crate) fn new(most: usize, hold: Reservation) -> Self {
-        Self { most, hold, ..Self::default() }
+    pub(crate) fn new(most: usize, reserved: Reservation) -> Self {
+        Self { most, reserved, ..Self::default() }
     }
 
     pub(crate) fn set_most(&mut self, most: usize) {
@@ -76,7 +76,7 @@ impl ReadBuffer {
             // A large request is done, and its connection may now be idle for a long time.
             if self.bytes.len() > USUAL {
                 self.bytes = Vec::new();
-                self.hold.resize(0);
+                self.reserved.resize(0);
             }
         }
         if self.start > 0 && self.end == self.bytes.len() {
@@ -88,7 +88,7 @@ impl ReadBuffer {
             let larger = self.bytes.len().saturating_mul(2).clamp(USUAL, self.most.max(USUAL));
             // At least one more byte: a read into an empty slice returns 0, which would look like the end of the stream.
             let larger = larger.max(self.end.saturating_add(1));
-            if !self.hold.resize(larger) {
+            if !self.reserved.resize(larger) {
                 return false;
             }
             self.bytes.reserve_exact(larger.saturating_sub(self.bytes.len()));

@@ -117,14 +117,7 @@ async fn work<P: Protocol>(
     clock: Clock,
     drain: Drain,
 ) {
-    let protocols: Vec<(Rc<P>, Rc<ListenerContext>)> = protocols
-        .into_iter()
-        .map(|(protocol, listener)| (Rc::new(protocol), Rc::new(listener)))
-        .collect();
-    for (_, listener) in &protocols {
-        let (dated, clock) = (Rc::clone(listener), clock.clone());
-        tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
-    }
+    let protocols = shared(protocols, &clock);
     let connections = TaskTracker::new();
     while let Some(Arrival { stream, peer, slot, index }) = arrivals.recv().await {
         let Some((protocol, listener)) = protocols.get(index).cloned() else { continue };
@@ -145,6 +138,20 @@ async fn work<P: Protocol>(
             }
         }
     }
+}
+
+/// The protocols and contexts, to be shared by connections. Keeps the date of each context current.
+fn shared<P: Protocol>(
+    protocols: Protocols<P>,
+    clock: &Clock,
+) -> Vec<(Rc<P>, Rc<ListenerContext>)> {
+    let shared = |(protocol, listener): (P, ListenerContext)| {
+        let (listener, clock) = (Rc::new(listener), clock.clone());
+        let dated = Rc::clone(&listener);
+        tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
+        (Rc::new(protocol), listener)
+    };
+    protocols.into_iter().map(shared).collect()
 }
 
 /// Serves a connection to its end.

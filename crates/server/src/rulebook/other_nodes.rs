@@ -26,17 +26,18 @@ impl<S: Backend> Rulebook<S> {
             let _ = tokio::runtime::Handle::current().block_on(shown);
             return Ok(());
         }
-        let document: Document = serde_json::from_slice(text).map_err(io::Error::other)?;
-        let policy = match &document.policy {
-            Some(uploaded) => Policy::parse(&uploaded.text)?,
-            None => Policy::parse(&self.lock().file_text)?,
-        };
-        let mut state = self.lock();
-        state.text = match &document.policy {
+        self.replace(serde_json::from_slice(text).map_err(io::Error::other)?)
+    }
+
+    /// Puts a document in force and keeps it in the control file.
+    fn replace(&self, document: Document) -> Result<(), RulebookError> {
+        let text = match &document.policy {
             Some(uploaded) => uploaded.text.clone().into_bytes(),
-            None => state.file_text.clone(),
+            None => self.lock().file_text.clone(),
         };
-        state.policy = policy;
+        let policy = Policy::parse(&text)?;
+        let mut state = self.lock();
+        (state.text, state.policy) = (text, policy);
         let version = document.version;
         let _ = state.control.on_event(Event::Replaced(document));
         self.install(&state)?;

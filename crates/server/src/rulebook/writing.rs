@@ -141,8 +141,8 @@ impl<S: Backend> Rulebook<S> {
         what: &str,
         details: &serde_json::Value,
     ) -> io::Result<()> {
-        let deed = AuditEvent { actor, what, details };
-        let noted = state.audit.append(&self.secret, &self.clock, version, deed);
+        let event = AuditEvent { actor, what, details };
+        let noted = state.audit.append(&self.secret, &self.clock, version, event);
         let problem = noted.as_ref().err();
         let problem = problem.map(|error| format!("audit.log could not be written: {error}"));
         if let Some(text) = &problem {

@@ -39,11 +39,7 @@ pub(super) fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut V
         Ok(bytes) => bytes,
         Err(error) => return problems.push(format!("{name}: {error}")),
     };
-    let blank = bytes.split(|byte| *byte == b'\n').all(|line| {
-        let line = line.trim_ascii();
-        line.is_empty() || line.starts_with(b"#")
-    });
-    if blank {
+    if is_blank(&bytes) {
         return;
     }
     match Document::parse(&bytes) {
@@ -54,6 +50,15 @@ pub(super) fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut V
     }
 }
 
+/// Whether a file has only empty lines and comments.
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.split(|byte| *byte == b'\n').all(|line| {
+        let line = line.trim_ascii();
+        line.is_empty() || line.starts_with(b"#")
+    })
+}
+
+/// Adds the settings of a document whose names begin with `prefix`.
 fn entries(
     file: &str,
     prefix: &str,
@@ -62,7 +67,8 @@ fn entries(
     problems: &mut Vec<String>,
 ) {
     let Value::Map(map) = &document.value else {
-        return problems.push(format!("{file}:{}: settings are a map of names", document.place));
+        let text = "settings are names with values, such as `workers: 2`";
+        return problems.push(format!("{file}:{}: {text}", document.place));
     };
     for entry in map {
         let name = format!("{prefix}{}", entry.name);

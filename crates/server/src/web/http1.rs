@@ -31,7 +31,7 @@ use std::rc::Rc;
 
 /// An HTTP/1 connection.
 pub(crate) struct Connection<'f, W> {
-    line: BufferedConnection<'f>,
+    stream: BufferedConnection<'f>,
     peer: IpAddr,
     /// Its slot at the listener.
     slot: &'f Slot,
@@ -87,25 +87,25 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         listener: &'f ListenerContext,
         drain: &Drain,
     ) -> Self {
-        let line = BufferedConnection::new(stream, account, listener, drain, UNREAD);
-        Self { line, peer, slot, handler, listener, skipped: 0 }
+        let stream = BufferedConnection::new(stream, account, listener, drain, UNREAD);
+        Self { stream, peer, slot, handler, listener, skipped: 0 }
     }
 
     /// Waits for the first bytes and detects the version of HTTP.
     pub(crate) async fn first(&mut self) -> io::Result<FirstBytes> {
         loop {
-            let here = self.line.input.unread();
+            let here = self.stream.input.unread();
             let seen = PREFACE.len().min(here.len());
             match (PREFACE.get(..seen) == here.get(..seen), seen) {
                 (true, seen) if seen == PREFACE.len() => return Ok(FirstBytes::Two),
                 (true, _) => {}
                 (false, _) => return Ok(FirstBytes::One),
             }
-            match self.line.fill().await? {
+            match self.stream.fill().await? {
                 Woken::Bytes => {}
                 Woken::Draining => self.wait_for_more(),
                 // An incomplete preface is not a valid HTTP/1 request either, which the HTTP/1 parser answers.
-                Woken::End if !self.line.input.is_empty() => return Ok(FirstBytes::One),
+                Woken::End if !self.stream.input.is_empty() => return Ok(FirstBytes::One),
                 Woken::End | Woken::Late | Woken::NoRoom => return Ok(FirstBytes::Nothing),
             }
         }
@@ -113,7 +113,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
 
     /// The stream, and the bytes that were read from it and not parsed.
     pub(crate) fn into_parts(self) -> (Stream, Vec<u8>) {
-        self.line.into_parts()
+        self.stream.into_parts()
     }
 
     /// Answers requests until the connection ends.
@@ -121,32 +121,31 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         loop {
             let next = self.answer_arrived().await?;
             if next == AfterAnswer::Close {
-                return self.line.close().await;
+                return self.stream.close().await;
             }
-            self.line.flush().await?;
+            self.stream.flush().await?;
             self.wait_for_more();
-            match self.line.fill().await? {
-                Woken::Bytes => {}
-                Woken::Draining => self.wait_for_more(),
+            let error = match self.stream.fill().await? {
+                Woken::Bytes => continue,
+                Woken::Draining => {
+                    self.wait_for_more();
+                    continue;
+                }
                 Woken::End => return Ok(()),
-                Woken::Late if self.line.input.is_empty() => return Ok(()),
-                Woken::Late => {
-                    self.refuse(HeadError::Late);
-                    return self.line.close().await;
-                }
-                Woken::NoRoom => {
-                    self.refuse(HeadError::NoRoom);
-                    return self.line.close().await;
-                }
-            }
+                Woken::Late if self.stream.input.is_empty() => return Ok(()),
+                Woken::Late => HeadError::Late,
+                Woken::NoRoom => HeadError::NoRoom,
+            };
+            self.refuse(error);
+            return self.stream.close().await;
         }
     }
 
     /// Sets the deadline of the next byte.
     fn wait_for_more(&mut self) {
-        let begun = !self.line.input.is_empty();
-        let time = if begun { self.listener.timeouts.head } else { self.line.idle_timeout() };
-        self.line.wait_within(time);
+        let begun = !self.stream.input.is_empty();
+        let time = if begun { self.listener.timeouts.head } else { self.stream.idle_timeout() };
+        self.stream.wait_within(time);
     }
 
     // === requests ===
@@ -157,14 +156,13 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         let mut short = bounds::SHORT_PIPELINE;
         loop {
             if let Err(error) = self.skip_empty_lines() {
-                self.refuse(error);
-                return Ok(AfterAnswer::Close);
+                return Ok(self.refuse(error));
             }
-            if self.line.input.is_empty() {
+            if self.stream.input.is_empty() {
                 return Ok(AfterAnswer::Request);
             }
             if short == 0 {
-                self.line.flush().await?;
+                self.stream.flush().await?;
                 self.listener.long_work.pass(PIECE).await;
                 short = REQUESTS;
             }
@@ -173,8 +171,8 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             if self.one_request(head_end).await? == AfterAnswer::Close {
                 return Ok(AfterAnswer::Close);
             }
-            if self.line.output.len() > bounds::UNWRITTEN {
-                self.line.flush().await?;
+            if self.stream.output.len() > bounds::UNWRITTEN {
+                self.stream.flush().await?;
             }
         }
     }
@@ -182,7 +180,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     /// Skips empty lines, which some clients send after a body. There is a bound on them over several reads: otherwise a client
     /// could keep a connection open with empty lines alone.
     fn skip_empty_lines(&mut self) -> Result<(), HeadError> {
-        self.skipped = self.skipped.saturating_add(self.line.input.skip_empty_lines());
+        self.skipped = self.skipped.saturating_add(self.stream.input.skip_empty_lines());
         if self.skipped > bounds::EMPTY_LINES { Err(HeadError::NoHttp) } else { Ok(()) }
     }
 
@@ -190,7 +188,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     async fn whole_head(&mut self) -> io::Result<Option<usize>> {
         let mut seen = 0;
         loop {
-            let here = self.line.input.unread();
+            let here = self.stream.input.unread();
             if let Some(end) = head::end(here, seen) {
                 return Ok(Some(end));
             }
@@ -201,10 +199,10 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             }
             if mem::replace(&mut seen, here.len()) == 0 {
                 // Answers to earlier requests do not wait for the rest of this one.
-                self.line.flush().await?;
-                self.line.wait_within(self.listener.timeouts.head);
+                self.stream.flush().await?;
+                self.stream.wait_within(self.listener.timeouts.head);
             }
-            match self.line.fill().await? {
+            match self.stream.fill().await? {
                 Woken::Bytes | Woken::Draining => {}
                 Woken::End => return Ok(None),
                 Woken::Late => {
@@ -223,39 +221,39 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     async fn one_request(&mut self, head_end: usize) -> io::Result<AfterAnswer> {
         self.skipped = 0;
         // The request borrows the read buffer while it is answered.
-        let input = mem::take(&mut self.line.input);
-        let looked = self.look(input.unread(), head_end).await;
-        self.line.input = input;
-        match looked {
+        let input = mem::take(&mut self.stream.input);
+        let result = self.answer_in_place(input.unread(), head_end).await;
+        self.stream.input = input;
+        match result {
             Ok(InPlace::Answered(next, used)) => {
-                self.line.input.consume(used);
+                self.stream.input.consume(used);
                 Ok(next)
             }
             Ok(InPlace::BodyToCome) => {
-                let hold = self.line.reserve();
-                if !hold.resize(head_end) {
-                    self.refuse(HeadError::NoRoom);
-                    return Ok(AfterAnswer::Close);
+                let reserved = self.stream.reserve();
+                if !reserved.resize(head_end) {
+                    return Ok(self.refuse(HeadError::NoRoom));
                 }
-                let head = self.line.input.unread().get(..head_end).unwrap_or_default().to_vec();
-                self.line.input.consume(head_end);
+                let head = self.stream.input.unread().get(..head_end).unwrap_or_default().to_vec();
+                self.stream.input.consume(head_end);
                 self.with_body(&head).await
             }
-            Err(error) => {
-                self.refuse(error);
-                Ok(AfterAnswer::Close)
-            }
+            Err(error) => Ok(self.refuse(error)),
         }
     }
 
     /// The fast path: answers a request in the read buffer, if it has arrived completely or its body is not needed.
-    async fn look(&mut self, here: &[u8], head_end: usize) -> Result<InPlace, HeadError> {
+    async fn answer_in_place(
+        &mut self,
+        here: &[u8],
+        head_end: usize,
+    ) -> Result<InPlace, HeadError> {
         let (head, rest) = here.split_at_checked(head_end).unwrap_or((here, b""));
         let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
         let framing = head::framing(parsed, &request, head)?;
-        let room = self.line.answers();
+        let room = self.stream.answers();
         let call = self.call(&request, &framing, &room);
         if self.handler.knows(&call) && !self.slot.keep() {
             // The connection was evicted: do not start what could not be answered.
@@ -305,7 +303,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
 
     /// What happens to the connection after the answer to this request.
     fn next(&mut self, framing: &Framing<'_>, nothing_behind: bool) -> AfterAnswer {
-        let last = framing.close || self.line.is_last(nothing_behind);
+        let last = framing.close || self.stream.is_last(nothing_behind);
         if last { AfterAnswer::Close } else { AfterAnswer::Request }
     }
 
@@ -333,27 +331,21 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
         let framing = match head::framing(parsed, &request, head) {
             Ok(framing) => framing,
-            Err(error) => {
-                self.refuse(error);
-                return Ok(AfterAnswer::Close);
-            }
+            Err(error) => return Ok(self.refuse(error)),
         };
-        let room = self.line.answers();
+        let room = self.stream.answers();
         let call = self.call(&request, &framing, &room);
         let (route, bound) = match self.handler.begin(&call) {
             Ok(accepted) => accepted,
             Err(answer) => return Ok(self.unread(&answer, &call, &framing, false)),
         };
-        let hold = self.line.reserve();
-        let body = match self.body(&framing, bound, &hold).await? {
+        let reserved = self.stream.reserve();
+        let body = match self.body(&framing, bound, &reserved).await? {
             Ok(body) => body,
-            Err(error) => {
-                self.refuse(error);
-                return Ok(AfterAnswer::Close);
-            }
+            Err(error) => return Ok(self.refuse(error)),
         };
         let answer = answer(self.handler, route, &Call { body: &body, ..call }).await;
-        let next = self.next(&framing, self.line.input.is_empty());
+        let next = self.next(&framing, self.stream.input.is_empty());
         self.write(&answer, call.method == "HEAD", next);
         Ok(next)
     }
@@ -363,7 +355,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         &mut self,
         framing: &Framing<'_>,
         most: BodyBound,
-        hold: &Reservation,
+        reserved: &Reservation,
     ) -> io::Result<Result<Vec<u8>, HeadError>> {
         let mut body = match Body::new(framing.length, most) {
             Ok(body) => body,
@@ -371,26 +363,26 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         };
         let mut began = false;
         loop {
-            if !hold.resize_soon(body.needs(&self.line.input)).await {
+            if !reserved.resize_soon(body.needs(&self.stream.input)).await {
                 return Ok(Err(HeadError::NoRoom));
             }
-            match body.take_from(&mut self.line.input) {
+            match body.take_from(&mut self.stream.input) {
                 Ok(true) => return Ok(Ok(body.into_bytes())),
                 Ok(false) => {}
                 Err(error) => return Ok(Err(error.into())),
             }
             if !began {
                 if framing.expects {
-                    self.line.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                    self.stream.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
-                self.line.flush().await?;
-                self.line.wait_within(self.listener.timeouts.body);
+                self.stream.flush().await?;
+                self.stream.wait_within(self.listener.timeouts.body);
                 began = true;
             }
             if body.len() > bounds::SHORT_BODY {
                 self.listener.long_work.pass(READ).await;
             }
-            match self.line.fill().await? {
+            match self.stream.fill().await? {
                 Woken::Bytes | Woken::Draining => {}
                 Woken::End => return Ok(Err(HeadError::CutShort)),
                 Woken::Late => return Ok(Err(HeadError::Late)),
@@ -402,7 +394,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     // === answers ===
 
     fn write(&mut self, answer: &Answer, head_only: bool, next: AfterAnswer) {
-        let out = &mut self.line.output;
+        let out = &mut self.stream.output;
         out.extend_from_slice(status_line(answer.status).as_bytes());
         if !answer.kind.is_empty() {
             field(out, b"content-type", answer.kind.as_bytes());
@@ -425,11 +417,12 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     }
 
     /// Answers an invalid request. The connection is closed, because the bytes that follow cannot be trusted.
-    fn refuse(&mut self, error: HeadError) {
+    fn refuse(&mut self, error: HeadError) -> AfterAnswer {
         self.listener.metrics.refused(error.kind());
         if let Some(status) = error.status() {
             self.write(&Answer::problem(status, &error.to_string()), false, AfterAnswer::Close);
         }
+        AfterAnswer::Close
     }
 }
 

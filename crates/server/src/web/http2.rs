@@ -163,7 +163,7 @@ where
     let mut connection = pin!(builder(listener).serve_connection(io, service));
     let stalled = Duration::from_millis(bounds::STALLED_MILLIS);
     let often = listener.timeouts.idle.min(listener.timeouts.body).min(stalled);
-    let mut look = tokio::time::interval(often);
+    let mut checks = tokio::time::interval(often);
     let mut end: Option<Instant> = None;
     loop {
         let over = end.unwrap_or_else(far);
@@ -174,7 +174,7 @@ where
                 connection.as_mut().graceful_shutdown();
                 end = Some(far());
             }
-            _ = look.tick(), if end.is_none() => {
+            _ = checks.tick(), if end.is_none() => {
                 if activity.unread_for() > listener.timeouts.body {
                     listener.metrics.refused(Refused::Unread);
                     return Ok(());
@@ -327,6 +327,17 @@ fn refused(error: HeadError, listener: &ListenerContext) -> Answer {
     Answer::problem(error.status().unwrap_or(StatusCode::BAD_REQUEST), &error.to_string())
 }
 
+/// A body without copying it, and the memory that it takes.
+fn shared(body: Cow<'static, [u8]>) -> (Bytes, usize) {
+    match body {
+        Cow::Borrowed(bytes) => (Bytes::from_static(bytes), 0),
+        Cow::Owned(bytes) => {
+            let room = bytes.capacity();
+            (bytes.into(), room)
+        }
+    }
+}
+
 fn response(
     answer: Answer,
     head_only: bool,
@@ -335,15 +346,7 @@ fn response(
 ) -> Response<Full<UnreadResponse>> {
     let Answer { status, kind, fields, body } = answer;
     let length = body.len();
-    let mut room = 0;
-    let body = match body {
-        _ if head_only => Bytes::new(),
-        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-        Cow::Owned(bytes) => {
-            room = bytes.capacity();
-            bytes.into()
-        }
-    };
+    let (body, room) = if head_only { (Bytes::new(), 0) } else { shared(body) };
     let mut response = Response::new(Full::new(work.ended(body, room)));
     *response.status_mut() = status;
     let headers = response.headers_mut();

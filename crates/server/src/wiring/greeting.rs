@@ -59,17 +59,20 @@ impl<S: Backend> Server<S> {
             })?;
         }
         if let Some(grpc) = grpc {
-            let rules = match &settings.envoy_config {
-                Some(folder) => format!("rules in {}", absolute(folder)),
-                None => "for Envoy, by the policy".to_owned(),
-            };
-            writeln!(out, "  grpc    {grpc}  ({rules})")?;
+            writeln!(out, "  grpc    {grpc}  ({})", self.grpc_rules())?;
         }
         if let Some(resp) = resp {
             let scheme = if settings.resp.tls { "rediss" } else { "redis" };
             writeln!(out, "  resp    {scheme}://{resp}/")?;
         }
         http.map_or(Ok(()), |http| self.greet_http(http, out))
+    }
+
+    fn grpc_rules(&self) -> String {
+        match &self.settings.envoy_config {
+            Some(folder) => format!("rules in {}", absolute(folder)),
+            None => "for Envoy, by the policy".to_owned(),
+        }
     }
 
     fn greet_http(&self, http: SocketAddr, out: &mut impl Write) -> io::Result<()> {

@@ -46,8 +46,9 @@ impl<S: Backend> Server<S> {
                -> Result<Option<BoundedListener>, Failure> {
             let Some(address) = listen.address else { return Ok(None) };
             let Some(files) = files.next() else { return Ok(None) };
-            let told = (Arc::clone(&self.metrics), Arc::clone(&self.health));
-            let listener = BoundedListener::open(address, (listen.caps, files), trusts, told).await;
+            let reports = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+            let listener =
+                BoundedListener::open(address, (listen.caps, files), trusts, reports).await;
             Ok(Some(listener.map_err(|error| format!("{name}: {address}: {error}"))?))
         };
         Ok(Listeners {
@@ -72,9 +73,9 @@ impl<S: Backend> Server<S> {
         let on = listeners.iter().filter(|listen| listen.address.is_some());
         let caps: Vec<Caps> = on.map(|listen| listen.caps).collect();
         let limit = raise_limit(self.settings.max_open_files);
-        let division = FileQuotas::new(limit, reserved(self.settings.workers, S::SHARED), &caps);
-        division.warn(limit);
-        division.files(&self.health)
+        let quotas = FileQuotas::new(limit, reserved(self.settings.workers, S::SHARED), &caps);
+        quotas.warn(limit);
+        quotas.files(&self.health)
     }
 
     /// Starts to accept connections and hand them to the workers.

@@ -15,6 +15,12 @@ use std::sync::Arc;
 impl<S: Backend> Server<S> {
     /// Watches the policy, the rule files and the certificate, and reads them again when they change.
     pub(super) fn watch_files(&self) {
+        self.watch_policy();
+        self.watch_rule_files();
+        self.watch_certificate();
+    }
+
+    fn watch_policy(&self) {
         if let Some(path) = self.rulebook.file() {
             let (paths, rulebook) = (vec![path.to_owned()], Arc::clone(&self.rulebook));
             let read = move || rulebook.reload(Caution::Careful);
@@ -23,6 +29,9 @@ impl<S: Backend> Server<S> {
                 watch::on_change("policy", move || paths.clone(), read.clone())
             });
         }
+    }
+
+    fn watch_rule_files(&self) {
         if let Some(rules) = &self.rule_files {
             let (rules, read) = (Arc::clone(rules), Arc::clone(rules));
             let read = move || read.reload();
@@ -31,6 +40,9 @@ impl<S: Backend> Server<S> {
                 watch::on_change("rule files", move || rules.paths(), read.clone())
             });
         }
+    }
+
+    fn watch_certificate(&self) {
         if let Some(certificate) = &self.certificate {
             let paths = certificate.files().map(Path::to_owned).to_vec();
             let (certificate, health) = (Arc::clone(certificate), Arc::clone(&self.health));

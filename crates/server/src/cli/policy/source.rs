@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
-use tidegate_policy::{Place, Problem, printable};
+use tidegate_policy::{Place, Policy, Problem, printable};
 
 /// The bytes of a file, and its name for messages.
 pub(crate) struct PolicyFile {
@@ -33,6 +33,14 @@ impl PolicyFile {
         }
         File::open(path).map_err(named)?.take(MOST_BYTES).read_to_end(&mut bytes).map_err(named)?;
         Ok(Self { name, bytes })
+    }
+
+    /// Parses the policy; `None` if it has errors, which are printed.
+    pub(crate) fn parse(&self, out: &mut impl Write) -> io::Result<Option<Policy>> {
+        match Policy::parse(&self.bytes) {
+            Ok(policy) => Ok(Some(policy)),
+            Err(error) => self.show(error.problems(), "error", out).map(|()| None),
+        }
     }
 
     /// Prints problems in the order of the file, each with its line and a mark below the column.

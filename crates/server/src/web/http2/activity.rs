@@ -55,7 +55,7 @@ pub(crate) struct UnreadResponse {
     bytes: Bytes,
     activity: Rc<Activity>,
     number: u64,
-    _hold: Reservation,
+    _reserved: Reservation,
     /// The memory of the stream, which lives as long.
     stream: Reservation,
 }
@@ -64,7 +64,7 @@ pub(crate) struct UnreadResponse {
 pub(crate) struct BudgetedBody {
     bytes: BytesMut,
     activity: Rc<Activity>,
-    hold: Reservation,
+    reserved: Reservation,
 }
 
 impl Activity {
@@ -84,22 +84,28 @@ impl Activity {
 
     pub(super) fn begin<B>(self: &Rc<Self>, request: &Request<B>) -> InFlightRequest {
         self.streams.set(self.streams.get().saturating_add(1));
-        let hold = self.account.reserve();
+        let reserved = self.account.reserve();
         let takes = bounds::STREAM.saturating_add(size(request.headers()));
-        let fits = hold.resize(takes.saturating_sub(self.uncounted));
-        InFlightRequest { activity: Rc::clone(self), fits, stream: hold }
+        let fits = reserved.resize(takes.saturating_sub(self.uncounted));
+        InFlightRequest { activity: Rc::clone(self), fits, stream: reserved }
     }
 
     /// An answer that takes `room` bytes. It exists already, so it is counted even if the budget is used up.
     pub(super) fn answered(self: &Rc<Self>, bytes: Bytes, room: usize) -> UnreadResponse {
-        let hold = self.account.reserve();
-        hold.resize_anyway(room);
+        let reserved = self.account.reserve();
+        reserved.resize_anyway(room);
         let mut unread = self.unread.borrow_mut();
         let behind = u64::try_from(unread.len()).unwrap_or(u64::MAX);
         let (number, now) = (self.first.get().wrapping_add(behind), Instant::now());
         unread.push_back(Some(now));
         let activity = Rc::clone(self);
-        UnreadResponse { bytes, activity, number, _hold: hold, stream: Reservation::default() }
+        UnreadResponse {
+            bytes,
+            activity,
+            number,
+            _reserved: reserved,
+            stream: Reservation::default(),
+        }
     }
 
     fn mark_read(&self, number: u64) {
@@ -150,8 +156,8 @@ impl InFlightRequest {
 
     /// An empty buffer for the body.
     pub(crate) fn body(&self) -> BudgetedBody {
-        let hold = self.reserve();
-        BudgetedBody { bytes: BytesMut::new(), activity: Rc::clone(&self.activity), hold }
+        let reserved = self.reserve();
+        BudgetedBody { bytes: BytesMut::new(), activity: Rc::clone(&self.activity), reserved }
     }
 
     /// A new reservation in the account of the connection.
@@ -161,9 +167,9 @@ impl InFlightRequest {
 
     /// The memory of its stream while the rest of its body is discarded after the answer.
     pub(crate) fn lingers(&self) -> Reservation {
-        let hold = self.reserve();
-        hold.resize_anyway(bounds::STREAM);
-        hold
+        let reserved = self.reserve();
+        reserved.resize_anyway(bounds::STREAM);
+        reserved
     }
 
     /// Its whole answer, which takes `room` bytes. The stream counts until all of it is sent: the client may never read it.
@@ -186,7 +192,7 @@ impl BudgetedBody {
     /// Reserves room for the whole body in the connection budget; false when there is not enough. Unlike over HTTP/1, the request
     /// does not wait for room: the client could send up to 64 KiB meanwhile, which the budget does not count.
     pub(crate) fn expect(&mut self, length: usize) -> bool {
-        self.hold.resize(length.max(self.hold.bytes()))
+        self.reserved.resize(length.max(self.reserved.bytes()))
     }
 
     /// Adds bytes; false when the budget has no room for them. It does not wait for room, because proxies have short timeouts.
@@ -194,11 +200,11 @@ impl BudgetedBody {
         self.activity.step();
         let length = self.bytes.len().saturating_add(bytes.len());
         let counts = length > self.activity.uncounted;
-        if counts && length > self.hold.bytes() && !self.hold.resize(larger(length)) {
+        if counts && length > self.reserved.bytes() && !self.reserved.resize(larger(length)) {
             return false;
         }
         if length > self.bytes.capacity() {
-            let more = self.hold.bytes().max(length).saturating_sub(self.bytes.len());
+            let more = self.reserved.bytes().max(length).saturating_sub(self.bytes.len());
             self.bytes.reserve(more.min(self.bytes.len().max(bytes.len())));
         }
         self.bytes.extend_from_slice(bytes);
