@@ -56,22 +56,21 @@ impl Control {
         match event {
             Event::Requested { change, expected } => self.asked(&change, expected),
             Event::Written => match self.pending.take() {
-                Some(document) => {
-                    self.document = document.clone();
-                    Action::Install(document)
-                }
+                Some(document) => self.install(document),
                 None => Action::Refuse(RefusedChange::NothingPending),
             },
             Event::NotWritten(why) => {
                 self.pending = None;
                 Action::Refuse(why)
             }
-            Event::Replaced(document) => {
-                self.pending = None;
-                self.document = document.clone();
-                Action::Install(document)
-            }
+            Event::Replaced(document) => self.install(document),
         }
+    }
+
+    fn install(&mut self, document: Document) -> Action {
+        self.pending = None;
+        self.document = document.clone();
+        Action::Install(document)
     }
 
     fn asked(&mut self, change: &Change, expected: Option<u64>) -> Action {

@@ -4,9 +4,9 @@
 //!   net ◄── web ◄── front ◄── wiring ◄── cli      connections · HTTP/1 and HTTP/2 · protocols · one server · commands
 //! ```
 //!
-//! An arrow points at the module that is used. Besides these layers there are the rules in force ([`rulebook`], with
-//! [`control`], [`audit`] and [`rule_files`]), the [`settings`], and what every layer reports to ([`metrics`], [`health`],
-//! [`log`]).
+//! An arrow points at the module that is used. Besides these layers there are the rules in force (`rulebook`, with
+//! `control`, `audit` and `rule_files`), the `settings`, and what every layer reports to (`metrics`, `health`,
+//! `log`).
 
 #![cfg_attr(
     test,

@@ -83,23 +83,26 @@ fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
         refusals(metrics),
         reloads(metrics),
         store_errors(metrics, readings),
-        Family::single(
-            "tidegate_panics",
-            "Requests that failed because of a bug in tidegate (a panic)",
-            Some(read(&metrics.panics)),
-        ),
-        Family::single(
-            "tidegate_log_lines_left_out",
-            "Log lines that were not written because there were too many of the same kind",
-            Some(read(&metrics.lines_left_out)),
-        ),
-        Family::single(
-            "tidegate_overflow",
-            "Counters that were evicted into the shared sketch because memory was full",
-            readings.memory.map(|memory| memory.demotions),
-        ),
+        panics(metrics),
+        log_lines_left_out(metrics),
+        overflow(readings),
         restarts(metrics, readings),
     ]
+}
+
+fn panics(metrics: &Metrics) -> Family {
+    let help = "Requests that failed because of a bug in tidegate (a panic)";
+    Family::single("tidegate_panics", help, Some(read(&metrics.panics)))
+}
+
+fn log_lines_left_out(metrics: &Metrics) -> Family {
+    let help = "Log lines that were not written because there were too many of the same kind";
+    Family::single("tidegate_log_lines_left_out", help, Some(read(&metrics.lines_left_out)))
+}
+
+fn overflow(readings: &GaugeReadings) -> Family {
+    let help = "Counters that were evicted into the shared sketch because memory was full";
+    Family::single("tidegate_overflow", help, readings.memory.map(|memory| memory.demotions))
 }
 
 fn refusals(metrics: &Metrics) -> Family {

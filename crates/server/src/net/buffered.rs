@@ -161,11 +161,7 @@ impl<'p> BufferedConnection<'p> {
             let part = written..self.output.len().min(written.saturating_add(bounds::UNWRITTEN));
             let bytes = self.output.get(part.clone()).unwrap_or_default();
             // Nearly always the socket takes everything, and no timer is touched.
-            let taken = match self.stream.try_write(bytes) {
-                Ok(taken) => taken,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                Err(error) => return Err(error),
-            };
+            let taken = self.stream.try_write(bytes)?;
             if taken < bytes.len() {
                 if !mem::replace(&mut slow, true) {
                     self.wait_within(self.listener.timeouts.body);

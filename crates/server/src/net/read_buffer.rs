@@ -12,8 +12,10 @@ use tokio::io::{AsyncRead, ReadBuf};
 pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
     reserved: Reservation,
+    /// The unread bytes are `bytes[start..end]`.
     start: usize,
     end: usize,
+    /// The most bytes that it may grow to.
     most: usize,
 }
 

@@ -32,8 +32,11 @@ impl Stream {
     /// Writes as much as the socket takes without waiting. Under TLS that is nothing, because TLS also needs a flush.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => stream.try_write(bytes),
-            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Plain(stream) => match stream.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                written => written,
+            },
+            Self::Tls(_) => Ok(0),
         }
     }
 

@@ -128,15 +128,19 @@ async fn work<P: Protocol>(
             slot.while_kept(served).await;
         });
     }
+    let still_open = finish(connections, &drain).await;
+    if let Some((_, listener)) = protocols.first() {
+        (0..still_open).for_each(|_| listener.metrics.refused(Refused::CutOff));
+    }
+}
+
+/// Waits for the connections to end, until the drain is over. Returns how many are still open: these are dropped with the
+/// runtime, which closes them.
+async fn finish(connections: TaskTracker, drain: &Drain) -> usize {
     connections.close();
     tokio::select! {
-        () = connections.wait() => {}
-        // Connections that are still open are dropped with the runtime, which closes them.
-        () = drain.over.cancelled() => {
-            if let Some((_, listener)) = protocols.first() {
-                (0..connections.len()).for_each(|_| listener.metrics.refused(Refused::CutOff));
-            }
-        }
+        () = connections.wait() => 0,
+        () = drain.over.cancelled() => connections.len(),
     }
 }
 

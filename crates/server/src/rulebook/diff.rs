@@ -17,7 +17,6 @@ pub(crate) struct Difference {
 impl Difference {
     pub(crate) fn between(old: &[u8], new: &[u8], warnings: Vec<Problem>) -> Self {
         let (old, new) = (read(old), read(new));
-        let names = |rules: &Map<String, Value>| rules.keys().cloned().collect::<Vec<_>>();
         let (old_rules, new_rules) = (rules(&old), rules(&new));
         let changed = new_rules.iter().filter_map(|(name, new)| {
             let old = old_rules.get(name).filter(|old| *old != new)?;
@@ -26,14 +25,8 @@ impl Difference {
         let elsewhere =
             ["identity", "tiers"].into_iter().filter(|part| old.get(part) != new.get(part));
         Self {
-            added: names(&new_rules)
-                .into_iter()
-                .filter(|name| !old_rules.contains_key(name))
-                .collect(),
-            removed: names(&old_rules)
-                .into_iter()
-                .filter(|name| !new_rules.contains_key(name))
-                .collect(),
+            added: only_in(&new_rules, &old_rules),
+            removed: only_in(&old_rules, &new_rules),
             changed: changed.collect(),
             elsewhere: elsewhere.map(str::to_owned).collect(),
             warnings,
@@ -51,6 +44,11 @@ impl Difference {
             "elsewhere": self.elsewhere, "warnings": warnings,
         })
     }
+}
+
+/// The names of rules that are in one policy and not in the other.
+fn only_in(rules: &Map<String, Value>, other: &Map<String, Value>) -> Vec<String> {
+    rules.keys().filter(|name| !other.contains_key(*name)).cloned().collect()
 }
 
 fn read(text: &[u8]) -> Value {

@@ -79,21 +79,24 @@ fn entries(
             (Value::Map(_), None) if TABLE.iter().any(|one| one.name.starts_with(&group)) => {
                 entries(file, &group, &entry.node, given, problems);
             }
-            (Value::Text(text, _), Some(setting)) => {
-                given
-                    .insert(setting.name, (text.clone(), Origin::File(format!("{place}: {name}"))));
-            }
-            (Value::Nothing, Some(setting)) => {
-                given.insert(
-                    setting.name,
-                    (String::new(), Origin::File(format!("{place}: {name}"))),
-                );
-            }
-            (Value::List(_) | Value::Map(_), Some(_)) => {
-                problems.push(format!("{place}: `{}` is one value", printable(&name)));
-            }
+            (value, Some(setting)) => match scalar(value) {
+                Some(text) => {
+                    let origin = Origin::File(format!("{place}: {name}"));
+                    given.insert(setting.name, (text.to_owned(), origin));
+                }
+                None => problems.push(format!("{place}: `{}` is one value", printable(&name))),
+            },
             (_, None) => problems.push(format!("{place}: {}", Setting::unknown(&name))),
         }
+    }
+}
+
+/// The text of a value that is neither a list nor a map.
+fn scalar(value: &Value) -> Option<&str> {
+    match value {
+        Value::Text(text, _) => Some(text),
+        Value::Nothing => Some(""),
+        Value::List(_) | Value::Map(_) => None,
     }
 }
 

@@ -73,6 +73,7 @@ struct ClosingFrames {
 struct FrameCounter {
     /// Bytes that are left of the payload of the current frame, or of the connection preface.
     skip: usize,
+    /// The header of the current frame, of which `have` bytes have arrived.
     head: [u8; 9],
     have: usize,
     /// Control frames that may still come.
@@ -83,8 +84,10 @@ struct FrameCounter {
     filled: Instant,
 }
 
+/// Bytes of the connection preface, and of the header of a frame.
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
+/// Types of frames, and the flag of an ACK.
 const HEADERS: u8 = 1;
 const DATA: u8 = 0;
 const RST_STREAM: u8 = 3;

@@ -126,11 +126,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             self.stream.flush().await?;
             self.wait_for_more();
             let error = match self.stream.fill().await? {
-                Woken::Bytes => continue,
-                Woken::Draining => {
-                    self.wait_for_more();
-                    continue;
-                }
+                Woken::Bytes | Woken::Draining => continue,
                 Woken::End => return Ok(()),
                 Woken::Late if self.stream.input.is_empty() => return Ok(()),
                 Woken::Late => HeadError::Late,
@@ -202,18 +198,14 @@ impl<'f, W: WebHandler> Connection<'f, W> {
                 self.stream.flush().await?;
                 self.stream.wait_within(self.listener.timeouts.head);
             }
-            match self.stream.fill().await? {
-                Woken::Bytes | Woken::Draining => {}
+            let error = match self.stream.fill().await? {
+                Woken::Bytes | Woken::Draining => continue,
                 Woken::End => return Ok(None),
-                Woken::Late => {
-                    self.refuse(HeadError::Late);
-                    return Ok(None);
-                }
-                Woken::NoRoom => {
-                    self.refuse(HeadError::NoRoom);
-                    return Ok(None);
-                }
-            }
+                Woken::Late => HeadError::Late,
+                Woken::NoRoom => HeadError::NoRoom,
+            };
+            self.refuse(error);
+            return Ok(None);
         }
     }
 
@@ -229,15 +221,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
                 self.stream.input.consume(used);
                 Ok(next)
             }
-            Ok(InPlace::BodyToCome) => {
-                let reserved = self.stream.reserve();
-                if !reserved.resize(head_end) {
-                    return Ok(self.refuse(HeadError::NoRoom));
-                }
-                let head = self.stream.input.unread().get(..head_end).unwrap_or_default().to_vec();
-                self.stream.input.consume(head_end);
-                self.with_body(&head).await
-            }
+            Ok(InPlace::BodyToCome) => self.with_body(head_end).await,
             Err(error) => Ok(self.refuse(error)),
         }
     }
@@ -324,8 +308,19 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         next
     }
 
-    /// The slow path: answers a request whose body has not arrived yet.
-    async fn with_body(&mut self, head: &[u8]) -> io::Result<AfterAnswer> {
+    /// The slow path: answers a request whose body has not arrived yet. Its head is copied, because the read buffer is needed
+    /// for the body.
+    async fn with_body(&mut self, head_end: usize) -> io::Result<AfterAnswer> {
+        let reserved = self.stream.reserve();
+        if !reserved.resize(head_end) {
+            return Ok(self.refuse(HeadError::NoRoom));
+        }
+        let head = self.stream.input.unread().get(..head_end).unwrap_or_default().to_vec();
+        self.stream.input.consume(head_end);
+        self.read_and_answer(&head).await
+    }
+
+    async fn read_and_answer(&mut self, head: &[u8]) -> io::Result<AfterAnswer> {
         let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse_with_uninit_headers(head, &mut lines);

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 /// The activity of one connection.
 pub(super) struct Activity {
+    /// Requests in flight.
     streams: Cell<usize>,
     /// When the last request was answered.
     since: Cell<Instant>,
@@ -54,6 +55,7 @@ pub(crate) struct InFlightRequest {
 pub(crate) struct UnreadResponse {
     bytes: Bytes,
     activity: Rc<Activity>,
+    /// Its number among the answers of the connection.
     number: u64,
     _reserved: Reservation,
     /// The memory of the stream, which lives as long.
@@ -82,6 +84,7 @@ impl Activity {
         })
     }
 
+    /// Counts a new request and reserves the memory of its stream.
     pub(super) fn begin<B>(self: &Rc<Self>, request: &Request<B>) -> InFlightRequest {
         self.streams.set(self.streams.get().saturating_add(1));
         let reserved = self.account.reserve();
@@ -108,6 +111,7 @@ impl Activity {
         }
     }
 
+    /// The answer with this number was read or dropped. Removes the entries at the front that are done.
     fn mark_read(&self, number: u64) {
         let mut unread = self.unread.borrow_mut();
         let index = usize::try_from(number.wrapping_sub(self.first.get())).ok();
@@ -120,6 +124,7 @@ impl Activity {
         }
     }
 
+    /// The client has made progress.
     fn step(&self) {
         self.steps.set(self.steps.get().wrapping_add(1));
     }
