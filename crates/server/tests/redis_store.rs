@@ -336,7 +336,7 @@ fn foreign_data_in_the_place_of_changes_is_reported() {
     redis.tell(&["RENAME", "{tidegate}control", "elsewhere"]);
     until_asked(&server);
     let log = server.log();
-    assert_eq!(log.matches("is not in force here").count(), 1, "{log}");
+    assert_eq!(log.matches("are not in force here").count(), 1, "{log}");
 }
 
 /// Some engines let no script read the time. A server says so; told to go by its own clock, it counts exactly all the same.
