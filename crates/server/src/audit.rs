@@ -1,16 +1,15 @@
-//! The audit log: every change that an operator made, one line each, never rewritten.
+//! The audit log: one line for every change that an operator made. Lines are only appended.
 //!
 //! ```text
 //!   {"at_ms":…,"who":"operator","peer":"127.0.0.1","what":"override","details":{"version":7,…},"chain":"9f86…"}
 //! ```
 //!
-//! Each line is signed together with the signature of the line before it (a hash chain), so a line that is changed or taken
-//! out breaks the chain behind it. Lines that are taken from the end break nothing, so the control file keeps how many lines
-//! there are and the signature of the last: the [`Head`] of the chain. Replacing the control file and the log with older
-//! copies of both is not noticed.
+//! Each line is signed together with the signature of the line before it (a hash chain), so a line that is changed or removed
+//! breaks the chain behind it. Removing lines from the end does not break the chain. So the control file keeps the number of
+//! lines and the signature of the last one: the [`ChainHead`]. Replacing both files with older copies is not noticed.
 //!
-//! A line is on the disk before its change is in force. A change that then could not be written is followed by a line that
-//! says so; after a crash that line is added at the next start.
+//! A line is on the disk before its change is in force. If the change could not be written then, another line says so. After a
+//! crash that line is added at the next start.
 
 use crate::files;
 use data_encoding::HEXLOWER;
@@ -22,31 +21,31 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tidegate::{Clock, Secret};
 
-/// A file that only grows.
+/// The audit log of a data directory.
 #[derive(Debug)]
 pub(crate) struct Audit {
     path: PathBuf,
-    head: Head,
-    /// How many bytes the lines have.
+    head: ChainHead,
+    /// The bytes of all complete lines.
     length: u64,
-    /// What is wrong with the log, as far as that is known.
+    /// How the log was tampered with, if that was noticed.
     pub(crate) damage: Option<Damage>,
-    /// The version of the control document that the last line speaks of.
+    /// The version of the control document in the last line.
     pub(crate) version: u64,
-    /// A write failed, and something of its line may be left behind the last one.
+    /// Whether an incomplete line may follow the last one, because a write failed.
     cut_short: bool,
 }
 
-/// Where the chain ends: kept apart from the log, so that missing lines are missed.
+/// The end of the chain. It is kept outside the log, so that lines missing at the end are noticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Head {
+pub(crate) struct ChainHead {
     pub(crate) lines: u64,
     /// The signature of the last line.
     pub(crate) chain: String,
 }
 
-/// What another program, or another person, has done to the log.
+/// How the log was tampered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Damage {
     #[error("audit.log was changed: line {line} is not as it was written")]
@@ -55,39 +54,43 @@ pub(crate) enum Damage {
     Shortened { lines: u64, expected: u64 },
 }
 
-/// Who did something.
+/// Who made a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Actor<'a> {
     pub(crate) who: &'a str,
     pub(crate) peer: std::net::IpAddr,
 }
 
-/// What happened, for a line.
+/// The contents of a line.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deed<'a> {
+pub(crate) struct AuditEvent<'a> {
     pub(crate) actor: Actor<'a>,
     pub(crate) what: &'a str,
     pub(crate) details: &'a Value,
 }
 
-/// The end of the log that is looked at.
+/// How many bytes at the end of the log are searched for the last lines.
 const TAIL: u64 = 256 * 1024;
 
 impl Actor<'_> {
-    /// What the server does by itself.
+    /// The server itself.
     pub(crate) const SERVER: Actor<'static> =
         Actor { who: "tidegate", peer: std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED) };
 }
 
 impl Audit {
-    /// Opens the log in this folder, or begins it; `head` is where it ended when the control file was written.
-    pub(crate) fn open(folder: &Path, secret: &Secret, head: Option<&Head>) -> io::Result<Self> {
+    /// Opens or creates the log in this folder. `head` is its end when the control file was written.
+    pub(crate) fn open(
+        folder: &Path,
+        secret: &Secret,
+        head: Option<&ChainHead>,
+    ) -> io::Result<Self> {
         let path = folder.join("audit.log");
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let mut audit = Self {
             path: path.clone(),
-            head: Head::default(),
+            head: ChainHead::default(),
             length: 0,
             damage: None,
             version: 0,
@@ -97,13 +100,13 @@ impl Audit {
         Ok(audit)
     }
 
-    /// Follows the chain from the first line to the last.
-    fn read(&mut self, secret: &Secret, expected: Option<&Head>) -> io::Result<()> {
+    /// Verifies the chain from the first line to the last.
+    fn read(&mut self, secret: &Secret, expected: Option<&ChainHead>) -> io::Result<()> {
         if let Some(file) = existing(&self.path)? {
             let mut log = io::BufReader::new(file);
             let mut line = Vec::new();
             while log.read_until(b'\n', &mut line)? > 0 {
-                // The last line may have been cut off by a crash or a full disk. It is taken out by the next append.
+                // The last line may be incomplete after a crash or on a full disk. The next append removes it.
                 self.cut_short = line.last() != Some(&b'\n');
                 if self.cut_short {
                     break;
@@ -125,7 +128,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Goes on to the next line.
+    /// Verifies the next line.
     fn follow(&mut self, secret: &Secret, line: &[u8]) {
         self.head.lines = self.head.lines.saturating_add(1);
         let mut line: Value = serde_json::from_slice(line).unwrap_or_default();
@@ -134,7 +137,7 @@ impl Audit {
         if chain != Some(&sign(secret, &self.head.chain, &line)) {
             self.changed(self.head.lines);
         }
-        // Behind a broken line the chain goes on from the last one that can be read.
+        // Behind a damaged line, the chain continues from the last signature that can be read.
         if let Some(chain) = chain {
             chain.clone_into(&mut self.head.chain);
         }
@@ -147,18 +150,18 @@ impl Audit {
         self.damage.get_or_insert(Damage::Changed { line });
     }
 
-    /// Adds a line, and comes back when it lies on the disk. A line that could not be written leaves nothing behind.
+    /// Appends a line and returns when it is on the disk. If it could not be written, an incomplete line is removed.
     pub(crate) fn append(
         &mut self,
         secret: &Secret,
         clock: &Clock,
         version: u64,
-        deed: Deed<'_>,
+        event: AuditEvent<'_>,
     ) -> io::Result<()> {
         let at_ms = clock.now().calendar.as_nanos().checked_div(1_000_000);
         let mut line = json!({
-            "at_ms": at_ms, "who": deed.actor.who, "peer": deed.actor.peer.to_string(),
-            "what": deed.what, "details": { "version": version, "change": deed.details },
+            "at_ms": at_ms, "who": event.actor.who, "peer": event.actor.peer.to_string(),
+            "what": event.what, "details": { "version": version, "change": event.details },
         });
         let chain = sign(secret, &self.head.chain, &line);
         if let Some(fields) = line.as_object_mut() {
@@ -167,7 +170,7 @@ impl Audit {
         let line = format!("{line}\n");
         self.write(line.as_bytes())?;
         self.length = self.length.saturating_add(u64::try_from(line.len()).unwrap_or(0));
-        self.head = Head { lines: self.head.lines.saturating_add(1), chain };
+        self.head = ChainHead { lines: self.head.lines.saturating_add(1), chain };
         self.version = version;
         Ok(())
     }
@@ -178,7 +181,7 @@ impl Audit {
             files::open_regular(options.append(true).create(true).mode(0o600), &self.path)?;
         let length = file.metadata()?.len();
         if length < self.length {
-            // Some lines are gone; how many is known only by reading all of it.
+            // Lines were removed. How many would be known only after reading the whole log.
             let (lines, expected) = (0, self.head.lines);
             self.damage.get_or_insert(Damage::Shortened { lines, expected });
             self.length = length;
@@ -188,14 +191,14 @@ impl Audit {
         }
         self.cut_short = true;
         let written = file.write_all(line).and_then(|()| file.sync_data());
-        // Also on a full disk: to shorten a file takes no room.
+        // This works on a full disk too, because truncating a file takes no space.
         let whole = written.is_ok() || file.set_len(self.length).is_ok();
         self.cut_short = !whole;
         written
     }
 
-    /// Where the chain ends now.
-    pub(crate) const fn head(&self) -> &Head {
+    /// The end of the chain.
+    pub(crate) const fn head(&self) -> &ChainHead {
         &self.head
     }
 
@@ -206,7 +209,7 @@ impl Audit {
         file.seek(io::SeekFrom::Start(length.saturating_sub(TAIL)))?;
         let mut tail = Vec::new();
         file.take(TAIL).read_to_end(&mut tail)?;
-        // The first may have been cut, in the middle of a letter even.
+        // The first line may be incomplete, even in the middle of a character; then it does not parse.
         let lines = tail.split(|byte| *byte == b'\n');
         let lines: Vec<Value> =
             lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
@@ -244,10 +247,10 @@ mod tests {
         let clock = Clock::manual(tidegate::Timestamp::from_nanos(5_000_000));
         let actor = Actor { who: "operator", peer: [127, 0, 0, 1].into() };
         let details = json!({ "number": number });
-        audit.append(secret, &clock, number, Deed { actor, what: "rule", details: &details })
+        audit.append(secret, &clock, number, AuditEvent { actor, what: "rule", details: &details })
     }
 
-    /// Three lines, each by a server of its own.
+    /// A log of three lines, each written by another server.
     fn written(folder: &Path, secret: &Secret) -> Audit {
         for number in 0..3 {
             let mut audit = Audit::open(folder, secret, None).unwrap();
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_changed_or_taken_out_is_noticed() {
+    fn a_changed_or_removed_line_is_noticed() {
         let (folder, secret) = (folder("broken"), Secret::new([7; 32]));
         let path = written(&folder, &secret).path;
         let good = std::fs::read_to_string(&path).unwrap();
@@ -289,9 +292,9 @@ mod tests {
         }
     }
 
-    /// The chain alone does not know how long it was: the last lines could be taken out, or all of them.
+    /// The chain alone does not contain its length: the last lines, or all of them, could be removed.
     #[test]
-    fn lines_that_are_missing_at_the_end_are_noticed() {
+    fn lines_missing_at_the_end_are_noticed() {
         let (folder, secret) = (folder("shortened"), Secret::new([7; 32]));
         let audit = written(&folder, &secret);
         let (path, head) = (audit.path.clone(), audit.head().clone());
@@ -307,20 +310,20 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         assert_eq!(damage(), shortened(0));
-        // Another log of the same length is not that log.
+        // Another log of the same length is noticed too.
         let mut other = Audit::open(&folder, &secret, None).unwrap();
         (0..3).for_each(|number| append(&mut other, &secret, number + 7).unwrap());
         assert_eq!(damage(), Some(Damage::Changed { line: 3 }));
-        // Lines that were written after the control file are no damage.
+        // Lines that were appended after the control file was written are not damage.
         std::fs::write(&path, good).unwrap();
         let mut audit = Audit::open(&folder, &secret, Some(&head)).unwrap();
         append(&mut audit, &secret, 3).unwrap();
         assert_eq!(damage(), None);
     }
 
-    /// While the server runs, too: at the next line.
+    /// A log that is truncated while the server runs is noticed when the next line is appended.
     #[test]
-    fn a_log_that_is_emptied_under_a_server_is_noticed() {
+    fn a_log_truncated_while_the_server_runs_is_noticed() {
         let (folder, secret) = (folder("emptied"), Secret::new([7; 32]));
         let mut audit = written(&folder, &secret);
         std::fs::write(&audit.path, "").unwrap();
@@ -328,9 +331,9 @@ mod tests {
         assert_eq!(audit.damage, Some(Damage::Shortened { lines: 0, expected: 3 }));
     }
 
-    /// Half a line was once followed by the next one, and the next start took that for the work of an attacker.
+    /// The next line was once appended to an incomplete one, and the next start took that for an attack.
     #[test]
-    fn half_a_line_is_taken_out() {
+    fn an_incomplete_line_is_removed() {
         let (folder, secret) = (folder("half"), Secret::new([7; 32]));
         let path = written(&folder, &secret).path;
         let good = std::fs::read(&path).unwrap();
@@ -343,9 +346,9 @@ mod tests {
         assert_eq!(Audit::open(&folder, &secret, Some(audit.head())).unwrap().damage, None);
     }
 
-    /// A full disk takes the beginning of a line.
+    /// On a full disk, only the beginning of a line is written.
     #[test]
-    fn a_line_that_does_not_fit_leaves_nothing_behind() {
+    fn a_line_that_does_not_fit_is_removed() {
         let (folder, secret) = (folder("full"), Secret::new([7; 32]));
         let mut audit = written(&folder, &secret);
         let length = std::fs::metadata(&audit.path).unwrap().len();
@@ -354,14 +357,14 @@ mod tests {
             [std::fs::read(&audit.path).unwrap(), b"half".to_vec()].concat(),
         )
         .unwrap();
-        audit.cut_short = true; // as after a write that failed, and could not be taken back
+        audit.cut_short = true; // as after a write that failed and could not be undone
         append(&mut audit, &secret, 3).unwrap();
         assert!(std::fs::metadata(&audit.path).unwrap().len() > length);
         assert_eq!(Audit::open(&folder, &secret, Some(audit.head())).unwrap().damage, None);
     }
 
     #[test]
-    fn what_is_not_a_file_is_named() {
+    fn a_log_that_is_not_a_regular_file_is_refused() {
         let (folder, secret) = (folder("pipe"), Secret::new([7; 32]));
         let path = folder.join("audit.log");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());

@@ -1,4 +1,4 @@
-//! The command line: a file for each subcommand, and what all of them share: parse, dispatch, exit code.
+//! The command line: parses it, runs the subcommand, and returns the exit code. Each subcommand has a file of its own.
 
 mod check;
 mod policy;
@@ -25,13 +25,13 @@ enum Command {
     ///
     /// The exit code is 0 if the request may pass, 1 if it may not, and 2 on error.
     Check(check::CheckOptions),
-    /// Sends one trace of requests through all six algorithms and draws what each lets pass.
+    /// Sends one trace of requests through all six algorithms and draws which requests each lets pass.
     Simulate(simulate::SimulateOptions),
     /// Checks and explains policy files.
     Policy(policy::PolicyOptions),
 }
 
-/// Runs the command that the command line names, to its end.
+/// Parses the command line and runs its subcommand.
 pub fn run() -> ExitCode {
     let out = &mut io::stdout().lock();
     let outcome = match Tidegate::parse().command {
@@ -42,10 +42,10 @@ pub fn run() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
-        // The reader of our output has closed it, as in `tidegate simulate | head -3`.
+        // The program that reads the output has closed the pipe, as in `tidegate simulate | head -3`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            // If even this cannot be written, the exit code is all that is left.
+            // If this cannot be written either, the exit code still says that the command failed.
             let _ = writeln!(io::stderr(), "tidegate: {error}");
             ExitCode::from(2)
         }

@@ -1,12 +1,11 @@
-//! What operators have changed while the server ran: one versioned document.
+//! The changes that operators make while the server runs: one versioned control document.
 //!
 //! ```text
-//!   asked ──► next version ──► written ──► installed, audited        not written: nothing happened
+//!   requested ──► next version ──► written ──► installed        not written: nothing has changed
 //! ```
 //!
-//! The document is a value: a change makes the next one of it and touches nothing. [`Control`] is the
-//! protocol around it, a state machine without I/O: what happened goes in, what is to be done comes out. The
-//! rest, files and limiter, is [`crate::rulebook`]'s.
+//! The document is an immutable value: a change makes the next version. [`Control`] is the protocol around it, a state machine
+//! without I/O: an [`Event`] goes in, an [`Action`] comes out. [`crate::rulebook`] does the I/O.
 
 mod document;
 
@@ -19,27 +18,27 @@ pub(crate) struct Control {
     pending: Option<Document>,
 }
 
-/// Something that happened.
+/// What happened.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Somebody wants a change; made under this version, if they say so.
-    Asked { change: Change, expected: Option<u64> },
-    /// What was to be written is written.
+    /// An operator requests a change, optionally only if the document still has this version.
+    Requested { change: Change, expected: Option<u64> },
+    /// The document of [`Action::Write`] is written.
     Written,
-    /// It could not be written, and why.
+    /// It could not be written, for this reason.
     NotWritten(RefusedChange),
-    /// Another node has made this one of it.
-    Overtaken(Document),
+    /// Another node has replaced the document with this one.
+    Replaced(Document),
 }
 
-/// Something to do.
+/// What to do next.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action {
-    /// Write this document in the place of the one in force.
+    /// Write this document.
     Write(Document),
-    /// This document is in force now.
+    /// Put this document in force.
     Install(Document),
-    /// Tell whoever asked that nothing changed.
+    /// Tell the operator that nothing has changed.
     Refuse(RefusedChange),
 }
 
@@ -55,24 +54,23 @@ impl Control {
 
     pub(crate) fn on_event(&mut self, event: Event) -> Action {
         match event {
-            Event::Asked { change, expected } => self.asked(&change, expected),
+            Event::Requested { change, expected } => self.asked(&change, expected),
             Event::Written => match self.pending.take() {
-                Some(document) => {
-                    self.document = document.clone();
-                    Action::Install(document)
-                }
-                None => Action::Refuse(RefusedChange::Unasked),
+                Some(document) => self.install(document),
+                None => Action::Refuse(RefusedChange::NothingPending),
             },
             Event::NotWritten(why) => {
                 self.pending = None;
                 Action::Refuse(why)
             }
-            Event::Overtaken(document) => {
-                self.pending = None;
-                self.document = document.clone();
-                Action::Install(document)
-            }
+            Event::Replaced(document) => self.install(document),
         }
+    }
+
+    fn install(&mut self, document: Document) -> Action {
+        self.pending = None;
+        self.document = document.clone();
+        Action::Install(document)
     }
 
     fn asked(&mut self, change: &Change, expected: Option<u64>) -> Action {
@@ -102,53 +100,53 @@ mod tests {
     }
 
     #[test]
-    fn a_change_counts_when_it_is_written_and_not_before() {
+    fn a_change_is_in_force_only_after_it_is_written() {
         let mut control = Control::new(Document::default());
         let Action::Write(next) =
-            control.on_event(Event::Asked { change: switch("a"), expected: Some(0) })
+            control.on_event(Event::Requested { change: switch("a"), expected: Some(0) })
         else {
             panic!()
         };
         assert_eq!((next.version, control.document().version), (1, 0));
-        let busy = control.on_event(Event::Asked { change: switch("b"), expected: None });
+        let busy = control.on_event(Event::Requested { change: switch("b"), expected: None });
         assert_eq!(busy, Action::Refuse(RefusedChange::Busy));
         assert_eq!(control.on_event(Event::Written), Action::Install(next.clone()));
         assert_eq!(control.document(), &next);
     }
 
     #[test]
-    fn what_could_not_be_written_did_not_happen() {
+    fn a_change_that_cannot_be_written_changes_nothing() {
         let mut control = Control::new(Document::default());
-        control.on_event(Event::Asked { change: switch("a"), expected: None });
+        control.on_event(Event::Requested { change: switch("a"), expected: None });
         let refused = control.on_event(Event::NotWritten(RefusedChange::StoreGone));
         assert_eq!(refused, Action::Refuse(RefusedChange::StoreGone));
         assert_eq!(control.document(), &Document::default());
-        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::Unasked));
+        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::NothingPending));
         assert!(matches!(
-            control.on_event(Event::Asked { change: switch("a"), expected: Some(0) }),
+            control.on_event(Event::Requested { change: switch("a"), expected: Some(0) }),
             Action::Write(_)
         ));
     }
 
     #[test]
-    fn what_another_node_has_made_of_it_counts() {
+    fn a_document_of_another_node_is_in_force() {
         let mut control = Control::new(Document::default());
-        control.on_event(Event::Asked { change: switch("a"), expected: None });
+        control.on_event(Event::Requested { change: switch("a"), expected: None });
         let theirs = Document { version: 7, ..Document::default() };
         assert_eq!(
-            control.on_event(Event::Overtaken(theirs.clone())),
+            control.on_event(Event::Replaced(theirs.clone())),
             Action::Install(theirs.clone())
         );
         assert_eq!(control.document(), &theirs);
-        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::Unasked));
+        assert_eq!(control.on_event(Event::Written), Action::Refuse(RefusedChange::NothingPending));
     }
 
     #[test]
-    fn of_two_changes_made_under_one_version_one_is_told() {
+    fn the_second_of_two_changes_to_the_same_version_is_refused() {
         let mut control = Control::new(Document::default());
-        control.on_event(Event::Asked { change: switch("a"), expected: Some(0) });
+        control.on_event(Event::Requested { change: switch("a"), expected: Some(0) });
         control.on_event(Event::Written);
-        let second = control.on_event(Event::Asked { change: switch("b"), expected: Some(0) });
+        let second = control.on_event(Event::Requested { change: switch("b"), expected: Some(0) });
         assert_eq!(second, Action::Refuse(RefusedChange::Stale { expected: 0, version: 1 }));
     }
 }

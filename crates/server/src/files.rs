@@ -1,4 +1,4 @@
-//! Files, read and written with care.
+//! Reading and writing files safely: no blocking on pipes, atomic replacement, private folders, one server per folder.
 
 use rustix::fs::OFlags;
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -6,13 +6,12 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What other users must not be able to do in a folder of ours.
+/// The mode bits that let other users write.
 const WRITE: u32 = 0o022;
 
-/// Reads a regular file, at most this many bytes of it. A pipe or a device could keep us waiting, or never
-/// end.
+/// Reads a regular file of at most `most` bytes. Reading a pipe or a device could block, or never end.
 pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    // Looked at before it is opened, because opening a device can do something.
+    // Checked before it is opened, because opening a device can have side effects.
     is_regular(&fs::metadata(path)?)?;
     let file = open_regular(OpenOptions::new().read(true), path)?;
     let mut bytes = Vec::new();
@@ -24,20 +23,20 @@ pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a regular file without waiting: a pipe may have taken its place, so what was opened is looked at.
+/// Opens a regular file without blocking. The opened file is checked again, because a pipe may have replaced it meanwhile.
 pub(crate) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let at_once = OFlags::NONBLOCK.bits().cast_signed();
-    let file = options.custom_flags(at_once).open(path)?;
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = options.custom_flags(nonblocking).open(path)?;
     is_regular(&file.metadata()?)?;
     Ok(file)
 }
 
 fn is_regular(file: &Metadata) -> io::Result<()> {
-    let no_file = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
-    if file.is_file() { Ok(()) } else { Err(no_file()) }
+    let other = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+    if file.is_file() { Ok(()) } else { Err(other()) }
 }
 
-/// Replaces a file whole: whoever reads it, and whatever breaks meanwhile, finds the old or the new one.
+/// Replaces a file atomically (write a new file, then rename it): a reader sees the old or the new file, even after a crash.
 /// Only its owner may read it.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -45,8 +44,8 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = folder.join(name);
-    // A file of this name was left by a crash, or put there by somebody who wants to read what we write: it is never
-    // written to.
+    // A file of this name was left by a crash, or put there by an attacker who wants to read the new contents. It is removed
+    // and never written to.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -55,12 +54,12 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
-    // The name itself is kept by the folder.
+    // The rename is durable when the folder is synced.
     File::open(folder)?.sync_all()
 }
 
-/// Makes a folder that only its owner may enter. One that is there already must be ours, or root's, and closed to the
-/// writing of others: they could replace any file in it.
+/// Creates a folder that only its owner may enter. A folder that exists must belong to this user or root, and other users must
+/// not be able to write to it: they could replace any file in it.
 pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let folder = fs::metadata(path)?;
@@ -80,14 +79,13 @@ pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A folder that no other server uses while this lives. The lock is the kernel's, so it ends with the process however that
-/// ends.
+/// The lock on a folder that no other server may use. The kernel releases it when the process ends, in whatever way.
 #[derive(Debug)]
 pub(crate) struct FolderLock {
     _file: File,
 }
 
-/// Locks a folder, or says which process has locked it.
+/// Locks a folder. The error names the process that has locked it.
 pub(crate) fn lock_folder(folder: &Path) -> io::Result<FolderLock> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -104,7 +102,7 @@ pub(crate) fn lock_folder(folder: &Path) -> io::Result<FolderLock> {
 
 fn locked(file: &File) -> io::Error {
     let mut process = String::new();
-    // It may be about to write its number.
+    // The other server may not have written its process number yet.
     let holder = match file.take(20).read_to_string(&mut process) {
         Ok(1..) => format!("the tidegate server with process number {}", process.trim()),
         Ok(0) | Err(_) => "another tidegate server".to_owned(),

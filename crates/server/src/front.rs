@@ -11,7 +11,7 @@ pub(crate) mod testing;
 
 use crate::backend::Backend;
 use crate::health::Health;
-use crate::net::{Drain, Opened, Place, Protocol};
+use crate::net::{AcceptedConnection, Drain, ListenerContext, Protocol};
 use crate::web::{self, Answer};
 use ::http::StatusCode;
 use serde_json::json;
@@ -35,8 +35,8 @@ pub(crate) enum Front<S> {
 impl<S: Backend> Protocol for Front<S> {
     async fn serve(
         self: Rc<Self>,
-        opened: Opened<'_>,
-        place: Rc<Place>,
+        opened: AcceptedConnection<'_>,
+        place: Rc<ListenerContext>,
         drain: Drain,
     ) -> io::Result<()> {
         match &*self {

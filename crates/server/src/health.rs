@@ -1,23 +1,23 @@
-//! Whether the server should be asked: starting, ready, ready with a complaint, draining.
+//! The health of the server, as `/ready` reports it: starting, ready, degraded (ready, with problems) or draining.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// How the server is.
+/// The health of the server.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Locked by whoever looks and whoever knows something new.
+    /// Locked to report and to change, never to decide a request.
     state: Mutex<HealthState>,
 }
 
 #[derive(Debug, Default)]
 struct HealthState {
     stage: Stage,
-    /// What is wrong, by who says so; the server decides all the same.
-    reasons: BTreeMap<&'static str, String>,
+    /// Problems by the part of the server that reported them. The server decides requests in spite of them.
+    problems: BTreeMap<&'static str, String>,
 }
 
-/// Where in its life the server is.
+/// The stage in the life of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
     #[default]
@@ -26,7 +26,7 @@ pub(crate) enum Stage {
     Draining,
 }
 
-/// Whether requests should be sent here, and what is wrong.
+/// What `/ready` answers: whether requests should be sent to this server, and its problems.
 #[derive(Debug)]
 pub(crate) struct HealthReport {
     pub(crate) ready: bool,
@@ -39,35 +39,35 @@ impl Health {
         self.lock().stage = stage;
     }
 
-    /// Somebody has a complaint, or has it no longer.
-    pub(crate) fn complain(&self, who: &'static str, reason: Option<String>) {
+    /// Sets the problem of a part of the server, or clears it.
+    pub(crate) fn set_problem(&self, part: &'static str, problem: Option<String>) {
         let mut state = self.lock();
-        match reason {
-            Some(reason) => _ = state.reasons.insert(who, reason),
-            None => _ = state.reasons.remove(who),
+        match problem {
+            Some(problem) => _ = state.problems.insert(part, problem),
+            None => _ = state.problems.remove(part),
         }
     }
 
-    /// Whether the server decides, with a complaint or without.
+    /// Whether the server decides requests, with problems or without.
     pub(crate) fn is_serving(&self) -> bool {
         self.lock().stage == Stage::Serving
     }
 
-    /// What `/ready` says.
+    /// What `/ready` answers.
     pub(crate) fn report(&self) -> HealthReport {
         let state = self.lock();
         let (ready, status) = match state.stage {
             Stage::Starting => (false, "starting"),
             Stage::Draining => (false, "draining"),
-            Stage::Serving if state.reasons.is_empty() => (true, "ready"),
+            Stage::Serving if state.problems.is_empty() => (true, "ready"),
             Stage::Serving => (true, "degraded"),
         };
-        HealthReport { ready, status, reasons: state.reasons.values().cloned().collect() }
+        HealthReport { ready, status, reasons: state.problems.values().cloned().collect() }
     }
 
     #[cfg(test)]
     pub(crate) fn is_degraded(&self) -> bool {
-        !self.lock().reasons.is_empty()
+        !self.lock().problems.is_empty()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HealthState> {

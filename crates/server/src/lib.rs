@@ -1,8 +1,12 @@
-//! The server `tidegate`, as a library: the binary only calls [`run`], and fuzz targets and tests import the rest.
+//! The `tidegate` server as a library. The binary calls [`run`]; fuzz targets and tests import the parsers.
 //!
 //! ```text
 //!   net ◄── web ◄── front ◄── wiring ◄── cli      connections · HTTP/1 and HTTP/2 · protocols · one server · commands
 //! ```
+//!
+//! An arrow points at the module that is used. Besides these layers there are the rules in force (`rulebook`, with
+//! `control`, `audit` and `rule_files`), the `settings`, and what every layer reports to (`metrics`, `health`,
+//! `log`).
 
 #![cfg_attr(
     test,
@@ -35,7 +39,7 @@ mod wiring;
 
 pub use cli::run;
 
-/// The parsers that fuzz targets feed with bytes. Nothing here is an interface to build on.
+/// The parsers that fuzz targets feed with bytes. This is not a stable interface.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::front::resp::wire;

@@ -1,7 +1,7 @@
-//! The log: readable lines on a terminal, JSON on a pipe, and not more than anybody can read.
+//! The log: text on a terminal, JSON otherwise, and a bounded number of lines.
 //!
-//! Whoever attacks a server likes to make it write. So each kind of line has ten a second; what is beyond
-//! that is counted, and the count is a line itself.
+//! An attacker could make the server write huge logs. So each kind of line is limited to ten a second. The rest is counted, and
+//! the count is logged.
 
 use crate::metrics::Metrics;
 use std::collections::HashMap;
@@ -32,61 +32,72 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Lets ten lines of each kind pass in a second.
-pub(crate) struct Bounded {
+/// Limits each kind of line to ten a second.
+pub(crate) struct LogLimiter {
     level: tracing::Level,
     clock: Clock,
-    /// By the place in our code that writes the line; there are a few dozen of them.
+    /// By the place in the code that writes the line (its callsite); there are a few dozen of them.
     kinds: Mutex<HashMap<Identifier, LineKind>>,
 }
 
+/// How many lines of one kind were written.
 struct LineKind {
+    /// The second that `lines` counts for.
     second: u64,
     lines: u32,
+    /// Lines that were left out since the last report.
     left_out: u64,
     name: String,
 }
 
-/// As many as somebody can read.
+/// About as many as a person can read.
 const LINES_PER_SECOND: u32 = 10;
 
-/// Sends all lines to the standard error from here on.
-pub(crate) fn start(settings: LogOptions, clock: &Clock) -> Arc<Bounded> {
-    let bounded =
-        Arc::new(Bounded { level: settings.level, clock: clock.clone(), kinds: Mutex::default() });
-    let json = match settings.format {
-        LogFormat::Json => true,
-        LogFormat::Text => false,
-        LogFormat::Auto => !std::io::stderr().is_terminal(),
-    };
+/// Starts to log to the standard error.
+pub(crate) fn start(settings: LogOptions, clock: &Clock) -> Arc<LogLimiter> {
+    let bounded = Arc::new(LogLimiter {
+        level: settings.level,
+        clock: clock.clone(),
+        kinds: Mutex::default(),
+    });
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
-    let filter = BoundedFilter(Arc::clone(&bounded));
-    let started = if json {
+    let filter = LogLimitFilter(Arc::clone(&bounded));
+    let started = if settings.format.is_json() {
         let lines = lines.json().flatten_event(true).with_filter(filter);
         tracing_subscriber::registry().with(lines).try_init()
     } else {
         let ansi = std::io::stderr().is_terminal();
         tracing_subscriber::registry().with(lines.with_ansi(ansi).with_filter(filter)).try_init()
     };
-    // Somebody else's log is started already only in tests.
+    // This fails only in tests, where another test may have started a log.
     let _ = started;
     bounded
 }
 
-/// Says every second how many lines were left out, for ever.
-pub(crate) async fn tell_left_out(bounded: Arc<Bounded>, metrics: Arc<Metrics>) {
+impl LogFormat {
+    fn is_json(self) -> bool {
+        match self {
+            Self::Json => true,
+            Self::Text => false,
+            Self::Auto => !std::io::stderr().is_terminal(),
+        }
+    }
+}
+
+/// Logs every second how many lines were left out; never returns.
+pub(crate) async fn report_left_out(bounded: Arc<LogLimiter>, metrics: Arc<Metrics>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;
         for (name, count) in bounded.take_left_out() {
             metrics.lines_left_out(count);
-            tracing::warn!(count, "lines were left out that are like this one: {name}");
+            tracing::warn!(count, "lines of this kind were left out: {name}");
         }
     }
 }
 
-impl Bounded {
-    /// Whether there is room for another line of this kind.
+impl LogLimiter {
+    /// Whether another line of this kind may be written.
     fn passes(&self, kind: Identifier, name: impl FnOnce() -> String) -> bool {
         let second = self.clock.now().steady.as_nanos().checked_div(1_000_000_000).unwrap_or(0);
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,15 +125,16 @@ impl Bounded {
     }
 }
 
-struct BoundedFilter(Arc<Bounded>);
+/// The limiter as a filter of the log.
+struct LogLimitFilter(Arc<LogLimiter>);
 
-impl<S> Filter<S> for BoundedFilter {
+impl<S> Filter<S> for LogLimitFilter {
     fn enabled(&self, metadata: &Metadata<'_>, _context: &Context<'_, S>) -> bool {
         *metadata.level() <= self.0.level
     }
 
-    /// Asked once for each place that could write something. What is never written must cost nothing: the library of HTTP/2
-    /// has a dozen such places on the way of every request, which took as long as the request itself.
+    /// Called once for each callsite. Callsites that are disabled must cost nothing: the HTTP/2 library has a dozen of them on
+    /// the path of every request, which took as long as the request itself.
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
         if *metadata.level() <= self.0.level { Interest::sometimes() } else { Interest::never() }
     }
@@ -149,21 +161,21 @@ mod tests {
     use tracing::callsite::{Callsite, DefaultCallsite};
     use tracing::field::FieldSet;
 
-    /// Somebody else's spans were kept though nobody would ever see them.
+    /// Spans of libraries were recorded although their level was never logged.
     #[test]
-    fn what_is_never_written_is_never_asked_for() {
-        let bounded = Bounded {
+    fn disabled_levels_cost_nothing() {
+        let bounded = LogLimiter {
             level: tracing::Level::INFO,
             clock: Clock::manual(Timestamp::from_nanos(0)),
             kinds: Mutex::default(),
         };
-        let filter = BoundedFilter(Arc::new(bounded));
+        let filter = LogLimitFilter(Arc::new(bounded));
         let lines = tracing_subscriber::fmt::layer().with_filter(filter);
         let log = tracing_subscriber::registry().with(lines);
         tracing::subscriber::with_default(log, || {
             assert_eq!(LevelFilter::current(), LevelFilter::INFO);
             assert!(tracing::trace_span!("h2").is_disabled());
-            assert!(!tracing::info_span!("ours").is_disabled());
+            assert!(!tracing::info_span!("tidegate").is_disabled());
         });
     }
 
@@ -182,7 +194,7 @@ mod tests {
         static CALLSITE: DefaultCallsite = DefaultCallsite::new(&META);
         let clock = Clock::manual(Timestamp::from_nanos(0));
         let level = tracing::Level::INFO;
-        let bounded = Bounded { level, clock: clock.clone(), kinds: Mutex::default() };
+        let bounded = LogLimiter { level, clock: clock.clone(), kinds: Mutex::default() };
         let write = |count: usize| {
             (0..count)
                 .filter(|_| bounded.passes(CALLSITE.metadata().callsite(), || "x".to_owned()))

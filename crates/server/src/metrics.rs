@@ -1,14 +1,13 @@
-//! What the server counts, and how operators read it.
+//! Metrics: what the server counts, and their text for Prometheus.
 //!
 //! ```text
 //!   worker 0 ── tally ─┐
-//!   worker 1 ── tally ─┼──► summed when somebody looks ──► /metrics
+//!   worker 1 ── tally ─┼──► summed when /metrics is read
 //!   admin    ── tally ─┘
 //! ```
 //!
-//! A tally has one writer, so counting a decision is a load and a store, and no line of memory travels
-//! between cores. Labels are fixed by the program and by the names of rules: nothing that a client sends can
-//! make a new one.
+//! A tally has one writer, so counting a decision is a load and a store, and no cache line moves between cores. The values of
+//! labels are fixed by the program and by the names of rules, so a client cannot create new ones.
 
 mod encode;
 mod tally;
@@ -19,10 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_store::{Gauges, StoreReport};
 
-/// Everything that is counted.
+/// All counters of the server.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    /// Locked when a tally is made and when somebody looks.
+    /// Locked when a tally is created and when the metrics are read.
     tallies: Mutex<Vec<Arc<Tally>>>,
     refused: [AtomicU64; Refused::ALL.len()],
     reloads: [AtomicU64; Reload::ALL.len()],
@@ -32,55 +31,55 @@ pub(crate) struct Metrics {
     lines_left_out: AtomicU64,
 }
 
-/// Why a connection or a request was refused before it was looked at.
+/// Why a connection or a request was refused before it was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Other protocols, noise.
+    /// Not HTTP.
     NoHttp,
-    /// Other protocols where TLS is spoken, clients without a certificate, silence.
+    /// A failed TLS handshake: another protocol, a client without a certificate, or a timeout.
     Handshake,
     Malformed,
     TooLarge,
-    /// Not finished in time.
+    /// The request did not arrive in time.
     Late,
-    /// Ended in the middle of a request.
+    /// The client closed the connection in the middle of a request.
     CutShort,
-    /// An answer that nobody took.
+    /// The client did not read its answer in time.
     Unread,
-    /// No room for another connection.
+    /// Too many connections.
     Full,
-    /// No room for so many bytes.
+    /// The connection budget is used up.
     NoRoom,
-    /// Not finished when the server had to stop.
+    /// Not finished when the drain timeout ended.
     CutOff,
-    /// HTTP where Redis clients ask.
+    /// HTTP on the RESP listener.
     OtherProtocol,
     /// No token, or a wrong one.
     Unauthorized,
-    /// A foreign page or host.
+    /// A request to the admin listener from a foreign web page or for a foreign host.
     Foreign,
-    /// A call of a proxy that no rule can decide.
+    /// A gRPC call that no rule can decide.
     Undecided,
 }
 
-/// What became of a new policy.
+/// The result of loading a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
     Applied,
     Refused,
 }
 
-/// What is true at the moment somebody looks.
-pub(crate) struct Moment {
+/// The values of the gauges when the metrics are read.
+pub(crate) struct GaugeReadings {
     pub(crate) version: u64,
     /// The version of the rule files, if they decide over gRPC.
     pub(crate) rules_version: Option<u64>,
     pub(crate) memory: Option<Gauges>,
-    /// Bytes that are held for clients, and that may be.
+    /// The connection budget: bytes in use, and at most.
     pub(crate) held: (usize, usize),
-    /// How the servers of the store are, if it has some.
+    /// The state of the store's servers, if it has any.
     pub(crate) store: Option<StoreReport>,
-    /// How many nodes share it.
+    /// How many nodes share the store.
     pub(crate) nodes: u32,
 }
 
@@ -103,7 +102,7 @@ impl Metrics {
         add(Some(&self.panics));
     }
 
-    /// A task had to begin anew.
+    /// A background task panicked and was restarted.
     pub(crate) fn restarted(&self) {
         add(Some(&self.restarts));
     }
@@ -121,9 +120,9 @@ impl Metrics {
         self.store_errors.store(count, Ordering::Relaxed);
     }
 
-    /// All of it as text of `OpenMetrics`.
-    pub(crate) fn text(&self, moment: &Moment) -> String {
-        encode::text(self, moment)
+    /// All metrics as `OpenMetrics` text.
+    pub(crate) fn text(&self, readings: &GaugeReadings) -> String {
+        encode::text(self, readings)
     }
 
     fn all_tallies(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Tally>>> {

@@ -1,49 +1,49 @@
-//! Listeners and connections: which connections are accepted, on which thread each is served, and how all of them end.
+//! Listeners and connections: which connections are accepted, which thread serves each one, and how they end.
 //!
 //! ```text
-//!   listener ──accept──► room for one more? ──► the next worker, round robin ──► a task for the connection
+//!   listener ──accept──► below its caps? ──► the next worker, round robin ──► a task for the connection
 //!                        └ no: closed and counted
 //! ```
 //!
-//! A worker is a thread with a runtime of its own. A connection stays with its worker, so nothing that belongs to it is
-//! shared or locked. Connections are handed out round robin: hashing few connections to few workers would leave a worker
-//! idle.
+//! A worker is a thread with its own single-threaded runtime. A connection stays on its worker, so the state of a connection
+//! is neither shared nor locked. Connections are handed out round robin: hashing a few connections to a few workers would
+//! leave some workers idle.
 //!
-//! What is said on a connection is not decided here: [`Protocol`] is the seam to the layers above.
+//! This module knows nothing about HTTP, gRPC or RESP. A protocol implements [`Protocol`] in a layer above.
 
 mod budget;
+mod buffered;
 mod caps;
-mod door;
+mod context;
 mod drain;
-mod files;
-mod input;
-mod line;
-mod place;
-mod strangers;
+mod listener;
+mod long_work;
+mod open_files;
+mod read_buffer;
 mod stream;
 pub(crate) mod tls;
-mod turns;
+mod unauthenticated;
 mod worker;
 
 #[cfg(test)]
-pub(crate) use budget::OfSource;
-pub(crate) use budget::{Account, Budget, Hold};
+pub(crate) use budget::SourceBytes;
+pub(crate) use budget::{Account, Budget, Reservation};
+pub(crate) use buffered::{BufferedConnection, LINGER, Woken};
 pub(crate) use caps::Caps;
-pub(crate) use door::{Door, Slot, Trusts};
+pub(crate) use context::{ListenerContext, Timeouts, Versions};
 pub(crate) use drain::Drain;
-pub(crate) use files::{Division, Files, kept, raise_limit};
-pub(crate) use input::Input;
-pub(crate) use line::{LINGER, Line, Woken};
-pub(crate) use place::{Place, Timeouts, Versions};
+pub(crate) use listener::{BoundedListener, IsTrustedProxy, Slot};
+pub(crate) use long_work::{LongWorkQueue, OpenBatch, PIECE};
+pub(crate) use open_files::{FileQuota, FileQuotas, raise_limit, reserved};
+pub(crate) use read_buffer::ReadBuffer;
 pub(crate) use stream::Stream;
 pub(crate) use tls::{Certificate, TlsFiles};
-pub(crate) use turns::{OpenBatch, PIECE, Turns};
-pub(crate) use worker::{Opened, Protocol, Protocols, Workers};
+pub(crate) use worker::{AcceptedConnection, Protocol, Protocols, Workers};
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The instant that is `time` from now.
+/// The instant that is `time` from now, by the runtime's clock.
 pub(crate) fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or(now)

@@ -1,7 +1,7 @@
-//! Rule files of Envoy's reference service: a folder of them, read at the start and again whenever something in it changes.
+//! Rule files of Envoy's reference service: a folder that is read at the start and again whenever its contents change.
 //!
-//! As everywhere, files with mistakes change nothing: what decided before goes on deciding, and everybody who could wonder is
-//! told. A folder in which nothing is left is such a mistake: it is what somebody sees who looks while it is filled anew.
+//! Files with errors change nothing: the old rules stay in force, and the log, the metrics and `/ready` say why. An empty folder
+//! is an error too, because a folder that is being replaced is empty for a moment.
 
 use crate::backend::Backend;
 use crate::files;
@@ -19,25 +19,25 @@ pub(crate) struct RuleFiles<S> {
     folder: RuleFolder,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
-    /// What decides now; held while it is replaced.
+    /// The files in force. Locked while they are replaced.
     texts: Mutex<Texts>,
 }
 
-/// Where rules lie.
+/// A folder of rule files.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleFolder {
     pub(crate) path: PathBuf,
     pub(crate) merge_domains: bool,
 }
 
-/// Names and texts, in the order of the names.
+/// Names and contents of files, sorted by name.
 pub(crate) type Texts = Vec<(String, Vec<u8>)>;
 
-/// As many files as anybody keeps in a folder by hand.
+/// The most files in a folder: more than are kept by hand.
 const MOST_FILES: usize = 1_000;
 
-/// Names in one line of the log.
-const MOST_TOLD: usize = 20;
+/// The most names in one line of the log.
+const MOST_LOGGED: usize = 20;
 
 /// Why rules were not changed.
 #[derive(Debug, thiserror::Error)]
@@ -55,8 +55,8 @@ pub(crate) enum RuleFilesError {
 }
 
 impl RuleFolder {
-    /// The files in it that hold rules: those that end in `.yaml` or `.yml` and do not begin with a point. Links are followed,
-    /// also those by which mounted configuration is swapped.
+    /// The rule files in it: those whose names end in `.yaml` or `.yml` and do not begin with a dot. Symbolic links are
+    /// followed, because mounted configuration uses them.
     pub(crate) fn paths(&self) -> Result<Vec<PathBuf>, RuleFilesError> {
         let wrong = |error| RuleFilesError::Io { path: shown(&self.path), error };
         let mut paths = Vec::new();
@@ -74,7 +74,7 @@ impl RuleFolder {
         if paths.is_empty() { Err(RuleFilesError::Empty(shown(&self.path))) } else { Ok(paths) }
     }
 
-    /// What lies in the folder and is not read, although the reference service would: folders, and files of other names.
+    /// Entries that are not read, although the reference service would read them: folders, and files with other names.
     fn unread(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         let mut unread: Vec<String> = entries
@@ -105,18 +105,19 @@ impl RuleFolder {
     }
 }
 
-/// Whether a file of this name holds rules.
+/// Whether a file of this name is a rule file.
 fn has_rules(name: &str) -> bool {
     !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml"))
 }
 
-/// Tells what is legal but surely a mistake.
+/// Logs what is valid but probably a mistake.
 pub(crate) fn warn(folder: &RuleFolder, policy: &Policy) {
     let unread = folder.unread();
-    if let Some(names) = unread.get(..unread.len().min(MOST_TOLD)).filter(|names| !names.is_empty())
+    if let Some(names) =
+        unread.get(..unread.len().min(MOST_LOGGED)).filter(|names| !names.is_empty())
     {
         tracing::warn!(
-            "not read: {}; rule files lie in the folder itself, and their names end in .yaml or .yml",
+            "these are not read: {}; put rule files directly into the folder, with names that end in .yaml or .yml",
             names.join(", ")
         );
     }
@@ -139,12 +140,12 @@ impl<S: Backend> RuleFiles<S> {
         &self.limiter
     }
 
-    /// Where the rules lie.
+    /// The path of the folder, for messages.
     pub(crate) fn folder(&self) -> String {
         shown(&self.folder.path)
     }
 
-    /// The files that decide, one behind another, each with its name before it.
+    /// The files in force, concatenated, each after a comment with its name.
     pub(crate) fn text(&self) -> Vec<u8> {
         let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
@@ -156,24 +157,24 @@ impl<S: Backend> RuleFiles<S> {
         all
     }
 
-    /// The rules that decide.
+    /// The rules in force.
     pub(crate) fn policy(&self) -> Option<Policy> {
         let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.folder.policy(&texts).ok()
     }
 
-    /// What is watched; nothing, while the folder cannot be read.
+    /// The files to watch; none while the folder cannot be read.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         self.folder.paths().unwrap_or_default()
     }
 
-    /// Reads them again. What is wrong with them is logged, counted and told by `/ready`.
+    /// Reads the files again. Errors are logged, counted and reported by `/ready`.
     pub(crate) fn reload(&self) {
         match self.try_reload() {
-            Ok(None) => self.health.complain("rules", None),
+            Ok(None) => self.health.set_problem("rules", None),
             Ok(Some(version)) => {
                 self.metrics.reloaded(Reload::Applied);
-                self.health.complain("rules", None);
+                self.health.set_problem("rules", None);
                 tracing::info!(version, "the rule files were read again");
             }
             Err(error) => {
@@ -183,7 +184,7 @@ impl<S: Backend> RuleFiles<S> {
                     tracing::error!("the rules are not changed: {}", printable(line));
                 }
                 let first = text.lines().next().unwrap_or_default();
-                self.health.complain("rules", Some(printable(first)));
+                self.health.set_problem("rules", Some(printable(first)));
             }
         }
     }

@@ -1,13 +1,13 @@
-//! What decides: the policy of the file, or one that was sent in its place, and the changes of operators.
+//! The rules in force: the policy of the file or an uploaded one, with the changes of operators on top.
 //!
 //! ```text
-//!   file, signal ──┐                                  ┌──► limiter (a new version, at one moment)
-//!   admin ─────────┼──► rulebook: judged, written ────┤
-//!   start ─────────┘                                  └──► audit log
+//!   file, signal ──┐                                    ┌──► limiter (replaced atomically)
+//!   admin API ─────┼──► rulebook: checked, written ─────┤
+//!   start ─────────┘                                    └──► audit log
 //! ```
 //!
-//! Everything that changes the rules goes through here, one at a time. A policy with mistakes changes nothing:
-//! what decided before goes on deciding, and everybody who could wonder is told.
+//! All changes of the rules go through here, one at a time. A policy with errors changes nothing: the old rules stay in force,
+//! and the log, the metrics and `/ready` say why.
 
 mod control_file;
 mod diff;
@@ -39,26 +39,26 @@ pub(crate) struct Rulebook<S> {
     clock: Clock,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
-    /// The policy file; without one the usual policy decides.
+    /// The policy file; without it, [`DEFAULT_POLICY`] is in force.
     file: Option<PathBuf>,
     control_file: PathBuf,
-    /// Held while somebody changes something, which may mean to wait for the store: never on a thread that serves.
+    /// Held during a change, which may wait for the store. So a thread that serves requests never locks it.
     changing: Mutex<()>,
-    /// Locked to look and to replace; requests never wait for it.
+    /// Locked briefly to read or replace it. Deciding a request never locks it.
     state: Mutex<RulebookState>,
 }
 
 struct RulebookState {
     control: Control,
     audit: Audit,
-    /// The file's text, as it was last read without mistakes.
+    /// The text of the file, as it was last read without errors.
     file_text: Vec<u8>,
-    /// What decides now.
+    /// The text of the policy in force.
     text: Vec<u8>,
     policy: Policy,
 }
 
-/// What starts without a policy of its own.
+/// The policy of a server that is started without one.
 pub(crate) const DEFAULT_POLICY: &str = "\
 # What tidegate decides by when it is given no policy: 15 requests a second for each client address.
 version: 1
@@ -67,15 +67,15 @@ rules:
   - { name: per-client, key: [ip], limits: [15/s] }
 ";
 
-/// As large as a policy may be.
+/// The largest policy.
 pub(crate) const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Why rules were not changed.
+/// Why the rules were not changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RulebookError {
     #[error("{0}")]
     Policy(#[from] PolicyError),
-    /// More than half of the rules would be gone.
+    /// The new policy has less than half of the old rules.
     #[error("it would drop {dropped} of {rules} rules: {names}")]
     Drops { dropped: usize, rules: usize, names: String },
     #[error("{0}")]
@@ -86,16 +86,16 @@ pub(crate) enum RulebookError {
     Io(#[from] io::Error),
 }
 
-/// How sure somebody is.
+/// Whether a policy may drop most of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caution {
-    /// Refuse what drops most of the rules: it may be half a file.
+    /// It is refused if it drops most of the rules: the file may be incomplete.
     Careful,
-    /// It is meant.
+    /// The operator has confirmed it.
     Forced,
 }
 
-/// What a rulebook stands on.
+/// What a rulebook needs besides the limiter and the policy.
 pub(crate) struct RulebookContext {
     pub(crate) secret: Secret,
     pub(crate) clock: Clock,
@@ -106,8 +106,8 @@ pub(crate) struct RulebookContext {
 }
 
 impl<S: Backend> Rulebook<S> {
-    /// Takes up what was left: the file's policy is in the limiter already, and the changes of operators
-    /// are put on it.
+    /// Restores the state of the last run: the limiter already has the policy of the file, and the changes of operators are
+    /// applied to it.
     pub(crate) fn open(
         limiter: Limiter<S>,
         context: RulebookContext,
@@ -124,25 +124,25 @@ impl<S: Backend> Rulebook<S> {
         let changing = Mutex::new(());
         let rulebook =
             Self { limiter, secret, clock, metrics, health, file, control_file, changing, state };
-        rulebook.check_the_log();
-        rulebook.take_up()?;
+        rulebook.check_audit_log();
+        rulebook.restore()?;
         Ok(rulebook)
     }
 
-    /// Puts the document of the last run in force.
-    fn take_up(&self) -> Result<(), RulebookError> {
+    /// Puts the control document of the last run in force.
+    fn restore(&self) -> Result<(), RulebookError> {
         let mut state = self.lock();
         if *state.control.document() == Document::default() {
             return Ok(());
         }
         if let Some(uploaded) = state.control.document().policy.clone() {
-            // What nodes share is in force wherever a node starts; its file is another's business.
+            // A shared document is in force on every node, whatever file the node was started with.
             if S::SHARED || uploaded.over == digest(&state.file_text) {
                 state.policy = Policy::parse(&uploaded.text)?;
                 state.text = uploaded.text.into_bytes();
             } else {
                 tracing::warn!(
-                    "the policy file is newer than the policy that was sent; the file decides"
+                    "the policy file is newer than the uploaded policy; the file is in force"
                 );
                 drop(state);
                 self.write(Change::Policy(None), None, &withdrawn())?;
@@ -152,20 +152,20 @@ impl<S: Backend> Rulebook<S> {
         self.install(&state).map(|_| ())
     }
 
-    // === looking ===
+    // === reading ===
 
     pub(crate) fn document(&self) -> Document {
         self.lock().control.document().clone()
     }
 
-    /// The text that decides, and whether it was sent.
+    /// The text of the policy in force, and whether it was uploaded.
     pub(crate) fn policy_text(&self) -> (String, bool) {
         let state = self.lock();
-        let sent = state.control.document().policy.is_some();
-        (String::from_utf8_lossy(&state.text).into_owned(), sent)
+        let uploaded = state.control.document().policy.is_some();
+        (String::from_utf8_lossy(&state.text).into_owned(), uploaded)
     }
 
-    /// Rules and their tests, for whoever lists them.
+    /// The policy in force.
     pub(crate) fn policy(&self) -> Policy {
         self.lock().policy.clone()
     }
@@ -174,7 +174,7 @@ impl<S: Backend> Rulebook<S> {
         self.lock().audit.last(count)
     }
 
-    /// The file that is watched.
+    /// The policy file, to be watched.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -185,11 +185,12 @@ impl<S: Backend> Rulebook<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One change after another.
+    /// Waits until no other change is being made.
     fn turn(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Puts the policy and the changes of operators in force, and returns their version.
     fn install(&self, state: &RulebookState) -> Result<u64, RulebookError> {
         let (changes, unfit) = state.control.document().changes(&state.policy);
         for text in unfit {

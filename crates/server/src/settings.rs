@@ -1,4 +1,4 @@
-//! Settings: one table, three places.
+//! Settings: one table of names and defaults, and three sources of values.
 //!
 //! ```text
 //!   tidegate.yaml          environment                  command line
@@ -6,8 +6,8 @@
 //!     idle_timeout: 30s  ◄ TIDEGATE_HTTP_IDLE_TIMEOUT ◄ --http-idle-timeout      the later wins
 //! ```
 //!
-//! Every setting has one name, and each place spells it by the same rule. What cannot be read is told all at
-//! once, with the place where it stands, before anything starts.
+//! Every setting has one name, and each source spells it by the same rule. All invalid values are reported together, with
+//! their source, before the server starts.
 
 mod reader;
 pub(crate) mod reference;
@@ -32,7 +32,7 @@ use table::TABLE;
 use tidegate::http::LegacyReset;
 use tidegate_store::RedisClock;
 
-/// What the server is told before it starts.
+/// The settings of the server.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) policy: Option<PathBuf>,
@@ -43,7 +43,7 @@ pub(crate) struct Settings {
     pub(crate) workers: usize,
     pub(crate) memory_budget: usize,
     pub(crate) connection_budget: usize,
-    /// `None` is as many as the system allows.
+    /// `None`: as many as the system allows.
     pub(crate) max_open_files: Option<u64>,
     pub(crate) receipt_ttl: Duration,
     pub(crate) drain_timeout: Duration,
@@ -65,44 +65,44 @@ pub(crate) struct Settings {
     given: Given,
 }
 
-/// Where states live.
+/// Which store keeps the counters.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum StoreUrl {
     Memory,
-    /// It may hold a password, so it shows nowhere.
+    /// The URL. It may contain a password, so it is never printed.
     Redis(String),
 }
 
-/// How the store is reached.
+/// The settings of the Redis store.
 #[derive(Clone, Debug)]
 pub(crate) struct RedisOptions {
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) ca_file: Option<PathBuf>,
-    /// A certificate and its key.
+    /// The client certificate and its key.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     pub(crate) clock: RedisClock,
     pub(crate) denial_cache: bool,
     pub(crate) nodes: Option<u32>,
 }
 
-/// A listener.
+/// The settings of one listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listen {
-    /// `None` is off.
+    /// `None`: the listener is off.
     pub(crate) address: Option<SocketAddr>,
     pub(crate) tls: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) caps: Caps,
 }
 
-/// Everything that is wrong with the settings.
+/// All problems with the settings, one per line.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub(crate) struct SettingsError(pub(crate) Vec<String>);
 
 impl Settings {
-    /// Reads all three places.
+    /// Reads the file, the environment and the command line.
     pub(crate) fn load(
         file: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
@@ -122,7 +122,7 @@ impl Settings {
         if problems.is_empty() { Ok(settings) } else { Err(SettingsError(problems)) }
     }
 
-    /// All settings as a file that could be read again, with where each comes from.
+    /// All settings as a file that can be read again, each with its source in a comment.
     pub(crate) fn print(&self) -> String {
         let mut text = String::new();
         let mut section = "";
@@ -144,7 +144,8 @@ impl Settings {
         text
     }
 
-    /// From text to values; what cannot be read is noted, and a value that will never be used stands for it.
+    /// Parses the texts. An invalid one is added to the problems and replaced with a placeholder, which is never used because
+    /// `load` fails.
     fn read(given: Given, problems: &mut Vec<String>) -> Self {
         let mut reader = Reader { given: &given, problems };
         let data_dir = PathBuf::from(reader.text("data_dir"));
@@ -211,7 +212,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     fn load(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result<Settings, String> {
-        // Each has a file of its own: tests run at the same time.
+        // Tests run concurrently, so each has a file of its own.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tidegate-settings-{}-{number}.yaml", std::process::id());
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_place_wins() {
+    fn the_later_source_wins() {
         let file = "http:\n  listen: 127.0.0.1:1\n  idle_timeout: 5s\ndrain_timeout: 2s\n";
         let variables = [("TIDEGATE_HTTP_LISTEN", "127.0.0.1:2"), ("PATH", "/bin")];
         let settings = load(file, &variables, &["--http-listen", "127.0.0.1:3"]).unwrap();
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_told_at_once_and_where() {
+    fn all_problems_are_reported_together_with_their_source() {
         let file =
             "htp: { listen: x }\nhttp:\n  listn: y\n  listen: nowhere\n  idle_timeout: [1s]\n";
         let variables = [("TIDEGATE_WORKER", "2"), ("TIDEGATE_DRAIN_TIMEOUT", "soon")];
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_must_agree() {
+    fn settings_of_listeners_must_not_contradict_each_other() {
         let both = ["--http-listen", "127.0.0.1:9", "--admin-listen", "127.0.0.1:9"];
         assert!(load("", &[], &both).unwrap_err().contains("another port"));
         let off =

@@ -1,4 +1,4 @@
-//! Looking after a store that other nodes share: how it is, how many nodes there are, what operators changed elsewhere.
+//! Watching a shared store: its health, the number of nodes, and the changes that operators make on other nodes.
 
 use crate::backend::Backend;
 use crate::files;
@@ -10,44 +10,44 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate::{Limiter, StoreError};
 
-const LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
-/// So many looks, two seconds, after a request was decided without the store it is still said.
-const SAID_FOR: u32 = 8;
+const CHECK_EVERY: Duration = Duration::from_millis(250);
+/// For this many checks (two seconds) after a request was decided without the store, `/ready` still reports it.
+const REPORT_FOR: u32 = 8;
 const SOME: &str = "some requests are decided without the store";
-const CHANGES_LOOKED_FOR_EVERY: Duration = Duration::from_millis(400);
-/// The number of nodes, in the data directory.
+const POLL_CHANGES_EVERY: Duration = Duration::from_millis(400);
+/// The file in the data directory that keeps the number of nodes.
 const NODES_FILE: &str = "nodes";
-/// A number.
+/// The largest such file: one number.
 const MOST_NODES_BYTES: u64 = 16;
 
-/// Says in the log and by `/ready` what is wrong with the store.
+/// Reports problems of the store in the log and by `/ready`.
 pub(crate) struct StoreWatch<S> {
     limiter: Limiter<S>,
     health: Arc<Health>,
     nodes_file: PathBuf,
-    /// Borrowed by `look` alone, which does not wait.
+    /// Borrowed only by `check`, which does not await.
     seen: RefCell<Seen>,
 }
 
-/// What was seen the last time.
+/// The results of the last check.
 #[derive(Default)]
 struct Seen {
-    /// What is in the log.
-    complaint: Option<String>,
+    /// The problem that was logged.
+    problem: Option<String>,
     nodes: Option<u32>,
     unanswered: Unanswered,
 }
 
-/// Requests that the store did not answer lately, although it is asked: a caller in a hurry, a slow reply, a key with another
-/// program's data under it.
+/// Requests that the store did not answer lately although its circuit breaker is closed: the caller's deadline was short, the
+/// reply was slow, or the key holds another program's data.
 #[derive(Default)]
 struct Unanswered {
-    /// Up to the last look.
+    /// How many, up to the last check.
     count: u64,
-    /// By what went wrong, as of when they last were none.
+    /// Errors by class, at the last check without unanswered requests.
     before: Vec<(&'static str, u64)>,
-    /// How many looks it is still said.
-    said_for: u32,
+    /// For how many checks they are still reported.
+    report_for: u32,
 }
 
 // === impl StoreWatch ===
@@ -58,58 +58,73 @@ impl<S: Backend> StoreWatch<S> {
         Self { limiter, health, nodes_file, seen: RefCell::default() }
     }
 
-    /// Looks again and again, for ever.
-    pub(crate) async fn go_on(&self) {
-        let mut ticks = tokio::time::interval(LOOKED_AT_EVERY);
+    /// Checks the store at intervals; never returns.
+    pub(crate) async fn run(&self) {
+        let mut ticks = tokio::time::interval(CHECK_EVERY);
         loop {
             ticks.tick().await;
-            self.look();
+            self.check();
         }
     }
 
-    pub(crate) fn look(&self) {
+    /// Checks the store once.
+    pub(crate) fn check(&self) {
         let store = self.limiter.store();
         let mut seen = self.seen.borrow_mut();
         let errors = store.report().map(|report| report.errors).unwrap_or_default();
-        let unanswered = seen.unanswered.look(self.limiter.store_errors(), errors);
-        let of_store = store.complaint();
-        // How many are unanswered changes all the time, and is logged once.
-        let logged = of_store.clone().or(unanswered.as_ref().map(|_| SOME.to_owned()));
-        match &logged {
-            Some(why) if logged != seen.complaint => {
-                tracing::error!("something is wrong with the store: {why}");
+        let unanswered = seen.unanswered.check(self.limiter.store_errors(), errors);
+        let problem = store.complaint();
+        // The number of unanswered requests changes all the time, so it is not logged.
+        seen.log(problem.clone().or(unanswered.as_ref().map(|_| SOME.to_owned())));
+        self.health.set_problem("store", problem.or(unanswered));
+        let nodes = store.known_nodes();
+        if nodes != seen.nodes
+            && let Some(nodes) = nodes
+        {
+            seen.nodes = Some(nodes);
+            self.save_nodes(nodes);
+        }
+    }
+
+    /// Keeps the number of nodes for the next start, which may happen while the store is unreachable. If it cannot be written,
+    /// that start assumes a number.
+    fn save_nodes(&self, nodes: u32) {
+        let path = self.nodes_file.clone();
+        // The disk may be slow.
+        tokio::task::spawn_blocking(move || {
+            let _ = files::replace(&path, nodes.to_string().as_bytes());
+        });
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Logs the problem if it has changed.
+    fn log(&mut self, problem: Option<String>) {
+        match &problem {
+            Some(text) if problem != self.problem => {
+                tracing::error!("the store has a problem: {text}");
             }
-            None if seen.complaint.is_some() => tracing::info!("all is well with the store again"),
+            None if self.problem.is_some() => tracing::info!("the store works again"),
             Some(_) | None => {}
         }
-        seen.complaint = logged;
-        self.health.complain("store", of_store.or(unanswered));
-        let counted = store.known_nodes();
-        if counted != seen.nodes
-            && let Some(counted) = counted
-        {
-            seen.nodes = Some(counted);
-            let path = self.nodes_file.clone();
-            // The disk may be slow. Without the file, a start without the store assumes a number.
-            tokio::task::spawn_blocking(move || {
-                let _ = files::replace(&path, counted.to_string().as_bytes());
-            });
-        }
+        self.problem = problem;
     }
 }
 
 // === impl Unanswered ===
 
 impl Unanswered {
-    /// Compares with the last look; answers what there is to say.
-    fn look(&mut self, count: u64, errors: Vec<(&'static str, u64)>) -> Option<String> {
+    /// Compares with the last check, and returns what to report.
+    fn check(&mut self, count: u64, errors: Vec<(&'static str, u64)>) -> Option<String> {
         if count > self.count {
-            self.said_for = SAID_FOR;
+            self.report_for = REPORT_FOR;
         } else {
-            self.said_for = self.said_for.saturating_sub(1);
+            self.report_for = self.report_for.saturating_sub(1);
         }
         self.count = count;
-        if self.said_for == 0 {
+        if self.report_for == 0 {
             self.before = errors;
             return None;
         }
@@ -124,43 +139,50 @@ impl Unanswered {
     }
 }
 
-/// Looks for changes that were made on other nodes, for ever.
+/// Applies changes that were made on other nodes; never returns.
 pub(crate) async fn follow<S: Backend>(
     limiter: Limiter<S>,
     rulebook: Arc<Rulebook<S>>,
     health: Arc<Health>,
 ) {
-    let mut ticks = tokio::time::interval(CHANGES_LOOKED_FOR_EVERY);
+    let mut ticks = tokio::time::interval(POLL_CHANGES_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut said = None;
+    let mut logged = None;
     loop {
         ticks.tick().await;
-        let complaint = match limiter.store().document(rulebook.version()).await {
+        let problem = match limiter.store().document(rulebook.version()).await {
             Ok(None) => None,
-            Ok(Some((version, text))) => {
-                let rulebook = Arc::clone(&rulebook);
-                let followed = tokio::task::spawn_blocking(move || rulebook.follow(version, &text));
-                match followed.await {
-                    Ok(Ok(())) => None,
-                    Ok(Err(error)) => Some(error.to_string()),
-                    Err(_) => Some("a mistake of ours".to_owned()),
-                }
-            }
+            Ok(Some((version, text))) => apply(&rulebook, version, text).await,
             Err(error @ StoreError::Broken(_)) => Some(error.to_string()),
-            // That the store is away is said elsewhere; what was wrong before may still be.
+            // `StoreWatch` reports that the store is unreachable. An earlier problem may still exist.
             Err(_) => continue,
         };
-        let complaint = complaint
-            .map(|why| format!("what other nodes have changed is not in force here: {why}"));
-        if let Some(complaint) = complaint.as_ref().filter(|_| complaint != said) {
-            tracing::error!("{complaint}");
+        let problem =
+            problem.map(|why| format!("changes made on other nodes are not in force here: {why}"));
+        if let Some(problem) = problem.as_ref().filter(|_| problem != logged) {
+            tracing::error!("{problem}");
         }
-        said.clone_from(&complaint);
-        health.complain("control", complaint);
+        logged.clone_from(&problem);
+        health.set_problem("control", problem);
     }
 }
 
-/// How many nodes there were when this one last knew; nothing if it never did. What is not a number is not believed.
+/// Applies a document of another node; returns why that failed.
+async fn apply<S: Backend>(
+    rulebook: &Arc<Rulebook<S>>,
+    version: u64,
+    text: Vec<u8>,
+) -> Option<String> {
+    let rulebook = Arc::clone(rulebook);
+    let applied = tokio::task::spawn_blocking(move || rulebook.follow(version, &text));
+    match applied.await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some("internal error: a bug in tidegate".to_owned()),
+    }
+}
+
+/// The number of nodes when this node last knew it; `None` if there is no file or it does not contain a number.
 pub(crate) fn known_nodes(data_dir: &Path) -> Option<u32> {
     let bytes = files::read_regular(&data_dir.join(NODES_FILE), MOST_NODES_BYTES).ok()?;
     str::from_utf8(&bytes).ok()?.trim().parse().ok()
@@ -171,16 +193,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unanswered_requests_are_said_for_two_seconds() {
+    fn unanswered_requests_are_reported_for_two_seconds() {
         let mut unanswered = Unanswered::default();
-        assert_eq!(unanswered.look(0, vec![("timed_out", 7), ("wrong", 0)]), None);
-        let said = unanswered.look(3, vec![("timed_out", 9), ("wrong", 1)]).unwrap();
+        assert_eq!(unanswered.check(0, vec![("timed_out", 7), ("wrong", 0)]), None);
+        let said = unanswered.check(3, vec![("timed_out", 9), ("wrong", 1)]).unwrap();
         assert_eq!(said, "some requests are decided without the store: 2 timed_out, 1 wrong");
-        for _ in 1..SAID_FOR {
-            assert!(unanswered.look(3, vec![("timed_out", 9), ("wrong", 1)]).is_some());
+        for _ in 1..REPORT_FOR {
+            assert!(unanswered.check(3, vec![("timed_out", 9), ("wrong", 1)]).is_some());
         }
-        assert_eq!(unanswered.look(3, vec![("timed_out", 9), ("wrong", 1)]), None);
-        let said = unanswered.look(4, vec![("timed_out", 10), ("wrong", 1)]).unwrap();
+        assert_eq!(unanswered.check(3, vec![("timed_out", 9), ("wrong", 1)]), None);
+        let said = unanswered.check(4, vec![("timed_out", 10), ("wrong", 1)]).unwrap();
         assert_eq!(said, "some requests are decided without the store: 1 timed_out");
     }
 }

@@ -1,4 +1,4 @@
-//! Panics cost as little as possible: a request that panics loses one answer, a background task is started again.
+//! Contains panics: a panic while answering fails only that request, and a background task that panics is restarted.
 
 use crate::metrics::Metrics;
 use futures_util::FutureExt as _;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The pause before a task is started again, so that one that always panics does not use up a core.
+/// The pause before a task is restarted, so that one that always panics does not occupy a core.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A future panicked: a bug in tidegate.
@@ -20,7 +20,7 @@ pub(crate) async fn contained<T>(
     mut future: Pin<&mut impl Future<Output = T>>,
 ) -> Result<T, Panicked> {
     poll_fn(|context| {
-        // What a request shares with others is either atomic or behind a lock that ignores poison.
+        // Unwind safety: state that requests share is either atomic or behind a lock that ignores poisoning.
         match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(poll) => poll.map(Ok),
             Err(_) => Poll::Ready(Err(Panicked)),
@@ -29,7 +29,7 @@ pub(crate) async fn contained<T>(
     .await
 }
 
-/// Runs a task on this thread until it ends by itself. If it panics, it is started again, and that is counted.
+/// Runs a task on this thread until it returns. If it panics, the panic is counted and the task is restarted.
 pub(crate) fn supervised<F: Future<Output = ()>>(
     name: &'static str,
     metrics: Arc<Metrics>,
@@ -38,7 +38,7 @@ pub(crate) fn supervised<F: Future<Output = ()>>(
     tokio::task::spawn_local(async move {
         while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
             metrics.restarted();
-            tracing::error!("{name} met a bug in tidegate and starts again");
+            tracing::error!("a bug in tidegate: {name} panicked and is restarted");
             tokio::time::sleep(PAUSE).await;
         }
     });
@@ -53,7 +53,7 @@ mod tests {
     use tokio::task::LocalSet;
 
     #[tokio::test]
-    async fn a_task_that_panics_begins_anew_and_that_is_counted() {
+    async fn a_task_that_panics_is_restarted_and_counted() {
         let (metrics, done) = (Arc::new(Metrics::default()), Rc::new(Notify::new()));
         let tries = Rc::new(Cell::new(0));
         LocalSet::new()

@@ -1,17 +1,16 @@
-//! Watches files.
+//! Watches files by polling their metadata four times a second.
 //!
-//! Looking at a file four times a second costs nothing that anybody could measure, and sees what the
-//! kernel's notices miss: links that are swapped somewhere on the way (as mounted configuration is), network
-//! file systems, files that did not exist yet.
+//! The cost is too small to measure, and polling notices changes that inotify misses: symbolic links that are replaced
+//! somewhere on the path (as mounted configuration is), network file systems, files that did not exist yet.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// What changes when somebody writes a file or puts another in its place.
+/// The metadata that changes when a file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -21,25 +20,28 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// Calls `read`, on a thread where it may take its time, whenever one of the files has changed, or which there are, for ever.
+/// Calls `read` whenever one of the files or the list of files has changed; never returns. `read` may block, so it runs on a
+/// blocking thread.
 pub(crate) async fn on_change(
     name: &'static str,
     paths: impl Fn() -> Vec<PathBuf>,
     read: impl Fn() + Clone + Send + 'static,
 ) {
-    // They were read when the server started, and may have changed since: the first look is at new files.
+    // The files may have changed since they were read at the start. So `read` is called once after the first polls.
     let (mut known, mut last) = (None, None);
-    let mut ticks = tokio::time::interval(LOOKED_AT_EVERY);
+    let mut ticks = tokio::time::interval(POLL_EVERY);
     loop {
         ticks.tick().await;
         let now: Option<Vec<Option<Stamp>>> =
             Some(paths().iter().map(|path| Stamp::of(path)).collect());
-        // A file that is being written changes from look to look; it is read when it rests. One that is gone is read
-        // too, so that its reader can say so.
+        // A file that is being written changes from poll to poll, so it is read when two polls agree. `read` is also called
+        // for a file that was removed, so that it can report that.
         if now != known && now == last {
             known.clone_from(&now);
             if tokio::task::spawn_blocking(read.clone()).await.is_err() {
-                tracing::error!("reading the {name} met a mistake of ours; it is not changed");
+                tracing::error!(
+                    "a bug in tidegate: reading the {name} panicked; it is not changed"
+                );
             }
         }
         last = now;
@@ -47,7 +49,7 @@ pub(crate) async fn on_change(
 }
 
 impl Stamp {
-    /// Links are followed: what counts is the file at the end.
+    /// The stamp of the file that the path leads to; symbolic links are followed.
     fn of(path: &Path) -> Option<Self> {
         let of = |meta: Metadata| Self {
             device: meta.dev(),

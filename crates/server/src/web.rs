@@ -1,8 +1,8 @@
-//! HTTP: requests come in over version 1 or 2, a [`WebHandler`] answers them.
+//! HTTP: parses requests of versions 1 and 2, and passes them to a [`WebHandler`].
 //!
 //! ```text
 //!   first bytes ──► HTTP/1: one request after another ─┐
-//!              └──► HTTP/2: many streams, guarded ─────┴─► begin(head) ──► body ──► answer
+//!              └──► HTTP/2: many streams, guarded ─────┴─► begin(head) ──► read the body ──► answer
 //! ```
 
 mod call;
@@ -14,27 +14,27 @@ mod http2;
 pub(crate) use call::Headers;
 pub(crate) use call::{Answer, Call, JSON, PROBLEM};
 pub(crate) use http1::{BodyBound, HeadError};
-pub(crate) use http2::{Held, Untaken, Work, read_over, serve_calls};
+pub(crate) use http2::{BudgetedBody, InFlightRequest, UnreadResponse, read_over, serve_calls};
 
 use crate::metrics::{Metrics, Refused};
-use crate::net::{Drain, Opened, Place, Versions};
+use crate::net::{AcceptedConnection, Drain, ListenerContext, Versions};
 use crate::supervise::contained;
 use ::http::StatusCode;
-use http1::{Connection, First};
+use http1::{Connection, FirstBytes};
 use std::io;
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// Answers requests of HTTP, whichever version brought them. A request is shown to it twice: its head, which may be enough
-/// to refuse it, and the whole of it.
+/// Answers HTTP requests of any version. It sees a request twice: first its head, which may be enough to refuse it, then the
+/// whole request.
 pub(crate) trait WebHandler: 'static {
-    /// What the head of a request was understood as.
+    /// What the head of a request asks for.
     type Route: Copy;
 
-    /// Whether the request shows a valid token, where tokens are shown.
+    /// Whether the request has a valid token, on a listener that uses tokens.
     fn knows(&self, call: &Call<'_>) -> bool;
 
-    /// Accepts a request by its head and says how large its body may be; or answers it, if its head is enough to refuse it.
+    /// Accepts a request by its head and returns how large its body may be; or refuses it with an answer.
     fn begin(&self, call: &Call<'_>) -> Result<(Self::Route, BodyBound), Answer>;
 
     /// Answers the whole request.
@@ -45,31 +45,31 @@ pub(crate) trait WebHandler: 'static {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve<W: WebHandler>(
-    opened: Opened<'_>,
+    opened: AcceptedConnection<'_>,
     handler: &(impl Deref<Target = W> + Clone + 'static),
-    place: &Rc<Place>,
+    listener: &Rc<ListenerContext>,
     drain: &Drain,
 ) -> io::Result<()> {
-    let Opened { stream, peer, slot, account } = opened;
+    let AcceptedConnection { stream, peer, slot, account } = opened;
     let whose = (peer, slot, Rc::clone(&account));
-    let mut connection = Connection::new(stream, whose, &**handler, place, drain);
+    let mut connection = Connection::new(stream, whose, &**handler, listener, drain);
     match connection.first().await? {
-        First::One => connection.serve().await,
-        First::Nothing => Ok(()),
-        First::Two if place.versions == Versions::One => {
-            place.metrics.refused(Refused::NoHttp);
+        FirstBytes::One => connection.serve().await,
+        FirstBytes::Nothing => Ok(()),
+        FirstBytes::Two if listener.versions == Versions::One => {
+            listener.metrics.refused(Refused::NoHttp);
             Ok(())
         }
-        First::Two => {
+        FirstBytes::Two => {
             let (stream, read) = connection.into_parts();
-            http2::serve((stream, read), (peer, &account), handler, place, drain).await
+            http2::serve((stream, read), (peer, &account), handler, listener, drain).await
         }
     }
 }
 
-/// The answer to the whole request. A panic costs this one answer and nothing else.
+/// The answer to the whole request. If the handler panics, only this request fails.
 pub(crate) async fn answer<W: WebHandler>(handler: &W, route: W::Route, call: &Call<'_>) -> Answer {
-    // On the heap: everything that a request may become would otherwise take room in every connection.
+    // Boxed: the future of the largest handler would otherwise be part of every connection.
     let answer = contained(Box::pin(handler.answer(route, call)).as_mut()).await;
     answer.unwrap_or_else(|_| {
         handler.metrics().panicked();

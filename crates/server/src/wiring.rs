@@ -1,8 +1,8 @@
-//! Wiring: from settings to a running server, and to its orderly end.
+//! Wiring: builds a running server from the settings, and stops it gracefully.
 //!
 //! ```text
 //!   start: everything that can fail, before the first request ──► Server::serve: listeners, workers, watchers
-//!                                                                     └─ until a signal ──► drain ──► end
+//!                                                                     └─ until a signal ──► drain ──► exit
 //! ```
 
 mod greeting;
@@ -17,11 +17,11 @@ pub(crate) use start::start;
 use crate::backend::Backend;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
-use crate::net::{Budget, Certificate, Drain};
+use crate::net::{Budget, Certificate, Drain, Workers};
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::settings::Settings;
-use listeners::{ADMIN, GRPC, HTTP, RESP};
+use listeners::{ADMIN, Addresses, GRPC, HTTP, Listeners, RESP};
 use signals::Signals;
 use std::error::Error;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ use tonic_health::server::HealthReporter;
 
 type Failure = Box<dyn Error>;
 
-/// What all parts of the server share.
+/// A running server: what all its parts share.
 struct Server<S> {
     settings: Settings,
     clock: Clock,
@@ -44,55 +44,38 @@ struct Server<S> {
     health: Arc<Health>,
     limiter: Limiter<S>,
     rulebook: Arc<Rulebook<S>>,
-    /// Rules for gRPC alone, if there are some.
+    /// Envoy rule files, which apply to gRPC only, if they are configured.
     rule_files: Option<Arc<RuleFiles<S>>>,
     grpc_health: HealthReporter,
     certificate: Option<Arc<Certificate>>,
-    /// What is held for clients.
+    /// The connection budget: memory for requests and answers.
     budget: Arc<Budget>,
     drain: Drain,
 }
 
 impl<S: Backend> Server<S> {
-    /// Serves until somebody says stop.
+    /// Serves until the process gets a signal to stop.
     async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
         let tokens = self.settings.admin.address.map(|_| self.tokens()).transpose()?;
         let users = self.users()?;
-        let doors = self.open().await?;
-        let addresses = doors.addresses()?;
+        let listeners = self.open().await?;
+        let addresses = listeners.addresses()?;
         let workers = Rc::new(self.workers(users)?);
-        let operators = match addresses.admin.zip(tokens) {
-            Some((address, tokens)) => Some(Rc::new(self.operators(address, tokens)?)),
+        let admin_worker = match addresses.admin.zip(tokens) {
+            Some((address, tokens)) => Some(Rc::new(self.admin_worker(address, tokens)?)),
             None => None,
         };
-        // Signals are heard from before the first request on.
+        // Before the first request, so that no signal is missed.
         let signals = Signals::new()?;
-        // Nobody may be there to read it; that is no reason not to serve.
-        if let Err(error) = self.greet(&addresses, out) {
-            tracing::warn!("the greeting could not be written to the standard output: {error}");
-        }
-        if let Some(http) = addresses.http {
-            tracing::info!(%http, "serving");
-        }
-        self.look_after_the_store();
-        self.follow_other_nodes();
-        self.health.enter(Stage::Serving);
-        self.tell_grpc(ServingStatus::Serving).await;
-        self.watch();
-        let admitting = TaskTracker::new();
-        self.admit(doors.http, HTTP, &workers, &admitting);
-        self.admit(doors.grpc, GRPC, &workers, &admitting);
-        self.admit(doors.resp, RESP, &workers, &admitting);
-        if let Some(operators) = &operators {
-            self.admit(doors.admin, ADMIN, operators, &admitting);
-        }
-        admitting.close();
+        self.announce(&addresses, out);
+        self.run_in_background().await;
+        let accepting = self.accept_all(listeners, &workers, admin_worker.as_ref());
         self.until_stopped(signals).await;
         self.stop(async {
-            admitting.wait().await;
-            // Nobody else comes, so nobody else has the workers.
+            accepting.wait().await;
+            // The accepting tasks have ended, so these are the only references to the workers.
             let workers = Rc::into_inner(workers).into_iter();
-            for workers in workers.chain(operators.and_then(Rc::into_inner)) {
+            for workers in workers.chain(admin_worker.and_then(Rc::into_inner)) {
                 workers.finish().await;
             }
         })
@@ -100,26 +83,65 @@ impl<S: Backend> Server<S> {
         Ok(())
     }
 
-    async fn stop(&self, all_done: impl Future<Output = ()>) {
-        self.health.enter(Stage::Draining);
-        self.tell_grpc(ServingStatus::NotServing).await;
-        tracing::info!("stopping; requests that were received are answered");
-        match self.drain.end(self.settings.drain_timeout, all_done).await {
-            Ok(()) => tracing::info!("stopped; every request was answered"),
-            Err(_) => tracing::warn!("stopped; some connections had to be cut off"),
+    /// Starts to accept connections on all listeners. The tasks end when the server drains.
+    fn accept_all(
+        &self,
+        listeners: Listeners,
+        workers: &Rc<Workers>,
+        admin_worker: Option<&Rc<Workers>>,
+    ) -> TaskTracker {
+        let accepting = TaskTracker::new();
+        self.accept(listeners.http, HTTP, workers, &accepting);
+        self.accept(listeners.grpc, GRPC, workers, &accepting);
+        self.accept(listeners.resp, RESP, workers, &accepting);
+        if let Some(admin_worker) = admin_worker {
+            self.accept(listeners.admin, ADMIN, admin_worker, &accepting);
+        }
+        accepting.close();
+        accepting
+    }
+
+    /// Prints and logs where the server listens.
+    fn announce(&self, addresses: &Addresses, out: &mut impl Write) {
+        // The standard output may be closed, which is not a reason to stop.
+        if let Err(error) = self.greet(addresses, out) {
+            tracing::warn!("the greeting could not be written to the standard output: {error}");
+        }
+        if let Some(http) = addresses.http {
+            tracing::info!(%http, "serving");
         }
     }
 
-    /// Tells those who watch over gRPC how we are.
-    async fn tell_grpc(&self, status: ServingStatus) {
-        // The last is the name that the reference service has.
+    /// Starts the background tasks and reports that the server is ready.
+    async fn run_in_background(&self) {
+        self.watch_store();
+        self.follow_other_nodes();
+        self.health.enter(Stage::Serving);
+        self.set_grpc_health(ServingStatus::Serving).await;
+        self.watch_files();
+    }
+
+    /// Drains the server: waits for `all_done`, up to the drain timeout.
+    async fn stop(&self, all_done: impl Future<Output = ()>) {
+        self.health.enter(Stage::Draining);
+        self.set_grpc_health(ServingStatus::NotServing).await;
+        tracing::info!("stopping; requests that have arrived are answered");
+        match self.drain.end(self.settings.drain_timeout, all_done).await {
+            Ok(()) => tracing::info!("stopped; every request was answered"),
+            Err(_) => tracing::warn!("stopped; some connections were closed before their answer"),
+        }
+    }
+
+    /// Sets the status that the gRPC health service reports.
+    async fn set_grpc_health(&self, status: ServingStatus) {
+        // The last name is the one that Envoy's reference service uses.
         for service in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
             self.grpc_health.set_service_status(service, status).await;
         }
     }
 }
 
-/// With the setting that it is about.
+/// Adds the setting and the path to an error.
 fn named<'p>(setting: &'static str, path: &'p Path) -> impl Fn(io::Error) -> io::Error + 'p {
     move |error| io::Error::new(error.kind(), format!("{setting}: {}: {error}", path.display()))
 }

@@ -330,13 +330,13 @@ fn foreign_data_in_the_place_of_changes_is_reported() {
     until_asked(&server);
     redis.tell(&["SET", "{tidegate}control", "nonsense"]);
     server.until("it is reported", |server| {
-        server.get("/ready").body.contains("what other nodes have changed is not in force here")
+        server.get("/ready").body.contains("changes made on other nodes are not in force here")
     });
     assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
     redis.tell(&["RENAME", "{tidegate}control", "elsewhere"]);
     until_asked(&server);
     let log = server.log();
-    assert_eq!(log.matches("is not in force here").count(), 1, "{log}");
+    assert_eq!(log.matches("are not in force here").count(), 1, "{log}");
 }
 
 /// Some engines let no script read the time. A server says so; told to go by its own clock, it counts exactly all the same.

@@ -470,7 +470,7 @@ fn a_policy_that_drops_most_rules_needs_a_word() {
     assert_eq!(version(&server), 3);
 
     rename_over(&path, &few);
-    until_ready(&server, "degraded", "3 of 4 rules: b, c, d; if that is meant, send SIGHUP");
+    until_ready(&server, "degraded", "3 of 4 rules: b, c, d; if this is intended, send SIGHUP");
     assert_eq!(version(&server), 3);
     server.signal("HUP");
     until_version(&server, 4);

@@ -1,4 +1,4 @@
-//! `tidegate check`: may this request pass? Asked of a running server, or of a policy file.
+//! `tidegate check`: asks a running server, or evaluates a policy file, whether a request may pass.
 
 use super::policy::{attributes, source::PolicyFile};
 use crate::front::http::VerdictText;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate::{Check, Clock, Limiter, Memory, Policy};
+use tidegate::{Check, Clock, Limiter, Memory};
 use tidegate_policy::printable;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -26,19 +26,19 @@ use tokio_rustls::client::TlsStream;
 
 #[derive(Args)]
 pub(crate) struct CheckOptions {
-    /// What is known of the request, such as `ip=203.0.113.7 method=POST path=/urls user=alice`.
+    /// Attributes of the request, such as `ip=203.0.113.7 method=POST path=/urls user=alice`.
     #[arg(value_name = "ATTRIBUTE=VALUE")]
     attributes: Vec<String>,
     /// The server to ask.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: Uri,
-    /// Who signed the certificate of an https server: certificates in PEM.
+    /// CA bundle (PEM) used to verify the certificate of an https server.
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// Evaluates this policy file instead, with nothing counted yet.
+    /// Evaluates this policy file instead, with all counters at zero.
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     policy: Option<PathBuf>,
-    /// What the request costs.
+    /// The cost of the request.
     #[arg(long, default_value_t = 1)]
     cost: u64,
     /// Asks without counting.
@@ -49,16 +49,16 @@ pub(crate) struct CheckOptions {
     json: bool,
 }
 
-/// The request may not pass.
+/// The exit code for a request that may not pass.
 const REFUSED: u8 = 1;
-/// How long a server may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A verdict is a few hundred bytes.
+/// How long to wait for the server.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The most that is read of an answer. A verdict has a few hundred bytes.
 const MOST_BYTES: usize = 1024 * 1024;
 
-/// Ends with exit code 0 when the request may pass, 1 when not, 2 when nobody could say.
+/// The exit code is 0 if the request may pass, 1 if it may not, and 2 on error.
 pub(crate) fn run(options: &CheckOptions, out: &mut impl Write) -> io::Result<ExitCode> {
-    // What is wrong with the attributes is told before anybody is asked.
+    // Invalid attributes are reported before the server is asked.
     attributes(&options.attributes)?;
     let verdict = match &options.policy {
         Some(path) => match of_policy(path, options, out)? {
@@ -78,20 +78,13 @@ pub(crate) fn run(options: &CheckOptions, out: &mut impl Write) -> io::Result<Ex
 
 // === a policy ===
 
-/// The verdict of a limiter that has counted nothing; `None` when the policy has mistakes, which are shown.
+/// The verdict of a limiter whose counters are at zero; `None` if the policy has errors, which are printed.
 fn of_policy(
     path: &Path,
     options: &CheckOptions,
     out: &mut impl Write,
 ) -> io::Result<Option<Value>> {
-    let source = PolicyFile::read(path)?;
-    let policy = match Policy::parse(&source.bytes) {
-        Ok(policy) => policy,
-        Err(error) => {
-            source.show(error.problems(), "error", out)?;
-            return Ok(None);
-        }
-    };
+    let Some(policy) = PolicyFile::read(path)?.parse(out)? else { return Ok(None) };
     let clock = Clock::system();
     let store = Memory::new(clock.clone());
     let limiter = Limiter::new(policy, store, tidegate::Secret::random()?, clock)
@@ -108,7 +101,7 @@ fn of_policy(
 
 fn of_server(options: &CheckOptions) -> io::Result<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let asked = async { tokio::time::timeout(PATIENCE, ask(options)).await };
+    let asked = async { tokio::time::timeout(TIMEOUT, ask(options)).await };
     match runtime.block_on(asked) {
         Ok(answer) => answer,
         Err(_) => Err(unanswered(&options.server, "no answer within 10 s")),
@@ -117,36 +110,35 @@ fn of_server(options: &CheckOptions) -> io::Result<Value> {
 
 async fn ask(options: &CheckOptions) -> io::Result<Value> {
     let server = &options.server;
-    let wrong = || {
+    let (secure, authority) = scheme_and_host(server).ok_or_else(|| {
         let text =
-            format!("`{server}` is no address of a server; write it like `http://127.0.0.1:8080`");
+            format!("`{server}` is not a valid server URL; write it like `http://127.0.0.1:8080`");
         io::Error::new(io::ErrorKind::InvalidInput, text)
-    };
-    let secure = match server.scheme_str() {
-        Some("http") => false,
-        Some("https") => true,
-        _ => return Err(wrong()),
-    };
-    let authority = server.authority().ok_or_else(wrong)?;
+    })?;
     let host = authority.host().trim_matches(['[', ']']);
     let port = authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
     let stream = TcpStream::connect((host, port))
         .await
         .map_err(|error| unanswered(server, &format!("{error}; is it running?")))?;
-    if secure {
-        let stream = under_tls(stream, host, options).await;
-        exchange(
-            stream.map_err(|error| unanswered(server, &error.to_string()))?,
-            authority,
-            options,
-        )
-        .await
-    } else {
-        exchange(stream, authority, options).await
+    if !secure {
+        return exchange(stream, authority, options).await;
     }
+    let stream = under_tls(stream, host, options).await;
+    let stream = stream.map_err(|error| unanswered(server, &error.to_string()))?;
+    exchange(stream, authority, options).await
 }
 
-/// A connection to whom the certificate belongs, or none.
+/// Whether the scheme of a URL is https, and its host and port. `None` if it is not an HTTP URL.
+fn scheme_and_host(server: &Uri) -> Option<(bool, &Authority)> {
+    let secure = match server.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return None,
+    };
+    Some((secure, server.authority()?))
+}
+
+/// Performs the TLS handshake and verifies that the server's certificate is valid for `host`.
 async fn under_tls(
     stream: TcpStream,
     host: &str,
@@ -154,7 +146,7 @@ async fn under_tls(
 ) -> io::Result<TlsStream<TcpStream>> {
     let Some(path) = &options.cacert else {
         return Err(io::Error::other(
-            "https needs --cacert FILE, the certificates of whoever signed the server's",
+            "https needs --cacert FILE, a CA bundle that verifies the server's certificate",
         ));
     };
     let roots = tls::authorities(path)
@@ -174,18 +166,18 @@ async fn exchange(
     options: &CheckOptions,
 ) -> io::Result<Value> {
     let server = &options.server;
-    let told = |error: hyper::Error| unanswered(server, &error.to_string());
+    let failed = |error: hyper::Error| unanswered(server, &error.to_string());
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let path = if options.peek { "/v1/peek" } else { "/v1/check" };
     let request = Request::post(path)
         .header(header::HOST, authority.as_str())
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body(options)?)))
         .map_err(io::Error::other)?;
-    // Runs until the answer is here; how the connection ends then is of no interest.
+    // Runs until the answer has arrived; how the connection ends after that does not matter.
     tokio::spawn(connection);
-    let response = sender.send_request(request).await.map_err(told)?;
+    let response = sender.send_request(request).await.map_err(failed)?;
     let status = response.status();
     let bytes = Limited::new(response.into_body(), MOST_BYTES).collect().await;
     let bytes = bytes.map_err(|error| unanswered(server, &error.to_string()))?.to_bytes();
@@ -206,7 +198,8 @@ fn read(server: &Uri, status: StatusCode, bytes: &[u8]) -> io::Result<Value> {
     {
         return Ok(body);
     }
-    let detail = body.get("detail").and_then(Value::as_str).unwrap_or("this is no tidegate");
+    let detail =
+        body.get("detail").and_then(Value::as_str).unwrap_or("this is not a tidegate server");
     Err(unanswered(server, &format!("{status}: {}", printable(detail))))
 }
 
@@ -216,40 +209,96 @@ fn unanswered(server: &Uri, why: &str) -> io::Error {
 
 // === showing ===
 
-/// A verdict for people: the answer, then every limit that had a say.
+/// Prints a verdict for people: the answer, then one line for each limit that applies.
 fn show(verdict: &Value, out: &mut impl Write) -> io::Result<()> {
-    let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_u64);
-    let text = |value: &Value, name: &str| {
-        printable(value.get(name).and_then(Value::as_str).unwrap_or_default())
-    };
     match text(verdict, "outcome").as_str() {
         "allow" => writeln!(out, "allowed")?,
         "delay" => {
-            writeln!(out, "allowed, after {} ms", number(verdict, "delay_ms").unwrap_or(0))?;
+            let wait = number(verdict, "delay_ms").unwrap_or(0);
+            writeln!(out, "allowed, after {}", duration(wait))?;
         }
         _ => match number(verdict, "retry_after_ms") {
-            Some(wait) => writeln!(out, "refused; try again in {wait} ms")?,
+            Some(wait) => writeln!(out, "refused; try again in {}", duration(wait))?,
             None => writeln!(out, "refused; it can never pass")?,
         },
     }
     let limits = verdict.get("limits").and_then(Value::as_array);
-    for limit in limits.into_iter().flatten() {
-        let per = match number(limit, "per_ms") {
-            Some(per) => format!("{per} ms"),
-            None => text(limit, "window"),
-        };
-        writeln!(
-            out,
-            "  {}: {} of {} left per {per} ({}){}",
-            text(limit, "rule"),
-            number(limit, "remaining").unwrap_or(0),
-            number(limit, "limit").unwrap_or(0),
-            text(limit, "algorithm"),
-            if text(limit, "outcome") == "deny" { ", refuses" } else { "" },
-        )?;
-    }
+    limits.into_iter().flatten().try_for_each(|limit| show_limit(limit, out))?;
     if limits.is_none_or(Vec::is_empty) {
-        writeln!(out, "  no rule has a say in it")?;
+        writeln!(out, "  no rule applies to it")?;
     }
     Ok(())
+}
+
+fn show_limit(limit: &Value, out: &mut impl Write) -> io::Result<()> {
+    let per = match number(limit, "per_ms") {
+        Some(per) => duration(per),
+        None => text(limit, "window"),
+    };
+    writeln!(
+        out,
+        "  {}: {} of {} left, per {per} ({}){}",
+        text(limit, "rule"),
+        number(limit, "remaining").unwrap_or(0),
+        number(limit, "limit").unwrap_or(0),
+        text(limit, "algorithm"),
+        if text(limit, "outcome") == "deny" { ", refuses" } else { "" },
+    )
+}
+
+fn number(value: &Value, name: &str) -> Option<u64> {
+    value.get(name).and_then(Value::as_u64)
+}
+
+fn text(value: &Value, name: &str) -> String {
+    printable(value.get(name).and_then(Value::as_str).unwrap_or_default())
+}
+
+/// Milliseconds as people write them: `250 ms`, `1.5 s`, `15 min`, `1 h 30 min`. From a minute on, seconds are rounded up.
+fn duration(millis: u64) -> String {
+    match millis {
+        0..1_000 => format!("{millis} ms"),
+        1_000..60_000 => {
+            let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
+            format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
+        }
+        60_000.. => long_duration(millis.div_ceil(1_000)),
+    }
+}
+
+fn long_duration(seconds: u64) -> String {
+    let days = if seconds < 2 * 86_400 { "day" } else { "days" };
+    let parts = [
+        (seconds / 86_400, days),
+        (seconds / 3_600 % 24, "h"),
+        (seconds / 60 % 60, "min"),
+        (seconds % 60, "s"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    parts.map(|(count, unit)| format!("{count} {unit}")).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_are_printed_as_people_write_them() {
+        for (millis, text) in [
+            (0, "0 ms"),
+            (250, "250 ms"),
+            (1_000, "1 s"),
+            (1_500, "1.5 s"),
+            (59_001, "59.001 s"),
+            (60_000, "1 min"),
+            (60_001, "1 min 1 s"),
+            (900_000, "15 min"),
+            (3_600_000, "1 h"),
+            (5_400_000, "1 h 30 min"),
+            (86_400_000, "1 day"),
+            (2_678_400_000, "31 days"),
+        ] {
+            assert_eq!(duration(millis), text);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `tidegate policy`: what a policy file says, what is wrong with it, and why a request is limited.
+//! `tidegate policy`: checks policy files, explains how a request is limited, and imports rules from Envoy.
 
 pub(crate) mod source;
 
@@ -21,30 +21,30 @@ pub(crate) struct PolicyOptions {
 
 #[derive(Subcommand)]
 enum PolicyCommand {
-    /// Says what is wrong with a policy file: exit code 2 for errors, 0 for warnings.
+    /// Checks a policy file and prints its problems. The exit code is 2 for errors, 0 for warnings.
     Lint(Lint),
-    /// Says for one request what every rule makes of it: matched or why not, the key, the limits and where
-    /// they come from.
+    /// Explains what every rule does with a request: whether it matches or why not, the key, the limits and where they come
+    /// from.
     Explain(Explain),
-    /// Prints the JSON Schema of policy files, for editors that complete by it.
+    /// Prints the JSON Schema of policy files, for editors with completion.
     Schema,
-    /// Prints rules that were written for something else as a policy.
+    /// Converts rules of other programs into a policy and prints it.
     #[command(subcommand)]
     Import(Import),
 }
 
 #[derive(Subcommand)]
 enum Import {
-    /// Rule files of envoyproxy/ratelimit. What a policy cannot say is told, and is a remark in it; files with mistakes
-    /// are refused as the server would, with exit code 2.
+    /// Rule files of envoyproxy/ratelimit. What a policy cannot express is reported, and becomes a comment in the policy.
+    /// Files with errors are refused, as the server would, with exit code 2.
     Envoy(ImportEnvoy),
 }
 
 #[derive(Args)]
 struct ImportEnvoy {
-    /// The folder of the files; those that end in .yaml or .yml are read.
+    /// The folder of the rule files; those whose names end in .yaml or .yml are read.
     folder: PathBuf,
-    /// Several files may be about one domain.
+    /// Allows several files with rules for the same domain.
     #[arg(long)]
     merge_domains: bool,
 }
@@ -53,7 +53,7 @@ struct ImportEnvoy {
 struct Lint {
     /// The policy file; `-` is the standard input.
     file: PathBuf,
-    /// Ends with exit code 2 for warnings too.
+    /// Makes the exit code 2 for warnings, too.
     #[arg(long)]
     deny_warnings: bool,
     /// Prints JSON.
@@ -65,13 +65,13 @@ struct Lint {
 struct Explain {
     /// The policy file; `-` is the standard input.
     file: PathBuf,
-    /// What is known of the request, such as `ip=203.0.113.7 method=POST path=/urls user=alice tier=pro`.
+    /// Attributes of the request, such as `ip=203.0.113.7 method=POST path=/urls user=alice tier=pro`.
     #[arg(value_name = "ATTRIBUTE=VALUE")]
     attributes: Vec<String>,
-    /// What the request costs.
+    /// The cost of the request.
     #[arg(long, default_value_t = 1)]
     cost: u64,
-    /// The secret of the deployment: shows secrets by the digests under which they are counted there.
+    /// The secret of the deployment. With it, secret attributes are shown as the digests under which they are counted.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// Prints JSON.
@@ -79,7 +79,7 @@ struct Explain {
     json: bool,
 }
 
-/// Errors in the file, or in what was asked.
+/// The exit code for errors in the file or in the arguments.
 const REFUSED: u8 = 2;
 
 pub(crate) fn run(options: &PolicyOptions, out: &mut impl Write) -> io::Result<ExitCode> {
@@ -102,9 +102,7 @@ fn import(options: &ImportEnvoy, out: &mut impl Write) -> io::Result<ExitCode> {
     let policy = match folder.texts().and_then(|texts| folder.policy(&texts)) {
         Ok(policy) => policy,
         Err(error) => {
-            for line in error.to_string().lines() {
-                writeln!(io::stderr(), "tidegate: {}", printable(line))?;
-            }
+            report(error.to_string().lines())?;
             return Ok(ExitCode::from(REFUSED));
         }
     };
@@ -112,12 +110,17 @@ fn import(options: &ImportEnvoy, out: &mut impl Write) -> io::Result<ExitCode> {
         let imported = rules.import();
         let warnings = rules.warnings().iter().map(|warning| format!("warning: {warning}"));
         let left_out = imported.left_out.iter().map(|line| format!("left out: {line}"));
-        for line in warnings.chain(left_out) {
-            writeln!(io::stderr(), "tidegate: {}", printable(&line))?;
-        }
+        report(warnings.chain(left_out))?;
         write!(out, "{}", imported.text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints lines to the standard error.
+fn report(lines: impl Iterator<Item = impl AsRef<str>>) -> io::Result<()> {
+    lines
+        .into_iter()
+        .try_for_each(|line| writeln!(io::stderr(), "tidegate: {}", printable(line.as_ref())))
 }
 
 // === lint ===
@@ -135,12 +138,7 @@ fn lint(options: &Lint, out: &mut impl Write) -> io::Result<ExitCode> {
             source.show(problems, severity, out)?;
         }
         if errors.is_empty() && warnings.is_empty() {
-            writeln!(
-                out,
-                "{}: {rules} {}, nothing to complain of",
-                source.name,
-                plural(rules, "rule")
-            )?;
+            writeln!(out, "{}: {rules} {}, no problems found", source.name, plural(rules, "rule"))?;
         }
     }
     let refused = !errors.is_empty() || (options.deny_warnings && !warnings.is_empty());
@@ -165,13 +163,8 @@ fn plural(n: usize, word: &str) -> String {
 // === explain ===
 
 fn explain(options: &Explain, out: &mut impl Write) -> io::Result<ExitCode> {
-    let source = PolicyFile::read(&options.file)?;
-    let policy = match Policy::parse(&source.bytes) {
-        Ok(policy) => policy,
-        Err(error) => {
-            source.show(error.problems(), "error", out)?;
-            return Ok(ExitCode::from(REFUSED));
-        }
+    let Some(policy) = PolicyFile::read(&options.file)?.parse(out)? else {
+        return Ok(ExitCode::from(REFUSED));
     };
     let mut attributes = attributes(&options.attributes)?;
     let secret = options.secret_file.as_deref().map(secret).transpose()?;
@@ -196,15 +189,15 @@ fn secret(path: &Path) -> io::Result<Secret> {
     Secret::load(path).map_err(named)
 }
 
-/// Attributes as they stand on a command line.
+/// Parses the attributes of a command line.
 pub(crate) fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
     let mut attributes = Attributes::new();
     for word in words {
-        // The value may be a secret, so a complaint names the attribute alone.
+        // The value may be a secret, so an error names only the attribute.
         let name = word.split('=').next().unwrap_or_default();
         let shown = printable(&name.chars().take(64).collect::<String>());
         let (name, value) = word.split_once('=').ok_or_else(|| {
-            invalid(format!("`{shown}` is no attribute; write it like `user=alice`"))
+            invalid(format!("`{shown}` is not a valid attribute; write it like `user=alice`"))
         })?;
         if name == "cost" {
             return Err(invalid(format!("`{shown}`: the cost is given with --cost")));
@@ -218,7 +211,7 @@ pub(crate) fn attributes(words: &[String]) -> io::Result<Attributes<'_>> {
     Ok(attributes)
 }
 
-/// JSON in which nothing is left that a terminal obeys, besides its own lines.
+/// JSON without terminal control characters, except for its own line ends.
 fn escaped(json: &str) -> String {
     json.lines().map(printable).collect::<Vec<_>>().join("\n")
 }

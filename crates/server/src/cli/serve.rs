@@ -1,4 +1,4 @@
-//! `tidegate serve`: settings from the file, the environment and the command line, then the server.
+//! `tidegate serve`: reads the settings from the file, the environment and the command line, and runs the server.
 
 use crate::settings::{self, Flags, Settings};
 use crate::wiring;
@@ -13,10 +13,10 @@ use tokio::runtime::{Builder, LocalOptions};
 
 #[derive(Args)]
 pub(crate) struct ServeOptions {
-    /// A file of settings; usually tidegate.yaml, if there is one.
+    /// The file of settings. Without it, tidegate.yaml is read if it exists.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Prints all settings and where each comes from, and starts nothing.
+    /// Prints all settings and the source of each, and does not start the server.
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
@@ -44,8 +44,8 @@ pub(crate) fn run(options: &ServeOptions, out: &mut impl Write) -> io::Result<Ex
     }
 }
 
-/// The variables of the environment that could be settings. A value that is not text is an error: it was meant to say
-/// something.
+/// The environment variables with the prefix of settings. A value that is not valid UTF-8 is an error, because ignoring it
+/// would ignore a setting.
 fn variables() -> io::Result<Vec<(String, String)>> {
     let ours = std::env::vars_os()
         .filter(|(name, _)| name.as_encoded_bytes().starts_with(settings::PREFIX.as_bytes()));
@@ -63,7 +63,7 @@ fn variables() -> io::Result<Vec<(String, String)>> {
     ours.map(text).collect()
 }
 
-/// Nothing was started.
+/// Prints why the server could not start or had to stop.
 fn refused(error: &dyn Error) -> io::Result<ExitCode> {
     for line in error.to_string().lines() {
         writeln!(io::stderr(), "tidegate: {line}")?;

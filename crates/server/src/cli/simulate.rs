@@ -1,4 +1,4 @@
-//! `tidegate simulate`: one trace of requests through all six algorithms, drawn in the terminal.
+//! `tidegate simulate`: sends one trace of requests through all six algorithms and draws the results in the terminal.
 //!
 //! ```text
 //!   requests           │                ▃▃ ▃▃                                         │   6
@@ -6,8 +6,8 @@
 //!   sliding_log        │                ▃▃    ××                                      │   3 passed, 3 in one period
 //! ```
 //!
-//! It exists for the newcomer who has read that a fixed window lets twice the limit pass around a
-//! boundary and wants to see it. Nothing waits and no clock is read: time is a number here.
+//! It is for newcomers who have read that a fixed window lets twice the limit pass around a window boundary, and want to see
+//! it. Time is a number here: nothing waits, and no clock is read.
 
 mod draw;
 mod trace;
@@ -16,10 +16,9 @@ use clap::{Args, ValueEnum};
 use std::io::{self, Write};
 use tidegate_core::{Algorithm, Ask, Cost, Limit, LimitError, Outcome, Span, Timestamp, Written};
 
-/// What the sub-command takes from the command line.
 #[derive(Args)]
 pub(crate) struct SimulateOptions {
-    /// How the requests come.
+    /// When the requests arrive.
     #[arg(long, value_enum, default_value_t = Trace::Boundary)]
     trace: Trace,
     /// How many requests pass per period.
@@ -28,28 +27,28 @@ pub(crate) struct SimulateOptions {
     /// The length of a period in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// Draw with plain characters only.
+    /// Draws with ASCII characters only.
     #[arg(long)]
     ascii: bool,
 }
 
-/// How the requests come.
+/// When the requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Trace {
     /// The whole amount at the end of a window and again at the start of the next.
     Boundary,
     /// Evenly, a quarter more than the limit.
     Steady,
-    /// Three times the amount at once, then silence, then again.
+    /// Three times the amount in one burst, then silence, then again.
     Burst,
-    /// Always one more, twice as often as the limit allows.
+    /// Twice as many requests as the limit allows, without a pause.
     Greedy,
 }
 
-/// What became of one request.
+/// What happened to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It passed at this instant: at once, or when its turn came.
+    /// It passed at this instant, immediately or after a delay.
     Passed(u64),
     /// It was refused at this instant.
     Refused(u64),
@@ -78,7 +77,7 @@ fn play(
 ) -> Result<Vec<Fate>, LimitError> {
     let limit = Limit::new(amount, period, algorithm)?;
     let mut written = Written::empty(&limit);
-    // Whoever may wait does so, at most a period: the queue of the leaky bucket is seen at work.
+    // Requests may wait for up to one period, which shows the queue of the leaky bucket.
     let fate = |nanos: u64| {
         let ask = Ask::new(Timestamp::from_nanos(nanos), Cost::ONE).waiting(period);
         match limit.take(&mut written, &ask).decision.outcome {
@@ -90,7 +89,7 @@ fn play(
     Ok(requests.iter().copied().map(fate).collect())
 }
 
-/// The most that passed in any span of one period.
+/// The most requests that passed in any interval of one period.
 fn most_in_a_period(fates: &[Fate], period: u64) -> usize {
     let mut passed: Vec<u64> = fates
         .iter()
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boundary_burst_is_seen() {
+    fn a_fixed_window_passes_twice_the_amount_at_a_boundary() {
         assert_eq!(most(Algorithm::FIXED_WINDOW, Trace::Boundary), 12);
         assert_eq!(most(Algorithm::SLIDING_LOG, Trace::Boundary), 6);
         assert_eq!(most(Algorithm::SLIDING_BUCKETS, Trace::Boundary), 6);

@@ -1,15 +1,15 @@
-//! The control document: a value, as JSON, and the changes that make the next one of it.
+//! The control document: all changes of operators as one JSON value, and the changes that make its next version.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use tidegate_policy::{Allowance, Attributes, Changes, Identity, Policy};
 
-/// Everything that was changed by hand.
+/// All changes of operators.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Document {
     pub(crate) version: u64,
-    /// A policy in the place of the file's.
+    /// An uploaded policy, which is in force instead of the file.
     #[serde(default)]
     pub(crate) policy: Option<Uploaded>,
     #[serde(default)]
@@ -20,16 +20,16 @@ pub(crate) struct Document {
     pub(crate) tiers: Vec<Tier>,
 }
 
-/// A policy that somebody sent.
+/// A policy that an operator uploaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Uploaded {
     pub(crate) text: String,
-    /// The digest of the file that it took the place of: a newer file takes it back.
+    /// The digest of the file that it replaces. A newer file withdraws it.
     pub(crate) over: String,
 }
 
-/// A rule switched on or off, or to shadow; `*` is every rule that is not named itself.
+/// A rule that is switched on or off, or to shadow mode. `*` stands for every rule without a switch of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleSwitch {
@@ -40,23 +40,23 @@ pub(crate) struct RuleSwitch {
     pub(crate) shadow: Option<bool>,
 }
 
-/// What somebody may take under a rule, instead of what the policy says.
+/// The limits of one key under a rule, instead of those of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Override {
     pub(crate) rule: String,
     pub(crate) key: BTreeMap<String, String>,
-    /// As the policy writes it; nothing removes the override.
+    /// In the notation of policies; `None` removes the override.
     pub(crate) limits: Option<serde_json::Value>,
 }
 
-/// The tier of somebody.
+/// The tier of the requests with an attribute value, such as `user=alice`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tier {
     pub(crate) attribute: String,
     pub(crate) value: String,
-    /// Nothing takes it away.
+    /// `None` removes the assignment.
     pub(crate) tier: Option<String>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RefusedChange {
     #[error(
-        "it was made under version {expected}, and there is a version {version} now; look again"
+        "it was made for version {expected}, but the current version is {version}; read it again and repeat the change"
     )]
     Stale { expected: u64, version: u64 },
     #[error("another change is being written; try again")]
@@ -82,17 +82,17 @@ pub(crate) enum RefusedChange {
     NotWritten,
     #[error("the store, which keeps changes for all nodes, cannot be reached; nothing has changed")]
     StoreGone,
-    #[error("nobody had asked for it")]
-    Unasked,
-    #[error("there are {MOST} of them already; remove some")]
+    #[error("internal error: no change was being written")]
+    NothingPending,
+    #[error("there are already {MOST} entries of this kind; remove some")]
     TooMany,
     #[error("{0}")]
     Wrong(String),
 }
 
-/// Enough for every customer of a small company; more belong into the policy, as tiers.
+/// The most entries of each kind: enough for every customer of a small company. More should be tiers in the policy.
 const MOST: usize = 10_000;
-/// What stands for all rules.
+/// The name that stands for all rules.
 const ALL: &str = "*";
 
 impl Document {
@@ -119,8 +119,7 @@ impl Document {
         Ok(next)
     }
 
-    /// Its changes under a policy, and what no longer fits there: rules go and come, and what was said of
-    /// them waits.
+    /// Its changes under a policy, and those that do not fit: a change of a rule that was removed waits until the rule is back.
     pub(crate) fn changes(&self, policy: &Policy) -> (Changes, Vec<String>) {
         let mut changes = Changes::default();
         let mut unfit = Vec::new();
@@ -138,7 +137,7 @@ impl Document {
         (changes, unfit)
     }
 
-    /// Switches the rules; what names a rule itself goes before what is said of all.
+    /// Applies the switches. A switch of a rule takes precedence over the one for all rules.
     fn switch(&self, changes: &mut Changes, policy: &Policy, unfit: &mut Vec<String>) {
         if self.rules.is_empty() {
             return;
@@ -151,7 +150,7 @@ impl Document {
             let said = |what: fn(&RuleSwitch) -> Option<bool>| {
                 own.and_then(what).or_else(|| all.and_then(what))
             };
-            // The rule is there, so nothing is wrong with its name.
+            // The rule exists, so this cannot fail.
             let _ = changes.set_enabled(policy, rule.name(), said(|switch| switch.enabled));
             let _ = changes.set_shadow(policy, rule.name(), said(|switch| switch.shadow));
         }
@@ -165,7 +164,7 @@ impl Document {
     }
 }
 
-/// Puts an entry in the place of the one like it; an empty one takes it out.
+/// Replaces the entry with the same subject; an empty entry removes it.
 fn put<T>(
     list: &mut Vec<T>,
     entry: T,
@@ -183,10 +182,10 @@ fn put<T>(
 }
 
 impl Change {
-    /// Whether it makes sense under a policy and beside what is in force: what waits for a rule to come back
-    /// may have been right once, but what is new must be right now.
+    /// Checks that it is valid under a policy and together with the changes in force. Old changes may wait for their rule to
+    /// come back, but a new change must be valid now.
     pub(crate) fn fits(&self, document: &Document, policy: &Policy) -> Result<(), RefusedChange> {
-        // Whatever is taken back contradicts nobody.
+        // Removing an override cannot contradict another change.
         let taken_back = matches!(self, Self::Override(Override { limits: None, .. }));
         let (mut changes, _) =
             if taken_back { Default::default() } else { document.changes(policy) };
@@ -202,8 +201,8 @@ impl Change {
         fits.map_err(RefusedChange::Wrong)
     }
 
-    /// Whether requests can have the values that it names. A request's secrets, and its longest texts, are known by their
-    /// digests: as they are they would never match, and would stand in files.
+    /// Checks that requests can have the values that it names. Secret and very long attribute values are counted by their
+    /// digests: the plain value would never match, and would be written into files.
     pub(crate) fn can_match(
         &self,
         identity: &Identity,
@@ -218,8 +217,8 @@ impl Change {
         .map_err(RefusedChange::Wrong)
     }
 
-    /// The same, about whom the document knows already, in its spelling: an address can be written in many
-    /// ways, and a second entry beside the first could not be taken back.
+    /// The same change in the spelling that the document already uses. An address can be written in several ways, and a second
+    /// entry for it could not be removed.
     pub(crate) fn spelled_as_in(mut self, document: &Document, policy: &Policy) -> Self {
         match &mut self {
             Self::Policy(_) | Self::Rule(_) => {}
@@ -237,7 +236,7 @@ impl Change {
         self
     }
 
-    /// What it is about, in a word.
+    /// Its kind, for the audit log.
     pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::Policy(_) => "policy",
@@ -248,7 +247,7 @@ impl Change {
     }
 }
 
-/// Addresses, methods and paths may be written in several ways, and are judged elsewhere.
+/// Addresses, methods and paths may be written in several ways, and are checked elsewhere.
 fn can_match(
     name: &str,
     value: &str,
@@ -273,7 +272,7 @@ fn can_match(
 }
 
 impl Override {
-    /// Whether it is about the same as another: whoever takes back the other takes back this one.
+    /// Whether it has the same subject as another: removing the other one would remove this one.
     fn is(&self, other: &Self, policy: &Policy) -> bool {
         let (mut changes, any) = (Changes::default(), Allowance::Unlimited);
         self.rule == other.rule
@@ -290,7 +289,7 @@ impl Override {
         let done = match &self.limits {
             None => changes.remove_override(policy, &self.rule, &who).map(|_| ()),
             Some(limits) => {
-                // A word alone is YAML as it is; everything else as JSON, which is YAML too.
+                // A single word is YAML as it is. Everything else is written as JSON, which is YAML too.
                 let text = limits.as_str().map_or_else(|| limits.to_string(), str::to_owned);
                 let allowance = Allowance::parse(&text).map_err(|error| {
                     let texts: Vec<&str> =
@@ -305,7 +304,7 @@ impl Override {
 }
 
 impl Tier {
-    /// Whether it is about the same as another, as requests have it.
+    /// Whether it has the same subject as another, compared as in requests.
     fn is(&self, other: &Self) -> bool {
         let in_a_request = |tier: &Self| {
             let request =
@@ -359,7 +358,7 @@ rules:
     }
 
     #[test]
-    fn changes_come_and_go() {
+    fn changes_can_be_made_and_removed() {
         let document = Document::default().with(&alice(Some(json!(["7/s"])))).unwrap();
         assert_eq!(limit_of(&document, "alice")[0].1, Some(7));
         let document = document.with(&alice(Some(json!("unlimited")))).unwrap();
@@ -376,7 +375,7 @@ rules:
     }
 
     #[test]
-    fn one_switch_for_all_rules_and_exceptions_from_it() {
+    fn a_switch_of_a_rule_overrides_the_switch_for_all_rules() {
         let switch = |rule: &str, enabled, shadow| {
             Change::Rule(RuleSwitch { rule: rule.to_owned(), enabled, shadow })
         };
@@ -391,7 +390,7 @@ rules:
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_when_new_and_waits_when_old() {
+    fn a_new_change_that_does_not_fit_is_refused_and_an_old_one_waits() {
         let stranger =
             Change::Rule(RuleSwitch { rule: "c".to_owned(), enabled: Some(false), shadow: None });
         assert_eq!(
@@ -407,7 +406,7 @@ rules:
     }
 
     #[test]
-    fn it_is_kept_as_json() {
+    fn it_survives_a_round_trip_through_json() {
         let document = Document::default().with(&alice(Some(json!(["7/s"])))).unwrap();
         let text = serde_json::to_string(&document).unwrap();
         assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);

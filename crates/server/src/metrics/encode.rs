@@ -1,7 +1,7 @@
-//! Counts as text of `OpenMetrics`.
+//! The metrics as `OpenMetrics` text.
 
-use super::tally::BUCKETS;
-use super::{Metrics, Moment, Refused, Reload};
+use super::tally::{BUCKETS, Row};
+use super::{GaugeReadings, Metrics, Refused, Reload};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text::encode};
 use prometheus_client::metrics::MetricType;
@@ -10,20 +10,20 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tidegate_store::LinkReport;
+use tidegate_store::{Gauges, LinkReport, StoreReport};
 
-/// What is written, collected once.
+/// All metrics, summed over the tallies.
 #[derive(Debug)]
 struct Collected {
     decisions: BTreeMap<[String; 4], u64>,
-    /// By front and rule: hits, and hits near the limit.
+    /// By protocol and rule: hits, and hits near the limit.
     hits: BTreeMap<[String; 2], [u64; 2]>,
     seconds: BTreeMap<&'static str, ([u64; BUCKETS.len()], u64)>,
     counters: Vec<Family>,
     gauges: Vec<Family>,
 }
 
-/// One metric with the values of one label.
+/// One metric, with a value for each value of its label. Without a label, there is one value.
 #[derive(Debug)]
 struct Family {
     name: &'static str,
@@ -32,9 +32,9 @@ struct Family {
     values: Vec<(Cow<'static, str>, u64)>,
 }
 
-pub(super) fn text(metrics: &Metrics, moment: &Moment) -> String {
+pub(super) fn text(metrics: &Metrics, readings: &GaugeReadings) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Collected::of(metrics, moment)));
+    registry.register_collector(Box::new(Collected::of(metrics, readings)));
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = encode(&mut text, &registry);
@@ -42,147 +42,162 @@ pub(super) fn text(metrics: &Metrics, moment: &Moment) -> String {
 }
 
 impl Collected {
-    fn of(metrics: &Metrics, moment: &Moment) -> Self {
+    fn of(metrics: &Metrics, readings: &GaugeReadings) -> Self {
         let (mut decisions, mut hits) = (BTreeMap::new(), BTreeMap::new());
         let mut seconds: BTreeMap<&str, ([u64; BUCKETS.len()], u64)> = BTreeMap::new();
         for tally in metrics.all_tallies().iter() {
             for row in tally.rows() {
-                for (outcome, by, count) in row.cells().filter(|(_, _, count)| *count > 0) {
-                    let labels = [tally.front, &row.rule, outcome, by].map(str::to_owned);
-                    let sum: &mut u64 = decisions.entry(labels).or_default();
-                    *sum = sum.wrapping_add(count);
-                }
-                let [all, near] = row.hits();
-                if all > 0 {
-                    let labels = [tally.front, &row.rule].map(str::to_owned);
-                    let [sum, sum_near]: &mut [u64; 2] = hits.entry(labels).or_default();
-                    *sum = sum.wrapping_add(all);
-                    *sum_near = sum_near.wrapping_add(near);
-                }
+                add_decisions(&mut decisions, tally.front, &row);
+                add_hits(&mut hits, tally.front, &row);
             }
             let (counts, nanos) = tally.seconds();
             let (sums, all) = seconds.entry(tally.front).or_default();
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.wrapping_add(count));
             *all = all.wrapping_add(nanos);
         }
-        let (counters, gauges) = (counters(metrics, moment), gauges(moment));
+        let (counters, gauges) = (counters(metrics, readings), gauges(readings));
         Self { decisions, hits, seconds, counters, gauges }
     }
 }
 
-fn counters(metrics: &Metrics, moment: &Moment) -> Vec<Family> {
-    let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+fn add_decisions(decisions: &mut BTreeMap<[String; 4], u64>, front: &str, row: &Row) {
+    for (outcome, by, count) in row.cells().filter(|(_, _, count)| *count > 0) {
+        let labels = [front, &row.rule, outcome, by].map(str::to_owned);
+        let sum = decisions.entry(labels).or_default();
+        *sum = sum.wrapping_add(count);
+    }
+}
+
+fn add_hits(hits: &mut BTreeMap<[String; 2], [u64; 2]>, front: &str, row: &Row) {
+    let [all, near] = row.hits();
+    if all > 0 {
+        let labels = [front, &row.rule].map(str::to_owned);
+        let [sum, sum_near] = hits.entry(labels).or_default();
+        *sum = sum.wrapping_add(all);
+        *sum_near = sum_near.wrapping_add(near);
+    }
+}
+
+fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
+    vec![
+        refusals(metrics),
+        reloads(metrics),
+        store_errors(metrics, readings),
+        panics(metrics),
+        log_lines_left_out(metrics),
+        overflow(readings),
+        restarts(metrics, readings),
+    ]
+}
+
+fn panics(metrics: &Metrics) -> Family {
+    let help = "Requests that failed because of a bug in tidegate (a panic)";
+    Family::single("tidegate_panics", help, Some(read(&metrics.panics)))
+}
+
+fn log_lines_left_out(metrics: &Metrics) -> Family {
+    let help = "Log lines that were not written because there were too many of the same kind";
+    Family::single("tidegate_log_lines_left_out", help, Some(read(&metrics.lines_left_out)))
+}
+
+fn overflow(readings: &GaugeReadings) -> Family {
+    let help = "Counters that were evicted into the shared sketch because memory was full";
+    Family::single("tidegate_overflow", help, readings.memory.map(|memory| memory.demotions))
+}
+
+fn refusals(metrics: &Metrics) -> Family {
     let refused = Refused::ALL.iter().zip(&metrics.refused);
+    Family {
+        name: "tidegate_refused",
+        help: "Connections and requests that were refused before a decision",
+        label: "reason",
+        values: refused.map(|((_, name), cell)| (Cow::Borrowed(*name), read(cell))).collect(),
+    }
+}
+
+fn reloads(metrics: &Metrics) -> Family {
     let reloads = Reload::ALL.iter().zip(&metrics.reloads);
-    let alone = |value: u64| vec![(Cow::Borrowed(""), value)];
-    let store_errors = match &moment.store {
+    Family {
+        name: "tidegate_reload",
+        help: "Policies that were loaded or uploaded after the start, by result",
+        label: "result",
+        values: reloads.map(|((_, name), cell)| (Cow::Borrowed(*name), read(cell))).collect(),
+    }
+}
+
+fn store_errors(metrics: &Metrics, readings: &GaugeReadings) -> Family {
+    let values = match &readings.store {
         Some(store) => {
             store.errors.iter().map(|(class, count)| (Cow::Borrowed(*class), *count)).collect()
         }
         None => vec![(Cow::Borrowed("unavailable"), read(&metrics.store_errors))],
     };
-    vec![
-        Family {
-            name: "tidegate_refused",
-            help: "Connections and requests that were refused before anybody looked what they ask",
-            label: "reason",
-            values: refused.map(|((_, name), cell)| (Cow::Borrowed(*name), read(cell))).collect(),
-        },
-        Family {
-            name: "tidegate_reload",
-            help: "New policies",
-            label: "result",
-            values: reloads.map(|((_, name), cell)| (Cow::Borrowed(*name), read(cell))).collect(),
-        },
-        Family {
-            name: "tidegate_store_errors",
-            help: "Requests for which the store gave no answer",
-            label: "class",
-            values: store_errors,
-        },
-        Family {
-            name: "tidegate_panics",
-            help: "Requests in whose handling the server found a mistake of its own",
-            label: "",
-            values: alone(read(&metrics.panics)),
-        },
-        Family {
-            name: "tidegate_log_lines_left_out",
-            help: "Lines that were not logged because there were too many like them",
-            label: "",
-            values: alone(read(&metrics.lines_left_out)),
-        },
-        Family {
-            name: "tidegate_overflow",
-            help: "States that were demoted into the sketch because memory was full",
-            label: "",
-            values: moment.memory.iter().flat_map(|memory| alone(memory.demotions)).collect(),
-        },
-        Family {
-            name: "tidegate_task_restarts",
-            help: "Tasks in the background that met a mistake of ours and began anew",
-            label: "",
-            values: alone(
-                moment
-                    .store
-                    .iter()
-                    .fold(metrics.restarts(), |all, store| all.saturating_add(store.restarts)),
-            ),
-        },
-    ]
+    let help = "Requests that the store did not answer, by class of error";
+    Family { name: "tidegate_store_errors", help, label: "class", values }
 }
 
-fn gauges(moment: &Moment) -> Vec<Family> {
-    let mut gauges = vec![Family {
+/// Restarts of the server's background tasks and of those of the store.
+fn restarts(metrics: &Metrics, readings: &GaugeReadings) -> Family {
+    let of_store = readings.store.as_ref().map_or(0, |store| store.restarts);
+    let help = "Background tasks that were restarted because of a bug in tidegate (a panic)";
+    let count = metrics.restarts().saturating_add(of_store);
+    Family::single("tidegate_task_restarts", help, Some(count))
+}
+
+fn read(cell: &AtomicU64) -> u64 {
+    cell.load(Ordering::Relaxed)
+}
+
+fn gauges(readings: &GaugeReadings) -> Vec<Family> {
+    let mut gauges = vec![policy_version(readings)];
+    if let Some(store) = &readings.store {
+        gauges.push(breakers(store));
+        gauges.push(Family::single(
+            "tidegate_cluster_nodes",
+            "Nodes that share the store",
+            Some(u64::from(readings.nodes)),
+        ));
+    }
+    let (held, budget) = readings.held;
+    gauges.push(Family::of_budget(
+        "tidegate_connection_bytes",
+        "Memory for requests that are arriving and answers that clients have not read: in use, and at most",
+        (held, budget),
+    ));
+    gauges.extend(readings.memory.iter().flat_map(memory_gauges));
+    gauges
+}
+
+fn memory_gauges(memory: &Gauges) -> [Family; 2] {
+    let help = "Memory for counters: in use, and at most";
+    let used = Family::of_budget("tidegate_memory_bytes", help, (memory.bytes, memory.budget));
+    let help = "Counters that the store keeps";
+    [used, Family::single("tidegate_states", help, Some(bytes(memory.entries)))]
+}
+
+fn policy_version(readings: &GaugeReadings) -> Family {
+    let versions = [("", Some(readings.version)), ("envoy_config", readings.rules_version)];
+    let values = versions.into_iter();
+    Family {
         name: "tidegate_policy_version",
         help: "The version of the policy that decides, and of the rule files that decide over gRPC",
         label: "rules",
-        values: [("", Some(moment.version)), ("envoy_config", moment.rules_version)]
-            .into_iter()
-            .filter_map(|(rules, version)| Some((Cow::Borrowed(rules), version?)))
-            .collect(),
-    }];
-    if let Some(store) = &moment.store {
-        let open = |link: &LinkReport| (link.name.clone().into(), u64::from(!link.asked));
-        gauges.push(Family {
-            name: "tidegate_breaker_state",
-            help: "1 while a server of the store is not asked, because it does not answer",
-            label: "node",
-            values: store.links.iter().map(open).collect(),
-        });
-        gauges.push(Family {
-            name: "tidegate_cluster_nodes",
-            help: "Nodes that share the store",
-            label: "",
-            values: vec![(Cow::Borrowed(""), u64::from(moment.nodes))],
-        });
+        values: values.filter_map(|(rules, version)| Some((rules.into(), version?))).collect(),
     }
-    let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let (held, budget) = moment.held;
-    gauges.push(Family {
-        name: "tidegate_connection_bytes",
-        help: "Memory for requests that are arriving and answers that wait to be taken: in use, and at most",
-        label: "kind",
-        values: vec![("used".into(), bytes(held)), ("budget".into(), bytes(budget))],
-    });
-    if let Some(memory) = moment.memory {
-        gauges.push(Family {
-            name: "tidegate_memory_bytes",
-            help: "Memory of the store: in use, and at most",
-            label: "kind",
-            values: vec![
-                ("used".into(), bytes(memory.bytes)),
-                ("budget".into(), bytes(memory.budget)),
-            ],
-        });
-        gauges.push(Family {
-            name: "tidegate_states",
-            help: "States that the store keeps",
-            label: "",
-            values: vec![("".into(), bytes(memory.entries))],
-        });
+}
+
+fn breakers(store: &StoreReport) -> Family {
+    let open = |link: &LinkReport| (link.name.clone().into(), u64::from(!link.asked));
+    Family {
+        name: "tidegate_breaker_state",
+        help: "1 while the circuit breaker of a server of the store is open, because it does not answer",
+        label: "node",
+        values: store.links.iter().map(open).collect(),
     }
-    gauges
+}
+
+fn bytes(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 impl Collector for Collected {
@@ -201,7 +216,7 @@ impl Collector for Collected {
 
 impl Collected {
     fn encode_decisions(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "Decisions, by front, rule, outcome and who decided";
+        let help = "Decisions, by protocol, rule, outcome, and what decided";
         let mut metric =
             encoder.encode_descriptor("tidegate_decisions", help, None, MetricType::Counter)?;
         for ([front, rule, outcome, by], count) in &self.decisions {
@@ -220,8 +235,8 @@ impl Collected {
 
     fn encode_hits(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let families = [
-            ("tidegate_hits", "What descriptors asked for, in hits, by front and rule"),
-            ("tidegate_near_limit_hits", "Hits that passed above four fifths of their limit"),
+            ("tidegate_hits", "Hits that descriptors asked for, by protocol and rule"),
+            ("tidegate_near_limit_hits", "Hits that passed above 80 % of their limit"),
         ];
         for (at, (name, help)) in families.into_iter().enumerate() {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -235,9 +250,9 @@ impl Collected {
         Ok(())
     }
 
-    #[allow(clippy::float_arithmetic, reason = "metrics speak of seconds as fractions")]
+    #[allow(clippy::float_arithmetic, reason = "metrics are in fractions of seconds")]
     fn encode_seconds(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "How long answers took, from the whole request to the whole answer";
+        let help = "Time from the complete request to the complete answer";
         let mut metric = encoder.encode_descriptor(
             "tidegate_decision_seconds",
             help,
@@ -259,18 +274,30 @@ impl Collected {
     }
 }
 
-/// Nanoseconds as seconds; the largest is without bound.
+/// Nanoseconds as seconds; `u64::MAX` is infinite.
 #[allow(
     clippy::float_arithmetic,
     clippy::as_conversions,
     clippy::cast_precision_loss,
-    reason = "metrics speak of seconds as fractions, and nobody reads the sixteenth digit"
+    reason = "metrics are in fractions of seconds, and the sixteenth digit does not matter"
 )]
 fn seconds(nanos: u64) -> f64 {
     if nanos == u64::MAX { f64::INFINITY } else { nanos as f64 / 1e9 }
 }
 
 impl Family {
+    /// A metric without labels. Without a value, it has only its description.
+    fn single(name: &'static str, help: &'static str, value: Option<u64>) -> Self {
+        let values = value.map(|value| (Cow::Borrowed(""), value));
+        Self { name, help, label: "", values: values.into_iter().collect() }
+    }
+
+    /// Bytes in use, and at most.
+    fn of_budget(name: &'static str, help: &'static str, (used, budget): (usize, usize)) -> Self {
+        let values = vec![("used".into(), bytes(used)), ("budget".into(), bytes(budget))];
+        Self { name, help, label: "kind", values }
+    }
+
     fn encode(
         &self,
         kind: MetricType,

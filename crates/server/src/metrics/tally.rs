@@ -1,4 +1,4 @@
-//! What one front on one worker counts.
+//! The counters of one protocol on one worker.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use tidegate::{DecidedBy, LimitReport, Outcome, Verdict};
 use tidegate_core::Need;
 
-/// Counts with one writer: whoever made it. Readers may look at any time.
+/// Counters with a single writer, the worker that created them. They can be read from any thread at any time.
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) front: &'static str,
     /// Replaced by the writer when the policy has changed; locked by readers for a moment.
     table: Mutex<Arc<Table>>,
-    /// For answers that no rule had a say in, and that nobody made a verdict of.
+    /// For answers without a verdict, to which no rule applied.
     bare: Arc<Row>,
     seconds: [AtomicU64; BUCKETS.len()],
     nanos: AtomicU64,
@@ -24,16 +24,16 @@ pub(crate) struct Tally {
 struct Table {
     version: u64,
     rules: Vec<Arc<Row>>,
-    /// For requests without a rule.
+    /// For requests to which no rule applies.
     none: Arc<Row>,
 }
 
-/// Counts of one rule, by outcome and by who decided.
+/// The counters of one rule, by outcome and by what decided.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) rule: Box<str>,
     cells: [AtomicU64; OUTCOMES.len() * DECIDERS.len()],
-    /// What was asked for, by what it costs; and the part of it above four fifths of a limit.
+    /// The hits that descriptors asked for; and those above 80 % of a limit.
     hits: AtomicU64,
     near_limit: AtomicU64,
 }
@@ -48,8 +48,8 @@ pub(crate) const DECIDERS: [DecidedBy; 6] = [
     DecidedBy::Policy,
 ];
 
-/// The upper bounds of the histogram in nanoseconds: from a microsecond, by factors of about three; what is
-/// slower than the last is in the one above it.
+/// The upper bounds of the histogram's buckets in nanoseconds: from one microsecond to one second, by factors of about three,
+/// and infinity.
 pub(crate) const BUCKETS: [u64; 14] = [
     1_000,
     3_000,
@@ -76,13 +76,13 @@ impl Tally {
         Self { front, table, bare, seconds, nanos }
     }
 
-    /// Counts an answer, once for each rule, by the worst of its limits.
+    /// Counts a verdict, once for each rule, by the most severe outcome of its limits.
     pub(crate) fn count(&self, verdict: &Verdict) {
         self.table_for(verdict).count(verdict);
     }
 
-    /// The same for a call of descriptors. What it asked for is counted in hits, and how much of that came near a limit, as
-    /// Envoy's reference service does.
+    /// The same for a call with descriptors. Like Envoy's reference service, it also counts the hits that were asked for, and
+    /// those near a limit.
     pub(crate) fn count_descriptors(&self, verdict: &Verdict) {
         let table = self.table_for(verdict);
         table.count(verdict);
@@ -94,17 +94,17 @@ impl Tally {
         }
     }
 
-    /// Counts an answer that no rule had a say in.
+    /// Counts an answer to which no rule applied.
     pub(crate) fn count_bare(&self, outcome: Outcome, by: DecidedBy) {
         self.bare.count(outcome, Need::Required, by);
     }
 
-    /// How long an answer took.
+    /// Counts how long an answer took.
     pub(crate) fn took(&self, time: Duration) {
         self.took_each(time, 1);
     }
 
-    /// How long so many answers took that were given together; each took as long.
+    /// Counts `count` answers that were given together, each of which took `time`.
     pub(crate) fn took_each(&self, time: Duration, count: usize) {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -129,9 +129,9 @@ impl Tally {
         (counts, self.nanos.load(Ordering::Relaxed))
     }
 
-    /// The rows of the version that an answer is of; those of rules that stay are kept.
+    /// The table for the policy version of a verdict. When the policy has changed, rules that remain keep their rows.
     fn table_for(&self, verdict: &Verdict) -> Arc<Table> {
-        // Nobody waits here but for somebody who looks, and that one only copies a pointer.
+        // The only other lock is in `rows`, which only copies a pointer.
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if table.version != verdict.policy_version() {
             let old = Arc::clone(&table);
@@ -171,7 +171,7 @@ impl Table {
     }
 }
 
-/// How much of what was taken lies above four fifths of the limit.
+/// How many of the hits are above 80 % of the limit.
 fn near_limit(limit: &LimitReport<'_>) -> u64 {
     if !limit.decision.passes() {
         return 0;
@@ -191,7 +191,7 @@ fn severity(limit: &LimitReport<'_>) -> u8 {
     }
 }
 
-/// Adds where nobody else writes: what is loaded is what was stored last.
+/// Adds without a read-modify-write instruction: there is only one writer, so the loaded value is the last stored one.
 fn bump(cell: &AtomicU64, by: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
@@ -222,7 +222,7 @@ impl Row {
         [&self.hits, &self.near_limit].map(|cell| cell.load(Ordering::Relaxed))
     }
 
-    /// What was counted: outcome, who decided, how often.
+    /// The counters: outcome, what decided, how often.
     pub(crate) fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let names = OUTCOMES.iter().flat_map(|outcome| DECIDERS.map(|by| (*outcome, by.name())));
         let counts = self.cells.iter().map(|cell| cell.load(Ordering::Relaxed));

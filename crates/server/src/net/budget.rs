@@ -1,15 +1,16 @@
-//! Bytes that are held for clients: one budget for all connections, and shares that nobody can use up.
+//! The connection budget: memory for requests and answers, shared by all connections with dynamic thresholds.
 //!
 //! ```text
-//!   connection_budget ── held ── free        a connection may hold a quarter of what is free,
-//!                                            a source half of it
+//!   connection_budget = held + free          a connection may hold at most a quarter of what is free,
+//!                                            a source at most half of what is free
 //! ```
 //!
-//! The shares move with what is free, as buffers of switches are shared out (dynamic thresholds, Choudhury and Hahne, 1998). Of
-//! 64 MiB, one connection alone gets 12.8 MiB, and one source 21.3 MiB, however many connections it has; the rest stays free for
-//! others. Whoever holds much is refused first, and nothing has to be searched for.
+//! The shares shrink as less is free. Network switches share their packet buffers in this way (dynamic thresholds, Choudhury
+//! and Hahne, 1998). Of 64 MiB, a single connection gets at most 12.8 MiB, and a single source at most 21.3 MiB, however many
+//! connections it has. The rest stays free for others. The connections that hold the most are refused first, without searching
+//! for the largest.
 //!
-//! The first bytes of a connection do not count. A small request needs no others, so it is served whatever others hold.
+//! The first bytes of a connection do not count. A small request needs only these, so it is served however much others hold.
 
 use crate::bounds;
 use std::cell::Cell;
@@ -25,29 +26,29 @@ pub(crate) struct Budget {
     held: AtomicUsize,
 }
 
-/// The bytes that the connections of one source hold together.
-pub(crate) type OfSource = Arc<AtomicUsize>;
+/// The bytes that all connections of one source hold together.
+pub(crate) type SourceBytes = Arc<AtomicUsize>;
 
-/// What one connection holds.
+/// The bytes that one connection holds.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Arc<Budget>,
-    source: OfSource,
-    /// Those that do not count included.
+    source: SourceBytes,
+    /// Includes the first bytes, which do not count against the budget.
     held: Cell<usize>,
 }
 
-/// Bytes that are held for one purpose, until it is dropped. One that belongs to no account counts nothing.
+/// Bytes that are reserved for one purpose until it is dropped. A reservation without an account is not counted.
 #[derive(Debug, Default)]
-pub(crate) struct Hold {
+pub(crate) struct Reservation {
     account: Option<Rc<Account>>,
     bytes: Cell<usize>,
 }
 
-/// How often somebody who waits for room looks whether there is some, and how many times. Whoever frees room wakes nobody: of
-/// hundreds that wait, each would be woken each time.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-const LOOKS: u32 = 50;
+/// A connection that waits for memory polls the budget this often, and this many times. Freed memory does not wake waiting
+/// connections: with hundreds of them, all would be woken each time.
+const POLL_EVERY: Duration = Duration::from_millis(20);
+const POLLS: u32 = 50;
 
 impl Budget {
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
@@ -66,9 +67,10 @@ impl Budget {
         self.bytes.saturating_sub(self.held())
     }
 
-    /// Counts more bytes for a connection that would hold `then`. False, and nothing is counted, when that is too much.
+    /// Counts `more` bytes for a connection that would then hold `then`. If that exceeds its share, it returns false and counts
+    /// nothing.
     fn take(&self, more: usize, then: usize, source: &AtomicUsize) -> bool {
-        // Numbers that nothing else depends on: no order is needed.
+        // Relaxed: these are only counters, and no other memory depends on them.
         let taken = self.held.try_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
             let of_source = source.load(Ordering::Relaxed).saturating_add(more);
             let held = held.saturating_add(more);
@@ -82,12 +84,13 @@ impl Budget {
     }
 }
 
-/// How much may be held while so much is left free.
+/// The most that a connection and a source may hold.
 struct Share {
     connection: usize,
     source: usize,
 }
 
+/// The shares while `free` bytes of the budget are left.
 const fn share(free: usize) -> Share {
     Share { connection: free / 4, source: free / 2 }
 }
@@ -99,33 +102,34 @@ impl Share {
 }
 
 impl Account {
-    pub(crate) fn new(budget: Arc<Budget>, source: OfSource) -> Rc<Self> {
+    pub(crate) fn new(budget: Arc<Budget>, source: SourceBytes) -> Rc<Self> {
         Rc::new(Self { budget, source, held: Cell::new(0) })
     }
 
-    /// Room for nothing yet.
-    pub(crate) fn hold(self: &Rc<Self>) -> Hold {
-        Hold { account: Some(Rc::clone(self)), bytes: Cell::new(0) }
+    /// A reservation of 0 bytes, to be resized.
+    pub(crate) fn reserve(self: &Rc<Self>) -> Reservation {
+        Reservation { account: Some(Rc::clone(self)), bytes: Cell::new(0) }
     }
 
     /// How many more bytes it may hold at this moment.
     pub(crate) fn room(&self) -> usize {
         let (free, held) = (self.budget.free(), self.held.get());
         let of_source = self.source.load(Ordering::Relaxed);
-        // What it takes is free no more, which makes the shares smaller.
+        // Taking bytes leaves less free, which makes the shares smaller. So of what is free, a connection can take a fifth
+        // and not a quarter, and a source a third and not half.
         let of_connection = free.saturating_sub(counted(held).saturating_mul(4)) / 5;
         let of_source = free.saturating_sub(of_source.saturating_mul(2)) / 3;
         of_connection.min(of_source).saturating_add(bounds::UNCOUNTED.saturating_sub(held))
     }
 
-    /// Whether others need what it holds: it has more than it would be given now.
+    /// Whether it holds more than it would be granted now: other connections need the memory.
     pub(crate) fn is_over(&self) -> bool {
         let counted = counted(self.held.get());
         let of_source = self.source.load(Ordering::Relaxed);
         counted > 0 && !share(self.budget.free()).covers(counted, of_source)
     }
 
-    /// Whether any of what it holds counts.
+    /// Whether it holds more than the first bytes, which do not count.
     pub(crate) fn counts(&self) -> bool {
         counted(self.held.get()) > 0
     }
@@ -164,15 +168,15 @@ impl Account {
     }
 }
 
-/// What counts of the bytes that a connection holds.
+/// The part of a connection's bytes that counts against the budget.
 const fn counted(held: usize) -> usize {
     held.saturating_sub(bounds::UNCOUNTED)
 }
 
-// === impl Hold ===
+// === impl Reservation ===
 
-impl Hold {
-    /// Holds so many bytes from now on. False, and all stays as it was, when there is no room for them.
+impl Reservation {
+    /// Changes the reservation to `bytes`. If the budget does not allow that, it returns false and changes nothing.
     pub(crate) fn resize(&self, bytes: usize) -> bool {
         let Some(account) = &self.account else { return true };
         match bytes.checked_sub(self.bytes.get()) {
@@ -184,7 +188,7 @@ impl Hold {
         true
     }
 
-    /// The same for bytes that are there already, and cannot be refused any more.
+    /// Changes the reservation to `bytes` for memory that is already in use and cannot be refused any more.
     pub(crate) fn resize_anyway(&self, bytes: usize) {
         let Some(account) = &self.account else { return };
         match bytes.checked_sub(self.bytes.get()) {
@@ -194,20 +198,20 @@ impl Hold {
         self.bytes.set(bytes);
     }
 
-    /// The same for so many bytes more.
+    /// Reserves `more` bytes. If the budget does not allow that, it returns false and changes nothing.
     pub(crate) fn grow(&self, more: usize) -> bool {
         self.resize(self.bytes().saturating_add(more))
     }
 
-    /// Waits a second for others to leave room.
+    /// Like [`resize`](Self::resize), but waits up to one second for other connections to free memory.
     pub(crate) async fn resize_soon(&self, bytes: usize) -> bool {
-        // Apart, because it is seldom, and takes room in every connection.
+        // Boxed, because waiting is rare and would otherwise enlarge the future of every connection.
         self.resize(bytes) || Box::pin(self.wait_for(bytes)).await
     }
 
     async fn wait_for(&self, bytes: usize) -> bool {
-        for _ in 0..LOOKS {
-            tokio::time::sleep(LOOK_EVERY).await;
+        for _ in 0..POLLS {
+            tokio::time::sleep(POLL_EVERY).await;
             if self.resize(bytes) {
                 return true;
             }
@@ -220,7 +224,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.resize(0);
     }
@@ -232,26 +236,31 @@ mod tests {
 
     const MIB: usize = 1024 * 1024;
 
-    /// So many connections, each of the source of this number, which take as much as they get in pieces of 4 KiB.
-    fn greedy(budget: &Arc<Budget>, sources: &[OfSource], each: usize) -> Vec<Hold> {
-        let holds: Vec<Hold> = sources
+    /// `each` connections from each source, which take as much as they get in steps of 4 KiB.
+    fn greedy(budget: &Arc<Budget>, sources: &[SourceBytes], each: usize) -> Vec<Reservation> {
+        let reservations: Vec<Reservation> = sources
             .iter()
             .flat_map(|source| (0..each).map(|_| Account::new(Arc::clone(budget), source.clone())))
-            .map(|account| account.hold())
+            .map(|account| account.reserve())
             .collect();
-        // In turn, until nobody gets any more.
-        while holds.iter().filter(|hold| hold.resize(hold.bytes() + 4096)).count() > 0 {}
-        holds
+        // Round robin, until no connection gets any more.
+        while reservations
+            .iter()
+            .filter(|reserved| reserved.resize(reserved.bytes() + 4096))
+            .count()
+            > 0
+        {}
+        reservations
     }
 
-    fn sources(count: usize) -> Vec<OfSource> {
-        (0..count).map(|_| OfSource::default()).collect()
+    fn sources(count: usize) -> Vec<SourceBytes> {
+        (0..count).map(|_| SourceBytes::default()).collect()
     }
 
     #[test]
-    fn nobody_gets_all_and_something_is_always_free() {
+    fn no_connection_or_source_gets_all_and_something_is_always_free() {
         let uncounted = bounds::UNCOUNTED;
-        // Sources, connections of each; the bytes that each connection gets at most, and that all get together.
+        // Sources, connections of each, the most bytes that a connection gets, the bytes that all get together.
         for (count, each, connection, all) in [
             (1, 1, 64 * MIB / 5, 64 * MIB / 5),
             (1, 1_000, 64 * MIB / 5, 64 * MIB / 3),
@@ -259,29 +268,29 @@ mod tests {
             (1_000, 1, 64 * MIB / 5, 64 * MIB / 1_004 * 1_000),
         ] {
             let budget = Budget::new(64 * MIB);
-            let holds = greedy(&budget, &sources(count), each);
-            let most = holds.iter().map(Hold::bytes).max().unwrap();
+            let reservations = greedy(&budget, &sources(count), each);
+            let most = reservations.iter().map(Reservation::bytes).max().unwrap();
             assert!(most <= connection + uncounted, "{count} {each}: {most}");
             let held = budget.held();
             assert!(
                 held <= all + MIB / 100 && held >= all * 9 / 10,
                 "{count} {each}: {held} of {all}"
             );
-            drop(holds);
+            drop(reservations);
             assert_eq!(budget.held(), 0);
         }
     }
 
-    /// What it is said there is room for, there is room for, and for no more.
+    /// `room` is exactly what can be reserved.
     #[test]
-    fn room_is_what_can_be_taken() {
+    fn room_is_what_can_be_reserved() {
         let budget = Budget::new(64 * MIB);
-        let source = OfSource::default();
-        let other = Account::new(Arc::clone(&budget), Arc::clone(&source)).hold();
+        let source = SourceBytes::default();
+        let other = Account::new(Arc::clone(&budget), Arc::clone(&source)).reserve();
         for held in [0, MIB, 12 * MIB] {
             assert!(other.resize(held));
             let account = Account::new(Arc::clone(&budget), Arc::clone(&source));
-            let (first, second) = (account.hold(), account.hold());
+            let (first, second) = (account.reserve(), account.reserve());
             assert!(first.resize(4096));
             let room = account.room();
             assert!(second.resize(room) && !second.resize(room + 5), "{held} {room}");
@@ -289,12 +298,12 @@ mod tests {
     }
 
     #[test]
-    fn a_small_request_is_served_whatever_others_hold() {
+    fn a_small_request_is_served_however_much_others_hold() {
         let budget = Budget::new(MIB);
-        let other = Account::new(Arc::clone(&budget), OfSource::default()).hold();
+        let other = Account::new(Arc::clone(&budget), SourceBytes::default()).reserve();
         other.resize_anyway(2 * MIB);
-        let account = Account::new(Arc::clone(&budget), OfSource::default());
-        let (request, answer) = (account.hold(), account.hold());
+        let account = Account::new(Arc::clone(&budget), SourceBytes::default());
+        let (request, answer) = (account.reserve(), account.reserve());
         assert_eq!(account.room(), bounds::UNCOUNTED);
         assert!(request.resize(bounds::UNCOUNTED / 2) && answer.resize(bounds::UNCOUNTED / 2));
         assert!(!answer.resize(bounds::UNCOUNTED / 2 + 1) && !account.is_over());
@@ -302,29 +311,29 @@ mod tests {
         assert!(answer.resize(bounds::UNCOUNTED / 2 + 1));
     }
 
-    /// What a source holds on one connection counts for its others, and comes back in whatever order it is dropped.
+    /// What a source holds on one connection counts for its other connections, and is given back in whatever order.
     #[test]
     fn a_source_has_one_share() {
         let budget = Budget::new(64 * MIB);
-        let source = OfSource::default();
+        let source = SourceBytes::default();
         let account = || Account::new(Arc::clone(&budget), Arc::clone(&source));
-        let mut holds: Vec<Hold> = (0..2).map(|_| account().hold()).collect();
-        assert!(holds.iter().all(|hold| hold.resize(10 * MIB)));
-        let third = account().hold();
+        let mut reservations: Vec<Reservation> = (0..2).map(|_| account().reserve()).collect();
+        assert!(reservations.iter().all(|reserved| reserved.resize(10 * MIB)));
+        let third = account().reserve();
         assert!(!third.resize(10 * MIB));
-        let stranger = Account::new(Arc::clone(&budget), OfSource::default()).hold();
-        assert!(stranger.resize(8 * MIB));
-        drop(holds.pop());
+        let other = Account::new(Arc::clone(&budget), SourceBytes::default()).reserve();
+        assert!(other.resize(8 * MIB));
+        drop(reservations.pop());
         assert!(third.resize(8 * MIB));
-        drop((third, stranger, holds));
+        drop((third, other, reservations));
         assert_eq!((budget.held(), source.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
-    fn who_holds_more_than_would_be_given_now_is_over() {
+    fn a_connection_that_holds_more_than_it_would_get_now_is_over() {
         let budget = Budget::new(64 * MIB);
-        let first = Account::new(Arc::clone(&budget), OfSource::default());
-        let large = first.hold();
+        let first = Account::new(Arc::clone(&budget), SourceBytes::default());
+        let large = first.reserve();
         assert!(large.resize(12 * MIB) && !first.is_over());
         let others = greedy(&budget, &sources(20), 1);
         assert!(first.is_over());
@@ -333,15 +342,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_gets_what_others_leave() {
+    async fn a_waiting_connection_gets_what_others_free() {
         let budget = Budget::new(64 * MIB);
-        let source = OfSource::default();
-        let first = Account::new(Arc::clone(&budget), Arc::clone(&source)).hold();
+        let source = SourceBytes::default();
+        let first = Account::new(Arc::clone(&budget), Arc::clone(&source)).reserve();
         assert!(first.resize(12 * MIB));
-        let second = Account::new(Arc::clone(&budget), Arc::clone(&source)).hold();
+        let second = Account::new(Arc::clone(&budget), Arc::clone(&source)).reserve();
         assert!(!second.resize_soon(12 * MIB).await);
         let leaves = async {
-            tokio::time::sleep(LOOK_EVERY * 3).await;
+            tokio::time::sleep(POLL_EVERY * 3).await;
             drop(first);
         };
         let (got, ()) = tokio::join!(second.resize_soon(12 * MIB), leaves);

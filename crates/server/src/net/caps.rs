@@ -2,16 +2,17 @@
 
 use crate::bounds;
 
-/// How many connections there may be.
+/// Caps on open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caps {
+    /// Of the listener.
     pub(crate) all: usize,
-    /// From one address that is not trusted; of IPv6, from one network of 64 bits.
+    /// From one IPv4 address or one IPv6 /64 network that is not a trusted proxy.
     pub(crate) per_source: usize,
 }
 
 impl Caps {
-    /// From one trusted proxy: all but a part that is left for others.
+    /// From one trusted proxy: all but a part that is left for other clients.
     pub(super) fn per_proxy(&self) -> usize {
         let left = self.all.checked_div(bounds::LEFT_BY_PROXIES).unwrap_or(0);
         self.all.saturating_sub(left).max(self.per_source)

@@ -1,4 +1,4 @@
-//! The orderly end of the server.
+//! The orderly end of the server: no new connections, then time for the open ones to finish, then they are closed.
 
 use std::io;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use tokio_util::sync::CancellationToken;
 /// Tells every connection that the server is stopping, and when its time is over.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drain {
-    /// No new connections; idle ones are closed, the others finish.
+    /// Cancelled when the drain begins: no new connections, idle ones are closed, the others finish.
     pub(crate) begun: CancellationToken,
-    /// The same for those who look often. It is set before anybody is woken.
+    /// The same as a flag, which is cheaper to read for every request. It is set before the token is cancelled.
     has_begun: Arc<AtomicBool>,
-    /// Whoever is still here is cut off.
+    /// Cancelled when the time is over: connections that are still open are closed.
     pub(crate) over: CancellationToken,
 }
 
 impl Drain {
     pub(crate) fn has_begun(&self) -> bool {
-        // Whoever is woken by the token sees what was stored before it: waking orders them.
+        // Relaxed is enough: cancelling the token orders this store before everything that a woken task does.
         self.has_begun.load(Ordering::Relaxed)
     }
 
-    /// Begins to end, and cuts off whoever has not finished after this time.
+    /// Begins the drain, waits for `all_done`, and closes connections that have not finished `within` this time.
     pub(crate) async fn end(
         &self,
         within: Duration,

@@ -1,4 +1,4 @@
-//! A connection's bytes, as they are or under TLS.
+//! The byte stream of a connection: plain TCP, or TLS over it.
 
 use rustix::net::RecvFlags;
 use std::io;
@@ -11,33 +11,36 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+/// The byte stream of a connection.
 pub(crate) enum Stream {
     Plain(TcpStream),
-    /// It is large, and most connections are plain.
+    /// Boxed, because it is large and most connections are plain.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
-    /// Performs the TLS handshake. A client that does not speak TLS, or takes longer than `patience`, is an error.
+    /// Performs the TLS handshake. It is an error if the client does not speak TLS or takes longer than `within`.
     pub(crate) async fn under_tls(
         stream: TcpStream,
         acceptor: &TlsAcceptor,
-        patience: Duration,
+        within: Duration,
     ) -> io::Result<Self> {
-        let accepted = timeout(patience, acceptor.accept(stream)).await;
+        let accepted = timeout(within, acceptor.accept(stream)).await;
         Ok(Self::Tls(Box::new(accepted.map_err(|_late| io::ErrorKind::TimedOut)??)))
     }
 
-    /// Writes as much as the socket takes at once. Under TLS that is nothing: what is written has to be
-    /// flushed besides.
+    /// Writes as much as the socket takes without waiting. Under TLS that is nothing, because TLS also needs a flush.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => stream.try_write(bytes),
-            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Plain(stream) => match stream.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                written => written,
+            },
+            Self::Tls(_) => Ok(0),
         }
     }
 
-    /// Whether something has arrived that was not read yet.
+    /// Whether bytes have arrived that were not read yet.
     pub(crate) fn has_more(&mut self) -> bool {
         let socket = match self {
             Self::Plain(stream) => &*stream,

@@ -1,8 +1,8 @@
 //! TLS: one certificate, and its renewal while connections are served.
 //!
 //! ```text
-//!   tls.certificate, tls.key ──read──► do they belong together? ──► shown to whoever connects from now on
-//!                                      └ no: the old one stays, and everybody who could wonder is told
+//!   tls.certificate, tls.key ──read──► do they match? ──► used for new connections
+//!                                      └ no: the old one stays in use; the log and /ready say why
 //! ```
 
 use crate::files;
@@ -18,23 +18,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
-/// What is said about TLS before the server starts.
+/// The files that the TLS settings name.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
-    /// Clients must show a certificate that one of these has signed.
+    /// CA bundle (PEM). If set, clients must present a certificate that one of these authorities signed.
     pub(crate) client_ca_file: Option<PathBuf>,
 }
 
-/// The certificate that is shown now.
+/// The certificate in use, which can be reloaded while connections are served.
 #[derive(Debug)]
 pub(crate) struct Certificate {
     files: TlsFiles,
     shown: ArcSwap<CertifiedKey>,
 }
 
-/// Chains are a few kilobytes; authorities may be many.
+/// The largest file that is read. Certificate chains are a few kilobytes; a CA bundle may hold many certificates.
 const MOST_BYTES: u64 = 1024 * 1024;
 
 impl Certificate {
@@ -43,18 +43,18 @@ impl Certificate {
         Ok(Arc::new(Self { files, shown }))
     }
 
-    /// The files that are worth watching.
+    /// The files to watch for changes.
     pub(crate) fn files(&self) -> [&Path; 2] {
         [&self.files.certificate, &self.files.key]
     }
 
-    /// Reads both files again; what is wrong with them changes nothing.
+    /// Reads both files again. On an error the old certificate stays in use.
     pub(crate) fn reload(&self) -> io::Result<()> {
         self.shown.store(Arc::new(pair(&self.files)?));
         Ok(())
     }
 
-    /// What a listener does with a connection, and the protocols that clients may choose from.
+    /// Performs the handshakes of a listener; `protocols` are offered by ALPN.
     pub(crate) fn acceptor(self: &Arc<Self>, protocols: &[&[u8]]) -> io::Result<TlsAcceptor> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -62,7 +62,7 @@ impl Certificate {
         let builder = match &self.files.client_ca_file {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let wrong = |error: String| told("tls.client_ca_file", path, &error);
+                let wrong = |error: String| invalid_file("tls.client_ca_file", path, &error);
                 let roots = Arc::new(authorities(path).map_err(|error| wrong(error.to_string()))?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
                 let verifier = verifier.build().map_err(|error| wrong(error.to_string()))?;
@@ -82,45 +82,46 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// The one provider of cryptography in this process.
+/// The cryptography provider that every TLS connection of this process uses.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// Those who sign, out of a file.
+/// The certificate authorities of a CA bundle.
 pub(crate) fn authorities(path: &Path) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in chain(path)? {
-        roots.add(certificate).map_err(|error| no_pem(&error.to_string()))?;
+        roots.add(certificate).map_err(|error| invalid_data(&error.to_string()))?;
     }
     Ok(roots)
 }
 
+/// The certificate chain and its key.
 fn pair(files: &TlsFiles) -> io::Result<CertifiedKey> {
     let of_chain =
-        |error: io::Error| told("tls.certificate", &files.certificate, &error.to_string());
-    let of_key = |error: &str| told("tls.key", &files.key, error);
+        |error: io::Error| invalid_file("tls.certificate", &files.certificate, &error.to_string());
+    let of_key = |error: &str| invalid_file("tls.key", &files.key, error);
     let chain = chain(&files.certificate).map_err(of_chain)?;
     let bytes =
         files::read_regular(&files.key, MOST_BYTES).map_err(|error| of_key(&error.to_string()))?;
     let key = PrivateKeyDer::from_pem_slice(&bytes)
-        .map_err(|_| of_key("there is no private key in PEM in it"))?;
+        .map_err(|_| of_key("it contains no PEM private key"))?;
     CertifiedKey::from_der(chain, key, &provider())
-        .map_err(|error| of_key(&format!("it does not go with the certificate: {error}")))
+        .map_err(|error| of_key(&format!("it does not match the certificate: {error}")))
 }
 
 fn chain(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let bytes = files::read_regular(path, MOST_BYTES)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let chain = chain.map_err(|error| no_pem(&error.to_string()))?;
-    if chain.is_empty() { Err(no_pem("there is no certificate in PEM in it")) } else { Ok(chain) }
+    let chain = chain.map_err(|error| invalid_data(&error.to_string()))?;
+    if chain.is_empty() { Err(invalid_data("it contains no PEM certificate")) } else { Ok(chain) }
 }
 
-fn no_pem(text: &str) -> io::Error {
+fn invalid_data(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// With the setting that it is about.
-fn told(setting: &str, path: &Path, error: &str) -> io::Error {
+/// An error that names the setting and the file.
+fn invalid_file(setting: &str, path: &Path, error: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{setting}: {}: {error}", path.display()))
 }

@@ -1,10 +1,10 @@
-//! Workers: a thread and a runtime each, the connections that they serve, and the trait that a protocol implements.
+//! Workers: threads with a runtime each, which serve the connections; and the trait that a protocol implements.
 
 use super::budget::Account;
-use super::door::Slot;
+use super::buffered::LINGER;
+use super::context::ListenerContext;
 use super::drain::Drain;
-use super::line::LINGER;
-use super::place::Place;
+use super::listener::Slot;
 use super::stream::Stream;
 use crate::metrics::Refused;
 use std::cell::Cell;
@@ -20,10 +20,10 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-/// The threads that serve connections, of whichever listener.
+/// The threads that serve the connections of several listeners.
 pub(crate) struct Workers {
     threads: Vec<JoinHandle<()>>,
-    /// Unbounded, because doors bound how many connections there are.
+    /// Unbounded, because the listeners bound how many connections there are.
     senders: Vec<UnboundedSender<Arrival>>,
     next: Cell<usize>,
 }
@@ -33,36 +33,36 @@ pub(crate) trait Protocol: 'static {
     /// Serves one connection to its end. An error means that the connection broke.
     fn serve(
         self: Rc<Self>,
-        opened: Opened<'_>,
-        place: Rc<Place>,
+        opened: AcceptedConnection<'_>,
+        listener: Rc<ListenerContext>,
         drain: Drain,
     ) -> impl Future<Output = io::Result<()>>;
 }
 
-/// A connection that was accepted and, where the listener wants it, secured by TLS.
-pub(crate) struct Opened<'s> {
+/// A connection that was accepted and, if the listener uses TLS, has completed the handshake.
+pub(crate) struct AcceptedConnection<'s> {
     pub(crate) stream: Stream,
     pub(crate) peer: IpAddr,
-    /// Its place at the listener.
+    /// Its slot at the listener.
     pub(crate) slot: &'s Slot,
-    /// The bytes that are held for it.
+    /// The memory that it uses.
     pub(crate) account: Rc<Account>,
 }
 
-/// The protocol of each listener, and what its connections share.
-pub(crate) type Protocols<P> = Vec<(P, Place)>;
+/// The protocol of each listener, and the context that its connections share.
+pub(crate) type Protocols<P> = Vec<(P, ListenerContext)>;
 
 /// A connection on its way from the listener to a worker.
 struct Arrival {
     stream: std::net::TcpStream,
     peer: IpAddr,
     slot: Slot,
-    /// The number of the listener.
-    listener: usize,
+    /// Which listener: the index of its protocol.
+    index: usize,
 }
 
 impl Workers {
-    /// Starts `count` threads; `make` builds the protocols that each of them serves.
+    /// Starts `count` threads. Each calls `make` to build the protocols that it serves.
     pub(crate) fn start<P: Protocol>(
         name: &str,
         count: usize,
@@ -74,37 +74,32 @@ impl Workers {
         for number in 0..count {
             let (sender, arrivals) = mpsc::unbounded_channel();
             let (make, clock, drain) = (make.clone(), clock.clone(), drain.clone());
-            let runtime_failed = move || -> io::Result<()> {
-                let runtime = Builder::new_current_thread()
-                    .enable_all()
-                    .build_local(LocalOptions::default())?;
-                runtime.block_on(work(arrivals, make(), clock, drain));
-                Ok(())
-            };
-            let thread = std::thread::Builder::new().name(format!("{name}-{number}"));
             let run = move || {
-                if let Err(error) = runtime_failed() {
-                    tracing::error!(%error, "a worker could not start");
+                let builder = &mut Builder::new_current_thread();
+                match builder.enable_all().build_local(LocalOptions::default()) {
+                    Ok(runtime) => runtime.block_on(work(arrivals, make(), clock, drain)),
+                    Err(error) => tracing::error!(%error, "a worker could not start"),
                 }
             };
+            let thread = std::thread::Builder::new().name(format!("{name}-{number}"));
             workers.threads.push(thread.spawn(run)?);
             workers.senders.push(sender);
         }
         Ok(workers)
     }
 
-    /// Hands a connection to the worker whose turn it is.
-    pub(crate) fn deliver(&self, listener: usize, stream: TcpStream, peer: IpAddr, slot: Slot) {
+    /// Hands a connection to the next worker (round robin).
+    pub(crate) fn deliver(&self, index: usize, stream: TcpStream, peer: IpAddr, slot: Slot) {
         let Ok(stream) = stream.into_std() else { return };
         let next = self.next.get().checked_rem(self.senders.len()).unwrap_or(0);
         self.next.set(next.saturating_add(1));
         if let Some(sender) = self.senders.get(next) {
-            // A worker that is gone drops the connection, which closes it.
-            let _ = sender.send(Arrival { stream, peer, slot, listener });
+            // If the worker has ended, the connection is dropped here, which closes it.
+            let _ = sender.send(Arrival { stream, peer, slot, index });
         }
     }
 
-    /// Waits until all have served their last connection.
+    /// Waits until all workers have served their last connection.
     pub(crate) async fn finish(self) {
         drop(self.senders);
         let threads = self.threads;
@@ -115,41 +110,52 @@ impl Workers {
     }
 }
 
-/// Serves connections until there are no more to come and the last has ended.
+/// Serves connections until the channel is closed and the last connection has ended.
 async fn work<P: Protocol>(
     mut arrivals: UnboundedReceiver<Arrival>,
     protocols: Protocols<P>,
     clock: Clock,
     drain: Drain,
 ) {
-    let protocols: Vec<(Rc<P>, Rc<Place>)> = protocols
-        .into_iter()
-        .map(|(protocol, place)| (Rc::new(protocol), Rc::new(place)))
-        .collect();
-    for (_, place) in &protocols {
-        let (dated, clock) = (Rc::clone(place), clock.clone());
-        tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
-    }
+    let protocols = shared(protocols, &clock);
     let connections = TaskTracker::new();
-    while let Some(Arrival { stream, peer, slot, listener }) = arrivals.recv().await {
-        let Some((protocol, place)) = protocols.get(listener).cloned() else { continue };
+    while let Some(Arrival { stream, peer, slot, index }) = arrivals.recv().await {
+        let Some((protocol, listener)) = protocols.get(index).cloned() else { continue };
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let drain = drain.clone();
         connections.spawn_local(async move {
-            let served = pin!(serve(stream, peer, &slot, protocol, place, drain));
+            let served = pin!(serve(stream, peer, &slot, protocol, listener, drain));
             slot.while_kept(served).await;
         });
     }
+    let still_open = finish(connections, &drain).await;
+    if let Some((_, listener)) = protocols.first() {
+        (0..still_open).for_each(|_| listener.metrics.refused(Refused::CutOff));
+    }
+}
+
+/// Waits for the connections to end, until the drain is over. Returns how many are still open: these are dropped with the
+/// runtime, which closes them.
+async fn finish(connections: TaskTracker, drain: &Drain) -> usize {
     connections.close();
     tokio::select! {
-        () = connections.wait() => {}
-        // Connections that are still open are dropped with the runtime, which closes them.
-        () = drain.over.cancelled() => {
-            if let Some((_, place)) = protocols.first() {
-                (0..connections.len()).for_each(|_| place.metrics.refused(Refused::CutOff));
-            }
-        }
+        () = connections.wait() => 0,
+        () = drain.over.cancelled() => connections.len(),
     }
+}
+
+/// The protocols and contexts, to be shared by connections. Keeps the date of each context current.
+fn shared<P: Protocol>(
+    protocols: Protocols<P>,
+    clock: &Clock,
+) -> Vec<(Rc<P>, Rc<ListenerContext>)> {
+    let shared = |(protocol, listener): (P, ListenerContext)| {
+        let (listener, clock) = (Rc::new(listener), clock.clone());
+        let dated = Rc::clone(&listener);
+        tokio::task::spawn_local(async move { dated.keep_date(&clock).await });
+        (Rc::new(protocol), listener)
+    };
+    protocols.into_iter().map(shared).collect()
 }
 
 /// Serves a connection to its end.
@@ -158,28 +164,28 @@ async fn serve<P: Protocol>(
     peer: IpAddr,
     slot: &Slot,
     protocol: Rc<P>,
-    place: Rc<Place>,
+    listener: Rc<ListenerContext>,
     drain: Drain,
 ) {
-    let account = place.account(slot);
-    let Some(stream) = opened(stream, &place, &drain).await else { return };
-    let opened = Opened { stream, peer, slot, account };
-    // An error is a broken connection: the client is gone, and nobody is left to tell.
-    let _: io::Result<()> = protocol.serve(opened, place, drain).await;
+    let account = listener.account(slot);
+    let Some(stream) = opened(stream, &listener, &drain).await else { return };
+    let opened = AcceptedConnection { stream, peer, slot, account };
+    // An error means that the connection broke: the client is gone, so there is nothing to answer.
+    let _: io::Result<()> = protocol.serve(opened, listener, drain).await;
 }
 
-/// The connection, after the TLS handshake if the listener wants one; `None` if the handshake failed.
-async fn opened(stream: TcpStream, place: &Place, drain: &Drain) -> Option<Stream> {
-    let Some(acceptor) = &place.tls else { return Some(Stream::Plain(stream)) };
+/// The stream of the connection, after the TLS handshake if the listener uses TLS; `None` if the handshake failed.
+async fn opened(stream: TcpStream, listener: &ListenerContext, drain: &Drain) -> Option<Stream> {
+    let Some(acceptor) = &listener.tls else { return Some(Stream::Plain(stream)) };
     let stopped = async {
         drain.begun.cancelled().await;
         sleep(LINGER).await;
     };
     tokio::select! {
-        opened = Stream::under_tls(stream, acceptor, place.timeouts.handshake) => match opened {
+        opened = Stream::under_tls(stream, acceptor, listener.timeouts.handshake) => match opened {
             Ok(stream) => Some(stream),
             Err(_) => {
-                place.metrics.refused(Refused::Handshake);
+                listener.metrics.refused(Refused::Handshake);
                 None
             }
         },

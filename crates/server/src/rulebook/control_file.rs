@@ -1,16 +1,16 @@
-//! The control file, `control.json`: what operators have changed, kept over restarts.
+//! The control file, `control.json`: keeps the changes of operators over restarts.
 
-use crate::audit::Head;
+use crate::audit::ChainHead;
 use crate::control::Document;
 use crate::files;
 use std::io;
 use std::path::Path;
 
-/// What the control file holds: the document, and where the audit log ended when it was written.
+/// The contents of the control file: the control document, and the end of the audit log when it was written.
 #[derive(Default)]
 pub(super) struct ControlFile {
     pub(super) document: Document,
-    pub(super) audit: Option<Head>,
+    pub(super) audit: Option<ChainHead>,
 }
 
 impl ControlFile {

@@ -1,15 +1,15 @@
-//! What one policy changes of another, rule by rule.
+//! The difference between two policies, rule by rule.
 
 use serde_json::{Map, Value, json};
 use tidegate_policy::{Document, Problem, Value as Node};
 
-/// Rules that come, go and change; and what is doubtful about the new policy.
+/// Rules that are added, removed and changed; and the warnings about the new policy.
 #[derive(Debug)]
 pub(crate) struct Difference {
     added: Vec<String>,
     removed: Vec<String>,
     changed: Vec<(String, Value, Value)>,
-    /// Outside of the rules: identity, tiers.
+    /// Changed parts besides the rules: `identity`, `tiers`.
     elsewhere: Vec<String>,
     warnings: Vec<Problem>,
 }
@@ -17,7 +17,6 @@ pub(crate) struct Difference {
 impl Difference {
     pub(crate) fn between(old: &[u8], new: &[u8], warnings: Vec<Problem>) -> Self {
         let (old, new) = (read(old), read(new));
-        let names = |rules: &Map<String, Value>| rules.keys().cloned().collect::<Vec<_>>();
         let (old_rules, new_rules) = (rules(&old), rules(&new));
         let changed = new_rules.iter().filter_map(|(name, new)| {
             let old = old_rules.get(name).filter(|old| *old != new)?;
@@ -26,14 +25,8 @@ impl Difference {
         let elsewhere =
             ["identity", "tiers"].into_iter().filter(|part| old.get(part) != new.get(part));
         Self {
-            added: names(&new_rules)
-                .into_iter()
-                .filter(|name| !old_rules.contains_key(name))
-                .collect(),
-            removed: names(&old_rules)
-                .into_iter()
-                .filter(|name| !new_rules.contains_key(name))
-                .collect(),
+            added: only_in(&new_rules, &old_rules),
+            removed: only_in(&old_rules, &new_rules),
             changed: changed.collect(),
             elsewhere: elsewhere.map(str::to_owned).collect(),
             warnings,
@@ -53,6 +46,11 @@ impl Difference {
     }
 }
 
+/// The names of rules that are in one policy and not in the other.
+fn only_in(rules: &Map<String, Value>, other: &Map<String, Value>) -> Vec<String> {
+    rules.keys().filter(|name| !other.contains_key(*name)).cloned().collect()
+}
+
 fn read(text: &[u8]) -> Value {
     Document::parse(text).map_or(Value::Null, |document| plain(&document))
 }
@@ -63,7 +61,7 @@ fn rules(policy: &Value) -> Map<String, Value> {
     rules.into_iter().filter_map(named).collect()
 }
 
-/// A document without its places.
+/// A document without line numbers, as JSON.
 fn plain(document: &Document) -> Value {
     match &document.value {
         Node::Nothing => Value::Null,
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_come_go_and_change() {
+    fn added_removed_and_changed_rules_are_listed() {
         let old = b"{ version: 1, rules: [{ name: a, limits: [1/s] }, { name: b }, { name: c }] }";
         let new = b"
 version: 1

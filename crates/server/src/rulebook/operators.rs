@@ -1,4 +1,4 @@
-//! What operators change: switches, overrides and tiers, and a policy in place of the file's.
+//! Changes that operators make: switches, overrides, tiers, and uploading a policy.
 
 use super::policy_file::drops;
 use super::writing::{AuditLine, details};
@@ -10,7 +10,7 @@ use crate::metrics::Reload;
 use tidegate::Policy;
 
 impl<S: Backend> Rulebook<S> {
-    /// Changes something.
+    /// Makes a change and puts it in force.
     pub(crate) fn change(
         &self,
         change: Change,
@@ -32,7 +32,7 @@ impl<S: Backend> Rulebook<S> {
         Ok(document)
     }
 
-    /// Puts a policy in the place of the file's; or only says what that would change.
+    /// Puts an uploaded policy in force instead of the file; with `dry`, only returns what that would change.
     pub(crate) fn upload(
         &self,
         text: &[u8],
@@ -52,7 +52,7 @@ impl<S: Backend> Rulebook<S> {
             drops(&state.policy, &policy, caution)?;
             (difference, digest(&state.file_text))
         };
-        // What is a policy is UTF-8, so nothing is lost.
+        // A valid policy is UTF-8, so nothing is lost.
         let sent = String::from_utf8_lossy(text).into_owned();
         let line = AuditLine { actor, what: "policy", details: difference.json() };
         self.write(Change::Policy(Some(Uploaded { text: sent, over })), expected, &line)?;
@@ -61,12 +61,12 @@ impl<S: Backend> Rulebook<S> {
         state.policy = policy;
         let version = self.install(&state)?;
         self.metrics.reloaded(Reload::Applied);
-        self.health.complain("policy", None);
-        tracing::info!(version, "a policy was sent");
+        self.health.set_problem("policy", None);
+        tracing::info!(version, "a policy was uploaded");
         Ok(difference)
     }
 
-    /// Goes back to the file's policy.
+    /// Withdraws the uploaded policy: the policy of the file is in force again.
     pub(crate) fn withdraw(
         &self,
         expected: Option<u64>,
@@ -88,12 +88,12 @@ impl<S: Backend> Rulebook<S> {
         Ok(difference)
     }
 
-    /// Notes something that does not change the document.
+    /// Writes an action that does not change the document to the audit log.
     pub(crate) fn note(&self, actor: Actor<'_>, what: &str, details: &serde_json::Value) {
         let _turn = self.turn();
         let mut state = self.lock();
         let version = state.control.document().version;
-        // That it could not be written is logged and told by `/ready`.
+        // If it cannot be written, that is logged and reported by `/ready`.
         if self.noted(&mut state, version, actor, what, details).is_ok() {
             let _ = self.save(&state);
         }

@@ -1,4 +1,4 @@
-//! Changes that operators make on other nodes that share the store.
+//! Changes that operators make on other nodes of a shared store.
 
 use super::{Rulebook, RulebookError};
 use crate::backend::Backend;
@@ -7,12 +7,12 @@ use std::io;
 use tidegate::Policy;
 
 impl<S: Backend> Rulebook<S> {
-    /// The version that is in force here.
+    /// The version of the control document that is in force here.
     pub(crate) fn version(&self) -> u64 {
         self.document().version
     }
 
-    /// Takes up what another node has changed; or shows all others what we have, if the store has nothing.
+    /// Puts the document of another node in force. If the store has none (version 0), it gets the document of this node.
     pub(crate) fn follow(&self, version: u64, text: &[u8]) -> Result<(), RulebookError> {
         let _turn = self.turn();
         let ours = self.document();
@@ -22,23 +22,24 @@ impl<S: Backend> Rulebook<S> {
         if version == 0 {
             let text = serde_json::to_vec(&ours).map_err(io::Error::other)?;
             let shown = self.limiter.store().replace_document((0, ours.version), &text);
-            // If that did not work, it is tried again soon.
+            // If that fails, the next poll tries again.
             let _ = tokio::runtime::Handle::current().block_on(shown);
             return Ok(());
         }
-        let document: Document = serde_json::from_slice(text).map_err(io::Error::other)?;
-        let policy = match &document.policy {
-            Some(uploaded) => Policy::parse(&uploaded.text)?,
-            None => Policy::parse(&self.lock().file_text)?,
-        };
-        let mut state = self.lock();
-        state.text = match &document.policy {
+        self.replace(serde_json::from_slice(text).map_err(io::Error::other)?)
+    }
+
+    /// Puts a document in force and keeps it in the control file.
+    fn replace(&self, document: Document) -> Result<(), RulebookError> {
+        let text = match &document.policy {
             Some(uploaded) => uploaded.text.clone().into_bytes(),
-            None => state.file_text.clone(),
+            None => self.lock().file_text.clone(),
         };
-        state.policy = policy;
+        let policy = Policy::parse(&text)?;
+        let mut state = self.lock();
+        (state.text, state.policy) = (text, policy);
         let version = document.version;
-        let _ = state.control.on_event(Event::Overtaken(document));
+        let _ = state.control.on_event(Event::Replaced(document));
         self.install(&state)?;
         let written = self.save(&state);
         drop(state);

@@ -1,4 +1,4 @@
-//! The policy file is read again: when it changed, and on SIGHUP.
+//! Reading the policy file again, when it has changed and on SIGHUP.
 
 use super::writing::withdrawn;
 use super::{Caution, MOST_BYTES, Rulebook, RulebookError};
@@ -11,7 +11,7 @@ use tidegate::Policy;
 use tidegate_policy::{Rule, printable};
 
 impl<S: Backend> Rulebook<S> {
-    /// Reads the file again. What is wrong with it is logged, counted and told by `/ready`.
+    /// Reads the file again. Errors are logged, counted and reported by `/ready`.
     pub(crate) fn reload(&self, caution: Caution) {
         let Some(path) = &self.file else {
             tracing::info!("there is no policy file to read again");
@@ -20,33 +20,34 @@ impl<S: Backend> Rulebook<S> {
         let name = printable(&path.display().to_string());
         match self.try_reload(path, caution) {
             Ok(None) => {
-                // Somebody may have put back what was in force all the time.
-                self.health.complain("policy", None);
+                // The file may have been invalid, and now has the policy again that was in force all the time.
+                self.health.set_problem("policy", None);
                 if caution == Caution::Forced {
                     tracing::info!(file = name, "the policy file has not changed");
                 }
             }
             Ok(Some(version)) => {
                 self.metrics.reloaded(Reload::Applied);
-                self.health.complain("policy", None);
+                self.health.set_problem("policy", None);
                 tracing::info!(file = name, version, "the policy was read again");
             }
-            Err(error) => {
-                self.metrics.reloaded(Reload::Refused);
-                let hint = match (&error, caution) {
-                    (RulebookError::Drops { .. }, Caution::Careful) => {
-                        "; if that is meant, send SIGHUP"
-                    }
-                    _ => "",
-                };
-                let text = format!("{error}{hint}");
-                for line in text.lines().take(20) {
-                    tracing::error!(file = name, "the policy is not changed: {}", printable(line));
-                }
-                let first = text.lines().next().unwrap_or_default();
-                self.health.complain("policy", Some(format!("{name}: {first}")));
-            }
+            Err(error) => self.not_reloaded(&name, &error, caution),
         }
+    }
+
+    /// Counts, logs and reports that the file has errors.
+    fn not_reloaded(&self, name: &str, error: &RulebookError, caution: Caution) {
+        self.metrics.reloaded(Reload::Refused);
+        let hint = match (error, caution) {
+            (RulebookError::Drops { .. }, Caution::Careful) => "; if this is intended, send SIGHUP",
+            _ => "",
+        };
+        let text = format!("{error}{hint}");
+        for line in text.lines().take(20) {
+            tracing::error!(file = name, "the policy is not changed: {}", printable(line));
+        }
+        let first = text.lines().next().unwrap_or_default();
+        self.health.set_problem("policy", Some(format!("{name}: {first}")));
     }
 
     fn try_reload(&self, path: &Path, caution: Caution) -> Result<Option<u64>, RulebookError> {
@@ -59,7 +60,7 @@ impl<S: Backend> Rulebook<S> {
         drops(&self.lock().policy, &policy, caution)?;
         if self.document().policy.is_some() {
             tracing::warn!(
-                "the policy file has changed; the policy that was sent is in force no more"
+                "the policy file has changed; the uploaded policy is no longer in force"
             );
             self.write(Change::Policy(None), None, &withdrawn())?;
         }
@@ -71,12 +72,12 @@ impl<S: Backend> Rulebook<S> {
     }
 }
 
-/// Half a file is a policy too, with half of the rules.
+/// Refuses a policy that drops most of the rules, unless it is forced: an incomplete file can be a valid policy.
 pub(super) fn drops(old: &Policy, new: &Policy, caution: Caution) -> Result<(), RulebookError> {
     let gone: Vec<&str> =
         old.rules().iter().map(Rule::name).filter(|name| new.rule(name).is_none()).collect();
     let (dropped, rules) = (gone.len(), old.rules().len());
-    // Of two or three rules it is no wonder that most are gone.
+    // With two or three rules, dropping most of them is not suspicious.
     if caution == Caution::Forced || rules < 4 || dropped.saturating_mul(2) <= rules {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! From the text of a setting to its value; everything that is wrong is noted, with the place of the setting.
+//! Parses the text of each setting into its value, and collects all problems with their sources.
 
 use super::sources::Given;
 use super::{Listen, RedisOptions, Settings, value};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_policy::printable;
 
-/// Turns texts into values and notes what is wrong with them.
+/// Parses settings and collects problems.
 pub(super) struct Reader<'g> {
     pub(super) given: &'g Given,
     pub(super) problems: &'g mut Vec<String>,
@@ -34,7 +34,7 @@ impl<'g> Reader<'g> {
         }
     }
 
-    /// The same for what may hold a password: the text is not repeated.
+    /// The same for a setting that may contain a password: the error does not repeat the text.
     pub(super) fn hidden<T>(
         &mut self,
         name: &str,
@@ -78,7 +78,7 @@ impl<'g> Reader<'g> {
             (None, None) if client_ca_file.is_none() => None,
             _ => {
                 let text =
-                    "tls.certificate and tls.key go together, and tls.client_ca_file with them";
+                    "set both tls.certificate and tls.key; tls.client_ca_file needs both as well";
                 self.problems.push(text.to_owned());
                 None
             }
@@ -98,7 +98,7 @@ impl<'g> Reader<'g> {
         let [ca_file, certificate, key] =
             ["redis.ca_file", "redis.certificate", "redis.key"].map(file);
         if certificate.is_some() != key.is_some() {
-            self.problems.push("redis.certificate and redis.key go together".to_owned());
+            self.problems.push("set both redis.certificate and redis.key, or neither".to_owned());
         }
         RedisOptions {
             timeout: self.time("redis.timeout"),
@@ -111,8 +111,21 @@ impl<'g> Reader<'g> {
         }
     }
 
-    /// What makes sense alone may not make sense together.
+    /// Checks that settings which are valid on their own do not contradict each other.
     pub(super) fn agree(&mut self, settings: &Settings) {
+        self.listeners_differ(settings);
+        let admin = settings.admin.address;
+        if let Some(admin) = admin.filter(|admin| !admin.ip().is_loopback())
+            && settings.operator_token_file.is_none()
+        {
+            self.problems.push(format!(
+                "admin.listen is {admin}, which other machines can reach; set admin.operator_token_file to a file with a token of your own, or listen on 127.0.0.1"
+            ));
+        }
+    }
+
+    /// Checks that at least one listener is on, and that no two have the same address.
+    fn listeners_differ(&mut self, settings: &Settings) {
         let listeners = [
             ("http.listen", settings.http.address),
             ("grpc.listen", settings.grpc.address),
@@ -129,15 +142,8 @@ impl<'g> Reader<'g> {
             }
         }
         if on().next().is_none() {
-            self.problems.push("every listener is off; there would be nothing to serve".to_owned());
-        }
-        let admin = settings.admin.address;
-        if let Some(admin) = admin.filter(|admin| !admin.ip().is_loopback())
-            && settings.operator_token_file.is_none()
-        {
-            self.problems.push(format!(
-                "admin.listen is {admin}, which others can reach; set admin.operator_token_file to a file with a token of your own, or listen on 127.0.0.1"
-            ));
+            let text = "every listener is off, so there is nothing to serve; turn at least one on";
+            self.problems.push(text.to_owned());
         }
     }
 }

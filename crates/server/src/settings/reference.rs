@@ -1,9 +1,9 @@
-//! Environment variables of Envoy's reference rate limit service, which are not read here, and what is set instead.
+//! Environment variables of Envoy's reference rate limit service, which tidegate does not read, and what to set instead.
 //!
-//! An operator who moves from that service keeps its environment at first. A variable that is ignored in silence would leave
-//! `SHADOW_MODE=true` refusing, or `REDIS_URL` counting in memory.
+//! An operator who moves from that service keeps its environment at first. If its variables were ignored silently, tidegate
+//! would refuse requests in spite of `SHADOW_MODE=true`, or count in memory in spite of `REDIS_URL`.
 
-/// Its variables and what stands for each here. Those that end in `*` are whole families. Of two that fit the first counts.
+/// The variables of the service, each with its replacement. `*` matches any text. The first pattern that matches counts.
 const VARIABLES: [(&str, &str); 44] = [
     ("RUNTIME_ROOT", "--envoy-config, the folder of the rule files itself"),
     ("RUNTIME_SUBDIRECTORY", "--envoy-config, the folder of the rule files itself"),
@@ -23,7 +23,7 @@ const VARIABLES: [(&str, &str); 44] = [
     ("GRPC_SERVER_TLS_CERT", "--tls-certificate"),
     ("GRPC_SERVER_TLS_KEY", "--tls-key"),
     ("GRPC_CLIENT_TLS_CACERT", "--tls-client-ca-file"),
-    ("GRPC_CLIENT_TLS_SAN", "nothing; every client that the authority signed may ask"),
+    ("GRPC_CLIENT_TLS_SAN", "nothing; every client with a certificate of the CA is accepted"),
     ("DEBUG_HOST", "--admin-listen"),
     ("DEBUG_PORT", "--admin-listen"),
     ("BACKEND_TYPE", "--store"),
@@ -51,30 +51,30 @@ const VARIABLES: [(&str, &str); 44] = [
     ("TRACING_*", "nothing"),
 ];
 
-/// Variables that many programs have. They are told only beside one of the others.
+/// Variables that many programs use. They are reported only if one of the others is set too.
 const COMMON: [(&str, &str); 7] = [
     ("HOST", "--http-listen"),
     ("PORT", "--http-listen"),
     ("LOG_LEVEL", "--log-level"),
     ("LOG_FORMAT", "--log-format"),
     ("EXTRA_TAGS", "nothing"),
-    ("STATS_FLUSH_INTERVAL", "nothing; Prometheus asks when it likes"),
+    ("STATS_FLUSH_INTERVAL", "nothing; Prometheus chooses when to scrape"),
     ("DISABLE_STATS", "nothing"),
 ];
 
-/// Which of these variables are the reference service's, each with what stands for it here.
+/// The variables of the reference service among `names`, each with its replacement.
 pub(crate) fn ignored(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut names: Vec<String> = names.collect();
     names.sort();
-    let told = |name: &String, table: &[(&str, &str)]| {
+    let replaced = |name: &String, table: &[(&str, &str)]| {
         let (_, here) = table.iter().find(|(pattern, _)| fits(pattern, name))?;
         Some(format!("{name} (here: {here})"))
     };
-    let own: Vec<String> = names.iter().filter_map(|name| told(name, &VARIABLES)).collect();
+    let own: Vec<String> = names.iter().filter_map(|name| replaced(name, &VARIABLES)).collect();
     if own.is_empty() {
         return own;
     }
-    let common = names.iter().filter_map(|name| told(name, &COMMON));
+    let common = names.iter().filter_map(|name| replaced(name, &COMMON));
     own.iter().cloned().chain(common).collect()
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_of_the_reference_are_told_with_what_stands_for_them() {
+    fn variables_of_the_reference_service_are_reported_with_their_replacement() {
         let told = |names: &[&str]| ignored(names.iter().map(|name| (*name).to_owned()));
         assert_eq!(told(&["HOST", "PORT", "LOG_LEVEL", "PATH"]), [""; 0]);
         assert_eq!(

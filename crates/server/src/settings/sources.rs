@@ -1,4 +1,4 @@
-//! The three places where a setting can be given: the file, the environment, the command line.
+//! The sources of settings: the file, the environment, the command line.
 
 use super::table::{Setting, TABLE};
 use crate::files;
@@ -7,15 +7,15 @@ use std::fmt;
 use std::path::Path;
 use tidegate_policy::{Document, Value, printable};
 
-/// How the names of variables begin that are settings.
+/// The prefix of environment variables that are settings.
 pub(crate) const PREFIX: &str = "TIDEGATE_";
 
-/// The file that is read when none is named.
+/// The file that is read if it exists and no other file is named.
 const USUAL_FILE: &str = "tidegate.yaml";
-/// A file of settings has some dozen lines.
+/// The largest file of settings: many times the few dozen lines that it usually has.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// Where a value stands.
+/// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Default,
@@ -24,9 +24,10 @@ pub(super) enum Origin {
     Flag(String),
 }
 
+/// Every setting as text, with its source.
 pub(super) type Given = BTreeMap<&'static str, (String, Origin)>;
 
-/// Reads the file: nested names become one, joined by points.
+/// Reads the file. Nested names are joined with dots.
 pub(super) fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut Vec<String>) {
     let path = match file {
         Some(path) => path,
@@ -38,11 +39,7 @@ pub(super) fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut V
         Ok(bytes) => bytes,
         Err(error) => return problems.push(format!("{name}: {error}")),
     };
-    let blank = bytes.split(|byte| *byte == b'\n').all(|line| {
-        let line = line.trim_ascii();
-        line.is_empty() || line.starts_with(b"#")
-    });
-    if blank {
+    if is_blank(&bytes) {
         return;
     }
     match Document::parse(&bytes) {
@@ -53,6 +50,15 @@ pub(super) fn from_file(file: Option<&Path>, given: &mut Given, problems: &mut V
     }
 }
 
+/// Whether a file has only empty lines and comments.
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.split(|byte| *byte == b'\n').all(|line| {
+        let line = line.trim_ascii();
+        line.is_empty() || line.starts_with(b"#")
+    })
+}
+
+/// Adds the settings of a document whose names begin with `prefix`.
 fn entries(
     file: &str,
     prefix: &str,
@@ -61,7 +67,8 @@ fn entries(
     problems: &mut Vec<String>,
 ) {
     let Value::Map(map) = &document.value else {
-        return problems.push(format!("{file}:{}: settings are a map of names", document.place));
+        let text = "settings are names with values, such as `workers: 2`";
+        return problems.push(format!("{file}:{}: {text}", document.place));
     };
     for entry in map {
         let name = format!("{prefix}{}", entry.name);
@@ -72,25 +79,28 @@ fn entries(
             (Value::Map(_), None) if TABLE.iter().any(|one| one.name.starts_with(&group)) => {
                 entries(file, &group, &entry.node, given, problems);
             }
-            (Value::Text(text, _), Some(setting)) => {
-                given
-                    .insert(setting.name, (text.clone(), Origin::File(format!("{place}: {name}"))));
-            }
-            (Value::Nothing, Some(setting)) => {
-                given.insert(
-                    setting.name,
-                    (String::new(), Origin::File(format!("{place}: {name}"))),
-                );
-            }
-            (Value::List(_) | Value::Map(_), Some(_)) => {
-                problems.push(format!("{place}: `{}` is one value", printable(&name)));
-            }
+            (value, Some(setting)) => match scalar(value) {
+                Some(text) => {
+                    let origin = Origin::File(format!("{place}: {name}"));
+                    given.insert(setting.name, (text.to_owned(), origin));
+                }
+                None => problems.push(format!("{place}: `{}` is one value", printable(&name))),
+            },
             (_, None) => problems.push(format!("{place}: {}", Setting::unknown(&name))),
         }
     }
 }
 
-/// Reads the environment; what looks like ours and is not is a mistake.
+/// The text of a value that is neither a list nor a map.
+fn scalar(value: &Value) -> Option<&str> {
+    match value {
+        Value::Text(text, _) => Some(text),
+        Value::Nothing => Some(""),
+        Value::List(_) | Value::Map(_) => None,
+    }
+}
+
+/// Reads the environment. A variable with the prefix that is not a setting is a problem.
 pub(super) fn from_environment(
     environment: impl Iterator<Item = (String, String)>,
     given: &mut Given,

@@ -1,4 +1,4 @@
-//! What a value of a setting may look like.
+//! Parsers for the values of settings.
 
 use super::{LogFormat, StoreUrl};
 use crate::front::grpc::HeaderChoice;
@@ -43,7 +43,7 @@ pub(super) fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "a size is written like `256MiB` or `1GiB`, at least 64KiB".to_owned())
 }
 
-/// The same, with room for the largest request.
+/// The same, with a minimum that has room for the largest request.
 pub(super) fn connection_budget(text: &str) -> Result<usize, String> {
     let least = crate::bounds::LEAST_BUDGET;
     let size = bytes(text).ok().filter(|size| *size >= least);
@@ -155,7 +155,7 @@ pub(super) fn nodes(text: &str) -> Result<Option<u32>, String> {
     count.map(Some).ok_or_else(|| "a number from 1 to 10000, or `auto`".to_owned())
 }
 
-/// An address without the password that it may hold.
+/// A URL with its password, if it has one, replaced by `***`.
 pub(super) fn without_password(text: &str) -> Cow<'_, str> {
     let hidden = || {
         let (scheme, rest) = text.split_once("://")?;
@@ -166,7 +166,7 @@ pub(super) fn without_password(text: &str) -> Cow<'_, str> {
     hidden().map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// Names of listeners.
+/// A list of listeners.
 pub(super) fn listeners(text: &str) -> Result<(), String> {
     match words(text)
         .iter()
@@ -177,7 +177,7 @@ pub(super) fn listeners(text: &str) -> Result<(), String> {
     }
 }
 
-/// A text as YAML reads it back.
+/// A text as YAML, in quotes if it needs them.
 pub(super) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
     let bare = !text.is_empty() && text.chars().all(plain) && !text.starts_with('-');

@@ -1,16 +1,15 @@
-//! A request and its answer, as the fronts see them: whatever version of HTTP brought the one takes the
-//! other away.
+//! A request and its answer, independent of the version of HTTP that carries them.
 
-use crate::net::Hold;
+use crate::net::Reservation;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// A request, whole.
+/// A request: first only its head, then with its body.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'c> {
-    /// Who is at the other end of the connection.
+    /// The address at the other end of the connection.
     pub(crate) peer: IpAddr,
     pub(crate) method: &'c str,
     pub(crate) path: &'c str,
@@ -18,18 +17,18 @@ pub(crate) struct Call<'c> {
     pub(crate) headers: Headers<'c>,
     /// Empty while only the head has been read.
     pub(crate) body: &'c [u8],
-    /// Room for a long answer; it must be there before anything is decided.
-    pub(crate) room: &'c Hold,
+    /// Memory for a long answer, which has to be reserved before anything is decided.
+    pub(crate) room: &'c Reservation,
 }
 
-/// Header fields, as the parser of their version left them.
+/// Header fields, as the parser of each HTTP version returns them: `Lines` for HTTP/1, `Map` for HTTP/2.
 #[derive(Clone, Copy)]
 pub(crate) enum Headers<'c> {
     Lines(&'c [httparse::Header<'c>]),
     Map(&'c HeaderMap),
 }
 
-/// What is answered.
+/// The answer to a request.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     /// The content type; empty when there is no body.
@@ -44,13 +43,13 @@ pub(crate) const PROBLEM: &str = "application/problem+json";
 // === impl Call ===
 
 impl<'c> Call<'c> {
-    /// The value of a parameter of the query, as it is written there.
+    /// The value of a query parameter, without decoding it.
     pub(crate) fn parameter(&self, name: &str) -> Option<&'c str> {
         let pairs = self.query?.split('&').filter_map(|pair| pair.split_once('='));
         pairs.into_iter().find(|(found, _)| *found == name).map(|(_, value)| value)
     }
 
-    /// Whether the body says that it is JSON, in the only encoding that JSON has.
+    /// Whether the `content-type` is JSON, and in UTF-8 if it names a charset.
     pub(crate) fn is_json(&self) -> bool {
         let mut kinds = self.headers.all("content-type");
         let (Some(kind), None) = (kinds.next(), kinds.next()) else { return false };
@@ -79,7 +78,7 @@ fn is_json_dialect(kind: &[u8]) -> bool {
 // === impl Headers ===
 
 impl<'c> Headers<'c> {
-    /// All values of a field; the name in lower case.
+    /// All values of a field. The name is given in lower case.
     pub(crate) fn all(self, name: &str) -> impl Iterator<Item = &'c [u8]> {
         let (lines, map) = match self {
             Self::Lines(lines) => (Some(lines), None),
@@ -91,7 +90,7 @@ impl<'c> Headers<'c> {
         lines.map(|line| line.value).chain(values.into_iter().flatten())
     }
 
-    /// The value of a field that makes sense only once.
+    /// The value of a field that must not be repeated; `None` if it is repeated or missing.
     pub(crate) fn one(self, name: &str) -> Option<&'c str> {
         let mut values = self.all(name);
         match (values.next(), values.next()) {
@@ -108,7 +107,7 @@ impl Answer {
         Self { status, kind, fields: Vec::new(), body: Cow::Owned(body.into()) }
     }
 
-    /// The same, and only its status tells.
+    /// The same answer without a body.
     pub(crate) fn without_body(self) -> Self {
         Self { kind: "", body: Cow::Borrowed(b""), ..self }
     }
@@ -122,14 +121,14 @@ impl Answer {
         Self::new(status, JSON, format!("{body}\n"))
     }
 
-    /// What is wrong, for people and programs (RFC 9457).
+    /// An error as problem details (RFC 9457).
     pub(crate) fn problem(status: StatusCode, detail: &str) -> Self {
         let title = status.canonical_reason().unwrap_or("Problem");
         let body = json!({ "title": title, "status": status.as_u16(), "detail": detail });
         Self::new(status, PROBLEM, format!("{body}\n"))
     }
 
-    /// What is wrong, and where in the body: a JSON pointer (RFC 6901).
+    /// An error with a JSON pointer (RFC 6901) to its place in the body.
     pub(crate) fn problem_at(status: StatusCode, pointer: &str, detail: &str) -> Self {
         let title = status.canonical_reason().unwrap_or("Problem");
         let body = json!({
@@ -138,7 +137,7 @@ impl Answer {
         Self::new(status, PROBLEM, format!("{body}\n"))
     }
 
-    /// The same, with these fields besides.
+    /// The same answer with these header fields added.
     pub(crate) fn with_all(mut self, fields: &HeaderMap) -> Self {
         self.fields.extend(fields.iter().map(|(name, value)| (name.clone(), value.clone())));
         self

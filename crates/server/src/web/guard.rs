@@ -1,27 +1,28 @@
-//! A guard in front of HTTP/2: counts the frames that ask for nothing.
+//! A guard in front of the HTTP/2 library: bounds control frames, and delays the last PING ACK of a connection.
 //!
 //! ```text
 //!   frame   | length 3 | type 1 | flags 1 | stream 4 | payload … |
 //!             └──────── nine bytes, then skip the payload ───────┘
 //! ```
 //!
-//! The library bounds streams, resets and headers, but answers every PING, SETTINGS and empty DATA frame for
-//! as long as they come: work for nothing. So there is a budget of such frames that fills by a little every
-//! second and by every request; whoever spends it is disconnected. To take a request back is free, once for each: a proxy
-//! may do so with all that it has asked in one moment, and those who do nothing else are the library's to bound.
+//! **Control frames.** The library bounds streams, resets and headers, but it answers every PING, SETTINGS and empty DATA frame
+//! without a bound, so a client can make the server work without sending a request (a control frame flood). The guard is a
+//! token bucket of such frames, refilled a little every second and with every request. A client that empties it is
+//! disconnected. Resetting a stream is free once for each request: a proxy may cancel all its requests in the same instant,
+//! and clients that only open and reset streams are bounded by the library.
 //!
-//! It also sees to it that a connection ends without losing a call:
+//! **Graceful shutdown.** The guard also makes sure that a closing connection does not lose a call:
 //!
 //! ```text
-//!   we       GOAWAY, any stream │ PING                                     GOAWAY, the last stream that we saw
+//!   server   GOAWAY, any stream │ PING                                     GOAWAY, the last stream that was seen
 //!   client                              PING ACK │ HEADERS 7 │ DATA 7
-//!                                       └─────── is held back ───────►│
+//!                                       └─────── is delayed ─────────►│
 //! ```
 //!
-//! The library takes the answer to its PING for a sign that the client knows of the end and asks nothing more. But clients
-//! answer a PING before they write what they had begun (grpc-core does), so HEADERS come behind the ACK. The library would
-//! not look at them, and close the connection over the `WINDOW_UPDATE` that follows. So the ACK of a connection that ends is
-//! held back until nothing more has come for a moment.
+//! When the library gets the ACK of its PING, it assumes that the client has seen the GOAWAY and sends no more requests. But
+//! some clients answer a PING before they write requests that they had begun (grpc-core does), so HEADERS follow the ACK. The
+//! library would ignore these HEADERS, and close the connection with an error at the `WINDOW_UPDATE` that follows. So the guard
+//! holds the ACK of a closing connection back until nothing more has arrived for a moment.
 
 use crate::bounds;
 use crate::net::{Stream, after};
@@ -35,64 +36,71 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A connection of HTTP/2: what was already read of it, then the rest.
-pub(crate) struct Guarded {
+/// The stream of an HTTP/2 connection: first the bytes that were already read, then the rest.
+pub(crate) struct GuardedStream {
     read: Bytes,
     stream: Stream,
-    frames: Frames,
-    ending: Ending,
-    last: Option<Box<Last>>,
+    frames: FrameCounter,
+    is_closing: ClosingFlag,
+    closing: Option<Box<ClosingFrames>>,
 }
 
-/// Says to the guard that its connection is about to end.
+/// Tells the guard that its connection is closing.
 #[derive(Clone, Default)]
-pub(crate) struct Ending(Rc<Cell<bool>>);
+pub(crate) struct ClosingFlag(Rc<Cell<bool>>);
 
-/// The last frames of a connection that is about to end.
-struct Last {
-    /// Where in the stream of frames it is.
+/// Reorders the frames of a closing connection: PING ACKs come last.
+struct ClosingFrames {
+    /// Bytes that are left of the payload of the current frame.
     skip: usize,
+    /// The header of the current frame, as far as it has arrived.
     head: Vec<u8>,
-    /// So much of the head was handed on before.
-    handed_on: usize,
-    /// The frame is held back.
-    holds: bool,
-    held: Vec<u8>,
-    /// For the library.
+    /// How many bytes of that header the library got before the connection was closing.
+    passed_before: usize,
+    /// Whether the current frame is a PING ACK, which is delayed.
+    delays: bool,
+    delayed: Vec<u8>,
+    /// Bytes that the library may read now.
     passed: Vec<u8>,
+    /// Fires when nothing has arrived for [`bounds::QUIET_MILLIS`].
     quiet: Pin<Box<Sleep>>,
-    /// When answers to pings are handed on at the latest.
+    /// When delayed frames are passed on at the latest.
     latest: Instant,
 }
 
-/// Where in the stream of frames a connection is, and what is left of its budget.
+/// Follows the stream of frames, and counts control frames against their budget.
 #[derive(Debug)]
-struct Frames {
-    /// The rest of the payload, or of the preface, that is skipped.
+struct FrameCounter {
+    /// Bytes that are left of the payload of the current frame, or of the connection preface.
     skip: usize,
+    /// The header of the current frame, of which `have` bytes have arrived.
     head: [u8; 9],
     have: usize,
+    /// Control frames that may still come.
     budget: u32,
-    /// Requests that may have been taken back by nobody yet.
+    /// Requests whose stream may still be reset for free.
     requests: u32,
+    /// When time last refilled the budget.
     filled: Instant,
 }
 
+/// Bytes of the connection preface, and of the header of a frame.
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
+/// Types of frames, and the flag of an ACK.
 const HEADERS: u8 = 1;
 const DATA: u8 = 0;
 const RST_STREAM: u8 = 3;
 const PING: u8 = 6;
 const ACK: u8 = 1;
 
-impl Guarded {
-    pub(crate) fn new(stream: Stream, read: Vec<u8>, ending: Ending) -> Self {
-        let frames = Frames::new(Instant::now());
-        Self { read: read.into(), stream, frames, ending, last: None }
+impl GuardedStream {
+    pub(crate) fn new(stream: Stream, read: Vec<u8>, is_closing: ClosingFlag) -> Self {
+        let frames = FrameCounter::new(Instant::now());
+        Self { read: read.into(), stream, frames, is_closing, closing: None }
     }
 
-    /// Reads what there is, and counts its frames.
+    /// Reads bytes and counts their frames.
     fn poll_counted(
         &mut self,
         context: &mut Context<'_>,
@@ -113,58 +121,59 @@ impl Guarded {
         Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many idle frames")))
     }
 
-    /// The same for a connection that is about to end: answers to pings come last.
-    fn poll_last(
+    /// The same for a closing connection: PING ACKs come last.
+    fn poll_closing(
         &mut self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut last = self.last.take().unwrap_or_else(|| Box::new(Last::new(&self.frames)));
+        let mut closing =
+            self.closing.take().unwrap_or_else(|| Box::new(ClosingFrames::new(&self.frames)));
         let polled = loop {
-            if last.hand_on(buffer) {
+            if closing.pass_on(buffer) {
                 break Poll::Ready(Ok(()));
             }
             let mut bytes = [0; 2 * 1024];
             let mut fresh = ReadBuf::new(&mut bytes);
             match self.poll_counted(context, &mut fresh) {
                 Poll::Ready(Ok(())) if fresh.filled().is_empty() => break Poll::Ready(Ok(())),
-                Poll::Ready(Ok(())) => last.read(fresh.filled()),
+                Poll::Ready(Ok(())) => closing.read(fresh.filled()),
                 Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
-                Poll::Pending if last.is_quiet(context) => {}
+                Poll::Pending if closing.is_quiet(context) => {}
                 Poll::Pending => break Poll::Pending,
             }
         };
-        self.last = Some(last);
+        self.closing = Some(closing);
         polled
     }
 }
 
-// === impl Ending ===
+// === impl ClosingFlag ===
 
-impl Ending {
+impl ClosingFlag {
     pub(crate) fn begin(&self) {
         self.0.set(true);
     }
 }
 
-// === impl Last ===
+// === impl ClosingFrames ===
 
-impl Last {
-    fn new(frames: &Frames) -> Self {
+impl ClosingFrames {
+    fn new(frames: &FrameCounter) -> Self {
         let head = frames.head.get(..frames.have).unwrap_or_default().to_vec();
         Self {
             skip: frames.skip,
-            handed_on: head.len(),
+            passed_before: head.len(),
             head,
-            holds: false,
-            held: Vec::new(),
+            delays: false,
+            delayed: Vec::new(),
             passed: Vec::new(),
             quiet: Box::pin(sleep_until(Instant::now())),
             latest: after(Duration::from_millis(bounds::LINGER_MILLIS)),
         }
     }
 
-    /// Puts the frames of some bytes where they belong.
+    /// Sorts the frames of some bytes into `passed` and `delayed`.
     fn read(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.skip == 0 {
@@ -177,7 +186,7 @@ impl Last {
                 let (piece, rest) = bytes.split_at(self.skip.min(bytes.len()));
                 self.skip = self.skip.saturating_sub(piece.len());
                 bytes = rest;
-                self.place().extend_from_slice(piece);
+                self.target().extend_from_slice(piece);
             }
         }
         let quiet = after(Duration::from_millis(bounds::QUIET_MILLIS)).min(self.latest);
@@ -190,44 +199,45 @@ impl Last {
             return;
         }
         self.skip = usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap_or(0);
-        let handed_on = std::mem::take(&mut self.handed_on);
-        self.holds = kind == PING && flags & ACK != 0 && handed_on == 0;
+        let passed_before = std::mem::take(&mut self.passed_before);
+        self.delays = kind == PING && flags & ACK != 0 && passed_before == 0;
         let head = std::mem::take(&mut self.head);
-        self.place().extend(head.into_iter().skip(handed_on));
+        self.target().extend(head.into_iter().skip(passed_before));
     }
 
-    fn place(&mut self) -> &mut Vec<u8> {
-        if self.holds { &mut self.held } else { &mut self.passed }
+    /// Where the bytes of the current frame go.
+    fn target(&mut self) -> &mut Vec<u8> {
+        if self.delays { &mut self.delayed } else { &mut self.passed }
     }
 
-    /// Hands on as much as there is room for; false when there is nothing.
-    fn hand_on(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
+    /// Passes as much to the library as fits into its buffer; false when there is nothing.
+    fn pass_on(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
         let count = self.passed.len().min(buffer.remaining());
         buffer.put_slice(self.passed.get(..count).unwrap_or_default());
         self.passed.drain(..count);
         count > 0
     }
 
-    /// Whether nothing has come for a moment. What was held back is handed on then.
+    /// Whether nothing has arrived for a moment. If so, the delayed frames are passed on.
     fn is_quiet(&mut self, context: &mut Context<'_>) -> bool {
-        let whole = self.skip == 0 || !self.holds;
-        if self.held.is_empty() || !whole || self.quiet.as_mut().poll(context).is_pending() {
+        let whole = self.skip == 0 || !self.delays;
+        if self.delayed.is_empty() || !whole || self.quiet.as_mut().poll(context).is_pending() {
             return false;
         }
-        self.passed.append(&mut self.held);
+        self.passed.append(&mut self.delayed);
         true
     }
 }
 
-// === impl Frames ===
+// === impl FrameCounter ===
 
-impl Frames {
+impl FrameCounter {
     fn new(now: Instant) -> Self {
         let budget = bounds::IDLE_FRAMES;
         Self { skip: PREFACE, head: [0; 9], have: 0, budget, requests: 0, filled: now }
     }
 
-    /// Counts the frames in some bytes; false when there were too many of the idle kind.
+    /// Counts the frames in some bytes; false when there were too many control frames.
     fn count(&mut self, mut bytes: &[u8], now: Instant) -> bool {
         while !bytes.is_empty() {
             if self.skip > 0 {
@@ -249,7 +259,7 @@ impl Frames {
         true
     }
 
-    /// A frame begins.
+    /// Counts one frame, whose header is complete; false when the budget is used up.
     fn frame(&mut self, now: Instant) -> bool {
         let [high, middle, low, kind, ..] = self.head;
         let length = u32::from_be_bytes([0, high, middle, low]);
@@ -289,22 +299,22 @@ impl Frames {
     }
 }
 
-// === impl Guarded ===
+// === impl GuardedStream ===
 
-impl AsyncRead for Guarded {
+impl AsyncRead for GuardedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.ending.0.get() {
-            return self.poll_last(context, buffer);
+        if self.is_closing.0.get() {
+            return self.poll_closing(context, buffer);
         }
         self.poll_counted(context, buffer)
     }
 }
 
-impl AsyncWrite for Guarded {
+impl AsyncWrite for GuardedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -345,14 +355,14 @@ mod tests {
         frame
     }
 
-    fn after_preface(now: Instant) -> Frames {
-        let mut frames = Frames::new(now);
+    fn after_preface(now: Instant) -> FrameCounter {
+        let mut frames = FrameCounter::new(now);
         assert!(frames.count(&[1; PREFACE], now));
         frames
     }
 
     #[test]
-    fn pings_are_counted_however_they_are_cut() {
+    fn pings_are_counted_in_pieces_of_any_size() {
         let now = Instant::now();
         for piece in [1, 5, 17, 1_000] {
             let mut frames = after_preface(now);
@@ -364,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_time_fill_the_budget() {
+    fn requests_and_time_refill_the_budget() {
         let start = Instant::now();
         let mut frames = after_preface(start);
         for _ in 0..10_000 {
@@ -380,9 +390,9 @@ mod tests {
         }
     }
 
-    /// A proxy has a thousand calls under way, and its timers ring all at once.
+    /// A proxy has a thousand calls in flight, and all of them time out in the same instant.
     #[test]
-    fn every_request_may_be_taken_back_once() {
+    fn every_stream_may_be_reset_once_for_free() {
         let now = Instant::now();
         let mut frames = after_preface(now);
         for _ in 0..3 {
@@ -394,9 +404,9 @@ mod tests {
         assert!(idle <= usize::try_from(bounds::IDLE_FRAMES).unwrap(), "{idle}");
     }
 
-    /// Answers to pings come last, however the frames are cut, and all else stays as it is and in order.
+    /// PING ACKs come last, in pieces of any size, and all other frames stay unchanged and in order.
     #[tokio::test(start_paused = true)]
-    async fn answers_to_pings_come_last() {
+    async fn ping_acks_come_last() {
         let now = Instant::now();
         let mut ack = frame(PING, 8);
         ack[4] = ACK;
@@ -406,24 +416,24 @@ mod tests {
         let expected = [&before[..], &behind].concat();
         for cut in 0..=before.len() {
             for piece in [1, 7, 1_000] {
-                // The first bytes were handed on before the end began.
+                // The library got the first bytes before the connection was closing.
                 let mut frames = after_preface(now);
                 assert!(frames.count(&all[..cut], now));
-                let mut last = Last::new(&frames);
-                all[cut..].chunks(piece).for_each(|bytes| last.read(bytes));
-                assert_eq!([&all[..cut], &last.passed].concat(), expected, "{cut} {piece}");
-                assert_eq!(last.held, ack, "{cut} {piece}");
-                last.passed.clear();
+                let mut closing = ClosingFrames::new(&frames);
+                all[cut..].chunks(piece).for_each(|bytes| closing.read(bytes));
+                assert_eq!([&all[..cut], &closing.passed].concat(), expected, "{cut} {piece}");
+                assert_eq!(closing.delayed, ack, "{cut} {piece}");
+                closing.passed.clear();
                 let mut context = Context::from_waker(std::task::Waker::noop());
-                assert!(!last.is_quiet(&mut context));
+                assert!(!closing.is_quiet(&mut context));
                 tokio::time::advance(Duration::from_millis(bounds::QUIET_MILLIS + 1)).await;
-                assert!(last.is_quiet(&mut context) && last.passed == ack);
+                assert!(closing.is_quiet(&mut context) && closing.passed == ack);
             }
         }
     }
 
     #[test]
-    fn empty_data_asks_for_nothing() {
+    fn empty_data_frames_count_as_control_frames() {
         let now = Instant::now();
         let mut frames = after_preface(now);
         assert!((0..bounds::IDLE_FRAMES).all(|_| frames.count(&frame(0, 0), now)));

@@ -1,14 +1,13 @@
-//! HTTP/1.1: one connection, its requests one after another.
+//! HTTP/1.1: answers the requests of a connection one after another.
 //!
 //! ```text
 //!   idle ──first byte──► head ──► body ──► answer ──► idle …        each arrow has a deadline
 //! ```
 //!
-//! The parser of request heads is `httparse`; everything around it is here, for two reasons. The strict one:
-//! a request whose length two readers could understand differently (two lengths, a length beside chunks,
-//! lines that end in a bare line feed) is refused, and its connection closed; the usual server library reads
-//! over some of these. The fast one: requests that arrive together are answered with one write, and a timer
-//! is touched only when somebody is slow.
+//! The parser of request heads is `httparse`; everything around it is here, for two reasons. The first is request smuggling:
+//! a request whose length two parsers could understand differently (two lengths, a length and chunks, lines that end in a bare
+//! line feed) is refused and its connection closed. The usual server library accepts some of these. The second is speed:
+//! requests that arrive together are answered with one write, and a timer is touched only for slow clients.
 
 mod body;
 mod head;
@@ -19,7 +18,9 @@ pub(crate) use head::HeadError;
 use super::call::{Answer, Call, Headers};
 use super::{WebHandler, answer};
 use crate::bounds;
-use crate::net::{Account, Drain, Hold, Line, PIECE, Place, Slot, Stream, Woken};
+use crate::net::{
+    Account, BufferedConnection, Drain, ListenerContext, PIECE, Reservation, Slot, Stream, Woken,
+};
 use body::{Body, BodyError};
 use head::{Framing, Length};
 use http::StatusCode;
@@ -28,50 +29,50 @@ use std::mem::{self, MaybeUninit};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// A connection of HTTP/1.
+/// An HTTP/1 connection.
 pub(crate) struct Connection<'f, W> {
-    line: Line<'f>,
+    stream: BufferedConnection<'f>,
     peer: IpAddr,
-    /// Its place at the listener.
+    /// Its slot at the listener.
     slot: &'f Slot,
     handler: &'f W,
-    place: &'f Place,
-    /// The bytes of empty lines since the last request.
+    listener: &'f ListenerContext,
+    /// Bytes of empty lines since the last request.
     skipped: usize,
 }
 
-/// What becomes of a connection after an answer.
+/// What happens to a connection after an answer: it waits for the next request, or is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AfterAnswer {
     Request,
     Close,
 }
 
-/// What the first bytes of a connection are.
-pub(crate) enum First {
+/// The protocol of the first bytes of a connection.
+pub(crate) enum FirstBytes {
     /// Requests of HTTP/1.
     One,
     /// The preface of HTTP/2.
     Two,
-    /// Nothing came.
+    /// The client has sent nothing.
     Nothing,
 }
 
-/// What became of a request that was looked at where it lies.
-enum Looked {
-    /// It was all here, so many bytes, and it is answered.
+/// The result of the fast path: a request that is answered in the read buffer, without copying it.
+enum InPlace {
+    /// The request is answered. It had this many bytes.
     Answered(AfterAnswer, usize),
-    /// Its body is still on its way.
+    /// The body has not arrived completely.
     BodyToCome,
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// More than the largest head, so that one always fits.
+/// The most unparsed bytes: more than the largest head, so that a head always fits.
 const UNREAD: usize = 16 * 1024 + bounds::REQUEST_LINE + bounds::HEADER_BLOCK;
 
-/// Requests of a pipeline that take as long as a piece of work.
+/// How many requests of a pipeline take as long as one piece of long work.
 const REQUESTS: usize = 50;
-/// What it takes to read as much of a body as is read at once, in microseconds.
+/// The cost of one read of a body, in microseconds.
 const READ: u32 = 3;
 
 type Lines<'b> = [MaybeUninit<httparse::Header<'b>>; bounds::HEADERS];
@@ -83,88 +84,82 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         stream: Stream,
         (peer, slot, account): (IpAddr, &'f Slot, Rc<Account>),
         handler: &'f W,
-        place: &'f Place,
+        listener: &'f ListenerContext,
         drain: &Drain,
     ) -> Self {
-        let line = Line::new(stream, account, place, drain, UNREAD);
-        Self { line, peer, slot, handler, place, skipped: 0 }
+        let stream = BufferedConnection::new(stream, account, listener, drain, UNREAD);
+        Self { stream, peer, slot, handler, listener, skipped: 0 }
     }
 
-    /// Waits for the first bytes and tells the versions apart.
-    pub(crate) async fn first(&mut self) -> io::Result<First> {
+    /// Waits for the first bytes and detects the version of HTTP.
+    pub(crate) async fn first(&mut self) -> io::Result<FirstBytes> {
         loop {
-            let here = self.line.input.here();
+            let here = self.stream.input.unread();
             let seen = PREFACE.len().min(here.len());
             match (PREFACE.get(..seen) == here.get(..seen), seen) {
-                (true, seen) if seen == PREFACE.len() => return Ok(First::Two),
+                (true, seen) if seen == PREFACE.len() => return Ok(FirstBytes::Two),
                 (true, _) => {}
-                (false, _) => return Ok(First::One),
+                (false, _) => return Ok(FirstBytes::One),
             }
-            match self.line.fill().await? {
+            match self.stream.fill().await? {
                 Woken::Bytes => {}
                 Woken::Draining => self.wait_for_more(),
-                // What is there is no whole preface, and no request begins so.
-                Woken::End if !self.line.input.is_empty() => return Ok(First::One),
-                Woken::End | Woken::Late | Woken::NoRoom => return Ok(First::Nothing),
+                // An incomplete preface is not a valid HTTP/1 request either, which the HTTP/1 parser answers.
+                Woken::End if !self.stream.input.is_empty() => return Ok(FirstBytes::One),
+                Woken::End | Woken::Late | Woken::NoRoom => return Ok(FirstBytes::Nothing),
             }
         }
     }
 
-    /// The connection, and what has been read of it.
+    /// The stream, and the bytes that were read from it and not parsed.
     pub(crate) fn into_parts(self) -> (Stream, Vec<u8>) {
-        self.line.into_parts()
+        self.stream.into_parts()
     }
 
-    /// Answers requests until there are no more.
+    /// Answers requests until the connection ends.
     pub(crate) async fn serve(mut self) -> io::Result<()> {
         loop {
-            let next = self.answer_what_is_here().await?;
+            let next = self.answer_arrived().await?;
             if next == AfterAnswer::Close {
-                return self.line.close().await;
+                return self.stream.close().await;
             }
-            self.line.flush().await?;
+            self.stream.flush().await?;
             self.wait_for_more();
-            match self.line.fill().await? {
-                Woken::Bytes => {}
-                Woken::Draining => self.wait_for_more(),
+            let error = match self.stream.fill().await? {
+                Woken::Bytes | Woken::Draining => continue,
                 Woken::End => return Ok(()),
-                Woken::Late if self.line.input.is_empty() => return Ok(()),
-                Woken::Late => {
-                    self.refuse(HeadError::Late);
-                    return self.line.close().await;
-                }
-                Woken::NoRoom => {
-                    self.refuse(HeadError::NoRoom);
-                    return self.line.close().await;
-                }
-            }
+                Woken::Late if self.stream.input.is_empty() => return Ok(()),
+                Woken::Late => HeadError::Late,
+                Woken::NoRoom => HeadError::NoRoom,
+            };
+            self.refuse(error);
+            return self.stream.close().await;
         }
     }
 
-    /// How long the next byte may take.
+    /// Sets the deadline of the next byte.
     fn wait_for_more(&mut self) {
-        let begun = !self.line.input.is_empty();
-        let time = if begun { self.place.timeouts.head } else { self.line.patience() };
-        self.line.wait_within(time);
+        let begun = !self.stream.input.is_empty();
+        let time = if begun { self.listener.timeouts.head } else { self.stream.idle_timeout() };
+        self.stream.wait_within(time);
     }
 
     // === requests ===
 
-    /// Answers every request that has arrived whole, and waits for the rest of one that has begun.
-    async fn answer_what_is_here(&mut self) -> io::Result<AfterAnswer> {
-        // So many at once are short work; a longer pipeline takes turns with others.
+    /// Answers every request that has arrived, and waits for the rest of a request that has begun.
+    async fn answer_arrived(&mut self) -> io::Result<AfterAnswer> {
+        // A short pipeline is answered without queueing; the rest of a longer one is long work.
         let mut short = bounds::SHORT_PIPELINE;
         loop {
             if let Err(error) = self.skip_empty_lines() {
-                self.refuse(error);
-                return Ok(AfterAnswer::Close);
+                return Ok(self.refuse(error));
             }
-            if self.line.input.is_empty() {
+            if self.stream.input.is_empty() {
                 return Ok(AfterAnswer::Request);
             }
             if short == 0 {
-                self.line.flush().await?;
-                self.place.turns.pass(PIECE).await;
+                self.stream.flush().await?;
+                self.listener.long_work.pass(PIECE).await;
                 short = REQUESTS;
             }
             short = short.saturating_sub(1);
@@ -172,100 +167,87 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             if self.one_request(head_end).await? == AfterAnswer::Close {
                 return Ok(AfterAnswer::Close);
             }
-            if self.line.output.len() > bounds::UNWRITTEN {
-                self.line.flush().await?;
+            if self.stream.output.len() > bounds::UNWRITTEN {
+                self.stream.flush().await?;
             }
         }
     }
 
-    /// Some clients send an empty line after a body. They are counted however they arrive: were there no end
-    /// of them, a connection could be kept without ever asking for anything.
+    /// Skips empty lines, which some clients send after a body. There is a bound on them over several reads: otherwise a client
+    /// could keep a connection open with empty lines alone.
     fn skip_empty_lines(&mut self) -> Result<(), HeadError> {
-        self.skipped = self.skipped.saturating_add(self.line.input.skip_empty_lines());
+        self.skipped = self.skipped.saturating_add(self.stream.input.skip_empty_lines());
         if self.skipped > bounds::EMPTY_LINES { Err(HeadError::NoHttp) } else { Ok(()) }
     }
 
-    /// Waits until the head of a request is here, and says where it ends. `None`: nothing more is to be
-    /// read.
+    /// Waits until the head of a request has arrived, and returns where it ends; `None` if the connection is to be closed.
     async fn whole_head(&mut self) -> io::Result<Option<usize>> {
         let mut seen = 0;
         loop {
-            let here = self.line.input.here();
+            let here = self.stream.input.unread();
             if let Some(end) = head::end(here, seen) {
                 return Ok(Some(end));
             }
-            // Nonsense is told at once, not when it has grown to the size of a head.
+            // What cannot become a head is refused immediately, not when it has reached the size of a head.
             if let Err(error) = head::plausible(here) {
                 self.refuse(error);
                 return Ok(None);
             }
             if mem::replace(&mut seen, here.len()) == 0 {
-                // Answers to what came before do not wait for what comes after.
-                self.line.flush().await?;
-                self.line.wait_within(self.place.timeouts.head);
+                // Answers to earlier requests do not wait for the rest of this one.
+                self.stream.flush().await?;
+                self.stream.wait_within(self.listener.timeouts.head);
             }
-            match self.line.fill().await? {
-                Woken::Bytes | Woken::Draining => {}
+            let error = match self.stream.fill().await? {
+                Woken::Bytes | Woken::Draining => continue,
                 Woken::End => return Ok(None),
-                Woken::Late => {
-                    self.refuse(HeadError::Late);
-                    return Ok(None);
-                }
-                Woken::NoRoom => {
-                    self.refuse(HeadError::NoRoom);
-                    return Ok(None);
-                }
-            }
+                Woken::Late => HeadError::Late,
+                Woken::NoRoom => HeadError::NoRoom,
+            };
+            self.refuse(error);
+            return Ok(None);
         }
     }
 
-    /// Answers one request, whose head is here.
+    /// Answers one request, whose head has arrived.
     async fn one_request(&mut self, head_end: usize) -> io::Result<AfterAnswer> {
         self.skipped = 0;
-        // What is read is lent to the request while it is answered, and comes back after it.
-        let input = mem::take(&mut self.line.input);
-        let looked = self.look(input.here(), head_end).await;
-        self.line.input = input;
-        match looked {
-            Ok(Looked::Answered(next, used)) => {
-                self.line.input.consume(used);
+        // The request borrows the read buffer while it is answered.
+        let input = mem::take(&mut self.stream.input);
+        let result = self.answer_in_place(input.unread(), head_end).await;
+        self.stream.input = input;
+        match result {
+            Ok(InPlace::Answered(next, used)) => {
+                self.stream.input.consume(used);
                 Ok(next)
             }
-            Ok(Looked::BodyToCome) => {
-                let hold = self.line.hold();
-                if !hold.resize(head_end) {
-                    self.refuse(HeadError::NoRoom);
-                    return Ok(AfterAnswer::Close);
-                }
-                let head = self.line.input.here().get(..head_end).unwrap_or_default().to_vec();
-                self.line.input.consume(head_end);
-                self.with_body(&head).await
-            }
-            Err(error) => {
-                self.refuse(error);
-                Ok(AfterAnswer::Close)
-            }
+            Ok(InPlace::BodyToCome) => self.with_body(head_end).await,
+            Err(error) => Ok(self.refuse(error)),
         }
     }
 
-    /// Answers a request where it lies, if all of it is here or its body is not wanted.
-    async fn look(&mut self, here: &[u8], head_end: usize) -> Result<Looked, HeadError> {
+    /// The fast path: answers a request in the read buffer, if it has arrived completely or its body is not needed.
+    async fn answer_in_place(
+        &mut self,
+        here: &[u8],
+        head_end: usize,
+    ) -> Result<InPlace, HeadError> {
         let (head, rest) = here.split_at_checked(head_end).unwrap_or((here, b""));
         let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
         let framing = head::framing(parsed, &request, head)?;
-        let room = self.line.answers();
+        let room = self.stream.answers();
         let call = self.call(&request, &framing, &room);
         if self.handler.knows(&call) && !self.slot.keep() {
-            // Nothing is begun that could not be answered.
-            return Ok(Looked::Answered(AfterAnswer::Close, here.len()));
+            // The connection was evicted: do not start what could not be answered.
+            return Ok(InPlace::Answered(AfterAnswer::Close, here.len()));
         }
         let (route, bound) = match self.handler.begin(&call) {
             Ok(accepted) => accepted,
             Err(answer) => {
                 let next = self.unread(&answer, &call, &framing, rest.is_empty());
-                return Ok(Looked::Answered(next, head_end));
+                return Ok(InPlace::Answered(next, head_end));
             }
         };
         let body = match framing.length {
@@ -273,7 +255,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
             Length::Bytes(length) => rest.get(..length),
             Length::Chunks => None,
         };
-        let Some(body) = body else { return Ok(Looked::BodyToCome) };
+        let Some(body) = body else { return Ok(InPlace::BodyToCome) };
         let most = bound.of(body);
         if body.len() > most {
             return Err(HeadError::BodyTooLarge(most));
@@ -283,14 +265,14 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         let call = Call { body, ..call };
         let answer = answer(self.handler, route, &call).await;
         self.write(&answer, call.method == "HEAD", next);
-        Ok(Looked::Answered(next, used))
+        Ok(InPlace::Answered(next, used))
     }
 
     fn call<'c, 'b: 'c>(
         &self,
         request: &'c httparse::Request<'_, 'b>,
         framing: &Framing<'b>,
-        room: &'c Hold,
+        room: &'c Reservation,
     ) -> Call<'c> {
         Call {
             peer: self.peer,
@@ -303,14 +285,14 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         }
     }
 
-    /// What becomes of the connection after the answer to this request, behind which there may be no other.
+    /// What happens to the connection after the answer to this request.
     fn next(&mut self, framing: &Framing<'_>, nothing_behind: bool) -> AfterAnswer {
-        let last = framing.close || self.line.is_last(nothing_behind);
+        let last = framing.close || self.stream.is_last(nothing_behind);
         if last { AfterAnswer::Close } else { AfterAnswer::Request }
     }
 
-    /// Answers a request by its head. A body that nobody wants is not read, so what follows it cannot be told
-    /// apart from it.
+    /// Answers a request by its head. Its body is not read, so the next request could not be told apart from it: a connection
+    /// with a body is closed.
     fn unread(
         &mut self,
         answer: &Answer,
@@ -326,34 +308,39 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         next
     }
 
-    /// Answers a request whose body is on its way.
-    async fn with_body(&mut self, head: &[u8]) -> io::Result<AfterAnswer> {
+    /// The slow path: answers a request whose body has not arrived yet. Its head is copied, because the read buffer is needed
+    /// for the body.
+    async fn with_body(&mut self, head_end: usize) -> io::Result<AfterAnswer> {
+        let reserved = self.stream.reserve();
+        if !reserved.resize(head_end) {
+            return Ok(self.refuse(HeadError::NoRoom));
+        }
+        let head = self.stream.input.unread().get(..head_end).unwrap_or_default().to_vec();
+        self.stream.input.consume(head_end);
+        self.read_and_answer(&head).await
+    }
+
+    async fn read_and_answer(&mut self, head: &[u8]) -> io::Result<AfterAnswer> {
         let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
         let framing = match head::framing(parsed, &request, head) {
             Ok(framing) => framing,
-            Err(error) => {
-                self.refuse(error);
-                return Ok(AfterAnswer::Close);
-            }
+            Err(error) => return Ok(self.refuse(error)),
         };
-        let room = self.line.answers();
+        let room = self.stream.answers();
         let call = self.call(&request, &framing, &room);
         let (route, bound) = match self.handler.begin(&call) {
             Ok(accepted) => accepted,
             Err(answer) => return Ok(self.unread(&answer, &call, &framing, false)),
         };
-        let hold = self.line.hold();
-        let body = match self.body(&framing, bound, &hold).await? {
+        let reserved = self.stream.reserve();
+        let body = match self.body(&framing, bound, &reserved).await? {
             Ok(body) => body,
-            Err(error) => {
-                self.refuse(error);
-                return Ok(AfterAnswer::Close);
-            }
+            Err(error) => return Ok(self.refuse(error)),
         };
         let answer = answer(self.handler, route, &Call { body: &body, ..call }).await;
-        let next = self.next(&framing, self.line.input.is_empty());
+        let next = self.next(&framing, self.stream.input.is_empty());
         self.write(&answer, call.method == "HEAD", next);
         Ok(next)
     }
@@ -363,7 +350,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         &mut self,
         framing: &Framing<'_>,
         most: BodyBound,
-        hold: &Hold,
+        reserved: &Reservation,
     ) -> io::Result<Result<Vec<u8>, HeadError>> {
         let mut body = match Body::new(framing.length, most) {
             Ok(body) => body,
@@ -371,26 +358,26 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         };
         let mut began = false;
         loop {
-            if !hold.resize_soon(body.needs(&self.line.input)).await {
+            if !reserved.resize_soon(body.needs(&self.stream.input)).await {
                 return Ok(Err(HeadError::NoRoom));
             }
-            match body.take_from(&mut self.line.input) {
+            match body.take_from(&mut self.stream.input) {
                 Ok(true) => return Ok(Ok(body.into_bytes())),
                 Ok(false) => {}
                 Err(error) => return Ok(Err(error.into())),
             }
             if !began {
                 if framing.expects {
-                    self.line.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                    self.stream.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
-                self.line.flush().await?;
-                self.line.wait_within(self.place.timeouts.body);
+                self.stream.flush().await?;
+                self.stream.wait_within(self.listener.timeouts.body);
                 began = true;
             }
             if body.len() > bounds::SHORT_BODY {
-                self.place.turns.pass(READ).await;
+                self.listener.long_work.pass(READ).await;
             }
-            match self.line.fill().await? {
+            match self.stream.fill().await? {
                 Woken::Bytes | Woken::Draining => {}
                 Woken::End => return Ok(Err(HeadError::CutShort)),
                 Woken::Late => return Ok(Err(HeadError::Late)),
@@ -402,7 +389,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     // === answers ===
 
     fn write(&mut self, answer: &Answer, head_only: bool, next: AfterAnswer) {
-        let out = &mut self.line.output;
+        let out = &mut self.stream.output;
         out.extend_from_slice(status_line(answer.status).as_bytes());
         if !answer.kind.is_empty() {
             field(out, b"content-type", answer.kind.as_bytes());
@@ -413,7 +400,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         if next == AfterAnswer::Close {
             field(out, b"connection", b"close");
         }
-        field(out, b"date", &self.place.date());
+        field(out, b"date", &self.listener.date());
         if answer.status != StatusCode::NO_CONTENT {
             let mut digits = itoa::Buffer::new();
             field(out, b"content-length", digits.format(answer.body.len()).as_bytes());
@@ -424,12 +411,13 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         }
     }
 
-    /// Answers what is no request; nothing after it can be trusted.
-    fn refuse(&mut self, error: HeadError) {
-        self.place.metrics.refused(error.kind());
+    /// Answers an invalid request. The connection is closed, because the bytes that follow cannot be trusted.
+    fn refuse(&mut self, error: HeadError) -> AfterAnswer {
+        self.listener.metrics.refused(error.kind());
         if let Some(status) = error.status() {
             self.write(&Answer::problem(status, &error.to_string()), false, AfterAnswer::Close);
         }
+        AfterAnswer::Close
     }
 }
 

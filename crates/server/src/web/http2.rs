@@ -1,18 +1,20 @@
-//! HTTP/2: streams of one connection at once, each a request.
+//! HTTP/2: concurrent requests on one connection, each on its own stream.
 //!
-//! The protocol is hyper's. What is set here are its bounds, and what it leaves open: time.
+//! The protocol is implemented by hyper. This module sets its bounds, and adds the timeouts that it lacks.
 
-mod busy;
+mod activity;
 
 use super::call::{Answer, Call, Headers};
-use super::guard::{Ending, Guarded};
+use super::guard::{ClosingFlag, GuardedStream};
 use super::http1::{BodyBound, HeadError, is_list};
 use super::{WebHandler, answer};
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Account, Drain, Hold, LINGER, Opened, Place, Stream, after};
-use busy::Busy;
-pub(crate) use busy::{Held, Untaken, Work};
+use crate::net::{
+    AcceptedConnection, Account, Drain, LINGER, ListenerContext, Reservation, Stream, after,
+};
+use activity::Activity;
+pub(crate) use activity::{BudgetedBody, InFlightRequest, UnreadResponse};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
@@ -34,11 +36,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Runs the streams of a connection where the connection runs.
+/// Runs the streams of a connection on the worker of the connection.
 #[derive(Clone, Copy)]
-struct Here;
+struct LocalExecutor;
 
-impl<F: Future<Output = ()> + 'static> Executor<F> for Here {
+impl<F: Future<Output = ()> + 'static> Executor<F> for LocalExecutor {
     fn execute(&self, future: F) {
         tokio::task::spawn_local(future);
     }
@@ -49,55 +51,60 @@ pub(super) async fn serve<W: WebHandler>(
     (stream, read): (Stream, Vec<u8>),
     (peer, account): (IpAddr, &Rc<Account>),
     handler: &(impl Deref<Target = W> + Clone + 'static),
-    place: &Rc<Place>,
+    listener: &Rc<ListenerContext>,
     drain: &Drain,
 ) -> io::Result<()> {
-    let busy = Busy::new(account, place);
+    let activity = Activity::new(account, listener);
     let service = service_fn(|request: Request<Incoming>| {
-        let (handler, place, busy) = (handler.clone(), Rc::clone(place), Rc::clone(&busy));
-        let work = busy.begin(&request);
+        let (handler, listener, activity) =
+            (handler.clone(), Rc::clone(listener), Rc::clone(&activity));
+        let work = activity.begin(&request);
         async move {
             let head_only = request.method() == Method::HEAD;
             let answer = if work.fits() {
-                one_request(request, peer, &*handler, (&place, &work)).await
+                one_request(request, peer, &*handler, (&listener, &work)).await
             } else {
-                // Neither its body nor a body of the answer is kept: there is no room for them.
+                // There is no memory for its body, nor for a body of the answer.
                 drop(request);
-                refused(HeadError::NoRoom, &place).without_body()
+                refused(HeadError::NoRoom, &listener).without_body()
             };
-            Ok::<_, Infallible>(response(answer, head_only, work, &place))
+            Ok::<_, Infallible>(response(answer, head_only, work, &listener))
         }
     });
-    run(stream, read, place, drain, &busy, service).await
+    run(stream, read, listener, drain, &activity, service).await
 }
 
-/// Serves a connection on which gRPC is spoken and nothing else; `on_call` answers each call.
+/// Serves a connection of the gRPC listener; `on_call` answers each call.
 pub(crate) async fn serve_calls<F, B>(
-    Opened { mut stream, account, .. }: Opened<'_>,
-    place: &Rc<Place>,
+    AcceptedConnection { mut stream, account, .. }: AcceptedConnection<'_>,
+    listener: &Rc<ListenerContext>,
     drain: &Drain,
-    on_call: impl Fn(Request<Incoming>, Work) -> F,
+    on_call: impl Fn(Request<Incoming>, InFlightRequest) -> F,
 ) -> io::Result<()>
 where
     F: Future<Output = Response<B>> + 'static,
     B: Body + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let Some(read) = preface(&mut stream, place, drain).await? else { return Ok(()) };
-    let busy = Busy::new(&account, place);
+    let Some(read) = preface(&mut stream, listener, drain).await? else { return Ok(()) };
+    let activity = Activity::new(&account, listener);
     let service = service_fn(|request: Request<Incoming>| {
-        let work = busy.begin(&request);
+        let work = activity.begin(&request);
         let answered = on_call(request, work);
         async move { Ok::<_, Infallible>(answered.await) }
     });
-    run(stream, read, place, drain, &busy, service).await
+    run(stream, read, listener, drain, &activity, service).await
 }
 
-/// The first bytes of a connection. Whoever says something else than HTTP/2 is told so, in words that they may understand.
-async fn preface(stream: &mut Stream, place: &Place, drain: &Drain) -> io::Result<Option<Vec<u8>>> {
+/// Reads the first bytes of a connection. A client that does not speak HTTP/2 gets an HTTP/1.1 error, which it may understand.
+async fn preface(
+    stream: &mut Stream,
+    listener: &ListenerContext,
+    drain: &Drain,
+) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::with_capacity(512);
-    let late = after(place.timeouts.head);
-    // Who came before the end may have said something that has not been read.
+    let late = after(listener.timeouts.head);
+    // A client that connected before the drain may have sent bytes that were not read yet.
     let mut stopped = pin!(async {
         drain.begun.cancelled().await;
         sleep(LINGER).await;
@@ -106,7 +113,7 @@ async fn preface(stream: &mut Stream, place: &Place, drain: &Drain) -> io::Resul
         tokio::select! {
             more = timeout_at(late, stream.read_buf(&mut read)) => {
                 let Ok(more) = more else {
-                    place.metrics.refused(Refused::Late);
+                    listener.metrics.refused(Refused::Late);
                     return Ok(None);
                 };
                 if more? == 0 {
@@ -123,7 +130,7 @@ async fn preface(stream: &mut Stream, place: &Place, drain: &Drain) -> io::Resul
             return Ok(Some(read));
         }
     }
-    place.metrics.refused(Refused::NoHttp);
+    listener.metrics.refused(Refused::NoHttp);
     stream.write_all(NO_GRPC).await?;
     stream.shutdown().await?;
     Ok(None)
@@ -134,13 +141,13 @@ const NO_GRPC: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\n\
     content-type: text/plain\r\ncontent-length: 57\r\nconnection: close\r\n\r\n\
     this listener speaks gRPC; for HTTP use another listener\n";
 
-/// Serves requests as they come, and ends a connection that does nothing or takes nothing.
+/// Serves the streams of a connection. Closes it when it is idle, or when the client does not read its answers.
 async fn run<V, B>(
     stream: Stream,
     read: Vec<u8>,
-    place: &Place,
+    listener: &ListenerContext,
     drain: &Drain,
-    busy: &Busy,
+    activity: &Activity,
     service: V,
 ) -> io::Result<()>
 where
@@ -149,38 +156,38 @@ where
     V::Future: 'static,
     B: Body + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
-    Here: Http2ServerConnExec<V::Future, B>,
+    LocalExecutor: Http2ServerConnExec<V::Future, B>,
 {
-    let ending = Ending::default();
-    let io = TokioIo::new(Guarded::new(stream, read, ending.clone()));
-    let mut connection = pin!(builder(place).serve_connection(io, service));
+    let is_closing = ClosingFlag::default();
+    let io = TokioIo::new(GuardedStream::new(stream, read, is_closing.clone()));
+    let mut connection = pin!(builder(listener).serve_connection(io, service));
     let stalled = Duration::from_millis(bounds::STALLED_MILLIS);
-    let often = place.timeouts.idle.min(place.timeouts.body).min(stalled);
-    let mut look = tokio::time::interval(often);
+    let often = listener.timeouts.idle.min(listener.timeouts.body).min(stalled);
+    let mut checks = tokio::time::interval(often);
     let mut end: Option<Instant> = None;
     loop {
         let over = end.unwrap_or_else(far);
         tokio::select! {
             served = connection.as_mut() => return served.map_err(io::Error::other),
             () = drain.begun.cancelled(), if end.is_none() => {
-                ending.begin();
+                is_closing.begin();
                 connection.as_mut().graceful_shutdown();
                 end = Some(far());
             }
-            _ = look.tick(), if end.is_none() => {
-                if busy.untaken_for() > place.timeouts.body {
-                    place.metrics.refused(Refused::Unread);
+            _ = checks.tick(), if end.is_none() => {
+                if activity.unread_for() > listener.timeouts.body {
+                    listener.metrics.refused(Refused::Unread);
                     return Ok(());
                 }
-                if busy.stands_in_the_way() {
-                    place.metrics.refused(Refused::NoRoom);
+                if activity.blocks_others() {
+                    listener.metrics.refused(Refused::NoRoom);
                     return Ok(());
                 }
-                if busy.idle_for() > place.timeouts.idle {
-                    ending.begin();
+                if activity.idle_for() > listener.timeouts.idle {
+                    is_closing.begin();
                     connection.as_mut().graceful_shutdown();
-                    // Whoever has not even read our goodbye by then is not waited for.
-                    end = Some(after(place.timeouts.head));
+                    // The client has this long to read the GOAWAY.
+                    end = Some(after(listener.timeouts.head));
                 }
             }
             () = tokio::time::sleep_until(over) => return Ok(()),
@@ -188,25 +195,25 @@ where
     }
 }
 
-/// Later than anything here.
+/// An instant that is later than every deadline here.
 fn far() -> Instant {
     after(Duration::from_secs(86_400))
 }
 
-fn builder(place: &Place) -> Builder<Here> {
-    let mut builder = Builder::new(Here);
+fn builder(listener: &ListenerContext) -> Builder<LocalExecutor> {
+    let mut builder = Builder::new(LocalExecutor);
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(place.streams.most)
-        .max_pending_accept_reset_streams(place.streams.pending_resets)
+        .max_concurrent_streams(listener.streams.most)
+        .max_pending_accept_reset_streams(listener.streams.pending_resets)
         .max_local_error_reset_streams(bounds::PROVOKED_RESETS)
-        .max_header_list_size(u32::try_from(place.streams.head_bytes).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(listener.streams.head_bytes).unwrap_or(u32::MAX))
         .max_send_buf_size(bounds::UNWRITTEN)
-        .initial_stream_window_size(place.streams.window)
-        .initial_connection_window_size(place.streams.window)
-        // A peer that is gone without a word is noticed.
-        .keep_alive_interval(place.timeouts.idle.min(Duration::from_secs(bounds::PING_SECONDS)))
-        .keep_alive_timeout(place.timeouts.body);
+        .initial_stream_window_size(listener.streams.window)
+        .initial_connection_window_size(listener.streams.window)
+        // Pings detect a client that is gone without closing the connection.
+        .keep_alive_interval(listener.timeouts.idle.min(Duration::from_secs(bounds::PING_SECONDS)))
+        .keep_alive_timeout(listener.timeouts.body);
     builder
 }
 
@@ -214,10 +221,10 @@ async fn one_request<W: WebHandler>(
     request: Request<Incoming>,
     peer: IpAddr,
     handler: &W,
-    (place, work): (&Place, &Work),
+    (listener, work): (&ListenerContext, &InFlightRequest),
 ) -> Answer {
     let (parts, mut body) = request.into_parts();
-    let room = work.hold();
+    let room = work.reserve();
     let call = Call {
         peer,
         method: parts.method.as_str(),
@@ -227,8 +234,8 @@ async fn one_request<W: WebHandler>(
         body: b"",
         room: &room,
     };
-    if let Err(error) = whole(&parts) {
-        return refused(error, place);
+    if let Err(error) = check_head(&parts) {
+        return refused(error, listener);
     }
     let (route, bound) = match handler.begin(&call) {
         Ok(accepted) => accepted,
@@ -237,21 +244,21 @@ async fn one_request<W: WebHandler>(
             return answer;
         }
     };
-    let deadline = after(place.timeouts.body);
-    let body = match timeout_at(deadline, bytes(&mut body, bound, work)).await {
+    let deadline = after(listener.timeouts.body);
+    let body = match timeout_at(deadline, read_body(&mut body, bound, work)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
             read_over(body, work.lingers());
-            return refused(error, place);
+            return refused(error, listener);
         }
-        Err(_) => return refused(HeadError::Late, place),
+        Err(_) => return refused(HeadError::Late, listener),
     };
     let _turn = if is_list(&body) { work.batch().await } else { None };
     answer(handler, route, &Call { body: &body, ..call }).await
 }
 
-/// What HTTP/1 asks of a head too.
-fn whole(parts: &http::request::Parts) -> Result<(), HeadError> {
+/// The checks of a head that HTTP/1 makes too.
+fn check_head(parts: &http::request::Parts) -> Result<(), HeadError> {
     let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
     if target > bounds::REQUEST_LINE {
         return Err(HeadError::LineTooLong);
@@ -272,9 +279,14 @@ fn whole(parts: &http::request::Parts) -> Result<(), HeadError> {
     }
 }
 
-async fn bytes(body: &mut Incoming, most: BodyBound, work: &Work) -> Result<Held, HeadError> {
+/// Reads a body within its bound and the connection budget.
+async fn read_body(
+    body: &mut Incoming,
+    most: BodyBound,
+    work: &InFlightRequest,
+) -> Result<BudgetedBody, HeadError> {
     let mut bytes = work.body();
-    // What was announced, as far as it may be so much.
+    // The announced length, if it is allowed.
     let announced = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let announced = announced.unwrap_or(0).min(most.batch);
     if !bytes.expect(announced) {
@@ -296,37 +308,45 @@ async fn bytes(body: &mut Incoming, most: BodyBound, work: &Work) -> Result<Held
     Ok(bytes)
 }
 
-/// Reads over the rest of a body that has been answered already, for a moment. To end a stream while its
-/// client still sends is an offence of the client's in the eyes of the library, and a few of them end the
-/// connection, with every other request on it.
-pub(crate) fn read_over(mut body: Incoming, held: Hold) {
+/// Reads and discards the rest of a body whose request was already answered, for up to [`LINGER`]. If the stream ended while
+/// the client still sends, the library would count that as an error of the client, and a few such errors close the connection
+/// with every other request on it.
+pub(crate) fn read_over(mut body: Incoming, reserved: Reservation) {
     let rest = async move {
-        let _held = held;
+        let _reserved = reserved;
         let mut left = bounds::LINGER_BYTES;
         while let (Some(Ok(frame)), 1..) = (body.frame().await, left) {
             left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
         }
     };
-    tokio::task::spawn_local(timeout(Duration::from_millis(bounds::LINGER_MILLIS), rest));
+    tokio::task::spawn_local(timeout(LINGER, rest));
 }
 
-fn refused(error: HeadError, place: &Place) -> Answer {
-    place.metrics.refused(error.kind());
+fn refused(error: HeadError, listener: &ListenerContext) -> Answer {
+    listener.metrics.refused(error.kind());
     Answer::problem(error.status().unwrap_or(StatusCode::BAD_REQUEST), &error.to_string())
 }
 
-fn response(answer: Answer, head_only: bool, work: Work, place: &Place) -> Response<Full<Untaken>> {
+/// A body without copying it, and the memory that it takes.
+fn shared(body: Cow<'static, [u8]>) -> (Bytes, usize) {
+    match body {
+        Cow::Borrowed(bytes) => (Bytes::from_static(bytes), 0),
+        Cow::Owned(bytes) => {
+            let room = bytes.capacity();
+            (bytes.into(), room)
+        }
+    }
+}
+
+fn response(
+    answer: Answer,
+    head_only: bool,
+    work: InFlightRequest,
+    listener: &ListenerContext,
+) -> Response<Full<UnreadResponse>> {
     let Answer { status, kind, fields, body } = answer;
     let length = body.len();
-    let mut room = 0;
-    let body = match body {
-        _ if head_only => Bytes::new(),
-        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-        Cow::Owned(bytes) => {
-            room = bytes.capacity();
-            bytes.into()
-        }
-    };
+    let (body, room) = if head_only { (Bytes::new(), 0) } else { shared(body) };
     let mut response = Response::new(Full::new(work.ended(body, room)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -337,7 +357,7 @@ fn response(answer: Answer, head_only: bool, work: Work, place: &Place) -> Respo
     if !kind.is_empty() {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     }
-    if let Ok(date) = HeaderValue::from_bytes(&place.date()) {
+    if let Ok(date) = HeaderValue::from_bytes(&listener.date()) {
         headers.insert(header::DATE, date);
     }
     response

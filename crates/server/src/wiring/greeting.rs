@@ -1,36 +1,41 @@
-//! What the server prints when it starts: where everything is, and a command to try.
+//! The greeting that the server prints when it starts: addresses and folders, and a command to try.
 
 use super::Server;
 use super::listeners::Addresses;
 use crate::backend::Backend;
 use crate::settings::{Settings, StoreUrl};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 
 impl<S: Backend> Server<S> {
-    /// What memory is bounded by.
+    /// The memory budgets, as a line of the greeting.
     fn memory(&self) -> String {
         let Settings { http, grpc, resp, admin, .. } = &self.settings;
         let on = [http, grpc, resp, admin].into_iter().filter(|listen| listen.address.is_some());
         let connections = on.fold(0_usize, |sum, listen| sum.saturating_add(listen.caps.all));
         let mebibytes = |bytes: usize| bytes.checked_div(1 << 20).unwrap_or(0);
-        let states = match self.settings.store {
+        let counters = match self.settings.store {
             StoreUrl::Memory => {
-                format!("{} MiB for states, ", mebibytes(self.settings.memory_budget))
+                format!("{} MiB for counters, ", mebibytes(self.settings.memory_budget))
             }
             StoreUrl::Redis(_) => String::new(),
         };
-        let held = mebibytes(self.budget.bytes());
-        format!("{states}{held} MiB for what up to {connections} connections send and take")
+        let budget = mebibytes(self.budget.bytes());
+        format!(
+            "{counters}{budget} MiB for requests and answers of up to {connections} connections"
+        )
     }
 
-    /// Says where everything is, and what to try.
+    /// Prints the greeting.
     pub(super) fn greet(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
-        let Addresses { http, grpc, resp, admin } = addresses;
+        self.greet_folders(out)?;
+        self.greet_listeners(addresses, out)?;
+        out.flush()
+    }
+
+    fn greet_folders(&self, out: &mut impl Write) -> io::Result<()> {
         let settings = &self.settings;
-        let absolute = |path: &Path| {
-            std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
-        };
         let policy = match &settings.policy {
             Some(path) => absolute(path),
             None => {
@@ -40,7 +45,12 @@ impl<S: Backend> Server<S> {
         writeln!(out, "tidegate {}", env!("CARGO_PKG_VERSION"))?;
         writeln!(out, "  policy  {policy}")?;
         writeln!(out, "  data    {}", absolute(&settings.data_dir))?;
-        writeln!(out, "  memory  {}", self.memory())?;
+        writeln!(out, "  memory  {}", self.memory())
+    }
+
+    fn greet_listeners(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
+        let Addresses { http, grpc, resp, admin } = addresses;
+        let settings = &self.settings;
         if let Some(admin) = admin {
             let scheme = if settings.admin.tls { "https" } else { "http" };
             writeln!(out, "  admin   {scheme}://{admin}/  (token in {})", {
@@ -49,27 +59,36 @@ impl<S: Backend> Server<S> {
             })?;
         }
         if let Some(grpc) = grpc {
-            let rules = match &settings.envoy_config {
-                Some(folder) => format!("rules in {}", absolute(folder)),
-                None => "for Envoy, by the policy".to_owned(),
-            };
-            writeln!(out, "  grpc    {grpc}  ({rules})")?;
+            writeln!(out, "  grpc    {grpc}  ({})", self.grpc_rules())?;
         }
         if let Some(resp) = resp {
             let scheme = if settings.resp.tls { "rediss" } else { "redis" };
             writeln!(out, "  resp    {scheme}://{resp}/")?;
         }
-        if let Some(http) = http {
-            let (scheme, trust) = match (&settings.tls, settings.http.tls) {
-                (Some(tls), true) => ("https", format!("--cacert {} ", absolute(&tls.certificate))),
-                _ => ("http", String::new()),
-            };
-            writeln!(out, "  http    {scheme}://{http}/")?;
-            writeln!(
-                out,
-                "\ntry\n  curl -i {trust}{scheme}://{http}/v1/check --json '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
-            )?;
-        }
-        out.flush()
+        http.map_or(Ok(()), |http| self.greet_http(http, out))
     }
+
+    fn grpc_rules(&self) -> String {
+        match &self.settings.envoy_config {
+            Some(folder) => format!("rules in {}", absolute(folder)),
+            None => "for Envoy, by the policy".to_owned(),
+        }
+    }
+
+    fn greet_http(&self, http: SocketAddr, out: &mut impl Write) -> io::Result<()> {
+        let settings = &self.settings;
+        let (scheme, trust) = match (&settings.tls, settings.http.tls) {
+            (Some(tls), true) => ("https", format!("--cacert {} ", absolute(&tls.certificate))),
+            _ => ("http", String::new()),
+        };
+        writeln!(out, "  http    {scheme}://{http}/")?;
+        writeln!(
+            out,
+            "\ntry\n  curl -i {trust}{scheme}://{http}/v1/check --json '{{\"attributes\":{{\"ip\":\"203.0.113.7\"}}}}'\n"
+        )
+    }
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }

@@ -1,10 +1,10 @@
-//! The workers, and the protocol of each listener with everything that it needs to answer.
+//! Builds the workers, and for each listener its protocol with everything that it needs to answer.
 
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::front::{Front, admin, grpc, http, resp};
-use crate::net::{Budget, Place, Protocols, Turns, Versions, Workers};
+use crate::net::{Budget, ListenerContext, LongWorkQueue, Protocols, Versions, Workers};
 use crate::settings::Listen;
 use std::io;
 use std::net::SocketAddr;
@@ -16,12 +16,13 @@ use tokio_rustls::TlsAcceptor;
 use tonic_health::server::HealthService;
 
 impl<S: Backend> Server<S> {
+    /// The users of the RESP listener.
     pub(super) fn users(&self) -> Result<resp::Users, Failure> {
         match &self.settings.users_file {
             Some(path) => resp::Users::read(path, self.secret.clone())
                 .map_err(|error| format!("resp.users_file: {error}").into()),
             None => {
-                // Whoever reaches the listener from another machine may ask, and no more.
+                // Without a users file, clients on other machines may check limits but not administer the server.
                 let near = self.settings.resp.address.is_some_and(|at| at.ip().is_loopback());
                 let role = if near { resp::UserRole::Operator } else { resp::UserRole::Client };
                 Ok(resp::Users::everybody(self.secret.clone(), role))
@@ -29,6 +30,7 @@ impl<S: Backend> Server<S> {
         }
     }
 
+    /// The tokens of the admin listener, which are created if no files are configured.
     pub(super) fn tokens(&self) -> Result<admin::Tokens, Failure> {
         let settings = &self.settings;
         let token = |file: &Option<PathBuf>, setting, name: &str, prefix| {
@@ -41,12 +43,14 @@ impl<S: Backend> Server<S> {
             token(&settings.operator_token_file, of_operators, "operator-token", "tgo_")?;
         let reader = token(&settings.reader_token_file, of_readers, "reader-token", "tgr_")?;
         if operator == reader {
-            let text = "hold the same token, so every reader would be an operator";
+            let text =
+                "contain the same token, so every reader would be an operator; use two tokens";
             return Err(format!("{of_operators} and {of_readers} {text}").into());
         }
         Ok(admin::Tokens::new(self.secret.clone(), &operator, &reader))
     }
 
+    /// The workers of the HTTP, gRPC and RESP listeners.
     pub(super) fn workers(&self, users: resp::Users) -> io::Result<Workers> {
         let settings = &self.settings;
         let style = HeaderStyle { legacy: settings.legacy_headers, ..HeaderStyle::default() };
@@ -63,32 +67,32 @@ impl<S: Backend> Server<S> {
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let budget = Arc::clone(&self.budget);
         let make = move || -> Protocols<Front<S>> {
-            let turns = Rc::new(Turns::new(S::IN_PROCESS));
-            let place = |timeouts, tls: &Option<TlsAcceptor>| {
+            let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
+            let context = |timeouts, tls: &Option<TlsAcceptor>| {
                 let shared = (Arc::clone(&metrics), Arc::clone(&budget));
-                let place = Place::new(timeouts, Versions::OneAndTwo, shared);
-                place.under(tls.clone()).taking(&turns)
+                let context = ListenerContext::new(timeouts, Versions::OneAndTwo, shared);
+                context.with_tls(tls.clone()).with_queue(&long_work)
             };
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
             let http = http::HttpHandler::new(limiter.clone(), style, metrics(), health)
                 .deciding_descriptors_by(of_descriptors.clone())
-                .taking(&turns);
+                .taking(&long_work);
             let watched = HealthService::from_health_reporter(grpc_health.clone());
             let grpc = grpc::GrpcHandler::new(of_descriptors.clone(), options, metrics(), watched);
             let rulebook = Arc::clone(&rulebook);
             let resp =
                 resp::RespHandler::new(limiter.clone(), rulebook, metrics(), Arc::clone(&users));
             vec![
-                (Front::Http(Rc::new(http)), place(of_http, &tls_of_http)),
-                (Front::Grpc(Rc::new(grpc)), place(of_grpc, &tls_of_grpc).for_proxies()),
-                (Front::Resp(resp), place(of_resp, &tls_of_resp)),
+                (Front::Http(Rc::new(http)), context(of_http, &tls_of_http)),
+                (Front::Grpc(Rc::new(grpc)), context(of_grpc, &tls_of_grpc).for_proxies()),
+                (Front::Resp(resp), context(of_resp, &tls_of_resp)),
             ]
         };
         Workers::start("worker", settings.workers, &self.clock, &self.drain, make)
     }
 
-    /// Operators have a thread of their own: whatever they ask for, and however long that takes, no listener waits for it.
-    pub(super) fn operators(
+    /// The worker of the admin listener. It is a separate thread, so a slow request of an operator delays no other listener.
+    pub(super) fn admin_worker(
         &self,
         address: SocketAddr,
         tokens: admin::Tokens,
@@ -107,13 +111,13 @@ impl<S: Backend> Server<S> {
         let budget = Budget::new(bounds::OPERATORS_BUDGET);
         let make = move || -> Protocols<Front<S>> {
             let shared = (Arc::clone(&metrics), Arc::clone(&budget));
-            let place = Place::new(timeouts, Versions::One, shared);
-            vec![(Front::Admin(Arc::clone(&handler)), place.under(tls.clone()))]
+            let context = ListenerContext::new(timeouts, Versions::One, shared);
+            vec![(Front::Admin(Arc::clone(&handler)), context.with_tls(tls.clone()))]
         };
         Ok(Workers::start("operators", 1, &self.clock, &self.drain, make)?)
     }
 
-    /// What a listener does with a connection, if it speaks TLS.
+    /// The TLS acceptor of a listener, if it uses TLS.
     fn tls(&self, listen: &Listen, protocols: &[&[u8]]) -> io::Result<Option<TlsAcceptor>> {
         let certificate = self.certificate.as_ref().filter(|_| listen.tls);
         certificate.map(|certificate| certificate.acceptor(protocols)).transpose()

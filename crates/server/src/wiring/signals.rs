@@ -8,12 +8,13 @@ use std::io;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a process is told from outside.
+/// The signals that the process handles.
 pub(super) struct Signals {
     hangup: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
-    /// Other servers open their logs again, or show their state; unheard, these two would end the process at once.
+    /// Other servers reopen their logs or print their state on these two. They do nothing here, but unhandled they would kill
+    /// the process.
     user_1: tokio::signal::unix::Signal,
     user_2: tokio::signal::unix::Signal,
 }
@@ -36,23 +37,11 @@ impl Signals {
 }
 
 impl<S: Backend> Server<S> {
-    /// Reads the policy again whenever somebody says so; comes back when somebody says stop.
+    /// Handles signals until one of them stops the server.
     pub(super) async fn until_stopped(&self, mut signals: Signals) {
         loop {
             tokio::select! {
-                _ = signals.hangup.recv() => {
-                    let rulebook = Arc::clone(&self.rulebook);
-                    let (certificate, health) = (self.certificate.clone(), Arc::clone(&self.health));
-                    let rules = self.rule_files.clone();
-                    let read = tokio::task::spawn_blocking(move || {
-                        rulebook.reload(Caution::Forced);
-                        rules.iter().for_each(|rules| rules.reload());
-                        certificate.iter().for_each(|certificate| renew(certificate, &health));
-                    });
-                    if read.await.is_err() {
-                        tracing::error!("reading the files met a mistake of ours; nothing is changed");
-                    }
-                }
+                _ = signals.hangup.recv() => self.reload().await,
                 () = either(&mut signals.user_1, &mut signals.user_2) => {
                     tracing::info!("SIGUSR1 and SIGUSR2 do nothing; SIGHUP reads the files again");
                 }
@@ -61,9 +50,26 @@ impl<S: Backend> Server<S> {
             }
         }
         tokio::task::spawn_local(async move {
-            // Whoever says it twice does not want to wait.
-            tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }
+            // A second signal ends the process without waiting for the drain.
+            either(&mut signals.terminate, &mut signals.interrupt).await;
             std::process::exit(130);
         });
+    }
+
+    /// Reads the policy, the rule files and the certificate again.
+    async fn reload(&self) {
+        let rulebook = Arc::clone(&self.rulebook);
+        let (certificate, health) = (self.certificate.clone(), Arc::clone(&self.health));
+        let rules = self.rule_files.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            rulebook.reload(Caution::Forced);
+            rules.iter().for_each(|rules| rules.reload());
+            certificate.iter().for_each(|certificate| renew(certificate, &health));
+        });
+        if read.await.is_err() {
+            tracing::error!(
+                "a bug in tidegate: reading the files panicked; the old ones stay in force"
+            );
+        }
     }
 }

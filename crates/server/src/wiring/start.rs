@@ -1,4 +1,4 @@
-//! Everything that can fail, before the first connection is accepted: files, secret, policy, store.
+//! Startup: everything that can fail happens before the first connection is accepted: files, secret, policy, store.
 
 use super::{Failure, Server, named};
 use crate::backend::Backend;
@@ -17,10 +17,10 @@ use tidegate::{Clock, Limiter, Memory, Policy, Secret};
 use tidegate_store::{Redis, RedisSettings, RedisTls};
 use tonic_health::server::HealthReporter;
 
-/// Everything that can go wrong goes wrong here, before anybody is served.
+/// Starts the server and runs it until it is stopped.
 pub(crate) async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> {
     let clock = Clock::system();
-    let bounded = log::start(settings.log, &clock);
+    let log_limiter = log::start(settings.log, &clock);
     warn_of_variables();
     let data_dir = named("data_dir", &settings.data_dir);
     files::private_folder(&settings.data_dir).map_err(&data_dir)?;
@@ -33,24 +33,12 @@ pub(crate) async fn start(settings: Settings, out: &mut impl Write) -> Result<()
     let text = policy_text(settings.policy.as_deref())?;
     let policy = read_policy(settings.policy.as_deref(), &text)?;
     let rules = read_rules(&settings)?;
-    let prepared = Prepared { settings, clock, secret, certificate, text, policy, rules, bounded };
-    match prepared.settings.store.clone() {
-        StoreUrl::Memory => {
-            let budget = prepared.settings.memory_budget;
-            let store = Memory::with_budget(prepared.clock.clone(), budget);
-            prepared.serve(store, out).await
-        }
-        StoreUrl::Redis(url) => {
-            let known_nodes = known_nodes(&prepared.settings.data_dir);
-            let redis = redis_settings(&url, &prepared.settings.redis)?;
-            let redis = RedisSettings { known_nodes, ..redis };
-            let store = Redis::open(&redis, &prepared.secret).await;
-            prepared.serve(store.map_err(|error| format!("store: {error}"))?, out).await
-        }
-    }
+    let prepared =
+        Prepared { settings, clock, secret, certificate, text, policy, rules, log_limiter };
+    prepared.open_store(out).await
 }
 
-/// What there is before anything is counted.
+/// What is read before the store is opened.
 struct Prepared {
     settings: Settings,
     clock: Clock,
@@ -59,12 +47,30 @@ struct Prepared {
     text: Vec<u8>,
     policy: Policy,
     rules: Option<(RuleFolder, Texts, Policy)>,
-    bounded: Arc<log::Bounded>,
+    log_limiter: Arc<log::LogLimiter>,
 }
 
 impl Prepared {
+    /// Opens the store, then serves.
+    async fn open_store(self, out: &mut impl Write) -> Result<(), Failure> {
+        match self.settings.store.clone() {
+            StoreUrl::Memory => {
+                let budget = self.settings.memory_budget;
+                let store = Memory::with_budget(self.clock.clone(), budget);
+                self.serve(store, out).await
+            }
+            StoreUrl::Redis(url) => {
+                let known_nodes = known_nodes(&self.settings.data_dir);
+                let redis = redis_settings(&url, &self.settings.redis)?;
+                let redis = RedisSettings { known_nodes, ..redis };
+                let store = Redis::open(&redis, &self.secret).await;
+                self.serve(store.map_err(|error| format!("store: {error}"))?, out).await
+            }
+        }
+    }
+
     async fn serve<S: Backend>(self, store: S, out: &mut impl Write) -> Result<(), Failure> {
-        let Self { settings, clock, secret, certificate, text, policy, rules, bounded } = self;
+        let Self { settings, clock, secret, certificate, text, policy, rules, log_limiter } = self;
         let store = Arc::new(store);
         let limiter = Limiter::new(policy, Arc::clone(&store), secret.clone(), clock.clone())?
             .settling_within(settings.receipt_ttl.into());
@@ -82,11 +88,11 @@ impl Prepared {
             None => None,
             Some((folder, texts, policy)) => {
                 let limiter = Limiter::new(policy, store, secret.clone(), clock.clone())?;
-                let told = (Arc::clone(&metrics), Arc::clone(&health));
-                Some(Arc::new(RuleFiles::new(limiter, folder, texts, told)))
+                let reports = (Arc::clone(&metrics), Arc::clone(&health));
+                Some(Arc::new(RuleFiles::new(limiter, folder, texts, reports)))
             }
         };
-        tokio::task::spawn_local(log::tell_left_out(bounded, Arc::clone(&metrics)));
+        tokio::task::spawn_local(log::report_left_out(log_limiter, Arc::clone(&metrics)));
         let (budget, drain) = (Budget::new(settings.connection_budget), Drain::default());
         let shared = Server {
             settings,
@@ -106,7 +112,7 @@ impl Prepared {
     }
 }
 
-/// Tells which variables of Envoy's reference service are set and not read.
+/// Logs which environment variables of Envoy's reference service are set, since they have no effect.
 fn warn_of_variables() {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let ignored = reference::ignored(names);
@@ -116,7 +122,7 @@ fn warn_of_variables() {
     }
 }
 
-/// How the store is reached, with the certificates that it needs.
+/// The settings of the Redis store, with the certificates read from their files.
 fn redis_settings(url: &str, options: &RedisOptions) -> Result<RedisSettings, Failure> {
     let read = |setting, path: &PathBuf| std::fs::read(path).map_err(named(setting, path));
     let ca_file = options.ca_file.as_ref().map(|path| read("redis.ca_file", path));
@@ -143,7 +149,7 @@ fn policy_text(path: Option<&Path>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The rule files, if there are some, or everything that is wrong with them.
+/// The rule files, if they are configured; or all their errors.
 fn read_rules(settings: &Settings) -> Result<Option<(RuleFolder, Texts, Policy)>, Failure> {
     let Some(path) = settings.envoy_config.clone() else { return Ok(None) };
     let folder = RuleFolder { path, merge_domains: settings.merge_domains };
@@ -153,9 +159,9 @@ fn read_rules(settings: &Settings) -> Result<Option<(RuleFolder, Texts, Policy)>
     Ok(Some((folder, texts, policy)))
 }
 
-/// The policy, or everything that is wrong with it, as `tidegate policy lint` says it.
+/// The policy; or all its errors, as `tidegate policy lint` prints them.
 fn read_policy(path: Option<&Path>, text: &[u8]) -> Result<Policy, Failure> {
-    let name = path.map_or("the usual policy".to_owned(), |path| path.display().to_string());
+    let name = path.map_or("the default policy".to_owned(), |path| path.display().to_string());
     let policy = Policy::parse(text).map_err(|error| {
         let lines = error.problems().iter().map(|problem| format!("{name}:{problem}"));
         lines.collect::<Vec<_>>().join("\n")

@@ -1,4 +1,4 @@
-//! Background tasks: files that change, the shared store, changes on other nodes.
+//! Background tasks: watching files, the shared store, and changes that operators make on other nodes.
 
 use super::Server;
 use crate::backend::Backend;
@@ -13,8 +13,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl<S: Backend> Server<S> {
-    /// Reads again what changes on the disk: the policy, and the certificate.
-    pub(super) fn watch(&self) {
+    /// Watches the policy, the rule files and the certificate, and reads them again when they change.
+    pub(super) fn watch_files(&self) {
+        self.watch_policy();
+        self.watch_rule_files();
+        self.watch_certificate();
+    }
+
+    fn watch_policy(&self) {
         if let Some(path) = self.rulebook.file() {
             let (paths, rulebook) = (vec![path.to_owned()], Arc::clone(&self.rulebook));
             let read = move || rulebook.reload(Caution::Careful);
@@ -23,6 +29,9 @@ impl<S: Backend> Server<S> {
                 watch::on_change("policy", move || paths.clone(), read.clone())
             });
         }
+    }
+
+    fn watch_rule_files(&self) {
         if let Some(rules) = &self.rule_files {
             let (rules, read) = (Arc::clone(rules), Arc::clone(rules));
             let read = move || read.reload();
@@ -31,6 +40,9 @@ impl<S: Backend> Server<S> {
                 watch::on_change("rule files", move || rules.paths(), read.clone())
             });
         }
+    }
+
+    fn watch_certificate(&self) {
         if let Some(certificate) = &self.certificate {
             let paths = certificate.files().map(Path::to_owned).to_vec();
             let (certificate, health) = (Arc::clone(certificate), Arc::clone(&self.health));
@@ -42,8 +54,8 @@ impl<S: Backend> Server<S> {
         }
     }
 
-    /// Looks after a store that other nodes share.
-    pub(super) fn look_after_the_store(&self) {
+    /// Watches the health of a store outside this process.
+    pub(super) fn watch_store(&self) {
         if S::IN_PROCESS {
             return;
         }
@@ -52,15 +64,15 @@ impl<S: Backend> Server<S> {
             Arc::clone(&self.health),
             &self.settings.data_dir,
         ));
-        // Once before anybody is told that we are ready.
-        watch.look();
+        // Once before the server reports that it is ready.
+        watch.check();
         supervised("watching the store", Arc::clone(&self.metrics), move || {
             let watch = Rc::clone(&watch);
-            async move { watch.go_on().await }
+            async move { watch.run().await }
         });
     }
 
-    /// Takes up what operators change on other nodes.
+    /// Applies the changes that operators make on other nodes.
     pub(super) fn follow_other_nodes(&self) {
         if !S::SHARED {
             return;
@@ -73,12 +85,12 @@ impl<S: Backend> Server<S> {
     }
 }
 
-/// Reads the certificate again; one that cannot be shown changes nothing, and is complained of.
+/// Reads the certificate again. If it is not valid, the old one stays in use, and the log and `/ready` say why.
 pub(super) fn renew(certificate: &Certificate, health: &Health) {
-    let wrong = certificate.reload().err().map(|error| error.to_string());
-    match &wrong {
+    let problem = certificate.reload().err().map(|error| error.to_string());
+    match &problem {
         None => tracing::info!("the certificate was read"),
         Some(error) => tracing::error!("the certificate is not changed: {error}"),
     }
-    health.complain("certificate", wrong);
+    health.set_problem("certificate", problem);
 }

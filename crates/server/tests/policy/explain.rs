@@ -145,7 +145,7 @@ rules:
 fn explain_refuses_invalid_attributes() {
     let long = format!("user={}", "x".repeat(9_000));
     for (word, expected) in [
-        ("user", "`user` is no attribute; write it like `user=alice`"),
+        ("user", "`user` is not a valid attribute; write it like `user=alice`"),
         ("=x", "`` is not a valid attribute name"),
         ("ip=nowhere", "`nowhere` is not a valid address; write it like `203.0.113.7`"),
         ("path=urls", "a path begins with a slash"),

@@ -1,4 +1,4 @@
-//! The picture: a row of columns for each algorithm, a column for each forty-eighth of the time.
+//! The picture: one row for each algorithm, divided into 48 columns of equal time.
 
 use super::trace::PERIODS;
 use super::{Fate, Trace, most_in_a_period};
@@ -11,9 +11,9 @@ const COLUMNS_WIDE: u128 = 48;
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII_BARS: [char; 9] = [' ', '.', ':', ':', '-', '=', '+', '*', '#'];
 
-/// How time and counts become columns and bars.
+/// Converts times into columns and counts into bars.
 pub(super) struct Screen {
-    /// Nanoseconds of the whole row.
+    /// The time that a row shows, in nanoseconds.
     whole: u64,
     bars: [char; 9],
     edge: char,
@@ -93,7 +93,7 @@ impl Screen {
             "\n{low} few to {high} many in a column, {} all refused; the windows of fixed_window begin at {}",
             self.refused, self.edge
         )?;
-        writeln!(out, "Try --trace steady, burst or greedy; --help says more.")
+        writeln!(out, "Try --trace steady, burst or greedy; see --help for more.")
     }
 
     fn row(&self, out: &mut impl Write, name: &str, row: &[char]) -> io::Result<()> {
@@ -101,7 +101,7 @@ impl Screen {
         write!(out, "{name:<18} {}{row}{}", self.edge, self.edge)
     }
 
-    /// How many instants fall into each column; what comes later than the picture is left out.
+    /// How many instants are in each column. Instants after the end of the picture are left out.
     fn counts(&self, instants: impl Iterator<Item = u64>) -> [usize; COLUMNS] {
         let mut counts = [0usize; COLUMNS];
         for instant in instants {
@@ -115,7 +115,7 @@ impl Screen {
         counts
     }
 
-    /// A bar for each column, the tallest for the largest count.
+    /// A bar for each column; the largest count has the tallest bar.
     fn bars_of(&self, counts: &[usize]) -> Vec<char> {
         let largest = counts.iter().copied().max().unwrap_or(0).max(8);
         let bar = |count: &usize| {

@@ -1,4 +1,4 @@
-//! The traces: instants of requests over four periods.
+//! The traces: the instants of requests over four periods.
 
 use super::Trace;
 
@@ -44,9 +44,9 @@ impl Trace {
             Self::Boundary => {
                 "the whole amount at the end of a window, and again at the start of the next"
             }
-            Self::Steady => "requests come evenly, a quarter more than the limit",
-            Self::Burst => "three times the amount at once, then silence, then again",
-            Self::Greedy => "always one more, twice as often as the limit allows",
+            Self::Steady => "requests arrive evenly, a quarter more than the limit",
+            Self::Burst => "three times the amount in one burst, then silence, then again",
+            Self::Greedy => "twice as many requests as the limit allows, without a pause",
         }
     }
 }

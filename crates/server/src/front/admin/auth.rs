@@ -141,7 +141,7 @@ pub(crate) enum ForeignRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Hold;
+    use crate::net::Reservation;
     use crate::web::Headers;
 
     fn with<T>(lines: &[(&str, &str)], ask: impl FnOnce(&Call<'_>) -> T) -> T {
@@ -156,7 +156,7 @@ mod tests {
             query: None,
             headers: Headers::Lines(&lines),
             body: b"",
-            room: &Hold::default(),
+            room: &Reservation::default(),
         })
     }
 

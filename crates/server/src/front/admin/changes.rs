@@ -138,7 +138,9 @@ fn refused(error: &RulebookError) -> Answer {
             return Answer::problem(StatusCode::CONFLICT, &detail);
         }
         RulebookError::Change(RefusedChange::Stale { .. }) => StatusCode::PRECONDITION_FAILED,
-        RulebookError::Change(RefusedChange::Busy | RefusedChange::Unasked) => StatusCode::CONFLICT,
+        RulebookError::Change(RefusedChange::Busy | RefusedChange::NothingPending) => {
+            StatusCode::CONFLICT
+        }
         RulebookError::Change(RefusedChange::StoreGone) => StatusCode::SERVICE_UNAVAILABLE,
         RulebookError::Change(RefusedChange::NotWritten) | RulebookError::Io(_) => {
             StatusCode::INTERNAL_SERVER_ERROR

@@ -6,7 +6,7 @@ use super::wire;
 use crate::backend::Backend;
 use crate::front;
 use crate::front::http::VerdictText;
-use crate::metrics::Moment;
+use crate::metrics::GaugeReadings;
 use crate::web::{Answer, Call, JSON};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ impl<S: Backend> AdminHandler<S> {
     pub(super) fn metrics_text(&self) -> Answer {
         self.metrics.set_store_errors(self.limiter.stats().store_errors);
         let store = self.limiter.store();
-        let moment = Moment {
+        let moment = GaugeReadings {
             version: self.limiter.version(),
             rules_version: self.rule_files.as_ref().map(|files| files.limiter().version()),
             memory: store.gauges(),

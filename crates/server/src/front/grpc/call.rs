@@ -13,9 +13,9 @@ use super::reply::{Code, Reply};
 use super::tonic_service::{TonicRequest, TonicResponse, TonicService};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::net::{Drain, Opened, PIECE, Place, after};
+use crate::net::{AcceptedConnection, Drain, ListenerContext, PIECE, after};
 use crate::supervise::{Panicked, contained};
-use crate::web::{self, Work, read_over};
+use crate::web::{self, InFlightRequest, read_over};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use std::io;
@@ -29,9 +29,9 @@ pub(super) const SHOULD_RATE_LIMIT: &str =
 
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Backend>(
-    opened: Opened<'_>,
+    opened: AcceptedConnection<'_>,
     handler: &Rc<GrpcHandler<S>>,
-    place: &Rc<Place>,
+    place: &Rc<ListenerContext>,
     drain: &Drain,
 ) -> io::Result<()> {
     web::serve_calls(opened, place, drain, |request, work| {
@@ -44,9 +44,9 @@ pub(crate) async fn serve<S: Backend>(
 /// Answers one stream.
 async fn answer_stream<S: Backend>(
     request: Request<Incoming>,
-    work: Work,
+    work: InFlightRequest,
     handler: &GrpcHandler<S>,
-    place: &Place,
+    place: &ListenerContext,
     drain: &Drain,
 ) -> Response<Reply> {
     if let Some(status) = not_grpc(&request) {
@@ -77,9 +77,9 @@ const INVALID_TIMEOUT: &str =
 )]
 async fn read_message<S: Backend>(
     mut body: Incoming,
-    work: &Work,
+    work: &InFlightRequest,
     handler: &GrpcHandler<S>,
-    place: &Place,
+    place: &ListenerContext,
 ) -> Result<Message, Response<Reply>> {
     let message =
         if work.fits() { whole(&mut body, work, place).await } else { Err(NoMessage::NoRoom) };
@@ -91,7 +91,7 @@ async fn read_message<S: Backend>(
     })?;
     if message.len() > bounds::SHORT_MESSAGE {
         // The message is decided in one piece, so it waits for its turn once.
-        place.turns.pass(PIECE).await;
+        place.long_work.pass(PIECE).await;
     }
     Ok(message)
 }
@@ -99,7 +99,7 @@ async fn read_message<S: Backend>(
 async fn decide<S: Backend>(
     message: Message,
     timeout: Option<Span>,
-    work: Work,
+    work: InFlightRequest,
     handler: &GrpcHandler<S>,
 ) -> Response<Reply> {
     // On the heap: the future that asks the store would otherwise take memory in every call.
@@ -137,9 +137,9 @@ fn not_grpc(request: &Request<Incoming>) -> Option<StatusCode> {
 /// Answers a call of a service that tonic implements: health and reflection.
 async fn tonic_call<S: Backend>(
     request: Request<Incoming>,
-    work: Work,
+    work: InFlightRequest,
     handler: &GrpcHandler<S>,
-    place: &Place,
+    place: &ListenerContext,
     drain: &Drain,
 ) -> Response<Reply> {
     let Some(service) = TonicService::at(request.uri().path()) else {

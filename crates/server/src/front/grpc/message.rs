@@ -11,8 +11,8 @@
 use super::reply::{Code, Reply};
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Place, after};
-use crate::web::{Held, Work};
+use crate::net::{ListenerContext, after};
+use crate::web::{BudgetedBody, InFlightRequest};
 use bytes::{Buf, Bytes};
 use http::Response;
 use http_body_util::BodyExt;
@@ -31,7 +31,7 @@ pub(super) enum Message {
     /// Arrived in one frame, and is not copied.
     Whole(Bytes),
     /// Assembled from several frames, including the prefix.
-    Pieces(Held),
+    Pieces(BudgetedBody),
 }
 
 /// Why a message could not be read.
@@ -52,8 +52,8 @@ pub(super) enum NoMessage {
 /// Reads the one message of a body within the timeout. Fast path: nearly always it has arrived already, and no timer is set.
 pub(super) async fn whole(
     body: &mut Incoming,
-    work: &Work,
-    place: &Place,
+    work: &InFlightRequest,
+    place: &ListenerContext,
 ) -> Result<Message, NoMessage> {
     let mut reading = pin!(message(body, work));
     if let Poll::Ready(read) = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await
@@ -64,7 +64,7 @@ pub(super) async fn whole(
     Box::pin(late).await.unwrap_or(Err(NoMessage::Late))
 }
 
-async fn message(body: &mut Incoming, work: &Work) -> Result<Message, NoMessage> {
+async fn message(body: &mut Incoming, work: &InFlightRequest) -> Result<Message, NoMessage> {
     let mut read = data(body).await?.unwrap_or_default();
     // Fast path: nearly always the whole message has arrived in one frame.
     if body.is_end_stream() && read.len() >= PREFIX {
@@ -86,7 +86,11 @@ async fn message(body: &mut Incoming, work: &Work) -> Result<Message, NoMessage>
 }
 
 /// Reads a message that arrives in several frames.
-async fn pieces(body: &mut Incoming, first: Bytes, work: &Work) -> Result<Message, NoMessage> {
+async fn pieces(
+    body: &mut Incoming,
+    first: Bytes,
+    work: &InFlightRequest,
+) -> Result<Message, NoMessage> {
     let mut held = work.body();
     if !held.push(&first) {
         return Err(NoMessage::NoRoom);

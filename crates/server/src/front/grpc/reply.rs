@@ -6,7 +6,7 @@
 //! ```
 
 use super::tonic_service::{GRPC_STATUS, TonicResponse, trailers};
-use crate::web::Untaken;
+use crate::web::UnreadResponse;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame};
 use std::error::Error;
@@ -18,7 +18,7 @@ pub(crate) enum Reply {
     /// Nothing: the status is in the head.
     Nothing,
     /// One message, followed by the status 0 in the trailers.
-    Message(Option<Untaken>),
+    Message(Option<UnreadResponse>),
     /// The trailers were sent.
     Done,
     /// A response of tonic, which may go on until the server stops.
@@ -39,7 +39,7 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 impl Reply {
     /// A message. The data begins with the prefix of five bytes: not compressed, and the length.
-    pub(super) fn message(data: Untaken) -> Response<Self> {
+    pub(super) fn message(data: UnreadResponse) -> Response<Self> {
         let mut response = Response::new(Self::Message(Some(data)));
         response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
         response
@@ -86,13 +86,13 @@ impl Code {
 }
 
 impl Body for Reply {
-    type Data = Untaken;
+    type Data = UnreadResponse;
     type Error = Box<dyn Error + Send + Sync>;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Untaken>, Self::Error>>> {
+    ) -> Poll<Option<Result<Frame<UnreadResponse>, Self::Error>>> {
         match &mut *self {
             Self::Nothing | Self::Done => Poll::Ready(None),
             Self::Message(data) => {

@@ -6,8 +6,8 @@
 //!                 └──── response ended ───┘                      the request ends when the response does
 //! ```
 
-use crate::net::{Drain, Hold};
-use crate::web::{Untaken, Work, read_over};
+use crate::net::{Drain, Reservation};
+use crate::web::{InFlightRequest, UnreadResponse, read_over};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame};
@@ -40,14 +40,14 @@ pub(super) struct TonicRequest {
 /// The body of a response, which may go on until the server stops (`Health/Watch`).
 pub(crate) struct TonicResponse {
     body: tonic::body::Body,
-    work: Work,
+    work: InFlightRequest,
     ends: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Dropping it ends the request; `None` once the response has ended.
     answering: Option<DropGuard>,
 }
 
 /// The result of polling a response body.
-type PolledFrame = Poll<Option<Result<Frame<Untaken>, Box<dyn Error + Send + Sync>>>>;
+type PolledFrame = Poll<Option<Result<Frame<UnreadResponse>, Box<dyn Error + Send + Sync>>>>;
 
 /// The status of a response that a stopping server ends.
 const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
@@ -111,7 +111,7 @@ impl Drop for TonicRequest {
         if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
             // tonic needs a request that may move to another thread, and the accounting of a connection may not; so these bytes
             // are not accounted.
-            read_over(body, Hold::default());
+            read_over(body, Reservation::default());
         }
     }
 }
@@ -121,7 +121,7 @@ impl Drop for TonicRequest {
 impl TonicResponse {
     pub(super) fn new(
         body: tonic::body::Body,
-        work: Work,
+        work: InFlightRequest,
         answering: DropGuard,
         drain: &Drain,
     ) -> Self {

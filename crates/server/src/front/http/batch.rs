@@ -1,7 +1,7 @@
 //! Batches: a body that is a list of requests. The whole list is parsed before any entry is counted, and then decided entry by
 //! entry, in order.
 //!
-//! A thousand entries take milliseconds, so every step waits for its turn (fair queueing, see [`Turns`](crate::net::Turns)).
+//! A thousand entries take milliseconds, so every step waits for its turn (fair queueing, see [`LongWorkQueue`](crate::net::LongWorkQueue)).
 
 use super::handler::{HttpHandler, undecided};
 use super::json_list::JsonList;

@@ -148,7 +148,7 @@ fn path_of(url: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Hold;
+    use crate::net::Reservation;
     use crate::web::Headers;
 
     use Profile::{Forwarded, Nginx};
@@ -165,7 +165,7 @@ mod tests {
             query: None,
             headers: Headers::Lines(&lines),
             body: b"",
-            room: &Hold::default(),
+            room: &Reservation::default(),
         };
         let (method, target) = profile.request_line(&call)?;
         Some((method.to_owned(), target.to_owned()))

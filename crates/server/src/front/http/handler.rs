@@ -7,7 +7,7 @@ use crate::bounds;
 use crate::front;
 use crate::health::Health;
 use crate::metrics::{Metrics, Tally};
-use crate::net::Turns;
+use crate::net::LongWorkQueue;
 use crate::supervise::contained;
 use crate::web::{Answer, BodyBound, Call, JSON, WebHandler};
 use http::{HeaderValue, StatusCode, header};
@@ -32,7 +32,7 @@ pub(crate) struct HttpHandler<S> {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     /// The queue in which long work waits for its turn.
-    pub(super) turns: Rc<Turns>,
+    pub(super) turns: Rc<LongWorkQueue>,
 }
 
 const OPENAPI: &str = include_str!("openapi.json");
@@ -91,12 +91,12 @@ impl<S: Backend> HttpHandler<S> {
     ) -> Self {
         let [tally, auth_tally, json_tally] =
             ["http", "auth", "json"].map(|front| metrics.tally(front));
-        let (descriptors, turns) = (limiter.clone(), Rc::new(Turns::new(S::IN_PROCESS)));
+        let (descriptors, turns) = (limiter.clone(), Rc::new(LongWorkQueue::new(S::IN_PROCESS)));
         Self { limiter, style, tally, auth_tally, descriptors, json_tally, metrics, health, turns }
     }
 
     /// The same handler, with its worker's queue for long work.
-    pub(crate) fn taking(self, turns: &Rc<Turns>) -> Self {
+    pub(crate) fn taking(self, turns: &Rc<LongWorkQueue>) -> Self {
         Self { turns: Rc::clone(turns), ..self }
     }
 
@@ -108,7 +108,7 @@ impl<S: Backend> HttpHandler<S> {
     /// Whether clients should send requests here; also asks the store whether it runs out of memory.
     fn ready(&self) -> Answer {
         let shortage = self.limiter.store().shortage();
-        self.health.complain("room", shortage.map(str::to_owned));
+        self.health.set_problem("room", shortage.map(str::to_owned));
         front::ready(&self.health)
     }
 
@@ -282,7 +282,7 @@ fn check_json(call: &Call<'_>) -> Result<(), Answer> {
 mod tests {
     use super::*;
     use crate::front::testing::Panicking;
-    use crate::net::Hold;
+    use crate::net::Reservation;
     use crate::web::{Headers, answer};
     use std::sync::atomic::{AtomicU64, Ordering};
     use tidegate::{Clock, Policy, Secret};
@@ -312,7 +312,7 @@ mod tests {
             query: None,
             headers: Headers::Lines(&[json]),
             body: b"{\"attributes\":{\"ip\":\"203.0.113.7\"}}",
-            room: &Hold::default(),
+            room: &Reservation::default(),
         };
         let (route, _) = front.begin(&call).ok().unwrap();
         let answer = answer(front, route, &call).await;
@@ -340,7 +340,7 @@ mod tests {
                 );
                 assert!(body.contains(by), "{on_store_error} {number}: {body}");
             }
-            let moment = crate::metrics::Moment {
+            let moment = crate::metrics::GaugeReadings {
                 version: 1,
                 rules_version: None,
                 memory: None,

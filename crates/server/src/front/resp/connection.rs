@@ -15,7 +15,7 @@ use super::wire::{self, CommandBound, ProtocolError, Read, Words};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::metrics::Refused;
-use crate::net::{Drain, Line, Opened, PIECE, Place, Woken};
+use crate::net::{AcceptedConnection, BufferedConnection, Drain, ListenerContext, PIECE, Woken};
 use std::io;
 use std::mem;
 
@@ -48,20 +48,20 @@ enum Stop {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Backend>(
-    Opened { stream, peer, account, .. }: Opened<'_>,
+    AcceptedConnection { stream, peer, account, .. }: AcceptedConnection<'_>,
     handler: &RespHandler<S>,
-    place: &Place,
+    place: &ListenerContext,
     drain: &Drain,
 ) -> io::Result<()> {
     let mut session = handler.session(peer);
-    let mut line = Line::new(stream, account, place, drain, unread(&session));
+    let mut line = BufferedConnection::new(stream, account, place, drain, unread(&session));
     let mut counts = Counts { empty: 0, quantum: bounds::SHORT_PIPELINE };
     loop {
         let input = mem::take(&mut line.input);
         // At least one command is answered each time.
         let most = bounds::RESP_UNWRITTEN.min(line.room());
         let (who, out) = ((handler, place), (&mut line.output, most));
-        let answered = answer(who, input.here(), &mut session, out, &mut counts).await;
+        let answered = answer(who, input.unread(), &mut session, out, &mut counts).await;
         line.input = input;
         line.input.consume(answered.used);
         line.input.set_most(unread(&session));
@@ -94,13 +94,17 @@ pub(crate) async fn serve<S: Backend>(
 }
 
 /// Waits until enough bytes have arrived for a whole command.
-async fn more(line: &mut Line<'_>, least: usize, place: &Place) -> io::Result<Woken> {
+async fn more(
+    line: &mut BufferedConnection<'_>,
+    least: usize,
+    place: &ListenerContext,
+) -> io::Result<Woken> {
     let mut begun = !line.input.is_empty();
-    line.wait_within(if begun { place.timeouts.head } else { line.patience() });
+    line.wait_within(if begun { place.timeouts.head } else { line.idle_timeout() });
     loop {
         let woken = line.fill().await?;
         match woken {
-            Woken::Bytes if line.input.here().len() >= least => return Ok(Woken::Bytes),
+            Woken::Bytes if line.input.unread().len() >= least => return Ok(Woken::Bytes),
             Woken::Bytes if !begun => {
                 begun = true;
                 line.wait_within(place.timeouts.head);
@@ -108,7 +112,7 @@ async fn more(line: &mut Line<'_>, least: usize, place: &Place) -> io::Result<Wo
             Woken::Bytes => {}
             // A client that has begun a command may finish it.
             Woken::Draining if begun => {}
-            Woken::Draining => line.wait_within(line.patience()),
+            Woken::Draining => line.wait_within(line.idle_timeout()),
             Woken::Late if begun => {
                 place.metrics.refused(Refused::Late);
                 return Ok(Woken::Late);
@@ -127,7 +131,7 @@ const fn unread(session: &Session) -> usize {
 }
 
 /// Writes the last reply, after a protocol error. A client of another protocol gets none.
-fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
+fn refuse(error: ProtocolError, place: &ListenerContext, out: &mut Vec<u8>) {
     if error == ProtocolError::OtherProtocol {
         return place.metrics.refused(Refused::OtherProtocol);
     }
@@ -138,7 +142,7 @@ fn refuse(error: ProtocolError, place: &Place, out: &mut Vec<u8>) {
 
 /// Answers the commands that have arrived.
 async fn answer<S: Backend>(
-    (handler, place): (&RespHandler<S>, &Place),
+    (handler, place): (&RespHandler<S>, &ListenerContext),
     here: &[u8],
     session: &mut Session,
     (out, most_out): (&mut Vec<u8>, usize),
@@ -165,7 +169,7 @@ async fn answer<S: Backend>(
         }
         counts.empty = 0;
         if counts.quantum == 0 {
-            place.turns.pass(PIECE).await;
+            place.long_work.pass(PIECE).await;
             counts.quantum = bounds::RESP_BATCH;
         }
         let throttle = handler.throttle(&words, session);

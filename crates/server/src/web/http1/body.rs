@@ -1,18 +1,18 @@
-//! The body of a request: so many bytes, or chunks.
+//! The body of a request: of a given length, or in chunks.
 //!
-//! Memory grows with the bytes that arrive, never with what a length announces.
+//! Memory grows with the bytes that arrive, not with the announced length.
 
 use super::head::Length;
 use crate::bounds;
-use crate::net::Input;
+use crate::net::ReadBuffer;
 use httparse::Status;
 
 /// How large a body may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BodyBound {
-    /// Any body.
+    /// Bytes of a body in general.
     pub(crate) one: usize,
-    /// One that begins like a list.
+    /// Bytes of a batch: a body that begins like a JSON list.
     pub(crate) batch: usize,
 }
 
@@ -23,24 +23,25 @@ pub(crate) struct Body {
     left: Left,
 }
 
-/// What is still to come.
+/// The next part of the body.
 enum Left {
     Nothing,
+    /// This many bytes of a body with a length.
     Bytes(usize),
     /// The line with the size of a chunk.
     ChunkLine,
-    /// So much of a chunk.
+    /// This many bytes of a chunk.
     Chunk(usize),
     /// The line end behind a chunk.
     ChunkEnd,
-    /// Trailers, of which so many bytes were read over.
+    /// Trailers, of which this many bytes were skipped.
     Trailers(usize),
 }
 
 /// Why a body is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyError {
-    /// It has more bytes than this.
+    /// It has more than this many bytes.
     TooLarge(usize),
     BadChunk,
 }
@@ -50,13 +51,13 @@ impl BodyBound {
         Self { one: bytes, batch: bytes }
     }
 
-    /// What a body that begins so may have.
+    /// The bound for a body that begins with these bytes.
     pub(crate) fn of(self, beginning: &[u8]) -> usize {
         if is_list(beginning) { self.batch } else { self.one }
     }
 }
 
-/// Whether a body that begins so is a list.
+/// Whether a body that begins with these bytes is a JSON list.
 pub(crate) fn is_list(beginning: &[u8]) -> bool {
     beginning.trim_ascii_start().first() == Some(&b'[')
 }
@@ -74,7 +75,7 @@ impl Body {
         Ok(Self { bytes: Vec::new(), most, left })
     }
 
-    /// How much of it is here.
+    /// How many bytes have arrived.
     pub(crate) const fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -83,21 +84,21 @@ impl Body {
         self.bytes
     }
 
-    /// The bytes that it needs room for: all of those that were announced, or, in chunks, some more than have arrived. Two
-    /// bodies that each have half of their room would wait for each other.
-    pub(crate) fn needs(&self, input: &Input) -> usize {
+    /// How much memory to reserve: the announced length or, for chunks, somewhat more than has arrived. The announced length is
+    /// reserved whole, because two bodies that each have half of their memory would wait for each other (a deadlock).
+    pub(crate) fn needs(&self, input: &ReadBuffer) -> usize {
         let here = self.bytes.len();
         match self.left {
             Left::Nothing => here,
             Left::Bytes(left) => here.saturating_add(left),
             Left::ChunkLine | Left::Chunk(_) | Left::ChunkEnd | Left::Trailers(_) => {
-                here.saturating_add(input.here().len()).next_power_of_two()
+                here.saturating_add(input.unread().len()).next_power_of_two()
             }
         }
     }
 
-    /// Takes what has arrived; true when that was all.
-    pub(crate) fn take_from(&mut self, input: &mut Input) -> Result<bool, BodyError> {
+    /// Takes the bytes that have arrived; true when the body is complete.
+    pub(crate) fn take_from(&mut self, input: &mut ReadBuffer) -> Result<bool, BodyError> {
         loop {
             self.left = match self.left {
                 Left::Nothing => return Ok(true),
@@ -105,7 +106,7 @@ impl Body {
                 Left::Chunk(0) => Left::ChunkEnd,
                 _ if input.is_empty() => return Ok(false),
                 Left::Bytes(left) => {
-                    self.grow_within(left, input.here().len());
+                    self.grow_within(left, input.unread().len());
                     Left::Bytes(self.move_from(input, left)?)
                 }
                 Left::Chunk(left) => Left::Chunk(self.move_from(input, left)?),
@@ -113,7 +114,7 @@ impl Body {
                     Some(left) => left,
                     None => return Ok(false),
                 },
-                Left::ChunkEnd => match input.here().get(..2) {
+                Left::ChunkEnd => match input.unread().get(..2) {
                     Some(b"\r\n") => {
                         input.consume(2);
                         Left::ChunkLine
@@ -129,35 +130,35 @@ impl Body {
         }
     }
 
-    /// Room for so many bytes: it doubles, as usual, but not beyond what was announced.
+    /// Enlarges the buffer for bytes that have arrived: it doubles, as usual, but not beyond the announced length.
     fn grow_within(&mut self, left: usize, arrived: usize) {
         if arrived.min(left) > self.bytes.capacity().saturating_sub(self.bytes.len()) {
             self.bytes.reserve_exact(arrived.max(self.bytes.len()).min(left));
         }
     }
 
-    /// Moves at most so many bytes, and says how many are left.
-    fn move_from(&mut self, input: &mut Input, left: usize) -> Result<usize, BodyError> {
-        let count = left.min(input.here().len());
-        self.bytes.extend_from_slice(input.here().get(..count).unwrap_or_default());
+    /// Moves at most `left` bytes, and returns how many are left.
+    fn move_from(&mut self, input: &mut ReadBuffer, left: usize) -> Result<usize, BodyError> {
+        let count = left.min(input.unread().len());
+        self.bytes.extend_from_slice(input.unread().get(..count).unwrap_or_default());
         input.consume(count);
-        // The first bytes say what it is, so what is announced is judged by them.
+        // Whether it is a list is known from the first bytes on. So the announced rest is checked here.
         self.fits(left.saturating_sub(count))?;
         Ok(left.saturating_sub(count))
     }
 
-    /// Whether so many bytes more would still be little enough.
+    /// Checks that the body may have `more` bytes.
     fn fits(&self, more: usize) -> Result<(), BodyError> {
         let most = self.most.of(&self.bytes);
-        // While only blanks have come, nothing is known of the rest.
+        // While only white space has arrived, it may still become a list.
         let more = if self.bytes.trim_ascii_start().is_empty() { 0 } else { more };
         let long = self.bytes.len().saturating_add(more) > most;
         if long { Err(BodyError::TooLarge(most)) } else { Ok(()) }
     }
 
     /// Reads the size of the next chunk.
-    fn chunk_line(&self, input: &mut Input) -> Result<Option<Left>, BodyError> {
-        let here = input.here();
+    fn chunk_line(&self, input: &mut ReadBuffer) -> Result<Option<Left>, BodyError> {
+        let here = input.unread();
         let line = here.get(..here.len().min(bounds::CHUNK_LINE)).unwrap_or_default();
         let (read, size) = match httparse::parse_chunk_size(line) {
             Ok(Status::Complete(read)) => read,
@@ -177,9 +178,9 @@ impl Body {
     }
 }
 
-/// Reads over one line after the last chunk; the empty one ends the body.
-fn trailer(input: &mut Input, read: usize) -> Result<Option<Left>, BodyError> {
-    let here = input.here();
+/// Skips one line after the last chunk. An empty line ends the body.
+fn trailer(input: &mut ReadBuffer, read: usize) -> Result<Option<Left>, BodyError> {
+    let here = input.unread();
     let Some(end) = memchr::memchr(b'\n', here) else {
         let long = read.saturating_add(here.len()) > bounds::TRAILERS;
         return if long { Err(BodyError::BadChunk) } else { Ok(None) };
@@ -207,7 +208,7 @@ mod tests {
         piece: usize,
     ) -> Result<Option<Vec<u8>>, BodyError> {
         let mut body = Body::new(length, most)?;
-        let mut input = Input::default();
+        let mut input = ReadBuffer::default();
         for piece in text.chunks(piece) {
             input.arrived(piece);
             if body.take_from(&mut input)? {
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_believed_only_as_far_as_it_may() {
+    fn a_body_longer_than_the_bound_is_refused() {
         let five = BodyBound::bytes(5);
         assert_eq!(read(Length::Bytes(5), five, b"hello", 2), Ok(Some(b"hello".to_vec())));
         assert_eq!(read(Length::Bytes(6), five, b"hello!", 2), Err(BodyError::TooLarge(5)));
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_list_may_be_as_large_as_a_list() {
+    fn only_a_list_may_be_as_large_as_a_batch() {
         let most = BodyBound { one: 5, batch: 8 };
         for (text, expected) in [
             (&b"[1,2,34]"[..], Ok(Some(b"[1,2,34]".to_vec()))),
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_is_refused() {
+    fn invalid_chunks_are_refused() {
         let long = format!("1;{}\r\nx\r\n0\r\n\r\n", "e".repeat(bounds::CHUNK_LINE));
         let trailers = format!("0\r\n{}\r\n", "a: b\r\n".repeat(bounds::TRAILERS / 6 + 1));
         let bad = [

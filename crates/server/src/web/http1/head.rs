@@ -1,21 +1,21 @@
-//! The head of a request: what the parser leaves open.
+//! The head of a request: the checks that `httparse` does not make.
 //!
-//! Pure: bytes in, a framing or an error out.
+//! Pure functions: bytes in, a framing or an error out.
 
 use crate::bounds;
 use crate::metrics::Refused;
 use http::StatusCode;
 use httparse::{Header, Request, Status};
 
-/// How a request is cut out of the stream of bytes, and what it asks for.
+/// What the head says about the request: its target, the length of its body, and what follows it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Framing<'h> {
     pub(crate) path: &'h str,
     pub(crate) query: Option<&'h str>,
     pub(crate) length: Length,
-    /// The connection ends with this request.
+    /// Whether the connection is closed after this request.
     pub(crate) close: bool,
-    /// The client waits for a word before it sends the body.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     pub(crate) expects: bool,
 }
 
@@ -27,10 +27,10 @@ pub(crate) enum Length {
     Chunks,
 }
 
-/// Why something is no request. The connection is closed after each of them.
+/// Why a request is refused before its handler sees it. The connection is closed after each of these errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeadError {
-    #[error("this is no HTTP")]
+    #[error("this is not HTTP")]
     NoHttp,
     #[error("the request is not well formed: {0}")]
     Malformed(&'static str),
@@ -42,9 +42,9 @@ pub(crate) enum HeadError {
         bounds::HEADER_BLOCK
     )]
     HeaderTooLarge,
-    #[error("this version of HTTP is not spoken here; HTTP/1.1 is")]
+    #[error("this version of HTTP is not supported; use HTTP/1.1")]
     Version,
-    #[error("this transfer coding is not known here; `chunked` alone is")]
+    #[error("this transfer coding is not supported; use `chunked`")]
     Coding,
     #[error("the body has more than {0} bytes")]
     BodyTooLarge(usize),
@@ -52,27 +52,29 @@ pub(crate) enum HeadError {
     BadChunk,
     #[error("the request was not finished in time")]
     Late,
-    #[error("there is no room for so much at the moment; try again later, or send less at once")]
+    #[error(
+        "the server has no memory for a request of this size at the moment; try again later, or send less in one request"
+    )]
     NoRoom,
-    /// The other side left in the middle of a request; nobody is there to be told.
+    /// The client closed the connection in the middle of a request, so it gets no answer.
     #[error("the connection ended within a request")]
     CutShort,
 }
 
-/// Where the head ends, looked for behind what was looked through before.
+/// Where the head ends. The first `seen` bytes were searched before.
 pub(crate) fn end(input: &[u8], seen: usize) -> Option<usize> {
-    // The end may have begun in what was seen: three bytes of four.
+    // Up to three of the four bytes `\r\n\r\n` may be among those that were searched.
     let from = seen.saturating_sub(3);
     let rest = input.get(from..)?;
     let ends = memchr::memchr_iter(b'\n', rest).map(|at| at.saturating_add(from).saturating_add(1));
-    // A line feed alone ends lines for some readers, so it ends a head here, which is then refused.
+    // Some parsers accept a bare line feed as a line end. So it ends the head here, and the head is then refused.
     ends.into_iter().find(|end| {
         let lines = input.get(..*end).unwrap_or_default();
         lines.ends_with(b"\n\r\n") || lines.ends_with(b"\n\n")
     })
 }
 
-/// Whether the beginning of a head could become one.
+/// Checks that these bytes can be the beginning of a head.
 pub(crate) fn plausible(input: &[u8]) -> Result<(), HeadError> {
     let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let method = input.iter().take_while(|byte| **byte != b' ').take(LONGEST_METHOD);
@@ -81,7 +83,7 @@ pub(crate) fn plausible(input: &[u8]) -> Result<(), HeadError> {
     }
     match memchr::memchr(b'\n', input).and_then(|end| input.get(..end)) {
         None if input.len() > bounds::REQUEST_LINE => return Err(HeadError::LineTooLong),
-        // HTTP/0.9 and other protocols made of lines: the end of a head would never come.
+        // HTTP/0.9 and other line-based protocols: the end of a head would never come.
         Some(line) if !names_version(line) => return Err(HeadError::NoHttp),
         None | Some(_) => {}
     }
@@ -91,13 +93,13 @@ pub(crate) fn plausible(input: &[u8]) -> Result<(), HeadError> {
     Ok(())
 }
 
-/// Where the fields are those of a request that is asked about.
+/// The path of forward auth, where the header fields are those of another request: the one to be decided.
 const FORWARD_AUTH: &str = "/v1/auth";
 
 /// The longest registered method has 17 letters.
 const LONGEST_METHOD: usize = 32;
 
-/// What a parsed head says of its request.
+/// The framing of a request whose head was parsed.
 pub(crate) fn framing<'h>(
     parsed: httparse::Result<usize>,
     request: &Request<'_, 'h>,
@@ -112,17 +114,17 @@ pub(crate) fn framing<'h>(
     let eleven = request.version == Some(1);
     let fields = Fields::of(request.headers)?;
     let (path, query) = target(request, fields.host, eleven)?;
-    // Caddy asks about the first request of a websocket with all of its fields; it wants an answer, and no more.
+    // Caddy copies all fields of a websocket's first request into its forward auth request, and expects a normal answer.
     if fields.websocket && !path.starts_with(FORWARD_AUTH) {
-        return Err(HeadError::Malformed("it wants a websocket, and there is none here"));
+        return Err(HeadError::Malformed("websockets are not supported"));
     }
     let length = length(&fields, eleven)?;
-    // In HTTP/1.0 a connection goes on only if both sides say so, and we do not.
+    // In HTTP/1.0 a connection stays open only if both sides ask for it, and this server does not.
     let close = fields.close || !eleven;
     Ok(Framing { path, query, length, close, expects: fields.expects && eleven })
 }
 
-/// What the parser would not have.
+/// The error for a head that `httparse` refused.
 fn refused(error: httparse::Error, bytes: &[u8]) -> HeadError {
     match error {
         httparse::Error::TooManyHeaders => HeadError::HeaderTooLarge,
@@ -143,13 +145,13 @@ fn refused(error: httparse::Error, bytes: &[u8]) -> HeadError {
     }
 }
 
-/// Whether the last word of a request line is a version of HTTP, be it a known one or not.
+/// Whether the last word of a request line is a version of HTTP, supported or not.
 fn names_version(line: &[u8]) -> bool {
     let last = line.trim_ascii_end().rsplit(|byte| *byte == b' ').next();
     last.is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
-/// Lines end in carriage return and line feed, and there is a bound on them.
+/// Checks that all lines end in `\r\n`, and the sizes of the request line and the header.
 fn sizes(bytes: &[u8]) -> Result<(), HeadError> {
     let mut first = None;
     for at in memchr::memchr_iter(b'\n', bytes) {
@@ -168,7 +170,7 @@ fn sizes(bytes: &[u8]) -> Result<(), HeadError> {
     Ok(())
 }
 
-/// The fields that are about the connection.
+/// The header fields that frame the request.
 #[derive(Default)]
 struct Fields<'h> {
     host: Option<&'h [u8]>,
@@ -191,7 +193,7 @@ impl<'h> Fields<'h> {
     fn read(&mut self, header: &Header<'h>) -> Result<(), HeadError> {
         let value = header.value;
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
-        // Names of other lengths are none of these.
+        // Comparing the length first is faster.
         match header.name.len() {
             4 if is("host") => once(&mut self.host, value, "two `host` fields")?,
             6 if is("expect") => self.expects = value.eq_ignore_ascii_case(b"100-continue"),
@@ -222,7 +224,7 @@ fn once<'h>(
     }
 }
 
-/// The path and the query. A host may be named twice, but not differently.
+/// The path and the query. If both the target and the `host` field name a host, they must agree.
 fn target<'h>(
     request: &Request<'_, 'h>,
     host: Option<&[u8]>,
@@ -253,7 +255,7 @@ fn target<'h>(
     })
 }
 
-/// How long the body is. Two answers to that question are none.
+/// How long the body is. Contradicting fields are an error (request smuggling).
 fn length(fields: &Fields<'_>, eleven: bool) -> Result<Length, HeadError> {
     match (fields.length, fields.coding) {
         (None, None) => Ok(Length::None),

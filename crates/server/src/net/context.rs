@@ -1,8 +1,9 @@
-//! What the connections of one listener share on one thread: timeouts, bounds, the budget of bytes, TLS and the date.
+//! The context of a listener on one worker: what its connections there share. Timeouts, bounds, the connection budget, TLS,
+//! the queue for long work and the current `date`.
 
 use super::budget::{Account, Budget};
-use super::door::Slot;
-use super::turns::Turns;
+use super::listener::Slot;
+use super::long_work::LongWorkQueue;
 use crate::bounds;
 use crate::metrics::Metrics;
 use std::cell::Cell;
@@ -12,16 +13,16 @@ use std::time::{Duration, SystemTime};
 use tidegate::Clock;
 use tokio_rustls::TlsAcceptor;
 
-/// How long somebody may take.
+/// How long a client may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
     /// For the TLS handshake.
     pub(crate) handshake: Duration,
     /// For the head of a request, from its first byte.
     pub(crate) head: Duration,
-    /// For the body of a request, and for taking an answer.
+    /// For the body of a request, and for reading an answer.
     pub(crate) body: Duration,
-    /// Between requests.
+    /// Until the next request begins.
     pub(crate) idle: Duration,
 }
 
@@ -32,29 +33,29 @@ pub(crate) enum Versions {
     OneAndTwo,
 }
 
-/// How much a connection of HTTP/2 may have going on.
+/// The bounds of an HTTP/2 connection and its streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Streams {
-    /// At once.
+    /// Concurrent streams.
     pub(crate) most: u32,
-    /// Given up by the client before they were looked at.
+    /// Streams that the client has reset before the server looked at them.
     pub(crate) pending_resets: usize,
-    /// All header fields of one.
+    /// Bytes of all header fields of one request.
     pub(crate) head_bytes: usize,
-    /// Bytes of each that do not count.
+    /// Bytes of each stream that do not count against the connection budget.
     pub(crate) uncounted: usize,
-    /// Bytes on their way, on a stream and in all.
+    /// The flow control window, of a stream and of the connection.
     pub(crate) window: u32,
 }
 
-/// What the connections of one listener on one thread share.
-pub(crate) struct Place {
+/// What the connections of one listener share on one worker.
+pub(crate) struct ListenerContext {
     pub(crate) timeouts: Timeouts,
     pub(crate) versions: Versions,
     pub(crate) streams: Streams,
     pub(crate) metrics: Arc<Metrics>,
     /// The queue for long work, which all listeners of a worker share.
-    pub(crate) turns: Rc<Turns>,
+    pub(crate) long_work: Rc<LongWorkQueue>,
     budget: Arc<Budget>,
     pub(super) tls: Option<TlsAcceptor>,
     date: Cell<[u8; DATE]>,
@@ -62,13 +63,13 @@ pub(crate) struct Place {
 
 /// The length of `Sun, 06 Nov 1994 08:49:37 GMT`.
 const DATE: usize = 29;
-/// How often the date in answers is written anew.
+/// How often the date in answers is updated.
 const DATE_EVERY: Duration = Duration::from_millis(500);
 
 // === impl Streams ===
 
 impl Streams {
-    const OF_STRANGERS: Self = Self {
+    const OF_CLIENTS: Self = Self {
         most: bounds::STREAMS,
         pending_resets: bounds::PENDING_RESETS,
         head_bytes: bounds::HEADER_BLOCK,
@@ -84,36 +85,36 @@ impl Streams {
     };
 }
 
-// === impl Place ===
+// === impl ListenerContext ===
 
-impl Place {
+impl ListenerContext {
     pub(crate) fn new(
         timeouts: Timeouts,
         versions: Versions,
         (metrics, budget): (Arc<Metrics>, Arc<Budget>),
     ) -> Self {
         let date = Cell::new([b' '; DATE]);
-        let (streams, turns) = (Streams::OF_STRANGERS, Rc::new(Turns::new(true)));
-        Self { timeouts, versions, streams, metrics, budget, turns, tls: None, date }
+        let (streams, long_work) = (Streams::OF_CLIENTS, Rc::new(LongWorkQueue::new(true)));
+        Self { timeouts, versions, streams, metrics, budget, long_work, tls: None, date }
     }
 
-    /// The same, with the queue for long work that its worker has.
-    pub(crate) fn taking(self, turns: &Rc<Turns>) -> Self {
-        Self { turns: Rc::clone(turns), ..self }
+    /// Uses the worker's queue for long work.
+    pub(crate) fn with_queue(self, long_work: &Rc<LongWorkQueue>) -> Self {
+        Self { long_work: Rc::clone(long_work), ..self }
     }
 
-    /// What somebody who was let in holds: nothing yet.
+    /// A new account for an accepted connection.
     pub(super) fn account(&self, slot: &Slot) -> Rc<Account> {
         Account::new(Arc::clone(&self.budget), slot.bytes_of_source())
     }
 
-    /// Connections are those of a proxy that asks for many.
+    /// Uses the bounds for proxies, which send the requests of many clients over one connection.
     pub(crate) fn for_proxies(self) -> Self {
         Self { streams: Streams::OF_PROXIES, ..self }
     }
 
-    /// Connections are under TLS, if they are to be.
-    pub(crate) fn under(self, tls: Option<TlsAcceptor>) -> Self {
+    /// Uses TLS if an acceptor is given.
+    pub(crate) fn with_tls(self, tls: Option<TlsAcceptor>) -> Self {
         Self { tls, ..self }
     }
 
@@ -121,11 +122,11 @@ impl Place {
         self.date.get()
     }
 
-    /// Keeps the date current, for ever.
+    /// Keeps the date current; never returns.
     pub(crate) async fn keep_date(&self, clock: &Clock) {
         let mut ticks = tokio::time::interval(DATE_EVERY);
         loop {
-            // Before the first tick, which takes a moment: no answer is without a date.
+            // Set before the first tick is awaited, so that every answer has a date.
             let since = Duration::from_nanos(clock.now().calendar.as_nanos());
             let now = SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH);
             if let Ok(date) = httpdate::fmt_http_date(now).as_bytes().try_into() {

@@ -1,16 +1,16 @@
-//! Turns: long work goes on piece by piece, and short requests are answered in between.
+//! The queue for long work: fair queueing, so that short requests are answered between the pieces of long ones.
 //!
 //! ```text
 //!   what a worker does      ██ · ·· ██ · ██ ···· ██ · ██ …
 //!   ██  a piece of long work, about 100 µs, of one connection      ·  a short request, of any connection
 //! ```
 //!
-//! This is fair queueing with two classes. A worker is one thread, so a long computation makes all its connections wait.
-//! Batches, long pipelines, large bodies and large answers are long work. It is cut into pieces, and each piece passes a gate
-//! where all connections of the worker with long work wait in one queue. They pass one at a time, in the order in which they
-//! came, and queue up again for their next piece (round robin). When a piece's worth of work has passed, the gate stays
-//! closed until every task that can run has run and the sockets have been polled. So a short request waits for other short
-//! requests and for one or two pieces of long work, no matter how many connections have long work.
+//! There are two classes. A worker is one thread, so a long computation makes all its connections wait. Batches, long
+//! pipelines, large bodies and large answers are long work. It is cut into pieces, and each piece passes a gate where all
+//! connections of the worker with long work wait in one queue. They pass one at a time, in the order in which they came, and
+//! queue up again for their next piece (round robin). When a piece's worth of work has passed, the gate stays closed until
+//! every task that can run has run and the sockets have been polled. So a short request waits for other short requests and
+//! for one or two pieces of long work, no matter how many connections have long work.
 //!
 //! Short requests do not pass the gate, so it costs them nothing.
 
@@ -18,9 +18,9 @@ use std::cell::Cell;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
 
-/// The queue for long work on a worker.
+/// The queue for the long work of one worker.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct LongWorkQueue {
     /// One permit, handed out in order.
     gate: Semaphore,
     /// A permit for each batch that may be open. Batches that wait have not been parsed and are only bytes.
@@ -34,7 +34,7 @@ pub(crate) struct Turns {
 /// A batch that is open: its entries are being read or decided.
 #[derive(Debug)]
 pub(crate) struct OpenBatch<'t> {
-    turns: &'t Turns,
+    long_work: &'t LongWorkQueue,
     /// Until it is dropped, the next batch waits. The semaphore is never closed, so this is never `None`.
     _place: Option<SemaphorePermit<'t>>,
     /// Microseconds that have passed the gate and have not been used.
@@ -47,7 +47,7 @@ pub(crate) const PIECE: u32 = 100;
 /// How much a batch passes the gate with, in microseconds, so that several small batches share a piece.
 const PORTION: u32 = 25;
 
-impl Turns {
+impl LongWorkQueue {
     /// With a store in this process one batch is open at a time. With a store elsewhere any number is, because batches spend
     /// their time waiting for the store.
     pub(crate) fn new(store_in_process: bool) -> Self {
@@ -61,7 +61,7 @@ impl Turns {
         self.open
     }
 
-    /// Waits for the turn of a piece of work that takes about so many microseconds.
+    /// Waits for the turn of a piece of work that takes about `micros` microseconds.
     pub(crate) async fn pass(&self, micros: u32) {
         let Ok(_first_in_line) = self.gate.acquire().await else { return };
         let left = match self.left.get().checked_sub(micros) {
@@ -77,16 +77,16 @@ impl Turns {
 
     /// Waits for the turn of a batch.
     pub(crate) async fn batch(&self) -> OpenBatch<'_> {
-        OpenBatch { turns: self, _place: self.batches.acquire().await.ok(), left: 0 }
+        OpenBatch { long_work: self, _place: self.batches.acquire().await.ok(), left: 0 }
     }
 }
 
 impl OpenBatch<'_> {
-    /// Waits for the turn of the next step of the batch, which takes about so many microseconds.
+    /// Waits for the turn of the next step of the batch, which takes about `micros` microseconds.
     pub(crate) async fn step(&mut self, micros: u32) {
         if self.left < micros {
             let portion = PORTION.max(micros);
-            self.turns.pass(portion).await;
+            self.long_work.pass(portion).await;
             self.left = self.left.saturating_add(portion);
         }
         self.left = self.left.saturating_sub(micros);
@@ -101,16 +101,20 @@ mod tests {
     use tokio::runtime::{Builder, LocalOptions};
     use tokio::task::spawn_local;
 
-    /// How many pieces of long work a short request waits for that comes while `tasks` have such work.
-    fn waited(tasks: u32, long: impl AsyncFn(Rc<Turns>, Rc<dyn Fn()>) + Copy + 'static) -> u32 {
+    /// How many pieces of long work run before a short request that arrives while `tasks` tasks have long work.
+    fn waited(
+        tasks: u32,
+        long: impl AsyncFn(Rc<LongWorkQueue>, Rc<dyn Fn()>) + Copy + 'static,
+    ) -> u32 {
         let builder = &mut Builder::new_current_thread();
         let runtime = builder.enable_all().build_local(LocalOptions::default()).unwrap();
         runtime.block_on(async move {
             let (client, server) = UnixStream::pair().unwrap();
-            let (turns, pieces) = (Rc::new(Turns::new(true)), Rc::new(Cell::new(0_u32)));
+            let (long_work, pieces) =
+                (Rc::new(LongWorkQueue::new(true)), Rc::new(Cell::new(0_u32)));
             let asked_at = tasks * 10;
             let counted = Rc::clone(&pieces);
-            // In the middle of it all somebody asks.
+            // A short request arrives in the middle.
             let piece: Rc<dyn Fn()> = Rc::new(move || {
                 counted.set(counted.get() + 1);
                 if counted.get() == asked_at {
@@ -118,28 +122,29 @@ mod tests {
                 }
             });
             for _ in 0..tasks {
-                let (turns, piece) = (Rc::clone(&turns), Rc::clone(&piece));
-                spawn_local(async move { long(turns, piece).await });
+                let (long_work, piece) = (Rc::clone(&long_work), Rc::clone(&piece));
+                spawn_local(async move { long(long_work, piece).await });
             }
             server.readable().await.unwrap();
             pieces.get() - asked_at
         })
     }
 
-    /// Five hundred batches of a thousand kept a short request waiting for seconds: each was worked on from its beginning to
-    /// its end, and all of them before the sockets were looked at again.
+    /// Five hundred batches of a thousand entries kept a short request waiting for seconds: each batch was decided from
+    /// beginning to end, and all of them before the sockets were polled again.
     #[test]
     fn a_short_request_waits_for_two_pieces_of_long_work_at_most() {
         for tasks in [1, 2, 100] {
-            let pipelines = waited(tasks, async |turns: Rc<Turns>, piece: Rc<dyn Fn()>| {
-                for _ in 0..100 {
-                    turns.pass(PIECE).await;
-                    piece();
-                }
-            });
+            let pipelines =
+                waited(tasks, async |long_work: Rc<LongWorkQueue>, piece: Rc<dyn Fn()>| {
+                    for _ in 0..100 {
+                        long_work.pass(PIECE).await;
+                        piece();
+                    }
+                });
             assert!(pipelines <= 2, "{pipelines} of {tasks}");
-            let steps = waited(tasks, async |turns: Rc<Turns>, piece: Rc<dyn Fn()>| {
-                let mut batch = turns.batch().await;
+            let steps = waited(tasks, async |long_work: Rc<LongWorkQueue>, piece: Rc<dyn Fn()>| {
+                let mut batch = long_work.batch().await;
                 for _ in 0..100 {
                     batch.step(1).await;
                     piece();
@@ -149,20 +154,20 @@ mod tests {
         }
     }
 
-    /// Those with long work take turns. The first is two pieces ahead, because the others come when it waits for its second.
+    /// Tasks with long work take turns. The first is two pieces ahead, because the others start while it waits for its second.
     #[test]
-    fn long_work_goes_round() {
+    fn long_work_is_served_round_robin() {
         let builder = &mut Builder::new_current_thread();
         let runtime = builder.enable_all().build_local(LocalOptions::default()).unwrap();
         runtime.block_on(async {
-            let turns = Rc::new(Turns::new(true));
+            let long_work = Rc::new(LongWorkQueue::new(true));
             let done: Rc<[Cell<u32>; 10]> = Rc::default();
             let tasks: Vec<_> = (0..done.len())
                 .map(|number| {
-                    let (turns, done) = (Rc::clone(&turns), Rc::clone(&done));
+                    let (long_work, done) = (Rc::clone(&long_work), Rc::clone(&done));
                     spawn_local(async move {
                         for _ in 0..50 {
-                            turns.pass(PIECE).await;
+                            long_work.pass(PIECE).await;
                             done[number].set(done[number].get() + 1);
                             let most = done.iter().map(Cell::get).max().unwrap();
                             let least = done.iter().map(Cell::get).min().unwrap();

@@ -1,36 +1,38 @@
-//! What has been read of a connection and not yet looked at.
+//! A read buffer: bytes that were read from a connection and are not parsed yet.
 
-use super::budget::Hold;
+use super::budget::Reservation;
 use super::stream::Stream;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Bytes in the order of their arrival: read at the end, consumed at the start.
+/// Bytes in the order of their arrival: read at the end, consumed at the start. Its memory is reserved in the connection budget.
 #[derive(Debug, Default)]
-pub(crate) struct Input {
+pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
-    hold: Hold,
+    reserved: Reservation,
+    /// The unread bytes are `bytes[start..end]`.
     start: usize,
     end: usize,
+    /// The most bytes that it may grow to.
     most: usize,
 }
 
-/// As much as most requests need.
+/// The usual size of a buffer: enough for most requests.
 const USUAL: usize = 4 * 1024;
 
-impl Input {
-    /// Keeps at most so much; what does not fit is refused by whoever looks at it before it comes to that.
-    pub(crate) fn new(most: usize, hold: Hold) -> Self {
-        Self { most, hold, ..Self::default() }
+impl ReadBuffer {
+    /// A buffer of at most `most` bytes. The parser refuses a request that could not fit before the buffer is full.
+    pub(crate) fn new(most: usize, reserved: Reservation) -> Self {
+        Self { most, reserved, ..Self::default() }
     }
 
     pub(crate) fn set_most(&mut self, most: usize) {
         self.most = most;
     }
 
-    pub(crate) fn here(&self) -> &[u8] {
+    pub(crate) fn unread(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
@@ -46,15 +48,15 @@ impl Input {
         self.start = self.end;
     }
 
-    /// Skips empty lines, and says how many bytes they had.
+    /// Skips empty lines and returns how many bytes they had.
     pub(crate) fn skip_empty_lines(&mut self) -> usize {
-        let ends = self.here().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+        let ends = self.unread().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
         let count = ends.count();
         self.consume(count);
         count
     }
 
-    /// Reads once into the room that was made; 0 is the end.
+    /// Reads once into the free part of the buffer; 0 is the end of the stream.
     pub(crate) fn poll_read_from(
         &mut self,
         stream: &mut Stream,
@@ -68,14 +70,15 @@ impl Input {
         Poll::Ready(Ok(read))
     }
 
-    /// There is room at the end then; what is here moves to the start if that makes some. False when there may be none.
+    /// Makes room at the end: moves the bytes to the start, or enlarges the buffer. False if the connection budget does not
+    /// allow a larger one.
     pub(super) fn make_room(&mut self) -> bool {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
-            // A large request is over, and its connection may be idle for long.
+            // A large request is done, and its connection may now be idle for a long time.
             if self.bytes.len() > USUAL {
                 self.bytes = Vec::new();
-                self.hold.resize(0);
+                self.reserved.resize(0);
             }
         }
         if self.start > 0 && self.end == self.bytes.len() {
@@ -85,9 +88,9 @@ impl Input {
         }
         if self.end == self.bytes.len() {
             let larger = self.bytes.len().saturating_mul(2).clamp(USUAL, self.most.max(USUAL));
-            // One byte more at least, or a reader would take a full buffer for the end.
+            // At least one more byte: a read into an empty slice returns 0, which would look like the end of the stream.
             let larger = larger.max(self.end.saturating_add(1));
-            if !self.hold.resize(larger) {
+            if !self.reserved.resize(larger) {
                 return false;
             }
             self.bytes.reserve_exact(larger.saturating_sub(self.bytes.len()));
@@ -98,7 +101,7 @@ impl Input {
 }
 
 #[cfg(test)]
-impl Input {
+impl ReadBuffer {
     pub(crate) fn arrived(&mut self, bytes: &[u8]) {
         self.bytes.truncate(self.end);
         self.bytes.extend_from_slice(bytes);

@@ -1,13 +1,13 @@
-//! A connection as bytes: what was read and not looked at, what is to be written, and how long that may take.
+//! A buffered connection: the bytes that were read and not parsed, the bytes to be written, and the deadlines for both.
 //!
-//! Every front that speaks TCP itself stands on this. The usual case costs two system calls and nothing else: a
-//! timer is touched only for who is slow, and the end of the server is a flag until it comes.
+//! HTTP/1 and RESP are built on it. The usual case costs one read and one write: the timer is touched only for slow clients,
+//! and the drain of the server is a flag until it begins.
 
 use super::after;
-use super::budget::{Account, Hold};
+use super::budget::{Account, Reservation};
+use super::context::ListenerContext;
 use super::drain::Drain;
-use super::input::Input;
-use super::place::Place;
+use super::read_buffer::ReadBuffer;
 use super::stream::Stream;
 use crate::bounds;
 use crate::metrics::Refused;
@@ -24,155 +24,147 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, timeout};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-/// A connection, and what has been read of it.
-pub(crate) struct Line<'p> {
+/// A connection with its read and write buffers.
+pub(crate) struct BufferedConnection<'p> {
     stream: Stream,
-    place: &'p Place,
-    pub(crate) input: Input,
+    listener: &'p ListenerContext,
+    pub(crate) input: ReadBuffer,
     pub(crate) output: Vec<u8>,
     account: Rc<Account>,
-    /// For the answers: those that are being made, and those that wait to be taken.
-    answers: Rc<Hold>,
+    /// Memory for answers: those that are being made, and those that the client has not read.
+    answers: Rc<Reservation>,
     deadline: Deadline,
     drain: Drain,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Whether the timer and the end of the server know whom to wake. They wake the same task however often
-    /// they are asked, so while requests come they are not asked again.
-    waiting: bool,
-    /// The server is stopping; whoever never pauses is told to go from this moment on.
+    /// Whether the timer and the drain token hold this task's waker. It is always the same task, so they are not polled again
+    /// while requests arrive.
+    registered: bool,
+    /// Set when the server drains: a client that sends without a pause is closed from this instant on.
     draining: Option<Instant>,
 }
 
-/// A timer that is set back only when it rings too early.
+/// A deadline with a lazy timer: moving the deadline later does not touch the timer, which is corrected when it fires too early.
 struct Deadline {
     at: Instant,
-    /// When to look whether others need what this connection holds, if it holds much.
-    look: Option<Instant>,
+    /// When to check whether other connections need the memory that this one holds, if it holds much.
+    check_at: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
-/// Why a connection that waits goes on.
+/// Why [`BufferedConnection::fill`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     Bytes,
-    /// The other side will send no more.
+    /// The client has closed its side of the connection.
     End,
+    /// The deadline has passed.
     Late,
-    /// It holds more than others leave it, and does not go on; or it wants more than that.
+    /// The connection budget: the connection needs more than its share, or holds more than its share and makes no progress.
     NoRoom,
-    /// The server is stopping. This is said once.
+    /// The server drains. This is returned once.
     Draining,
 }
 
-/// How long somebody is waited for at the end.
+/// How long a closing connection waits for the client.
 pub(crate) const LINGER: Duration = Duration::from_millis(bounds::LINGER_MILLIS);
-/// What it takes to write [`bounds::UNWRITTEN`] bytes, in microseconds.
+/// The cost of writing [`bounds::UNWRITTEN`] bytes, in microseconds.
 const WRITE: u32 = 30;
-/// How long a connection that holds more than others leave it may stand still.
+/// How long a connection that holds more than its share may make no progress.
 const STALLED: Duration = Duration::from_millis(bounds::STALLED_MILLIS);
-/// As much as is kept for the answers of a connection that waits.
+/// The capacity that an idle connection keeps for its answers.
 const OUTPUT: usize = 4 * 1024;
 
-impl<'p> Line<'p> {
-    /// A connection of which at most so much is kept unread.
+impl<'p> BufferedConnection<'p> {
+    /// A connection that buffers at most `most` unparsed bytes.
     pub(crate) fn new(
         stream: Stream,
         account: Rc<Account>,
-        place: &'p Place,
+        listener: &'p ListenerContext,
         drain: &Drain,
         most: usize,
     ) -> Self {
         Self {
             stream,
-            place,
-            input: Input::new(most, account.hold()),
-            answers: Rc::new(account.hold()),
+            listener,
+            input: ReadBuffer::new(most, account.reserve()),
+            answers: Rc::new(account.reserve()),
             account,
             output: Vec::new(),
-            deadline: Deadline::new(after(place.timeouts.head)),
+            deadline: Deadline::new(after(listener.timeouts.head)),
             drained: Box::pin(drain.begun.clone().cancelled_owned()),
             drain: drain.clone(),
-            waiting: false,
+            registered: false,
             draining: None,
         }
     }
 
-    /// Room for something else of this connection.
-    pub(crate) fn hold(&self) -> Hold {
-        self.account.hold()
+    /// A new reservation in the account of this connection.
+    pub(crate) fn reserve(&self) -> Reservation {
+        self.account.reserve()
     }
 
-    /// Room for answers that are being made; it is given back when they are written.
-    pub(crate) fn answers(&self) -> Rc<Hold> {
+    /// The memory for answers that are being made. It is given back when they are written.
+    pub(crate) fn answers(&self) -> Rc<Reservation> {
         Rc::clone(&self.answers)
     }
 
-    /// How many more bytes of answers there is room for.
+    /// How many more bytes of answers the connection budget allows.
     pub(crate) fn room(&self) -> usize {
         self.account.room()
     }
 
-    /// The connection, and what has been read of it.
+    /// The stream, and the bytes that were read from it and not parsed.
     pub(crate) fn into_parts(self) -> (Stream, Vec<u8>) {
-        let read = self.input.here().to_vec();
+        let read = self.input.unread().to_vec();
         (self.stream, read)
     }
 
-    /// What is waited for must come within this time.
+    /// Sets the deadline of the next reads.
     pub(crate) fn wait_within(&mut self, time: Duration) {
         self.deadline.set(after(time));
     }
 
-    /// How long somebody who has begun nothing may be silent.
-    pub(crate) fn patience(&self) -> Duration {
-        if self.draining.is_some() { LINGER } else { self.place.timeouts.idle }
+    /// How long a client may be silent between requests.
+    pub(crate) fn idle_timeout(&self) -> Duration {
+        if self.draining.is_some() { LINGER } else { self.listener.timeouts.idle }
     }
 
-    /// Whether the answer that is about to be written is the last: the server is stopping, and nothing more
-    /// had been sent, neither what was read behind it nor what was not read yet. Whoever never pauses has
-    /// always sent more, and is told to go all the same.
+    /// Whether the answer that is about to be written is the last one: the server drains, and the client had sent nothing more,
+    /// neither in the read buffer (`nothing_behind`) nor in the socket. A client that never pauses has always sent more; its
+    /// connection ends all the same after [`LINGER`].
     pub(crate) fn is_last(&mut self, nothing_behind: bool) -> bool {
-        let at_the_latest = match self.draining {
-            Some(at_the_latest) => at_the_latest,
-            // The end came after the last bytes and before their answer.
+        let latest = match self.draining {
+            Some(latest) => latest,
+            // The drain began after the last bytes and before their answer.
             None if self.drain.has_begun() => after(LINGER),
             None => return false,
         };
         if !nothing_behind {
-            return Instant::now() >= at_the_latest;
+            return Instant::now() >= latest;
         }
-        // What came before the end may still lie in the socket.
-        !self.stream.has_more() || Instant::now() >= at_the_latest
+        // Requests that arrived before the drain may still be in the socket.
+        !self.stream.has_more() || Instant::now() >= latest
     }
 
     // === writing ===
 
-    /// Sends what is to be written, when everybody else whose requests are at hand has been answered, too. Answers
-    /// that go out together wake their readers once; each sent by itself, they wake a reader each time for one.
+    /// Writes the answers, after the other connections whose requests have arrived were answered too. A client process that
+    /// reads several connections is then woken once for all answers instead of once for each.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         if self.output.is_empty() {
             return Ok(());
         }
-        // Room was kept for the answers to lists. Others are short, or can be asked for again.
-        let room = self.output.capacity();
-        if room > OUTPUT && room > self.answers.bytes() && !self.answers.resize(room) {
-            self.place.metrics.refused(Refused::NoRoom);
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
+        self.reserve_output()?;
         yield_now().await;
         let (mut written, mut slow) = (0_usize, false);
         loop {
             let part = written..self.output.len().min(written.saturating_add(bounds::UNWRITTEN));
             let bytes = self.output.get(part.clone()).unwrap_or_default();
-            // Nearly always the socket takes all at once, and no timer is touched.
-            let taken = match self.stream.try_write(bytes) {
-                Ok(taken) => taken,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                Err(error) => return Err(error),
-            };
+            // Nearly always the socket takes everything, and no timer is touched.
+            let taken = self.stream.try_write(bytes)?;
             if taken < bytes.len() {
                 if !mem::replace(&mut slow, true) {
-                    self.wait_within(self.place.timeouts.body);
+                    self.wait_within(self.listener.timeouts.body);
                 }
                 self.flush_slowly(part.start.saturating_add(taken)..part.end).await?;
             }
@@ -180,8 +172,8 @@ impl<'p> Line<'p> {
             if written == self.output.len() {
                 break;
             }
-            // The rest of a long answer waits for its turn.
-            self.place.turns.pass(WRITE).await;
+            // The rest of a long answer is long work.
+            self.listener.long_work.pass(WRITE).await;
         }
         self.output.clear();
         self.output.shrink_to(OUTPUT);
@@ -189,7 +181,18 @@ impl<'p> Line<'p> {
         Ok(())
     }
 
-    /// Writes a part to somebody who is slow to read it.
+    /// Counts the answers against the budget. Memory for the answers to batches was reserved before they were decided. Other
+    /// answers are short, or the client can repeat its request.
+    fn reserve_output(&self) -> io::Result<()> {
+        let bytes = self.output.capacity();
+        if bytes > OUTPUT && bytes > self.answers.bytes() && !self.answers.resize(bytes) {
+            self.listener.metrics.refused(Refused::NoRoom);
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        Ok(())
+    }
+
+    /// Writes a part of the output to a client that is slow to read it.
     async fn flush_slowly(&mut self, part: Range<usize>) -> io::Result<()> {
         let Self { stream, deadline, output, account, .. } = self;
         deadline.watch(account);
@@ -197,8 +200,8 @@ impl<'p> Line<'p> {
         let written =
             poll_fn(|context| write_some(stream, (deadline, account), &mut rest, context)).await;
         match written.as_ref().map_err(io::Error::kind) {
-            Err(io::ErrorKind::TimedOut) => self.place.metrics.refused(Refused::Unread),
-            Err(io::ErrorKind::OutOfMemory) => self.place.metrics.refused(Refused::NoRoom),
+            Err(io::ErrorKind::TimedOut) => self.listener.metrics.refused(Refused::Unread),
+            Err(io::ErrorKind::OutOfMemory) => self.listener.metrics.refused(Refused::NoRoom),
             Err(_) | Ok(()) => {}
         }
         written
@@ -206,16 +209,17 @@ impl<'p> Line<'p> {
 
     // === reading ===
 
-    /// Waits for more bytes.
+    /// Waits for more bytes and reads them into the read buffer.
     pub(crate) async fn fill(&mut self) -> io::Result<Woken> {
-        let Self { stream, input, deadline, drain, drained, waiting, draining, account, .. } = self;
+        let Self { stream, input, deadline, drain, drained, registered, draining, account, .. } =
+            self;
         if !input.make_room() {
             return Ok(Woken::NoRoom);
         }
         deadline.watch(account);
         poll_fn(|context| {
             if let Poll::Ready(read) = input.poll_read_from(stream, context) {
-                // Whoever is never waited for would never hear of the end.
+                // A connection that never waits would never notice the drain.
                 if draining.is_none() && drain.has_begun() {
                     *draining = Some(after(LINGER));
                 }
@@ -229,23 +233,23 @@ impl<'p> Line<'p> {
                 *draining = Some(after(LINGER));
                 return Poll::Ready(Ok(Woken::Draining));
             }
-            if *waiting && !deadline.timer.is_elapsed() {
+            if *registered && !deadline.timer.is_elapsed() {
                 return Poll::Pending;
             }
-            // Its flag was looked at: it is asked only so that it wakes us.
+            // The flag was read above; this poll only registers the waker.
             let _ = drained.as_mut().poll(context);
-            *waiting = true;
+            *registered = true;
             deadline.poll(account, context).map(Ok)
         })
         .await
     }
 
-    /// Closes after the last answer. Bytes that were still on their way are read over for a moment: a socket
-    /// that is closed with unread bytes takes the answer back. Whoever sends too much of them is not read any
-    /// more, and has the rest of the moment to take what was written.
+    /// Closes the connection after the last answer (a lingering close). For up to [`LINGER`], bytes that the client still sends
+    /// are read and discarded: closing a socket with unread bytes resets the connection, and the client may lose the answer.
+    /// After [`bounds::LINGER_BYTES`] nothing more is read, and the client has the rest of the time to read the answer.
     pub(crate) async fn close(mut self) -> io::Result<()> {
         self.flush().await?;
-        // Under TLS it says goodbye, for which there may be no room.
+        // TLS sends a closing message, for which the socket may have no room.
         timeout(LINGER, self.stream.shutdown())
             .await
             .map_err(|_late| io::ErrorKind::TimedOut)??;
@@ -254,7 +258,7 @@ impl<'p> Line<'p> {
         loop {
             self.input.clear();
             match self.fill().await? {
-                Woken::Bytes => left = left.saturating_sub(self.input.here().len()),
+                Woken::Bytes => left = left.saturating_sub(self.input.unread().len()),
                 Woken::Draining => {}
                 Woken::End | Woken::Late | Woken::NoRoom => return Ok(()),
             }
@@ -266,7 +270,7 @@ impl<'p> Line<'p> {
     }
 }
 
-/// Writes as much as the socket takes, until all is written or the time is over.
+/// Writes as much as the socket takes, until everything is written or the deadline has passed.
 fn write_some(
     stream: &mut Stream,
     (deadline, account): (&mut Deadline, &Account),
@@ -303,7 +307,7 @@ fn write_some(
 
 impl Deadline {
     fn new(at: Instant) -> Self {
-        Self { at, look: None, timer: Box::pin(tokio::time::sleep_until(at)) }
+        Self { at, check_at: None, timer: Box::pin(tokio::time::sleep_until(at)) }
     }
 
     fn set(&mut self, at: Instant) {
@@ -311,23 +315,23 @@ impl Deadline {
         self.wake_by(at);
     }
 
-    /// Looks now and then from here on, if the connection holds much.
+    /// Starts to check for progress, if the connection holds much.
     fn watch(&mut self, account: &Account) {
-        if self.look.is_none() && account.counts() {
-            let look = after(STALLED);
-            self.look = Some(look);
-            self.wake_by(look);
+        if self.check_at.is_none() && account.counts() {
+            let check_at = after(STALLED);
+            self.check_at = Some(check_at);
+            self.wake_by(check_at);
         }
     }
 
-    /// The other side sent or took something.
+    /// The client has sent or read something.
     fn progress(&mut self) {
-        if self.look.is_some() {
-            self.look = Some(after(STALLED));
+        if self.check_at.is_some() {
+            self.check_at = Some(after(STALLED));
         }
     }
 
-    /// Waits until the time is over, or until others need what a connection holds that does not go on.
+    /// Waits until the deadline has passed, or until a connection without progress holds memory that others need.
     fn poll(&mut self, account: &Account, context: &mut Context<'_>) -> Poll<Woken> {
         loop {
             ready!(self.timer.as_mut().poll(context));
@@ -335,18 +339,18 @@ impl Deadline {
             if now >= self.at {
                 return Poll::Ready(Woken::Late);
             }
-            if self.look.is_some_and(|look| now >= look) {
+            if self.check_at.is_some_and(|check_at| now >= check_at) {
                 if account.is_over() {
                     return Poll::Ready(Woken::NoRoom);
                 }
-                self.look = account.counts().then(|| after(STALLED));
+                self.check_at = account.counts().then(|| after(STALLED));
             }
-            let next = self.look.unwrap_or(self.at).min(self.at);
+            let next = self.check_at.unwrap_or(self.at).min(self.at);
             self.timer.as_mut().reset(next);
         }
     }
 
-    /// The timer rings by then; a ring that is too early is put right when it comes.
+    /// Makes the timer fire at `at` or earlier. If it fires too early, `poll` corrects it.
     fn wake_by(&mut self, at: Instant) {
         if at < self.timer.deadline() {
             self.timer.as_mut().reset(at);
@@ -357,22 +361,23 @@ impl Deadline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::budget::{Budget, OfSource};
+    use crate::net::budget::{Budget, SourceBytes};
     use crate::net::{Timeouts, Versions};
     use std::sync::Arc;
     use tokio::net::{TcpListener, TcpStream};
 
     #[tokio::test]
-    async fn whoever_else_is_at_hand_is_answered_before_anything_is_sent() {
+    async fn other_ready_connections_run_before_answers_are_sent() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let server = Stream::Plain(listener.accept().await.unwrap().0);
         let [handshake, head, body, idle] = [Duration::from_secs(9); 4];
         let timeouts = Timeouts { handshake, head, body, idle };
         let budget = Budget::new(0);
-        let place = Place::new(timeouts, Versions::One, (Arc::default(), Arc::clone(&budget)));
-        let account = Account::new(budget, OfSource::default());
-        let mut line = Line::new(server, account, &place, &Drain::default(), 99);
+        let listener =
+            ListenerContext::new(timeouts, Versions::One, (Arc::default(), Arc::clone(&budget)));
+        let account = Account::new(budget, SourceBytes::default());
+        let mut line = BufferedConnection::new(server, account, &listener, &Drain::default(), 99);
         line.output.extend_from_slice(b"yes");
         let mut client = Stream::Plain(client);
         let (flushed, came_early) = tokio::join!(line.flush(), async { client.has_more() });

@@ -1,15 +1,15 @@
-//! Open files: how many connections there is room for, and what each listener can count on.
+//! Quotas of open files: how many connections may be open, and how many each listener is guaranteed.
 //!
 //! ```text
 //!   limit of open files (ulimit -n)
-//!   ├─ kept: files, worker threads, connections to the store
+//!   ├─ reserved: files, worker threads, connections to the store
 //!   ├─ guaranteed: a part for each listener, which no other listener can use up
-//!   └─ shared: whichever listener comes first
+//!   └─ shared: first come, first served
 //! ```
 //!
-//! Every connection is an open file. Without this division, idle connections on one listener would use up the limit, and the
-//! system would accept no connection on any other, the operators' included. Example: of 200 files, 44 are kept with two
-//! workers; each of four listeners has 19 guaranteed, and 80 are shared.
+//! Every connection is an open file. Without quotas, idle connections on one listener would use up the limit, and no other
+//! listener could accept a connection, not even the operators'. Example: of 200 files, 44 are reserved with two workers; each
+//! of four listeners has 19 guaranteed, and 80 are shared.
 
 use super::caps::Caps;
 use crate::bounds;
@@ -18,38 +18,38 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// How the files that connections may use are divided.
+/// How the open files are divided among the listeners.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Division {
+pub(crate) struct FileQuotas {
     /// For each listener, in order.
     guaranteed: Vec<usize>,
     shared: usize,
-    /// What the caps of all listeners would need.
+    /// The limit at which every listener could reach its cap.
     wanted: usize,
 }
 
 /// The files that all listeners share.
 struct SharedFiles {
     free: AtomicUsize,
-    /// Whether `/ready` says that they are used up.
-    told: AtomicBool,
+    /// Whether `/ready` reports that they are used up.
+    reported: AtomicBool,
     health: Arc<Health>,
 }
 
-/// What one listener may use.
-pub(crate) struct Files {
+/// The files that one listener may use for connections.
+pub(crate) struct FileQuota {
     pub(super) guaranteed: usize,
     shared: Arc<SharedFiles>,
 }
 
-/// Raises the limit of open files to `most`, or as far as the system allows, and answers what it is then.
+/// Raises the limit of open files to `most`, or as far as the system allows, and returns the new limit.
 pub(crate) fn raise_limit(most: Option<u64>) -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let current = match (most, maximum) {
         (Some(most), Some(maximum)) => Some(most.min(maximum)),
         (most, maximum) => most.or(maximum),
     };
-    // Where it cannot be changed, it stays as it is, and is divided as it is.
+    // If it cannot be changed, the old limit is divided.
     let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     if let Some(most) = most.filter(|most| *most > limit) {
@@ -58,29 +58,29 @@ pub(crate) fn raise_limit(most: Option<u64>) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// The files that are kept for everything but connections of clients.
-pub(crate) fn kept(workers: usize, shared_store: bool) -> usize {
+/// The files that are reserved for everything except connections of clients.
+pub(crate) fn reserved(workers: usize, shared_store: bool) -> usize {
     let runtimes = workers.saturating_add(2).saturating_mul(bounds::FILES_PER_WORKER);
     let store = if shared_store { bounds::FILES_OF_STORE } else { 0 };
     bounds::FILES.saturating_add(runtimes).saturating_add(store)
 }
 
-impl Division {
-    /// Half of the files for the listeners, in equal parts of which none is larger than its listener's cap; the rest is
-    /// shared.
-    pub(crate) fn new(limit: usize, kept: usize, caps: &[Caps]) -> Self {
-        let room = limit.saturating_sub(kept);
+impl FileQuotas {
+    /// Guarantees half of the files to the listeners, in equal parts of which none is larger than its listener's cap. The rest
+    /// is shared.
+    pub(crate) fn new(limit: usize, reserved: usize, caps: &[Caps]) -> Self {
+        let room = limit.saturating_sub(reserved);
         let parts = caps.len().saturating_mul(2).max(1);
         let part = room.checked_div(parts).unwrap_or(0).max(1);
         let guaranteed: Vec<usize> = caps.iter().map(|caps| caps.all.min(part)).collect();
         let sum =
             |numbers: &mut dyn Iterator<Item = usize>| numbers.fold(0_usize, usize::saturating_add);
         let shared = room.saturating_sub(sum(&mut guaranteed.iter().copied()));
-        let wanted = sum(&mut caps.iter().map(|caps| caps.all)).saturating_add(kept);
+        let wanted = sum(&mut caps.iter().map(|caps| caps.all)).saturating_add(reserved);
         Self { guaranteed, shared, wanted }
     }
 
-    /// Says so if the caps are promises that the limit cannot keep.
+    /// Logs a warning if the limit is too low for the caps of the listeners.
     pub(crate) fn warn(&self, limit: usize) {
         if self.wanted > limit {
             let connections =
@@ -93,47 +93,47 @@ impl Division {
         }
     }
 
-    /// What each listener may use.
-    pub(crate) fn files(&self, health: &Arc<Health>) -> Vec<Files> {
+    /// The quota of each listener.
+    pub(crate) fn files(&self, health: &Arc<Health>) -> Vec<FileQuota> {
         let shared = Arc::new(SharedFiles {
             free: AtomicUsize::new(self.shared),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             health: Arc::clone(health),
         });
         let files =
-            |guaranteed: &usize| Files { guaranteed: *guaranteed, shared: Arc::clone(&shared) };
+            |guaranteed: &usize| FileQuota { guaranteed: *guaranteed, shared: Arc::clone(&shared) };
         self.guaranteed.iter().map(files).collect()
     }
 }
 
-impl Files {
-    /// Takes one of the shared files; `false` when none is left, which `/ready` then says.
+impl FileQuota {
+    /// Takes one of the shared files. False when none is left, which `/ready` then reports.
     pub(super) fn take(&self) -> bool {
-        let SharedFiles { free, told, .. } = &*self.shared;
+        let SharedFiles { free, reported, .. } = &*self.shared;
         let less = |free: usize| free.checked_sub(1);
         let taken = free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
         if taken {
-            self.tell(false);
-        } else if !told.load(Ordering::Relaxed) {
-            self.tell(true);
+            self.report(false);
+        } else if !reported.load(Ordering::Relaxed) {
+            self.report(true);
         }
         taken
     }
 
-    /// Gives it back.
+    /// Gives one of the shared files back.
     pub(super) fn give_back(&self) {
         self.shared.free.fetch_add(1, Ordering::Relaxed);
-        self.tell(false);
+        self.report(false);
     }
 
-    fn tell(&self, used_up: bool) {
-        let SharedFiles { told, health, .. } = &*self.shared;
-        // Nearly always it has been told before, and nothing is locked.
-        if told.load(Ordering::Relaxed) != used_up
-            && told.swap(used_up, Ordering::Relaxed) != used_up
+    fn report(&self, used_up: bool) {
+        let SharedFiles { reported, health, .. } = &*self.shared;
+        // Nearly always nothing has changed, and no lock is taken.
+        if reported.load(Ordering::Relaxed) != used_up
+            && reported.swap(used_up, Ordering::Relaxed) != used_up
         {
             let why = "connections are refused: no more files may be open (raise `ulimit -n`)";
-            health.complain("open files", used_up.then(|| why.to_owned()));
+            health.set_problem("open files", used_up.then(|| why.to_owned()));
         }
     }
 }
@@ -149,28 +149,31 @@ mod tests {
     #[test]
     fn files_are_divided_so_that_every_listener_has_some() {
         let usual = [caps(10_000), caps(10_000), caps(10_000), caps(200)];
-        let divided = |limit| Division::new(limit, 44, &usual);
-        assert_eq!(divided(200), Division { guaranteed: vec![19; 4], shared: 80, wanted: 30_244 });
+        let divided = |limit| FileQuotas::new(limit, 44, &usual);
+        assert_eq!(
+            divided(200),
+            FileQuotas { guaranteed: vec![19; 4], shared: 80, wanted: 30_244 }
+        );
         let enough = divided(1 << 20);
         assert_eq!(enough.guaranteed, [10_000, 10_000, 10_000, 200]);
         assert!(enough.shared > 1_000_000);
-        // A listener alone may have all but what is guaranteed to the others.
+        // One listener may use everything except what is guaranteed to the others.
         let some = divided(20_000);
         assert_eq!(some.guaranteed, [2_494, 2_494, 2_494, 200]);
         assert_eq!(some.shared, 20_000 - 44 - 3 * 2_494 - 200);
-        // Too few for anything: one each, and the system may have the last word.
+        // Too few files for every listener: one is guaranteed to each, and `accept` may still fail.
         assert_eq!(divided(10).guaranteed, [1; 4]);
-        assert_eq!(Division::new(200, 44, &[]).shared, 156);
+        assert_eq!(FileQuotas::new(200, 44, &[]).shared, 156);
         assert_eq!(divided(usize::MAX).guaranteed, [10_000, 10_000, 10_000, 200]);
     }
 
     #[test]
     fn ready_says_when_the_shared_files_are_used_up() {
         let health = Arc::new(Health::default());
-        let files = Division::new(2, 0, &[]).files(&health);
+        let files = FileQuotas::new(2, 0, &[]).files(&health);
         assert!(files.is_empty());
-        let division = Division { guaranteed: vec![0, 0], shared: 1, wanted: 0 };
-        let files = division.files(&health);
+        let quotas = FileQuotas { guaranteed: vec![0, 0], shared: 1, wanted: 0 };
+        let files = quotas.files(&health);
         assert!(files[0].take() && !health.is_degraded());
         assert!(!files[1].take() && health.is_degraded());
         files[0].give_back();
