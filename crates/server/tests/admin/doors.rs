@@ -15,7 +15,7 @@ struct Route {
 /// Everything that can be asked, taken from the server's own table, so that no route is forgotten here. Who may
 /// ask is said again: to look is a reader's, and everything else is an operator's.
 fn routes() -> Vec<Route> {
-    let source = include_str!("../../src/front/admin/handler.rs");
+    let source = include_str!("../../src/front/admin/routes.rs");
     let rows = source.lines().filter_map(|line| line.trim().strip_prefix("route(\""));
     let route = |row: &'static str| {
         let mut words = row.split(['"', ',', ' ']).filter(|word| !word.is_empty());

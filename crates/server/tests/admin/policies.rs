@@ -37,7 +37,7 @@ fn a_rehearsal_tells_the_difference_and_changes_nothing() {
     assert_eq!((&rehearsed["dry_run"], &rehearsed["policy_version"]), (&json!(true), &json!(1)));
     let mut difference = rehearsed["difference"].clone();
     let warnings = difference["warnings"].take();
-    assert!(warnings[0].as_str().unwrap().contains("can never bind"), "{warnings}");
+    assert!(warnings[0].as_str().unwrap().contains("has no effect"), "{warnings}");
     let rule = |amount: &str| json!({ "name": "a", "key": ["ip"], "limits": [amount] });
     assert_eq!(
         difference,

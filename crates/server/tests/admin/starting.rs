@@ -76,7 +76,6 @@ fn settings_that_make_no_sense() {
         (&["--workers", "0"], &["--workers"]),
         (&["--drain-timeout", "0s"], &["--drain-timeout"]),
         (&["--http-max-connections", "0"], &["--http-max-connections"]),
-        (&["--settle-within", "5s"], &["this flag is now called --receipt-ttl"]),
         (&["--store", "postgres://x"], &["--store"]),
         (&["--log-level", "loud", "--log-format", "xml"], &["--log-level", "--log-format"]),
         (&["--config", "nowhere.yaml"], &["nowhere.yaml"]),
@@ -86,6 +85,14 @@ fn settings_that_make_no_sense() {
     std::fs::write(folder.join("tidegate.yaml"), "http:\n  listn: 127.0.0.1:7\n").unwrap();
     refused(&folder, &[], &["tidegate.yaml:2:3: unknown setting `http.listn`"]);
     assert!(!folder.join("data").exists(), "a start that was refused has left something");
+}
+
+#[test]
+fn a_flag_that_was_renamed_is_refused_with_its_new_name() {
+    let output = serve(&folder("renamed"), &["--settle-within", "5s"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("this flag is now called --receipt-ttl"), "{text}");
 }
 
 #[test]
@@ -112,9 +119,15 @@ fn files_that_cannot_be_read() {
         (&["--secret-file", &secret], &["secret_file", "exactly 32 bytes"]),
         (&["--data-dir", &nested], &["data_dir", &nested]),
         (&["--admin-operator-token-file", "nowhere"], &["admin.operator_token_file", "nowhere"]),
-        (&["--admin-operator-token-file", &short], &["admin.operator_token_file", "16 characters"]),
+        (
+            &["--admin-operator-token-file", &short],
+            &["admin.operator_token_file", "16 ASCII characters"],
+        ),
         (&["--admin-operator-token-file", &two], &["admin.operator_token_file", "one word"]),
-        (&["--admin-reader-token-file", &short], &["admin.reader_token_file", "16 characters"]),
+        (
+            &["--admin-reader-token-file", &short],
+            &["admin.reader_token_file", "16 ASCII characters"],
+        ),
     ] {
         refused(&folder, flags, words);
     }

@@ -196,12 +196,20 @@ fn bytes_that_are_no_message() {
         of_message("groups in groups", &[0x9b, 0x06].repeat(200), refused("group")),
         of_message("10,000 fields that nobody knows", &[unknown, whole.clone()].concat(), Passes),
         of_message("a field that is 200 deep", &[field(9, &deep), whole.clone()].concat(), Passes),
-        of_message("a domain as a number", &[vec![8, 1], whole.clone()].concat(), refused("kind")),
-        of_message("hits as text", &[whole.clone(), field(3, b"1")].concat(), refused("kind")),
+        of_message(
+            "a domain as a number",
+            &[vec![8, 1], whole.clone()].concat(),
+            refused("wrong wire type"),
+        ),
+        of_message(
+            "hits as text",
+            &[whole.clone(), field(3, b"1")].concat(),
+            refused("wrong wire type"),
+        ),
         of_message(
             "hits as four bytes",
             &[&whole[..], &[0x1d, 1, 0, 0, 0]].concat(),
-            refused("kind"),
+            refused("wrong wire type"),
         ),
         of_message(
             "a domain that is no UTF-8",
@@ -253,7 +261,7 @@ fn messages_that_are_not_as_long_as_they_say() {
         let room = bytes - whole.len() - 1;
         [whole.clone(), field(9, &b"x".repeat(room - prost::length_delimiter_len(room)))].concat()
     };
-    let packed = Status(UNIMPLEMENTED, "not packed here");
+    let packed = Status(UNIMPLEMENTED, "send them uncompressed");
     let missing = Status(INVALID_ARGUMENT, "missing or cut short");
     let zipped = [("grpc-encoding", "gzip")];
     let case =
