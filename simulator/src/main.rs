@@ -18,6 +18,9 @@ struct Cli {
     /// Run only this seed and print its trace.
     #[arg(long)]
     seed: Option<u64>,
+    /// With --seed: print the whole trace instead of its first 120 lines.
+    #[arg(long, requires = "seed")]
+    all: bool,
     /// Stop at the first seed that breaks a promise, without a trace.
     #[arg(long)]
     brief: bool,
@@ -28,7 +31,7 @@ struct Cli {
 
 /// Seeds between two lines of progress, if the output is not a terminal.
 const PER_LINE: u64 = 1_000;
-/// Maximum lines of a trace.
+/// Lines of a trace that are printed unless `--all` is given.
 const MAX_LINES: usize = 120;
 /// Part of the trace lines of canary calls, which are left out: canaries have a limit of 1,000,000.
 const CANARY_LIMIT: &str = "1000000";
@@ -36,7 +39,8 @@ const CANARY_LIMIT: &str = "1000000";
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Some(seed) = cli.seed {
-        return replay(seed);
+        let lines = if cli.all { usize::MAX } else { MAX_LINES };
+        return replay(seed, lines);
     }
     let mut broken: u64 = 0;
     let last = cli.first.saturating_add(cli.seeds);
@@ -55,7 +59,7 @@ fn main() -> ExitCode {
             let faults = scenario.faults.iter().map(|fault| fault.kind).collect::<Vec<_>>();
             print(&format!("\nseed {seed}: {}; faults {faults:?}", texts.join("; ")));
             if !cli.count {
-                return replay(seed);
+                return replay(seed, MAX_LINES);
             }
         }
     }
@@ -64,7 +68,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs one seed. If it breaks a promise, prints the trace of the smallest scenario that still breaks it.
-fn replay(seed: u64) -> ExitCode {
+fn replay(seed: u64, lines: usize) -> ExitCode {
     let scenario = Scenario::of(seed);
     let history = run(&scenario);
     print(&format!("seed {seed}, trace hash {:016x}", history.hash()));
@@ -83,7 +87,7 @@ fn replay(seed: u64) -> ExitCode {
         scenario.faults.len(),
         scenario.arrivals.len()
     ));
-    for line in history.trace.iter().filter(|line| !line.contains(CANARY_LIMIT)).take(MAX_LINES) {
+    for line in history.trace.iter().filter(|line| !line.contains(CANARY_LIMIT)).take(lines) {
         print(line);
     }
     for violation in check(&small) {

@@ -72,6 +72,19 @@ impl Model {
         }
     }
 
+    /// The states that an execution writes under another limit than before, or as full because their shape was lost.
+    pub(crate) fn reshaped(&self, executed: &Executed) -> Vec<StateId> {
+        let takes = match &executed.effect {
+            Effect::Took { takes, .. } | Effect::Charged(takes) => takes.as_slice(),
+            Effect::GaveBack(_) => &[],
+        };
+        let other = |take: &&OwnedTake| {
+            self.states.get(&take.state).is_some_and(|(limit, _)| *limit != take.limit)
+        };
+        let reshaped = takes.iter().filter(other).map(|take| take.state);
+        reshaped.chain(executed.lost.iter().copied()).collect()
+    }
+
     fn note_short(&mut self, part: &OwnedPart, before: &StateContents, after: &StateContents) {
         let (StateContents::Zero(before), StateContents::Zero(after)) = (before, after) else {
             return;

@@ -354,6 +354,10 @@ impl Backend {
         executed: &Executed,
         at: u64,
     ) -> Option<Vec<PendingAnswer>> {
+        // Under another policy a state may refill sooner than a denial cache computes.
+        for state in self.model.reshaped(executed) {
+            self.gave_back(state, at);
+        }
         if let Effect::GaveBack(parts) = &executed.effect {
             parts.iter().for_each(|part| self.gave_back(part.state, at));
         }

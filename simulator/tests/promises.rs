@@ -32,7 +32,7 @@ fn promises_are_kept_in_every_history() {
 }
 
 /// Seeds that once broke a promise, and the bug.
-const FIXED: [(u64, &str); 20] = [
+const FIXED: [(u64, &str); 21] = [
     (15, "the fallback forgot its counts when the denial cache refused a request"),
     (23, "the fallback forgot its counts when the store answered another request"),
     (581, "a request whose caller had given up was sent and charged all the same"),
@@ -56,6 +56,7 @@ const FIXED: [(u64, &str); 20] = [
         3_053_623,
         "a take in a sliding log could not be given back after a part of another take in the same step",
     ),
+    (3_010_919, "the simulator did not allow for states that another policy refills sooner"),
     (3_000_956, "the simulator took an answer for an older one that looked the same"),
     (3_054_791, "the tag of a limit meant another limit after the registry of shapes was lost"),
     (
