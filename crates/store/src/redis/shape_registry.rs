@@ -198,6 +198,9 @@ impl RegistryCore {
             known.tags.clear();
         }
         (known.epoch, known.why) = (Some(epoch), None);
+        if tag == CANARY_TAG {
+            return Ok(ShapeTag::Inline);
+        }
         let tag = if registered { ShapeTag::Registered(tag) } else { ShapeTag::Inline };
         known.tags.insert(limit.clone(), tag);
         if let ShapeTag::Registered(tag) = tag {
