@@ -14,7 +14,7 @@ impl<S: Backend> Rulebook<S> {
     /// Reads the file again. Errors are logged, counted and reported by `/ready`.
     pub(crate) fn reload(&self, caution: Caution) {
         let Some(path) = &self.file else {
-            tracing::info!("there is no policy file to read again");
+            tracing::info!("no policy file is configured, so nothing is reloaded");
             return;
         };
         let name = printable(&path.display().to_string());
