@@ -93,6 +93,8 @@ pub(crate) const LATE: Duration = Duration::from_millis(4_000);
 /// A request that is executed this long after it was sent should do nothing: the script knows the deadline of its caller,
 /// which is 50 ms, by an estimate of the server's time that is off by at most 25 ms.
 const TOO_LATE: Duration = Duration::from_millis(80);
+/// The same for what is given back: its deadline is 5 s.
+const GIVEN_BACK_TOO_LATE: Duration = Duration::from_millis(5_030);
 
 impl World {
     pub(crate) fn new(scenario: Scenario) -> Arc<Self> {
@@ -308,9 +310,9 @@ impl World {
         let (reply, executed) = backend.server.execute(now, request);
         let told = executed.as_ref().and_then(|executed| backend.replay(process, executed, at));
         let told = told.unwrap_or_default();
-        if executed.as_ref().is_some_and(|executed| self.is_of_users(executed))
-            && sent.elapsed() > TOO_LATE
-        {
+        let too_late =
+            executed.as_ref().filter(|executed| self.is_of_users(executed)).map(too_late);
+        if too_late.is_some_and(|too_late| sent.elapsed() > too_late) {
             let millis = u64::try_from(sent.elapsed().as_millis()).unwrap();
             backend.history.counted_late.push(millis);
         }
@@ -461,5 +463,13 @@ fn describe(executed: &Executed) -> String {
             format!("a charge of {costs}")
         }
         Effect::GaveBack(parts) => format!("{} takes are given back", parts.len()),
+    }
+}
+
+/// After how long a call must no longer be counted. Nobody waits for what is given back, so that has longer.
+const fn too_late(executed: &Executed) -> Duration {
+    match &executed.effect {
+        Effect::GaveBack(_) => GIVEN_BACK_TOO_LATE,
+        Effect::Took { .. } | Effect::Charged(_) => TOO_LATE,
     }
 }

@@ -32,7 +32,7 @@ fn promises_are_kept_in_every_history() {
 }
 
 /// Seeds that once broke a promise, and the bug.
-const FIXED: [(u64, &str); 21] = [
+const FIXED: [(u64, &str); 22] = [
     (15, "the fallback forgot its counts when the denial cache refused a request"),
     (23, "the fallback forgot its counts when the store answered another request"),
     (581, "a request whose caller had given up was sent and charged all the same"),
@@ -63,6 +63,7 @@ const FIXED: [(u64, &str); 21] = [
         3_056_376,
         "the simulator did not allow for takes that are given back after the store lost them",
     ),
+    (3_009_085, "what was given back was given back again after the store had lost its data"),
 ];
 
 #[test]

@@ -92,7 +92,7 @@ impl Redis {
                 let not_granted = taken.into_iter().filter(|(state, limit, receipt)| {
                     !store.debts.cancel(*state, cost_of(limit, receipt), store.router.now())
                 });
-                store.refund(not_granted.collect(), now, store.deadline()).await;
+                store.refund(not_granted.collect(), store.deadline()).await;
             }
         });
     }

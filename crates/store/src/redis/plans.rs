@@ -162,9 +162,7 @@ impl Redis {
             .filter_map(|(group, taken)| Some((group, taken.as_ref().ok()?)))
             .collect();
         let refunds = answered.iter().flat_map(|(group, taken)| taken.refunds(group, some_failed));
-        let parts = refunds.collect();
-        let at = answered.iter().map(|(_, taken)| taken.at).max().unwrap_or(Timestamp::EPOCH);
-        self.refund(parts, at, until).await;
+        self.refund(refunds.collect(), until).await;
     }
 
     /// Remembers takes that failed because of another program's data.

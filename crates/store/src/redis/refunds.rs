@@ -1,16 +1,19 @@
 //! Giving back: settlements that callers ask for, and refunds of takes that turned out to be in vain.
 //!
 //! ```text
-//!   a plan over several slots: one refuses ──► refund what the others took ──► failed: again in the background,
-//!   a late reply: nothing was granted      ──┘                                 exponential backoff, 100 ms to 2 s
+//!   a plan over several slots: one refuses ──► what the others took ──► the server can be reached: one call
+//!   a late reply: nothing was granted      ──┘                          else: wait, for about a minute
 //! ```
 //!
-//! Every settlement has a receipt that each server marks before it gives anything back. So a retry gives nothing back twice.
+//! A settlement has a receipt that each server marks before it gives anything back, so a caller may ask again. A refund needs
+//! none, because it is sent once. A mark would not be enough to send it again: a store that loses its data loses the mark too,
+//! and would give back what nobody had taken.
 
 use super::Redis;
 use super::script::{ScriptCall, ScriptReply, unexpected_reply};
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId, Settled, Settlement};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,17 +22,10 @@ use tidegate_core::{Limit, Span, StateId, TakeReceipt, Timestamp};
 /// What was taken of a state, and under which limit.
 pub(super) type OwnedReceipt = (StateId, Limit, TakeReceipt);
 
-/// Takes that must be given back even if the caller has gone.
-struct Refund {
-    id: ReceiptId,
-    until: Timestamp,
-    parts: Vec<OwnedReceipt>,
-}
-
-/// How long the store remembers the receipt of a refund.
-const RECEIPT_KEPT: Span = Span::from_secs(60);
-/// How often a refund is tried again, within the time that its receipt is remembered: exponential backoff.
-const MAX_RETRIES: u32 = 32;
+/// How long a refund waits for its reply: its caller does not wait for it, and it is not sent again.
+const REFUND_TIMEOUT: Span = Span::from_secs(5);
+/// How often a refund looks whether its server can be reached, exponential backoff: for about a minute.
+const MAX_LOOKS: u32 = 32;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -48,7 +44,6 @@ impl Redis {
         settlement: &Settlement<'_>,
         until: Timestamp,
     ) -> Result<Settled, StoreError> {
-        self.denials.forget(settlement.parts.iter().map(|part| part.state));
         let mut slots = self.by_slot(settlement.parts.iter().copied(), |part| part.state);
         if slots.is_empty() {
             slots.push((self.router.slot(StateId(settlement.id.0)), vec![]));
@@ -56,29 +51,30 @@ impl Redis {
         // Each slot has its own mark of the receipt, so that a second try settles what the first one could not.
         let lowest = |(_, parts): &(u16, Vec<Part<'_>>)| parts.iter().map(|part| part.state).min();
         slots.sort_by_key(lowest);
+        let receipt = Some((settlement.id, settlement.until));
         let mut settled = None;
         for (slot, parts) in &slots {
-            let there = self.give_back_in_slot(*slot, until, settlement, parts).await?;
+            let there = self.give_back_in_slot(*slot, until, receipt, parts).await?;
             settled.get_or_insert(there);
         }
         Ok(settled.unwrap_or(Settled::Done))
     }
 
-    /// Settles the parts of a receipt that are in one slot, once.
+    /// Gives back parts that are in one slot: once, if there is a receipt.
     async fn give_back_in_slot(
         &self,
         slot: u16,
         until: Timestamp,
-        settlement: &Settlement<'_>,
+        receipt: Option<(ReceiptId, Timestamp)>,
         parts: &[Part<'_>],
     ) -> Result<Settled, StoreError> {
+        self.denials.forget(parts.iter().map(|part| part.state));
         // A script reads each state once, so a second part of the same state needs a call of its own.
         let (mut first, mut more): (Vec<Part<'_>>, Vec<Part<'_>>) = (Vec::new(), Vec::new());
         for part in parts {
             let repeated = first.iter().any(|earlier| earlier.state == part.state);
             if repeated { more.push(*part) } else { first.push(*part) }
         }
-        let receipt = Some((settlement.id, settlement.until));
         let settled = match self.call(slot, until, ScriptCall::give_back(&first, receipt)).await? {
             ScriptReply::Over => Settled::Late,
             ScriptReply::Already => Settled::Already,
@@ -97,44 +93,40 @@ impl Redis {
 
     // === refunds ===
 
-    /// Refunds before the deadline of the caller; what fails is tried again in the background. `at` is the server's time of the
-    /// takes.
-    pub(super) async fn refund(&self, parts: Vec<OwnedReceipt>, at: Timestamp, until: Timestamp) {
-        if parts.is_empty() {
-            return;
+    /// Refunds takes. The caller waits for it until its deadline at most, then the refund goes on in the background.
+    pub(super) async fn refund(&self, parts: Vec<OwnedReceipt>, until: Timestamp) {
+        let mut refunds = Vec::new();
+        for (slot, parts) in self.by_slot(parts, |(state, ..)| *state) {
+            // Without a permit the refund is dropped: the takes stay counted until their period is over. Then too little
+            // passes, never too much.
+            let Ok(permit) = Arc::clone(&self.refund_permits).try_acquire_owned() else { return };
+            let store = self.for_task();
+            refunds.push(tokio::spawn(async move {
+                let _permit = permit;
+                store.refund_in_slot(slot, &parts).await;
+            }));
         }
-        let refund = Refund {
-            id: self.next_receipt_id(),
-            until: at.after(RECEIPT_KEPT).unwrap_or(Timestamp::END),
-            parts,
-        };
-        if self.try_refund(&refund, until).await.is_ok() {
-            return;
-        }
-        // Without a permit the refund is dropped: the takes stay counted until their period is over. Then too little passes,
-        // never too much.
-        let Ok(permit) = Arc::clone(&self.refund_permits).try_acquire_owned() else { return };
-        let store = self.for_task();
-        tokio::spawn(async move {
-            let _permit = permit;
-            let mut pause = FIRST_PAUSE;
-            for _ in 0..MAX_RETRIES {
-                tokio::time::sleep(pause).await;
-                pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
-                if store.try_refund(&refund, store.deadline()).await.is_ok() {
-                    return;
-                }
-            }
-        });
+        let _too_late =
+            tokio::time::timeout(until.since(self.router.now()).into(), join_all(refunds)).await;
     }
 
-    async fn try_refund(&self, refund: &Refund, until: Timestamp) -> Result<(), StoreError> {
-        let parts: Vec<Part<'_>> = refund
-            .parts
+    /// Waits until the server can be reached, and refunds once. Only if the server surely did nothing is the refund sent again.
+    async fn refund_in_slot(&self, slot: u16, parts: &[OwnedReceipt]) {
+        let parts: Vec<Part<'_>> = parts
             .iter()
             .map(|(state, limit, receipt)| Part { state: *state, limit, receipt: *receipt })
             .collect();
-        let settlement = Settlement { id: refund.id, until: refund.until, parts: &parts };
-        self.give_back_until(&settlement, until).await.map(drop)
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..MAX_LOOKS {
+            if self.router.is_reachable(slot) {
+                let until = self.router.now().after(REFUND_TIMEOUT).unwrap_or(Timestamp::END);
+                let refunded = self.give_back_in_slot(slot, until, None, &parts).await;
+                if !matches!(refunded, Err(StoreError::Overloaded | StoreError::Refuses(_))) {
+                    return;
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
     }
 }
