@@ -22,7 +22,7 @@ pub struct History {
     pub trace: Vec<String>,
     /// The node of each process, and when it began and ended, in milliseconds.
     pub processes: Vec<(usize, u64, u64)>,
-    /// Costs that the store counted although the reply was lost, by state.
+    /// Costs that the store counted although the reply was lost, or what gave them back, by state.
     pub untold: BTreeMap<StateId, u64>,
     /// What the store has counted in the end, by user and then by tenant.
     pub counted: Vec<u64>,

@@ -230,7 +230,11 @@ impl World {
     ) -> io::Result<SimulatedReply> {
         let sent = Instant::now();
         let trip = self.depart(connection);
-        self.deliver_request(&trip).await?;
+        if trip.fate.request_lost {
+            self.not_given_back(request);
+        }
+        let delivered = self.deliver_request(&trip).await;
+        delivered.inspect_err(|_cut| self.not_given_back(request))?;
         let (reply, pending) = self.execute(trip.process, request, sent);
         if trip.fate.reply == ReplyFate::Cut {
             self.wires().connections[connection].cut.send_replace(true);
@@ -317,6 +321,9 @@ impl World {
             backend.history.counted_late.push(millis);
         }
         drop(backend);
+        if executed.is_none() {
+            self.not_given_back(request);
+        }
         if let Some(executed) = executed {
             self.trace(&format!("store: {}", describe(&executed)));
         }
@@ -332,6 +339,14 @@ impl World {
             Effect::GaveBack(parts) => parts.first().map(|part| part.state),
         };
         self.states.iter().flatten().any(|of_user| Some(*of_user) == state)
+    }
+
+    /// The store did not get this request. What it would have given back may stay counted, because it is not sent again.
+    fn not_given_back(&self, request: &SimulatedRequest) {
+        let mut backend = self.backend();
+        for (state, cost) in request.gives_back() {
+            *backend.history.untold.entry(state).or_default() += cost;
+        }
     }
 
     /// The caller will never learn of these decisions, so their costs may stay counted.

@@ -1,5 +1,6 @@
 //! What travels between a store and a simulated server: requests, replies, and the network that carries them.
 
+use crate::redis::debt_ledger::cost_of;
 use crate::redis::script::{self, ScriptCall, ScriptHints, ScriptTimes};
 use crate::redis::wire::{ShapeTag, Verb};
 use crate::store::{Part, ReceiptId};
@@ -159,6 +160,15 @@ impl SimulatedRequest {
     #[must_use]
     pub fn is_take(&self) -> bool {
         matches!(&self.0, RequestBody::Script(call) if call.verb == Verb::Take)
+    }
+
+    /// The states and costs that this gives back, if it gives back anything.
+    pub fn gives_back(&self) -> impl Iterator<Item = (StateId, u64)> {
+        let parts = match &self.0 {
+            RequestBody::Script(call) => call.parts.as_slice(),
+            RequestBody::Command(_) => &[],
+        };
+        parts.iter().map(|part| (part.state, cost_of(&part.limit, &part.receipt).get()))
     }
 }
 
