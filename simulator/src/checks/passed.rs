@@ -110,7 +110,7 @@ fn excess<'h>(
 }
 
 /// How much may pass for one user within an interval: the limit of the store, once more for each time that it lost its counts,
-/// plus the share of every process.
+/// plus the share of every process. A process that may think that it is alone grants the whole limit.
 fn most(
     scenario: &Scenario,
     history: &History,
@@ -130,12 +130,13 @@ fn most(
         if scenario.is_healthy() {
             return of_store;
         }
-        let of_process = |(node, began, ended): &(usize, u64, u64)| {
+        let of_process = |(process, (node, began, ended)): (usize, &(usize, u64, u64))| {
             let lives = *began <= millis(to) && millis(from) <= *ended;
             let (off, drift) = scenario.clocks[*node];
+            let share = if knows_the_others(scenario, history, process) { share } else { limit };
             if lives { of_one(share, from, to, off, drift) } else { 0 }
         };
-        of_store + history.processes.iter().map(of_process).sum::<u64>()
+        of_store + history.processes.iter().enumerate().map(of_process).sum::<u64>()
     };
     by(&limits[0]).max(by(&limits[1]))
 }
