@@ -50,7 +50,9 @@
 //! instant: promised turns are kept.
 //!
 //! ## What it does not promise
-//! It never allows a burst: a client that was idle for a day still passes one request at a time.
+//! A burst: a client that was idle for a day still passes one request at a time. And not exactly `L` in any span of length
+//! `W`: the requests are `T` apart, so the one after `L` others passes exactly `W` after the first, or up to a tick (1 µs)
+//! earlier. With requests of cost 1, at most `L + 1` pass in a span of length `W`; with costs up to `n`, at most `L + n`.
 
 use super::drain::Drain;
 use crate::state::State;
