@@ -12,9 +12,10 @@
 //!
 //! **Outages do not forgive.** What this node counted stays counted for as long as the limit counts it, whether or not the
 //! store answers in between. Otherwise a client whom the store does not answer in time (a short timeout, a slow reply, a key
-//! that holds data of another program) would get a fresh share whenever another client is answered. So a limit `L` on `N`
-//! nodes lets at most `L + N·⌈L/N⌉` pass in a window, however often the store fails and recovers. What was granted here is
-//! also reported to the store ([`Store::owe`]), which charges it when it is back.
+//! that holds data of another program) would get a fresh share whenever another client is answered. So at most `L + N·S` pass
+//! in a window, however often the store fails and recovers: `L` is what the limit lets pass, `N` the number of nodes and `S`
+//! what a share lets pass. What was granted here is also reported to the store ([`Store::owe`]), which charges it when it is
+//! back.
 
 use super::decide::{Decided, PlannedTake, unread};
 use super::{Limiter, now};
