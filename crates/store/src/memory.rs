@@ -42,28 +42,70 @@
 //! as if all calls had come one after another. One thing is assumed: the clock does not go back by itself.
 //!
 //! **The difficulty.** A thread reads the clock and then may stall for any time before it decides. Meanwhile other threads
-//! change the state, or remove it because it has expired. A decision by the old reading must not admit too much.
+//! change the state, move it to another bucket, or remove it because it has expired. A decision by the old reading must not
+//! admit too much.
 //!
-//! **1. The slow path** reads the clock while it holds the locks of all buckets that may hold the plan's states. Three cases:
+//! **Words.** Each has one meaning in the files of this store:
 //!
-//! - *The state is in the table.* Two takes of it lock the same bucket, so they read the clock in the order in which they write.
-//! - *The state is missing.* A thread removed it while it held one of these locks, because it had expired by an earlier reading.
-//!   So it has expired by this reading, too. The same holds for the Bloom filter, which is in one of these buckets.
+//! - A slot is *free* if it holds nothing. A state is *missing* if no slot holds it.
+//! - A state is *empty* if a slot holds it with the word 0: nothing of it is in use. A reset leaves such a state, for example.
+//! - A state is *newer* than a reading of the clock if it was written by a later reading. With several threads that is normal.
+//! - A state is *ahead* of a reading if it is so much newer that the core takes it for the work of a clock that was set back
+//!   since. The core would *mend* it: count its content as of the reading.
+//!
+//! **1. Where a state is.** Three rules hold for the table:
+//!
+//! - *One slot.* Of the buckets that are not locked, at most one has a slot with the state. It is one of the state's two
+//!   candidates.
+//! - *Moves.* A thread puts a state into a bucket, or takes it out, only while it holds the lock of that bucket. To move a state
+//!   between buckets (cuckoo displacement, a move to its home, a split), a thread locks both. It writes the state into the new
+//!   bucket, and clears the old slot before it unlocks the old bucket. So no other thread sees the state in both.
+//! - *Growth.* The table grows by splits (linear hashing). A split changes the candidates only of states whose candidate is
+//!   the bucket that is split, the parent: for some of them the new bucket, the child, takes its place. The splitting thread
+//!   holds the locks of parent and child while it moves these states and publishes the new count of buckets. A child gets a
+//!   copy of the parent's Bloom filter, so no mark is lost.
+//!
+//! To lock a state, a thread computes its candidates, locks them, and computes them again (`table.rs`). If a split came in
+//! between, they differ, and it starts over. From then on they do not change, because a split needs the lock of one of them.
+//! So a thread that has locked a state finds it if it is in the table, and no other thread moves, changes, removes or creates
+//! it meanwhile.
+//!
+//! *Locks put the readings in order.* Suppose that a thread changes a state under the lock of its bucket, by a reading made
+//! before it unlocks the bucket, and that another thread locks the state later and then reads the clock. Then the second
+//! reading is later. If the bucket is still a candidate of the state, both threads held its lock. If it was split in between,
+//! the splitting thread held the parent after the first thread and the child before the second. A chain of several splits is
+//! the same, step by step.
+//!
+//! **2. The slow path** reads the clock while it has locked all states of the plan. Three cases:
+//!
+//! - *The state is in the table.* Takes of it on this path read the clock in the order in which they write.
+//! - *The state is missing.* If there was one, a thread removed it under the lock of its bucket, because it had expired by an
+//!   earlier reading. So it has expired by this reading, too. The same holds for marks in the Bloom filter of its home.
 //! - *The state was demoted to the sketch.* Another thread may clear a line of the sketch by a later reading, without any of
 //!   these locks. So the sketch is read first and the clock afterwards: what was cleared by then has ended by this reading.
 //!
-//! **2. The fast path** decides by a reading that is older than the decision. It writes only if the state still is what it read:
-//! it compares the two under the bucket's lock. It decides only where an old reading may find *more* in use than a new one
-//! would, and never less:
+//! **3. The fast path** reads a state without a lock and decides by a reading that may be older than the state. It writes only
+//! if, under the lock of the bucket, the slot still holds what was read. Moves and growth do no harm:
 //!
-//! - *A window* that is the window of the reading, or an earlier one.
-//! - *A token or leaky bucket*, whose word only grows by what is taken and only shrinks by what is given back.
+//! - It may miss a state: the state moves from one candidate to the other while the thread looks at them one after another, or
+//!   the count of buckets was outdated. Then the slow path decides.
+//! - A state that it finds may move before it writes. Then the old slot does not hold the state any more, and the thread reads
+//!   again. If the slot does hold the same tag and word, it is the state, because the state is in no other slot.
 //!
-//! All other states go to the slow path. A state that is ahead of the reading (a later window, or a word beyond all that can be
-//! in use) looks like the work of a wrong clock and would be *repaired*: moved into the past, which would empty a full window.
-//! A state that is missing or empty does not say when it became that.
+//! It decides only where an older reading may find *more* in use than a later one would, and never less:
 //!
-//! **3. A plan** is decided by one reading, and its states are written while all of them are locked. So it counts in all of its
+//! - *A fixed window* that is the window of the reading, or an earlier one.
+//! - *A token bucket*, whose word only grows by what is taken and only shrinks by what is given back.
+//!
+//! All other states go to the slow path:
+//!
+//! - *A state of a later window, or one that is ahead of the reading.* The core mends a state that is ahead. By an old reading
+//!   it would move a full window into the past, and the next take would begin a new one.
+//! - *A state that is missing or empty.* It does not say since when. After the reading, the limit may have been used up, and the
+//!   state removed when that had expired.
+//! - *A state of another algorithm, or written under another limit*, for which the core has no fast path.
+//!
+//! **4. A plan** is decided by one reading, and its states are written while all of them are locked. So it counts in all of its
 //! limits or in none.
 //!
 //! A refusal by an old reading may come too early, never too late. A single take is therefore decided again by a new reading;
@@ -139,7 +181,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty store that uses this clock, with a budget of 256 MiB. It takes memory only as it needs it.
+    /// A store without states that uses this clock, with a budget of 256 MiB. It takes memory only as it needs it.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
@@ -153,7 +195,8 @@ impl Memory {
         Self::with_budget(clock, DEFAULT_BUDGET)
     }
 
-    /// An empty store that never uses more than this many bytes, apart from a small fixed amount. The least budget is 8 KiB.
+    /// A store without states that never uses more than this many bytes, apart from a small fixed amount. The least budget is
+    /// 8 KiB.
     ///
     /// ```
     /// use tidegate_store::{Clock, Memory};
@@ -344,7 +387,7 @@ impl Memory {
         states.iter().filter(|id| self.reset_one(Tag::of(**id))).count()
     }
 
-    /// How many states are in the table.
+    /// How many states are in the table, without the empty ones.
     ///
     /// ```
     /// # use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
@@ -364,7 +407,7 @@ impl Memory {
         live
     }
 
-    /// Whether no state is in the table.
+    /// Whether no state is in the table, apart from empty ones.
     ///
     /// ```
     /// # use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};

@@ -54,8 +54,9 @@ impl Memory {
     /// Decides plans in order, without async. The clock is read once for all of them, and their states are prefetched. So a
     /// batch costs far less than its plans one by one.
     ///
-    /// That one reading decides only plans of the fast path: their states are in the table, in one word each, and not ahead of
-    /// the reading. Every other plan gets a reading of its own, which the rest of the batch uses from then on.
+    /// That one reading decides only plans of the fast path: their states are in the table, in one word each, not empty, and
+    /// neither ahead of the reading nor in a later window. Every other plan gets a reading of its own, which the rest of the
+    /// batch uses from then on.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};

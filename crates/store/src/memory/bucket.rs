@@ -5,7 +5,7 @@
 //!   line 1   tail: limit numbers 3–6                                                     7 words
 //! ```
 //!
-//! A *tag* is 64 bits of the state's name (`tag.rs`); 0 is a free slot. A *limit number* says under which limit the word was
+//! A *tag* is 64 bits of the state's name (`tag.rs`); a slot with the tag 0 is free. A *limit number* says under which limit the word was
 //! written (`limit_numbers.rs`). The word is the state itself. Where the slot is marked *in blocks*, the state is larger and
 //! the word says where it is (`blocks.rs`). A slot with a tag from [`FIRST_PAGE_TAG`] on holds no state but a page of a
 //! Bloom filter (`bloom.rs`).
@@ -69,7 +69,7 @@ pub(super) struct Entry {
     pub(super) limit_number: u16,
     /// The state is in blocks; the word says which.
     pub(super) in_blocks: bool,
-    /// 0 is the empty state.
+    /// 0 if the state is empty: nothing of it is in use.
     pub(super) word: u64,
 }
 

@@ -10,14 +10,14 @@
 //!      passes:  lock the bucket if the state still is what was read, write the new word; otherwise try again from 3
 //! ```
 //!
-//! **A state may be newer than the clock reading.** Another thread may write it between 2 and 3. Then the state is ahead of the
-//! reading, which looks like more use, never like less. So what passes would have passed anyway. What is refused is decided
-//! again, with the same state and a clock that is read after it. A thread that was refused last is likely to be refused again;
-//! it reads the clock after the state in the first place.
+//! **A state may be newer than the clock reading.** Another thread may write it between 2 and 3. By the older reading, more of
+//! the limit seems to be in use, never less. So what passes would have passed anyway. What is refused is decided again, with the
+//! same state and a clock that is read after it. A thread that was refused last is likely to be refused again; it reads the
+//! clock after the state in the first place.
 //!
-//! A batch reads the clock once, so after a stall its reading may be old. The fast path does not decide by a state that is too
-//! far ahead of the reading, empty or missing: the slow path does, and reads the clock under the lock. The head of `memory.rs`
-//! says why that is exact.
+//! A batch reads the clock once, so after a stall its reading may be old. The fast path does not decide by a state that is ahead
+//! of the reading or in a later window, nor if the state is empty or missing: the slow path does, and reads the clock under the
+//! lock. The head of `memory.rs` defines these words, and says why that is exact, also while states move and the table grows.
 
 use super::Memory;
 use super::bucket::{Bucket, Entry, EntrySnapshot, LockedBucket, Read};
@@ -235,7 +235,7 @@ impl Memory {
             Read::Missing => return Err(NotRead::NeedsSlowPath),
             Read::Busy => return Err(NotRead::Busy),
         };
-        // An empty word does not say when it was emptied. That may be after the caller read the clock.
+        // An empty state does not say since when it is empty. That may be after the caller read the clock.
         let Entry { limit_number, in_blocks, word, .. } = snapshot.entry;
         let usual = limit_number == number.number && !in_blocks && word != 0;
         if !usual || !self.limit_numbers.is_current(number.epoch) {

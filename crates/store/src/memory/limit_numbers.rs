@@ -131,7 +131,7 @@ fn next_stamp() -> u64 {
 // === impl LimitNumbers ===
 
 impl LimitNumbers {
-    /// An empty table with `most` numbers, [`NUMBERS`] at most.
+    /// A table without limits, with `most` numbers, [`NUMBERS`] at most.
     pub(super) fn new(most: usize) -> Self {
         let most = most.min(NUMBERS);
         let limits = NumberedLimits {

@@ -64,8 +64,8 @@ impl Row {
 }
 
 impl Memory {
-    /// Decides a plan by a clock that is read while its states are locked. So no state is ahead of that reading, unless the
-    /// clock was put back. Also returns the reading.
+    /// Decides a plan by a clock that is read while its states are locked. So no state is newer than that reading, unless the
+    /// clock was set back. Also returns the reading.
     pub(super) fn take_slowly(&self, plan: &Plan<'_>) -> (Now, Answer) {
         let requests: PlanVec<StateRequest<'_>> =
             plan.takes().iter().map(StateRequest::of).collect();

@@ -6,8 +6,10 @@
 //! replaced under a reader, because bucket `i` is at the same address for ever.
 //!
 //! **Locks.** A thread that locks several buckets locks them in ascending order, so no two threads wait for each other. A thread
-//! that needs another bucket out of order only tries to lock it and never waits. A split holds both of its buckets while it
-//! publishes the new count. So a thread that has locked a candidate checks again whether the bucket still is one.
+//! that needs another bucket out of order only tries to lock it and never waits. A thread that moves a state locks both
+//! buckets, and clears the old slot before it unlocks the old bucket. A split moves states from the parent to the new bucket, and
+//! publishes the new count before it unlocks either. So a thread that has locked a candidate checks again whether the bucket
+//! still is one; from then on it stays one until it is unlocked.
 
 use super::bucket::{Bucket, Entry, LockedBucket, Read, SLOTS, Slot};
 use super::budget::Budget;
