@@ -35,7 +35,7 @@ fn a_server_is_asked() {
     assert_eq!(ask(&[]).0, Some(0));
     let (code, text) = ask(&[]);
     assert_eq!(code, Some(1));
-    let waits = ["refused; try again in 1 h\n", "refused; try again in 5"]; // an hour, or some minutes less
+    let waits = ["refused; try again in 1 h\n", "refused; try again in 5"]; // one hour, or a few minutes less
     assert!(waits.iter().any(|wait| text.starts_with(wait)), "{text}");
     assert!(text.contains("0 of 1 left, per 1 h (sliding_log), refuses"), "{text}");
     assert_eq!(ask(&["--cost", "2"]), (Some(1), "refused; it can never pass\n  per-client: 0 of 1 left, per 1 h (sliding_log), refuses\n".to_owned()));
@@ -67,7 +67,7 @@ fn a_policy_file_is_asked_without_a_server() {
 fn what_cannot_be_asked_is_told() {
     let server = Server::start(&[]);
     let url = format!("http://{}", server.http);
-    // Nobody listens on a port that was just free.
+    // No program listens on a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (arguments, part) in [
         (vec!["--server", "http://127.0.0.1:1", "ip=1.2.3.4"], "is it running?"),

@@ -1,5 +1,5 @@
-//! `tidegate serve` as Envoy sees it: calls, what is no call, frames of every kind, many at once, stalls, ends; and health and
-//! reflection beside them.
+//! `tidegate serve` as Envoy sees it: calls, messages that are not valid, frames of every kind, many calls at once,
+//! stalls, the end of connections; and the health and reflection services.
 
 #![allow(
     clippy::unwrap_used,

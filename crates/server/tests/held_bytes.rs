@@ -1,8 +1,8 @@
-//! Bytes that are held for clients: requests that never end, and answers that nobody takes.
+//! Memory that is held for clients: requests that never end, and answers that the client does not read.
 //!
-//! The story: a server with a memory budget of 8 MiB was sent bodies that never ended, and asked for answers that were never
-//! read. One source took 500 MiB to 1 GiB, in four ways. Each of them is tried here, with enough connections to pass the bound
-//! clearly if what they hold were not bounded.
+//! The story: a server with a memory budget of 8 MiB received bodies that never ended, and requests whose answers
+//! were never read. One source made it use 500 MiB to 1 GiB, in four ways. Each of them is tried here, with enough
+//! connections to exceed the bound clearly if the memory were not bounded.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,10 +26,10 @@ use support::http2::{
 };
 
 const MIB: usize = 1024 * 1024;
-/// What may be held, and what all else of so many connections takes.
+/// What may be held for clients, plus what this many connections need otherwise.
 const BOUND_KIB: u64 = (64 + 48) * 1024;
 
-/// A server, and nobody is cut off for being slow while a test runs.
+/// A server that closes no connection for being slow while a test runs.
 fn server(policy: &str) -> Server {
     let flags = ["--memory-budget", "8MiB", "--http-body-timeout", "1h"];
     let more = ["--http-header-timeout", "1h", "--resp-command-timeout", "1h"];
@@ -41,24 +41,25 @@ version: 1
 rules: [{ name: all, key: [ip], limits: [{ rate: 1000000/h }] }]
 ";
 
-/// Runs an attack while others are served, and looks at the most memory that the server ever had.
+/// Runs an attack while other clients are served, and checks the peak memory of the server.
 fn bounded(server: &Server, attack: impl FnOnce()) {
     let before = server.resident_kib();
     while_others_ask(server, attack);
     let more = server.peak_kib().saturating_sub(before);
     assert!(more <= BOUND_KIB, "{} MiB more", more / 1024);
-    // All of it comes back.
+    // All held memory is released.
     server.until("nothing is held any more", |server| {
         server.metric("tidegate_connection_bytes{kind=\"used\"}") == 0
     });
     server.is_sound();
 }
 
-/// Sends nearly all of something on so many connections at once, and then the rest, and waits for what is said to it.
+/// Sends all but the last byte of a request on several connections at once, then the last byte, and returns the
+/// answers.
 fn nearly(address: SocketAddr, connections: usize, text: &[u8]) -> Vec<Vec<u8>> {
     let (most, last) = text.split_at(text.len() - 1);
     let mut wires: Vec<Wire> = (0..connections).map(|_| Wire::to(address)).collect();
-    // The other side may take nothing for a while, or close; nobody waits for another.
+    // The server may read nothing for a while, or close the connection. No connection waits for another.
     thread::scope(|scope| wires.iter_mut().for_each(|wire| _ = scope.spawn(|| wire.send(most))));
     thread::scope(|scope| {
         let rest = wires.iter_mut().map(|wire| {
@@ -83,13 +84,13 @@ fn bodies_that_never_end_over_http_1() {
     );
     let text = [head.as_bytes(), &body].concat();
     bounded(&server, || {
-        // Some wait for room and get it. Others are refused, and most of these see no answer, because they sent more than
-        // anybody reads.
+        // Some requests wait for room and get it. Others are refused; most of these see no answer, because they sent
+        // more than the server reads.
         nearly(server.http, 200, &text);
     });
 }
 
-/// The same in chunks, of which nobody knows how many there will be.
+/// The same with chunked bodies, whose length is not known in advance.
 #[test]
 fn chunks_that_never_end() {
     let server = server(POLICY);
@@ -110,7 +111,7 @@ fn commands_that_never_end_over_resp() {
     });
 }
 
-/// The header of a request with a body of this length, which comes later.
+/// The header fields of a request whose body has this length and is sent later.
 fn announced(stream: u32, length: usize) -> Vec<u8> {
     let length = length.to_string();
     let list = [
@@ -133,7 +134,8 @@ fn bodies_that_never_end_over_http_2() {
         for stream in &open {
             two.send(&announced(*stream, MIB));
         }
-        // All streams in turn, each as much as may be sent, until all but a byte of each is sent or it is refused.
+        // All streams take turns. Each sends as much as its window allows, until all but its last byte is sent or it
+        // is refused.
         let mut sent = std::collections::BTreeMap::<u32, usize>::new();
         while let Some(stream) = open.iter().copied().find(|stream| two.window(*stream) > 0) {
             let so_far = sent.entry(stream).or_default();
@@ -156,13 +158,13 @@ fn bodies_that_never_end_over_http_2() {
                 }
             }
         }
-        // It was looked at, or the connection is over.
+        // Either the server has handled it, or the connection is closed.
         two.in_step();
     };
     bounded(&server, || thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(attack))));
 }
 
-/// Streams without an end, each with many header fields.
+/// Streams that never end, each with many header fields.
 #[test]
 fn streams_that_never_end() {
     let server = server(POLICY);
@@ -190,7 +192,7 @@ fn streams_that_never_end() {
     });
 }
 
-/// Answers of 2 MiB each that nobody takes: sixteen limits to each of a thousand entries.
+/// Answers of 2 MiB each that the client does not read: sixteen limits for each of a thousand entries.
 #[test]
 fn answers_that_nobody_takes() {
     let limits: Vec<String> = (1..=16)
@@ -206,7 +208,7 @@ fn answers_that_nobody_takes() {
     let list = vec!["{\"attributes\":{\"ip\":\"203.0.113.7\"}}"; 1_000].join(",");
     let body = format!("[{list}]").into_bytes();
     let attack = || {
-        // A window of 0 for whatever is sent back.
+        // The client opens a window of 0 bytes for answers.
         let mut two = Two::with_settings(server.http, &[0, 4, 0, 0, 0, 0]);
         for _ in 0..30 {
             let stream = two.next();
@@ -214,7 +216,8 @@ fn answers_that_nobody_takes() {
             if !two.send_body(stream, &body) {
                 return;
             }
-            // The header of the answer is under no window. What comes of it, and what of the connection, is the server's choice.
+            // The header fields of an answer need no window. The server chooses what it sends, and whether it closes
+            // the connection.
             loop {
                 match two.frame() {
                     Some(frame) if frame.kind == HEADERS && frame.stream == stream => break,
@@ -227,7 +230,7 @@ fn answers_that_nobody_takes() {
     bounded(&server, || thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(attack))));
 }
 
-/// What is within the bounds is answered, however it is sent.
+/// Requests within the bounds are answered, however they are sent.
 #[test]
 fn large_lists_are_answered() {
     let server = server(POLICY);
@@ -248,7 +251,7 @@ fn large_lists_are_answered() {
         let frame = two.frame().unwrap();
         if frame.stream == stream && frame.kind == DATA {
             length += frame.payload.len();
-            // So that the rest may come.
+            // Open the window, so that the rest can be sent.
             let more = u32::try_from(frame.payload.len()).unwrap().to_be_bytes();
             for stream in [0, stream] {
                 two.send(&support::http2::frame(

@@ -1,4 +1,4 @@
-//! HTTP/2 without TLS, spoken by those who know that we understand it: honestly, wrongly, and too much.
+//! HTTP/2 without TLS and with prior knowledge: valid requests, invalid ones, slow ones, and floods.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ const POLICY: &str = "
 version: 1
 rules: [{ name: per-user, key: [user], limits: [{ rate: 1000/h, algorithm: fixed_window, align: first }] }]
 ";
-/// Short enough to wait for, and long enough that a test on a busy machine is not late itself.
+/// Short enough to wait for, and long enough that the test itself is not late on a busy machine.
 const SHORT: [&str; 6] =
     ["--http-header-timeout", "2s", "--http-body-timeout", "2s", "--http-idle-timeout", "3s"];
 
@@ -37,7 +37,7 @@ fn status(answer: &Answer) -> u16 {
     }
 }
 
-// === honestly ===
+// === valid requests ===
 
 #[test]
 fn requests_are_answered_as_over_http_1() {
@@ -87,7 +87,7 @@ fn a_hundred_streams_at_once_are_all_answered() {
     assert_eq!(ended, streams);
 }
 
-/// Cookies may come in crumbs, each a field of its own, and fields may come behind the body.
+/// Cookies may be split into several fields, and trailer fields may follow the body.
 #[test]
 fn forward_auth_reads_fields_as_over_http_1() {
     let policy = "
@@ -120,8 +120,8 @@ rules: [{ name: s, key: [session, path], limits: [{ rate: 2/h, algorithm: fixed_
     }
 }
 
-/// Who is refused by the head of a request may still be sending its body; that is no offence, however often
-/// it happens.
+/// A client whose request is refused because of its header may still be sending the body. That is not abuse, however
+/// often it happens.
 #[test]
 fn who_is_answered_early_may_finish_and_go_on() {
     let server = Server::start(&[]);
@@ -136,7 +136,7 @@ fn who_is_answered_early_may_finish_and_go_on() {
     assert_eq!(status(&two.asked("GET", "/live", b"")), 200);
 }
 
-/// An answer to `HEAD` has no body in any version of HTTP; a client that gets one ends the connection.
+/// An answer to `HEAD` has no body in any version of HTTP. A client that gets one closes the connection.
 #[test]
 fn an_answer_to_head_has_no_body() {
     let server = Server::start(&[]);
@@ -147,7 +147,8 @@ fn an_answer_to_head_has_no_body() {
     }
 }
 
-/// Sixty-four connections draw from one key, half of them in each version: what one takes, all others miss.
+/// Sixty-four connections take from one key, half of them over each version of HTTP. All of them together get no more
+/// than the limit.
 #[test]
 fn sixty_four_connections_of_both_kinds_get_what_one_would_get() {
     let server = Server::with_policy(POLICY, &[]);
@@ -187,9 +188,10 @@ fn count(status: u16, passed: &AtomicU32) {
     }
 }
 
-// === wrongly ===
+// === invalid requests ===
 
-/// Requests that HTTP/1 could not even write. None is answered as if it were one; the next honest one is.
+/// Requests that cannot be expressed in HTTP/1. None of them is answered like a valid request, and the next valid
+/// request is.
 #[test]
 fn what_is_no_request_ends_its_stream_or_the_connection() {
     let server = Server::start(&[]);
@@ -286,7 +288,7 @@ fn heads_and_bodies_have_the_bounds_of_http_1() {
     assert_eq!(status(&asked("/v1/check", &[json], &blanks(64 * 1024 + 1))), 413);
     assert_eq!(status(&asked("/v1/check", &[("content-type", "text/xml")], ALICE)), 415);
     assert_eq!(status(&asked("/v1/check", &[json, ("content-encoding", "gzip")], ALICE)), 415);
-    // A length that the frames do not keep to is a mistake of the stream.
+    // A `content-length` that differs from the frames is an error of the stream.
     let short = asked("/v1/check", &[json, ("content-length", "5")], ALICE);
     assert!(matches!(short, Answer::Reset(_) | Answer::Gone), "{short:?}");
     let long = asked("/v1/check", &[json, ("content-length", "99")], ALICE);
@@ -294,7 +296,7 @@ fn heads_and_bodies_have_the_bounds_of_http_1() {
     server.is_sound();
 }
 
-// === slowly ===
+// === slow clients ===
 
 #[test]
 fn who_takes_too_long_is_sent_away() {
@@ -303,9 +305,9 @@ fn who_takes_too_long_is_sent_away() {
     for length in [1, 10, preface.len()] {
         let mut wire = Wire::to(server.http);
         wire.send(&preface[..length]);
-        wire.rest(); // the end comes
+        wire.rest(); // until the server closes
     }
-    // Nothing is asked; nothing more after an answer; a header without an end.
+    // No request at all; nothing after an answer; a header that never ends.
     Two::to(server.http).until_end();
     let mut two = Two::to(server.http);
     assert_eq!(status(&two.asked("GET", "/live", b"")), 200);
@@ -313,7 +315,7 @@ fn who_takes_too_long_is_sent_away() {
     let mut two = Two::to(server.http);
     two.send(&frame(HEADERS, END_STREAM, 1, &fields(&[(":method", "GET")])));
     two.until_end();
-    // A body without an end is answered, and then the end.
+    // A body that never ends is answered, and then the connection is closed.
     let mut two = Two::to(server.http);
     two.send(&request(1, "POST", "/v1/check", false));
     two.send(&frame(DATA, NONE, 1, b"{"));
@@ -323,21 +325,21 @@ fn who_takes_too_long_is_sent_away() {
     server.is_sound();
 }
 
-/// The server counts the streams that it works on, to know when a connection is idle; one that its client
-/// takes back must not be counted for ever.
+/// The server counts the streams that it works on, to know when a connection is idle. A stream that the client resets
+/// must not stay counted.
 #[test]
 fn a_request_that_was_taken_back_keeps_no_connection_open() {
     let server = Server::start(&SHORT);
     let mut two = Two::to(server.http);
     let stream = two.next();
     two.send(&request(stream, "POST", "/v1/check", false));
-    assert!(two.in_step()); // it waits for the body
+    assert!(two.in_step()); // the server waits for the body
     two.send(&frame(RST_STREAM, NONE, stream, &8_u32.to_be_bytes()));
     assert!(two.in_step());
     two.until_end();
 }
 
-/// Whoever opens no window gets no answer, and is not waited for.
+/// A client that opens no window gets no answer, and the server does not wait for it.
 #[test]
 fn answers_that_nobody_takes_are_not_kept() {
     let server = Server::start(&SHORT);
@@ -358,16 +360,15 @@ fn answers_that_nobody_takes_are_not_kept() {
     server.has_not_grown(before);
 }
 
-/// Once an answer that its client did not take was kept for as long as the connection was not idle: whoever
-/// asked for something small now and then could make the server keep a hundred large answers on every
-/// connection.
+/// The server once kept an unread answer for as long as the connection was not idle. A client that sent a small
+/// request now and then made it keep a hundred large answers on every connection.
 #[test]
 fn an_answer_that_nobody_takes_is_not_kept_for_those_that_are_taken() {
     let server = Server::start(&SHORT);
     let closed = [0, 4, 0, 0, 0, 0];
     let mut two = Two::with_settings(server.http, &closed);
     two.ask("GET", "/openapi.json", b"");
-    // A minute of them; the end comes before.
+    // Enough requests for a minute; the connection is closed before.
     let ended = (0..600).any(|_| {
         let stream = two.ask("GET", "/live", b"");
         two.send(&frame(WINDOW_UPDATE, NONE, stream, &100_u32.to_be_bytes()));
@@ -391,10 +392,10 @@ fn an_idle_connection_costs_little() {
     assert!(grown <= 48 * 1_000, "{grown} KiB for a thousand");
 }
 
-// === too much ===
+// === floods ===
 
 impl Server {
-    /// Nothing that was sent stayed in memory, and nobody has met a mistake.
+    /// Checks that nothing of what was sent stayed in memory, and that no internal error occurred.
     fn has_not_grown(&self, before: u64) {
         let grown = self.resident_kib().saturating_sub(before);
         assert!(grown <= 32 * 1024, "{grown} KiB more");
@@ -402,11 +403,11 @@ impl Server {
     }
 }
 
-/// What is sent for the next stream.
+/// Builds what is sent for the next stream.
 type Make<'m> = &'m dyn Fn(u32) -> Vec<u8>;
 
-/// Sends so many times what `make` makes for the next stream, while others ask. Says how many were taken before the server
-/// had enough.
+/// Sends what `make` builds, this many times, while other clients send requests. Returns how many were accepted
+/// before the server closed the connection.
 fn flood(times: usize, make: impl FnMut(u32) -> Vec<u8>) -> usize {
     let server = Server::start(&[]);
     let before = server.resident_kib();
@@ -415,7 +416,7 @@ fn flood(times: usize, make: impl FnMut(u32) -> Vec<u8>) -> usize {
     taken
 }
 
-/// What is asked for and taken back at once costs the one who asks nothing (CVE-2023-44487).
+/// Requests that are reset immediately cost the client nothing (rapid reset, CVE-2023-44487).
 #[test]
 fn requests_that_are_taken_back_are_cut_off() {
     let taken = flood(50_000, |stream| {
@@ -425,7 +426,7 @@ fn requests_that_are_taken_back_are_cut_off() {
     assert!(taken <= 1_000, "{taken}");
 }
 
-/// The same, when the server is made to take them back itself (CVE-2025-8671).
+/// The same, when the client makes the server reset the streams (CVE-2025-8671).
 #[test]
 fn streams_that_the_server_must_end_are_cut_off() {
     let no_window = |stream: u32| {
@@ -476,8 +477,7 @@ fn frames_that_ask_for_nothing_are_cut_off() {
     }
 }
 
-/// A body that goes on without growing. A frame that holds nothing but padding is as empty as one that holds
-/// nothing.
+/// A body that goes on without growing. A frame with padding only is as empty as a frame without bytes.
 #[test]
 fn bodies_of_nothing_are_cut_off() {
     for (name, flags, payload) in [
@@ -495,7 +495,7 @@ fn bodies_of_nothing_are_cut_off() {
     }
 }
 
-/// A header that never ends (CVE-2024-27316), as fast as it can be sent.
+/// A header that never ends (CVE-2024-27316), sent as fast as possible.
 #[test]
 fn a_header_without_an_end_is_cut_off() {
     for payload in [&b""[..], &fields(&[("x", "y")]), &fields(&[("x", &"y".repeat(16_000))])] {
@@ -514,7 +514,7 @@ fn a_header_without_an_end_is_cut_off() {
                 frame(CONTINUATION, NONE, 1, payload).repeat(16 * 1024 / (payload.len() + 9) + 1);
             let pieces = 64 * 1024 * 1024 / piece.len();
             let mut writer = two.writer();
-            // What the system itself holds back is a few megabytes; the rest is not taken any more.
+            // The operating system buffers a few megabytes. The server does not read the rest.
             let taken = std::thread::spawn(move || {
                 (0..pieces).take_while(|_| writer.write_all(&piece).is_ok()).count()
             });
@@ -527,7 +527,8 @@ fn a_header_without_an_end_is_cut_off() {
     }
 }
 
-/// A few bytes that stand for many: one large field, kept in the table, and then its number again and again.
+/// A few bytes that stand for many (an HPACK bomb): one large field that is kept in the table, then its index again
+/// and again.
 #[test]
 fn a_header_that_unfolds_to_megabytes_is_refused() {
     let server = Server::start(&[]);
@@ -539,7 +540,7 @@ fn a_header_that_unfolds_to_megabytes_is_refused() {
             let honest =
                 [(":method", "GET"), (":scheme", "http"), (":path", "/live"), (":authority", "t")];
             let mut block = fields(&honest);
-            block.push(0x40); // keep it
+            block.push(0x40); // literal with indexing
             text(&mut block, b"x");
             text(&mut block, "v".repeat(4_000).as_bytes());
             two.send(&frame(HEADERS, END_HEADERS | END_STREAM, first, &block));
@@ -561,7 +562,7 @@ fn a_header_that_unfolds_to_megabytes_is_refused() {
     server.has_not_grown(before);
 }
 
-/// More streams than were offered are not begun, and whoever goes on trying is cut off.
+/// Streams above the announced maximum are not opened, and a client that goes on trying is disconnected.
 #[test]
 fn more_streams_than_offered_are_not_begun() {
     let server = Server::start(&[]);
@@ -575,7 +576,7 @@ fn more_streams_than_offered_are_not_begun() {
     assert!(taken <= 1_000, "{taken}");
 }
 
-/// The end is told, so that an honest client knows which requests it may ask elsewhere.
+/// The server announces the end (GOAWAY), so that a correct client knows which requests it may send elsewhere.
 #[test]
 fn who_is_cut_off_for_streams_is_told_so() {
     let server = Server::start(&[]);

@@ -1,7 +1,7 @@
-//! Slow clients: whoever takes too long is sent away, and nobody beside them waits.
+//! Slow clients: a client that takes too long is disconnected, and other clients do not wait for it.
 //!
-//! Nothing here measures time. A server with short timeouts is started, something slow is done to it, and the
-//! test waits for the end of the connection; one that does not come is a test that fails.
+//! Nothing here measures time. A test starts a server with short timeouts, does something slow, and waits for the end
+//! of the connection. If the end does not come, the test fails.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,16 +20,17 @@ use std::time::Duration;
 use support::http1::{Wire, is_late, while_others_ask};
 use support::{Server, pause};
 
-/// Short enough to wait for, and long enough that a test on a busy machine is not late itself.
+/// Short enough to wait for, and long enough that the test itself is not late on a busy machine.
 const SHORT: [&str; 6] =
     ["--http-header-timeout", "2s", "--http-body-timeout", "2s", "--http-idle-timeout", "3s"];
 const LIVE: &[u8] = b"GET /live HTTP/1.1\r\nhost: t\r\n\r\n";
 const HEAD: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 65536\r\n\r\n";
 
-/// Between two bytes of somebody slow: often enough that every timeout which starts anew with each byte never ends.
+/// The pause between two bytes of a slow client. It is so short that a timeout which restarts with each byte would
+/// never end.
 const DRIP: Duration = Duration::from_millis(50);
 
-/// Sends byte by byte until the other side has had enough; what it said.
+/// Sends byte by byte until the server closes the connection, and returns its answer.
 fn drip(server: &Server, at_once: &[u8], bytes: impl Iterator<Item = u8>) -> String {
     let mut stream = server.connect();
     stream.write_all(at_once).unwrap();
@@ -51,7 +52,7 @@ fn drip(server: &Server, at_once: &[u8], bytes: impl Iterator<Item = u8>) -> Str
     panic!("nobody was tired of waiting");
 }
 
-/// More bytes than anybody waits for: a minute of them.
+/// More bytes than the server waits for: they take a minute.
 const ENOUGH: usize = 1_200;
 
 #[test]
@@ -91,7 +92,7 @@ fn who_says_nothing_is_sent_away_without_a_word() {
     let server = Server::start(&SHORT);
     assert!(Wire::to(server.http).rest().is_empty()); // not even a first byte
     let mut wire = Wire::to(server.http);
-    wire.send(b"P"); // so begin a request, and HTTP/2
+    wire.send(b"P"); // HTTP/1 and HTTP/2 both begin like this
     assert!(wire.rest().is_empty());
     let mut wire = Wire::to(server.http);
     wire.send(LIVE);
@@ -99,8 +100,8 @@ fn who_says_nothing_is_sent_away_without_a_word() {
     assert!(wire.rest().is_empty()); // nothing after an answer
 }
 
-/// Empty lines before a request are skipped, as some clients send one too many. Once they were skipped without
-/// end, and each began the time between requests anew: a connection could be held for ever without a request.
+/// Empty lines before a request are skipped, because some clients send one too many. Once any number of them was
+/// skipped, and each restarted the idle timeout: a client could hold a connection for ever without a request.
 #[test]
 fn empty_lines_are_no_requests() {
     let server = Server::start(&SHORT);
@@ -108,13 +109,13 @@ fn empty_lines_are_no_requests() {
     assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
 }
 
-/// Once a timer is set for a connection, it is only looked at again when it rings; a request that begins
-/// late must have all its time nevertheless.
+/// A timer that is set for a connection is checked only when it expires. A request that begins late must still have
+/// its full time.
 #[test]
 fn each_request_has_its_own_time() {
     let server = Server::start(&["--http-header-timeout", "2s", "--http-idle-timeout", "2s"]);
     let mut wire = Wire::to(server.http);
-    // Together longer than either.
+    // Together they take longer than either timeout.
     for _ in 0..10 {
         let (first, second) = LIVE.split_at(10);
         wire.send(first);
@@ -124,7 +125,7 @@ fn each_request_has_its_own_time() {
     }
 }
 
-/// Answers that nobody takes fill the socket, and then they wait in the server; not for ever.
+/// Unread answers fill the socket, and then wait in the server, but not for ever.
 #[test]
 fn answers_that_nobody_takes_are_not_kept() {
     let server = Server::start(&SHORT);
@@ -138,12 +139,12 @@ fn answers_that_nobody_takes_are_not_kept() {
     let grown = server.resident_kib().saturating_sub(before);
     assert!(grown <= 8 * 1024, "{grown} KiB more");
     for wire in &mut stuck {
-        wire.rest(); // what was on its way, and then the end
+        wire.rest(); // what was on its way, then the end
     }
     server.is_sound();
 }
 
-/// After a refusal the server reads on for a moment, so that its answer is not lost; only for a moment.
+/// After a refusal the server reads on for a moment, so that its answer is not lost, but only for a moment.
 #[test]
 fn who_was_refused_and_stays_is_closed() {
     let server = Server::start(&[]);
@@ -157,7 +158,7 @@ fn who_was_refused_and_stays_is_closed() {
     server.until("all are closed", |server| server.open_files() <= before + 5);
 }
 
-/// Every kind of slowness at once, and somebody beside it who only wants to know.
+/// Every kind of slow client at once, and one client beside them that sends ordinary requests.
 #[test]
 fn five_hundred_slow_ones_hold_nobody_up() {
     let server = Server::start(&SHORT);
@@ -179,16 +180,16 @@ fn five_hundred_slow_ones_hold_nobody_up() {
             .collect();
         for (mut wire, expected) in slow {
             let said = String::from_utf8(wire.rest()).unwrap();
-            // Where this machine itself was slow, the first byte came too late for a word.
+            // If this machine itself was slow, the first byte came too late for an answer.
             assert!(said.is_empty() || said.starts_with(expected), "{said}");
         }
     });
     server.is_sound();
 }
 
-// === room ===
+// === the number of connections ===
 
-/// The usual policy trusts loopback, and trusted peers have a cap of their own.
+/// The default policy trusts loopback, and trusted peers have another maximum.
 const TRUSTS_NOBODY: &str = "{ version: 1, rules: [{ name: a, key: [ip], limits: [15/s] }] }";
 
 #[test]
@@ -206,7 +207,7 @@ fn one_source_has_so_many_connections_and_no_more() {
         assert!(Wire::to(server.http).rest().is_empty());
     }
     server.until_refused("full", 3);
-    // The others are still served, and whoever follows one of them out gets in.
+    // The other connections are still served. When one of them closes, a new one is accepted.
     for _ in 0..3 {
         drop(inside.pop());
         server.until("there is room again", |server| {
@@ -228,7 +229,8 @@ fn one_source_has_so_many_connections_and_no_more() {
     }
 }
 
-/// A proxy is one source and many clients. Whether a peer is one says the policy that is in force when it connects.
+/// A proxy is one source with many clients. The policy in force at the time of the connection says whether a peer is
+/// a proxy.
 #[test]
 fn a_trusted_proxy_has_all_but_an_eighth_of_the_connections() {
     let policy = |trusted: &str| {
@@ -268,7 +270,7 @@ fn all_together_have_so_many_connections_and_no_more() {
     assert!(Wire::to(server.http).rest().is_empty());
 }
 
-/// Whoever is turned away at the door makes the server neither write nor remember.
+/// Rejected connections do not fill the log.
 #[test]
 fn a_thousand_who_find_no_room_fill_no_log() {
     let server = Server::with_policy(TRUSTS_NOBODY, &["--http-max-connections-per-source", "1"]);
@@ -280,18 +282,18 @@ fn a_thousand_who_find_no_room_fill_no_log() {
     }
     server.until_refused("full", 1_000);
     let lines = server.log().lines().filter(|line| line.contains("too many connections")).count();
-    // Ten a second, and nobody needs a minute for a thousand connections.
+    // At most ten lines a second, and a thousand connections take less than a minute.
     assert!((1..=600).contains(&lines), "{lines}");
     inside.send(LIVE);
     assert_eq!(inside.answer().unwrap().status, 200);
 }
 
-/// The queue before the door once had 128 places. When all clients came back at once, as after a restart, the
-/// system passed over the others, and each of them tried again only after a second.
+/// The queue of the listener (its backlog) once had 128 places. When all clients came back at once, as after a
+/// restart, the system dropped the others, and each of them tried again only after a second.
 #[test]
 fn a_thousand_can_come_at_once() {
     let server = Server::start(&[]);
-    server.signal("STOP"); // nobody is let in meanwhile
+    server.signal("STOP"); // no connection is accepted meanwhile
     let wait = || TcpStream::connect_timeout(&server.http, Duration::from_secs(5));
     let waiting: Vec<_> = (0..1_000).map_while(|_| wait().ok()).collect();
     assert_eq!(waiting.len(), 1_000);
@@ -324,7 +326,7 @@ fn an_idle_connection_costs_little() {
     let mut idle: Vec<Wire> = (0..count).map(|_| Wire::to(server.http)).collect();
     let large = [HEAD, b"{\"attributes\":{}}", &b" ".repeat(65_536 - 17)].concat();
     for wire in &mut idle {
-        wire.send(&large); // what it took is given back
+        wire.send(&large); // its memory is released after the answer
         assert_eq!(wire.answer().unwrap().status, 200);
     }
     assert!(server.open_files() > count);
