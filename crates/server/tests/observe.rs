@@ -1,5 +1,5 @@
-//! What operators see: metrics that count everything and never grow with what clients send, and a log that nobody
-//! can flood or forge.
+//! What operators see: metrics that count everything and never grow with what clients send, and a log that clients
+//! can neither flood nor forge.
 
 #![cfg(unix)]
 #![allow(
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use support::Server;
 
-/// Rules for every outcome: `pass`, `refuse` (from the second on), `wait`, `mark`.
+/// Rules for every outcome: `pass`, `refuse` (from the second request on), `wait`, `mark`.
 const POLICY: &str = "
 version: 1
 identity: { trusted: [127.0.0.0/8], user: header:x-user }
@@ -39,7 +39,7 @@ fn check(client: &mut Client, attributes: &Value) -> Value {
         .json()
 }
 
-/// How often a rule said something, as far as the metrics know.
+/// How often a rule had this outcome, according to the metrics.
 fn decisions(operator: &mut Operator, front: &str, rule: &str, outcome: &str, by: &str) -> u64 {
     let labels =
         format!("protocol=\"{front}\",rule=\"{rule}\",outcome=\"{outcome}\",decided_by=\"{by}\"");
@@ -48,7 +48,7 @@ fn decisions(operator: &mut Operator, front: &str, rule: &str, outcome: &str, by
 
 // === metrics ===
 
-/// What a scrape says: every series with its value. Whatever is not `OpenMetrics` fails here.
+/// The series of a scrape, each with its value. Text that is not valid `OpenMetrics` fails here.
 fn series(text: &str) -> BTreeMap<String, f64> {
     let (mut all, mut families, mut family) =
         (BTreeMap::new(), BTreeSet::new(), (String::new(), ""));
@@ -103,7 +103,7 @@ fn scrape(operator: &mut Operator) -> BTreeMap<String, f64> {
     series(&reply.body)
 }
 
-/// Every outcome of every rule, once on each front: after this no label is new.
+/// Every outcome of every rule, once over each protocol. After this, no label value is new.
 fn warm_up(server: &Server) {
     let mut client = Client::of(server.http);
     let outcomes = |client: &mut Client, attributes: Value, times: usize| {
@@ -139,8 +139,8 @@ fn proxied(client: &mut Client, user: &str, path: &str) -> u16 {
     client.ask("GET", "/v1/auth", &fields, "").status
 }
 
-/// Labels are made of what the policy says, never of what clients say: a million customers, thousands of paths,
-/// methods, hosts and keys make not one series more.
+/// Label values come from the policy, never from clients: a million customers and thousands of paths, methods, hosts
+/// and keys add no series.
 #[test]
 fn a_million_keys_make_no_series() {
     let server = Server::with_policy(POLICY, &["--workers", "1"]);
@@ -193,12 +193,12 @@ fn a_million_keys_make_no_series() {
     assert!(after["tidegate_states{}"] > 1_000_000.0);
 }
 
-/// Every decision is counted once for each rule that had a word in it, and nothing else is.
+/// Every decision is counted once for each rule that applied, and nothing else is counted.
 #[test]
 fn counts_are_what_was_asked() {
     let server = Server::with_policy(POLICY, &["--workers", "4"]);
     let mut operator = Operator::of(&server);
-    // Connections are served by one worker after another; the sum is what counts.
+    // Connections are distributed over the workers; the metrics show their sum.
     for connection in 0..8 {
         let mut client = Client::of(server.http);
         let user = format!("user-{connection}");
@@ -224,7 +224,7 @@ fn counts_are_what_was_asked() {
     let refuse =
         status["rules"].as_array().unwrap().iter().find(|rule| rule["rule"] == "refuse").unwrap();
     assert_eq!((&refuse["allowed"], &refuse["denied"]), (&json!(9), &json!(8 * 3 + 15)));
-    // Answers to requests, whether they could be read or not.
+    // All answers to requests, also to those that were not valid.
     assert_eq!(operator.metric("tidegate_decision_seconds_count{protocol=\"http\"}"), 8 * 9);
     assert_eq!(operator.metric("tidegate_decision_seconds_count{protocol=\"auth\"}"), 8);
 }
@@ -252,7 +252,7 @@ fn buckets_of_a_histogram_only_grow() {
     }
 }
 
-/// The first milliseconds of a listener had a date of 29 blanks.
+/// In the first milliseconds of a listener, the date was once 29 blanks.
 #[test]
 fn every_answer_has_a_date_from_the_first_on() {
     for _ in 0..5 {
@@ -267,7 +267,8 @@ fn every_answer_has_a_date_from_the_first_on() {
 
 // === the log ===
 
-/// The lines, each of which is an object of JSON and nothing that a terminal or a reader of lines obeys.
+/// The lines of the log. Each is a JSON object without characters that a terminal or a line-based reader would act
+/// on.
 fn lines(server: &Server) -> Vec<Value> {
     let log = server.log();
     let breaks = |c: char| c != '\n' && (c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
@@ -281,8 +282,8 @@ fn lines(server: &Server) -> Vec<Value> {
     log.lines().map(line).collect()
 }
 
-/// Thousands of requests that are none, of tokens that are wrong and of things that a reader may not do: each kind
-/// of line is written ten times a second at most, and what was left out is counted, to the last line.
+/// Thousands of invalid requests, wrong tokens and requests that a reader may not make: each kind of line is written
+/// at most ten times a second, and every line that was left out is counted.
 #[test]
 fn nobody_floods_the_log() {
     let server = Server::with_policy(POLICY, &[]);
@@ -320,7 +321,8 @@ fn nobody_floods_the_log() {
     );
     assert!(left_out(&lines) > 1_000);
     assert!(written(&lines, "Unauthenticated request to the admin listener") < 20);
-    // A second of the log begins somewhere in a second of the clock, so it may see the tens of two.
+    // A second of the log need not begin with a second of the clock, so one second of the clock may contain the ten
+    // lines of two.
     let mut seconds: BTreeMap<(String, String), usize> = BTreeMap::new();
     for line in &lines {
         let second = line["timestamp"].as_str().unwrap()[..19].to_owned();
@@ -329,7 +331,7 @@ fn nobody_floods_the_log() {
     assert!(seconds.values().all(|count| *count <= 20), "{seconds:?}");
 }
 
-/// Whoever names himself after a line of the log, or after what a terminal obeys, is written down as text.
+/// A name that looks like a line of the log, or that contains terminal control sequences, is logged as plain text.
 #[test]
 fn nobody_forges_a_line() {
     let server = Server::with_policy(POLICY, &["--log-level", "trace"]);
@@ -340,7 +342,7 @@ fn nobody_forges_a_line() {
             let mut client = Client::of(address);
             client.send(bytes.as_bytes()).unwrap();
             client.finish();
-            // An answer or none: what counts is the log.
+            // With or without an answer: only the log matters.
             let _ = client.receive();
         }
     };
@@ -369,7 +371,7 @@ fn nobody_forges_a_line() {
         ),
         200
     );
-    // No request has an attribute of such a name.
+    // No request can have an attribute with such a name.
     assert_eq!(
         put(&mut operator, "tiers", json!({ "attribute": hostile, "value": "x", "tier": "pro" })),
         422
@@ -377,7 +379,7 @@ fn nobody_forges_a_line() {
     assert_eq!(put(&mut operator, "rules", json!({ "rule": hostile, "enabled": false })), 422);
     assert_eq!(put(&mut operator, "signals", json!({ "load": 0.5 })), 200);
     assert_eq!(put(&mut operator, "signals", json!({ hostile: 0.5 })), 200);
-    // Their tiers are gone, which is told with their names.
+    // The new policy has no tiers. The log says so, and names the customers whose tiers are gone.
     let without = "{ version: 1, rules: [{ name: other, key: [ip], limits: [1/s] }] }";
     assert_eq!(operator.put_policy("?force=true", without).status, 200);
     std::fs::write(server.folder.join("policy.yaml"), format!("{hostile}: [")).unwrap();

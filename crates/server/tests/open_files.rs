@@ -1,7 +1,8 @@
-//! Open files are few on some machines, and every connection is one: no listener may use up what the others need.
+//! Some machines allow few open files, and every connection is one. No listener may use up the files that the others
+//! need.
 //!
-//! The story: a server was started with `ulimit -n 200`. 260 idle connections on one listener used up the limit; from then on
-//! no connection was accepted on any other, the operators' included, while `/ready` still said "ready".
+//! The story: a server was started with `ulimit -n 200`. 260 idle connections on one listener used up the limit. From
+//! then on, no other listener accepted a connection, not even the admin listener, while `/ready` still said "ready".
 
 #![allow(
     clippy::unwrap_used,
@@ -36,14 +37,14 @@ const PATIENT: [&str; 14] = [
     "--resp-command-timeout",
     "1h",
 ];
-/// More than all files of the server.
+/// More than all files that the server may open.
 const IDLE: usize = 260;
 
 fn idle(address: SocketAddr) -> Vec<TcpStream> {
     (0..IDLE).map(|_| connect(address)).collect()
 }
 
-/// What operators are told of the server.
+/// The health of the server, as operators see it.
 fn reasons(server: &Server) -> String {
     let reply = server.admin("GET", "/admin/v1/status", "", "");
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -56,11 +57,11 @@ fn idle_connections_on_one_listener_do_not_starve_the_others() {
     for flooded in [server.resp, server.grpc, server.http] {
         let mut idle = idle(flooded);
         server.until("it says that files are used up", |server| {
-            // Some of the last flood may go only now, and leave room for more.
+            // Some connections of the previous flood may be closed only now, which makes room for more.
             idle.push(connect(flooded));
             reasons(server).contains("no more files may be open")
         });
-        // All that others ask for is served, many times over and at once.
+        // All requests to the other listeners are served, many times and at the same time.
         let mut others: Vec<Wire> = Vec::new();
         for address in [server.http, server.admin].into_iter().filter(|one| *one != flooded) {
             for _ in 0..10 {
@@ -91,7 +92,8 @@ fn idle_connections_on_one_listener_do_not_starve_the_others() {
     assert!(!log.contains("was not accepted"), "{log}");
 }
 
-/// Where the limit is lowered while the server runs, or the whole machine has no files left, accepting fails all the same.
+/// If the limit is lowered while the server runs, or the whole machine has no files left, connections still cannot be
+/// accepted.
 #[test]
 fn ready_says_when_connections_are_not_accepted() {
     let server = Server::start(&PATIENT);

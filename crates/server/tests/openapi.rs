@@ -1,5 +1,5 @@
-//! The interface is what `openapi.json` says, by the judgement of somebody else: schemathesis makes requests
-//! out of the document, good and bad ones, and holds every answer against it.
+//! The HTTP API is what `openapi.json` says, according to an independent tool: schemathesis generates valid and
+//! invalid requests from the document, and checks every answer against it.
 
 mod support;
 
@@ -22,7 +22,7 @@ rules:
     let tool = project("target/schemathesis");
     let program = tool.join("bin/schemathesis");
     assert!(program.exists(), "schemathesis is not there; run `make deps`");
-    // What is too large is refused as well, by another name.
+    // Requests that are too large are refused too, with another status.
     let refusals = "[checks]\nnegative_data_rejection.expected-statuses = [400, 404, 405, 413, 415, 422, 429]\n";
     let place = folder("schemathesis");
     std::fs::write(place.join("schemathesis.toml"), refusals).unwrap();
@@ -31,7 +31,8 @@ rules:
         .arg(format!("http://{}/openapi.json", server.http))
         .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "60", "--seed", "1"])
         .args(["--checks", "all", "--no-color"])
-        // A text is not yet an address, and a number not yet a limit: some of what the document allows is refused.
+        // The document cannot express every rule (a text need not be a valid address, a number need not be a valid
+        // limit), so some of the requests that it allows are refused.
         .args(["--exclude-checks", "positive_data_acceptance", "--warnings", "off"])
         .env("PYTHONPATH", &tool)
         .current_dir(&place)
@@ -39,7 +40,7 @@ rules:
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    // All but the document itself.
+    // All paths, except that of the document itself.
     assert!(said.contains("Tested: 8"), "{said}");
 }
 

@@ -1,7 +1,7 @@
-//! Forward auth, asked by the proxies that people have, with the files of `docs/proxies`.
+//! Forward auth with real proxies, configured by the files of `docs/proxies`.
 //!
-//! Every law is held against nginx, Caddy and `HAProxy`. The policy is `docs/proxies/policy.yaml`: five logins a
-//! minute for each address, and 15 requests a second to `/api`.
+//! Every test runs with nginx, Caddy and `HAProxy`. The policy is `docs/proxies/policy.yaml`: five logins a minute
+//! for each address, and 15 requests a second to `/api`.
 
 #![allow(
     clippy::unwrap_used,
@@ -55,7 +55,7 @@ fn used_up(site: &Site, client: &Client) {
     assert_eq!(client.get("/login").status, 429);
 }
 
-/// What is left according to an answer.
+/// How much is left, according to an answer.
 fn left(reply: &Reply) -> Option<u64> {
     let left = reply.field("ratelimit")?.split(";r=").nth(1)?.split(';').next()?;
     left.parse().ok()
@@ -84,7 +84,7 @@ fn what_is_within_the_limit_passes_and_what_is_over_it_does_not(proxy: Proxy) {
     assert_eq!((free.status, free.field("ratelimit")), (200, None), "{free:?}");
 }
 
-/// Whatever a client writes, it is counted by its own address and by what it really asks for.
+/// Whatever header fields a client sends, it is counted by its own address and by the path that it really requests.
 fn a_client_is_who_it_is(proxy: Proxy) {
     let site = closed(proxy);
     let client = site.client(2);
@@ -98,7 +98,7 @@ fn a_client_is_who_it_is(proxy: Proxy) {
         ("/login", "x-original-url: http://site.example/\r\n"),
         ("/login", "x-rewrite-url: /\r\nx-http-method-override: DELETE\r\n"),
         ("/login", "connection: x-forwarded-for, x-forwarded-uri, x-forwarded-method\r\n"),
-        // The proxy's question has a path of its own; the client's query must not become a part of it.
+        // The proxy asks tidegate with another path; the client's query must not become part of it.
         ("/login?profile=nginx", "x-original-uri: /\r\nx-original-method: GET\r\n"),
     ] {
         let reply = client.get_with(path, lines);
@@ -132,14 +132,14 @@ fn a_path_is_the_same_however_it_is_spelled(proxy: Proxy) {
     for path in ["/%256cogin", "/login%00", "/login%"] {
         assert_eq!(client.get(path).status, 400, "{path}");
     }
-    // nginx passes it on as it is, Caddy writes `%23`, HAProxy refuses it.
+    // nginx passes it on unchanged, Caddy writes `%23`, and HAProxy refuses it.
     let fragment = client.get("/#/../login").status;
     assert!(matches!(fragment, 400 | 429), "{fragment}");
     assert!(site.upstream.saw().is_empty());
 }
 
-/// Spellings that Tomcat, Node, Express, Koa, Fastify, nginx, Flask or Django were seen to route to `/login`
-/// (recorded in `crates/policy/tests/servers.rs`), and some that a server could.
+/// Spellings that Tomcat, Node, Express, Koa, Fastify, nginx, Flask or Django were observed to route to `/login`
+/// (recorded in `crates/policy/tests/servers.rs`), and some that another server might.
 const LOGINS: [&str; 33] = [
     "/login",
     "/login/",
@@ -197,8 +197,8 @@ const CALLS: [&str; 17] = [
     "/api/%2e%2e%5c..%5c%2e%2e/z",
 ];
 
-/// Once, after `/login` was refused, 30 of 30 such requests passed behind each of these proxies: paths were read in
-/// one way, and servers read them in several. The site must see none of them when the limit is used up.
+/// Once, after `/login` was refused, 30 of 30 such requests passed behind each of these proxies: tidegate read paths
+/// in one way, and servers read them in several. The site must see none of them when the limit is used up.
 fn no_spelling_of_a_path_escapes_its_rule(proxy: Proxy) {
     let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
     let policy = policy.replace("limits: [15/s]", "limits: [15/h]");
@@ -214,7 +214,7 @@ fn no_spelling_of_a_path_escapes_its_rule(proxy: Proxy) {
     assert_eq!(spellings().filter(passed).collect::<Vec<_>>(), [""; 0]);
     assert!(site.upstream.saw().is_empty());
 
-    // Neither do they pass where the policy refuses what has several readings.
+    // They do not pass either if the policy refuses paths with several readings.
     let site = Site::start_with(proxy, &policy.replace("paths: {", "paths: { ambiguous: reject,"));
     let client = site.client(2);
     for path in spellings().filter(|path| path.contains(['\\', ';', '%']) || path.contains("..")) {
@@ -224,8 +224,8 @@ fn no_spelling_of_a_path_escapes_its_rule(proxy: Proxy) {
     assert_eq!(client.get("/login").status, 200);
 }
 
-/// A session must be one customer, however often and however different a client sends its cookie. Some frameworks take the
-/// first value and some the last.
+/// A session must be one customer, however often a client sends its cookie, and with whatever values. Some frameworks
+/// use the first value, some the last.
 fn a_cookie_with_different_values_does_not_pass(proxy: Proxy) {
     let policy = "
 version: 1
@@ -262,7 +262,7 @@ fn what_the_site_says_itself_stays(proxy: Proxy) {
     assert_eq!(forbidden.field("retry-after"), None);
 }
 
-/// What a question to tidegate could trip over.
+/// Requests with properties that could disturb the question to tidegate.
 fn bodies_queries_and_websockets_pass(proxy: Proxy) {
     let site = closed(proxy);
     let client = site.client(2);
@@ -318,7 +318,7 @@ fn without_tidegate_nothing_passes(proxy: Proxy) {
 fn without_tidegate_everything_passes_if_that_is_wanted(proxy: Proxy) {
     let mut site = Site::start(proxy, WhenDown::Open);
     let client = site.client(2);
-    // While it is there, it decides; what it cannot read does not pass for that.
+    // While tidegate is running, it decides; a request that it cannot read does not pass.
     used_up(&site, &client);
     assert_eq!(client.get("/%256cogin").status, 400);
     let large = format!("x: {}\r\n", "x".repeat(4_000)).repeat(240);
@@ -344,13 +344,14 @@ fn nobody_waits_long_for_a_tidegate_that_does_not_answer(proxy: Proxy) {
     }
 }
 
-/// `connections-per-source` once counted a proxy as one client. Of 1,200 requests that one client sent together, Caddy asked
-/// about each on a connection of its own; 200 of them were refused, and Caddy, which takes that for a server that is down,
-/// let everything pass: those requests, and those of everybody else for five seconds.
+/// `connections-per-source` once counted a proxy as one client. When one client sent 1,200 requests together, Caddy
+/// asked about each on a separate connection, and 200 of these connections were refused. Caddy takes that for a
+/// server that is down, so it let everything pass: those requests, and the requests of all other clients for five
+/// seconds.
 #[test]
 fn one_client_with_many_connections_does_not_switch_the_limit_off() {
     const TOGETHER: usize = 1_200;
-    raise_file_limit(); // a client, the wire and Caddy: four files for each connection, three of them ours
+    raise_file_limit(); // four files per connection, three of them in this process
     let site = Site::start_patient(Proxy::Caddy, WhenDown::Open, |tidegate| {
         proxy::gathered(tidegate, TOGETHER)
     });
@@ -364,14 +365,14 @@ fn one_client_with_many_connections_does_not_switch_the_limit_off() {
     used_up(&site, &site.client(3));
 }
 
-/// As far as the system lets this process go.
+/// Raises the limit of open files as far as the system allows.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
 
-// === what the page says besides ===
+// === the other configurations of the page ===
 
 #[test]
 fn caddy_in_short_limits_as_well() {
@@ -389,7 +390,8 @@ fn the_page_quotes_the_policy() {
 
 // === Traefik ===
 
-/// Traefik is in no package, so this says what it says: the client's fields, and its own over them.
+/// There is no package of Traefik, so this test sends what Traefik sends: the client's fields, with Traefik's own in
+/// place of those that it sets.
 #[test]
 fn traefik_asks_in_its_own_words() {
     let policy = std::fs::read_to_string(support::project("docs/proxies/policy.yaml")).unwrap();
@@ -411,7 +413,7 @@ fn traefik_asks_in_its_own_words() {
         let passed = asked("203.0.113.7", "/login?next=%2F");
         assert_eq!((passed.status, left(&passed)), (200, Some(expected)));
     }
-    // The answer goes to the client as it is.
+    // Traefik passes the answer to the client unchanged.
     let refused = asked("203.0.113.7", "/login");
     assert_eq!((refused.status, left(&refused)), (429, Some(0)));
     assert!(refused.field("retry-after").is_some(), "{refused:?}");

@@ -1,7 +1,7 @@
-//! The README's commands are run as they stand there, and must say what stands there.
+//! Runs the commands of the README and of the guide, and compares their output with what the documents show.
 //!
-//! In a `console` block a line that begins with `$ ` is a command, and what follows it is what it says; `…` is
-//! anything. Addresses and the data directory are those of a server that this test starts.
+//! In a `console` block, a line that begins with `$ ` is a command, and the lines after it are its output; `…` stands
+//! for any text. Addresses and the data directory are those of a server that this test starts.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ mod support;
 use std::process::Command;
 use support::{Server, project};
 
-/// The commands of a document, and what each says.
+/// The commands of a document, each with its output.
 fn commands(text: &str) -> Vec<(String, String)> {
     let blocks =
         text.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("console\n"));
@@ -39,7 +39,7 @@ fn commands(text: &str) -> Vec<(String, String)> {
     commands
 }
 
-/// Whether a text is as another says, in which `…` is anything.
+/// Whether a text equals another one, in which `…` stands for any text.
 fn is_as(text: &str, said: &str) -> bool {
     let mut pieces: Vec<&str> = said.split('…').collect();
     let last = pieces.pop().unwrap_or_default();

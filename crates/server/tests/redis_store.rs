@@ -1,4 +1,4 @@
-//! Several servers that count in one Redis, and what they do when it is away.
+//! Several nodes that count in one Redis server, and what they do while it is unreachable.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may fail loudly")]
 
@@ -13,9 +13,9 @@ use tidegate_store::RedisSettings;
 
 const LIMITED: &str =
     "{ name: per-client, key: [ip], limits: [{ rate: 10/h, algorithm: fixed_window }] }";
-/// The machine may be busy; the tests that are about time say their own.
+/// Long timeouts, because the machine may be busy. Tests about time set their own.
 const PATIENT: [&str; 4] = ["--redis-timeout", "10s", "--redis-connect-timeout", "30s"];
-/// And every answer is the store's own.
+/// The same, and every answer comes from the store.
 const ASKED: [&str; 6] =
     ["--redis-timeout", "10s", "--redis-connect-timeout", "30s", "--redis-denial-cache", "off"];
 
@@ -29,7 +29,7 @@ fn until_asked(server: &Server) {
     server.until("the store is asked", |server| server.get("/ready").body.contains("\"ready\""));
 }
 
-/// How many the store has left for an address; more than there are while it is not asked.
+/// How much the store has left for an address; a larger number than the limit if the store did not decide.
 fn left(server: &Server, ip: &str) -> usize {
     let body = format!(r#"{{"attributes":{{"ip":"{ip}"}}}}"#);
     let told = server.post("/v1/peek", &body).json();
@@ -58,7 +58,7 @@ fn three_servers_share_one_limit() {
     assert_eq!((told.status, by(&told)), (429, "store".to_owned()));
 }
 
-/// Who is refused anyway is answered without the store, as if it had been asked; a reset is seen at once.
+/// A repeated denial is answered without a call to the store, with the same result. A reset takes effect immediately.
 #[test]
 fn a_refusal_is_remembered() {
     let redis = Redis::started();
@@ -66,7 +66,7 @@ fn a_refusal_is_remembered() {
     until_asked(&server);
     let passed = (0..10).filter(|_| server.check_ip("203.0.113.7").status == 200).count();
     assert_eq!(passed, 10);
-    // A refusal is remembered for half a second. A batch takes much less, unless the machine stands still meanwhile.
+    // A denial is remembered for half a second. A batch takes much less, unless the machine stalls meanwhile.
     let batch = vec![r#"{"attributes":{"ip":"203.0.113.7"}}"#; 50].join(",");
     server.until("refusals are remembered", |server| {
         let told = server.post("/v1/check", &format!("[{batch}]")).json();
@@ -80,8 +80,8 @@ fn a_refusal_is_remembered() {
     assert_eq!(by(&server.check_ip("203.0.113.8")), "store");
 }
 
-/// It starts without the store, decides by what each rule says for that case, says that it is degraded, and asks the store
-/// as soon as there is one.
+/// The server starts without the store, decides as each rule says for that case, reports that it is degraded, and
+/// uses the store as soon as it is there.
 #[test]
 fn a_server_starts_before_its_store() {
     let mut redis = Redis::new();
@@ -106,7 +106,8 @@ fn a_server_starts_before_its_store() {
     assert_eq!(server.post("/v1/check", body).status, 200);
 }
 
-/// Killed and started anew, with everything it knew gone: nobody sees an error, and the server comes back to it by itself.
+/// The store is killed and started again without its data. No client sees an error, and the server uses the store
+/// again by itself.
 #[test]
 fn a_store_that_is_killed_is_missed_and_found_again() {
     let mut redis = Redis::started();
@@ -114,20 +115,21 @@ fn a_store_that_is_killed_is_missed_and_found_again() {
     until_asked(&server);
     assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
     redis.kill();
-    // The connection is known to be gone at the first question at the latest.
+    // The server notices at the first call, at the latest, that the connection is gone.
     server.until("it is missed", |server| by(&server.check_ip("203.0.113.7")) == "fallback");
     for _ in 0..30 {
         let reply = server.check_ip("203.0.113.9");
         assert!(matches!(reply.status, 200 | 429), "{reply:?}");
     }
-    // What each server may alone is limited too.
+    // Without the store, a node is limited, too.
     assert_eq!(server.check_ip("203.0.113.9").status, 429);
     redis.start();
     server.until("it is found again", |server| by(&server.check_ip("203.0.113.9")) == "store");
 }
 
-/// Stopped in the middle of it: whoever waits is answered after the timeout, the others at once. What was sent and not
-/// answered counts for nothing when it goes on; what the server granted by itself is charged then.
+/// The store is stopped while requests are in flight. Requests that wait for it are answered after the timeout, later
+/// ones immediately. When the store continues, the requests that it had not answered do not count; what the server
+/// granted by itself is charged.
 #[test]
 fn a_store_that_stands_still_keeps_nobody_waiting_and_counts_no_ghosts() {
     let redis = Redis::started();
@@ -137,12 +139,12 @@ fn a_store_that_stands_still_keeps_nobody_waiting_and_counts_no_ghosts() {
     redis.stop();
     let answers: Vec<Reply> = (0..50).map(|_| server.check_ip("203.0.113.7")).collect();
     assert!(answers.iter().all(|reply| matches!(reply.status, 200 | 429)));
-    // At most so many waited in vain before it was no longer asked.
+    // At least this many requests waited in vain before the breaker opened.
     assert!(server.metric("tidegate_store_errors_total") >= 5);
     assert_eq!(by(answers.last().unwrap()), "fallback");
     redis.signal("CONT");
     until_asked(&server);
-    // Nothing else was counted, as a server that is never late sees it.
+    // Nothing else was counted. A node with long timeouts checks that.
     let granted = answers.iter().filter(|reply| reply.status == 200).count();
     let patient = redis.server(LIMITED, &ASKED);
     until_asked(&patient);
@@ -156,7 +158,7 @@ fn a_store_that_stands_still_keeps_nobody_waiting_and_counts_no_ghosts() {
     assert_eq!(passed, 10 - granted);
 }
 
-/// A store that answers, but not what it is there for: a user who may not run scripts. It is not taken for a store.
+/// A store that answers pings but not decisions: its user may not run scripts. The server does not use it.
 #[test]
 fn a_store_that_only_answers_pings_is_not_asked() {
     let redis = Redis::started();
@@ -170,13 +172,14 @@ fn a_store_that_only_answers_pings_is_not_asked() {
     redis.tell(&["ACL", "SETUSER", "tg", "+@all"]);
     until_asked(&server);
     assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
-    // And taken away again, while nobody asks.
+    // The permission is revoked again, while there are no requests.
     redis.tell(&["ACL", "SETUSER", "tg", "-evalsha", "-eval", "-script"]);
     server.until("it is noticed", |server| server.get("/ready").body.contains("evalsha"));
     assert!(!server.log().contains("hush"), "{}", server.log());
 }
 
-/// Another program's data under one of our keys: whoever is counted there is decided without the store, all others by it.
+/// One key holds another program's data. Requests that are counted there are decided without the store, all others by
+/// it.
 #[test]
 fn one_foreign_key_is_no_reason_to_give_up_the_others() {
     let redis = Redis::started();
@@ -203,7 +206,8 @@ fn one_foreign_key_is_no_reason_to_give_up_the_others() {
     });
 }
 
-/// A store may take a minute here; who says that he must have an answer sooner has it sooner, from the rules.
+/// The timeout of the store is a minute here. A caller with a shorter timeout gets its answer in time, from the
+/// fallback.
 #[test]
 fn a_caller_in_a_hurry_is_answered_in_time() {
     let redis = Redis::started();
@@ -217,11 +221,11 @@ fn a_caller_in_a_hurry_is_answered_in_time() {
     };
     let hurried = ask("203.0.113.7", 500);
     assert_eq!((hurried.status, by(&hurried)), (200, "fallback".to_owned()));
-    // The server knows the store's clock only as well as replies are quick. When this one is answered, the first has been
-    // late by the store's clock for a while.
+    // The server's estimate of the store's clock is only as exact as replies are quick. When this request is
+    // answered, the first one is clearly late by the store's clock.
     assert_eq!(by(&ask("203.0.113.8", 3_000)), "fallback");
     redis.signal("CONT");
-    // It is counted once: because it was granted, not because it was asked.
+    // It is counted once: because it was granted by the fallback, not because it was sent to the store.
     server.until("it is charged", |server| left(server, "203.0.113.7") == 9);
     let told = server.check_ip("203.0.113.7");
     let told: serde_json::Value = serde_json::from_str(&told.body).unwrap();
@@ -280,8 +284,8 @@ fn a_password_shows_nowhere() {
     }
 }
 
-/// What an operator changes on one node is in force on all of them, also on those that start later, and after the store has
-/// lost everything.
+/// A change that an operator makes on one node is in force on all nodes, also on those that start later, and after
+/// the store has lost its data.
 #[test]
 fn changes_of_operators_reach_all_nodes() {
     let mut redis = Redis::started();
@@ -296,7 +300,7 @@ fn changes_of_operators_reach_all_nodes() {
     servers[1].until("the other knows", |server| known(server).contains("500/h"));
     let third = redis.server(LIMITED, &ASKED);
     third.until("who starts later knows", |server| known(server).contains("500/h"));
-    // Two changes on two nodes: both count, or who made the second is told to look again.
+    // Two changes on two nodes: both count, or the second operator is told that the version has changed.
     let other = raise.replace("203.0.113.7", "203.0.113.8");
     let mut told = put(&servers[1], &other).status;
     if told == 412 {
@@ -309,20 +313,21 @@ fn changes_of_operators_reach_all_nodes() {
         let passed = server.check_ip("203.0.113.8");
         assert!(passed.body.contains("\"limit\":500"), "{}", passed.body);
     }
-    // Without the store nothing is changed, and what was changed stays.
+    // While the store is unreachable, nothing can be changed, and earlier changes stay in force.
     redis.kill();
     servers[0].until("it is missed", |server| server.get("/ready").body.contains("degraded"));
     let refused = put(&servers[0], &raise.replace("500/h", "700/h"));
     assert_eq!(refused.status, 503, "{}", refused.body);
     assert!(!known(&servers[0]).contains("700/h"));
-    // An empty store is shown what all know.
+    // A store without data gets the document of the nodes.
     redis.start();
     servers.iter().for_each(until_asked);
     let fourth = redis.server(LIMITED, &ASKED);
     fourth.until("it is told", |server| known(server).contains("203.0.113.8"));
 }
 
-/// Another program's data where changes of operators lie: it is said, once in the log, and what is in force stays.
+/// Another program's data under the key of the control document is reported, once in the log, and the changes in
+/// force stay in force.
 #[test]
 fn foreign_data_in_the_place_of_changes_is_reported() {
     let redis = Redis::started();
@@ -339,7 +344,8 @@ fn foreign_data_in_the_place_of_changes_is_reported() {
     assert_eq!(log.matches("are not in force here").count(), 1, "{log}");
 }
 
-/// Some engines let no script read the time. A server says so; told to go by its own clock, it counts exactly all the same.
+/// Some engines do not let scripts read the time. The server reports that. With `--redis-clock node` it uses its own
+/// clock, and still counts exactly.
 #[test]
 fn a_store_whose_scripts_cannot_read_the_time() {
     let redis = Redis::started();
@@ -357,7 +363,7 @@ fn a_store_whose_scripts_cannot_read_the_time() {
     assert_eq!(servers.iter().map(passed).sum::<usize>(), 10);
 }
 
-/// A store that speaks TLS and knows its users: ours may call scripts and touch its keys, and no more.
+/// A store with TLS and users. Our user may run scripts and access its own keys, and nothing else.
 #[test]
 fn a_store_may_speak_tls_and_know_its_users() {
     let (folder, address) = (folder("tls-store"), own_address());
@@ -382,7 +388,7 @@ fn a_store_may_speak_tls_and_know_its_users() {
         .args(["--tls-cert-file", &certificate, "--tls-key-file", &key])
         .args(["--tls-ca-cert-file", &authority, "--save", "", "--dir"])
         .arg(&folder)
-        // Who asks for decisions shows no certificate of its own here.
+        // Clients need no certificate here.
         .args(["--tls-auth-clients", "no"])
         .args(["--user", "default", "off", "--user", "tg", "on", ">hush", "~{*"])
         .args(MAY.split(' ').map(|command| format!("+{command}")))
@@ -395,18 +401,19 @@ fn a_store_may_speak_tls_and_know_its_users() {
     let server = redis.server_at(&url, LIMITED, &flags);
     until_asked(&server);
     assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
-    // Who does not trust that authority does not talk to the store, and says why.
+    // A node that does not trust that CA does not connect to the store, and says why.
     let stranger = redis.server_at(&url, LIMITED, &ASKED);
     assert_eq!(by(&stranger.check_ip("203.0.113.7")), "fallback");
     stranger.until("it says why", |server| server.get("/ready").body.contains("certificate"));
 }
 
-/// Redis says what time it is, so a node whose own clock is 400 days ahead must lay out its calendars for the time of Redis.
-/// Once it laid them out for its own: everything before them was one window, and refusals lasted for a year.
+/// Redis decides by its own clock, so a node whose clock is 400 days fast must compute its calendars for the time of
+/// Redis. Once it computed them for its own time: everything before them was one window, and refusals lasted for a
+/// year.
 #[tokio::test]
 async fn a_node_whose_clock_is_wrong_has_the_calendar_of_the_store() {
     let redis = Redis::started();
-    redis.tell(&["CONFIG", "SET", "maxmemory", "0"]); // as soon as it is there
+    redis.tell(&["CONFIG", "SET", "maxmemory", "0"]); // as soon as it is reachable
     let patient = Span::from_secs(10);
     let reached = RedisSettings { timeout: patient, ..RedisSettings::new(&redis.url()) };
     let secret = Secret::new([7; 32]);
@@ -428,15 +435,16 @@ async fn a_node_whose_clock_is_wrong_has_the_calendar_of_the_store() {
             assert!(wait <= Span::from_secs(31 * 86_400), "wait {wait}");
             break;
         }
-        // Three in this month, and three in the next if it begins right now.
+        // Three in this month, and three more if the next month begins right now.
         assert!(asked < 6);
     }
 }
 
-/// What the store's user must be allowed to do.
+/// The permissions that the store's user needs.
 const MAY: &str = "evalsha eval script|load get getrange set del expire pexpire time ping role hget hset zadd zremrangebyscore zcard";
 
-/// An address of this process's own: connections of others come from 127.0.0.1, so none of them can take its port first.
+/// A loopback address that belongs to this process: connections of other processes come from 127.0.0.1, so none of
+/// them can take its port first.
 fn own_address() -> std::net::SocketAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     std::net::SocketAddr::from(([127, a | 128, b, c], 20_000))

@@ -1,5 +1,5 @@
-//! Policies that come while the server decides: what is right is in force at one moment, what is wrong changes
-//! nothing and is told to everybody who could wonder.
+//! Policies that change while the server decides. A valid policy takes effect at one instant. An invalid one changes
+//! nothing, and is reported by the log, the metrics and `/ready`.
 
 #![cfg(unix)]
 #![allow(
@@ -31,9 +31,9 @@ use std::time::Duration;
 use support::{Server, folder, pause, project};
 use tidegate_policy::Policy;
 
-// === what is asked meanwhile ===
+// === requests meanwhile ===
 
-/// `used-up` is refused from its third request on, everybody else passes.
+/// `used-up` is refused from its third request on; all others pass.
 const GOOD: &str = "
 version: 1
 rules:
@@ -41,7 +41,7 @@ rules:
   - { name: many, key: [user], limits: [1000000/h] }
 ";
 
-/// Somebody who asks about a thousand times a second and keeps every answer.
+/// A client that sends about a thousand requests a second and keeps every answer.
 struct Load {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Value>>,
@@ -75,7 +75,7 @@ fn check(client: &mut Client, user: &str) -> Value {
     client.post("/v1/check", &format!("{{\"attributes\":{{\"user\":\"{user}\"}}}}")).json()
 }
 
-/// What a verdict decides, and by what: `1 deny few=2 many=1000000`.
+/// The outcome of a verdict and its limits: `1 deny few=2 many=1000000`.
 fn summary(verdict: &Value) -> String {
     let limits = verdict["limits"].as_array().unwrap().iter();
     let limits: String =
@@ -83,9 +83,9 @@ fn summary(verdict: &Value) -> String {
     format!("{} {}{limits}", verdict["policy_version"], verdict["outcome"].as_str().unwrap())
 }
 
-// === what is wrong ===
+// === invalid policies ===
 
-/// Two hundred texts, none of which is a policy.
+/// Two hundred texts, none of which is a valid policy.
 fn broken() -> Vec<Vec<u8>> {
     let mut texts: Vec<Vec<u8>> = [no_text(), no_yaml(), wrong_values()].concat();
     let whole = fs::read(project("docs/policy.yaml")).unwrap();
@@ -148,7 +148,7 @@ fn no_yaml() -> Vec<Vec<u8>> {
     texts.into_iter().map(String::into_bytes).collect()
 }
 
-/// Every part of a policy, with values that it cannot have.
+/// Every part of a policy, with values that are not valid.
 fn wrong_values() -> Vec<Vec<u8>> {
     let versions = ["2", "0", "-1", "one", "1.5", "[1]", "{}", "", "99999999999999999999999"];
     let versions =
@@ -185,16 +185,16 @@ fn wrong_values() -> Vec<Vec<u8>> {
     texts.filter(|text| Policy::parse(text).is_err()).collect()
 }
 
-// === how it comes ===
+// === ways to change a file ===
 
-/// Puts a file in the place of another, at one moment.
+/// Replaces a file atomically.
 fn rename_over(path: &Path, bytes: impl AsRef<[u8]>) {
     let new = path.with_extension("new");
     fs::write(&new, bytes).unwrap();
     fs::rename(&new, path).unwrap();
 }
 
-/// Writes into the file that is there, as an editor may.
+/// Writes into the existing file, as an editor may.
 fn write_into(path: &Path, bytes: impl AsRef<[u8]>) {
     File::create(path).unwrap().write_all(bytes.as_ref()).unwrap();
 }
@@ -225,7 +225,7 @@ fn policy_file(server: &Server) -> PathBuf {
     server.folder.join("policy.yaml")
 }
 
-/// A policy of rules with these names, each of so many an hour.
+/// A policy of rules with these names, each with this amount an hour.
 fn rules(names: &[&str], amount: u32) -> String {
     let rule = |name: &&str| {
         format!(
@@ -237,8 +237,8 @@ fn rules(names: &[&str], amount: u32) -> String {
 
 // === tests ===
 
-/// Somebody's editor, script or deployment writes something that is no policy. Whatever it is and however it
-/// comes, everybody is decided by the policy before, which nobody has touched.
+/// An editor, a script or a deployment writes a file that is not a valid policy. Whatever it contains and however it
+/// is written, all requests are decided by the previous policy, unchanged.
 #[test]
 fn two_hundred_broken_policies_change_nothing() {
     let server = Server::with_policy(GOOD, &[]);
@@ -291,8 +291,8 @@ fn two_hundred_broken_policies_change_nothing() {
     assert_eq!(summary(&third), "2 allow few=3 many=1000000");
 }
 
-/// Whoever breaks a file puts the old one back. The server had that text in force all the time, so it saw
-/// nothing to do, and complained of the broken file for ever.
+/// An operator breaks the file and then restores it. The server once saw that the text was the one in force, did
+/// nothing, and reported the broken file for ever.
 #[test]
 fn a_file_that_is_put_back_ends_the_complaint() {
     let server = Server::with_policy(GOOD, &[]);
@@ -303,8 +303,8 @@ fn a_file_that_is_put_back_ends_the_complaint() {
     assert_eq!(version(&server), 1);
 }
 
-/// Kubernetes mounts a file as a link to a link, and swaps the one in the middle: neither the file nor its
-/// folder is ever written.
+/// Kubernetes mounts a file as a link to a link, and swaps the link in the middle. Neither the file nor its directory
+/// is ever written.
 #[test]
 fn a_link_that_is_swapped_on_the_way_is_a_new_file() {
     let server = {
@@ -334,7 +334,7 @@ fn a_link_that_is_swapped_on_the_way_is_a_new_file() {
     until_ready(&server, "ready", "[]");
 }
 
-/// Something that is no file, made at a path.
+/// Creates something at a path that is not a regular file.
 type NoFile = fn(&Path);
 
 const NO_FILES: [(NoFile, &str); 5] = [
@@ -348,7 +348,7 @@ const NO_FILES: [(NoFile, &str); 5] = [
     (|at| File::create(at).unwrap().set_len(100_000_000).unwrap(), "more than 4194304 bytes"),
 ];
 
-/// What is no file could keep a reader waiting for ever, or never end.
+/// Reading something that is not a regular file could wait for ever, or never end.
 #[test]
 fn what_is_no_file_is_refused_and_nothing_hangs() {
     let server = Server::with_policy(&rules(&["a"], 1), &[]);
@@ -369,8 +369,8 @@ fn what_is_no_file_is_refused_and_nothing_hangs() {
     }
 }
 
-/// Between the look whether it is a file and its opening, somebody had put a pipe there. Opening a pipe waits
-/// for a writer: the policy was never read again, and the server could not be stopped in good order.
+/// Between the check that the path is a regular file and its opening, the file was replaced by a pipe. Opening a pipe
+/// waits for a writer: the policy was never read again, and the server could not stop in good order.
 #[test]
 fn a_pipe_that_comes_at_the_worst_moment_keeps_nobody_waiting() {
     let mut server = Server::with_policy(&rules(&["a"], 1), &[]);
@@ -402,8 +402,8 @@ fn a_pipe_that_comes_at_the_worst_moment_keeps_nobody_waiting() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// A policy takes a moment to read. Whoever replaced its file in that moment replaced it before anybody
-/// watched, and it was not read until it changed once more.
+/// Reading a policy takes a moment. If its file was replaced in that moment, the server was not watching it yet, and
+/// did not read it until it changed once more.
 #[test]
 fn a_file_that_changes_while_the_server_starts_is_read() {
     let folder = folder("starting");
@@ -414,7 +414,7 @@ fn a_file_that_changes_while_the_server_starts_is_read() {
     let (secret, replaced) = (folder.join("data").join("secret"), path.clone());
     let second = rules(&names, 2);
     let replacing = std::thread::spawn(move || {
-        // The secret is made before the policy is read, and the policy is read for most of a second.
+        // The secret is created before the policy is read, and reading the policy takes most of a second.
         while !secret.exists() {
             pause(Duration::from_millis(1));
         }
@@ -429,7 +429,8 @@ fn a_file_that_changes_while_the_server_starts_is_read() {
     });
 }
 
-/// A file is there as soon as its first half is. Half a policy is either none, or one with few of its rules.
+/// A file exists as soon as its first half is written. Half a policy is either not valid, or has only some of its
+/// rules.
 #[test]
 fn half_a_file_is_no_policy() {
     let all = ["a", "b", "c", "d", "e"];
@@ -453,7 +454,7 @@ fn half_a_file_is_no_policy() {
     }
 }
 
-/// Most of the rules are gone: that may be meant, but nobody has said so.
+/// A file that drops most of the rules may be intended, but needs a confirmation.
 #[test]
 fn a_policy_that_drops_most_rules_needs_a_word() {
     let server = Server::with_policy(&rules(&["a", "b", "c", "d"], 1), &[]);
@@ -476,7 +477,7 @@ fn a_policy_that_drops_most_rules_needs_a_word() {
     until_version(&server, 4);
     until_ready(&server, "ready", "[]");
 
-    // Half of them is no wonder, and neither is most of three.
+    // Dropping half of the rules, or most of three, is not suspicious.
     for (number, names) in
         (5..).zip([&["a", "b", "c", "d"][..], &["a", "b"], &["a", "x", "y"], &["z"]])
     {
@@ -485,8 +486,8 @@ fn a_policy_that_drops_most_rules_needs_a_word() {
     }
 }
 
-/// An answer says by which version it was decided. While policies come and go, sent and read, every answer has
-/// the limits of the version that it names, and rules that stay keep what they counted.
+/// An answer names the version of the policy that decided it. While policies are uploaded and read, every answer has
+/// the limits of the version that it names, and rules that stay keep their counts.
 #[test]
 fn every_answer_is_of_one_version() {
     let with = |amount: u32| GOOD.replace("1000000/h", &format!("{amount}/h"));
@@ -501,7 +502,8 @@ fn every_answer_is_of_one_version() {
             let sent = operator.put_policy("", with(amount));
             assert_eq!((sent.status, sent.json()["policy_version"].as_u64()), (200, Some(number)));
         } else {
-            // Another text each time, or the file would be the one that was read last.
+            // The text differs each time; otherwise it would be the same as the last one that was read, and nothing
+            // would change.
             rename_over(&path, format!("{}# {number}\n", with(amount)));
             server.signal("HUP");
             until_version(&server, number);

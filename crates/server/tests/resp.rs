@@ -1,5 +1,5 @@
-//! `tidegate serve` as Redis clients see it: bytes of every kind, commands, ends of connections, the clients that
-//! people have, and what redis-cell answered.
+//! `tidegate serve` as Redis clients see it: bytes of every kind, commands, the end of connections, common client
+//! libraries, and the answers of redis-cell.
 
 #![allow(
     clippy::unwrap_used,

@@ -8,7 +8,7 @@ use support::{Server, folder};
 #[test]
 fn without_arguments_it_limits_each_address_to_15_a_second() {
     let server = Server::start(&[]);
-    // In one batch: requests one by one could be so slow, on a busy machine, that tokens come back between them.
+    // In one batch: on a busy machine, single requests could be so slow that tokens come back between them.
     let batch = json!(vec![json!({ "attributes": { "ip": "203.0.113.7" } }); 1_000]);
     let verdicts = server.post("/v1/check", &batch.to_string()).json();
     let allowed: Vec<bool> =
@@ -28,7 +28,7 @@ fn a_refusal_says_everything() {
     let verdict = refused.json();
     let retry_after = verdict["retry_after_ms"].as_u64().unwrap().div_ceil(1_000);
     assert_eq!(refused.field("retry-after"), Some(retry_after.to_string().as_str()));
-    // What it takes to ask twice, on the busiest machine, is less than half an hour.
+    // Two requests take less than half an hour, even on the busiest machine.
     let near =
         |value: &serde_json::Value| (1_800_000..=3_600_000).contains(&value.as_u64().unwrap());
     assert!(
@@ -78,8 +78,8 @@ fn settings_are_printed_and_nothing_starts() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 }
 
-/// Lint knows that no request meets more than sixteen limits, but not what operators change at run time. The answer to a list
-/// was 422 as a whole then, although its other entries had been counted.
+/// Lint ensures that no request meets more than sixteen limits, but it does not know what operators change at run
+/// time. In that case a whole list was once answered with 422, although its other entries had been counted.
 #[test]
 fn an_entry_that_cannot_be_decided_spoils_no_other() {
     let rules: String =

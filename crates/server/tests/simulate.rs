@@ -14,7 +14,7 @@ fn stdout(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The README shows this picture; both are of one program.
+/// The picture in the README is the output of the program.
 #[test]
 fn the_readme_shows_what_make_run_prints() {
     let readme = include_str!("../../../README.md");

@@ -1,4 +1,5 @@
-//! How the server ends: who was heard is answered, who is told to go goes, and nobody keeps it from ending.
+//! How the server stops: requests that were received are answered, connections are closed in good order, and no
+//! client keeps the server from ending.
 
 #![cfg(unix)]
 #![allow(
@@ -25,7 +26,7 @@ use support::{Reply, Server, pause};
 const POLICY: &str = "{ version: 1, rules: [{ name: all, key: [ip], limits: [1000000000/h] }] }";
 const CHECK: &str = "{\"attributes\":{\"ip\":\"203.0.113.7\"}}";
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
-/// No other deadline than the one for the end is reached in these tests.
+/// In these tests, only the drain timeout can expire.
 const PATIENT: [&str; 6] =
     ["--http-idle-timeout", "1day", "--http-body-timeout", "1day", "--http-header-timeout", "1day"];
 
@@ -33,26 +34,26 @@ fn patient(drain: &str) -> Server {
     Server::with_policy(POLICY, &[&PATIENT[..], &["--drain-timeout", drain]].concat())
 }
 
-/// What clients on many threads have in common.
+/// State shared by client threads.
 #[derive(Default)]
 struct Crowd {
     answered: AtomicUsize,
-    /// Set before the signal is sent: whatever was written while it was not set, was written in time.
+    /// Set before the signal is sent. Requests that were written before it was set were written in time.
     signalled: AtomicBool,
 }
 
 /// How a connection ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Ended {
-    /// Requests that were written in time, and of these the ones without an answer.
+    /// Requests that were written in time, and how many of these got no answer.
     in_time: usize,
     lost: usize,
-    /// The last answer said that it is the last, and nothing but the end came after it.
+    /// Whether the last answer had `connection: close`, and nothing but the end followed it.
     politely: bool,
 }
 
 impl Crowd {
-    /// Sends so many requests at once, reads their answers, and begins anew until it is told to go.
+    /// Sends several requests at once, reads their answers, and repeats until the server closes the connection.
     fn client(&self, address: SocketAddr, at_once: usize, pace: Duration) -> Ended {
         let mut client = Client::of(address);
         let requests = client.request("POST", "/v1/check", &JSON, CHECK).repeat(at_once);
@@ -72,7 +73,7 @@ impl Crowd {
         }
     }
 
-    /// Reads so many answers; or fewer, and whether the last of them said so.
+    /// Reads this many answers. If there are fewer, also returns whether the last one had `connection: close`.
     fn answers(&self, client: &mut Client, expected: usize) -> (usize, Option<bool>) {
         for answered in 0..expected {
             let Some(reply) = client.receive().unwrap() else { return (answered, Some(false)) };
@@ -90,12 +91,12 @@ fn says_close(reply: &Reply) -> bool {
     reply.field("connection") == Some("close")
 }
 
-/// The log has this line.
+/// Whether the log has this line.
 fn logged(server: &Server, line: &str) -> bool {
     server.log().contains(line)
 }
 
-/// Somebody who sends much, and reads nothing of the answers: they pile up until the server cannot write.
+/// A client that sends much and reads no answers: they pile up until the server cannot write.
 fn deaf(server: &Server) -> TcpStream {
     let client = Client::of(server.http);
     let requests = client.request("GET", "/openapi.json", &[], "").repeat(100);
@@ -106,9 +107,9 @@ fn deaf(server: &Server) -> TcpStream {
     stream
 }
 
-/// Twenty clients ask one by one and four send fifty requests at a time, some thousands a second together. Then
-/// the server is told to stop. What had been written before is answered; after that, everybody is told to go
-/// before being left, and nobody sees an error or an answer cut short.
+/// Twenty clients send one request at a time and four send fifty at a time, some thousands a second together. Then
+/// the server is told to stop. Requests that were written before are answered. After that, every connection is
+/// announced as ending before it is closed, and no client sees an error or a truncated answer.
 #[test]
 fn whoever_had_asked_is_answered() {
     for signal in ["TERM", "INT"] {
@@ -135,10 +136,10 @@ fn whoever_had_asked_is_answered() {
     }
 }
 
-/// The process is stopped for a moment, as a busy machine may do it. Requests arrive meanwhile, some of them on
-/// connections that nobody has accepted yet, and the signal arrives behind them: all of them come first. Now and
-/// then nobody at the door was let in, because the runtime had heard of the signal and not yet of them; and who
-/// was let in late got the answers to his first four kilobytes and no more.
+/// The process is stopped for a moment, as may happen on a busy machine. Meanwhile requests arrive, some of them on
+/// connections that are not accepted yet, and then the signal arrives. All of these requests must be answered.
+/// Sometimes no waiting connection was accepted, because the runtime noticed the signal before the connections; and a
+/// connection that was accepted late got answers only to its first four kilobytes.
 #[test]
 fn what_waits_at_the_door_is_answered_too() {
     for _ in 0..20 {
@@ -149,7 +150,8 @@ fn what_waits_at_the_door_is_answered_too() {
         let mut clients: Vec<Client> = (0..10).map(|_| Client::of(server.http)).collect();
         clients.push(known);
         for client in &mut clients {
-            // Sixteen of them are four kilobytes, so whoever reads by kilobytes finds nothing left over.
+            // Sixteen of them are exactly four kilobytes, so a reader with a buffer of that size has nothing left
+            // over.
             let bare = client.request("POST", "/v1/check", &[JSON[0], ("pad", "")], CHECK).len();
             let fields = [JSON[0], ("pad", &"x".repeat(256 - bare))];
             let request = client.request("POST", "/v1/check", &fields, CHECK);
@@ -168,8 +170,9 @@ fn what_waits_at_the_door_is_answered_too() {
     }
 }
 
-/// Some send request after request and never wait for an answer, so there is always one more behind the one that
-/// is answered. They were never told to go, and what was under way at the deadline got no answer.
+/// Some clients send request after request without waiting for answers, so another request always follows the one
+/// that is being answered. These clients were never told that the connection ends, and requests in progress at the
+/// deadline got no answer.
 #[test]
 fn whoever_never_pauses_is_told_to_go() {
     let mut server = Server::with_policy(
@@ -181,7 +184,7 @@ fn whoever_never_pauses_is_told_to_go() {
     let writers = clients.iter().map(|client| {
         let requests = client.request("POST", "/v1/check", &JSON, CHECK).repeat(200);
         let (mut stream, told) = (client.stream.try_clone().unwrap(), Arc::clone(&told));
-        // The server may be gone before we hear that we should stop.
+        // The server may be gone before this client learns that it should stop.
         std::thread::spawn(move || {
             while told.load(Ordering::SeqCst) < 4 && stream.write_all(&requests).is_ok() {}
         })
@@ -202,9 +205,9 @@ fn whoever_never_pauses_is_told_to_go() {
     assert!(logged(&server, "stopped; every request was answered"), "{}", server.log());
 }
 
-/// Somebody sends on behind a request that was to be the last. So much of it is read over; then the socket was
-/// closed with the rest unread, and that takes back what the client has not yet received: answers that were
-/// given came cut off in the middle, or not at all.
+/// A client goes on sending after the request that was announced as the last one. The server reads some of it; then
+/// the socket was closed with the rest unread. That resets the connection, and discards what the client has not
+/// received yet: answers arrived truncated or not at all.
 #[test]
 fn a_last_answer_is_not_taken_back() {
     for _ in 0..3 {
@@ -215,25 +218,25 @@ fn a_last_answer_is_not_taken_back() {
         let mut writer = client.stream.try_clone().unwrap();
         let writing = std::thread::spawn(move || {
             writer.write_all(&[first, last].concat()).unwrap();
-            // It is of no use, and nobody has to take it.
+            // The server ignores these bytes, and need not read them.
             while writer.write_all(&[b'x'; 64 * 1024]).is_ok() {}
         });
         for number in 0..=100 {
             let reply = client.receive().unwrap().unwrap();
             assert_eq!((reply.status, says_close(&reply)), (200, number == 100), "answer {number}");
             if number % 10 == 0 {
-                pause(Duration::from_millis(5)); // somebody who is busy with other things too
+                pause(Duration::from_millis(5)); // a slow reader
             }
         }
-        // Nothing comes but the end, whichever way.
+        // Nothing follows but the end of the connection, in good order or not.
         assert!(!matches!(client.receive(), Ok(Some(_))));
         drop(client);
         writing.join().unwrap();
     }
 }
 
-/// Connections that are kept open for later, and a client that takes no answer, would keep the server for ever:
-/// the first are closed after a moment, the second is cut off at the deadline.
+/// Idle connections, and a client that reads no answers, would keep the server running for ever. The idle ones are
+/// closed after a moment, the other one at the deadline.
 #[test]
 fn nobody_keeps_it_from_ending() {
     for signal in ["TERM", "INT"] {
@@ -270,8 +273,8 @@ fn who_says_it_twice_does_not_wait() {
     }
 }
 
-/// A load balancer asks on the connection that it has kept. The listener is closed by then; the answer says
-/// why, and that it is the last.
+/// A load balancer sends a health check on a connection that it kept open. The listener is already closed. The answer
+/// says that the server is stopping, and that it is the last one.
 #[test]
 fn whoever_watches_is_told_that_it_drains() {
     for path in ["/ready", "/live", "/nowhere"] {

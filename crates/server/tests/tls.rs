@@ -1,5 +1,5 @@
-//! TLS as clients see it: curl, redis-cli and our own command, certificates that are renewed, clients that must show one, and
-//! those who speak something else.
+//! TLS as clients see it: curl, redis-cli and `tidegate check`; renewed certificates; client certificates; and
+//! clients that do not speak TLS.
 
 #![expect(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ impl Authority {
         Server::start(&all)
     }
 
-    /// What curl says of a check, and how it ends.
+    /// The output and exit code of curl for a check.
     fn curl(&self, server: &Server, flags: &[&str]) -> Output {
         Command::new("curl")
             .args([
@@ -148,14 +148,14 @@ fn whoever_speaks_something_else_is_let_go_and_counted() {
     assert_eq!(last_line(&authority.curl(&server, &[])), "2 200");
 }
 
-/// All that comes back until the server closes.
+/// Everything that the server sends until it closes the connection.
 fn said(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(bytes).unwrap();
     let mut all = Vec::new();
     if let Err(error) = stream.read_to_end(&mut all) {
-        // A reset is an end too; silence is none.
+        // A reset counts as an end, too; a timeout does not.
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
     all
@@ -166,7 +166,7 @@ fn a_handshake_that_does_not_come_to_an_end_is_ended() {
     let authority = Authority::new();
     let server = authority.server(&["--tls-listeners", "http,resp"]);
     let began = Instant::now();
-    // The first bytes of a greeting, and nothing.
+    // The first bytes of a TLS handshake, and nothing more.
     let silent: Vec<_> = [server.http, server.resp, server.http]
         .into_iter()
         .zip([&b"\x16\x03\x01\x02\x00\x01"[..], b"\x16", b""])
@@ -214,7 +214,7 @@ fn a_certificate_is_renewed_while_others_are_served() {
     let (authority, other) = (Authority::new(), Authority::new());
     let server = authority.server(&["--tls-listeners", "http,resp"]);
     assert_eq!(last_line(&authority.curl(&server, &[])), "2 200");
-    // A pair that does not fit changes nothing, and is complained of.
+    // A certificate and a key that do not match change nothing, and `/ready` reports them.
     let key = std::fs::read(authority.path("server.key")).unwrap();
     std::fs::write(authority.path("server.key"), "nonsense").unwrap();
     server.signal("HUP");
@@ -222,7 +222,7 @@ fn a_certificate_is_renewed_while_others_are_served() {
     assert_eq!(last_line(&authority.curl(&server, &[])), "2 200");
     std::fs::write(authority.path("server.key"), key).unwrap();
     server.until("it complains no more", |server| !authority.ready(server).contains("tls.key"));
-    // Another authority signs; nobody sends a signal, the files are watched.
+    // Another CA signs. No signal is sent: the server watches the files.
     other.sign("server");
     for name in ["server.key", "server.pem"] {
         std::fs::copy(other.path(name), authority.path(name)).unwrap();
@@ -261,7 +261,7 @@ fn files_that_are_none_are_told_before_anything_starts() {
     }
 }
 
-/// A server that does not start.
+/// Starts a server that is expected to fail.
 fn serve(data: &Path, flags: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["serve", "--data-dir", data.to_str().unwrap(), "--http-listen", "127.0.0.1:0"])

@@ -1,8 +1,8 @@
-//! Fairness between connections of one worker, counted in decisions and not in time.
+//! Fairness between the connections of one worker, measured in decisions and not in time.
 //!
-//! The server is stopped (`SIGSTOP`) while connections with long work, and behind them one with a short request, write to it.
-//! When it goes on, all of them have something to read. A limit that everybody shares tells how much was decided before the
-//! short request: what it answers as `remaining`.
+//! The server is stopped (`SIGSTOP`) while several connections write long work to it, and then one connection a short
+//! request. When the server continues, all of them are readable. All requests share one limit, so the `remaining` in
+//! the answer to the short request tells how much was decided before it.
 
 #![cfg(unix)]
 #![allow(
@@ -37,10 +37,10 @@ const CHECK: &str = r#"{"attributes":{"user":"u"}}"#;
 const LONG: usize = 40;
 /// Two pieces of long work, in decisions.
 const PIECES: i64 = 256;
-/// What a connection is answered before it has to wait for its turn.
+/// How many requests of a connection are answered before it has to wait for its turn.
 const SHORT: i64 = 16;
 
-/// Lets things be written to a server that does not run meanwhile.
+/// Writes to a server that is stopped meanwhile.
 fn while_stopped(server: &Server, write: impl FnOnce()) {
     server.signal("STOP");
     let tasks = format!("/proc/{}/task", server.pid());
@@ -60,7 +60,7 @@ fn remaining(verdict: &serde_json::Value) -> i64 {
     verdict["limits"][0]["remaining"].as_i64().unwrap()
 }
 
-/// Connections that the worker knows: each has been answered.
+/// Connections that the worker has accepted: each has got an answer.
 fn connections(server: &Server, count: usize) -> Vec<Client> {
     let known = |_| {
         let mut client = Client::of(server.http);
@@ -70,7 +70,8 @@ fn connections(server: &Server, count: usize) -> Vec<Client> {
     (0..count).map(known).collect()
 }
 
-/// How many decisions were made before that of a short request, which was written behind the long work of other connections.
+/// How many decisions were made before that of a short request, which was written after the long work of other
+/// connections.
 fn decided_before(server: &Server, long: &mut [Client], work: &[u8]) -> i64 {
     let mut short = connections(server, 1).remove(0);
     let before = remaining(&short.post("/v1/check", CHECK).json());
@@ -83,8 +84,8 @@ fn decided_before(server: &Server, long: &mut [Client], work: &[u8]) -> i64 {
     before - 1 - remaining(&short.receive().unwrap().unwrap().json())
 }
 
-/// Five hundred connections with batches of a thousand made a short request wait for seconds: every batch was decided from its
-/// beginning to its end before anybody else had a turn.
+/// Five hundred connections with batches of a thousand once made a short request wait for seconds: every batch was
+/// decided as a whole before another connection had a turn.
 #[test]
 fn a_short_request_is_answered_between_the_pieces_of_batches() {
     let server = Server::with_policy(POLICY, &["--workers", "1"]);
@@ -152,7 +153,8 @@ fn a_short_command_is_answered_between_the_pieces_of_pipelines() {
     }
 }
 
-/// A connection of HTTP/2 with many batches has one place in the queue: another connection waits for one of them, not for all.
+/// An HTTP/2 connection with many batches has one place in the queue: another connection waits for one of the
+/// batches, not for all.
 #[test]
 fn the_batches_of_one_connection_wait_for_each_other() {
     let server = Server::with_policy(POLICY, &["--workers", "1"]);

@@ -1,4 +1,4 @@
-//! What operators change for one customer, and what they look at: overrides, tiers, signals, reset, peek, explain.
+//! What operators change and look up for one customer: overrides, tiers, signals, reset, peek, explain.
 
 use crate::client::{Client, Operator};
 use crate::support::{Reply, Server};
@@ -25,7 +25,7 @@ fn check(client: &mut Client, path: &str, user: &str) -> Value {
     client.post("/v1/check", &asked.to_string()).json()
 }
 
-/// The limit that the next request of somebody is judged by.
+/// The limit that applies to the next request of a user.
 fn limit(client: &mut Client, path: &str, user: &str) -> Value {
     check(client, path, user)["limits"][0]["limit"].clone()
 }
@@ -45,7 +45,8 @@ fn an_override_counts_for_the_next_request_and_for_nobody_else() {
     assert_eq!(limit(&mut client, "/calls", "bob"), 2);
     let limits = json!([{ "rate": "5/h", "algorithm": "sliding_log" }]);
     assert_eq!(put(&mut operator, "overrides", &alice(limits)).status, 200);
-    // It is another way to count than 7/h was, and the one of the rule: what was counted there still counts.
+    // This is another algorithm than that of 7/h, and the same as in the rule: what was counted under the rule still
+    // counts.
     let verdict = check(&mut client, "/calls", "alice");
     assert_eq!(
         (&verdict["limits"][0]["limit"], &verdict["limits"][0]["remaining"]),
@@ -58,8 +59,8 @@ fn an_override_counts_for_the_next_request_and_for_nobody_else() {
     assert_eq!(operator.get("/admin/v1/control").json()["overrides"], json!([]));
 }
 
-/// Of two overrides that name equally many, but other attributes, both could apply to one request. The second was
-/// taken with a 200, written down, and never applied.
+/// Two overrides name the same number of attributes, but different ones, so both could apply to one request. The
+/// second was accepted with 200 and stored, but never applied.
 #[test]
 fn an_override_that_contradicts_another_is_refused() {
     let (_server, mut client, mut operator) = start();
@@ -75,8 +76,8 @@ fn an_override_that_contradicts_another_is_refused() {
     assert_eq!(limit(&mut client, "/pairs", "bob"), 9);
 }
 
-/// An address can be written in many ways. Whoever took an override back by another spelling than it was made by
-/// was told that it is gone, and it was not.
+/// An address can be written in many ways. An operator who removed an override by another spelling was told that it
+/// was removed, but it was not.
 #[test]
 fn an_override_is_taken_back_however_its_address_is_written() {
     let (_server, mut client, mut operator) = start();
@@ -128,7 +129,7 @@ fn a_tier_counts_for_the_next_request_and_for_nobody_else() {
     assert_eq!(operator.get("/admin/v1/control").json()["tiers"], json!([]));
 }
 
-/// The condition must hold for two seconds, so this takes two seconds.
+/// The condition must hold for two seconds, so this test takes two seconds.
 #[test]
 fn a_signal_lets_an_elastic_limit_grow() {
     let (server, mut client, mut operator) = start();
@@ -150,7 +151,7 @@ fn a_signal_lets_an_elastic_limit_grow() {
     }
 }
 
-/// A name is a name: nothing in it stands for others.
+/// A value is taken literally: no character in it is a wildcard.
 #[test]
 fn a_reset_is_for_one_key_exactly() {
     let (_server, mut client, mut operator) = start();
@@ -198,7 +199,7 @@ fn looking_changes_nothing() {
     assert_eq!(explained["rules"][0]["from"], "run-time override", "{explained}");
 }
 
-/// Two operators look at the same version and change it. One of them has decided by what is no longer so.
+/// Two operators read the same version and both change it. The second change is based on an outdated version.
 #[test]
 fn of_changes_made_under_one_version_exactly_one_is_made() {
     let (server, _client, mut operator) = start();

@@ -1,19 +1,19 @@
-//! Who is let in: every path, by every method, in every spelling, with every kind of token.
+//! Access to the admin API: every path, by every method, in every spelling, with every kind of token.
 
 use crate::client::{Client, Operator};
 use crate::support::{Reply, Server, folder, request};
 use serde_json::json;
 use std::time::Instant;
 
-/// One thing that can be asked.
+/// A route of the admin API.
 struct Route {
     method: &'static str,
     path: &'static str,
     operator: bool,
 }
 
-/// Everything that can be asked, taken from the server's own table, so that no route is forgotten here. Who may
-/// ask is said again: to look is a reader's, and everything else is an operator's.
+/// All routes, taken from the server's own table so that none is forgotten here. Who may use a route is stated again:
+/// readers may read, and everything else needs an operator.
 fn routes() -> Vec<Route> {
     let source = include_str!("../../src/front/admin/routes.rs");
     let rows = source.lines().filter_map(|line| line.trim().strip_prefix("route(\""));
@@ -28,7 +28,7 @@ fn routes() -> Vec<Route> {
     routes
 }
 
-/// A body that the route would take, with what it says of it.
+/// A body that the route accepts, and its media type.
 fn body(route: &Route) -> (&'static str, String) {
     let json = match route.path {
         "/admin/v1/policy" => return ("application/yaml", POLICY.replace("15/s", "16/s")),
@@ -49,7 +49,7 @@ tiers: { default: free, known: [free, pro] }
 rules: [{ name: a, key: [ip], limits: [15/s] }]
 ";
 
-/// A server, and somebody who asks it in any way.
+/// A server, and a client that sends any request to it.
 struct Doors {
     server: Server,
     operator: String,
@@ -75,7 +75,7 @@ impl Doors {
         request(self.server.admin, method, path, fields, body)
     }
 
-    /// Asks as a route wants to be asked.
+    /// Sends a request with the method and body of a route.
     fn go(&self, route: &Route, path: &str, fields: &[(&str, &str)]) -> Reply {
         let (kind, body) = body(route);
         let body = if route.method == "GET" || route.method == "DELETE" { "" } else { &body };
@@ -86,7 +86,7 @@ impl Doors {
         self.ask(route.method, path, &all, body)
     }
 
-    /// Nobody has changed anything.
+    /// Checks that nothing was changed.
     fn unchanged(&self) {
         let mut operator = Operator::of(&self.server);
         let status = operator.get("/admin/v1/status").json();
@@ -96,7 +96,8 @@ impl Doors {
     }
 }
 
-/// Refused for want of a token, or for having tried too often: in both cases nothing is told.
+/// Whether a request was refused because it has no valid token, or because of too many attempts. Both answers reveal
+/// nothing else.
 fn is_unknown(reply: &Reply) -> bool {
     match reply.status {
         401 => reply.field("www-authenticate") == Some("Bearer"),
@@ -105,7 +106,7 @@ fn is_unknown(reply: &Reply) -> bool {
     }
 }
 
-/// Other ways to write a path. Some servers take them for the path itself.
+/// Other spellings of a path. Some servers treat them as the path itself.
 fn spellings(path: &str) -> Vec<String> {
     let last = path.rsplit('/').next().unwrap();
     let hex: String = last.bytes().map(|byte| format!("%{byte:02x}")).collect();
@@ -154,7 +155,7 @@ fn without_a_token_nothing_but_live_is_answered() {
             }
             for path in spellings(route.path) {
                 let reply = doors.go(&route, &path, &fields);
-                // What is no path at all is not even a request.
+                // A path that is not valid is not even a valid request.
                 assert!(is_unknown(&reply) || reply.status == 400, "{path}: {reply:?}");
             }
             for method in METHODS {
@@ -172,7 +173,7 @@ fn without_a_token_nothing_but_live_is_answered() {
     doors.unchanged();
 }
 
-/// Whoever asks without a token is not listened to: the answer comes before the body.
+/// A client without a token is answered before its body is read.
 #[test]
 fn nobody_without_a_token_sends_a_body() {
     let doors = Doors::new();
@@ -235,7 +236,7 @@ fn an_operator_finds_every_route_at_its_one_spelling() {
             }
         }
     }
-    // To look is not to change, whatever stands behind the question mark.
+    // A GET never changes anything, whatever its query says.
     for path in ["/admin/v1/rules?rule=*&enabled=false", "/admin/v1/policy?force=true"] {
         assert_eq!(doors.ask("GET", path, &operator, "").status, 200);
         assert_eq!(doors.ask("HEAD", path, &operator, "").status, 200);
@@ -247,9 +248,9 @@ fn an_operator_finds_every_route_at_its_one_spelling() {
     }
 }
 
-/// A page in a browser can make its visitor send almost anything; what it cannot do is to name this listener
-/// as the host, hide where it comes from, or send JSON without asking before. All of that is looked at before
-/// anything else, the token included.
+/// A page in a browser can make its visitor send almost any request. It cannot name this listener as the host, hide
+/// its origin, or send JSON without a preflight request. These are checked before anything else, even before the
+/// token.
 #[test]
 fn foreign_pages_and_hosts_come_first() {
     let doors = Doors::new();
@@ -314,8 +315,8 @@ fn bodies_that_a_page_could_send_are_not_read() {
     doors.unchanged();
 }
 
-/// Ten wrong tokens a minute are told that they are wrong. Who guesses on is told to wait, and learns nothing
-/// more; who has the right one is let in all the while.
+/// The first ten wrong tokens a minute are answered with 401. After that, guesses are answered with "wait" and learn
+/// nothing more, while a client with the right token is still served.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "the server counts guesses by the clock")]
 fn whoever_guesses_waits_and_nobody_else_does() {
@@ -343,12 +344,12 @@ fn whoever_guesses_waits_and_nobody_else_does() {
     );
 }
 
-/// Listing 20,000 rules kept the thread busy that accepts connections, for seconds, and a switch of one rule for longer.
-/// Operators have a thread of their own now.
+/// Listing 20,000 rules kept the thread that accepts connections busy for seconds, and switching one rule for longer.
+/// The admin listener has its own thread now.
 #[test]
 fn operators_are_served_on_a_thread_of_their_own() {
     let server = Server::with_policy(POLICY, &[]);
-    // A thread takes its name when it runs for the first time.
+    // A thread gets its name when it runs for the first time.
     server.until("a thread has the name", |server| {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
         let names =

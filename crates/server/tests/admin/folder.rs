@@ -1,4 +1,4 @@
-//! The data directory: one server's own, closed to other users, and honest about what happened to it.
+//! The data directory: it belongs to one server, is closed to other users, and damage to it is reported.
 
 use crate::client::Operator;
 use crate::starting::refused;
@@ -40,7 +40,7 @@ fn reasons(server: &Server) -> String {
     server.get("/ready").json()["reasons"].to_string()
 }
 
-/// Ends a server without a word, and keeps its folder.
+/// Kills a server, and keeps its folder.
 fn killed(mut server: Server) -> std::path::PathBuf {
     server.signal("KILL");
     server.wait();
@@ -54,20 +54,22 @@ fn started(folder: std::path::PathBuf) -> Server {
     Server::start_in(folder, &["--policy", &policy])
 }
 
-// === whose it is ===
+// === who may use it ===
 
-/// Two servers on one directory overwrote each other's changes and tokens, and both had said that they were kept.
+/// Two servers on one directory once overwrote each other's changes and tokens, after both had reported them as
+/// saved.
 #[test]
 fn a_second_server_does_not_start() {
     let server = Server::with_policy(POLICY, &[]);
     let process = server.pid().to_string();
     refused(&server.folder, &[], &["data_dir", "data", &process, "data directory of its own"]);
-    // It is free as soon as the first has ended, however it ended.
+    // It is free as soon as the first server has ended, however it ended.
     let server = started(killed(server));
     assert_eq!(disable(&server, "users"), 200);
 }
 
-/// In a directory that others can write to, a token that they had put there was kept, with their permissions.
+/// In a directory that other users can write to, a token file that they had created was once used, with their
+/// permissions.
 #[test]
 fn what_other_users_could_have_touched_is_refused() {
     let folder = folder("loose");
@@ -99,7 +101,8 @@ fn what_other_users_could_have_touched_is_refused() {
     );
 }
 
-/// A pipe kept the server from starting, for ever; a directory or a device ended it without naming itself.
+/// A pipe once kept the server from starting, for ever. A directory or a device ended it with an error that did not
+/// name the file.
 #[test]
 fn what_is_not_a_file_is_named() {
     for name in ["secret", "audit.log", "control.json", "operator-token", "lock"] {
@@ -116,9 +119,9 @@ fn what_is_not_a_file_is_named() {
     }
 }
 
-// === what happened to it ===
+// === damage ===
 
-/// The chain told a line that was changed; lines that were missing at the end it did not miss.
+/// The hash chain once detected a changed line, but not lines that were missing at the end.
 #[test]
 fn a_shortened_log_is_told() {
     for left in [Some(1), Some(0), None] {
@@ -138,14 +141,14 @@ fn a_shortened_log_is_told() {
         let told = format!("audit.log was shortened: it has {} of 2 lines", left.unwrap_or(0));
         assert!(reasons(&server).contains(&told), "{}", reasons(&server));
         assert_eq!(kinds(&server).last().unwrap(), "audit");
-        // It is told once, and recorded: the log that is left is the log from here on.
+        // It is reported once and recorded: from here on, the shortened log is the log.
         let lines = kinds(&server).len();
         let server = started(killed(server));
         assert_eq!((reasons(&server).as_str(), kinds(&server).len()), ("[]", lines));
     }
 }
 
-/// A change was in force before its line was written, so a crash could leave it without one.
+/// A change once took effect before its line was written, so a crash could leave it without a line.
 #[test]
 fn a_change_that_a_crash_interrupted_is_told() {
     let server = Server::with_policy(POLICY, &[]);
@@ -153,7 +156,7 @@ fn a_change_that_a_crash_interrupted_is_told() {
     let control = server.data("control.json");
     let before = fs::read(&control).unwrap();
     assert_eq!(disable(&server, "sessions"), 200);
-    // As if it had ended between the line and the document.
+    // As if the process had ended after it wrote the line and before it wrote the document.
     let folder = killed(server);
     fs::write(&control, before).unwrap();
     let server = started(folder);
@@ -163,7 +166,7 @@ fn a_change_that_a_crash_interrupted_is_told() {
     assert_eq!(disable(&server, "sessions"), 200);
 }
 
-/// A disk that takes no change is told until it takes one.
+/// If a change cannot be written to the disk, that is reported until one can.
 #[test]
 fn a_change_that_cannot_be_written_is_told() {
     let server = Server::with_policy(POLICY, &[]);
@@ -175,7 +178,7 @@ fn a_change_that_cannot_be_written_is_told() {
     fs::remove_dir(&in_the_way).unwrap();
     assert_eq!(disable(&server, "users"), 200);
     assert_eq!(reasons(&server), "[]");
-    // And one that takes no line takes no change either.
+    // If the line of a change cannot be written, the change is not made either.
     let log = server.data("audit.log");
     fs::rename(&log, server.data("elsewhere")).unwrap();
     fs::create_dir(&log).unwrap();
@@ -187,7 +190,7 @@ fn a_change_that_cannot_be_written_is_told() {
     assert_eq!(reasons(&server), "[]");
 }
 
-/// A policy file that is gone cannot be read at the next start.
+/// A policy file that is gone cannot be read at the next start, so that is reported.
 #[test]
 fn a_policy_file_that_is_gone_is_told() {
     let server = Server::with_policy(POLICY, &[]);
@@ -199,9 +202,9 @@ fn a_policy_file_that_is_gone_is_told() {
     server.until("it is back", |server| reasons(server) == "[]");
 }
 
-// === what is written into it ===
+// === contents ===
 
-/// The raw cookie was accepted, written into two files, and never matched.
+/// An override for a raw cookie was once accepted and written into two files, but never matched.
 #[test]
 fn what_could_never_match_is_refused() {
     let server = Server::with_policy(POLICY, &[]);
@@ -213,7 +216,7 @@ fn what_could_never_match_is_refused() {
     };
     let (status, told) = put("sessions", "session", "canary-session-cookie");
     assert_eq!(status, 422, "{told}");
-    // It says what to write instead.
+    // The error says what to write instead.
     let digest = told["detail"].as_str().unwrap().split('`').nth(3).unwrap().to_owned();
     assert_eq!(put("sessions", "session", &digest).0, 200);
     let long = "x".repeat(5_000);
@@ -238,9 +241,9 @@ fn what_could_never_match_is_refused() {
     assert_eq!(passed.count(), 7);
 }
 
-// === around it ===
+// === environment ===
 
-/// Without a reader of its greeting it ended at once, with exit code 0.
+/// If its greeting could not be written, the server once ended immediately, with exit code 0.
 #[test]
 fn a_greeting_that_cannot_be_written_is_no_reason_to_stop() {
     let folder = folder("unread");
@@ -269,7 +272,7 @@ fn a_greeting_that_cannot_be_written_is_no_reason_to_stop() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A setting that is no text was ignored, and the server went on with another.
+/// An environment variable that is not valid text was once ignored, and the server used the default instead.
 #[test]
 fn a_variable_that_is_no_text_is_refused() {
     let folder = folder("variables");
@@ -285,7 +288,7 @@ fn a_variable_that_is_no_text_is_refused() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
-/// Other servers do something at these signals; ours ended, with all that it was doing.
+/// Other servers use these signals for something. Ours once ended at them, in the middle of its work.
 #[test]
 fn signals_of_other_servers_end_nothing() {
     let mut server = Server::with_policy(POLICY, &[]);

@@ -1,4 +1,5 @@
-//! What is kept: changes over the end of the process, every one of them in the audit log, files for nobody else.
+//! What is saved: changes survive the end of the process, each is in the audit log, and the files are closed to other
+//! users.
 
 use crate::client::{Client, Operator};
 use crate::support::Server;
@@ -15,12 +16,12 @@ rules:
   - { name: other, match: { path: /other }, key: [user], limits: [3/h] }
 ";
 
-/// The same server again after it was killed, which leaves it no moment to write anything.
+/// Kills a server, so that it cannot write anything more, and starts it again on the same folder.
 fn killed_and_started(mut server: Server) -> Server {
     server.signal("KILL");
     server.wait();
     let folder = server.folder.clone();
-    // The folder outlives it.
+    // The folder must not be removed with the server.
     std::mem::forget(server);
     let path = folder.join("policy.yaml");
     Server::start_in(folder, &["--policy", path.to_str().unwrap()])
@@ -51,7 +52,7 @@ fn change_everything(server: &Server) {
     assert_eq!(sent.status, 200, "{sent:?}");
 }
 
-/// What decides after `change_everything`.
+/// The limits in force after `change_everything`.
 fn everything(server: &Server) -> [Value; 4] {
     [("/calls", "alice"), ("/calls", "bob"), ("/calls", "eve"), ("/other", "eve")]
         .map(|(path, user)| limit(server, path, user))
@@ -72,7 +73,7 @@ fn changes_outlive_the_process() {
     assert_eq!(Operator::of(&server).get("/admin/v1/control").json(), before);
     assert_eq!(server.get("/ready").json()["status"], "ready");
 
-    // A newer file takes the place of what was sent, and nothing else.
+    // A newer file replaces the uploaded policy, and nothing else.
     std::fs::write(server.folder.join("policy.yaml"), POLICY.replace("2/h", "5/h")).unwrap();
     let server = killed_and_started(server);
     assert_eq!(everything(&server), [json!(7), json!(50), json!(5), Value::Null]);
@@ -80,8 +81,8 @@ fn changes_outlive_the_process() {
     assert_eq!((&control["policy"], &control["overrides"]), (&Value::Null, &before["overrides"]));
 }
 
-/// Half a document cannot be there, because it is replaced whole; what is there and cannot be read stops the
-/// start, since nobody knows whom it was about.
+/// The document is replaced as a whole, so half a document cannot exist. If the file cannot be read, the server does
+/// not start, because it cannot know what was changed.
 #[test]
 fn a_document_that_cannot_be_read_is_not_read_over() {
     let mut server = Server::with_policy(POLICY, &[]);
@@ -128,7 +129,7 @@ fn every_change_is_one_line() {
     let reset = json!({ "rule": "calls", "attributes": { "user": "alice" } });
     assert_eq!(operator.send("POST", "/admin/v1/reset", &reset).status, 200);
     assert_eq!(operator.ask("DELETE", "/admin/v1/policy", &[], "").status, 200);
-    // What is refused, only rehearsed or only looked at is no change.
+    // Refused requests, dry runs and reads are not changes.
     operator.put_policy("?dry_run=true", POLICY);
     operator.put_policy("", "rules: [");
     operator.send("PUT", "/admin/v1/rules", &json!({ "rule": "nobody", "enabled": false }));
@@ -181,8 +182,8 @@ fn a_log_that_somebody_else_wrote_in_is_told() {
     assert!(server.get("/ready").json()["reasons"].to_string().contains("line 5"));
 }
 
-/// A large policy makes a large line. It was longer than the end of the log that is looked at, so the next line
-/// was chained to nothing, and the server that started after it said that somebody had been there.
+/// A large policy makes a long line. Once it was longer than the part of the log that was read, so the next line was
+/// not chained to it, and the next start reported tampering.
 #[test]
 fn a_long_line_is_a_link_of_the_chain() {
     let rule = |number: u32, amount: u32| {
@@ -204,7 +205,8 @@ fn a_long_line_is_a_link_of_the_chain() {
     assert!(std::fs::metadata(server.data("audit.log")).unwrap().len() > 256 * 1024);
 }
 
-/// The process ended in the middle of a line. The next line was written behind it, and both were no line.
+/// The process ended in the middle of a line. Once the next line was appended to the incomplete one, and neither
+/// could be read.
 #[test]
 fn a_line_that_was_cut_short_spoils_no_other() {
     let server = Server::with_policy(POLICY, &[]);
@@ -213,7 +215,7 @@ fn a_line_that_was_cut_short_spoils_no_other() {
     let good = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &good[..good.len() - 20]).unwrap();
     let server = killed_and_started(server);
-    // The control file knows that there were four. That one is missing is a line of its own from now on.
+    // The control file says that there were four lines. The missing line is recorded by a line of its own.
     assert!(server.get("/ready").body.contains("audit.log was shortened: it has 3 of 4 lines"));
     let kinds = |server: &Server| {
         audit(server).iter().map(|line| line["what"].to_string()).collect::<Vec<_>>().join(" ")
@@ -225,8 +227,8 @@ fn a_line_that_was_cut_short_spoils_no_other() {
     assert_eq!(server.get("/ready").json()["status"], "ready");
 }
 
-/// The log is read from its end, and where that begins may be the middle of a letter. Then it was no text: nobody
-/// could look at it, and the server did not start any more.
+/// The log is read from its end, and that part may begin in the middle of a character. Once it was then rejected as
+/// invalid text: the log could not be read, and the server did not start.
 #[test]
 fn a_long_log_in_any_script_is_read() {
     let server = Server::with_policy(POLICY, &[]);

@@ -1,5 +1,5 @@
-//! The admin listener, asked as operators and attackers ask it: who is let in, what they change and how it is
-//! kept, and what refuses to start.
+//! The admin listener, used by operators and attackers: who has access, what they change and how it is saved, and
+//! which settings keep the server from starting.
 
 #![cfg(unix)]
 #![allow(

@@ -1,4 +1,4 @@
-//! Policies that are sent: what they would change, what they change, and how they are taken back.
+//! Uploaded policies: what they would change, what they change, and how they are withdrawn.
 
 use crate::client::Operator;
 use crate::support::Server;
@@ -57,8 +57,7 @@ fn a_rehearsal_tells_the_difference_and_changes_nothing() {
     assert_eq!(state(&mut operator), (json!(2), json!(1), NEW.to_owned(), 1));
 }
 
-/// Somebody wants to rehearse and mistypes the word for it. What is not understood was read over, and the
-/// policy was in force.
+/// An operator mistypes `dry_run`. Once unknown parameters were ignored, and the policy took effect.
 #[test]
 fn a_word_that_is_not_understood_is_no_leave_to_go_on() {
     let server = Server::with_policy(OLD, &[]);

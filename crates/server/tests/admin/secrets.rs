@@ -1,4 +1,4 @@
-//! Secrets: a canary is let fly wherever an API key or a token can be said, and looked for everywhere else.
+//! Secrets: a canary is sent wherever an API key or a token can appear, and must not appear anywhere else.
 
 use crate::client::{Client, Operator};
 use crate::support::{Server, project, request};
@@ -12,7 +12,7 @@ tiers: { default: free, known: [free, pro] }
 rules: [{ name: keys, key: [api_key], limits: [2/h] }]
 ";
 
-/// Says the canary in every way in which somebody says an API key.
+/// Sends the canary in every way in which a client can send an API key.
 fn let_fly(server: &Server) {
     let mut client = Client::of(server.http);
     let asked = json!({ "attributes": { "api_key": CANARY } });
@@ -33,7 +33,7 @@ fn let_fly(server: &Server) {
     }
     let reset = json!({ "rule": "keys", "attributes": { "api_key": CANARY } });
     assert_eq!(operator.send("POST", "/admin/v1/reset", &reset).status, 200);
-    // A secret itself is no name of a customer; its digest is.
+    // A customer is named by the digest of the secret, not by the secret itself.
     let over = json!({ "rule": "keys", "key": { "api_key": CANARY }, "limits": ["7/h"] });
     assert_eq!(operator.send("PUT", "/admin/v1/overrides", &over).status, 422);
     let tier = json!({ "attribute": "api_key", "value": CANARY, "tier": "pro" });
@@ -43,7 +43,7 @@ fn let_fly(server: &Server) {
     }
 }
 
-/// Mistakes that quote what stands around them.
+/// Mistakes whose error messages quote their surroundings.
 fn policies_with_the_canary() -> [String; 5] {
     let rule = |more: &str| POLICY.replace("limits: [2/h]", &format!("limits: [2/h], {more}"));
     [
@@ -116,7 +116,7 @@ fn a_secret_is_told_to_nobody() {
     }
 }
 
-/// The example of the documents names nobody's secret either.
+/// The example policy in the documents does not contain it either.
 #[test]
 fn the_digest_that_explain_shows_names_the_customer() {
     assert!(!std::fs::read_to_string(project("docs/policy.yaml")).unwrap().contains(CANARY));

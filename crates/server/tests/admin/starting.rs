@@ -1,4 +1,4 @@
-//! What refuses to start, does so with exit code 2 and a line that names what is wrong, and nobody was served.
+//! A server that cannot start ends with exit code 2 and a line that names the problem, before it serves any request.
 
 use crate::support::{folder, write_private};
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Starts what should not start; should it greet all the same, it is stopped.
+/// Starts a server that is expected to fail. If it prints its greeting, it is stopped and the test fails.
 pub(crate) fn serve(folder: &Path, flags: &[&str]) -> Output {
     let data = folder.join("data");
     let usual = [
@@ -36,7 +36,7 @@ pub(crate) fn serve(folder: &Path, flags: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// It did not start, and every one of these words is in what it says.
+/// Checks that the server did not start, and that its message contains each of these words.
 pub(crate) fn refused(folder: &Path, flags: &[&str], words: &[&str]) {
     let output = serve(folder, flags);
     let told = String::from_utf8(output.stderr).unwrap();
@@ -141,13 +141,13 @@ fn ports_that_somebody_else_has() {
     refused(&folder, &["--http-listen", &address], &["http.listen", &address, "in use"]);
     refused(&folder, &["--admin-listen", &address], &["admin.listen", &address, "in use"]);
     refused(&folder, &["--http-listen", "192.0.2.1:0"], &["http.listen", "192.0.2.1:0"]);
-    // Nobody can connect before everything else is known to be right.
+    // The listeners are opened only after everything else was checked.
     let token = ["--admin-operator-token-file", "nowhere", "--http-listen", &address];
     refused(&folder, &token, &["admin.operator_token_file"]);
     refused(&folder, &["--policy", "nowhere", "--http-listen", &address], &["policy: nowhere"]);
 }
 
-/// Two tokens that are one would make an operator of every reader.
+/// If both tokens were the same, every reader would be an operator.
 #[test]
 fn a_reader_is_no_operator() {
     let folder = folder("tokens");

@@ -1,4 +1,4 @@
-//! Rules switched off, on and to shadow by hand: one by one and all at once, whatever they count by.
+//! Rules that operators switch off, on and to shadow mode, one by one and all at once, with every algorithm.
 
 use crate::client::{Client, Operator};
 use crate::support::Server;
@@ -22,7 +22,7 @@ fn names() -> impl Iterator<Item = String> {
     ALGORITHMS.iter().flat_map(|algorithm| MODES.map(|(mode, _)| format!("{algorithm}-{mode}")))
 }
 
-/// A rule of each algorithm in each mode, each for a path of its own.
+/// A rule for each algorithm in each mode, each with its own path.
 fn policy() -> String {
     let rules = ALGORITHMS.iter().flat_map(|algorithm| {
         MODES.map(|(name, mode)| {
@@ -34,13 +34,13 @@ fn policy() -> String {
     format!("version: 1\nrules:\n{}", rules.collect::<String>())
 }
 
-/// What is said of the next request to a rule.
+/// The outcome of the next request to a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Refused,
     /// It would have been refused.
     Shadow,
-    /// Nobody counted it.
+    /// No rule counted it.
     Nothing,
 }
 
@@ -56,7 +56,7 @@ fn next(client: &mut Client, rule: &str) -> Said {
     }
 }
 
-/// A server whose every rule has let pass what it lets pass.
+/// A server on which every rule has used up its limit.
 fn used_up() -> (Server, Client, Operator) {
     let server = Server::with_policy(&policy(), &[]);
     let (mut client, operator) = (Client::of(server.http), Operator::of(&server));
@@ -80,7 +80,7 @@ fn a_switch_counts_for_the_next_request_whatever_the_rule_counts_by() {
     for rule in names() {
         for (switch, said) in [
             (json!({ "rule": rule, "enabled": false }), Said::Nothing),
-            (json!({ "rule": rule, "shadow": true }), Said::Nothing), // both, and off goes first
+            (json!({ "rule": rule, "shadow": true }), Said::Nothing), // both: off has priority
             (json!({ "rule": rule, "enabled": null }), Said::Shadow),
             (json!({ "rule": rule, "shadow": false }), Said::Refused),
             (json!({ "rule": rule, "shadow": null }), Said::Refused), // as the policy says
