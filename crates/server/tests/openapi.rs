@@ -40,7 +40,7 @@ rules:
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    // All paths, except that of the document itself.
+    // All operations of the document, except the one that returns the document.
     assert!(said.contains("Tested: 8"), "{said}");
 }
 

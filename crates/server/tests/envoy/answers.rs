@@ -1,4 +1,4 @@
-//! What an answer says besides yes and no, and what a question may say besides its names.
+//! What an answer says besides allow and deny, and the options that a call may have.
 
 use crate::mesh::{Mesh, Setup};
 use crate::stories::{does, number};
@@ -33,19 +33,19 @@ fn a_limit_is_called_what_its_rule_calls_it() {
     let mesh = mesh();
     let desk = mesh.get("/desk", &[("desk", "a")]);
     assert_eq!(desk.field("x-ratelimit-limit"), Some("2, 2;w=86400;name=\"desks\""));
-    // Of several questions the one with the least left is told, and the limits of all.
+    // Of several descriptors, the one with the least left is reported, with the limits of all of them.
     let both = mesh.get("/quota", &[("first", "small"), ("second", "large")]);
     assert_eq!(both.field("x-ratelimit-limit"), Some("1, 1;w=86400, 2;w=86400"));
     assert_eq!(number(&both, "x-ratelimit-remaining"), 0);
-    // What has no limit says nothing.
+    // A descriptor without a limit adds no header fields.
     for fields in [&[("user", "vip")][..], &[("tenant", "unknown")]] {
         let free = mesh.get("/each", fields);
         assert_eq!((free.status, free.field("x-ratelimit-limit")), (200, None));
     }
 }
 
-/// A limit of nothing, and a request that weighs more than there will ever be: no waiting helps. Envoy makes a second of
-/// a reset that is not there, and whoever listened to it came back every second.
+/// A limit of 0, or a request that costs more than its limit: waiting does not help. Envoy turns a missing reset into
+/// one second, and clients that followed it came back every second.
 #[test]
 fn what_never_passes_is_not_told_to_come_back_at_once() {
     let mesh = mesh();
@@ -97,7 +97,7 @@ fn tidegate_can_write_the_fields_of_others() {
     }
 }
 
-/// Two who write `Retry-After` must not write it twice.
+/// Envoy and tidegate both can write `Retry-After`, but it must be sent only once.
 #[test]
 fn there_is_one_retry_after() {
     let mesh = Setup::by_rules().flags(&["--grpc-response-headers", "ratelimit"]).start();
@@ -109,7 +109,7 @@ fn there_is_one_retry_after() {
     assert_eq!(refused.head.matches("retry-after: ").count(), 1, "{refused:?}");
 }
 
-// === what questions say ===
+// === options of a call ===
 
 #[test]
 fn a_question_weighs_what_it_says() {
@@ -119,7 +119,7 @@ fn a_question_weighs_what_it_says() {
         (reply.status, number(&reply, "x-ratelimit-remaining"))
     };
     assert_eq!(weighs("4"), (200, 6));
-    // Nothing is a look.
+    // A cost of 0 only looks.
     assert_eq!(weighs("0"), (200, 6));
     assert_eq!(weighs("6"), (200, 0));
     assert_eq!(weighs("0"), (200, 0));
@@ -134,12 +134,12 @@ fn a_question_can_bring_its_own_limit() {
         assert_eq!(reply.field("x-ratelimit-limit"), Some("2, 2;w=86400"), "{path}");
         assert_eq!(mesh.statuses(2, path, &[("user", user)]), [200, 429], "{path}");
     }
-    // By a policy, too.
+    // The same with a policy.
     let mesh = Setup::by_policy("  - { name: all, key: [], limits: [1000/h] }").start();
     assert_eq!(mesh.statuses(3, "/own/here", &[("user", "alice")]), [200, 200, 429]);
 }
 
-/// What a question gives back makes a limit of how many are served at once.
+/// Giving hits back turns a limit into a maximum number of requests that are served at the same time.
 #[test]
 fn what_is_given_back_can_be_taken_again() {
     let mesh = mesh();

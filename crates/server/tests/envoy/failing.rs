@@ -1,4 +1,4 @@
-//! What Envoy does without us, and when we are back.
+//! What Envoy does while tidegate is down, and when it is back.
 
 use crate::mesh::{Mesh, Setup};
 use crate::stories::does;
@@ -20,12 +20,12 @@ fn open() -> Setup {
     closed().with("failure_mode_deny: true", "failure_mode_deny: false")
 }
 
-/// With an Envoy that does not wait long.
+/// With an Envoy that has a short timeout.
 fn hasty(setup: Setup) -> Setup {
     setup.with(TIMEOUT.0, TIMEOUT.1)
 }
 
-/// Stops us for one request, and wakes us again: limits hold as before, on the connection that there was.
+/// Stops tidegate for one request and lets it continue: limits hold as before, on the same connection.
 fn stalls(mesh: &Mesh, meanwhile: u16) {
     let order = does("alice", "order");
     assert_eq!(mesh.statuses(4, "/shop", &order), [200, 200, 200, 429]);
@@ -51,7 +51,7 @@ fn a_closed_envoy_refuses_what_we_do_not_answer() {
     stalls(&hasty(closed()).start(), 500);
 }
 
-/// Envoy finds us again by itself. What was counted in memory is gone, and counting goes on.
+/// Envoy reconnects by itself. What was counted in memory is gone, and counting starts again.
 #[test]
 fn envoy_finds_a_tidegate_that_was_started_again() {
     for (setup, meanwhile, signal) in [(open(), 200, "KILL"), (closed(), 500, "TERM")] {
@@ -70,8 +70,8 @@ fn envoy_finds_a_tidegate_that_was_started_again() {
     }
 }
 
-/// What Envoy had asked when we were told to stop is answered: on a connection that we know, and on one that we have not
-/// looked at yet. The second was closed unread, and Envoy's request failed.
+/// Calls that Envoy had made before tidegate was told to stop are answered: on a connection that tidegate has
+/// accepted, and on one that it has not. The second was once closed unread, and Envoy's request failed.
 #[test]
 fn a_stop_answers_what_was_asked() {
     for first in [Some(200), None] {
@@ -124,7 +124,7 @@ impl Drop for Redis {
     }
 }
 
-/// Asks until the store has decided.
+/// Sends requests until the store has decided one.
 fn asks_the_store(mesh: &Mesh) {
     let before = mesh.decided_by("store");
     mesh.tidegate.until("the store decides", |_| {
@@ -133,7 +133,7 @@ fn asks_the_store(mesh: &Mesh) {
     });
 }
 
-/// Whether the store hangs or is gone: we count ourselves, and Envoy gets an answer while it waits for one.
+/// If the store hangs or is gone, tidegate counts by itself, and Envoy gets its answer within its timeout.
 #[test]
 fn without_the_store_limits_hold() {
     let folder = support::folder("redis");
@@ -145,7 +145,7 @@ fn without_the_store_limits_hold() {
         .spawn();
     let redis = Redis(redis.unwrap());
     let store = format!("redis+unix://{}", socket.display());
-    // With one node its share is all. We would wait for the store longer than Envoy waits for us.
+    // The share of a single node is the whole limit. The timeout of the store is longer than Envoy's.
     let flags = ["--store", &store, "--cluster-nodes", "1", "--redis-timeout", "30s"];
     let mesh = hasty(closed()).flags(&flags).start();
     asks_the_store(&mesh);

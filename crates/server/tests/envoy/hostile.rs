@@ -1,12 +1,12 @@
 //! What clients send to get past a limit, through an Envoy that fails open.
 //!
-//! Such an Envoy lets pass what its limiter answers with an error. A client that had been banned sent a header of 33,000 bytes,
-//! or one with the byte `\xff`, or came by a route with 17 actions: each was an error of ours, and the client passed. Nothing
-//! that a client can send may be one.
+//! Such an Envoy lets a request pass when its limiter answers with an error. A banned client sent a header field of
+//! 33,000 bytes, or one with the byte `\xff`, or used a route with 17 actions: tidegate answered each with an error,
+//! and the client passed. Nothing that a client can send may cause an error.
 
 use crate::mesh::{Mesh, Setup};
 
-/// Headers that Envoy makes descriptors of, besides the one that is banned. A header that is absent makes none.
+/// Header fields that Envoy turns into descriptors, besides the one that is banned. An absent field adds none.
 const ROUTE: &str = "                        - match: { prefix: /banned }
                           route:
                             cluster: shop
@@ -35,7 +35,7 @@ const ROUTE: &str = "                        - match: { prefix: /banned }
                               - actions: [{ request_headers: { header_name: customer, descriptor_key: banned } }]
 NUMEROUS";
 
-/// By rule files: who is named at all is banned, and everything else has a counter.
+/// Rule files: every client that is named is banned, and everything else has a counter.
 const RULES: &str = "
 domain: shop
 descriptors:
@@ -45,7 +45,7 @@ descriptors:
   - { key: number, rate_limit: { unit: day, requests_per_unit: 1000000 } }
 ";
 
-/// The same by a policy, in which every attribute that a client can choose is read.
+/// The same as a policy, which reads every attribute that a client can choose.
 const POLICY: &str = "
   - { name: ban, key: [banned], limits: [{ rate: 0/day, block: true }] }
   - { name: agents, key: [agent], limits: [1000000/day] }
@@ -55,7 +55,7 @@ const POLICY: &str = "
   - { name: numbers, key: [number], limits: [1000000/day] }
 ";
 
-/// Descriptors and entries in numbers: 40 counters, and a descriptor of 40 entries.
+/// Many descriptors and entries: 40 counters, and a descriptor of 40 entries.
 fn numerous() -> String {
     let action = |number: usize| {
         format!("{{ generic_key: {{ descriptor_key: number, descriptor_value: n{number} }} }}")
@@ -76,7 +76,7 @@ fn open(setup: Setup) -> Setup {
         .with(first, &format!("{routes}{first}"))
 }
 
-/// Requests of somebody who is banned: a path, and header lines.
+/// Requests of a banned client: a path, and header lines.
 fn requests() -> Vec<(String, Vec<u8>)> {
     let path = |path: &str| (path.to_owned(), vec![]);
     let with = |name: &str, value: &[u8]| {
@@ -117,7 +117,7 @@ fn requests() -> Vec<(String, Vec<u8>)> {
     requests
 }
 
-/// What Envoy answers to each of them.
+/// Envoy's answer to each of them.
 fn attack(mesh: &Mesh) -> Vec<(u16, String)> {
     let send = |(path, lines): (String, Vec<u8>)| {
         let head =
@@ -134,12 +134,12 @@ fn nothing_passes(mesh: &Mesh) {
         answers.iter().filter(|(status, _)| !(400..500).contains(status)).collect();
     assert!(passed.is_empty(), "{} of {} pass: {passed:#?}", passed.len(), answers.len());
     assert_eq!(mesh.shop.saw(), [""; 0]);
-    // Envoy itself refuses a few that are not HTTP; the limiter refuses the others.
+    // Envoy itself refuses a few that are not valid HTTP; tidegate refuses the others.
     let refused = answers.iter().filter(|(status, _)| *status == 429).count();
     assert!(refused >= 25, "{answers:#?}");
     let counted = mesh.envoy.stat("cluster.shop.ratelimit.over_limit");
     assert_eq!(usize::try_from(counted).unwrap(), refused);
-    // And what is not banned passes.
+    // A client that is not banned passes.
     assert_eq!(mesh.get("/shop", &[("customer", "alice"), ("does", "look")]).status, 200);
 }
 
@@ -155,7 +155,7 @@ fn nothing_that_a_banned_client_sends_passes_by_a_policy() {
     nothing_passes(&open(Setup::by_policy(POLICY)).start());
 }
 
-/// The domain is the operator's, and may be as long as it likes.
+/// The operator chooses the domain, so it may have any length.
 #[test]
 fn a_long_domain_is_a_domain() {
     let long = "d".repeat(300);

@@ -1,12 +1,12 @@
-//! Envoy itself, which asks us whether its requests may pass.
+//! A real Envoy, which asks tidegate whether its requests may pass.
 //!
 //! ```text
 //!   client ──► Envoy ──► the shop, or one of two pools
 //!                └── may this pass? ──► tidegate, by rule files or by a policy
 //! ```
 //!
-//! No test waits for a window to begin: where nothing has to come back a limit is per day, and where something has to, the
-//! test asks until it is refused and then until it passes.
+//! No test waits for a window to begin. Limits are per day where nothing has to come back. Where something has to,
+//! the test sends requests until one is refused, and then until one passes.
 
 #![allow(
     clippy::unwrap_used,

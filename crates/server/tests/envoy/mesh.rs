@@ -1,4 +1,4 @@
-//! A shop behind Envoy and a tidegate. All are gone when it is dropped.
+//! A shop behind Envoy, and a tidegate. All of them end when the mesh is dropped.
 
 use crate::support::upstream::{Upstream, free_address};
 use crate::support::{self, PATIENCE, Reply, Server, pause, project, request};
@@ -15,13 +15,13 @@ pub(crate) struct Mesh {
     _pools: [Upstream; 2],
 }
 
-/// What a mesh is made of.
+/// The parts of a mesh.
 pub(crate) struct Setup {
     /// Envoy's configuration.
     pub(crate) envoy: Config,
-    /// How tidegate is started, besides its address.
+    /// The flags of tidegate, besides its address.
     pub(crate) flags: Vec<String>,
-    /// What tidegate's folder holds before it starts: names and texts.
+    /// The files in tidegate's folder before it starts: names and texts.
     pub(crate) files: Vec<(&'static str, String)>,
 }
 
@@ -43,14 +43,14 @@ const ENVOY: &str = include_str!("envoy.yaml");
 // === impl Setup ===
 
 impl Setup {
-    /// By the rule files of this folder, `rules.yaml`.
+    /// With the rule file of this folder, `rules.yaml`.
     pub(crate) fn by_rules() -> Self {
         let files = vec![("rules/shop.yaml", RULES.to_owned())];
         Self { envoy: Config(ENVOY.to_owned()), flags: vec![], files }
             .flags(&["--envoy-config", "rules"])
     }
 
-    /// By a policy of these rules.
+    /// With a policy of these rules.
     pub(crate) fn by_policy(rules: &str) -> Self {
         let files = vec![("policy.yaml", format!("version: 1\nrules:\n{rules}\n"))];
         Self { envoy: Config(ENVOY.to_owned()), flags: vec![], files }
@@ -62,7 +62,7 @@ impl Setup {
         self
     }
 
-    /// With other words in Envoy's configuration.
+    /// With a replacement in Envoy's configuration.
     pub(crate) fn with(self, from: &str, to: &str) -> Self {
         Self { envoy: self.envoy.with(from, to), ..self }
     }
@@ -99,7 +99,7 @@ impl Config {
         Self(self.0.replace(from, to))
     }
 
-    /// With another address instead of one that is written there.
+    /// With an address in place of a port that the configuration names.
     pub(crate) fn at(self, port: u16, address: SocketAddr) -> Self {
         let (ip, real) = (address.ip(), address.port());
         let written = |ip: &str, port| format!("address: {ip}, port_value: {port} }}");
@@ -123,32 +123,32 @@ impl Mesh {
         Self { shop, tidegate, envoy: Envoy::start(&config), _pools: pools }
     }
 
-    /// Asks for a path with these fields.
+    /// Requests a path with these header fields.
     pub(crate) fn get(&self, path: &str, fields: &[(&str, &str)]) -> Reply {
         self.envoy.get(path, fields)
     }
 
-    /// What so many requests are answered, one after the other.
+    /// The statuses of this many requests, one after another.
     pub(crate) fn statuses(&self, count: usize, path: &str, fields: &[(&str, &str)]) -> Vec<u16> {
         (0..count).map(|_| self.get(path, fields).status).collect()
     }
 
-    /// Asks until an answer is as it should be.
+    /// Sends requests until an answer meets the condition.
     pub(crate) fn until(&self, path: &str, fields: &[(&str, &str)], is: impl Fn(&Reply) -> bool) {
         self.tidegate.until(path, |_| is(&self.get(path, fields)));
     }
 
-    /// How often a rule decided so.
+    /// How often a rule had this outcome.
     pub(crate) fn decisions(&self, rule: &str, outcome: &str) -> u64 {
         self.counted(&[&format!("rule=\"{rule}\""), &format!("outcome=\"{outcome}\"")])
     }
 
-    /// How often it was decided so: by the store, by ourselves without it.
+    /// How many decisions were made by the store, or by the fallback.
     pub(crate) fn decided_by(&self, by: &str) -> u64 {
         self.counted(&[&format!("decided_by=\"{by}\"")])
     }
 
-    /// Decisions that have these labels.
+    /// The number of decisions with these labels.
     fn counted(&self, labels: &[&str]) -> u64 {
         let metrics = self.tidegate.admin("GET", "/metrics", "", "").body;
         let lines = metrics.lines().filter(|line| {
@@ -168,7 +168,7 @@ impl Envoy {
         let folder = support::folder("envoy");
         std::fs::write(folder.join("envoy.yaml"), &config.0).unwrap();
         let log = std::fs::File::create(folder.join("log")).unwrap();
-        // Whatever ends the test ends Envoy, too.
+        // Envoy ends with the test, however the test ends.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(binary)
@@ -191,7 +191,7 @@ impl Envoy {
         request(self.http, "GET", path, fields, "")
     }
 
-    /// Sends these bytes on a connection of their own, and reads one answer.
+    /// Sends these bytes on a new connection, and reads one answer.
     pub(crate) fn send(&self, bytes: &[u8]) -> Reply {
         let mut stream = support::connect(self.http);
         stream.write_all(bytes).unwrap();
@@ -200,7 +200,7 @@ impl Envoy {
         Reply::parse(&String::from_utf8_lossy(&all))
     }
 
-    /// One of its own figures.
+    /// One of Envoy's own statistics.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let stats = request(self.admin, "GET", &format!("/stats?filter=^{name}$"), &[], "").body;
         let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
@@ -211,7 +211,7 @@ impl Envoy {
         std::fs::read_to_string(self.folder.join("admin")).ok()?.trim().parse().ok()
     }
 
-    /// Where it listens, once it does.
+    /// The address of its listener, once it is ready.
     fn listener(&self) -> Option<SocketAddr> {
         if request(self.admin, "GET", "/ready", &[], "").status != 200 {
             return None;
@@ -220,7 +220,7 @@ impl Envoy {
         listeners.lines().find_map(|line| line.split_once("::"))?.1.parse().ok()
     }
 
-    /// Looks until there is something, or Envoy has ended.
+    /// Tries until there is a result, or Envoy has ended.
     fn until<T>(&mut self, complaint: &str, look: impl Fn(&Self) -> Option<T>) -> T {
         let tries = PATIENCE.as_millis() / 10;
         for _ in 0..tries {

@@ -1,5 +1,5 @@
-//! The files of `docs/envoy` as they stand there, with other ports and a timeout for busy machines; and what the page
-//! about them quotes.
+//! The files of `docs/envoy`, with other ports and a timeout for busy machines; and the snippets of the page about
+//! them.
 
 use crate::mesh::{Config, Envoy};
 use crate::support::upstream::{Upstream, free_address};
@@ -10,7 +10,7 @@ fn docs(name: &str) -> String {
     std::fs::read_to_string(project("docs").join(name)).unwrap()
 }
 
-/// The site of the page, asking a tidegate with these flags.
+/// The site of the page, with an Envoy that asks a tidegate with these flags.
 struct Site {
     envoy: Envoy,
     tidegate: Server,
@@ -40,14 +40,14 @@ fn its_policy_limits_the_site() {
     let policy = project("docs/envoy/policy.yaml");
     let site = Site::start(&["--policy", policy.to_str().unwrap()]);
     assert_eq!(site.statuses(6, "/login", &[]), [200, 200, 200, 200, 200, 429]);
-    // However it is spelled, and whoever the client says it is.
+    // With any spelling of the path, and with a forged client address.
     for path in ["//login", "/x/../login", "/login?next=/"] {
         let forged = site.envoy.get(path, &[("x-forwarded-for", "203.0.113.7")]);
         assert_eq!(forged.status, 429, "{path}");
     }
     assert_eq!(site.statuses(20, "/", &[]), [200; 20]);
     limits(&site, "/api/a", 15, "per-client");
-    // The user's is the tighter of two limits, and the batch has none of its own.
+    // The limit of the user is the tighter of two. The user `batch` has no limit of its own.
     let told = |user| {
         let reply = passes(&site, "/api/a", &[("x-user", user)]);
         reply.field("x-ratelimit-limit").unwrap().to_owned()
@@ -74,13 +74,13 @@ fn its_rule_files_limit_the_site() {
     assert!(reply.field("x-ratelimit-limit").unwrap().ends_with("1000;w=3600"), "{reply:?}");
 }
 
-/// An answer that passes; seconds end soon.
+/// An answer that passes. The limit is per second, so one soon does.
 fn passes(site: &Site, path: &str, fields: &[(&str, &str)]) -> Reply {
     let mut replies = (0..2_000).map(|_| site.envoy.get(path, fields));
     replies.find(|reply| reply.status == 200).unwrap()
 }
 
-/// The answer names the limit.
+/// Checks that the answer names the limit.
 fn limits(site: &Site, path: &str, amount: u32, name: &str) {
     let reply = site.envoy.get(path, &[]);
     let told = reply.field("x-ratelimit-limit").unwrap();
@@ -90,7 +90,7 @@ fn limits(site: &Site, path: &str, amount: u32, name: &str) {
 
 // === the page ===
 
-/// What the page quotes in this language.
+/// The code blocks of the page in this language.
 fn quoted(language: &str) -> Vec<String> {
     let page = docs("envoy.md");
     let blocks = page.split("```").skip(1).step_by(2);
@@ -99,7 +99,7 @@ fn quoted(language: &str) -> Vec<String> {
         .collect()
 }
 
-/// A snippet stands for itself, for a policy, or for some of its rules.
+/// A snippet is a whole policy, or some rules of one.
 #[test]
 fn every_policy_of_the_page_is_one() {
     let snippets = quoted("yaml");
@@ -136,7 +136,7 @@ fn the_page_quotes_the_files() {
     }
 }
 
-/// Every setting that the page names is one.
+/// Every setting that the page names exists.
 #[test]
 fn the_page_names_settings_that_exist() {
     let help = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--help"]).output();

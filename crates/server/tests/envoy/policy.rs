@@ -1,4 +1,4 @@
-//! By a policy: what people have asked of rule files for years.
+//! With a policy: features that users of rule files have asked for.
 
 use crate::mesh::Setup;
 use crate::stories::number;
@@ -23,7 +23,7 @@ fn a_window_is_as_long_as_one_likes() {
     assert_eq!(mesh.decisions("half-a-minute", "deny"), 1);
 }
 
-/// Ten a second, and twenty an hour: of one key, taken together.
+/// Ten a second and twenty an hour on one key, taken together.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a second is a second")]
 fn one_key_has_several_limits() {
@@ -34,7 +34,7 @@ fn one_key_has_several_limits() {
     )
     .start();
     let began = Instant::now();
-    // A burst that took longer than its window says nothing; another user tries again.
+    // A burst that took longer than its window proves nothing; then another user tries again.
     let user = (0..).find_map(|number| {
         assert!(began.elapsed() < PATIENCE, "no burst of eleven within a second");
         let (user, first) = (format!("user-{number}"), Instant::now());
@@ -50,7 +50,7 @@ fn one_key_has_several_limits() {
     mesh.tidegate.until("the hour is used up", |_| {
         let reply = mesh.get("/each", &fields);
         passed += usize::from(reply.status == 200);
-        // A second is over soon; of the hour one comes back in three minutes.
+        // A second ends soon; of the limit per hour, one comes back every three minutes.
         reply.status == 429 && number(&reply, "retry-after") > 10
     });
     assert_eq!(passed, 20);
@@ -66,7 +66,7 @@ fn a_bucket_lets_a_burst_pass_and_fills_up_again() {
     let alice = [("user", "alice")];
     assert_eq!(mesh.statuses(2, "/each", &alice), [200, 200]);
     let refused = mesh.get("/each", &alice);
-    // One comes back in twenty minutes, and not all at the full hour.
+    // One comes back in twenty minutes, and not all of them at the full hour.
     assert_eq!(refused.status, 429);
     assert!((1_000..=1_200).contains(&number(&refused, "retry-after")), "{refused:?}");
     let bob = [("user", "bob")];
@@ -85,7 +85,7 @@ fn a_refused_request_burns_nothing() {
     assert_eq!(mesh.statuses(8, "/each", &of("alice")), [200, 200, 429, 429, 429, 429, 429, 429]);
     assert_eq!(mesh.statuses(3, "/each", &of("bob")), [200, 200, 429]);
     assert_eq!(mesh.statuses(2, "/each", &of("carol")), [200, 429]);
-    // Carol was refused for her tenant, and has one left of her own.
+    // Carol was refused because of her tenant, and has one left of her own.
     assert_eq!(mesh.statuses(2, "/each", &[("user", "carol")]), [200, 429]);
 }
 
@@ -100,7 +100,7 @@ fn an_address_is_an_address() {
     assert_eq!(from("2001:db8:0:2::7"), [200, 429]);
 }
 
-/// Envoy asks, and gets its answer when it is the request's turn.
+/// Envoy gets its answer when it is the turn of the request.
 #[test]
 fn a_request_can_wait_for_its_turn() {
     let mesh = Setup::by_policy(
@@ -130,8 +130,9 @@ fn operators_forget_what_was_counted() {
     assert_eq!(mesh.statuses(2, "/each", &alice), [200, 429]);
 }
 
-/// A rule can speak of the domain, so an entry may not be called so. Whether there is one is the client's choice, who may leave
-/// the header away; so it is refused, and is not an error that an open Envoy would let pass.
+/// Rules can use the domain as an attribute, so an entry must not be called `domain`. A client decides whether there
+/// is such an entry, because it can leave the header field out. So the call is refused. It is not answered with an
+/// error, on which an Envoy that fails open would let it pass.
 #[test]
 fn what_cannot_be_asked_is_refused_and_told() {
     let mesh = Setup::by_policy("  - { name: all, key: [user], limits: [1/day] }")

@@ -5,7 +5,7 @@ use crate::stories::does;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// The rules, with so many orders a day.
+/// The rules, with this many orders a day.
 fn rules(orders: u32) -> String {
     let (before, after) = ("value: order\n", "requests_per_unit: 3");
     let (head, rest) = RULES.split_once(before).unwrap();
@@ -26,7 +26,7 @@ fn a_file_that_is_edited_is_in_force_at_once_and_counts_go_on() {
     assert_eq!(mesh.statuses(4, "/shop", &order), [200, 200, 200, 429]);
     std::fs::write(mesh.tidegate.folder.join("rules/shop.yaml"), rules(5)).unwrap();
     limited_to(&mesh, 5);
-    // Three passed, and the one that was refused counts in these files.
+    // Three passed, and in rule files the one that was refused counts, too.
     assert_eq!(mesh.statuses(2, "/shop", &order), [200, 429]);
 }
 
@@ -42,7 +42,7 @@ fn a_file_with_a_mistake_changes_nothing_and_is_told() {
     assert!(ready().contains("degraded") && ready().contains("shop.yaml:"), "{}", ready());
     assert!(mesh.tidegate.metric("tidegate_reload_total{result=\"refused\"}") > before);
     assert_eq!(mesh.statuses(4, "/shop", &does("alice", "order")), [200, 200, 200, 429]);
-    // A folder without files is such a mistake, too.
+    // A folder without rule files is a mistake, too.
     std::fs::rename(&path, path.with_extension("old")).unwrap();
     mesh.tidegate.until("it is told", |_| ready().contains("no file whose name ends in .yaml"));
     assert_eq!(mesh.get("/shop", &does("alice", "order")).status, 429);
@@ -63,7 +63,7 @@ fn a_second_file_brings_a_second_domain() {
     assert_eq!(mesh.statuses(5, "/shop", &order), [200, 200, 200, 200, 429]);
 }
 
-/// Mounted configuration: files are links into `..data`, which is a link that is swapped.
+/// Mounted configuration: the files are links into `..data`, a link that is swapped.
 #[test]
 fn a_folder_that_is_swapped_is_read_again() {
     let mounted = |folder: &Path, name: &str, orders| {

@@ -1,4 +1,4 @@
-//! The stories that the reference service is tested by, retold: other rules, another shop, the same promises.
+//! Scenarios of the reference service's own tests, with other rules: the same results are expected.
 
 use crate::mesh::{Mesh, Setup};
 use crate::support::Reply;
@@ -11,7 +11,7 @@ pub(crate) fn does<'f>(customer: &'f str, what: &'f str) -> [(&'f str, &'f str);
     [("customer", customer), ("does", what)]
 }
 
-/// A field of an answer, as a number.
+/// A header field of an answer, as a number.
 pub(crate) fn number(reply: &Reply, name: &str) -> u64 {
     let field = reply.field(name).unwrap_or_else(|| panic!("no {name} in {reply:?}"));
     field.parse().unwrap()
@@ -35,7 +35,7 @@ fn what_is_over_its_limit_gets_429_and_is_counted() {
     assert!(refused.head.starts_with("HTTP/1.1 429 Too Many Requests"), "{refused:?}");
     assert_eq!(refused.field("x-envoy-ratelimited"), Some("true"));
     assert_eq!(mesh.shop.saw().len(), 3);
-    // Others have limits of their own.
+    // Other customers have their own limits.
     assert_eq!(mesh.get("/shop", &does("bob", "order")).status, 200);
 
     let rule = "shop/customer/does=order";
@@ -62,7 +62,7 @@ fn a_rule_that_replaces_another_can_allow_more() {
     let mesh = mesh();
     let [customer, visit] = does("alice", "visit");
     assert_eq!(mesh.statuses(2, "/shop", &[customer, visit]), [429, 429]);
-    // A partner who replaces nothing helps nobody.
+    // A partner whose rule replaces nothing changes nothing.
     assert_eq!(mesh.get("/shop", &[customer, visit, ("partner", "bank")]).status, 429);
     let guided = [customer, visit, ("partner", "guide")];
     assert_eq!(mesh.statuses(3, "/shop", &guided), [200, 200, 429]);
@@ -74,7 +74,7 @@ fn a_rule_that_is_replaced_counts_for_the_others() {
     let [customer, haggle] = does("alice", "haggle");
     let brokered = [customer, haggle, ("partner", "broker")];
     assert_eq!(mesh.statuses(3, "/shop", &brokered), [200, 200, 429]);
-    // Nothing of it was alice's own.
+    // None of it was counted for Alice herself.
     assert_eq!(mesh.statuses(2, "/shop", &[customer, haggle]), [200, 429]);
     assert_eq!(mesh.get("/shop", &brokered).status, 429);
 }
@@ -86,7 +86,7 @@ fn one_rule_replaces_several() {
     let bank = ("partner", "bank");
     let all = [customer, haggle, bank, ("campaign", "spring")];
     assert_eq!(mesh.statuses(5, "/shop", &all), [200, 200, 200, 200, 429]);
-    // Both still have all they had.
+    // Both still have everything they had.
     assert_eq!(mesh.statuses(2, "/shop", &[customer, haggle]), [200, 429]);
     let [customer, look] = does("bob", "look");
     assert_eq!(mesh.statuses(3, "/shop", &[customer, look, bank]), [200, 200, 429]);
@@ -102,7 +102,7 @@ fn rules_of_quota_refuse_only_together() {
     assert_eq!(mesh.statuses(4, "/quota", &both), [200, 200, 429, 429]);
 }
 
-/// Every request is charged behind its answer, so one passes that finds nothing left.
+/// Every request is charged after its answer, so one more passes when nothing is left.
 #[test]
 fn quota_that_is_charged_behind_lets_one_more_pass() {
     let mesh = mesh();
@@ -111,7 +111,7 @@ fn quota_that_is_charged_behind_lets_one_more_pass() {
     assert_eq!(mesh.shop.saw().len(), 3);
 }
 
-/// What has quota left is named in the answer, and Envoy sends the request there.
+/// The answer names the pool that has quota left, and Envoy sends the request there.
 #[test]
 fn a_request_goes_where_quota_is_left() {
     let mesh = mesh();
@@ -135,13 +135,14 @@ fn what_was_refused_passes_in_the_next_window() {
     let both = [("first", "small-a-second"), ("second", "large-a-second")];
     let tokens = [("store", "large-a-second")];
     for (path, fields) in [("/shop", &knock[..]), ("/quota", &both), ("/tokens", &tokens)] {
-        // Requests are faster than one a second; how fast, no test should know.
+        // Requests come faster than one a second; the test does not depend on how fast.
         mesh.tidegate.until("a refusal", |_| mesh.statuses(8, path, fields).contains(&429));
         mesh.until(path, fields, |reply| reply.status == 200);
     }
 }
 
-/// As there: a refused request counts in all its rules, and in none it asks for more than there is.
+/// As in the reference service, a refused request counts in all its rules. Unlike there, a cost above the limit counts
+/// nothing.
 #[test]
 fn a_refused_request_counts() {
     let mesh = mesh();

@@ -1,10 +1,10 @@
-//! TLS between Envoy and us.
+//! TLS between Envoy and tidegate.
 
 use crate::mesh::{Config, Setup};
 use crate::stories::does;
 use crate::support::authority::Authority;
 
-/// Envoy trusts this authority, and shows these files if there are some.
+/// Envoy trusts this CA, and shows this certificate if there is one.
 fn under(config: Config, trusted: &str, shown: Option<[String; 2]>) -> Config {
     let file = |path: &str| format!("{{ filename: {path} }}");
     let shown = shown.map_or(String::new(), |[certificate, key]| {
@@ -29,7 +29,7 @@ fn under(config: Config, trusted: &str, shown: Option<[String; 2]>) -> Config {
     config.with("- name: tidegate\n", &socket)
 }
 
-/// What four orders are answered.
+/// The answers to four orders.
 fn orders(
     ours: &Authority,
     trusted: &Authority,
@@ -57,7 +57,7 @@ const NOBODY_ANSWERS: [u16; 4] = [500; 4];
 fn envoy_asks_under_tls() {
     let (ours, stranger) = (Authority::new(), Authority::new());
     assert_eq!(orders(&ours, &ours, None, &[]), LIMITED);
-    // It does not believe somebody whom it does not know.
+    // Envoy does not trust a certificate of an unknown CA.
     assert_eq!(orders(&stranger, &ours, None, &[]), NOBODY_ANSWERS);
 }
 

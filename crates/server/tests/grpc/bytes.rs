@@ -1,5 +1,5 @@
-//! What is no call, and what is said of it. After each of them the same connection gets right answers, and what was refused
-//! has charged nothing.
+//! Calls that are not valid, and the answers to them. After each of them, the same connection gets correct answers,
+//! and what was refused is not charged.
 
 use crate::support::Server;
 use crate::support::grpc::{
@@ -19,19 +19,20 @@ rules: [{ name: per-user, key: [user], limits: [{ rate: 100000/h, algorithm: fix
 pub(crate) const ALICE: [(&str, &str); 1] = [("user", "alice")];
 
 type Head = Vec<(&'static str, &'static str)>;
-/// What is sent on a stream.
+/// Builds what is sent on a stream.
 pub(crate) type Make<'m> = &'m dyn Fn(u32) -> Vec<u8>;
 
-/// What a case must come to.
+/// The expected result of a case.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
-    /// It is a call after all, and charged once.
+    /// It is a valid call, and is charged once.
     Passes,
-    /// It is a call that cannot be decided. A client could cause it through its proxy, so it is refused and not an error.
+    /// It is a call that cannot be decided. A client could cause it through its proxy, so it is refused, and not
+    /// answered with an error.
     Refused,
-    /// This status, and these words in its text.
+    /// This status, with these words in its text.
     Status(u32, &'static str),
-    /// No answer of gRPC.
+    /// An HTTP status, without a gRPC answer.
     Http(u16),
 }
 
@@ -75,7 +76,7 @@ fn of_message(name: &str, bytes: &[u8], expected: Expected) -> (String, Head, Ve
     (name.to_owned(), HEAD.to_vec(), message(bytes), expected)
 }
 
-/// A call about Alice, with another head.
+/// A call about Alice with other header fields.
 fn of_head(name: &str, head: Head, expected: Expected) -> (String, Head, Vec<u8>, Expected) {
     (name.to_owned(), head, message(&alice()), expected)
 }
@@ -96,7 +97,7 @@ fn with(more: &[(&'static str, &'static str)]) -> Head {
     [&HEAD[..], more].concat()
 }
 
-/// A field of protobuf that holds bytes.
+/// A protobuf field that holds bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2];
     prost::encode_length_delimiter(bytes.len(), &mut out).unwrap();
@@ -171,7 +172,7 @@ fn a_call_about_nothing_passes() {
 fn bytes_that_are_no_message() {
     let whole = alice();
     let refused = |words| Status(INVALID_ARGUMENT, words);
-    let unknown = [0x98, 0x06, 1].repeat(10_000); // the field 99, a number
+    let unknown = [0x98, 0x06, 1].repeat(10_000); // field 99, a number
     let deep = (0..200).fold(b"x".to_vec(), |inner, _| field(1, &inner));
     let mut cases = vec![
         of_message("as it should be", &whole, Passes),
@@ -242,7 +243,7 @@ fn bytes_that_are_no_message() {
             refused("cut short"),
         ),
     ];
-    // A domain alone is a call about nothing; whatever else is cut off is no call.
+    // A domain alone is a call without descriptors. Every other truncation is not a valid call.
     let domain = field(1, b"web").len();
     let cut = (0..whole.len()).filter(|length| *length != domain);
     cases.extend(cut.map(|length| {
@@ -298,13 +299,13 @@ fn messages_that_are_not_as_long_as_they_say() {
     ]);
 }
 
-/// The beginning of 10 MiB of nothing, as gzip writes it.
+/// The beginning of 10 MiB of zeros, compressed by gzip.
 fn bomb() -> Vec<u8> {
     let head = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 0xff, 0xec, 0xc1, 1, 1, 0, 0, 0, 0x80, 0x90, 0xfe];
     [&head[..], &[0; 10_000]].concat()
 }
 
-/// Nothing is kept ready for what a message only says of itself.
+/// No memory is reserved for a length that a message only announces.
 #[test]
 fn a_promise_of_megabytes_takes_no_memory() {
     let server = Server::with_policy(POLICY, &[]);
@@ -333,8 +334,8 @@ fn a_promise_of_megabytes_takes_no_memory() {
     server.is_sound();
 }
 
-/// Sixty calls of 1 MiB each begin on one connection, and none of them ends: more than the connection has room for. Those
-/// that found no room are refused, the others are decided, and nothing of it is an error. Short calls pass meanwhile.
+/// Sixty calls of 1 MiB each begin on one connection, and none of them ends: more than the connection has room for.
+/// Those that find no room are refused, the others are decided, and none gets an error. Short calls pass meanwhile.
 #[test]
 fn long_messages_beyond_the_room_of_a_connection_are_refused() {
     let server = Server::with_policy(POLICY, &[]);
@@ -357,13 +358,15 @@ fn long_messages_beyond_the_room_of_a_connection_are_refused() {
         grpc.send_piece(END_STREAM, stream, last);
         passed += u32::from(grpc.told(stream).answer().passed());
     }
-    // One connection gets a fifth of 64 MiB; each of them is a little longer than 1 MiB, and takes a little more.
+    // One connection may use a fifth of 64 MiB. Each of the calls is a little longer than 1 MiB, and takes a little
+    // more.
     assert!((10..=12).contains(&passed), "{passed}");
     assert!(grpc.asked(&Request::about(&[ALICE[0], ("agent", &value)])).passed());
     server.is_sound();
 }
 
-/// However the bytes of a call are cut into frames, and whatever stands around them, it is the same call.
+/// However the bytes of a call are split into frames, and with padding and other frames around them, it is the same
+/// call.
 #[test]
 fn a_call_may_come_in_pieces() {
     let server = Server::with_policy(POLICY, &[]);
@@ -403,7 +406,7 @@ fn a_call_may_come_in_pieces() {
     server.is_sound();
 }
 
-// === heads ===
+// === header fields ===
 
 #[test]
 fn heads_of_calls_and_of_others() {
@@ -411,7 +414,7 @@ fn heads_of_calls_and_of_others() {
     let timeout = Status(INVALID_ARGUMENT, "grpc-timeout");
     let mut cases = vec![
         of_head("as it should be", HEAD.to_vec(), Passes),
-        // Some clients leave it away, and it changes nothing for us.
+        // Some clients omit it, and it makes no difference to tidegate.
         of_head("without `te`", without("te"), Passes),
         of_head(
             "the service of an older version",
@@ -452,9 +455,9 @@ fn heads_of_calls_and_of_others() {
         of_head("PUT", but(":method", "PUT"), Http(405)),
         of_head("OPTIONS", but(":method", "OPTIONS"), Http(405)),
         of_head("100 fields", with(&[("x", "y"); 96]), Passes),
-        // Envoy adds header fields of its client's, so their number is no reason for an error.
+        // Envoy adds header fields of its client, so a large number of them must not be an error.
         of_head("1,000 fields", with(&[("x", "y"); 994]), Passes),
-        // Nobody reads it, so nobody decodes it.
+        // The field is not used, so it is not decoded.
         of_head(
             "bytes that are no base64",
             with(&[("trace-bin", "!!!"), ("b-bin", "====")]),
@@ -482,7 +485,8 @@ fn heads_of_calls_and_of_others() {
     play(cases);
 }
 
-/// The header fields of a call have room for all that Envoy takes from a client, and a bound. Beyond that the connection goes on.
+/// The header fields of a call may be as large as Envoy accepts them from a client, and have a bound. If they exceed
+/// it, the connection still goes on.
 #[test]
 fn a_head_has_a_bound() {
     let server = Server::with_policy(POLICY, &[]);
@@ -503,7 +507,8 @@ fn a_head_has_a_bound() {
     server.is_sound();
 }
 
-/// Who is answered by the head of a call may still be sending the rest; that is no offence, however often it happens.
+/// A client that is answered because of the header may still be sending the rest of its call. That is not abuse,
+/// however often it happens.
 #[test]
 fn who_is_answered_early_may_finish_and_go_on() {
     let early: [(&str, Head); 7] = [
@@ -534,7 +539,7 @@ fn who_is_answered_early_may_finish_and_go_on() {
     server.is_sound();
 }
 
-/// Whoever speaks another version of HTTP is told so, in words that they understand.
+/// A client that speaks HTTP/1 gets an HTTP/1 answer that says what to do.
 #[test]
 fn who_speaks_http_1_is_told_where_to_go() {
     let server = Server::with_policy(POLICY, &[]);

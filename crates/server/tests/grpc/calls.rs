@@ -1,4 +1,4 @@
-//! Calls and their answers, by a policy: what they cost, whose limits, what is said of each descriptor.
+//! Calls and their answers, with a policy: costs, limits, and the status of each descriptor.
 
 use crate::bytes::{ALICE, POLICY};
 use crate::support::Server;
@@ -32,7 +32,7 @@ fn what_a_call_costs() {
     let mut grpc = Grpc::to(server.grpc);
     for (request, cost) in [
         (Request::about(&ALICE), 1),
-        // By the protocol, 0 of a call is 1, and 0 of a descriptor is 0.
+        // By the protocol, a cost of 0 of a call means 1, and a cost of 0 of a descriptor means 0.
         (Request::about(&ALICE).hits(0), 1),
         (Request::about(&ALICE).hits(1), 1),
         (Request::about(&ALICE).hits(7), 7),
@@ -40,11 +40,11 @@ fn what_a_call_costs() {
         (Request::of([alice().hits(3)]), 3),
         (Request::of([alice().hits(3)]).hits(7), 3),
         (Request::of([alice().hits(0)]).hits(7), 0),
-        // Two that draw from the same are charged together.
+        // Two descriptors of the same counter are charged together.
         (Request::of([alice(), alice()]), 2),
         (Request::of([alice().hits(5), alice()]).hits(7), 12),
         (Request::of([alice().hits(5), Descriptor::of(&[("user", "bob")])]), 5),
-        // Entries that no rule is about change nothing.
+        // Entries that no rule uses change nothing.
         (Request::about(&[ALICE[0], ("path", "/x")]), 1),
         (Request::about(&[("path", "/x"), ALICE[0]]), 1),
     ] {
@@ -55,7 +55,7 @@ fn what_a_call_costs() {
     server.is_sound();
 }
 
-/// What is more than a limit lets pass at all is refused, nothing is charged, and nothing wraps around.
+/// A cost above the whole limit is refused. Nothing is charged, and no number overflows.
 #[test]
 fn a_cost_beyond_everything_is_refused_and_charges_nothing() {
     let server = few(1_000);
@@ -68,7 +68,7 @@ fn a_cost_beyond_everything_is_refused_and_charges_nothing() {
         Request::of([alice().hits(u64::MAX), alice().hits(u64::MAX)]),
         Request::of([alice().hits(1 << 63), alice().hits(1 << 63)]),
         Request::of([alice().hits(600), alice().hits(600)]),
-        // One of them is too much for one: the other is charged nothing, either.
+        // The cost of one descriptor is above its limit, so the other one is not charged either.
         Request::of([alice(), Descriptor::of(&[("user", "bob")]).hits(u64::MAX)]),
     ] {
         let answer = grpc.asked(&request);
@@ -82,7 +82,7 @@ fn a_cost_beyond_everything_is_refused_and_charges_nothing() {
     server.is_sound();
 }
 
-/// What is given back can be taken again, and never more than was taken.
+/// Hits that are given back can be taken again, but never more than were taken.
 #[test]
 fn hits_that_are_given_back() {
     let server = few(10);
@@ -107,7 +107,7 @@ fn hits_that_are_given_back() {
     server.is_sound();
 }
 
-// === limits that a call brings ===
+// === limits in a call ===
 
 #[test]
 fn a_descriptor_may_bring_its_limit() {
@@ -130,15 +130,15 @@ fn a_descriptor_may_bring_its_limit() {
         assert_eq!((limit.requests_per_unit, limit.unit), (7, unit));
         assert!((1..=length(unit)).contains(&seconds(status)), "{status:?}");
     }
-    // What the rules let pass is not touched by that.
+    // This does not change the counters of the rules.
     assert_eq!(grpc.remaining(&ALICE), 1);
     let weekly = Request::of([alice().limited(3, WEEK)]);
-    // The week has seen one, whatever its amount was.
+    // The counter of the week has one hit, whatever the amount of its limit was.
     assert_eq!([(); 3].map(|()| grpc.asked(&weekly).passed()), [true, true, false]);
     server.is_sound();
 }
 
-/// Nothing passes a limit of 0, however little is asked for, and nothing is divided by it.
+/// Nothing passes a limit of 0, not even a small cost, and nothing is divided by it.
 #[test]
 fn a_limit_of_nothing_lets_nothing_pass() {
     let server = few(1);
@@ -161,7 +161,7 @@ fn a_limit_of_nothing_lets_nothing_pass() {
     server.is_sound();
 }
 
-/// A limit may come from metadata that a client has a hand in, so a unit that does not exist is a refusal and not an error.
+/// A limit may come from metadata that a client can influence, so an unknown unit is a refusal and not an error.
 #[test]
 fn a_unit_that_is_none_is_refused() {
     let server = few(10);
@@ -176,7 +176,7 @@ fn a_unit_that_is_none_is_refused() {
     server.is_sound();
 }
 
-// === what is said of each descriptor ===
+// === the status of each descriptor ===
 
 #[test]
 fn a_status_for_each_descriptor_in_order() {
@@ -218,15 +218,15 @@ fn a_status_for_each_descriptor_in_order() {
         of(7, MONTH, "per-30day", 6, 2_592_000),
         of(2, SECOND, "per-s", 1, 1),
         of(5, DAY, "per-day", 4, 86_400),
-        // A length that has no name in the protocol.
+        // A period that has no name in the protocol.
         of(8, 0, "per-30s", 7, 30),
-        // What is more than its fields can hold is as much as they can; and all is free again in no time.
+        // A number that does not fit its field becomes the largest that fits. All of it is free again immediately.
         of(u32::MAX, WEEK, "huge", u32::MAX, 1),
     ];
     assert_eq!(answer.statuses.len(), expected.len());
     for (status, (expected, length)) in answer.statuses.into_iter().zip(expected) {
         if length > 0 {
-            // Such a window is up to a thousandth longer than it says; and this may be a busy machine.
+            // Such a window is up to a thousandth longer than its limit says, and the machine may be busy.
             let told = seconds(&status);
             assert!((length - 20..=length + length / 1_000 + 1).contains(&told), "{status:?}");
         }
@@ -245,9 +245,9 @@ fn a_status_for_each_descriptor_in_order() {
     server.is_sound();
 }
 
-// === whose counter ===
+// === counters ===
 
-/// Texts that read the same when they are put one behind another are different all the same.
+/// Names and values that look the same when they are concatenated are still different.
 #[test]
 fn no_two_descriptors_are_mistaken_for_one() {
     let policy = "
@@ -264,7 +264,7 @@ rules: [{ name: pair, key: [a, b], limits: [{ rate: 1/h, algorithm: fixed_window
         for b in values {
             let pair = [("a", a), ("b", b)];
             let answer = grpc.asked(&Request::about(&pair));
-            // Who is nobody is not counted: an empty value by a policy is none.
+            // In a policy, an empty value counts as absent, so the request is not counted.
             let counted = !a.is_empty() && !b.is_empty();
             assert_eq!(answer.statuses[0].current_limit.is_some(), counted, "{pair:?}");
             assert!(answer.passed(), "{pair:?} was taken for another");
@@ -275,7 +275,8 @@ rules: [{ name: pair, key: [a, b], limits: [{ rate: 1/h, algorithm: fixed_window
     server.is_sound();
 }
 
-/// Bytes that are not UTF-8 are values like others: each has a counter of its own, and a condition sees what it can read.
+/// Bytes that are not UTF-8 are values like all others: each value has its own counter, and a condition sees the part
+/// that it can read.
 #[test]
 fn values_are_bytes() {
     let policy = "
@@ -312,7 +313,7 @@ rules:
     server.is_sound();
 }
 
-/// A field of protobuf that holds bytes.
+/// A protobuf field that holds bytes.
 fn raw_field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2];
     prost::encode_length_delimiter(bytes.len(), &mut out).unwrap();

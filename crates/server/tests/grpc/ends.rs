@@ -1,4 +1,5 @@
-//! How the server ends, for those who ask by gRPC: who was heard is answered, whoever watches is told, nobody keeps it.
+//! How the server stops, for gRPC clients: calls that were received are answered, watchers are informed, and no
+//! client keeps the server from ending.
 
 use crate::bytes::{ALICE, POLICY};
 use crate::others::{REFLECTION, WATCH, list_services, watch};
@@ -22,8 +23,8 @@ fn stopped_politely(mut server: Server) {
     assert!(!log.contains("panicked"), "{log}");
 }
 
-/// Eight clients ask 25 calls at a time. Then the server is told to stop: what had been written before is answered, whatever
-/// is answered is answered whole, and everybody is told that this is the end.
+/// Eight clients have 25 calls in flight each. Then the server is told to stop. Calls that were written before are
+/// answered, every answer is complete, and every client is told that the connection ends.
 #[test]
 fn whoever_had_asked_is_answered() {
     let server = server("10s");
@@ -37,7 +38,7 @@ fn whoever_had_asked_is_answered() {
                 let told = grpc.told(stream);
                 match told.end {
                     Some(End::Whole) => assert!(told.answer().passed()),
-                    // What came too late was not begun.
+                    // Calls that came too late were not started.
                     _ => assert!(!in_time && told.http == 0, "{told:?}"),
                 }
                 answered.fetch_add(1, Ordering::Relaxed);
@@ -57,14 +58,15 @@ fn whoever_had_asked_is_answered() {
         server.signal("TERM");
         clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
     });
-    // First that the end is near, then what the last call was.
+    // First a warning that the end is near, then the number of the last call.
     assert!(ends.iter().all(|end| *end == (2, true)), "{ends:?}");
     stopped_politely(server);
 }
 
-/// A client answers our PING before it writes the calls that it had begun, as grpc-core does. They were above the last stream
-/// of our second GOAWAY, and the `WINDOW_UPDATE` behind them ended the connection with `PROTOCOL_ERROR`: with it went every call
-/// that waited for its answer. All of them are answered, and nothing is said to be wrong.
+/// A client answers our PING before it sends the calls that it had begun, as grpc-core does. Their streams were above
+/// the last one of our second GOAWAY, so the `WINDOW_UPDATE` after them once ended the connection with
+/// `PROTOCOL_ERROR`, and every call that waited for its answer was lost. All of them must be answered, without an
+/// error.
 #[test]
 fn calls_behind_the_answer_to_our_ping_are_answered() {
     for calls in [1, 25] {
@@ -95,8 +97,8 @@ fn calls_behind_the_answer_to_our_ping_are_answered() {
     }
 }
 
-/// The process is stopped for a moment. Calls arrive meanwhile, most of them on connections that nobody has accepted yet,
-/// and the signal arrives behind them: all of them come first.
+/// The process is stopped for a moment. Meanwhile calls arrive, most of them on connections that are not accepted
+/// yet, and then the signal arrives. All of these calls must be answered.
 #[test]
 fn what_waits_at_the_door_is_answered_too() {
     for _ in 0..10 {
@@ -124,7 +126,7 @@ fn what_waits_at_the_door_is_answered_too() {
     }
 }
 
-/// Streams that go on for as long as the server does end with it, and say so; they do not keep it.
+/// Streams that last as long as the server end with it, with a status. They do not keep it from ending.
 #[test]
 fn streams_that_go_on_end_with_the_server() {
     let server = server("20s");
@@ -132,7 +134,7 @@ fn streams_that_go_on_end_with_the_server() {
     let watching = watch(&mut grpc, "");
     let serving: HealthCheckResponse = grpc.next_message(watching);
     assert_eq!(serving.status, 1);
-    // One that has asked something, one that has not, and one whose client still speaks.
+    // One stream has sent a question, one has not, and one still sends.
     let reflecting = grpc.open(&REFLECTION);
     grpc.two.send(&frame(DATA, NONE, reflecting, &message(&list_services().encode_to_vec())));
     let _: ServerReflectionResponse = grpc.next_message(reflecting);
@@ -151,7 +153,7 @@ fn streams_that_go_on_end_with_the_server() {
     }
     let told = other.told(halfway);
     assert_eq!((told.code, told.end), (Some(UNAVAILABLE), Some(End::Whole)), "{told:?}");
-    // Who had not asked yet, can still do so.
+    // A stream that has not sent its question yet can still do so.
     other.two.send(&frame(DATA, 1, late_watch, &message(b"")));
     let draining: HealthCheckResponse = other.next_message(late_watch);
     assert_eq!(draining.status, 2);
@@ -163,7 +165,8 @@ fn streams_that_go_on_end_with_the_server() {
     stopped_politely(server);
 }
 
-/// Connections that are kept for later are closed; whoever reads nothing or never finishes is cut off at the deadline.
+/// Idle connections are closed. A client that reads nothing, or never finishes its call, is disconnected at the
+/// deadline.
 #[test]
 fn nobody_keeps_it_from_ending() {
     let mut polite = server("10s");
@@ -183,7 +186,7 @@ fn nobody_keeps_it_from_ending() {
     let mut halfway = Grpc::to(server.grpc);
     halfway.open(&HEAD);
     assert!(halfway.two.in_step());
-    // No window for any answer.
+    // The client opens no window for answers.
     let mut deaf = Two::with_settings(server.grpc, &[0, 4, 0, 0, 0, 0]);
     let body = message(&Request::about(&ALICE).encode_to_vec());
     let stream = deaf.next();

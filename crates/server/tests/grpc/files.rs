@@ -1,4 +1,4 @@
-//! Calls and their answers, by rule files of Envoy's reference service.
+//! Calls and their answers, with rule files of Envoy's reference service.
 
 use crate::support::grpc::{Grpc, HEAD, INVALID_ARGUMENT, message};
 use crate::support::messages::{Descriptor, HOUR, OK, OVER_LIMIT, Request};
@@ -55,16 +55,16 @@ fn what_rule_files_say_of_descriptors() {
     let limit = limited.current_limit.as_ref().unwrap();
     assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (3, HOUR, "each-user"));
     assert_eq!((limited.code, limited.limit_remaining), (OK, 2));
-    // An empty value is a value of its own.
+    // An empty value has a counter of its own.
     let answer = grpc.asked(&Request::of([empty]));
     assert_eq!((answer.passed(), answer.statuses[0].limit_remaining), (true, 2));
     let answer = grpc.asked(&Request::of([banned]));
     assert_eq!((answer.overall_code, answer.statuses[0].code), (OVER_LIMIT, OVER_LIMIT));
-    // A domain without rules is one in which everything passes, whatever limit a call brings.
+    // In a domain without rules everything passes, whatever limit a call brings.
     let elsewhere =
         Request { domain: "elsewhere".to_owned(), ..Request::of([alice.clone().limited(0, HOUR)]) };
     assert!(grpc.asked(&elsewhere).passed());
-    // But where rules know the domain, the limit of a call comes before them.
+    // If there are rules for the domain, the limit in the call has priority over them.
     let answer = grpc.asked(&Request::of([alice.clone().limited(0, HOUR)]));
     assert_eq!((answer.passed(), answer.statuses[0].code), (false, OVER_LIMIT));
     assert_eq!(
@@ -74,7 +74,7 @@ fn what_rule_files_say_of_descriptors() {
     server.is_sound();
 }
 
-/// Entries are kept in their order, and one that is there twice is there twice.
+/// The order of entries matters, and an entry may appear twice.
 #[test]
 fn entries_have_an_order_and_may_repeat() {
     let server = server(&[]);
@@ -100,7 +100,7 @@ fn entries_have_an_order_and_may_repeat() {
     ] {
         assert!(counted(&[("a", pair[0]), ("b", pair[1])], 1), "{pair:?}");
     }
-    // No rule is about one alone, or about the other order.
+    // No rule matches one of them alone, or the other order.
     for entries in [&[("twice", "x")][..], &[("b", "x"), ("a", "x")], &[("a", "x")]] {
         assert!((0..5).all(|_| grpc.asked(&Request::about(entries)).passed()), "{entries:?}");
     }
@@ -136,7 +136,7 @@ fn metadata_of_rules_that_let_pass() {
             "metadata": { "team": "edge", "deep": { "list": [1.0, "two", true, null] } },
         })
     );
-    // The call is told in any case: also where it is refused, and where no rule is about it.
+    // The metadata describes every call, also one that is refused, and one without a rule.
     let mut grpc = Grpc::to(server.grpc);
     let banned = Descriptor::of(&[("user", "banned"), ("x", "y")]).hits(2);
     let refused = Request::of([Descriptor::of(&[("user", "banned")]), banned.limited(7, HOUR)]);

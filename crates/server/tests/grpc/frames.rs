@@ -19,8 +19,8 @@ fn alice() -> Vec<u8> {
 const STREAM_CLOSED: u32 = 5;
 const REFUSED_STREAM: u32 = 7;
 
-/// A thousand calls at once are offered. What is beyond is not begun, and says so; the others go on, and as soon as one is
-/// over there is room for the next.
+/// A thousand calls at a time are allowed. Further calls are not started, and the client is told so. The others go
+/// on, and as soon as one ends, there is room for the next.
 #[test]
 fn a_thousand_calls_at_once_and_no_more() {
     let server = Server::with_policy(POLICY, &[]);
@@ -45,13 +45,13 @@ fn a_thousand_calls_at_once_and_no_more() {
     for stream in others {
         assert!(grpc.told(*stream).answer().passed());
     }
-    // What was not begun was not charged.
+    // Calls that were not started were not charged.
     assert_eq!(grpc.remaining(&ALICE), 100_000 - 1_001);
     assert!(grpc.goodbyes.is_empty());
     server.is_sound();
 }
 
-/// A call that is given up halfway is not charged; the connection goes on.
+/// A call that is cancelled halfway is not charged, and the connection goes on.
 #[test]
 fn a_call_that_is_given_up_halfway() {
     let server = Server::with_policy(POLICY, &[]);
@@ -69,7 +69,7 @@ fn a_call_that_is_given_up_halfway() {
     server.is_sound();
 }
 
-/// A thousand calls are given up in one moment, as by a proxy whose timers all ring at once, or which is told to stop.
+/// A thousand calls are cancelled at once, as by a proxy whose timers all expire together, or which is told to stop.
 #[test]
 fn all_calls_of_a_connection_may_be_given_up_at_once() {
     let server = Server::with_policy(POLICY, &[]);
@@ -80,7 +80,7 @@ fn all_calls_of_a_connection_may_be_given_up_at_once() {
         assert!(grpc.two.in_step());
         let given_up: Vec<u8> = streams.iter().flat_map(|stream| cancel(*stream)).collect();
         grpc.two.send(&given_up);
-        // Somebody who asks whether we are there is no enemy.
+        // A client that sends a PING is not an attacker.
         assert!(grpc.two.in_step());
         assert!(grpc.asked(&Request::about(&ALICE)).passed());
     }
@@ -89,7 +89,7 @@ fn all_calls_of_a_connection_may_be_given_up_at_once() {
     server.is_sound();
 }
 
-/// What breaks the protocol ends its stream or the connection, and nothing is charged by it.
+/// A violation of the protocol ends its stream or the connection, and charges nothing.
 #[test]
 fn frames_that_break_the_protocol() {
     enum Ends {
@@ -150,7 +150,7 @@ fn frames_that_break_the_protocol() {
         let mut next = Grpc::to(server.grpc);
         assert_eq!(next.remaining(&ALICE), 100_000, "{name}");
     }
-    // After the end of a stream that one alone is broken; and it does not begin once more.
+    // A frame after the end of a stream affects only that stream, and the stream does not start again.
     let mut grpc = Grpc::to(server.grpc);
     let stream = grpc.ask(&Request::about(&ALICE));
     assert!(grpc.told(stream).answer().passed());
@@ -163,7 +163,7 @@ fn frames_that_break_the_protocol() {
     server.is_sound();
 }
 
-/// Sends so much while others ask, and says how much of it was taken.
+/// Sends this many frames while other clients make calls, and returns how many of them were accepted.
 fn flood(times: usize, make: impl FnMut(u32) -> Vec<u8>) -> usize {
     let server = Server::with_policy(POLICY, &[]);
     let before = server.resident_kib();
@@ -175,7 +175,8 @@ fn flood(times: usize, make: impl FnMut(u32) -> Vec<u8>) -> usize {
     taken
 }
 
-/// A proxy whose calls are all given up is no enemy: they cost little, are not charged, and the connection goes on.
+/// A proxy that cancels all its calls is not an attacker: they cost little, are not charged, and the connection goes
+/// on.
 #[test]
 fn calls_that_are_given_up_at_once_cost_little() {
     let taken = flood(50_000, |stream| [begin(stream, &HEAD), cancel(stream)].concat());
@@ -239,7 +240,7 @@ fn a_head_without_an_end_is_cut_off() {
     server.is_sound();
 }
 
-/// Who begins to say that it speaks HTTP/2, and stops, is let go; who says it slowly is heard.
+/// A client that begins the HTTP/2 preface and stops is disconnected; a client that sends it slowly is served.
 #[test]
 fn a_beginning_has_its_time() {
     let server = Server::with_policy(POLICY, &["--grpc-header-timeout", "3s"]);

@@ -1,4 +1,4 @@
-//! What is said besides the answer: header fields for clients and for whoever serves the call; and answers that wait.
+//! What an answer has besides the decision: header fields for the client and for the service; and answers that wait.
 
 use crate::support::Server;
 use crate::support::grpc::{Grpc, HEAD, message};
@@ -19,7 +19,7 @@ fn list(headers: &[Header]) -> Vec<(&str, &str)> {
     headers.iter().map(|header| (&*header.key, &*header.value)).collect()
 }
 
-/// Header fields for the client, in the forms that there are: when it passes, and when it does not.
+/// The header fields for the client, in all their forms, for calls that pass and calls that do not.
 #[test]
 fn response_headers_in_their_forms() {
     let both = Request::of([
@@ -80,7 +80,8 @@ fn sorted(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list
 }
 
-/// A busy machine may take some of the seconds, and a window may be a thousandth longer; it counts as the whole.
+/// On a busy machine some seconds may pass, and a window may be a thousandth longer than its limit says. The result
+/// is rounded to the whole length.
 fn rounded(headers: &[Header]) -> Vec<(String, String)> {
     let whole = |digits: &str| match digits.parse() {
         Ok(3_570..=3_604) => "3600".to_owned(),
@@ -99,7 +100,7 @@ fn rounded(headers: &[Header]) -> Vec<(String, String)> {
     sorted(&list.iter().map(|(name, text)| (*name, &**text)).collect::<Vec<_>>())
 }
 
-/// Whoever is over a limit that only marks passes with a word for those who serve the call.
+/// A call above a limit that only marks passes, with a header field for the service that handles it.
 #[test]
 fn request_headers_for_what_is_marked() {
     let policy = "
@@ -129,8 +130,9 @@ rules:
     server.is_sound();
 }
 
-/// Where a bucket leaks, calls wait for their turn, and the answer is what waits: for as long as the deadline of the call
-/// leaves room, of which half is for the way back, and no longer than the rule says. Who names no deadline cannot wait.
+/// With a leaky bucket, calls wait for their turn, and the answer is delayed: for at most half of the call's
+/// deadline, the rest being for the way back, and for no longer than the rule says. A call without a deadline cannot
+/// wait.
 #[test]
 fn answers_that_wait_for_their_turn() {
     let policy = "
@@ -146,7 +148,8 @@ rules:
         let head = [&HEAD[..], &[("grpc-timeout", timeout)]].concat();
         grpc.send(&head, &message(&Request::about(&[entry]).encode_to_vec()))
     };
-    // The turn of a second call comes after four seconds: longer than anything here takes, on a busy machine too.
+    // The turn of a second call comes after four seconds. That is longer than anything here takes, even on a busy
+    // machine.
     for name in ["user", "tenant", "queue"] {
         let hasty = Request::about(&[(name, "hasty")]);
         assert!(grpc.asked(&hasty).passed());
@@ -159,7 +162,7 @@ rules:
     let second = ["user", "tenant"].map(|name| within(&mut grpc, "20S", (name, "patient")));
     let refused = within(&mut grpc, "20S", ("queue", "patient"));
     assert!(!grpc.told(refused).answer().passed());
-    // Those who need not wait are answered meanwhile, and before.
+    // Calls that need not wait are answered meanwhile, and earlier.
     assert!(grpc.asked(&Request::about(&[("user", "other")])).passed());
     assert!(second.iter().all(|stream| !grpc.has_answered(*stream)));
     assert!(second.into_iter().all(|stream| grpc.told(stream).answer().passed()));

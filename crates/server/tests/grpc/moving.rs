@@ -1,5 +1,5 @@
-//! What an operator who comes from Envoy's reference service looks for: its variables, its paths, the rules that decide, its
-//! figures.
+//! What an operator who comes from Envoy's reference service looks for: its environment variables, its paths, the
+//! rules in force, its statistics.
 
 use crate::support::grpc::Grpc;
 use crate::support::messages::{Descriptor, Request};
@@ -32,7 +32,7 @@ fn admin(server: &Server, path: &str) -> Value {
     reply.json()
 }
 
-/// Operators were shown the built-in policy alone, and a version that stayed 1, while other rules decided.
+/// Operators were once shown only the built-in policy, with a version that stayed 1, while the rule files decided.
 #[test]
 fn operators_see_the_rules_that_decide() {
     let rules = folder("rules");
@@ -82,13 +82,13 @@ fn operators_see_the_rules_that_decide() {
     assert_eq!(version(&without), None);
 }
 
-/// `/json` and `/healthcheck` answer as there.
+/// `/json` and `/healthcheck` answer as in the reference service.
 #[test]
 fn its_http_paths_are_served() {
     let server = server();
     let healthy = server.get("/healthcheck");
     assert_eq!((healthy.status, healthy.body.as_str()), (200, "OK"));
-    // As its page says it, without a word about what is sent.
+    // As in its documentation, without a content type for JSON.
     let ask = |body: &str| {
         let kind = [("content-type", "application/x-www-form-urlencoded")];
         request(server.http, "POST", "/json", &kind, body)
@@ -115,7 +115,7 @@ fn its_http_paths_are_served() {
     let mut grpc = Grpc::to(server.grpc);
     assert_eq!(grpc.remaining(&[("user", "alice")]), 9);
     let both = [
-        // Names of the `.proto` file, and numbers as texts.
+        // Field names of the `.proto` file, and numbers as strings.
         r#"{"domain":"web","descriptors":[{"entries":[{"key":"user","value":"alice"}],"hits_addend":"2"}]}"#,
         r#"{"domain":"web","hitsAddend":2,"descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#,
     ];
@@ -140,13 +140,13 @@ fn its_http_paths_are_served() {
         assert_eq!(ask(wrong).status, 400, "{wrong}");
     }
     assert_eq!(request(server.http, "GET", "/json", &[], "").status, 405);
-    // More than can be decided is refused, and is not an error.
+    // A call that is too large to be decided is refused, and not answered with an error.
     let many: Vec<&str> = std::iter::repeat_n("{}", 513).collect();
     let reply = ask(&format!(r#"{{"domain":"web","descriptors":[{}]}}"#, many.join(",")));
     assert_eq!((reply.status, &reply.json()["overallCode"]), (429, &json!("OVER_LIMIT")));
 }
 
-/// Hits, and those above four fifths of a limit, as its `total_hits` and `near_limit`.
+/// Hits, and hits above four fifths of a limit, like `total_hits` and `near_limit` of the reference service.
 #[test]
 fn hits_are_counted_and_those_near_the_limit() {
     let server = server();
@@ -165,7 +165,7 @@ fn hits_are_counted_and_those_near_the_limit() {
     }
 }
 
-/// Its variables, and files that it would read, were passed over in silence.
+/// Its environment variables, and files that it would read, were once ignored without a warning.
 #[test]
 fn what_is_not_read_is_told() {
     let rules = folder("rules");

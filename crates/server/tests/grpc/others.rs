@@ -1,4 +1,4 @@
-//! The services beside Envoy's: health, and reflection, which says what all of them are.
+//! The other services: health, and reflection, which describes all of them.
 
 use crate::bytes::{ALICE, POLICY};
 use crate::support::Server;
@@ -34,7 +34,7 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 // === health ===
 
-/// Begins to watch a service.
+/// Starts to watch a service.
 pub(crate) fn watch(grpc: &mut Grpc, service: &str) -> u32 {
     let request = HealthCheckRequest { service: service.to_owned() };
     grpc.send(&WATCH, &message(&request.encode_to_vec()))
@@ -48,7 +48,7 @@ fn health_of_what_is_served() {
         let request = HealthCheckRequest { service: service.to_owned() };
         grpc.sent(&CHECK, &message(&request.encode_to_vec()))
     };
-    // The last is what the reference service calls itself.
+    // The last one is the name that the reference service uses.
     for service in ["", SERVICE, "ratelimit"] {
         let told: HealthCheckResponse = check(&mut grpc, service).message();
         assert_eq!(told.status, 1, "{service}"); // SERVING
@@ -61,15 +61,15 @@ fn health_of_what_is_served() {
     {
         let told = check(&mut grpc, service);
         assert_eq!((told.code, told.end), (Some(NOT_FOUND), Some(End::Whole)), "{told:?}");
-        // The status is in the head, so the head is all there is. Clients took it for a broken answer when an empty frame
-        // of data followed, and said UNKNOWN.
+        // The status is in the header, so there is nothing else. When an empty data frame followed, clients took it
+        // for a malformed answer and reported UNKNOWN.
         assert!(told.is_head_alone, "{told:?}");
     }
     assert!(grpc.asked(&Request::about(&ALICE)).passed());
     server.is_sound();
 }
 
-/// What is no question about health ends its stream, and the connection goes on, however often.
+/// An invalid health request ends its stream. The connection goes on, however often this happens.
 #[test]
 fn what_is_no_question_about_health() {
     let server = Server::with_policy(POLICY, &["--grpc-body-timeout", "1s"]);
@@ -96,7 +96,7 @@ fn what_is_no_question_about_health() {
             }
         }
     }
-    // Who never says what it is about is not waited for.
+    // The server does not wait for ever for a request that is never sent.
     for stream in [CHECK, WATCH].map(|head| grpc.open(&head)) {
         let told = grpc.told(stream);
         assert_eq!(told.code, Some(DEADLINE_EXCEEDED), "{told:?}");
@@ -117,7 +117,7 @@ fn ask(message: MessageRequest) -> ServerReflectionRequest {
     ServerReflectionRequest { host: String::new(), message_request: Some(message) }
 }
 
-/// A stream of questions about what there is.
+/// A stream of reflection requests.
 struct Asking<'g> {
     grpc: &'g mut Grpc,
     stream: u32,
@@ -144,7 +144,7 @@ impl<'g> Asking<'g> {
         files.map(|file| FileDescriptorProto::decode(&**file).unwrap()).collect()
     }
 
-    /// A file, and all that it stands on, those first that others stand on.
+    /// A file and all files that it imports, imported files first.
     fn with_what_it_needs(
         &mut self,
         file: FileDescriptorProto,
@@ -169,7 +169,7 @@ impl<'g> Asking<'g> {
     }
 }
 
-/// Everything that a program can know of the service before it calls it.
+/// Everything that a program can learn about the service before it calls it.
 fn described(grpc: &mut Grpc, head: &Head) -> DescriptorPool {
     let mut asking = Asking::over(grpc, head);
     let MessageResponse::ListServicesResponse(list) =
@@ -186,7 +186,7 @@ fn described(grpc: &mut Grpc, head: &Head) -> DescriptorPool {
             asking.with_what_it_needs(file, &mut all);
         }
     }
-    // Whatever is in them is found by its name.
+    // Everything in the files is found by its name.
     for (symbol, file) in [
         (CALL_NAME, "envoy/service/ratelimit/v3/rls.proto"),
         (
@@ -226,7 +226,7 @@ rules:
         assert_eq!((service.methods().len(), method.full_name()), (1, CALL_NAME));
         assert!(!method.is_client_streaming() && !method.is_server_streaming());
         let user = if reflection == REFLECTION { "alice" } else { "bob" };
-        // A request with every field that is described, by its name.
+        // A request with every described field, by its name.
         let own = |name: &str| {
             pool.get_message_by_name(&format!(
                 "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor{name}"
@@ -272,7 +272,7 @@ rules:
         let descriptors = [first, second, third, marked].map(Value::Message).to_vec();
         request.set_field_by_name("descriptors", Value::List(descriptors));
         request.set_field_by_name("hits_addend", Value::U32(2));
-        // The files of Envoy say the same.
+        // The definitions of Envoy mean the same.
         let same = Request::of([
             Descriptor::of(&[("user", user)]).hits(3),
             Descriptor::of(&[("a", user), ("b", "c")]).limited(9, MINUTE),
@@ -281,7 +281,7 @@ rules:
         ])
         .hits(2);
         assert_eq!(Request::decode(&*request.encode_to_vec()).unwrap(), same);
-        // And what is answered is all described.
+        // Everything in the answer is described.
         let bytes = grpc.sent(&HEAD, &message(&request.encode_to_vec()));
         let known = bytes.answer();
         let answer = DynamicMessage::decode(method.output(), &bytes.body[5..]).unwrap();
@@ -316,7 +316,7 @@ rules:
     server.is_sound();
 }
 
-/// Fields that no description speaks of, at any depth.
+/// The number of fields that are not described, at any depth.
 fn unknown(message: &DynamicMessage) -> usize {
     let of_value = |value: &Value| match (value.as_message(), value.as_list()) {
         (Some(message), _) => unknown(message),
@@ -326,7 +326,7 @@ fn unknown(message: &DynamicMessage) -> usize {
     message.unknown_fields().count() + within.sum::<usize>()
 }
 
-/// The name of a value of a choice.
+/// The name of an enum value.
 fn named(message: &DynamicMessage, field: &str) -> String {
     let described = message.descriptor().get_field_by_name(field).unwrap();
     let number = message.get_field(&described).as_enum_number().unwrap();
@@ -354,7 +354,7 @@ fn what_there_is_not_is_said_so() {
     server.is_sound();
 }
 
-/// Streams of questions cost what they cost, and nothing stays of them.
+/// Many reflection streams leave nothing in memory.
 #[test]
 fn many_who_ask_what_there_is() {
     let server = Server::with_policy(POLICY, &[]);

@@ -1,5 +1,5 @@
-//! The process stands still for a moment, as a busy machine may do it, while a proxy asks on: it gives up each call after
-//! 20 ms, so hundreds of them are asked and given up before we look at the first.
+//! The process stands still for a moment, as may happen on a busy machine, while a proxy goes on asking. The proxy
+//! cancels each call after 20 ms, so hundreds of calls are made and cancelled before the server reads the first.
 
 use crate::bytes::{ALICE, POLICY};
 use crate::support::Server;
@@ -9,11 +9,12 @@ use crate::support::messages::Request;
 use prost::Message;
 use std::collections::VecDeque;
 
-/// 3,000 calls a second on two connections: so many on each in 300 ms, and so many wait for their answers at a time.
+/// 3,000 calls a second on two connections: this many on each in 300 ms, and this many waiting for their answers at a
+/// time.
 const IN_300_MS: usize = 450;
 const IN_20_MS: usize = 30;
 
-/// Lets a server stand still, and goes on with it whatever happens.
+/// Stops a server, and lets it continue at the end, whatever happens.
 struct Still<'s>(&'s Server);
 
 impl<'s> Still<'s> {
@@ -33,8 +34,8 @@ impl Drop for Still<'_> {
     }
 }
 
-/// What a proxy sends while nobody answers: calls, each given up when so many others were asked after it. Says how many it
-/// has given up; those at the end are not.
+/// What a proxy sends while it gets no answers: calls, each of which it cancels when this many others were made after
+/// it. Returns how many it has cancelled, and the streams of the last calls, which it has not.
 fn asked_in_vain(two: &mut Two, calls: usize, ask: impl Fn(u32) -> Vec<u8>) -> (usize, Vec<u32>) {
     let (mut waiting, mut bytes, mut given_up) = (VecDeque::new(), vec![], 0);
     for _ in 0..calls {
@@ -53,7 +54,7 @@ fn asked_in_vain(two: &mut Two, calls: usize, ask: impl Fn(u32) -> Vec<u8>) -> (
 
 #[test]
 fn a_stall_cuts_no_connection_of_a_proxy() {
-    // The usual stall; and one of two seconds and a half, which is as long as we promise.
+    // A usual stall, and one of two and a half seconds, the longest that we promise to survive.
     for calls in [IN_300_MS, 8 * IN_300_MS] {
         let server = Server::with_policy(POLICY, &[]);
         let mut all = [Grpc::to(server.grpc), Grpc::to(server.grpc)];
@@ -73,7 +74,7 @@ fn a_stall_cuts_no_connection_of_a_proxy() {
             2 * calls
         );
         for (grpc, (_, waiting)) in all.iter_mut().zip(given_up) {
-            // Who still waits is answered, and whoever comes next.
+            // Calls that still wait are answered, and so are later ones.
             for stream in waiting {
                 assert!(grpc.told(stream).answer().passed());
             }
@@ -85,7 +86,7 @@ fn a_stall_cuts_no_connection_of_a_proxy() {
     }
 }
 
-/// The same on the listener for strangers ends the connection, and says why.
+/// The same on the HTTP listener, for ordinary clients, ends the connection, and the server says why.
 #[test]
 fn a_stall_is_no_excuse_for_strangers() {
     let server = Server::with_policy(POLICY, &[]);
@@ -106,7 +107,7 @@ fn a_stall_is_no_excuse_for_strangers() {
     server.is_sound();
 }
 
-/// A call that was given up while we stood still is charged at most once, and none of the others is charged twice.
+/// A call that was cancelled during the stall is charged at most once, and no other call is charged twice.
 #[test]
 fn calls_that_were_given_up_in_a_stall_are_charged_once_at_most() {
     let server = Server::with_policy(POLICY, &[]);
@@ -124,7 +125,7 @@ fn calls_that_were_given_up_in_a_stall_are_charged_once_at_most() {
     }
     grpc.two.send(&bytes);
     drop(still);
-    // Behind all of them.
+    // After all of them.
     let charged = u64::from(100_000 - grpc.remaining(&ALICE));
     let decided = server.metric("tidegate_decision_seconds_count{protocol=\"grpc\"}") - 2;
     println!("400 calls, 200 of them given up: {charged} charged");

@@ -1,4 +1,4 @@
-//! Many at once: one counter, whoever asks and however, and however many of them give up.
+//! Many clients at once: one counter, whichever protocol they use, and however many of them cancel.
 
 use crate::bytes::ALICE;
 use crate::support::Server;
@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const RULES: &str = "{ name: per-user, key: [user], limits: [{ rate: 1000/h, algorithm: fixed_window, align: first }] }";
 
-/// Eight connections with eight calls at a time, and 16 of HTTP/1.1, draw from one key: what one takes, all others miss.
+/// Eight connections with eight calls at a time and 16 connections of HTTP/1.1 take from one key. All of them
+/// together get no more than the limit.
 #[test]
 fn all_draw_from_one_counter() {
     let server = Server::with_policy(&format!("version: 1\nrules: [{RULES}]"), &[]);
@@ -49,12 +50,12 @@ fn all_draw_from_one_counter() {
     let (by_grpc, by_http) = (by_grpc.into_inner(), by_http.into_inner());
     println!("{by_grpc} passed by gRPC, {by_http} by HTTP");
     assert_eq!(by_grpc + by_http, 1_000);
-    // What remains is the same, whoever asks.
+    // What remains is the same over both protocols.
     assert_eq!(Grpc::to(server.grpc).remaining(&ALICE), 0);
     server.is_sound();
 }
 
-/// One after another, by turns: each sees what the other has left.
+/// In turn, over both protocols: each sees what the other has left.
 #[test]
 fn each_sees_what_the_other_has_left() {
     let server = Server::with_policy(&format!("version: 1\nrules: [{RULES}]"), &[]);
@@ -68,7 +69,7 @@ fn each_sees_what_the_other_has_left() {
     server.is_sound();
 }
 
-// === who gives up ===
+// === cancelled calls ===
 
 const BOTH: &str = "
   { name: per-user, key: [user], limits: [{ rate: 1000000/h, algorithm: fixed_window, align: first }] },
@@ -79,13 +80,14 @@ const CALLS: usize = 1_000;
 /// What clients saw of their calls.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Sent whole, whatever came of it.
+    /// Sent completely, whatever the result.
     whole: u64,
     answered: u64,
     given_up: u64,
 }
 
-/// Asks about two things at a time, and gives up one call of five: before all of it is sent, at once, or a few calls later.
+/// Sends calls with two descriptors, and cancels one of five: before it is sent completely, immediately afterwards,
+/// or a few calls later.
 fn client(server: &Server, seed: u64) -> Seen {
     let mut dice = Dice::new(seed);
     let mut grpc = Grpc::to(server.grpc);
@@ -141,7 +143,7 @@ fn clients(server: &Server) -> Seen {
     })
 }
 
-/// What was charged to both; it must be the same.
+/// What was charged to both rules; it must be the same.
 fn charged(server: &Server) -> u64 {
     let mut grpc = Grpc::to(server.grpc);
     let [user, tenant] = [ALICE, [("tenant", "acme")]].map(|entries| grpc.remaining(&entries));
@@ -162,7 +164,8 @@ fn whoever_gives_up_leaves_nothing_half_done() {
     server.is_sound();
 }
 
-/// The same where the store is another process: what it was asked before somebody gave up, it has counted whole.
+/// The same with a store in another process. What it was asked before a call was cancelled, it has counted
+/// completely.
 #[test]
 fn whoever_gives_up_leaves_nothing_half_done_in_redis() {
     let redis = Redis::started();
@@ -174,14 +177,14 @@ fn whoever_gives_up_leaves_nothing_half_done_in_redis() {
     let charged = charged(&server);
     println!("{seen:?}: {decided} decided and told, {charged} charged");
     assert!(seen.given_up > 500, "{seen:?}");
-    // Some were decided, and nobody was there any more to be told.
+    // Some calls were decided after their client had cancelled them.
     assert!((seen.answered..=decided).contains(&seen.answered));
     assert!((decided..=seen.whole).contains(&charged), "{seen:?}: {decided}, {charged}");
     server.is_sound();
 }
 
-/// Forty users and one who is banned, in one call: more limits than one plan has. All of them pass or none is counted, in
-/// memory, in Redis, and while Redis is gone and each rule decides as it says for that case.
+/// Forty users and a banned one in one call: more limits than one plan has. All of them pass or none is counted: in
+/// memory, in Redis, and while Redis is unreachable and each rule uses its fallback.
 #[test]
 fn many_limits_pass_together_or_not_at_all() {
     let ban = "{ name: ban, key: [banned], limits: [{ rate: 0/h, block: true }] }";
@@ -192,7 +195,7 @@ fn many_limits_pass_together_or_not_at_all() {
     let mut redis = Redis::started();
     redis.tell(&["SET", "here", "1"]);
     let url = redis.url();
-    // Patient, so that a busy machine does not look like a Redis that is gone.
+    // Long timeouts, so that a busy machine does not look like an unreachable Redis.
     let store = ["--store", &url, "--cluster-nodes", "1", "--redis-timeout", "30s"];
     let servers = [Server::with_policy(&policy, &[]), Server::with_policy(&policy, &store)];
     let mut is_decided = |server: &Server, how: &str| {
@@ -227,6 +230,6 @@ fn many_limits_pass_together_or_not_at_all() {
     });
     is_decided(&servers[1], "Redis");
     redis.kill();
-    // It counts afresh, by itself.
+    // The fallback starts from zero.
     is_decided(&servers[1], "without Redis");
 }

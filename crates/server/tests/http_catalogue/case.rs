@@ -1,20 +1,20 @@
-//! A case of the catalogue, and how it is tried.
+//! A case of the catalogue, and how it is tested.
 
 use crate::support::Server;
 use crate::support::http1::{Dice, Wire};
 
-/// Something that is sent, and what must come of it.
+/// What is sent, and what must happen.
 pub(crate) struct Case {
     name: String,
     bytes: Vec<u8>,
-    /// The status of the one answer.
+    /// The status of the only answer.
     status: u16,
     end: End,
-    /// What the body of the answer must hold.
+    /// What the body of the answer must contain.
     says: &'static str,
 }
 
-/// What becomes of the connection.
+/// What happens to the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Closes,
@@ -24,7 +24,7 @@ pub(crate) enum End {
 
 pub(crate) use End::{Closes, GoesOn};
 
-/// A user has a million requests an hour; nothing here is ever too much.
+/// A user may send a million requests an hour, so nothing here is refused for its rate.
 pub(crate) const POLICY: &str = "
 version: 1
 rules: [{ name: per-user, key: [user], limits: [{ rate: 1000000/h, algorithm: fixed_window, align: first }] }]
@@ -44,7 +44,7 @@ impl Case {
         self
     }
 
-    /// Sends it, and says what was not as it should be.
+    /// Sends the case, and returns what was wrong with the answer.
     fn try_on(&self, server: &Server, send: impl FnOnce(&mut Wire, &[u8])) -> Result<(), String> {
         let mut wire = Wire::to(server.http);
         send(&mut wire, &self.bytes);
@@ -62,19 +62,19 @@ impl Case {
             let next = wire.answer().map(|reply| reply.status);
             return if next == Some(200) { Ok(()) } else { Err(format!("then {next:?}")) };
         }
-        // One answer and no more: what followed in the same bytes was not taken for a request.
+        // One answer and no more: the bytes that followed were not taken for another request.
         let rest = wire.rest();
         let rest = String::from_utf8_lossy(&rest);
         if rest.is_empty() { Ok(()) } else { Err(format!("then {rest}")) }
     }
 
-    /// Whether it is refused before anybody looks what it asks; operators see how many are.
+    /// Whether it is refused before it is evaluated. Operators see the number of such requests.
     fn is_counted(&self) -> bool {
         self.end == Closes && matches!(self.status, 400 | 413 | 414 | 431 | 501 | 505)
     }
 }
 
-/// Sends every case whole and in pieces, and asks honestly in between.
+/// Sends every case whole and in pieces, with valid requests in between.
 pub(crate) fn try_all(cases: &[Case]) {
     let server = Server::with_policy(POLICY, &[]);
     assert_eq!(server.get("/live").status, 200);
@@ -82,7 +82,7 @@ pub(crate) fn try_all(cases: &[Case]) {
     let mut honest = Wire::to(server.http);
     let mut wrong = Vec::new();
     for case in cases {
-        // Large ones are cut into larger pieces.
+        // Large cases are cut into larger pieces.
         let longest = 7.max(case.bytes.len() / 64);
         let whole = case.try_on(&server, Wire::send).map_err(|error| format!("whole: {error}"));
         let cut = (1..=CUTS).map(|seed| {
@@ -101,16 +101,16 @@ pub(crate) fn try_all(cases: &[Case]) {
     let counted = cases.iter().filter(|case| case.is_counted()).count();
     assert_eq!(server.refused(), u64::try_from(counted).unwrap() * (1 + CUTS));
     server.is_sound();
-    // None of this is worth a line: whoever can make us write can fill a disk.
+    // None of this is logged: a client that can cause log lines can fill a disk.
     assert_eq!(server.log(), logged);
 }
 
-/// `GET` with more header lines, each with its end.
+/// A `GET` with these additional header lines, each with its line end.
 pub(crate) fn get(path: &str, lines: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: tidegate\r\n{lines}\r\n").into_bytes()
 }
 
-/// A check, as it should be asked.
+/// A valid check.
 pub(crate) fn check(body: impl AsRef<[u8]>) -> Vec<u8> {
     post("/v1/check", "content-type: application/json\r\n", body)
 }

@@ -1,4 +1,5 @@
-//! `Expect: 100-continue`: who waits for a word gets one before the body, and only if the body is wanted.
+//! `Expect: 100-continue`: a client that waits for an interim answer gets one before it sends the body, but only if
+//! the body is wanted.
 
 use crate::case::POLICY;
 use crate::support::Server;
@@ -53,7 +54,7 @@ fn a_body_that_is_not_wanted_is_refused_unread() {
     }
 }
 
-/// HTTP/1.0 knows no interim answers, so one would be taken for the answer.
+/// HTTP/1.0 has no interim answers, so one would be taken for the answer.
 #[test]
 fn nobody_of_http_1_0_is_told_to_go_on() {
     let server = Server::with_policy(POLICY, &[]);

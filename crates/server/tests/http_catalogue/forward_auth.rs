@@ -1,10 +1,10 @@
-//! Forward auth: what a proxy passes on, its client may have written.
+//! Forward auth: a client may have written anything that its proxy passes on.
 
 use crate::case::get;
 use crate::support::http1::Wire;
 use crate::support::{Reply, Server};
 
-/// The proxy is this machine; every rule is about something else that a client can spell.
+/// The proxy is this machine. Each rule is about another part of a request that a client can spell in several ways.
 const POLICY: &str = "
 version: 1
 identity:
@@ -19,7 +19,7 @@ rules:
   - { name: once, match: { path: /once }, key: [user], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }] }
 ";
 
-/// Asks about a request to this target, with more header lines besides.
+/// Asks about a request to this target, with these additional header lines.
 fn ask(server: &Server, target: &[u8], lines: &[u8]) -> Reply {
     let mut bytes =
         b"GET /v1/auth HTTP/1.1\r\nhost: t\r\nx-forwarded-method: GET\r\nx-forwarded-uri: "
@@ -33,13 +33,13 @@ fn ask(server: &Server, target: &[u8], lines: &[u8]) -> Reply {
     wire.answer().unwrap()
 }
 
-/// What is left of a limit according to an answer; `None` when no limit was asked.
+/// How much is left of a limit, according to an answer; `None` if no limit applied.
 fn left(reply: &Reply) -> Option<u64> {
     let state = reply.field("ratelimit")?;
     state.split(';').find_map(|part| part.strip_prefix("r=")).map(|left| left.parse().unwrap())
 }
 
-/// Who is limited on `/api/login` must not be able to write it so that it is not that.
+/// A client must not escape the limit on `/api/login` by another spelling.
 #[test]
 fn a_path_is_the_same_however_it_is_spelled() {
     let server = Server::with_policy(POLICY, &[]);
@@ -100,7 +100,7 @@ fn a_path_that_servers_read_differently_is_refused() {
     server.is_sound();
 }
 
-/// Names that only look like it: no server takes them for the other.
+/// Paths that only look similar: no server treats them as the same.
 #[test]
 fn a_path_that_is_another_is_another() {
     let server = Server::with_policy(POLICY, &[]);
@@ -114,9 +114,9 @@ fn a_path_that_is_another_is_another() {
     assert_eq!(ask(&server, segments.as_bytes(), b"").status, 200);
 }
 
-// === whose address ===
+// === client addresses ===
 
-/// What is left for an address; asking takes nothing.
+/// How much is left for an address, without counting.
 fn left_for(server: &Server, address: &str) -> u64 {
     let body = format!("{{\"attributes\":{{\"path\":\"/address\",\"ip\":\"{address}\"}}}}");
     server.post("/v1/peek", &body).json()["limits"][0]["remaining"].as_u64().unwrap()
@@ -154,8 +154,8 @@ fn the_last_hop_that_is_no_proxy_is_the_client() {
     }
 }
 
-/// A proxy appends to what its client sent. Once a client put a byte before that which is no text, and the
-/// whole line was passed over: it was counted as the proxy, together with everybody who did the same.
+/// A proxy appends to what its client sent. Once, if a client had put a byte that is not text before that, the whole
+/// line was ignored: the client was counted as the proxy, together with every other client that did the same.
 #[test]
 fn bytes_that_are_no_text_hide_no_address() {
     let server = Server::with_policy(POLICY, &[]);
@@ -174,7 +174,7 @@ fn only_the_header_that_the_policy_names_is_read() {
     assert_eq!(left_for(&server, "198.51.100.3"), before - 1);
 }
 
-/// `Connection` names fields that a proxy takes away; it takes nothing away here.
+/// `Connection` names header fields that a proxy removes. Here it removes nothing.
 #[test]
 fn a_client_cannot_take_fields_away() {
     let server = Server::with_policy(POLICY, &[]);
@@ -195,7 +195,7 @@ fn who_is_not_trusted_is_not_believed() {
     assert_eq!(server.metric("tidegate_states"), 0);
 }
 
-// === who ===
+// === sessions ===
 
 #[test]
 fn a_session_is_found_in_any_cookie_and_an_empty_one_is_nobodys() {
@@ -217,13 +217,14 @@ fn a_session_is_found_in_any_cookie_and_an_empty_one_is_nobodys() {
     for (lines, expected) in cases {
         assert_eq!(session(b"/session", lines), expected, "{}", String::from_utf8_lossy(lines));
     }
-    // Where the policy says so, whoever has no session is known by the address.
+    // If the policy says so, a client without a session is counted by its address.
     assert_eq!(session(b"/anybody", b"cookie: sid=\r\n"), Some(999));
     assert_eq!(session(b"/anybody", b"x-forwarded-for: 198.51.100.1\r\n"), Some(999));
     assert_eq!(session(b"/anybody", b"cookie: other=\r\n"), Some(998));
 }
 
-/// Once the last of several values counted, and a framework that takes the first served another session than was limited.
+/// Once the last of several values counted, and a framework that uses the first one served another session than the
+/// one that was limited.
 #[test]
 fn different_values_of_what_the_policy_reads_are_refused() {
     let server = Server::with_policy(POLICY, &[]);
@@ -241,8 +242,8 @@ fn different_values_of_what_the_policy_reads_are_refused() {
     assert_eq!(ask(&server, b"/session", unread).status, 200);
 }
 
-/// Once a cookie line with a byte that is no text was passed over whole: a client that added such a cookie
-/// kept its session, as far as the service behind was concerned, and had no limit any more.
+/// Once a cookie line with a byte that is not text was ignored as a whole: a client that added such a cookie kept its
+/// session in the service behind, and had no limit any more.
 #[test]
 fn bytes_that_are_no_text_hide_no_session() {
     let server = Server::with_policy(POLICY, &[]);
@@ -258,7 +259,7 @@ fn bytes_that_are_no_text_hide_no_session() {
     }
 }
 
-// === what is asked, and what is answered ===
+// === questions and answers ===
 
 #[test]
 fn a_proxy_says_method_and_target_in_the_fields_of_its_profile() {
@@ -279,7 +280,7 @@ fn a_proxy_says_method_and_target_in_the_fields_of_its_profile() {
         ("/v1/auth", "x-forwarded-method: G E T\r\nx-forwarded-uri: /\r\n", 400),
         ("/v1/auth", &format!("{forwarded}x-forwarded-uri: /other\r\n"), 400),
         ("/v1/auth", &format!("{forwarded}x-forwarded-method: PUT\r\n"), 400),
-        ("/v1/auth?profile=nginx", forwarded, 200), // a query is the client's, wherever it comes from
+        ("/v1/auth?profile=nginx", forwarded, 200), // the query belongs to the client
         ("/v1/auth/apache", forwarded, 404),
     ] {
         let mut wire = Wire::to(server.http);
@@ -290,7 +291,7 @@ fn a_proxy_says_method_and_target_in_the_fields_of_its_profile() {
     }
 }
 
-/// What the client writes into the fields of the other profile, or of other limiters, says nothing.
+/// What a client writes into the fields of the other profile, or of other rate limiters, has no effect.
 #[test]
 fn fields_of_others_change_nothing() {
     let server = Server::with_policy(POLICY, &[]);
@@ -299,7 +300,7 @@ fn fields_of_others_change_nothing() {
     assert_eq!(left(&ask(&server, b"/api/login", forged)), Some(998));
 }
 
-/// nginx makes 500 of whatever is neither 2xx, 401 nor 403.
+/// nginx turns every status except 2xx, 401 and 403 into 500.
 #[test]
 fn a_refusal_is_told_as_the_proxy_understands_it() {
     let server = Server::with_policy(POLICY, &[]);
@@ -321,7 +322,7 @@ fn a_refusal_is_told_as_the_proxy_understands_it() {
     }
 }
 
-/// A proxy asks by `GET`, whatever its client asked by; the method of the client stands in its field.
+/// A proxy always asks with `GET`. The client's method is in a header field.
 #[test]
 fn a_proxy_asks_by_get() {
     let server = Server::with_policy(POLICY, &[]);

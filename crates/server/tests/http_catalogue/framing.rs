@@ -1,4 +1,4 @@
-//! Where a request begins, where it ends, and what is none.
+//! Where a request begins and ends, and bytes that are not a request.
 
 use crate::case::{Closes, GoesOn, case, check, get, try_all};
 use crate::support::Server;
@@ -7,12 +7,12 @@ use crate::support::http1::Wire;
 const ALICE: &str = "{\"attributes\":{\"user\":\"alice\"}}";
 const JSON: &str = "content-type: application/json\r\n";
 
-/// A check whose length is told by these lines.
+/// A check whose body length is given by these lines.
 fn framed(lines: &str, body: &str) -> Vec<u8> {
     format!("POST /v1/check HTTP/1.1\r\nhost: tidegate\r\n{JSON}{lines}\r\n{body}").into_bytes()
 }
 
-/// A `GET` with a body, which nobody wants and everybody may send.
+/// A `GET` with a body, which is useless but allowed.
 fn with_body(body: &str) -> Vec<u8> {
     let length = format!("content-length: {}\r\n", body.len());
     [&get("/live", &length), body.as_bytes()].concat()
@@ -22,7 +22,7 @@ fn chunked(body: &str) -> Vec<u8> {
     framed("transfer-encoding: chunked\r\n", body)
 }
 
-/// A body in one chunk, with this behind its size.
+/// A body of one chunk, with this text after its size.
 fn one_chunk(extension: &str) -> String {
     format!("{:x}{extension}\r\n{ALICE}\r\n0\r\n\r\n", ALICE.len())
 }
@@ -99,8 +99,9 @@ fn fields_are_written_as_fields_are_written() {
     ]);
 }
 
-/// Two readers that disagree on where a request ends see two different next ones; a proxy in front of us
-/// may be the other reader. So whatever can be read in two ways is refused, and nothing behind it is read.
+/// Two parsers that disagree on where a request ends see different next requests (request smuggling), and a proxy in
+/// front of us may be the other parser. So everything that can be read in two ways is refused, and nothing after it
+/// is read.
 #[test]
 fn a_body_has_one_length() {
     let smuggled = "GET /live HTTP/1.1\r\nhost: tidegate\r\n\r\n";
@@ -176,7 +177,7 @@ fn a_body_has_one_length() {
             400,
             Closes,
         ),
-        // Blanks around a value are no part of it, for everybody.
+        // Blanks around a value are not part of it, for any parser.
         case(
             "a tab behind the coding",
             framed("transfer-encoding: chunked\t\r\n", &one_chunk("")),
@@ -398,7 +399,7 @@ fn methods_and_conditions_that_mean_nothing_here() {
             200,
             Closes,
         ),
-        // Whoever asks so waits for a word that it may go on, and otherwise for the end.
+        // A client that asks like this waits for permission to go on, and otherwise for the end.
         case(
             "HTTP/1.0 that would like to go on",
             "GET /live HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",

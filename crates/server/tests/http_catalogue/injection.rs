@@ -1,4 +1,4 @@
-//! Whatever is sent, the head of an answer has no line that we did not write.
+//! Whatever is sent, the header of an answer contains only lines that the server wrote.
 
 use crate::case::{check, get, post};
 use crate::support::http1::Wire;
@@ -18,7 +18,7 @@ rules:
   - { name: per-session, key: [session], limits: [{ rate: 1/h, algorithm: fixed_window, align: first }] }
 ";
 
-/// Every field that is ever answered here.
+/// Every header field that the server ever sends here.
 const OURS: [&str; 13] = [
     "allow",
     "cache-control",
@@ -35,7 +35,7 @@ const OURS: [&str; 13] = [
     "tidegate-priority",
 ];
 
-/// Texts that would like to become lines: as they are in JSON, and as they are in a URL.
+/// Texts that try to become header lines: as they are in JSON, and as they are in a URL.
 const HOSTILE: [(&str, &str); 9] = [
     ("a\\r\\nx-evil: 1", "a%0d%0ax-evil:%201"),
     ("a\\nx-evil: 1", "a%0ax-evil:%201"),
@@ -73,7 +73,7 @@ fn what_stands_in_a_body_makes_no_line() {
     let server = Server::with_policy(POLICY, &[]);
     let json = "content-type: application/json\r\n";
     for (text, _) in HOSTILE {
-        // Asked until it is refused: a refusal says the most.
+        // Repeated until it is refused, because a refusal says the most.
         for name in ["user", "session", "ip", "path", "method"] {
             let body = format!("{{\"attributes\":{{\"{name}\":\"{text}\"}},\"receipt\":true}}");
             for _ in 0..3 {
@@ -106,7 +106,7 @@ fn what_stands_in_a_target_makes_no_line() {
     server.is_sound();
 }
 
-/// Every byte that the value of a field can hold, in every field that is read.
+/// Every byte that a field value may contain, in every field that is read.
 #[test]
 fn what_stands_in_a_field_makes_no_line() {
     let server = Server::with_policy(POLICY, &[]);

@@ -1,4 +1,4 @@
-//! Bodies that are read, and what is wrong with them.
+//! Request bodies, and mistakes in them.
 
 use crate::case::{Closes, GoesOn, POLICY, case, check, post, try_all};
 use crate::support::Server;
@@ -142,7 +142,7 @@ fn only_plain_json_is_read() {
     ]);
 }
 
-// === what was asked well, and what it costs ===
+// === valid requests, and what they cost ===
 
 fn left(server: &Server, user: &str) -> u64 {
     let verdict =
@@ -210,7 +210,7 @@ fn what_no_rule_is_about_passes_and_leaves_nothing_behind() {
     assert_eq!(server.metric("tidegate_states"), 0);
 }
 
-/// Labels that clients can make are memory that clients can take.
+/// Labels that clients could create would be memory that clients could use up.
 #[test]
 fn nothing_that_is_asked_makes_a_new_metric() {
     let server = Server::with_policy(POLICY, &[]);

@@ -1,7 +1,7 @@
-//! Everything that a listener for HTTP should never be sent, sent to it: whole, and cut into pieces.
+//! Everything that an HTTP listener should never receive, sent whole and in pieces.
 //!
-//! Each case says what is answered and whether the connection goes on. What never changes: the server does
-//! not meet a mistake of its own, and whoever asks beside all this is answered.
+//! Each case says what the answer is and whether the connection goes on. In every case, the server has no internal
+//! error, and other clients are served meanwhile.
 
 #![allow(
     clippy::unwrap_used,

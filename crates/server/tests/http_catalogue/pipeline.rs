@@ -9,7 +9,7 @@ version: 1
 rules: [{ name: all, key: [], limits: [{ rate: 1000000/h, algorithm: fixed_window, align: first }] }]
 ";
 
-/// Answers are told apart by their order alone; one out of place is somebody else's answer.
+/// Answers are identified by their order alone, so an answer out of order is the answer to another request.
 #[test]
 fn ten_thousand_at_once_are_answered_in_their_order_and_cost_no_memory() {
     let server = Server::with_policy(POLICY, &[]);

@@ -1,6 +1,6 @@
-//! Bytes that are commands, nearly commands, or nothing of the kind: what is answered, and who is sent away.
+//! Bytes that are commands, nearly commands, or neither: what is answered, and which connections are closed.
 //!
-//! Every case is played in one write and cut into small ones, and must look the same to its sender.
+//! Every case is sent in one write and in many small ones, and the client must see the same result.
 
 use crate::support::{Server, connect};
 use crate::talk::{Dice, Talk, list, numbers, split};
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// In how many ways each case is cut.
 const SPLITS: u64 = 200;
-/// Writes of a cut case; more would test patience.
+/// The number of writes of a cut case. More would only take longer.
 const PIECES: usize = 12;
-/// In a case, six digits that are others whenever it is played: for keys that nobody has used.
+/// In a case, six digits that differ each time it is sent, for keys that are not used yet.
 const FRESH: &[u8; 6] = b"@@@@@@";
 
 struct Case {
@@ -20,7 +20,7 @@ struct Case {
     then: Then,
 }
 
-/// What becomes of the connection.
+/// What happens to the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     GoesOn,
@@ -40,19 +40,19 @@ fn told(words: &str, error: &str) -> Case {
     answered(list(&split(words)), format!("-{error}\r\n"))
 }
 
-/// Bytes that end a connection, with the last word on it.
+/// Bytes that end a connection, with an error.
 fn refused(bytes: impl AsRef<[u8]>, error: &str) -> Case {
     case(bytes, format!("-ERR Protocol error: {error}\r\n"), Then::IsClosed)
 }
 
-/// Bytes that end a connection without a word.
+/// Bytes that end a connection without an answer.
 fn ignored(bytes: impl AsRef<[u8]>) -> Case {
     case(bytes, "", Then::IsClosed)
 }
 
-// === playing ===
+// === running the cases ===
 
-/// Plays cases whole and cut; the server takes all of it.
+/// Sends the cases whole and in pieces to one server.
 fn play(server: &Server, cases: &[Case]) {
     let mut fresh = 0_u32;
     for case in cases {
@@ -71,7 +71,7 @@ fn play(server: &Server, cases: &[Case]) {
     }
 }
 
-/// What comes back until the connection is closed: by the server, or because its client said goodbye.
+/// Everything that the server sends until the connection is closed, by the server or by the client.
 fn heard(server: &Server, pieces: &[&[u8]], then: Then) -> Vec<u8> {
     let mut talk = server.talk();
     for piece in pieces {
@@ -87,14 +87,14 @@ fn heard(server: &Server, pieces: &[&[u8]], then: Then) -> Vec<u8> {
             heard
         }
         Then::IsClosed => {
-            // What comes behind is not looked at.
+            // Bytes after it are not read.
             talk.try_send(b"\r\nPING\r\n");
             talk.rest()
         }
     }
 }
 
-/// Writes of a few bytes in the places where they hurt, near the beginning and the end, and of more between.
+/// Writes of a few bytes near the beginning and the end, where mistakes are likely, and of more bytes between.
 fn cut(bytes: &[u8], seed: u64) -> Vec<&[u8]> {
     let mut dice = Dice(seed);
     let mut places: Vec<usize> = (0..PIECES - 1)
@@ -155,7 +155,7 @@ fn a_command_is_a_list_or_a_line() {
 }
 
 impl Case {
-    /// Its last line is ended, and that is answered too.
+    /// Ends its last line, which is answered, too.
     fn then_line(mut self, reply: &str) -> Self {
         self.bytes.extend(b"\r\n");
         self.replies.extend(reply.bytes());
@@ -216,7 +216,7 @@ fn what_is_no_command_ends_the_connection() {
         "$4", "\0", "{}", "\u{fc}",
     ];
     cases.extend(others.map(|other| refused(format!("{other}\r\n"), "not a command")));
-    // What came before it is answered before it.
+    // Commands before it are answered first.
     cases.push(case(
         format!("{ping}PING\r\n{ping}*-7\r\n{ping}"),
         "+PONG\r\n+PONG\r\n+PONG\r\n-ERR Protocol error: invalid multibulk length\r\n",
@@ -308,7 +308,7 @@ fn what_cannot_be_done_is_said_in_one_line() {
         ]
         .map(unknown),
     );
-    // A colon in a name is no colon behind one, wherever the bytes are cut.
+    // A colon within a name is not a colon after it, wherever the bytes are cut.
     cases.push(answered("a:b c\r\n", "-ERR unknown command 'a:b'\r\n"));
     play(&Server::start(&[]), &cases);
 }
@@ -336,7 +336,7 @@ fn what_libraries_say_when_they_connect_is_answered() {
     );
 }
 
-/// A key is its bytes, whatever they are.
+/// A key is a sequence of any bytes.
 #[test]
 fn keys_are_apart_when_their_bytes_are() {
     let long = "l".repeat(8_186);
@@ -361,16 +361,16 @@ fn keys_are_apart_when_their_bytes_are() {
     }
     let server = Server::start(&[]);
     play(&server, &[answered(bytes, replies)]);
-    // The empty key is one as well.
+    // The empty key is a key, too.
     let empty = |left| vec![0, 2, left, -1, 3_600 * (2 - left)];
     let mut talk = server.talk();
     assert_eq!(numbers(&talk.ask("CL.THROTTLE '' 1 1 3600")), empty(1));
     assert_eq!(numbers(&talk.ask("CL.THROTTLE '' 1 1 3600")), empty(0));
 }
 
-// === slowness ===
+// === slow clients ===
 
-/// A command that is never finished holds its connection for `resp.command_timeout`, however its bytes drip.
+/// A command that is never finished holds its connection for `resp.command_timeout`, even if its bytes keep dripping.
 #[test]
 fn whoever_does_not_finish_a_command_is_sent_away() {
     let server = Server::start(&["--resp-command-timeout", "300ms"]);
@@ -393,7 +393,7 @@ fn whoever_does_not_finish_a_command_is_sent_away() {
     server.is_well();
 }
 
-/// Replies that nobody reads are kept up to a bound, and for a time.
+/// Unread replies are kept up to a bound, and for a limited time.
 #[test]
 fn whoever_does_not_read_is_not_written_to() {
     let server = Server::start(&["--resp-write-timeout", "300ms"]);

@@ -1,10 +1,10 @@
-//! redis-cell, replayed: what it answered once (`redis-cell.txt`) is what is answered here.
+//! redis-cell, replayed: the recorded answers (`redis-cell.txt`) must be the answers here.
 
 use crate::support::{Server, project};
 use crate::talk::{Said, Talk, list, numbers, split};
 use std::time::{Duration, Instant};
 
-/// Within this time nothing in the recording changes its answer; its head says why.
+/// Within this time no answer of the recording changes; the head of the file says why.
 const CALM: Duration = Duration::from_millis(500);
 
 #[test]
@@ -28,8 +28,8 @@ fn every_field_is_as_redis_cell_answers_it() {
     server.is_well();
 }
 
-/// The replies to the commands of one key. A replay that took so long that something may have changed says nothing;
-/// the next one uses a new key.
+/// The replies to the commands of one key. A replay that took so long that an answer may have changed proves nothing;
+/// then the next one uses a new key.
 #[expect(clippy::disallowed_methods, reason = "whether it took half a second is the question")]
 fn replies(talk: &mut Talk, requests: &[(&str, &str)]) -> Vec<String> {
     let replay = |attempt: u32| {
@@ -56,7 +56,7 @@ fn key(request: &str) -> &str {
     request.split(' ').nth(1).unwrap_or_default()
 }
 
-/// A reply as the recording has it.
+/// A reply in the form of the recording.
 fn line(said: &Said) -> String {
     if let Said::Error(text) = said {
         return format!("-{text}");
@@ -65,8 +65,8 @@ fn line(said: &Said) -> String {
     numbers.join(" ")
 }
 
-/// Parameters that change are an edit of the limit: what was used stays used, whichever way they go. A token of the first
-/// takes six minutes to come back, so nothing does while this runs.
+/// Changed parameters are an edit of the limit: what was used stays used, whether the limit grows or shrinks. A token
+/// of the first limit takes six minutes to come back, so none does while this test runs.
 #[test]
 fn what_was_used_stays_used_when_parameters_change() {
     let server = Server::start(&[]);
@@ -80,5 +80,5 @@ fn what_was_used_stays_used_when_parameters_change() {
     }
     assert_eq!(ask("19 20 3600"), (0, 20, 14)); // six of twenty
     assert_eq!(ask("3 4 3600"), (1, 4, 0)); // six of four
-    assert_eq!(ask("9 10 3600"), (0, 10, 3)); // who was refused changed nothing: seven of ten
+    assert_eq!(ask("9 10 3600"), (0, 10, 3)); // a refusal changes nothing: seven of ten
 }

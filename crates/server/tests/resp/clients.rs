@@ -1,4 +1,4 @@
-//! The clients that people have: each connects as it does, throttles once and a hundred times at once, and checks.
+//! Common client libraries: each connects in its own way, throttles once and a hundred times at once, and checks.
 
 use crate::support::{Server, project};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const POLICY: &str = "{ version: 1, rules: [{ name: each, key: [user], limits: [2/h] }] }";
 
-/// What every client must have heard: of one throttle, of the last of a hundred more, of a check.
+/// What every client must receive: for one throttle, for the last of a hundred more, and for a check.
 fn expected() -> Value {
     json!({
         "throttle": [0, 200, 199, -1, 3_600],
@@ -18,7 +18,7 @@ fn expected() -> Value {
     })
 }
 
-/// What a program printed.
+/// The output of a program.
 fn printed(command: &mut Command, input: &[u8]) -> String {
     let mut child = command
         .stdin(Stdio::piped())
@@ -33,7 +33,7 @@ fn printed(command: &mut Command, input: &[u8]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A library that `make deps` has put there.
+/// A library that `make deps` has installed.
 fn installed(path: &str) -> String {
     let path = project(path);
     assert!(path.exists(), "no {}; run make deps", path.display());
@@ -44,7 +44,7 @@ fn script(name: &str) -> String {
     project("crates/server/tests/resp/clients").join(name).to_str().unwrap().to_owned()
 }
 
-/// Plays a script with both dialects, each against a new server.
+/// Runs a script with both versions of the protocol, each against a new server.
 fn both_dialects(play: impl Fn(SocketAddr, &str) -> String) {
     for dialect in ["2", "3"] {
         let server = Server::with_policy(POLICY, &[]);

@@ -1,4 +1,4 @@
-//! `TG.*`, shape by shape, and one state behind every front.
+//! The `TG.*` commands in all their forms, and one counter behind every protocol.
 
 use crate::support::Server;
 use crate::talk::{Said, Talk, error, list, numbers, simple, text};
@@ -33,7 +33,7 @@ impl Verdict {
         receipt
     }
 
-    /// A wait of this many hours, less what passed since the first take.
+    /// A wait of this many hours, minus the time since the first take.
     fn hours(&self, field: usize) -> i64 {
         let Said::Number(millis) = self.fields[field] else { panic!("{:?}", self.fields) };
         (millis + 3_599_999) / 3_600_000
@@ -76,7 +76,7 @@ fn a_check_has_eight_fields() {
             nothing.clone(),
         ];
         assert_eq!(never.fields, expected);
-        // Nobody limits this.
+        // No rule limits this.
         let free = Verdict::ask(&mut talk, "TG.CHECK 1 other thing");
         let expected = [
             number(1),
@@ -112,7 +112,8 @@ fn a_refusal_says_when_and_a_peek_takes_nothing() {
     }
 }
 
-/// An error is a pass for a service that fails open, and its client chooses the path.
+/// A service that fails open lets a request pass on an error, and the client chooses the path. So it must not be an
+/// error.
 #[test]
 fn a_path_that_cannot_be_read_is_refused() {
     let server = server();
@@ -123,7 +124,7 @@ fn a_path_that_cannot_be_read_is_refused() {
             assert_eq!(refused.fields[..4], [number(0), text("deny"), number(0), number(-1)]);
         }
     }
-    // None of it has counted.
+    // None of these was counted.
     let check = Verdict::ask(&mut talk, "TG.CHECK 1 user a path /a");
     assert_eq!(check.fields[4], number(1));
 }
@@ -200,7 +201,7 @@ fn mistakes_in_a_check_take_nothing() {
     }
     talk.send(&list(&[b"TG.CHECK", b"1", b"\xff", b"u"]));
     assert_eq!(talk.hear(), error("ERR the name of an attribute is not valid UTF-8"));
-    // A value is a client's, who must not choose whether it is counted.
+    // The client chooses the value, and must not be able to choose whether it is counted.
     for expected in [1, 1, 0] {
         talk.send(&list(&[b"TG.CHECK", b"1", b"user", b"\xff"]));
         let Said::List(fields) = talk.hear() else { panic!("no verdict") };
@@ -210,8 +211,9 @@ fn mistakes_in_a_check_take_nothing() {
     server.is_well();
 }
 
-/// Options are words of the command, in either case as everywhere in Redis: `maxwait` was taken for an attribute, and the
-/// caller was refused who could have waited. An attribute of such a name stands behind another one.
+/// Options may be written in upper or lower case, as everywhere in Redis. Once `maxwait` was taken for an attribute,
+/// and a caller that could have waited was refused. An attribute with the name of an option must come after another
+/// attribute.
 #[test]
 fn options_are_written_in_either_case() {
     let policy = "{ version: 1, rules: [{ name: each, key: [receipt], limits: [2/h] }] }";
@@ -227,7 +229,8 @@ fn options_are_written_in_either_case() {
     assert_eq!(told, error("ERR MAXWAIT must be in whole milliseconds"));
 }
 
-/// A reset forgets what counts against somebody. It left no trace, and whoever reached the port could do it.
+/// A reset forgets what was counted for a client. Once it was not logged, and every client that could connect could
+/// do it.
 #[test]
 fn resets_are_for_operators_and_are_audited() {
     let server = server();
@@ -238,7 +241,7 @@ fn resets_are_for_operators_and_are_audited() {
     assert_eq!((&lines[0]["what"], &lines[0]["who"]), (&"reset".into(), &"resp".into()), "{lines}");
     assert_eq!(lines[0]["details"]["change"]["by"][0], "user");
     assert!(!lines.to_string().contains("canary"), "{lines}");
-    // Where other machines can connect, and no users are named, nobody resets.
+    // If other machines can connect and there is no users file, no client may reset.
     let open = Server::with_policy(POLICY, &["--resp-listen", "0.0.0.0:0"]);
     let mut talk = Talk::to(([127, 0, 0, 1], open.resp.port()).into());
     assert!(
@@ -247,7 +250,7 @@ fn resets_are_for_operators_and_are_audited() {
     assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[0], number(1));
 }
 
-/// A limit that is named is the same over HTTP and over RESP, and so is what is left of it.
+/// A limit that a client names is the same over HTTP and over RESP, and so is its counter.
 #[test]
 fn one_state_behind_every_front() {
     let server = server();
@@ -260,14 +263,14 @@ fn one_state_behind_every_front() {
     assert_eq!(numbers(&talk.ask("CL.THROTTLE k 15 1 3600"))[..3], [0, 16, 14]);
     assert_eq!(take(), json!(13));
     assert_eq!(numbers(&talk.ask("CL.THROTTLE k 15 1 3600 13"))[..3], [0, 16, 0]);
-    // And a check is one whoever carries it.
+    // A check uses the same counter over both protocols.
     server.post("/v1/check", "{\"attributes\":{\"user\":\"u\"}}");
     assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields[4], number(0));
     assert_eq!(server.post("/v1/check", "{\"attributes\":{\"user\":\"u\"}}").status, 429);
 }
 
-/// When clients had named 65,536 limits, every take under a further one scanned the whole table while other clients waited. Now
-/// clients have a share of the limits: beyond it they are told so, and the policy decides as ever.
+/// When clients had named 65,536 limits, every take under a further one scanned the whole table while other clients
+/// waited. Now clients have a share of the limits. Beyond it they get an error, and the policy decides as before.
 #[test]
 fn limits_that_clients_name_are_bounded() {
     const SHARE: u64 = 49_152;
@@ -283,7 +286,7 @@ fn limits_that_clients_name_are_bounded() {
     let refused = server.post("/v1/take", &take(SHARE + 1).to_string());
     assert_eq!(refused.status, 503, "{}", refused.body);
     assert!(refused.body.contains("too many different limits"), "{}", refused.body);
-    // A batch is refused before any of it counts, and says which entry it was.
+    // A batch is refused before any of its entries counts, and the error names the entry.
     let batch = json!([take(2), take(SHARE + 1)]).to_string();
     assert_eq!(server.post("/v1/take", &batch).status, 503);
     assert_eq!(server.post("/v1/take", &take(2).to_string()).json()["outcome"], "allow");
@@ -296,13 +299,13 @@ fn limits_that_clients_name_are_bounded() {
     assert_eq!(Verdict::ask(&mut talk, "TG.CHECK 1 user alice").fields[0], number(1));
 }
 
-/// Settled receipts were remembered outside the memory budget, without bound. Now there is room for so many; beyond that a
-/// receipt is not settled, and the client can try again.
+/// Settled receipts were once remembered outside the memory budget, without bound. Now there is room for a fixed
+/// number. Beyond that, a receipt is not settled, and the client can try again.
 #[test]
 fn receipts_that_cannot_be_remembered_are_not_settled() {
     let server = Server::with_policy(POLICY, &["--memory-budget", "64KiB"]);
     let mut talk = Talk::to(server.resp);
-    // Eight kibibytes for receipts: 64 buckets of ten.
+    // 8 KiB for receipts: 64 buckets of ten.
     let settled = (0..=640).map(|user| {
         let verdict = Verdict::ask(&mut talk, &format!("TG.CHECK 1 RECEIPT user u{user}"));
         talk.ask(&format!("TG.REPORT {} success", verdict.receipt()))
@@ -318,7 +321,7 @@ fn receipts_that_cannot_be_remembered_are_not_settled() {
         let report = json!({ "receipt": receipt, "outcome": "success" }).to_string();
         server.post("/v1/report", &report).status
     });
-    // Until one is refused: then that is what `/ready` says.
+    // When one is refused, `/ready` reports it.
     assert!(over_http.into_iter().any(|status| status == 503));
     let ready = server.get("/ready").json();
     assert_eq!(ready["status"], "degraded");

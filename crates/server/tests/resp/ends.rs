@@ -1,4 +1,4 @@
-//! How connections end, and what has been charged by then.
+//! How connections end, and what was charged by then.
 
 use crate::support::Server;
 use crate::talk::{Said, Talk, list, numbers, simple, split, text};
@@ -15,7 +15,7 @@ fn quit_is_the_last_reply_of_a_pipeline() {
     assert_eq!(numbers(&talk.hear()), [0, 2, 1, -1, 3_600]);
     assert_eq!(talk.hear(), simple("OK"));
     assert_eq!(talk.rest(), b"");
-    // What came behind it was not charged.
+    // Commands after it were not charged.
     assert_eq!(numbers(&server.talk().ask(ask)), [0, 2, 0, -1, 7_200]);
 }
 
@@ -34,7 +34,7 @@ fn whoever_sends_no_more_still_gets_every_reply() {
     assert_eq!((allowed, talk.rest()), (5_000, vec![]));
 }
 
-/// A connection that is torn down has charged what was whole, and nothing of what was not.
+/// A connection that is reset has charged its complete commands, and nothing of an incomplete one.
 #[test]
 fn a_reset_in_the_middle_of_a_command_charges_nothing() {
     let server = Server::start(&[]);
@@ -42,7 +42,7 @@ fn a_reset_in_the_middle_of_a_command_charges_nothing() {
     for cut in 1..command.len() {
         let mut talk = server.talk();
         talk.send(&[list(&[b"PING"]), command[..cut].to_vec()].concat());
-        // The server has read the beginning, because it came with what it answers.
+        // The server has read the beginning, because it came together with the command that it has answered.
         assert_eq!(talk.hear(), simple("PONG"));
         sockopt::set_socket_linger(talk.stream(), Some(Duration::ZERO)).unwrap();
     }
@@ -50,7 +50,7 @@ fn a_reset_in_the_middle_of_a_command_charges_nothing() {
     server.is_well();
 }
 
-/// Whoever was received before the end gets all replies, and then the end.
+/// Commands that were received before the stop get all their replies, and then the connection ends.
 #[test]
 fn a_stop_answers_every_command_that_was_received() {
     let mut server = Server::start(&[]);
@@ -78,7 +78,7 @@ fn a_stop_answers_every_command_that_was_received() {
     server.never_broke();
 }
 
-/// Many connections, one key: what is allowed is exactly what there is.
+/// Many connections, one key: exactly as much passes as the limit allows.
 #[test]
 fn sixty_four_connections_share_one_key() {
     let server = Server::start(&[]);
@@ -100,7 +100,7 @@ fn sixty_four_connections_share_one_key() {
     server.is_well();
 }
 
-/// An idle connection is closed after `resp.idle_timeout`, without a word.
+/// An idle connection is closed after `resp.idle_timeout`, without a message.
 #[test]
 fn whoever_says_nothing_is_sent_away() {
     let server = Server::start(&["--resp-idle-timeout", "2s"]);
@@ -120,7 +120,7 @@ fn there_is_room_for_others() {
     let mut sixth = server.talk();
     sixth.try_send(b"PING\r\n");
     let mut heard = vec![];
-    // It is closed with bytes of ours unread, so the end may be a reset.
+    // The server closes it with unread bytes, so the end may be a reset.
     let _ = sixth.stream().read_to_end(&mut heard);
     assert_eq!(heard, b"");
     drop(talks.pop());

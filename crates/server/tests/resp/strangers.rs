@@ -1,4 +1,4 @@
-//! Who may ask: tokens, roles, and how little a stranger gets.
+//! Authentication: tokens, roles, and how little an unauthenticated client gets.
 
 use crate::support::Server;
 use crate::talk::{APP, OPS, Said, Talk, error, list, numbers, simple, split, text};
@@ -19,7 +19,7 @@ fn a_stranger_may_only_say_who_they_are() {
     }
     let Said::Error(hello) = talk.ask("HELLO 3") else { panic!("strangers are greeted") };
     assert!(hello.starts_with("NOAUTH HELLO must be called"), "{hello}");
-    // The dialect of a greeting that was refused is not spoken.
+    // The protocol version of a refused `HELLO` is not used.
     assert_eq!(talk.ask(&format!("AUTH app {APP}")), simple("OK"));
     assert_eq!(talk.ask("CLIENT GETNAME"), Said::NoText);
     // Nothing was charged before.
@@ -45,7 +45,7 @@ fn a_user_is_who_has_the_token() {
         let may = if said == simple("OK") { simple("PONG") } else { error(NO_AUTH) };
         assert_eq!(talk.ask("PING"), may, "{words}");
     }
-    // A wrong token takes nothing away from who was known.
+    // A wrong token does not revoke an earlier authentication.
     let mut talk = server.talk();
     assert_eq!(talk.ask(&format!("AUTH {APP}")), simple("OK"));
     assert_eq!(talk.ask("AUTH wrong"), error(WRONG));
@@ -85,7 +85,7 @@ fn a_greeting_names_who_greets_and_is_taken_whole() {
     };
     assert_eq!((greeting.len(), &greeting[5]), (14, &Said::Number(2)));
 
-    // A greeting with a mistake in it changes nothing.
+    // A `HELLO` with a mistake changes nothing.
     for words in [
         format!("HELLO 3 AUTH app {APP} NONSENSE"),
         format!("HELLO 3 AUTH app {APP} SETNAME"),
@@ -130,7 +130,7 @@ fn whoever_guesses_waits_longer_each_time_and_is_sent_away() {
     talk.try_send(&list(&split("HELLO 3 AUTH app wrong")).repeat(20));
     talk.try_send(&list(&split("PING")));
     assert_eq!(talk.rest(), format!("-{WRONG}\r\n").repeat(6).into_bytes());
-    // Starting over does not make guesses free.
+    // `RESET` does not reset the number of wrong tokens.
     let mut talk = server.talk();
     talk.try_send(&[list(&split("AUTH app wrong")), list(&[b"RESET"])].concat().repeat(20));
     talk.finish();
@@ -150,7 +150,7 @@ fn a_stranger_who_says_much_is_sent_away() {
         list(&[&long[..1_024]; 4]),
         list(&[b"CL.THROTTLE", &long, b"1", b"1", b"1"]),
         b"AUTH a b c d e f g h i j\r\n".to_vec(),
-        // Whoever goes back to being a stranger is one.
+        // After `RESET`, a client is unauthenticated again.
         [list(&split("RESET")), b"*11\r\n".to_vec()].concat(),
     ] {
         let mut talk = server.talk();
@@ -161,8 +161,8 @@ fn a_stranger_who_says_much_is_sent_away() {
     server.never_broke();
 }
 
-/// What a stranger can make the server keep: a name that is announced and does not come, nearly all that may be
-/// said before it is looked at, or more than that, which once was kept too and took 24 KiB.
+/// What an unauthenticated client can make the server hold: an announced name that is not sent, nearly all that may
+/// be sent before it is checked, or more than that, which was once held too and took 24 KiB.
 #[test]
 fn a_stranger_holds_little() {
     const STRANGERS: usize = 500;
@@ -179,9 +179,9 @@ fn a_stranger_holds_little() {
     }
 }
 
-/// How much memory of the server each of so many connections holds that have sent this.
+/// How much memory the server holds for each of this many connections that have sent these bytes.
 fn held_by(server: &Server, bytes: &[u8], count: usize) -> usize {
-    // Whatever is made once is there before.
+    // Allocate first what is allocated only once.
     let warm = told(server, bytes, 20);
     let before = resident(server);
     let strangers = told(server, bytes, count);
@@ -190,7 +190,7 @@ fn held_by(server: &Server, bytes: &[u8], count: usize) -> usize {
     held
 }
 
-/// Connections whose bytes have been read.
+/// Connections whose bytes the server has read.
 fn told(server: &Server, bytes: &[u8], count: usize) -> Vec<Talk> {
     let talk = |_| {
         let mut talk = server.talk();
@@ -203,7 +203,7 @@ fn told(server: &Server, bytes: &[u8], count: usize) -> Vec<Talk> {
     talks
 }
 
-/// Bytes that wait in the sockets of the server, as the kernel has it.
+/// Bytes that wait in the sockets of the server, according to the kernel.
 fn unread(server: &Server) -> u64 {
     let ours = format!("0100007F:{:04X}", server.resp.port());
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -214,7 +214,7 @@ fn unread(server: &Server) -> u64 {
         .sum()
 }
 
-/// How the kernel writes that a connection is open.
+/// The kernel's code for an open connection.
 const ESTABLISHED: &str = "01";
 
 fn resident(server: &Server) -> usize {

@@ -1,4 +1,4 @@
-//! A connection that speaks RESP, and what comes back over it.
+//! A RESP connection, and the replies on it.
 
 use crate::support::{PATIENCE, Server};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,11 +12,11 @@ pub(crate) enum Said {
     Number(i64),
     Text(String),
     List(Vec<Self>),
-    /// Names and values in turn, in the dialect that has maps.
+    /// Alternating names and values, in RESP3, which has maps.
     Map(Vec<Self>),
-    /// `$-1`, as the older dialect has it.
+    /// `$-1`, in RESP2.
     NoText,
-    /// `_`, as the newer one has it.
+    /// `_`, in RESP3.
     Null,
 }
 
@@ -42,25 +42,25 @@ impl Talk {
         self.stream().write_all(bytes).unwrap();
     }
 
-    /// Sends bytes of which the server may not want all.
+    /// Sends bytes, although the server may not read all of them.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) {
         let _ = self.stream().write_all(bytes);
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the writing side: nothing more will be sent.
     pub(crate) fn finish(&mut self) {
-        // Whoever was closed already has nothing to finish.
+        // Fails if the connection is already closed, which is fine.
         let _ = self.stream().shutdown(Shutdown::Write);
     }
 
-    /// Everything until the server closes.
+    /// Everything until the server closes the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         self.stream.read_to_end(&mut all).unwrap();
         all
     }
 
-    /// Asks one thing.
+    /// Sends one command and returns its reply.
     pub(crate) fn ask(&mut self, words: &str) -> Said {
         self.send(&list(&split(words)));
         self.hear()
@@ -98,7 +98,7 @@ impl Talk {
     }
 }
 
-/// Words as people write them: between spaces, `''` for an empty one.
+/// Words separated by spaces; `''` is an empty one.
 pub(crate) fn split(words: &str) -> Vec<&[u8]> {
     words
         .split(' ')
@@ -144,7 +144,7 @@ impl Server {
         Talk::to(self.resp)
     }
 
-    /// Starts for those users alone: `app`, a client, and `ops`, an operator.
+    /// Starts a server with these users: `app`, a client, and `ops`, an operator.
     pub(crate) fn with_users(flags: &[&str]) -> Self {
         let folder = crate::support::folder("server");
         let users = folder.join("users");
@@ -154,7 +154,7 @@ impl Server {
         Self::start_in(folder.clone(), &all)
     }
 
-    /// It is there, and nothing in it broke.
+    /// Checks that the server works, and had no internal error.
     pub(crate) fn is_well(&self) {
         assert_eq!(self.talk().ask("ECHO well"), text("well"));
         self.never_broke();
@@ -171,7 +171,7 @@ pub(crate) const APP: &str = "token-of-the-app-0123";
 /// The token of the operator.
 pub(crate) const OPS: &str = "token-of-the-ops-4567";
 
-/// Numbers that look random and are the same in every run (splitmix64).
+/// Pseudo-random numbers, the same in every run (splitmix64).
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {

@@ -1,10 +1,10 @@
-//! Certificates for tests, and who signs them.
+//! Certificates for tests, and the CA that signs them.
 
 use super::folder;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::path::PathBuf;
 
-/// Somebody who signs certificates, and a folder to keep them in.
+/// A CA, and a folder for its certificates.
 pub(crate) struct Authority {
     folder: PathBuf,
     issuer: Issuer<'static, KeyPair>,
@@ -22,12 +22,13 @@ impl Authority {
         Self { folder, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate and its key, in files of this name.
+    /// Creates a certificate and its key, in files of this name.
     pub(crate) fn sign(&self, name: &str) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]);
         let signed = params.unwrap().signed_by(&key, &self.issuer).unwrap();
-        // The key first: whoever looks between the two finds a pair that does not fit, and keeps the old one.
+        // The key first: a server that reads between the two writes finds a pair that does not match, and keeps the
+        // old one.
         std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
         std::fs::write(self.path(&format!("{name}.pem")), signed.pem()).unwrap();
     }

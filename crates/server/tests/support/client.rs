@@ -1,4 +1,4 @@
-//! A client that keeps its connection: requests are written and answers are read, each as its test wants.
+//! An HTTP client that keeps its connection open and writes requests and reads answers separately.
 
 #![allow(dead_code, reason = "every file of tests uses its own part of this")]
 
@@ -6,7 +6,7 @@ use crate::support::{Reply, Server, connect};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-/// One connection, and what was read of it beyond the last answer.
+/// One connection, and the bytes that were read beyond the last answer.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     address: SocketAddr,
@@ -20,7 +20,7 @@ impl Client {
         Self { stream, address, read: Vec::new() }
     }
 
-    /// A request as it is written on the wire.
+    /// The bytes of a request.
     pub(crate) fn request(
         &self,
         method: &str,
@@ -45,7 +45,7 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// The next answer; `None` when the server has closed the connection between two of them.
+    /// The next answer; `None` if the server has closed the connection between two answers.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Reply>> {
         loop {
             if let Some(reply) = self.take_reply() {
@@ -56,14 +56,14 @@ impl Client {
                 Ok(0) if self.read.is_empty() => return Ok(None),
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.read.extend_from_slice(&more[..count]),
-                // A machine that was put to sleep for a moment.
+                // The machine was suspended for a moment.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(crate) fn ask(
         &mut self,
         method: &str,
@@ -81,12 +81,12 @@ impl Client {
         self.ask("POST", path, &[("content-type", "application/json")], body)
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the writing side: nothing more will be sent.
     pub(crate) fn finish(&mut self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// An answer that has arrived whole.
+    /// An answer that has arrived completely.
     fn take_reply(&mut self) -> Option<Reply> {
         let head = self.read.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
         let text = str::from_utf8(&self.read[..head]).unwrap();
@@ -101,7 +101,7 @@ impl Client {
     }
 }
 
-/// Somebody with a token at the admin listener.
+/// A client of the admin listener, with a token.
 pub(crate) struct Operator {
     client: Client,
     bearer: String,
@@ -143,13 +143,13 @@ impl Operator {
         self.ask(method, path, &json, body.to_string())
     }
 
-    /// Sends a policy, to `/admin/v1/policy` and these parameters.
+    /// Uploads a policy to `/admin/v1/policy` with these parameters.
     pub(crate) fn put_policy(&mut self, parameters: &str, text: impl AsRef<[u8]>) -> Reply {
         let yaml = [("content-type", "application/yaml")];
         self.ask("PUT", &format!("/admin/v1/policy{parameters}"), &yaml, text)
     }
 
-    /// One number of `/metrics`, by the beginning of its line; nothing is 0.
+    /// One number of `/metrics`, by the beginning of its line; 0 if there is none.
     pub(crate) fn metric(&mut self, series: &str) -> u64 {
         let text = self.get("/metrics").body;
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! Calls of gRPC by hand: any bytes in any frames, and what came of them.
+//! gRPC calls written by hand: any bytes in any frames, and their results.
 
 use super::http2::{
     DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, NONE, RST_STREAM, Two, WINDOW_UPDATE,
@@ -9,36 +9,36 @@ use prost::Message;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// A connection on which calls are made.
+/// A connection for calls.
 pub(crate) struct Grpc {
     pub(crate) two: Two,
-    /// What is known of each call that was not asked about yet.
+    /// What has arrived for each call whose result was not fetched yet.
     told: BTreeMap<u32, Told>,
-    /// The connection is about to end, or has ended.
+    /// The GOAWAY frames of the server.
     pub(crate) goodbyes: Vec<Frame>,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// The status of HTTP, and of gRPC.
+    /// The HTTP status and the gRPC status.
     pub(crate) http: u16,
     pub(crate) code: Option<u32>,
     /// `grpc-message`
     pub(crate) text: String,
-    /// All header fields, those behind the messages too.
+    /// All header fields, including the trailers.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// The stream ended with its first head.
+    /// Whether the stream ended with its first header block.
     pub(crate) is_head_alone: bool,
     pub(crate) end: Option<End>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// As it should.
+    /// Normally.
     Whole,
-    /// The stream alone was ended, for this reason.
+    /// Only the stream was ended, for this reason.
     Reset(u32),
     /// The connection ended before.
     Gone,
@@ -65,22 +65,22 @@ pub(crate) const HEAD: [(&str, &str); 6] = [
     ("content-type", "application/grpc"),
 ];
 
-/// The same, to another method.
+/// The same, for another method.
 pub(crate) fn to_method(path: &'static str) -> Vec<(&'static str, &'static str)> {
     HEAD.map(|(name, value)| (name, if name == ":path" { path } else { value })).to_vec()
 }
 
-/// A message as it is sent: that it is not packed, and how long it is, stand before it.
+/// A message with its prefix: not compressed, and its length.
 pub(crate) fn message(bytes: &[u8]) -> Vec<u8> {
     prefixed(0, u32::try_from(bytes.len()).unwrap(), bytes)
 }
 
-/// The same, but it says of itself what is said here.
+/// The same with another prefix.
 pub(crate) fn prefixed(packed: u8, length: u32, bytes: &[u8]) -> Vec<u8> {
     [&[packed][..], &length.to_be_bytes(), bytes].concat()
 }
 
-/// A whole call as frames.
+/// A complete call as frames.
 pub(crate) fn call(stream: u32, head: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut bytes = begin(stream, head);
     let mut pieces = body.chunks(16 * 1024).peekable();
@@ -91,7 +91,7 @@ pub(crate) fn call(stream: u32, head: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The head of a call, of which the rest is to come.
+/// The header of a call whose messages follow later.
 pub(crate) fn begin(stream: u32, head: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &fields(head))
 }
@@ -106,7 +106,7 @@ impl Grpc {
     }
 
     pub(crate) fn over(mut two: Two) -> Self {
-        // Room for all answers.
+        // A window for all answers.
         two.send(&frame(WINDOW_UPDATE, NONE, 0, &(1_u32 << 30).to_be_bytes()));
         Self { two, told: BTreeMap::new(), goodbyes: Vec::new() }
     }
@@ -127,7 +127,7 @@ impl Grpc {
         stream
     }
 
-    /// Sends a piece of a body once there is room for it.
+    /// Sends a piece of a body when the window allows it.
     pub(crate) fn send_piece(&mut self, flags: u8, stream: u32, piece: &[u8]) {
         let length = i64::try_from(piece.len()).unwrap();
         while self.two.window(stream) < length {
@@ -138,7 +138,7 @@ impl Grpc {
         self.two.send_data(flags, stream, piece);
     }
 
-    /// Begins a call whose messages are to come.
+    /// Begins a call whose messages follow later.
     pub(crate) fn open(&mut self, head: &[(&str, &str)]) -> u32 {
         let stream = self.two.next();
         self.two.send(&begin(stream, head));
@@ -149,25 +149,25 @@ impl Grpc {
         self.send(&HEAD, &message(&request.encode_to_vec()))
     }
 
-    /// What comes of any bytes.
+    /// Sends any bytes as a call, and returns the result.
     pub(crate) fn sent(&mut self, head: &[(&str, &str)], body: &[u8]) -> Told {
         let stream = self.send(head, body);
         self.told(stream)
     }
 
-    /// The answer to a call that is one.
+    /// The answer to a valid call.
     pub(crate) fn asked(&mut self, request: &Request) -> Response {
         let stream = self.ask(request);
         self.told(stream).answer()
     }
 
-    /// The same, with header fields besides.
+    /// The same with additional header fields.
     pub(crate) fn asked_with(&mut self, more: &[(&str, &str)], request: &Request) -> Response {
         let head = [&HEAD[..], more].concat();
         self.sent(&head, &message(&request.encode_to_vec())).answer()
     }
 
-    /// What remains for these entries, by a question that charges nothing.
+    /// What remains for these entries, by a call that charges nothing.
     pub(crate) fn remaining(&mut self, entries: &[(&str, &str)]) -> u32 {
         let answer = self.asked(&Request::of([Descriptor::of(entries).hits(0)]));
         answer.statuses[0].limit_remaining
@@ -193,7 +193,7 @@ impl Grpc {
         M::decode(&*bytes).unwrap()
     }
 
-    /// Reads until something is so of a call, or the connection has ended.
+    /// Reads until a call meets the condition, or the connection has ended.
     fn until(&mut self, stream: u32, is_so: impl Fn(&Told) -> bool) {
         while !self.told.get(&stream).is_some_and(&is_so) {
             if !self.read() {
@@ -202,7 +202,7 @@ impl Grpc {
         }
     }
 
-    /// Reads a frame; false when there are no more.
+    /// Reads a frame; false if there are no more.
     pub(crate) fn read(&mut self) -> bool {
         let Some(frame) = self.two.frame() else { return false };
         let told = self.told.entry(frame.stream).or_default();
@@ -212,7 +212,7 @@ impl Grpc {
                 told.head(&frame.payload);
             }
             DATA => told.body.extend_from_slice(&frame.payload),
-            // What is whole stays so, whatever is said about the rest of the question.
+            // A complete answer stays complete, whatever happens to the rest of the request.
             RST_STREAM if told.end.is_none() => {
                 told.end = Some(End::Reset(number(&frame.payload)));
             }
@@ -228,7 +228,7 @@ impl Grpc {
     }
 }
 
-/// How long the first message is, once all of it is here.
+/// The length of the first message, once it has arrived completely.
 fn first(body: &[u8]) -> Option<usize> {
     let length = usize::try_from(number(body.get(1..5)?)).unwrap();
     (body.len() >= 5 + length).then_some(length)
@@ -251,7 +251,7 @@ impl Told {
         self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The only message of a call that went well.
+    /// The only message of a successful call.
     pub(crate) fn message<M: Message + Default>(&self) -> M {
         assert_eq!((self.http, self.code, self.end), (200, Some(0), Some(End::Whole)), "{self:?}");
         assert_eq!(self.field("content-type"), Some("application/grpc"), "{self:?}");

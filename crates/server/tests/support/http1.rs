@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand: any bytes out, answers in, one by one.
+//! HTTP/1.1 written by hand: sends any bytes, and reads answers one by one.
 
 use super::{Reply, Server, connect};
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A connection on which answers are read one after another.
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// What was read and is no whole answer yet.
+    /// What was read and is not a complete answer yet.
     read: Vec<u8>,
 }
 
@@ -24,12 +24,12 @@ impl Wire {
         Self { stream: self.stream.try_clone().unwrap(), read: Vec::new() }
     }
 
-    /// Sends as much as the other side takes; it may close before it has taken everything.
+    /// Sends as much as the server reads; it may close the connection before it has read everything.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends as much as the other side takes at once, and says how much that was.
+    /// Sends as much as is possible without waiting, and returns how much that was.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
         self.stream.set_nonblocking(true).unwrap();
         let mut sent = 0;
@@ -52,17 +52,17 @@ impl Wire {
         }
     }
 
-    /// Nothing more will be sent.
+    /// Closes the writing side: nothing more will be sent.
     pub(crate) fn end(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// The next answer; `None` when the connection ends without one.
+    /// The next answer; `None` if the connection ends without one.
     pub(crate) fn answer(&mut self) -> Option<Reply> {
         self.answer_to("GET")
     }
 
-    /// The next answer to a request of this method: to `HEAD`, the body is missing.
+    /// The next answer to a request with this method; an answer to `HEAD` has no body.
     pub(crate) fn answer_to(&mut self, method: &str) -> Option<Reply> {
         loop {
             if let Some((reply, length)) = whole(&self.read, method) {
@@ -75,13 +75,13 @@ impl Wire {
         }
     }
 
-    /// Waits until the other side closes, and gives back what it said before.
+    /// Waits until the server closes the connection, and returns what it sent before.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         while self.more() {}
         std::mem::take(&mut self.read)
     }
 
-    /// Waits for bytes; false when there will be none. Whoever waits too long has failed.
+    /// Waits for bytes; false if there will be none. A wait that is too long fails the test.
     fn more(&mut self) -> bool {
         let mut buffer = [0; 16 * 1024];
         match self.stream.read(&mut buffer) {
@@ -91,14 +91,14 @@ impl Wire {
                 true
             }
             Err(error) if is_late(&error) => panic!("neither an answer nor the end came"),
-            // A machine that was put to sleep for a moment.
+            // The machine was suspended for a moment.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
             Err(_) => false,
         }
     }
 }
 
-/// Does something while somebody beside it asks again and again, and every question is answered.
+/// Does something while another client sends requests, all of which must be answered.
 pub(crate) fn while_others_ask<T>(server: &Server, something: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ pub(crate) fn while_others_ask<T>(server: &Server, something: impl FnOnce() -> T
                 }
             }
         });
-        // Also when it fails: nobody waits for somebody who asks for ever.
+        // Also if it fails: otherwise the other client would never stop.
         let ends = Ends(&over);
         let result = something();
         drop(ends);
@@ -128,12 +128,12 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Whether a read waited as long as it may.
+/// Whether a read timed out.
 pub(crate) fn is_late(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
-/// An answer, if it is whole, and how many bytes it has.
+/// An answer, if it is complete, and its length in bytes.
 fn whole(bytes: &[u8], method: &str) -> Option<(Reply, usize)> {
     let head_end = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let mut reply = Reply::parse(&String::from_utf8_lossy(&bytes[..head_end]));
@@ -147,7 +147,7 @@ fn whole(bytes: &[u8], method: &str) -> Option<(Reply, usize)> {
     Some((reply, head_end + length))
 }
 
-/// Numbers that look random and are the same every time (xorshift).
+/// Pseudo-random numbers, the same in every run (xorshift).
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -155,7 +155,7 @@ impl Dice {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// From one to this.
+    /// A number from 1 to this.
     pub(crate) fn up_to(&mut self, most: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -1,7 +1,7 @@
-//! HTTP/2 by hand: any frames out, frames in.
+//! HTTP/2 written by hand: sends and reads any frames.
 //!
-//! Header fields are written as they are, without indexing. The server is told to keep no table, so those that come back
-//! stand there in full, or are among the few that everybody knows.
+//! Header fields are sent as literals without indexing. The server is told to use no dynamic table, so the fields
+//! that it sends are literals, or entries of the static table.
 
 use super::connect;
 use super::http1::is_late;
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A connection of HTTP/2.
+/// An HTTP/2 connection.
 pub(crate) struct Two {
     stream: TcpStream,
-    /// What was read and is no whole frame yet.
+    /// What was read and is not a complete frame yet.
     read: Vec<u8>,
     /// The number of the next stream.
     next: u32,
-    /// How much may be sent on any stream to begin with.
+    /// The initial window of every stream.
     initial: i64,
-    /// What the other side has granted since, less what was sent: by stream, and of the connection by 0.
+    /// What the server has granted since, minus what was sent: by stream, and for the connection under 0.
     granted: BTreeMap<u32, i64>,
 }
 
@@ -30,16 +30,16 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// What came of a stream.
+/// The result of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Whole {
         status: u16,
         body: Vec<u8>,
     },
-    /// The stream alone was ended, for this reason.
+    /// Only the stream was ended, for this reason.
     Reset(u32),
-    /// The connection ended, or is about to.
+    /// The connection ended, or is about to end.
     Gone,
 }
 
@@ -60,9 +60,9 @@ pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const PADDED: u8 = 8;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What every window is before anything is said about it.
+/// The default size of every window.
 const WINDOW: i64 = 65_535;
-/// `SETTINGS_HEADER_TABLE_SIZE`: none.
+/// `SETTINGS_HEADER_TABLE_SIZE`: 0.
 const NO_TABLE: [u8; 6] = [0, 1, 0, 0, 0, 0];
 
 impl Two {
@@ -70,7 +70,7 @@ impl Two {
         Self::with_settings(address, &[])
     }
 
-    /// Begins a connection with these settings besides.
+    /// Begins a connection with these additional settings.
     pub(crate) fn with_settings(address: SocketAddr, settings: &[u8]) -> Self {
         let stream = connect(address);
         stream.set_nodelay(true).unwrap();
@@ -81,19 +81,19 @@ impl Two {
         two
     }
 
-    /// Sends; false when the other side takes no more.
+    /// Sends bytes; false if the server accepts no more.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// The number for a stream that is about to begin.
+    /// The number for a new stream.
     pub(crate) fn next(&mut self) -> u32 {
         let next = self.next;
         self.next += 2;
         next
     }
 
-    /// Asks on a new stream.
+    /// Sends a request on a new stream.
     pub(crate) fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> u32 {
         let stream = self.next();
         let mut bytes = request(stream, method, path, body.is_empty());
@@ -104,13 +104,13 @@ impl Two {
         stream
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(crate) fn asked(&mut self, method: &str, path: &str, body: &[u8]) -> Answer {
         let stream = self.ask(method, path, body);
         self.answer(stream)
     }
 
-    /// Waits for what comes of a stream; answers what the protocol wants answered meanwhile.
+    /// Waits for the result of a stream. Answers settings and pings meanwhile.
     pub(crate) fn answer(&mut self, stream: u32) -> Answer {
         let (mut status, mut body) = (0, Vec::new());
         while let Some(frame) = self.frame() {
@@ -130,7 +130,7 @@ impl Two {
         Answer::Gone
     }
 
-    /// Waits until the other side has looked at everything so far; false when it ended the connection.
+    /// Waits until the server has handled everything so far; false if it closed the connection.
     pub(crate) fn in_step(&mut self) -> bool {
         let mark = *b"in step?";
         if !self.send(&frame(PING, NONE, 0, &mark)) {
@@ -146,8 +146,9 @@ impl Two {
         false
     }
 
-    /// Sends so many times what `make` makes for the next stream, a hundred at a time, and waits after each hundred until
-    /// the other side has looked at them. Says how many it took before it had enough.
+    /// Sends what `make` builds for the next stream, this many times, a hundred at a time, and waits after each
+    /// hundred until the server has handled them. Returns how many were accepted before the server closed the
+    /// connection.
     pub(crate) fn flood(&mut self, times: usize, mut make: impl FnMut(u32) -> Vec<u8>) -> usize {
         for taken in (0..times).step_by(100) {
             let bytes: Vec<u8> = (0..100)
@@ -163,12 +164,12 @@ impl Two {
         times
     }
 
-    /// Waits for the end of the connection, and answers what the protocol wants answered.
+    /// Waits for the end of the connection. Answers settings and pings meanwhile.
     pub(crate) fn until_end(&mut self) -> Vec<Frame> {
         std::iter::from_fn(|| self.frame()).collect()
     }
 
-    /// The next frame; `None` when the connection has ended. Settings and pings are answered.
+    /// The next frame; `None` if the connection has ended. Settings and pings are answered.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         let whole = self.unanswered()?;
         if matches!(whole.kind, SETTINGS | PING) && whole.flags & ACK == 0 {
@@ -179,7 +180,7 @@ impl Two {
         Some(whole)
     }
 
-    /// The next frame, to which nothing is answered.
+    /// The next frame, without answering it.
     fn unanswered(&mut self) -> Option<Frame> {
         loop {
             if let Some(whole) = split(&mut self.read) {
@@ -190,14 +191,14 @@ impl Two {
                 Ok(0) => return None,
                 Ok(count) => self.read.extend_from_slice(&buffer[..count]),
                 Err(error) if is_late(&error) => panic!("neither a frame nor the end came"),
-                // A machine that was put to sleep for a moment.
+                // The machine was suspended for a moment.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return None,
             }
         }
     }
 
-    /// Reads until the other side asks whether we are there, and leaves that to the caller: the question.
+    /// Reads until the server sends a PING, which it returns and does not answer.
     pub(crate) fn until_ping(&mut self) -> Vec<u8> {
         loop {
             let frame = self.unanswered().unwrap_or_else(|| panic!("the connection ended"));
@@ -208,7 +209,7 @@ impl Two {
         }
     }
 
-    /// Takes note of how much may be sent.
+    /// Updates how much may be sent.
     fn grant(&mut self, frame: &Frame) {
         match frame.kind {
             WINDOW_UPDATE => {
@@ -228,7 +229,7 @@ impl Two {
         (WINDOW + granted(0)).min(self.initial + granted(stream))
     }
 
-    /// Sends a piece of a body, for which there must be room in the window.
+    /// Sends a piece of a body. The window must have room for it.
     pub(crate) fn send_data(&mut self, flags: u8, stream: u32, piece: &[u8]) {
         let length = i64::try_from(piece.len()).unwrap();
         for window in [0, stream] {
@@ -237,7 +238,7 @@ impl Two {
         self.send(&frame(DATA, flags, stream, piece));
     }
 
-    /// Sends a body to its end, as fast as the windows open; false when the connection ends before, or the stream is answered.
+    /// Sends a whole body as the windows allow; false if the connection ends before, or the stream is answered.
     pub(crate) fn send_body(&mut self, stream: u32, body: &[u8]) -> bool {
         let mut rest = body;
         while !rest.is_empty() {
@@ -274,7 +275,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// The header of a request, as bytes; whether that is all of it.
+/// The header of a request, as bytes; `whole` means that no body follows.
 pub(crate) fn request(stream: u32, method: &str, path: &str, whole: bool) -> Vec<u8> {
     let mut list =
         vec![(":method", method), (":scheme", "http"), (":path", path), (":authority", "t")];
@@ -296,7 +297,7 @@ pub(crate) fn fields(list: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// A text of HPACK: its length in a prefix of seven bits, and then itself.
+/// An HPACK string: its length with a prefix of seven bits, and then its bytes.
 pub(crate) fn text(out: &mut Vec<u8>, text: &[u8]) {
     match u8::try_from(text.len()) {
         Ok(length @ 0..127) => out.push(length),
@@ -313,7 +314,7 @@ pub(crate) fn text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// Cuts the first frame off, if it is whole.
+/// Removes and returns the first frame, if it is complete.
 fn split(read: &mut Vec<u8>) -> Option<Frame> {
     let head = read.get(..9)?;
     let length = usize::try_from(number(&[0, head[0], head[1], head[2]])).unwrap();
@@ -331,7 +332,7 @@ pub(crate) fn number(bytes: &[u8]) -> u32 {
 fn status_of(block: &[u8]) -> u16 {
     match read_fields(block).as_slice() {
         [(name, status), ..] if name == ":status" => status.parse().unwrap(),
-        // Fields behind a body have none.
+        // Trailers have none.
         _ => 0,
     }
 }
@@ -358,7 +359,7 @@ pub(crate) fn read_fields(block: &[u8]) -> Vec<(String, String)> {
     list
 }
 
-/// A number of HPACK: as much as fits into the low bits of a byte, the rest behind it.
+/// An HPACK integer: as much as fits into the low bits of a byte, the rest in the following bytes.
 fn length(rest: &mut &[u8], bits: u32) -> usize {
     let most = (1_usize << bits) - 1;
     let mut number = usize::from(rest[0]) & most;
@@ -385,8 +386,8 @@ fn read_text(rest: &mut &[u8]) -> String {
     if is_code { decoded(text) } else { String::from_utf8(text.to_vec()).unwrap() }
 }
 
-/// Text in the code of Huffman, which is canonical: who knows how long the code of each sign is, knows the codes. Those that
-/// are longer stand for what is never in a field of ours.
+/// The Huffman code of HPACK is canonical: the length of each symbol's code determines the codes. Longer codes stand
+/// for symbols that never occur in our fields.
 const SIGNS: [(u32, &str); 11] = [
     (5, "012aceiost"),
     (6, " %-./3456789=A_bdfghlmnpru"),
@@ -411,7 +412,7 @@ fn decoded(code: &[u8]) -> String {
             (read, length) = (0, 0);
         }
     }
-    // The rest of the last byte is filled up with ones.
+    // The rest of the last byte is padded with ones.
     assert!(length < 8 && read == (1 << length) - 1, "no end of {text}");
     text
 }
@@ -428,7 +429,7 @@ fn sign(read: u32, length: u32) -> Option<char> {
     None
 }
 
-/// The names that everybody knows, by their numbers.
+/// The names of the static table, by their index.
 fn name(number: usize) -> String {
     match number {
         8..=14 => ":status".to_owned(),

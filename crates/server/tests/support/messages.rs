@@ -1,5 +1,5 @@
-//! The messages of Envoy's rate limit service, as its `.proto` files number them: read and written by prost, which knows
-//! nothing of how the server does it.
+//! The messages of Envoy's rate limit service, with the field numbers of its `.proto` files. They are read and
+//! written by prost, independently of the server's own code.
 
 #![allow(dead_code, reason = "every file of tests uses its own part of this")]
 
@@ -107,7 +107,7 @@ pub(crate) const YEAR: i32 = 6;
 pub(crate) const WEEK: i32 = 7;
 
 impl Request {
-    /// About one descriptor.
+    /// With one descriptor.
     pub(crate) fn about(entries: &[(&str, &str)]) -> Self {
         Self::of([Descriptor::of(entries)])
     }
@@ -134,7 +134,7 @@ impl Descriptor {
         Self { hits_addend: Some(hits), ..self }
     }
 
-    /// What it costs is given back.
+    /// Gives the cost back.
     pub(crate) fn back(self) -> Self {
         Self { is_negative_hits: true, ..self }
     }

@@ -1,4 +1,4 @@
-//! A server as a user starts it: the binary, with a folder of its own, on ports that are free.
+//! A server as a user starts it: the binary, with a folder of its own, on free ports.
 
 #![allow(dead_code, reason = "every file of tests uses its own part of this")]
 #![allow(
@@ -33,14 +33,14 @@ pub(crate) struct Server {
     pub(crate) grpc: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) resp: SocketAddr,
-    /// Its data directory, and whatever else a test wants to put there.
+    /// Its folder: the data directory, and any other files that a test needs.
     pub(crate) folder: PathBuf,
     child: Child,
-    /// Kept open: a server whose greeting nobody reads must not break.
+    /// Kept open: a server must not fail because its greeting is not read.
     _greeting: BufReader<ChildStdout>,
 }
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -48,10 +48,10 @@ pub(crate) struct Reply {
     pub(crate) body: String,
 }
 
-/// As long as anything may take on a busy machine; a test that waits so long has failed.
+/// The longest time that anything may take on a busy machine. A test that waits longer has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A folder that is new, and gone after the next run of the same test process number.
+/// A new folder. A later run with the same process number removes it.
 pub(crate) fn folder(name: &str) -> PathBuf {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +69,7 @@ pub(crate) fn write_private(path: &Path, content: impl AsRef<[u8]>) {
 }
 
 impl Server {
-    /// Starts with this policy, and these flags.
+    /// Starts with this policy and these flags.
     pub(crate) fn with_policy(policy: &str, flags: &[&str]) -> Self {
         let folder = folder("server");
         let path = folder.join("policy.yaml");
@@ -89,14 +89,14 @@ impl Server {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_tidegate")), folder, flags)
     }
 
-    /// The same, with these variables in its environment.
+    /// The same with these environment variables.
     pub(crate) fn start_with(folder: PathBuf, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         program.envs(variables.iter().copied());
         Self::start_by(program, folder, flags)
     }
 
-    /// Starts where no more than so many files may be open.
+    /// Starts with this limit of open files.
     pub(crate) fn start_with_files(files: u32, flags: &[&str]) -> Self {
         let mut shell = Command::new("sh");
         let limited = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
@@ -110,7 +110,7 @@ impl Server {
             .arg("serve")
             .args(["--data-dir", folder.join("data").to_str().unwrap()])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
-            // Not as flags, so that a test can name a place itself.
+            // Not as flags, so that a test can set an address itself.
             .env("TIDEGATE_RESP_LISTEN", "127.0.0.1:0")
             .env("TIDEGATE_GRPC_LISTEN", "127.0.0.1:0")
             .args(flags)
@@ -148,7 +148,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Everything it has logged so far.
+    /// Everything that it has logged so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap()
     }
@@ -159,7 +159,7 @@ impl Server {
         assert!(sent.unwrap().success());
     }
 
-    /// Waits until the process has ended; one that does not end has failed its test.
+    /// Waits until the process has ended. If it does not end, the test fails.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let tries = PATIENCE.as_millis() / 5;
         for _ in 0..tries {
@@ -179,22 +179,22 @@ impl Server {
         connect(self.http)
     }
 
-    /// Sends bytes on a connection of their own and reads all that comes back until it is closed.
+    /// Sends bytes on a new connection, and reads everything until the server closes it.
     pub(crate) fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
-        // The server may close before it has taken everything.
+        // The server may close the connection before it has read everything.
         let _ = stream.write_all(bytes);
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all);
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// `POST`s JSON to the listener for requests.
+    /// Sends JSON by `POST` to the HTTP listener.
     pub(crate) fn post(&self, path: &str, body: &str) -> Reply {
         request(self.http, "POST", path, &[("content-type", "application/json")], body)
     }
 
-    /// Asks about an address under the usual policy.
+    /// Checks an address under the default policy.
     pub(crate) fn check_ip(&self, ip: &str) -> Reply {
         self.post("/v1/check", &format!("{{\"attributes\":{{\"ip\":\"{ip}\"}}}}"))
     }
@@ -203,7 +203,7 @@ impl Server {
         request(self.http, "GET", path, &[], "")
     }
 
-    /// Asks the admin listener with the token of an operator.
+    /// Sends a request to the admin listener with the operator token.
     pub(crate) fn admin(&self, method: &str, path: &str, kind: &str, body: &str) -> Reply {
         let token = std::fs::read_to_string(self.data("operator-token")).unwrap();
         let bearer = format!("Bearer {}", token.trim());
@@ -214,7 +214,7 @@ impl Server {
         request(self.admin, method, path, &fields, body)
     }
 
-    /// Looks until something is so, or the test has failed.
+    /// Waits until a condition holds. If it does not, the test fails.
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let tries = PATIENCE.as_millis() / 20;
         for _ in 0..tries {
@@ -235,7 +235,7 @@ impl Drop for Server {
     }
 }
 
-/// Lets a moment pass between two looks at something that others change.
+/// Waits for a moment between two attempts to see a change.
 pub(crate) fn pause(time: Duration) {
     let (_keep, receiver) = std::sync::mpsc::channel::<()>();
     let _ = receiver.recv_timeout(time);
@@ -248,7 +248,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// One request on a connection of its own.
+/// One request on a new connection.
 pub(crate) fn request(
     address: SocketAddr,
     method: &str,
@@ -271,7 +271,7 @@ pub(crate) fn request(
 }
 
 impl Reply {
-    /// An answer whose connection was closed behind it.
+    /// Parses an answer after which the connection was closed.
     pub(crate) fn parse(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);

@@ -1,20 +1,21 @@
-//! What the system says of a server: its memory, its files, whether it stands still.
+//! What the system says about a server: its memory, its open files, whether it is stopped.
 
 use super::Server;
 
 impl Server {
-    /// Stops the process as it is, and comes back when it stands still: the signal alone may find a thread at work.
+    /// Stops the process, and returns when all its threads are stopped: right after the signal a thread may still be
+    /// running.
     pub(crate) fn stall(&self) {
         self.signal("STOP");
         self.until("it stands still", |server| is_stopped(server.pid()));
     }
 
-    /// Its memory that is in use, in KiB.
+    /// Its resident memory, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         self.kib("VmRSS:")
     }
 
-    /// The most memory that it ever had in use, in KiB.
+    /// Its peak resident memory, in KiB.
     pub(crate) fn peak_kib(&self) -> u64 {
         self.kib("VmHWM:")
     }
@@ -38,7 +39,8 @@ impl Server {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Waits until so many were refused for a reason: a client may see its end a moment before it is counted.
+    /// Waits until this many were refused for a reason: a client may see its connection end a moment before it is
+    /// counted.
     pub(crate) fn until_refused(&self, reason: &str, count: u64) {
         let name = format!("tidegate_refused_total{{reason=\"{reason}\"}}");
         self.until(&format!("{count} are refused: {reason}"), |server| {
@@ -48,14 +50,14 @@ impl Server {
         });
     }
 
-    /// How many connections and requests were refused unseen, for whatever reason.
+    /// How many connections and requests were refused before they were evaluated, for any reason.
     pub(crate) fn refused(&self) -> u64 {
         let text = self.admin("GET", "/metrics", "", "").body;
         let lines = text.lines().filter(|line| line.starts_with("tidegate_refused_total{"));
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     }
 
-    /// Panics if a request ever met a mistake of the server's own.
+    /// Panics if the server ever had an internal error.
     pub(crate) fn is_sound(&self) {
         assert_eq!(self.metric("tidegate_panics_total"), 0);
         let log = self.log();
@@ -64,7 +66,7 @@ impl Server {
     }
 }
 
-/// Whether all threads of a process have been stopped.
+/// Whether all threads of a process are stopped.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     tasks.map(Result::unwrap).all(|task| {

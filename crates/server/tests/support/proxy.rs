@@ -1,4 +1,4 @@
-//! A site behind a proxy that people have: the files of `docs/proxies` as they stand there, with other ports.
+//! A site behind a real proxy: the files of `docs/proxies`, with other ports.
 //!
 //! ```text
 //!   client 127.0.0.2, .3, … ──► nginx, Caddy or HAProxy ──► the site, which remembers what it saw
@@ -24,17 +24,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What stands before the site.
+/// The proxy in front of the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proxy {
     Nginx,
     Caddy,
-    /// The few lines of `forward_auth` that `docs/proxies.md` has.
+    /// The short `forward_auth` configuration of `docs/proxies.md`.
     CaddyInShort,
     Haproxy,
 }
 
-/// What becomes of requests while tidegate is down.
+/// What happens to requests while tidegate is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenDown {
     /// They are refused: the files as they are.
@@ -43,7 +43,7 @@ pub(crate) enum WhenDown {
     Open,
 }
 
-/// Whether tidegate hears of the client's cookies.
+/// Whether tidegate gets the client's cookies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cookies {
     Kept,
@@ -58,7 +58,7 @@ enum Wait {
     Minutes,
 }
 
-/// How a proxy's file is changed before it is used.
+/// How the configuration of a proxy is changed before it is used.
 #[derive(Clone, Copy)]
 struct Variant {
     down: WhenDown,
@@ -66,7 +66,7 @@ struct Variant {
     wait: Wait,
 }
 
-/// A site, its proxy and a tidegate. All are gone when it is dropped.
+/// A site, its proxy and a tidegate. All of them end when it is dropped.
 pub(crate) struct Site {
     pub(crate) upstream: Upstream,
     pub(crate) tidegate: Server,
@@ -75,7 +75,7 @@ pub(crate) struct Site {
     proxy: Child,
 }
 
-/// Where everybody listens.
+/// The addresses of all listeners.
 #[derive(Clone, Copy)]
 struct Places {
     proxy: SocketAddr,
@@ -83,7 +83,7 @@ struct Places {
     tidegate: SocketAddr,
 }
 
-/// Somebody with an address of their own.
+/// A client with its own address.
 pub(crate) struct Client {
     from: Ipv4Addr,
     site: SocketAddr,
@@ -106,13 +106,13 @@ impl Site {
         Self::start_all(proxy, Variant::AS_SHIPPED, policy, |tidegate| tidegate)
     }
 
-    /// The same with a proxy that tells tidegate the cookies, as its file says how.
+    /// The same with a proxy that passes cookies to tidegate, in the way that its file describes.
     pub(crate) fn start_with_cookies(proxy: Proxy, policy: &str) -> Self {
         let variant = Variant { cookies: Cookies::Told, ..Variant::AS_SHIPPED };
         Self::start_all(proxy, variant, policy, |tidegate| tidegate)
     }
 
-    /// Starts all three. The proxy asks at the address that `through` makes of tidegate's.
+    /// Starts all three. `through` receives tidegate's address and returns the address that the proxy uses.
     pub(crate) fn start_through(
         proxy: Proxy,
         down: WhenDown,
@@ -171,7 +171,7 @@ impl Site {
         site
     }
 
-    /// Waits until the proxy takes connections.
+    /// Waits until the proxy accepts connections.
     fn listens(&mut self) {
         let tries = PATIENCE.as_millis() / 20;
         for _ in 0..tries {
@@ -190,17 +190,17 @@ impl Site {
         std::fs::read_to_string(self.folder.join("log")).unwrap()
     }
 
-    /// Somebody at 127.0.0.`last`.
+    /// A client at 127.0.0.`last`.
     pub(crate) fn client(&self, last: u8) -> Client {
         Client { from: Ipv4Addr::new(127, 0, 0, last), site: self.places.proxy }
     }
 
-    /// Leaves tidegate as a process that takes connections and does nothing.
+    /// Stops tidegate: the system still accepts connections for it, but it does nothing.
     pub(crate) fn stop_tidegate(&self) {
         self.tidegate.stall();
     }
 
-    /// Ends tidegate without a word.
+    /// Kills tidegate.
     pub(crate) fn lose_tidegate(&mut self) {
         self.tidegate.signal("KILL");
         self.tidegate.wait();
@@ -221,7 +221,7 @@ impl Drop for Site {
 // === impl Proxy ===
 
 impl Proxy {
-    /// What starts it, in the foreground and in one process, with everything it writes in this folder.
+    /// The command that starts it, in the foreground and in one process, with all its output in this folder.
     fn command(self, folder: &Path, places: Places, variant: Variant) -> Command {
         let Variant { down, cookies, wait } = variant;
         let page = |name: &str| match cookies {
@@ -306,7 +306,7 @@ impl Page {
         Self { name: name.to_owned(), text }
     }
 
-    /// With the line about cookies that a comment of the file has, in the place of the comment.
+    /// Replaces the comment about cookies with the line that it describes.
     fn with_cookies(self) -> Self {
         let line = |line: &str| match line.split_once("name it here: ") {
             Some((_, named)) => named.to_owned(),
@@ -316,7 +316,7 @@ impl Page {
         Self { text: format!("{text}\n"), ..self }
     }
 
-    /// What a page of `docs` quotes in this language.
+    /// The code block of a page of `docs` in this language.
     pub(crate) fn quoted(page: &str, language: &str) -> Self {
         let text = std::fs::read_to_string(support::project("docs").join(page)).unwrap();
         let quoted = text.split(&format!("```{language}\n")).nth(1).unwrap();
@@ -334,7 +334,7 @@ impl Page {
         Self { text: self.text.replace(from, to), ..self }
     }
 
-    /// Its path in this folder.
+    /// Writes it into this folder, and returns its path.
     fn write(self, folder: &Path) -> String {
         let path = folder.join(&self.name);
         std::fs::write(&path, self.text).unwrap();
@@ -349,20 +349,20 @@ impl Client {
         self.get_with(path, "")
     }
 
-    /// Asks with these header lines besides, each with its line end.
+    /// Sends a request with these additional header lines, each with its line end.
     pub(crate) fn get_with(&self, path: &str, lines: &str) -> Reply {
         self.send(&format!("GET {path} HTTP/1.1\r\nhost: site.example\r\n{lines}\r\n"))
     }
 
-    /// Sends text on a connection of its own, and reads one answer.
+    /// Sends text on a new connection, and reads one answer.
     pub(crate) fn send(&self, text: &str) -> Reply {
         let mut stream = self.connect();
-        // The proxy may close before it has taken everything.
+        // The proxy may close the connection before it has read everything.
         let _ = stream.write_all(text.as_bytes());
         read_answer(&mut stream)
     }
 
-    /// Sends the same on so many connections at once, and reads an answer on each.
+    /// Sends the same on this many connections at once, and reads an answer on each.
     pub(crate) fn send_together(&self, text: &str, connections: usize) -> Vec<Reply> {
         let mut streams: Vec<TcpStream> = (0..connections).map(|_| self.connect()).collect();
         for stream in &mut streams {
@@ -371,7 +371,7 @@ impl Client {
         streams.iter_mut().map(read_answer).collect()
     }
 
-    /// The library's sockets cannot choose where they come from.
+    /// The standard library's sockets cannot choose their source address.
     fn connect(&self) -> TcpStream {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let connected = runtime.block_on(async {
@@ -405,10 +405,10 @@ fn read_answer(stream: &mut TcpStream) -> Reply {
     }
 }
 
-// === a wire that gathers ===
+// === a relay that gathers connections ===
 
-/// Stands before a server and passes everything on, but not before so many connections are there: then the server has all of
-/// them at once, however slow the machine is. Health checks and what comes later are passed on at once.
+/// A relay in front of a server. It forwards nothing until it has this many connections, health checks included, so that
+/// the server gets all of them at once, however slow the machine is. After that it forwards everything immediately.
 pub(crate) fn gathered(server: SocketAddr, connections: usize) -> SocketAddr {
     let (told, address) = std::sync::mpsc::channel();
     thread::spawn(move || {
@@ -432,10 +432,9 @@ pub(crate) fn gathered(server: SocketAddr, connections: usize) -> SocketAddr {
     address.recv().unwrap()
 }
 
-// === a wire that counts ===
+// === a relay that counts connections ===
 
-/// Stands before a server and passes everything on. It counts the connections on which forward auth is asked
-/// for; a health check is none.
+/// A relay in front of a server. It counts the connections that ask for forward auth; health checks do not count.
 pub(crate) fn counted(server: SocketAddr, asked: Arc<AtomicUsize>) -> SocketAddr {
     listen(move |mut client| {
         let mut buffer = [0; 4096];

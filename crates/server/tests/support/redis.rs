@@ -1,11 +1,11 @@
-//! A real Redis beside the server, and servers that count in it.
+//! A real Redis server, and tidegate servers that count in it.
 
 use super::{PATIENCE, Server, folder, pause};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A real Redis on a socket in a folder of its own, gone with the test.
+/// A real Redis server on a socket in a folder of its own. It ends with the test.
 pub(crate) struct Redis {
     pub(crate) folder: PathBuf,
     pub(crate) child: Option<Child>,
@@ -33,17 +33,17 @@ impl Redis {
         self.child = Some(child.unwrap());
     }
 
-    /// Ends it without a word, and all that it knew.
+    /// Kills it, with all its data.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        // What is left of its socket would look as if it were there.
+        // A leftover socket would look as if the server were there.
         let _ = std::fs::remove_file(self.folder.join("socket"));
     }
 
-    /// Stops it, and returns when the kernel says that it stands still.
+    /// Stops it, and returns when the kernel says that it is stopped.
     pub(crate) fn stop(&self) {
         self.signal("STOP");
         let stat = format!("/proc/{}/stat", self.child.as_ref().unwrap().id());
@@ -61,7 +61,7 @@ impl Redis {
         format!("redis+unix://{}", self.folder.join("socket").display())
     }
 
-    /// Says something to it, as soon as it is there.
+    /// Sends it a command, as soon as it is reachable.
     pub(crate) fn tell(&self, words: &[&str]) {
         let cli = || {
             let socket = self.folder.join("socket");
@@ -78,7 +78,7 @@ impl Redis {
         assert!(told, "{words:?}");
     }
 
-    /// A server that counts in it, under the secret of all.
+    /// A tidegate server that counts in it. All of them have the same secret.
     pub(crate) fn server(&self, rules: &str, flags: &[&str]) -> Server {
         self.server_at(&self.url(), rules, flags)
     }

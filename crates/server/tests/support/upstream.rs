@@ -1,4 +1,4 @@
-//! What stands behind a proxy: a server that remembers what it saw, and can be told to wait with its answers.
+//! A site behind a proxy: a server that remembers what it received, and can hold back its answers.
 
 use super::{PATIENCE, Reply};
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// A site. It says who it is and what it saw, and forbids `/forbidden`.
+/// A site. Its answers say who it is and what it received; `/forbidden` gets 403.
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
@@ -16,7 +16,7 @@ pub(crate) struct Upstream {
 struct Shared {
     name: String,
     seen: Mutex<Vec<String>>,
-    /// Whoever holds this holds all answers.
+    /// While this is locked, no answer is sent.
     gate: Mutex<()>,
 }
 
@@ -29,12 +29,12 @@ impl Upstream {
         Self { address, shared }
     }
 
-    /// What it saw since it was last asked: request lines without their version, each with its body.
+    /// What it received since the last call: request lines without their version, each with its body.
     pub(crate) fn saw(&self) -> Vec<String> {
         std::mem::take(&mut self.shared.seen.lock().unwrap())
     }
 
-    /// Requests are seen and not answered until this is dropped.
+    /// Requests are received but not answered until this is dropped.
     pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
         self.shared.gate.lock().unwrap()
     }
@@ -57,7 +57,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) {
     );
 }
 
-/// A request, until its body is here; `None` when there is none.
+/// Reads a request with its body; `None` if there is none.
 fn read_request(stream: &mut TcpStream) -> Option<String> {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
@@ -80,7 +80,7 @@ fn read_request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// Serves connections, each on a thread of its own, until the process ends.
+/// Serves connections, each on its own thread, until the process ends.
 pub(crate) fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -95,8 +95,8 @@ pub(crate) fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Socke
     address
 }
 
-/// An address that nobody else listens at: on a loopback address of this process's own, so that neither a
-/// server that takes any free port nor a connection that goes out can come in between.
+/// An address that no other process uses: a loopback address of this process, so that neither a server that takes any
+/// free port nor an outgoing connection can take it.
 pub(crate) fn free_address() -> SocketAddr {
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let [_, a, b, c] = std::process::id().to_be_bytes();
