@@ -32,7 +32,7 @@ fn promises_are_kept_in_every_history() {
 }
 
 /// Seeds that once broke a promise, and the bug.
-const FIXED: [(u64, &str); 23] = [
+const FIXED: [(u64, &str); 24] = [
     (15, "the fallback forgot its counts when the denial cache refused a request"),
     (23, "the fallback forgot its counts when the store answered another request"),
     (581, "a request whose caller had given up was sent and charged all the same"),
@@ -65,6 +65,7 @@ const FIXED: [(u64, &str); 23] = [
     ),
     (3_009_085, "what was given back was given back again after the store had lost its data"),
     (4_053_011, "the simulator did not allow for a process that could not know the others"),
+    (4_022_942, "what was given back and lost opened the breaker when all was well again"),
 ];
 
 #[test]

@@ -126,10 +126,11 @@ impl LinkCore {
     }
 
     /// No reply arrived within this time. A caller with a much shorter deadline than the store's proves nothing about the
-    /// server, so the breaker ignores it.
+    /// server, and one with a longer deadline only that it did not reply some time ago. So the breaker ignores both.
     pub(super) fn timed_out_after(&self, waited: Span) -> CommandError {
         let mut state = lock(&self.state);
-        if waited.as_nanos() >= self.context.settings.timeout.as_nanos() / 2 {
+        let timeout = self.context.settings.timeout.as_nanos();
+        if (timeout / 2..=timeout).contains(&waited.as_nanos()) {
             state.breaker.failed(self.context.now());
         }
         if state.breaker.is_open() {
