@@ -106,6 +106,12 @@ pub(crate) const IDLE_FRAMES: u32 = 1_000;
 pub(crate) const IDLE_FRAMES_PER_SECOND: u32 = 10;
 /// Control frames that are added to the bucket with every request.
 pub(crate) const IDLE_FRAMES_PER_REQUEST: u32 = 8;
+/// Bytes of the head of an upstream server's answer, and of a piece of its body.
+pub(crate) const UPSTREAM_BUFFER: usize = 64 * 1024;
+/// Fields of the trailers of a request that the proxy passes on.
+pub(crate) const TRAILER_FIELDS: usize = 32;
+/// Bytes of a client's request body that are passed on as one piece.
+pub(crate) const PROXY_PIECE: usize = 16 * 1024;
 /// Bytes of an inline RESP command: one that is typed as a line.
 pub(crate) const RESP_LINE: usize = 1024;
 /// Words of a RESP command.

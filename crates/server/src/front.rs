@@ -12,6 +12,7 @@ pub(crate) mod testing;
 use crate::backend::Backend;
 use crate::health::Health;
 use crate::net::{AcceptedConnection, Drain, ListenerContext, Protocol};
+use crate::proxy::{self, Proxy};
 use crate::web::{self, Answer};
 use ::http::StatusCode;
 use serde_json::json;
@@ -19,17 +20,13 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Header for the upstream service: the request has low priority.
-pub(crate) const PRIORITY: &str = "tidegate-priority";
-/// Header for the upstream service: the flags that rules set on the request.
-pub(crate) const FLAGS: &str = "tidegate-flags";
-
 /// The protocol of a listener, with everything that it needs to answer.
 pub(crate) enum Front<S> {
     Http(Rc<http::HttpHandler<S>>),
     Admin(Arc<admin::AdminHandler<S>>),
     Resp(resp::RespHandler<S>),
     Grpc(Rc<grpc::GrpcHandler<S>>),
+    Proxy(Rc<Proxy<S>>),
 }
 
 impl<S: Backend> Protocol for Front<S> {
@@ -44,6 +41,7 @@ impl<S: Backend> Protocol for Front<S> {
             Self::Admin(handler) => web::serve(opened, handler, &place, &drain).await,
             Self::Resp(handler) => resp::serve(opened, handler, &place, &drain).await,
             Self::Grpc(handler) => grpc::serve(opened, handler, &place, &drain).await,
+            Self::Proxy(proxy) => proxy::serve(opened, proxy, &place, &drain).await,
         }
     }
 }

@@ -28,6 +28,7 @@ mod health;
 mod log;
 mod metrics;
 mod net;
+mod proxy;
 mod rule_files;
 mod rulebook;
 mod settings;

@@ -56,6 +56,10 @@ pub(crate) struct Settings {
     pub(crate) merge_domains: bool,
     pub(crate) resp: Listen,
     pub(crate) users_file: Option<PathBuf>,
+    pub(crate) proxy: Listen,
+    pub(crate) proxy_upstream: Option<String>,
+    pub(crate) proxy_routes: Option<PathBuf>,
+    pub(crate) proxy_max_body: usize,
     pub(crate) admin: Listen,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) operator_token_file: Option<PathBuf>,
@@ -157,6 +161,7 @@ impl Settings {
         let http = reader.listen("http", of_http);
         let grpc = reader.listen("grpc", of_http);
         let resp = reader.listen("resp", ["command_timeout", "write_timeout"]);
+        let proxy = reader.listen("proxy", of_http);
         let admin = reader.listen("admin", of_http);
         let settings = Self {
             policy: path(reader.text("policy")),
@@ -180,6 +185,11 @@ impl Settings {
             merge_domains: reader.check("envoy.merge_domains", value::switch).unwrap_or(false),
             resp,
             users_file: path(reader.text("resp.users_file")),
+            proxy,
+            proxy_upstream: Some(reader.text("proxy.upstream").to_owned())
+                .filter(|url| !url.is_empty()),
+            proxy_routes: path(reader.text("proxy.routes")),
+            proxy_max_body: reader.check("proxy.max_body", value::bytes).unwrap_or(0),
             admin,
             admin_hosts: value::words(reader.text("admin.hosts")),
             operator_token_file: path(reader.text("admin.operator_token_file")),

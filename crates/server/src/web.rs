@@ -12,9 +12,15 @@ mod http2;
 
 #[cfg(test)]
 pub(crate) use call::Headers;
-pub(crate) use call::{Answer, Call, JSON, PROBLEM};
-pub(crate) use http1::{BodyBound, HeadError};
-pub(crate) use http2::{BudgetedBody, InFlightRequest, UnreadResponse, read_over, serve_calls};
+pub(crate) use call::{Answer, Call, FLAGS, JSON, PRIORITY, PROBLEM};
+pub(crate) use http1::{
+    AfterAnswer, BodyBound, BodyError, HeadError, PREFACE, UNREAD, chunk_size, field, head,
+    status_line, write_answer,
+};
+pub(crate) use http2::{
+    BudgetedBody, InFlightRequest, LocalExecutor, UnreadResponse, check_head, read_over,
+    serve_calls, serve_streams,
+};
 
 use crate::metrics::{Metrics, Refused};
 use crate::net::{AcceptedConnection, Drain, ListenerContext, Versions};

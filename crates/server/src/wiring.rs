@@ -8,6 +8,7 @@
 mod greeting;
 mod listeners;
 mod protocols;
+mod proxy;
 mod signals;
 mod start;
 mod watchers;
@@ -18,10 +19,11 @@ use crate::backend::Backend;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain, Workers};
+use crate::proxy::LiveRoutes;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::settings::Settings;
-use listeners::{ADMIN, Addresses, GRPC, HTTP, Listeners, RESP};
+use listeners::{ADMIN, Addresses, GRPC, HTTP, Listeners, PROXY, RESP};
 use signals::Signals;
 use std::error::Error;
 use std::io::{self, Write};
@@ -48,6 +50,8 @@ struct Server<S> {
     rule_files: Option<Arc<RuleFiles<S>>>,
     grpc_health: HealthReporter,
     certificate: Option<Arc<Certificate>>,
+    /// The routes of the proxy, if it is on.
+    routes: Option<Arc<LiveRoutes>>,
     /// The connection budget: memory for requests and answers.
     budget: Arc<Budget>,
     drain: Drain,
@@ -94,6 +98,7 @@ impl<S: Backend> Server<S> {
         self.accept(listeners.http, HTTP, workers, &accepting);
         self.accept(listeners.grpc, GRPC, workers, &accepting);
         self.accept(listeners.resp, RESP, workers, &accepting);
+        self.accept(listeners.proxy, PROXY, workers, &accepting);
         if let Some(admin_worker) = admin_worker {
             self.accept(listeners.admin, ADMIN, admin_worker, &accepting);
         }
@@ -119,6 +124,7 @@ impl<S: Backend> Server<S> {
         self.health.enter(Stage::Serving);
         self.set_grpc_health(ServingStatus::Serving).await;
         self.watch_files();
+        self.watch_upstreams();
     }
 
     /// Drains the server: waits for `all_done`, up to the drain timeout.

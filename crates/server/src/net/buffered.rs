@@ -30,6 +30,8 @@ pub(crate) struct BufferedConnection<'p> {
     listener: &'p ListenerContext,
     pub(crate) input: ReadBuffer,
     pub(crate) output: Vec<u8>,
+    /// How much of the output [`poll_flush`](Self::poll_flush) has written.
+    written: usize,
     account: Rc<Account>,
     /// Memory for answers: those that are being made, and those that the client has not read.
     answers: Rc<Reservation>,
@@ -90,6 +92,7 @@ impl<'p> BufferedConnection<'p> {
             answers: Rc::new(account.reserve()),
             account,
             output: Vec::new(),
+            written: 0,
             deadline: Deadline::new(after(listener.timeouts.head)),
             drained: Box::pin(drain.begun.clone().cancelled_owned()),
             drain: drain.clone(),
@@ -117,6 +120,12 @@ impl<'p> BufferedConnection<'p> {
     pub(crate) fn into_parts(self) -> (Stream, Vec<u8>) {
         let read = self.input.unread().to_vec();
         (self.stream, read)
+    }
+
+    /// The same for a connection that goes on with another protocol. Nothing may be read or written through `self` any more.
+    pub(crate) fn stream_and_unread(&mut self) -> (&mut Stream, Vec<u8>) {
+        let read = self.input.unread().to_vec();
+        (&mut self.stream, read)
     }
 
     /// Sets the deadline of the next reads.
@@ -156,7 +165,7 @@ impl<'p> BufferedConnection<'p> {
         }
         self.reserve_output()?;
         yield_now().await;
-        let (mut written, mut slow) = (0_usize, false);
+        let (mut written, mut slow) = (mem::take(&mut self.written), false);
         loop {
             let part = written..self.output.len().min(written.saturating_add(bounds::UNWRITTEN));
             let bytes = self.output.get(part.clone()).unwrap_or_default();
@@ -179,6 +188,26 @@ impl<'p> BufferedConnection<'p> {
         self.output.shrink_to(OUTPUT);
         self.answers.resize(0);
         Ok(())
+    }
+
+    /// Writes a part of a long answer, for a task that also waits for something else. The client must make some progress within
+    /// the body timeout.
+    pub(crate) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, deadline, output, account, written, listener, .. } = self;
+        let mut rest = output.get(*written..).unwrap_or_default();
+        if rest.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let before = rest.len();
+        let result = write_some(stream, (deadline, account), &mut rest, context);
+        if rest.len() < before {
+            deadline.set(after(listener.timeouts.body));
+        }
+        *written = output.len().saturating_sub(rest.len());
+        ready!(result)?;
+        *written = 0;
+        output.clear();
+        Poll::Ready(Ok(()))
     }
 
     /// Counts the answers against the budget. Memory for the answers to batches was reserved before they were decided. Other
@@ -211,37 +240,39 @@ impl<'p> BufferedConnection<'p> {
 
     /// Waits for more bytes and reads them into the read buffer.
     pub(crate) async fn fill(&mut self) -> io::Result<Woken> {
+        poll_fn(|context| self.poll_fill(context)).await
+    }
+
+    /// The same for a task that also waits for something else. It must always be the same task.
+    pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Woken>> {
         let Self { stream, input, deadline, drain, drained, registered, draining, account, .. } =
             self;
         if !input.make_room() {
-            return Ok(Woken::NoRoom);
+            return Poll::Ready(Ok(Woken::NoRoom));
         }
         deadline.watch(account);
-        poll_fn(|context| {
-            if let Poll::Ready(read) = input.poll_read_from(stream, context) {
-                // A connection that never waits would never notice the drain.
-                if draining.is_none() && drain.has_begun() {
-                    *draining = Some(after(LINGER));
-                }
-                deadline.progress();
-                return Poll::Ready(match read? {
-                    0 => Ok(Woken::End),
-                    _ => Ok(Woken::Bytes),
-                });
-            }
+        if let Poll::Ready(read) = input.poll_read_from(stream, context) {
+            // A connection that never waits would never notice the drain.
             if draining.is_none() && drain.has_begun() {
                 *draining = Some(after(LINGER));
-                return Poll::Ready(Ok(Woken::Draining));
             }
-            if *registered && !deadline.timer.is_elapsed() {
-                return Poll::Pending;
-            }
-            // The flag was read above; this poll only registers the waker.
-            let _ = drained.as_mut().poll(context);
-            *registered = true;
-            deadline.poll(account, context).map(Ok)
-        })
-        .await
+            deadline.progress();
+            return Poll::Ready(match read? {
+                0 => Ok(Woken::End),
+                _ => Ok(Woken::Bytes),
+            });
+        }
+        if draining.is_none() && drain.has_begun() {
+            *draining = Some(after(LINGER));
+            return Poll::Ready(Ok(Woken::Draining));
+        }
+        if *registered && !deadline.timer.is_elapsed() {
+            return Poll::Pending;
+        }
+        // The flag was read above; this poll only registers the waker.
+        let _ = drained.as_mut().poll(context);
+        *registered = true;
+        deadline.poll(account, context).map(Ok)
     }
 
     /// Closes the connection after the last answer (a lingering close). For up to [`LINGER`], bytes that the client still sends

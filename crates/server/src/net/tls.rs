@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,6 +94,22 @@ pub(crate) fn authorities(path: &Path) -> io::Result<RootCertStore> {
         roots.add(certificate).map_err(|error| invalid_data(&error.to_string()))?;
     }
     Ok(roots)
+}
+
+/// How upstream servers are verified: by the CAs that this machine trusts. `None` if there are none.
+pub(crate) fn client_tls() -> io::Result<Option<Arc<ClientConfig>>> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Ok(None);
+    }
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Some(Arc::new(config)))
 }
 
 /// The certificate chain and its key.

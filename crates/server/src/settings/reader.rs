@@ -114,6 +114,7 @@ impl<'g> Reader<'g> {
     /// Checks that settings which are valid on their own do not contradict each other.
     pub(super) fn agree(&mut self, settings: &Settings) {
         self.listeners_differ(settings);
+        self.proxy_has_upstreams(settings);
         let admin = settings.admin.address;
         if let Some(admin) = admin.filter(|admin| !admin.ip().is_loopback())
             && settings.operator_token_file.is_none()
@@ -124,12 +125,25 @@ impl<'g> Reader<'g> {
         }
     }
 
+    /// Checks that the proxy knows where to forward requests: by one URL or by a file.
+    fn proxy_has_upstreams(&mut self, settings: &Settings) {
+        let text = match (&settings.proxy_upstream, &settings.proxy_routes) {
+            (Some(_), Some(_)) => "set proxy.upstream or proxy.routes, not both",
+            (None, None) if settings.proxy.address.is_some() => {
+                "proxy.listen needs an upstream server: set proxy.upstream to its URL, or proxy.routes to a routes file"
+            }
+            (Some(_), None) | (None, Some(_)) | (None, None) => return,
+        };
+        self.problems.push(text.to_owned());
+    }
+
     /// Checks that at least one listener is on, and that no two have the same address.
     fn listeners_differ(&mut self, settings: &Settings) {
         let listeners = [
             ("http.listen", settings.http.address),
             ("grpc.listen", settings.grpc.address),
             ("resp.listen", settings.resp.address),
+            ("proxy.listen", settings.proxy.address),
             ("admin.listen", settings.admin.address),
         ];
         let on = || listeners.iter().filter_map(|(name, address)| Some((name, (*address)?)));

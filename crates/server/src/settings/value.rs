@@ -170,10 +170,10 @@ pub(super) fn without_password(text: &str) -> Cow<'_, str> {
 pub(super) fn listeners(text: &str) -> Result<(), String> {
     match words(text)
         .iter()
-        .find(|name| !["http", "grpc", "resp", "admin"].contains(&name.as_str()))
+        .find(|name| !["http", "grpc", "resp", "proxy", "admin"].contains(&name.as_str()))
     {
         None => Ok(()),
-        Some(_) => Err("listeners are `http`, `grpc`, `resp` and `admin`".to_owned()),
+        Some(_) => Err("listeners are `http`, `grpc`, `resp`, `proxy` and `admin`".to_owned()),
     }
 }
 

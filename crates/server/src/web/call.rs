@@ -37,6 +37,11 @@ pub(crate) struct Answer {
     pub(crate) body: Cow<'static, [u8]>,
 }
 
+/// Header for the upstream service: the request has low priority.
+pub(crate) const PRIORITY: &str = "tidegate-priority";
+/// Header for the upstream service: the flags that rules set on the request.
+pub(crate) const FLAGS: &str = "tidegate-flags";
+
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const PROBLEM: &str = "application/problem+json";
 

@@ -10,9 +10,9 @@
 //! requests that arrive together are answered with one write, and a timer is touched only for slow clients.
 
 mod body;
-mod head;
+pub(crate) mod head;
 
-pub(crate) use body::{BodyBound, is_list};
+pub(crate) use body::{BodyBound, BodyError, chunk_size, is_list};
 pub(crate) use head::HeadError;
 
 use super::call::{Answer, Call, Headers};
@@ -21,7 +21,7 @@ use crate::bounds;
 use crate::net::{
     Account, BufferedConnection, Drain, ListenerContext, PIECE, Reservation, Slot, Stream, Woken,
 };
-use body::{Body, BodyError};
+use body::Body;
 use head::{Framing, Length};
 use http::StatusCode;
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) struct Connection<'f, W> {
 
 /// What happens to a connection after an answer: it waits for the next request, or is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum AfterAnswer {
+pub(crate) enum AfterAnswer {
     Request,
     Close,
 }
@@ -66,9 +66,9 @@ enum InPlace {
     BodyToCome,
 }
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The most unparsed bytes: more than the largest head, so that a head always fits.
-const UNREAD: usize = 16 * 1024 + bounds::REQUEST_LINE + bounds::HEADER_BLOCK;
+pub(crate) const UNREAD: usize = 16 * 1024 + bounds::REQUEST_LINE + bounds::HEADER_BLOCK;
 
 /// How many requests of a pipeline take as long as one piece of long work.
 const REQUESTS: usize = 50;
@@ -236,7 +236,7 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
-        let framing = head::framing(parsed, &request, head)?;
+        let framing = head::framing(parsed, &request, head)?.without_upgrade()?;
         let room = self.stream.answers();
         let call = self.call(&request, &framing, &room);
         if self.handler.knows(&call) && !self.slot.keep() {
@@ -324,7 +324,8 @@ impl<'f, W: WebHandler> Connection<'f, W> {
         let mut lines: Lines<'_> = [const { MaybeUninit::uninit() }; bounds::HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse_with_uninit_headers(head, &mut lines);
-        let framing = match head::framing(parsed, &request, head) {
+        let framing = head::framing(parsed, &request, head).and_then(Framing::without_upgrade);
+        let framing = match framing {
             Ok(framing) => framing,
             Err(error) => return Ok(self.refuse(error)),
         };
@@ -389,26 +390,8 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     // === answers ===
 
     fn write(&mut self, answer: &Answer, head_only: bool, next: AfterAnswer) {
-        let out = &mut self.stream.output;
-        out.extend_from_slice(status_line(answer.status).as_bytes());
-        if !answer.kind.is_empty() {
-            field(out, b"content-type", answer.kind.as_bytes());
-        }
-        for (name, value) in &answer.fields {
-            field(out, name.as_str().as_bytes(), value.as_bytes());
-        }
-        if next == AfterAnswer::Close {
-            field(out, b"connection", b"close");
-        }
-        field(out, b"date", &self.listener.date());
-        if answer.status != StatusCode::NO_CONTENT {
-            let mut digits = itoa::Buffer::new();
-            field(out, b"content-length", digits.format(answer.body.len()).as_bytes());
-        }
-        out.extend_from_slice(b"\r\n");
-        if !head_only {
-            out.extend_from_slice(&answer.body);
-        }
+        let date = self.listener.date();
+        write_answer(&mut self.stream.output, answer, (head_only, next), &date);
     }
 
     /// Answers an invalid request. The connection is closed, because the bytes that follow cannot be trusted.
@@ -421,14 +404,42 @@ impl<'f, W: WebHandler> Connection<'f, W> {
     }
 }
 
-fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+/// Writes an answer that is complete.
+pub(crate) fn write_answer(
+    out: &mut Vec<u8>,
+    answer: &Answer,
+    (head_only, next): (bool, AfterAnswer),
+    date: &[u8],
+) {
+    out.extend_from_slice(status_line(answer.status).as_bytes());
+    if !answer.kind.is_empty() {
+        field(out, b"content-type", answer.kind.as_bytes());
+    }
+    for (name, value) in &answer.fields {
+        field(out, name.as_str().as_bytes(), value.as_bytes());
+    }
+    if next == AfterAnswer::Close {
+        field(out, b"connection", b"close");
+    }
+    field(out, b"date", date);
+    if answer.status != StatusCode::NO_CONTENT {
+        let mut digits = itoa::Buffer::new();
+        field(out, b"content-length", digits.format(answer.body.len()).as_bytes());
+    }
+    out.extend_from_slice(b"\r\n");
+    if !head_only {
+        out.extend_from_slice(&answer.body);
+    }
+}
+
+pub(crate) fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-fn status_line(status: StatusCode) -> std::borrow::Cow<'static, str> {
+pub(crate) fn status_line(status: StatusCode) -> std::borrow::Cow<'static, str> {
     match status {
         StatusCode::OK => "HTTP/1.1 200 OK\r\n".into(),
         StatusCode::TOO_MANY_REQUESTS => "HTTP/1.1 429 Too Many Requests\r\n".into(),

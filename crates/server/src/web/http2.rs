@@ -38,7 +38,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Runs the streams of a connection on the worker of the connection.
 #[derive(Clone, Copy)]
-struct LocalExecutor;
+pub(crate) struct LocalExecutor;
 
 impl<F: Future<Output = ()> + 'static> Executor<F> for LocalExecutor {
     fn execute(&self, future: F) {
@@ -87,7 +87,23 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let Some(read) = preface(&mut stream, listener, drain).await? else { return Ok(()) };
-    let activity = Activity::new(&account, listener);
+    serve_streams((stream, read), &account, listener, drain, on_call).await
+}
+
+/// Serves a connection whose first bytes were read; `on_call` answers each request.
+pub(crate) async fn serve_streams<F, B>(
+    (stream, read): (Stream, Vec<u8>),
+    account: &Rc<Account>,
+    listener: &Rc<ListenerContext>,
+    drain: &Drain,
+    on_call: impl Fn(Request<Incoming>, InFlightRequest) -> F,
+) -> io::Result<()>
+where
+    F: Future<Output = Response<B>> + 'static,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let activity = Activity::new(account, listener);
     let service = service_fn(|request: Request<Incoming>| {
         let work = activity.begin(&request);
         let answered = on_call(request, work);
@@ -258,7 +274,7 @@ async fn one_request<W: WebHandler>(
 }
 
 /// The checks of a head that HTTP/1 makes too.
-fn check_head(parts: &http::request::Parts) -> Result<(), HeadError> {
+pub(crate) fn check_head(parts: &http::request::Parts) -> Result<(), HeadError> {
     let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
     if target > bounds::REQUEST_LINE {
         return Err(HeadError::LineTooLong);

@@ -11,8 +11,9 @@ use std::path::Path;
 impl<S: Backend> Server<S> {
     /// The memory budgets, as a line of the greeting.
     fn memory(&self) -> String {
-        let Settings { http, grpc, resp, admin, .. } = &self.settings;
-        let on = [http, grpc, resp, admin].into_iter().filter(|listen| listen.address.is_some());
+        let Settings { http, grpc, resp, proxy, admin, .. } = &self.settings;
+        let on =
+            [http, grpc, resp, proxy, admin].into_iter().filter(|listen| listen.address.is_some());
         let connections = on.fold(0_usize, |sum, listen| sum.saturating_add(listen.caps.all));
         let mebibytes = |bytes: usize| bytes.checked_div(1 << 20).unwrap_or(0);
         let counters = match self.settings.store {
@@ -49,7 +50,7 @@ impl<S: Backend> Server<S> {
     }
 
     fn greet_listeners(&self, addresses: &Addresses, out: &mut impl Write) -> io::Result<()> {
-        let Addresses { http, grpc, resp, admin } = addresses;
+        let Addresses { http, grpc, resp, proxy, admin } = addresses;
         let settings = &self.settings;
         if let Some(admin) = admin {
             let scheme = if settings.admin.tls { "https" } else { "http" };
@@ -65,6 +66,10 @@ impl<S: Backend> Server<S> {
             let scheme = if settings.resp.tls { "rediss" } else { "redis" };
             writeln!(out, "  resp    {scheme}://{resp}/")?;
         }
+        if let Some(proxy) = proxy {
+            let scheme = if settings.proxy.tls { "https" } else { "http" };
+            writeln!(out, "  proxy   {scheme}://{proxy}/  ({})", self.upstreams())?;
+        }
         http.map_or(Ok(()), |http| self.greet_http(http, out))
     }
 
@@ -72,6 +77,14 @@ impl<S: Backend> Server<S> {
         match &self.settings.envoy_config {
             Some(folder) => format!("rules in {}", absolute(folder)),
             None => "for Envoy, by the policy".to_owned(),
+        }
+    }
+
+    fn upstreams(&self) -> String {
+        match (&self.settings.proxy_upstream, &self.settings.proxy_routes) {
+            (Some(url), _) => format!("to {}", tidegate_policy::printable(url)),
+            (None, Some(path)) => format!("routes in {}", absolute(path)),
+            (None, None) => String::new(),
         }
     }
 

@@ -17,6 +17,7 @@ pub(super) struct Listeners {
     pub(super) http: Option<BoundedListener>,
     pub(super) grpc: Option<BoundedListener>,
     pub(super) resp: Option<BoundedListener>,
+    pub(super) proxy: Option<BoundedListener>,
     pub(super) admin: Option<BoundedListener>,
 }
 
@@ -25,6 +26,7 @@ pub(super) struct Addresses {
     pub(super) http: Option<SocketAddr>,
     pub(super) grpc: Option<SocketAddr>,
     pub(super) resp: Option<SocketAddr>,
+    pub(super) proxy: Option<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
 }
 
@@ -32,14 +34,15 @@ pub(super) struct Addresses {
 pub(super) const HTTP: usize = 0;
 pub(super) const GRPC: usize = 1;
 pub(super) const RESP: usize = 2;
+pub(super) const PROXY: usize = 3;
 /// The index on the admin worker, which serves no other listener.
 pub(super) const ADMIN: usize = 0;
 
 impl<S: Backend> Server<S> {
     /// Opens all listeners that are on.
     pub(super) async fn open(&self) -> Result<Listeners, Failure> {
-        let Settings { http, grpc, resp, admin, .. } = &self.settings;
-        let mut files = self.files(&[http, grpc, resp, admin]).into_iter();
+        let Settings { http, grpc, resp, proxy, admin, .. } = &self.settings;
+        let mut files = self.files(&[http, grpc, resp, proxy, admin]).into_iter();
         let mut open = async |listen: &Listen,
                               name: &str,
                               trusts: IsTrustedProxy|
@@ -56,6 +59,7 @@ impl<S: Backend> Server<S> {
             grpc: open(grpc, "grpc.listen", self.trusts()).await?,
             // Proxies use HTTP and gRPC, so there are no trusted proxies here.
             resp: open(resp, "resp.listen", Box::new(|_| false)).await?,
+            proxy: open(proxy, "proxy.listen", self.trusts()).await?,
             admin: open(admin, "admin.listen", Box::new(|_| false))
                 .await?
                 .map(BoundedListener::preferring_tokens),
@@ -100,7 +104,8 @@ impl Listeners {
         let of = |listener: &Option<BoundedListener>| {
             listener.as_ref().map(BoundedListener::address).transpose()
         };
-        let Self { http, grpc, resp, admin } = self;
-        Ok(Addresses { http: of(http)?, grpc: of(grpc)?, resp: of(resp)?, admin: of(admin)? })
+        let Self { http, grpc, resp, proxy, admin } = self;
+        let (resp, proxy, admin) = (of(resp)?, of(proxy)?, of(admin)?);
+        Ok(Addresses { http: of(http)?, grpc: of(grpc)?, resp, proxy, admin })
     }
 }

@@ -1,5 +1,6 @@
 //! Builds the workers, and for each listener its protocol with everything that it needs to answer.
 
+use super::proxy::ProxyMaker;
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::bounds;
@@ -66,6 +67,9 @@ impl<S: Backend> Server<S> {
         let tls_of_resp = self.tls(&settings.resp, &[])?;
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let budget = Arc::clone(&self.budget);
+        let of_proxy = settings.proxy.timeouts;
+        let tls_of_proxy = self.tls(&settings.proxy, &[b"h2", b"http/1.1"])?;
+        let proxies = self.proxy_maker(style)?.map(Arc::new);
         let make = move || -> Protocols<Front<S>> {
             let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
             let context = |timeouts, tls: &Option<TlsAcceptor>| {
@@ -82,11 +86,15 @@ impl<S: Backend> Server<S> {
             let rulebook = Arc::clone(&rulebook);
             let resp =
                 resp::RespHandler::new(limiter.clone(), rulebook, metrics(), Arc::clone(&users));
-            vec![
+            let mut protocols = vec![
                 (Front::Http(Rc::new(http)), context(of_http, &tls_of_http)),
                 (Front::Grpc(Rc::new(grpc)), context(of_grpc, &tls_of_grpc).for_proxies()),
                 (Front::Resp(resp), context(of_resp, &tls_of_resp)),
-            ]
+            ];
+            // The last one, because its index must not depend on whether it is on.
+            let proxy = proxies.as_deref().map(ProxyMaker::make);
+            protocols.extend(proxy.map(|proxy| (proxy, context(of_proxy, &tls_of_proxy))));
+            protocols
         };
         Workers::start("worker", settings.workers, &self.clock, &self.drain, make)
     }

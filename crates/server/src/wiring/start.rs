@@ -1,10 +1,12 @@
 //! Startup: everything that can fail happens before the first connection is accepted: files, secret, policy, store.
 
+use super::proxy::read_routes;
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain};
+use crate::proxy::LiveRoutes;
 use crate::rule_files::{self, RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{self, DEFAULT_POLICY, Rulebook, RulebookContext};
 use crate::settings::{RedisOptions, Settings, StoreUrl, reference};
@@ -33,8 +35,9 @@ pub(crate) async fn start(settings: Settings, out: &mut impl Write) -> Result<()
     let text = policy_text(settings.policy.as_deref())?;
     let policy = read_policy(settings.policy.as_deref(), &text)?;
     let rules = read_rules(&settings)?;
+    let routes = read_routes(&settings)?;
     let prepared =
-        Prepared { settings, clock, secret, certificate, text, policy, rules, log_limiter };
+        Prepared { settings, clock, secret, certificate, text, policy, rules, routes, log_limiter };
     prepared.open_store(out).await
 }
 
@@ -47,6 +50,7 @@ struct Prepared {
     text: Vec<u8>,
     policy: Policy,
     rules: Option<(RuleFolder, Texts, Policy)>,
+    routes: Option<Arc<LiveRoutes>>,
     log_limiter: Arc<log::LogLimiter>,
 }
 
@@ -70,7 +74,8 @@ impl Prepared {
     }
 
     async fn serve<S: Backend>(self, store: S, out: &mut impl Write) -> Result<(), Failure> {
-        let Self { settings, clock, secret, certificate, text, policy, rules, log_limiter } = self;
+        let Self { settings, clock, secret, certificate, text, policy, rules, .. } = self;
+        let (routes, log_limiter) = (self.routes, self.log_limiter);
         let store = Arc::new(store);
         let limiter = Limiter::new(policy, Arc::clone(&store), secret.clone(), clock.clone())?
             .settling_within(settings.receipt_ttl.into());
@@ -105,6 +110,7 @@ impl Prepared {
             rule_files,
             grpc_health: HealthReporter::new(),
             certificate,
+            routes,
             budget,
             drain,
         };

@@ -33,6 +33,7 @@ pub(crate) struct Server {
     pub(crate) grpc: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) resp: SocketAddr,
+    pub(crate) proxy: SocketAddr,
     /// Its folder: the data directory, and any other files that a test needs.
     pub(crate) folder: PathBuf,
     child: Child,
@@ -120,12 +121,14 @@ impl Server {
             .unwrap();
         let mut greeting = BufReader::new(child.stdout.take().unwrap());
         let (mut http, mut admin, mut resp, mut grpc) = (None, None, None, None);
+        let mut proxy = None;
         let mut line = String::new();
         while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
             let address = line.split("://").nth(1).and_then(|rest| rest.split('/').next());
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("http") => http = address.and_then(|address| address.parse().ok()),
+                Some("proxy") => proxy = address.and_then(|address| address.parse().ok()),
                 Some("admin") => admin = address.and_then(|address| address.parse().ok()),
                 // It has no scheme of its own.
                 Some("resp") => resp = address.and_then(|address| address.parse().ok()),
@@ -139,8 +142,8 @@ impl Server {
             panic!("no server: {}", std::fs::read_to_string(folder.join("log")).unwrap());
         };
         let (admin, resp) = (admin.unwrap_or(http), resp.unwrap_or(http));
-        let grpc = grpc.unwrap_or(http);
-        Self { http, admin, resp, grpc, folder, child, _greeting: greeting }
+        let (grpc, proxy) = (grpc.unwrap_or(http), proxy.unwrap_or(http));
+        Self { http, admin, resp, grpc, proxy, folder, child, _greeting: greeting }
     }
 
     /// Its process number.

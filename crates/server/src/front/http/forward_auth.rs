@@ -12,7 +12,7 @@
 use super::handler::HttpHandler;
 use super::routes::Profile;
 use crate::backend::Backend;
-use crate::front;
+use crate::web;
 use crate::web::{Answer, Call};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::http::{HeaderStyle, refusal};
@@ -20,8 +20,8 @@ use tidegate::{Check, Limiter, Priority, Request, Verdict};
 use tokio::time::Instant;
 
 const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
-const PRIORITY: HeaderName = HeaderName::from_static(front::PRIORITY);
-const FLAGS: HeaderName = HeaderName::from_static(front::FLAGS);
+const PRIORITY: HeaderName = HeaderName::from_static(web::PRIORITY);
+const FLAGS: HeaderName = HeaderName::from_static(web::FLAGS);
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
 impl<S: Backend> HttpHandler<S> {
@@ -96,7 +96,7 @@ fn refused(verdict: &Verdict, style: &HeaderStyle, profile: Profile) -> Answer {
             StatusCode::FORBIDDEN
         }
     };
-    Answer::new(status, crate::web::PROBLEM, body).with_all(&parts.headers)
+    Answer::new(status, web::PROBLEM, body).with_all(&parts.headers)
 }
 
 // === impl Profile ===

@@ -158,17 +158,7 @@ impl Body {
 
     /// Reads the size of the next chunk.
     fn chunk_line(&self, input: &mut ReadBuffer) -> Result<Option<Left>, BodyError> {
-        let here = input.unread();
-        let line = here.get(..here.len().min(bounds::CHUNK_LINE)).unwrap_or_default();
-        let (read, size) = match httparse::parse_chunk_size(line) {
-            Ok(Status::Complete(read)) => read,
-            Ok(Status::Partial) if line.len() < bounds::CHUNK_LINE => return Ok(None),
-            Ok(Status::Partial) | Err(_) => return Err(BodyError::BadChunk),
-        };
-        let ends = line.get(..read).is_some_and(|line| line.ends_with(b"\r\n"));
-        if !ends || !line.first().is_some_and(u8::is_ascii_hexdigit) {
-            return Err(BodyError::BadChunk);
-        }
+        let Some((read, size)) = chunk_size(input.unread())? else { return Ok(None) };
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         if self.bytes.len().saturating_add(size) > self.most.batch {
             return Err(BodyError::TooLarge(self.most.batch));
@@ -176,6 +166,21 @@ impl Body {
         input.consume(read);
         Ok(Some(if size == 0 { Left::Trailers(0) } else { Left::Chunk(size) }))
     }
+}
+
+/// The line before a chunk: how long the line is, and the size of the chunk. `None`: it has not arrived completely.
+pub(crate) fn chunk_size(here: &[u8]) -> Result<Option<(usize, u64)>, BodyError> {
+    let line = here.get(..here.len().min(bounds::CHUNK_LINE)).unwrap_or_default();
+    let (read, size) = match httparse::parse_chunk_size(line) {
+        Ok(Status::Complete(read)) => read,
+        Ok(Status::Partial) if line.len() < bounds::CHUNK_LINE => return Ok(None),
+        Ok(Status::Partial) | Err(_) => return Err(BodyError::BadChunk),
+    };
+    let ends = line.get(..read).is_some_and(|line| line.ends_with(b"\r\n"));
+    if !ends || !line.first().is_some_and(u8::is_ascii_hexdigit) {
+        return Err(BodyError::BadChunk);
+    }
+    Ok(Some((read, size)))
 }
 
 /// Skips one line after the last chunk. An empty line ends the body.

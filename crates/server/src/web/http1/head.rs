@@ -17,6 +17,10 @@ pub(crate) struct Framing<'h> {
     pub(crate) close: bool,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub(crate) expects: bool,
+    /// Whether the client asks for a websocket.
+    pub(crate) websocket: bool,
+    /// Whether it is HTTP/1.1, not 1.0.
+    pub(crate) eleven: bool,
 }
 
 /// How long a body is.
@@ -114,14 +118,22 @@ pub(crate) fn framing<'h>(
     let eleven = request.version == Some(1);
     let fields = Fields::of(request.headers)?;
     let (path, query) = target(request, fields.host, eleven)?;
-    // Caddy copies all fields of a websocket's first request into its forward auth request, and expects a normal answer.
-    if fields.websocket && !path.starts_with(FORWARD_AUTH) {
-        return Err(HeadError::Malformed("websockets are not supported"));
-    }
     let length = length(&fields, eleven)?;
     // In HTTP/1.0 a connection stays open only if both sides ask for it, and this server does not.
     let close = fields.close || !eleven;
-    Ok(Framing { path, query, length, close, expects: fields.expects && eleven })
+    let (expects, websocket) = (fields.expects && eleven, fields.websocket);
+    Ok(Framing { path, query, length, close, expects, websocket, eleven })
+}
+
+impl Framing<'_> {
+    /// Refuses a websocket. Caddy copies all fields of a websocket's first request into its forward auth request, and expects a
+    /// normal answer.
+    pub(crate) fn without_upgrade(self) -> Result<Self, HeadError> {
+        if self.websocket && !self.path.starts_with(FORWARD_AUTH) {
+            return Err(HeadError::Malformed("websockets are not supported"));
+        }
+        Ok(self)
+    }
 }
 
 /// The error for a head that `httparse` refused.

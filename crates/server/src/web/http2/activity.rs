@@ -178,7 +178,7 @@ impl InFlightRequest {
     }
 
     /// Its whole answer, which takes `room` bytes. The stream counts until all of it is sent: the client may never read it.
-    pub(super) fn ended(mut self, bytes: Bytes, room: usize) -> UnreadResponse {
+    pub(crate) fn ended(mut self, bytes: Bytes, room: usize) -> UnreadResponse {
         let mut unread = self.activity.answered(bytes, room);
         unread.stream = std::mem::take(&mut self.stream);
         unread

@@ -1,0 +1,57 @@
+//! The reverse proxy: it holds the requests of clients itself, asks the limiter, and forwards what may pass.
+//!
+//! ```text
+//!   client ──► HTTP/1, HTTP/2 ──► route ──► limiter ──► wait for a turn ──► upstream server ──► client
+//!                                  │ 404      │ 429       │ 429                │ 502, 503, 504
+//! ```
+
+mod body_decoder;
+mod body_pump;
+mod gate;
+mod headers;
+mod http1;
+mod http1_answer;
+mod http2;
+mod live_routes;
+mod request_body;
+mod request_head;
+mod routes;
+mod tunnel;
+mod upstream;
+
+pub(crate) use gate::{Proxy, ProxyOptions};
+pub(crate) use headers::RequestIds;
+pub(crate) use live_routes::LiveRoutes;
+pub(crate) use routes::Routes;
+pub(crate) use upstream::check_upstreams;
+
+use crate::backend::Backend;
+use crate::metrics::Refused;
+use crate::net::{AcceptedConnection, Drain, ListenerContext, Versions};
+use http1::{FirstRequest, ProxyConnection};
+use std::io;
+use std::rc::Rc;
+
+/// Serves a connection of a client to its end.
+pub(crate) async fn serve<S: Backend>(
+    opened: AcceptedConnection<'_>,
+    proxy: &Rc<Proxy<S>>,
+    listener: &Rc<ListenerContext>,
+    drain: &Drain,
+) -> io::Result<()> {
+    proxy.sweep();
+    let (peer, account) = (opened.peer, Rc::clone(&opened.account));
+    let mut connection = ProxyConnection::new(opened, proxy, listener, drain);
+    match connection.first().await? {
+        FirstRequest::One => connection.serve().await,
+        FirstRequest::Nothing => Ok(()),
+        FirstRequest::Two if listener.versions == Versions::One => {
+            listener.metrics.refused(Refused::NoHttp);
+            Ok(())
+        }
+        FirstRequest::Two => {
+            let parts = connection.into_parts();
+            http2::serve(parts, (peer, &account), proxy, listener, drain).await
+        }
+    }
+}

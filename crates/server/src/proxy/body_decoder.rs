@@ -1,0 +1,165 @@
+//! Decodes the body of an HTTP/1 request piece by piece, so that it can be passed on while it arrives.
+
+use crate::bounds;
+use crate::net::ReadBuffer;
+use crate::web::head::Length;
+use crate::web::{BodyError, chunk_size};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// A body that is being read.
+pub(crate) struct BodyDecoder {
+    next: NextPart,
+    /// Bytes of data that may still come.
+    allowed: u64,
+    most: u64,
+}
+
+/// The next part of a body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NextPart {
+    Bytes(u64),
+    ChunkLine,
+    Chunk(u64),
+    ChunkEnd,
+    Trailers,
+    Nothing,
+}
+
+/// What was decoded.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Decoded {
+    Data(Bytes),
+    Trailers(HeaderMap),
+    End,
+    /// More bytes must arrive first.
+    NeedsMore,
+}
+
+impl BodyDecoder {
+    /// A decoder of a body that may have at most `most` bytes.
+    pub(crate) fn new(length: Length, most: u64) -> Result<Self, BodyError> {
+        let next = match length {
+            Length::None => NextPart::Nothing,
+            Length::Bytes(bytes) => NextPart::Bytes(u64::try_from(bytes).unwrap_or(u64::MAX)),
+            Length::Chunks => NextPart::ChunkLine,
+        };
+        if matches!(next, NextPart::Bytes(bytes) if bytes > most) {
+            return Err(too_large(most));
+        }
+        Ok(Self { next, allowed: most, most })
+    }
+
+    /// Whether there is nothing left to decode.
+    pub(crate) fn is_done(&self) -> bool {
+        self.next == NextPart::Nothing
+    }
+
+    /// Decodes the next piece of the bytes that have arrived.
+    pub(crate) fn next(&mut self, input: &mut ReadBuffer) -> Result<Decoded, BodyError> {
+        loop {
+            match self.next {
+                NextPart::Nothing => return Ok(Decoded::End),
+                NextPart::Bytes(0) => self.next = NextPart::Nothing,
+                NextPart::Chunk(0) => self.next = NextPart::ChunkEnd,
+                _ if input.is_empty() => return Ok(Decoded::NeedsMore),
+                NextPart::Bytes(left) => {
+                    let data = piece(input, left);
+                    self.next = NextPart::Bytes(left.saturating_sub(length_of(&data)));
+                    return Ok(Decoded::Data(data));
+                }
+                NextPart::Chunk(left) => {
+                    let data = piece(input, left);
+                    self.next = NextPart::Chunk(left.saturating_sub(length_of(&data)));
+                    return Ok(Decoded::Data(data));
+                }
+                NextPart::ChunkLine => {
+                    let Some((read, size)) = chunk_size(input.unread())? else {
+                        return Ok(Decoded::NeedsMore);
+                    };
+                    self.allowed =
+                        self.allowed.checked_sub(size).ok_or_else(|| too_large(self.most))?;
+                    input.consume(read);
+                    self.next = if size == 0 { NextPart::Trailers } else { NextPart::Chunk(size) };
+                }
+                NextPart::ChunkEnd => match input.unread().get(..2) {
+                    Some(b"\r\n") => {
+                        input.consume(2);
+                        self.next = NextPart::ChunkLine;
+                    }
+                    Some(_) => return Err(BodyError::BadChunk),
+                    None => return Ok(Decoded::NeedsMore),
+                },
+                NextPart::Trailers => return self.trailers(input),
+            }
+        }
+    }
+
+    /// Decodes what follows the last chunk, which must have arrived completely.
+    fn trailers(&mut self, input: &mut ReadBuffer) -> Result<Decoded, BodyError> {
+        let here = input.unread();
+        if here.starts_with(b"\r\n") {
+            input.consume(2);
+            self.next = NextPart::Nothing;
+            return Ok(Decoded::End);
+        }
+        let end = memchr::memmem::find(here, b"\r\n\r\n").map(|at| at.saturating_add(4));
+        let Some(end) = end.filter(|end| *end <= bounds::TRAILERS) else {
+            let long = here.len() > bounds::TRAILERS;
+            return if long { Err(BodyError::BadChunk) } else { Ok(Decoded::NeedsMore) };
+        };
+        let trailers = parse_trailers(here.get(..end).unwrap_or_default())?;
+        input.consume(end);
+        self.next = NextPart::Nothing;
+        Ok(Decoded::Trailers(trailers))
+    }
+}
+
+/// Takes at most `most` bytes, and not more than one piece.
+fn piece(input: &mut ReadBuffer, most: u64) -> Bytes {
+    let most = usize::try_from(most).unwrap_or(usize::MAX).min(bounds::PROXY_PIECE);
+    let count = most.min(input.unread().len());
+    let bytes = Bytes::copy_from_slice(input.unread().get(..count).unwrap_or_default());
+    input.consume(count);
+    bytes
+}
+
+fn length_of(data: &Bytes) -> u64 {
+    u64::try_from(data.len()).unwrap_or(u64::MAX)
+}
+
+fn too_large(most: u64) -> BodyError {
+    BodyError::TooLarge(usize::try_from(most).unwrap_or(usize::MAX))
+}
+
+/// Parses trailers. Fields that frame or route a message are not allowed there (RFC 9110, 6.5.1).
+fn parse_trailers(bytes: &[u8]) -> Result<HeaderMap, BodyError> {
+    let mut lines = [httparse::EMPTY_HEADER; bounds::TRAILER_FIELDS];
+    let Ok(httparse::Status::Complete((_, lines))) = httparse::parse_headers(bytes, &mut lines)
+    else {
+        return Err(BodyError::BadChunk);
+    };
+    let mut trailers = HeaderMap::new();
+    for line in lines {
+        let name = HeaderName::from_bytes(line.name.as_bytes());
+        let value = HeaderValue::from_bytes(line.value);
+        let (Ok(name), Ok(value)) = (name, value) else { return Err(BodyError::BadChunk) };
+        if FORBIDDEN.contains(&name.as_str()) {
+            return Err(BodyError::BadChunk);
+        }
+        trailers.append(name, value);
+    }
+    Ok(trailers)
+}
+
+const FORBIDDEN: [&str; 9] = [
+    "content-length",
+    "transfer-encoding",
+    "host",
+    "authorization",
+    "cookie",
+    "content-encoding",
+    "content-type",
+    "content-range",
+    "trailer",
+];

@@ -1,0 +1,76 @@
+//! The body of an HTTP/1 request on its way from the client to the upstream server.
+
+use super::body_decoder::{BodyDecoder, Decoded};
+use super::request_body::{BodyPipe, PipeEnd, RequestBody};
+use crate::net::{BufferedConnection, ListenerContext, Woken};
+use crate::web::HeadError;
+use crate::web::head::Length;
+use http_body::Frame;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// The body of a request on its way from the client to the pipe.
+pub(super) struct BodyPump {
+    decoder: BodyDecoder,
+    pipe: Rc<BodyPipe>,
+    /// Whether nothing more is to be read.
+    pub(super) done: bool,
+}
+
+/// The client did not do its part of an exchange.
+pub(super) enum ClientFault {
+    Refuse(HeadError),
+    Gone,
+}
+
+impl BodyPump {
+    pub(super) fn new(decoder: BodyDecoder, length: Length) -> (Self, RequestBody) {
+        let pipe = Rc::new(BodyPipe::default());
+        let body = match length {
+            Length::None => RequestBody::Empty,
+            Length::Bytes(0) => RequestBody::Empty,
+            Length::Bytes(bytes) => RequestBody::Piped(Rc::clone(&pipe), u64::try_from(bytes).ok()),
+            Length::Chunks => RequestBody::Piped(Rc::clone(&pipe), None),
+        };
+        let done = decoder.is_done() || length == Length::Bytes(0);
+        (Self { decoder, pipe, done }, body)
+    }
+
+    /// Moves the body from the client to the pipe, as far as both are ready. Ready when it is complete.
+    pub(super) fn poll(
+        &mut self,
+        stream: &mut BufferedConnection<'_>,
+        listener: &ListenerContext,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ClientFault>> {
+        loop {
+            std::task::ready!(self.pipe.poll_room(context));
+            let decoded = match self.decoder.next(&mut stream.input) {
+                Ok(decoded) => decoded,
+                Err(error) => return self.fails(ClientFault::Refuse(error.into())),
+            };
+            match decoded {
+                Decoded::Data(data) => self.pipe.push(Frame::data(data)),
+                Decoded::Trailers(trailers) => self.pipe.push(Frame::trailers(trailers)),
+                Decoded::End => {
+                    self.done = true;
+                    self.pipe.end(PipeEnd::Complete);
+                    return Poll::Ready(Ok(()));
+                }
+                Decoded::NeedsMore => match std::task::ready!(stream.poll_fill(context)) {
+                    // The timeout is a time without progress.
+                    Ok(Woken::Bytes) => stream.wait_within(listener.timeouts.body),
+                    Ok(Woken::Draining) => {}
+                    Ok(Woken::Late) => return self.fails(ClientFault::Refuse(HeadError::Late)),
+                    Ok(Woken::NoRoom) => return self.fails(ClientFault::Refuse(HeadError::NoRoom)),
+                    Ok(Woken::End) | Err(_) => return self.fails(ClientFault::Gone),
+                },
+            }
+        }
+    }
+
+    fn fails(&self, fault: ClientFault) -> Poll<Result<(), ClientFault>> {
+        self.pipe.end(PipeEnd::CutShort);
+        Poll::Ready(Err(fault))
+    }
+}

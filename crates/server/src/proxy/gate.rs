@@ -1,0 +1,348 @@
+//! What happens to a request, independent of the version of HTTP: route, decide, forward, report.
+//!
+//! ```text
+//!   admit:   route ──► attributes ──► limiter: pass, or wait for a turn ──► Admitted
+//!              │ 404        │ 400           │ 429
+//!   forward: upstream server ──► its answer is checked ──► the outcome is reported ──► RateLimit fields
+//! ```
+
+use super::headers::{self, Forwarding, RequestIds, UpstreamOutcome};
+use super::live_routes::{LiveRoutes, RouteTable};
+use super::request_body::RequestBody;
+use super::routes::{BalanceBy, HostField};
+use super::upstream::{Pool, UpstreamBody, UpstreamError};
+use crate::backend::Backend;
+use crate::web;
+use crate::web::{Answer, HeadError, PROBLEM};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Body;
+use rustls::ClientConfig;
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate::http::{HeaderStyle, grpc_refusal, refusal};
+use tidegate::{Check, Limiter, Priority, Report, Span, Verdict};
+use tidegate_policy::{AttributeError, Attributes, NormalPath};
+
+/// The proxy on one worker.
+pub(crate) struct Proxy<S> {
+    limiter: Limiter<S>,
+    style: HeaderStyle,
+    live: Arc<LiveRoutes>,
+    pools: RefCell<WorkerPools>,
+    tls: Option<Arc<ClientConfig>>,
+    ids: RequestIds,
+    pub(crate) options: ProxyOptions,
+    /// Whether the task that closes idle connections runs.
+    is_swept: Cell<bool>,
+}
+
+/// Settings of the proxy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProxyOptions {
+    /// The most bytes of a request body.
+    pub(crate) body_limit: u64,
+    /// Whether clients use TLS.
+    pub(crate) secure: bool,
+}
+
+/// The connections of this worker, for the routes that it saw last.
+struct WorkerPools {
+    table: Arc<RouteTable>,
+    pools: Vec<Rc<Pool>>,
+}
+
+/// A request that may pass.
+pub(crate) struct Admitted {
+    pool: Rc<Pool>,
+    /// The value that decides which server gets the request.
+    home: Option<String>,
+    /// `None`: the request is not limited.
+    verdict: Option<Verdict>,
+    cross_origin: bool,
+}
+
+/// How long a request may be held, unless its rule sets `max_wait`.
+const LONGEST_WAIT: Span = Span::from_secs(10);
+/// How often idle connections to upstream servers are looked through.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// The fields that scripts of other origins may read.
+const EXPOSED: HeaderValue = HeaderValue::from_static("RateLimit, RateLimit-Policy, Retry-After");
+
+impl<S: Backend> Proxy<S> {
+    pub(crate) fn new(
+        limiter: Limiter<S>,
+        style: HeaderStyle,
+        live: Arc<LiveRoutes>,
+        (tls, options): (Option<Arc<ClientConfig>>, ProxyOptions),
+        ids: RequestIds,
+    ) -> Self {
+        let pools = RefCell::new(WorkerPools::new(live.load(), tls.as_ref()));
+        let is_swept = Cell::new(false);
+        Self { limiter, style, live, pools, tls, ids, options, is_swept }
+    }
+
+    /// Decides a request by its head. It may wait here for its turn.
+    pub(crate) async fn admit(&self, head: &Parts, peer: IpAddr) -> Result<Admitted, Answer> {
+        let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+        let pool = self.route(head, target)?;
+        let values = |name: &str| {
+            head.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>()
+        };
+        let method = head.method.as_str();
+        let request = tidegate::Request { peer: Some(peer), method, target, headers: &values };
+        let attributes = self.limiter.attributes(&request).map_err(|error| unreadable(&error))?;
+        let home = home(&pool, &attributes);
+        let attributes = match home.as_deref().and_then(|home| pool.group.home(home)) {
+            Some(server) => attributes
+                .with("upstream", server.to_string())
+                .map_err(|error| unreadable(&error))?,
+            None => attributes,
+        };
+        let cross_origin = head.headers.contains_key(header::ORIGIN);
+        // A denied preflight would hide the denial from the page.
+        let verdict = if head.method == Method::OPTIONS {
+            None
+        } else {
+            Some(self.decide(&attributes, head).await?)
+        };
+        Ok(Admitted { pool, home, verdict, cross_origin })
+    }
+
+    async fn decide(&self, attributes: &Attributes<'_>, head: &Parts) -> Result<Verdict, Answer> {
+        let check = Check::new(attributes).waiting(LONGEST_WAIT);
+        let verdict = match self.limiter.try_admit(&check) {
+            Some(verdict) => verdict,
+            None => self.limiter.admit(&check).await,
+        };
+        let verdict = verdict.map_err(|error| {
+            Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
+        })?;
+        if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, &head.headers)) }
+    }
+
+    /// The answer to a request that a limit refuses, as gRPC for gRPC requests.
+    fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Answer {
+        let kind = request.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        let is_grpc = kind.starts_with(b"application/grpc");
+        let mut response = if is_grpc {
+            let mut response = grpc_refusal(verdict).map(|()| String::new());
+            self.style.write(verdict, response.headers_mut());
+            response
+        } else {
+            refusal(verdict, &self.style)
+        };
+        expose(response.headers_mut(), request.contains_key(header::ORIGIN));
+        let (mut parts, body) = response.into_parts();
+        parts.headers.remove(header::CONTENT_TYPE);
+        let kind = if is_grpc { "application/grpc" } else { PROBLEM };
+        Answer::new(parts.status, kind, body).with_all(&parts.headers)
+    }
+
+    // === routes ===
+
+    fn route(&self, head: &Parts, target: &str) -> Result<Rc<Pool>, Answer> {
+        let bad = |why: &str| Answer::problem(StatusCode::BAD_REQUEST, why);
+        let host = headers::host(&head.uri, &head.headers)
+            .map_err(|why| bad(&HeadError::Malformed(why).to_string()))?;
+        let path = NormalPath::new(target).map_err(|error| bad(&error.to_string()))?;
+        let mut pools = self.pools.borrow_mut();
+        if !self.live.is(&pools.table) {
+            *pools = WorkerPools::new(self.live.load(), self.tls.as_ref());
+        }
+        let group = pools.table.routes.group_of(host, &path);
+        group.and_then(|group| pools.pools.get(group).cloned()).ok_or_else(|| {
+            Answer::problem(StatusCode::NOT_FOUND, "no route leads to this host and path")
+        })
+    }
+
+    /// Closes connections to upstream servers that were idle for too long, from now on.
+    pub(crate) fn sweep(self: &Rc<Self>) {
+        if self.is_swept.replace(true) {
+            return;
+        }
+        let proxy = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            let mut ticks = tokio::time::interval(SWEEP_EVERY);
+            while let Some(proxy) = proxy.upgrade() {
+                proxy.pools.borrow().pools.iter().for_each(|pool| pool.close_idle());
+                drop(proxy);
+                ticks.tick().await;
+            }
+        });
+    }
+
+    // === forwarding ===
+
+    /// Sends an admitted request to an upstream server, and returns its answer as the client gets it.
+    pub(crate) async fn forward(
+        &self,
+        admitted: Admitted,
+        mut head: Parts,
+        body: RequestBody,
+        peer: IpAddr,
+    ) -> Result<Response<UpstreamBody>, Answer> {
+        let is_eleven = head.version == http::Version::HTTP_11;
+        let upgrade = headers::is_upgrade(&head.headers).filter(|_| is_eleven);
+        self.prepare(&admitted, &mut head, peer, upgrade.as_ref());
+        if body.size_hint().exact().is_none() {
+            // hyper sends no body with a GET otherwise.
+            head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        let request = Request::from_parts(head, body);
+        let sent = admitted.pool.send(request, admitted.home.as_deref()).await;
+        let checked = sent.and_then(|answer| checked(answer, upgrade.as_ref()));
+        let mut answer = match checked {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.report(&admitted, None, StatusCode::BAD_GATEWAY).await;
+                return Err(failed(&error));
+            }
+        };
+        let status = answer.status();
+        let upgraded = upgrade.filter(|_| status == StatusCode::SWITCHING_PROTOCOLS);
+        let outcome = headers::to_client(answer.headers_mut(), upgraded.as_ref());
+        self.report(&admitted, outcome, status).await;
+        if let Some(verdict) = admitted.verdict.as_ref().filter(|_| !status.is_redirection()) {
+            self.style.write(verdict, answer.headers_mut());
+            expose(answer.headers_mut(), admitted.cross_origin);
+        }
+        Ok(answer)
+    }
+
+    /// Changes the head of a request to what the upstream server gets.
+    fn prepare(
+        &self,
+        admitted: &Admitted,
+        head: &mut Parts,
+        peer: IpAddr,
+        upgrade: Option<&HeaderValue>,
+    ) {
+        // The route was found by this host, so it is valid.
+        let host = headers::host(&head.uri, &head.headers).ok().flatten().map(str::to_owned);
+        let forwarding = Forwarding {
+            peer,
+            peer_is_trusted: self.limiter.trusts(peer),
+            secure: self.options.secure,
+            host: host.as_deref(),
+            request_id: &self.ids.next(),
+        };
+        headers::to_upstream(&mut head.headers, &forwarding, upgrade);
+        let named = match admitted.pool.group.spec.host {
+            HostField::Keep => host,
+            HostField::Upstream => {
+                let servers = &admitted.pool.group.spec.servers;
+                servers.first().map(super::routes::ServerUrl::authority)
+            }
+        };
+        if let Some(Ok(host)) = named.map(HeaderValue::try_from) {
+            head.headers.insert(header::HOST, host);
+        }
+        if let Some(target) = head.uri.path_and_query().cloned() {
+            head.uri = target.into();
+        }
+        head.version = http::Version::HTTP_11;
+        if let Some(verdict) = &admitted.verdict {
+            tell(verdict, &mut head.headers);
+        }
+    }
+
+    /// Reports the outcome of a request, if a rule counts outcomes.
+    async fn report(&self, admitted: &Admitted, said: Option<UpstreamOutcome>, status: StatusCode) {
+        let receipt = admitted.verdict.as_ref().and_then(Verdict::receipt);
+        let Some(receipt) = receipt else { return };
+        let report = match said {
+            Some(UpstreamOutcome::Failure) => Report::Failure,
+            Some(UpstreamOutcome::Success) => Report::Success,
+            None if is_failure(status) => Report::Failure,
+            None => Report::Success,
+        };
+        // If the store does not answer, the request stays counted: the error is on the strict side.
+        let _ = self.limiter.report(receipt, report).await;
+    }
+}
+
+impl WorkerPools {
+    fn new(table: Arc<RouteTable>, tls: Option<&Arc<ClientConfig>>) -> Self {
+        let pool = |group: &Arc<_>| {
+            let seed = getrandom::u64().unwrap_or(0x9e37_79b9_7f4a_7c15);
+            Pool::new(Arc::clone(group), tls.cloned(), seed)
+        };
+        let pools = table.groups.iter().map(pool).collect();
+        Self { table, pools }
+    }
+}
+
+/// Whether a status counts as a failure of the client. Errors of the server do not: an outage must not lock users out.
+fn is_failure(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::UNAUTHORIZED
+            | StatusCode::PAYMENT_REQUIRED
+            | StatusCode::FORBIDDEN
+            | StatusCode::UNPROCESSABLE_ENTITY
+    )
+}
+
+/// The value by which a server is chosen, if the group is balanced by one.
+fn home(pool: &Pool, attributes: &Attributes<'_>) -> Option<String> {
+    match &pool.group.spec.balance {
+        BalanceBy::LeastInFlight => None,
+        // Requests without the attribute have a home too: all the same.
+        BalanceBy::Hash(name) => Some(attributes.get(name).unwrap_or_default().into_owned()),
+    }
+}
+
+/// Tells the upstream server what the rules say about a request.
+fn tell(verdict: &Verdict, headers: &mut HeaderMap) {
+    if verdict.priority == Priority::Low {
+        headers.insert(web::PRIORITY, HeaderValue::from_static("low"));
+    }
+    let flags: Vec<&str> = verdict.flags().collect();
+    if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {
+        headers.insert(web::FLAGS, flags);
+    }
+}
+
+/// Refuses an answer that two readers could understand differently.
+fn checked(
+    answer: Response<UpstreamBody>,
+    upgrade: Option<&HeaderValue>,
+) -> Result<Response<UpstreamBody>, UpstreamError> {
+    let (status, fields) = (answer.status(), answer.headers());
+    headers::check_response(status, fields, answer.version()).map_err(UpstreamError::Invalid)?;
+    if status == StatusCode::SWITCHING_PROTOCOLS
+        && !upgrade.is_some_and(|upgrade| headers::accepts_upgrade(fields, upgrade))
+    {
+        return Err(UpstreamError::Invalid("it switches to a protocol that was not asked for"));
+    }
+    Ok(answer)
+}
+
+fn failed(error: &UpstreamError) -> Answer {
+    let status = match error {
+        UpstreamError::Unreachable | UpstreamError::Broken(_) | UpstreamError::Invalid(_) => {
+            StatusCode::BAD_GATEWAY
+        }
+        UpstreamError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        UpstreamError::Full => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let answer = Answer::problem(status, &error.to_string());
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        return answer.with(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    answer
+}
+
+fn unreadable(error: &AttributeError) -> Answer {
+    Answer::problem(StatusCode::BAD_REQUEST, &error.to_string())
+}
+
+fn expose(headers: &mut HeaderMap, cross_origin: bool) {
+    if cross_origin {
+        headers.append(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+    }
+}

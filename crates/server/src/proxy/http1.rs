@@ -1,0 +1,384 @@
+//! Clients that speak HTTP/1.1: requests and answers are passed on while they arrive.
+//!
+//! ```text
+//!   head ──► admit ──► send ─────────────► head of the answer ──► body of the answer ──► next request
+//!              │         ▲ body of the request, as long as it lasts ▲
+//!              └ refused, or the client has gone: the waiting request is dropped
+//! ```
+//!
+//! The request's body is read and the answer is written by one task, which waits for both at the same time. So a server may
+//! answer before it has read everything, and neither side can block the other for ever.
+
+use super::body_decoder::BodyDecoder;
+use super::body_pump::{BodyPump, ClientFault};
+use super::gate::Proxy;
+use super::http1_answer::{AnswerFraming, poll_body};
+use super::request_head::ReceivedRequest;
+use super::tunnel;
+use super::upstream::UpstreamBody;
+use crate::backend::Backend;
+use crate::bounds;
+use crate::net::{AcceptedConnection, BufferedConnection, Drain, ListenerContext, Stream, Woken};
+use crate::web::head::{self, Length};
+use crate::web::{
+    AfterAnswer, Answer, HeadError, PREFACE, UNREAD, field, status_line, write_answer,
+};
+use bytes::Bytes;
+use http::{Method, Response, StatusCode, header};
+use std::future::poll_fn;
+use std::io;
+use std::mem;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A connection of an HTTP/1 client.
+pub(crate) struct ProxyConnection<'f, S> {
+    stream: BufferedConnection<'f>,
+    peer: IpAddr,
+    proxy: &'f Proxy<S>,
+    listener: &'f ListenerContext,
+    drain: &'f Drain,
+    /// Bytes of empty lines since the last request.
+    skipped: usize,
+}
+
+/// The protocol of the first bytes.
+pub(crate) enum FirstRequest {
+    One,
+    Two,
+    Nothing,
+}
+
+/// What becomes of the connection after a request.
+enum AfterRequest {
+    Next(AfterAnswer),
+    /// It was upgraded, and everything was passed on until one side ended it.
+    Tunneled,
+}
+
+/// While the proxy waits for an upstream server, the client has no deadline.
+const NO_DEADLINE: Duration = Duration::from_secs(86_400);
+
+impl<'f, S: Backend> ProxyConnection<'f, S> {
+    pub(crate) fn new(
+        opened: AcceptedConnection<'f>,
+        proxy: &'f Proxy<S>,
+        listener: &'f ListenerContext,
+        drain: &'f Drain,
+    ) -> Self {
+        let AcceptedConnection { stream, peer, account, .. } = opened;
+        let stream = BufferedConnection::new(stream, account, listener, drain, UNREAD);
+        Self { stream, peer, proxy, listener, drain, skipped: 0 }
+    }
+
+    /// Waits for the first bytes and detects the version of HTTP.
+    pub(crate) async fn first(&mut self) -> io::Result<FirstRequest> {
+        loop {
+            let here = self.stream.input.unread();
+            let seen = PREFACE.len().min(here.len());
+            match (PREFACE.get(..seen) == here.get(..seen), seen) {
+                (true, seen) if seen == PREFACE.len() => return Ok(FirstRequest::Two),
+                (true, _) => {}
+                (false, _) => return Ok(FirstRequest::One),
+            }
+            match self.stream.fill().await? {
+                Woken::Bytes | Woken::Draining => {}
+                Woken::End if !self.stream.input.is_empty() => return Ok(FirstRequest::One),
+                Woken::End | Woken::Late | Woken::NoRoom => return Ok(FirstRequest::Nothing),
+            }
+        }
+    }
+
+    /// The stream, and the bytes that were read from it and not parsed.
+    pub(crate) fn into_parts(self) -> (Stream, Vec<u8>) {
+        self.stream.into_parts()
+    }
+
+    /// Serves requests until the connection ends.
+    pub(crate) async fn serve(mut self) -> io::Result<()> {
+        loop {
+            let Some(head_end) = self.next_head().await? else { return self.stream.close().await };
+            let request = match self.parse(head_end) {
+                Ok(request) => request,
+                Err(error) => {
+                    self.refuse(error);
+                    return self.stream.close().await;
+                }
+            };
+            // Boxed: most connections are idle, and should be small.
+            match Box::pin(self.one_request(request)).await? {
+                AfterRequest::Next(AfterAnswer::Request) => {}
+                AfterRequest::Next(AfterAnswer::Close) => return self.stream.close().await,
+                AfterRequest::Tunneled => return Ok(()),
+            }
+        }
+    }
+
+    // === heads ===
+
+    /// Waits for the head of the next request, and returns where it ends; `None` if the connection is to be closed.
+    async fn next_head(&mut self) -> io::Result<Option<usize>> {
+        let mut seen = 0;
+        loop {
+            self.skipped = self.skipped.saturating_add(self.stream.input.skip_empty_lines());
+            if self.skipped > bounds::EMPTY_LINES {
+                self.refuse(HeadError::NoHttp);
+                return Ok(None);
+            }
+            let here = self.stream.input.unread();
+            if let Some(end) = head::end(here, seen) {
+                return Ok(Some(end));
+            }
+            if let Err(error) = if here.is_empty() { Ok(()) } else { head::plausible(here) } {
+                self.refuse(error);
+                return Ok(None);
+            }
+            let (is_idle, began) = (here.is_empty(), mem::replace(&mut seen, here.len()) == 0);
+            self.stream.flush().await?;
+            if is_idle || began {
+                let time =
+                    if is_idle { self.stream.idle_timeout() } else { self.listener.timeouts.head };
+                self.stream.wait_within(time);
+            }
+            let error = match self.stream.fill().await? {
+                Woken::Bytes | Woken::Draining => continue,
+                Woken::End => return Ok(None),
+                Woken::Late if is_idle => return Ok(None),
+                Woken::Late => HeadError::Late,
+                Woken::NoRoom => HeadError::NoRoom,
+            };
+            self.refuse(error);
+            return Ok(None);
+        }
+    }
+
+    /// Parses a head, and removes it from the read buffer.
+    fn parse(&mut self, head_end: usize) -> Result<ReceivedRequest, HeadError> {
+        self.skipped = 0;
+        let bytes = self.stream.input.unread().get(..head_end).unwrap_or_default();
+        let bytes = Bytes::copy_from_slice(bytes);
+        self.stream.input.consume(head_end);
+        ReceivedRequest::parse(&bytes)
+    }
+
+    /// Answers an invalid request. The connection is closed, because the bytes that follow cannot be trusted.
+    fn refuse(&mut self, error: HeadError) {
+        self.listener.metrics.refused(error.kind());
+        if let Some(status) = error.status() {
+            let answer = Answer::problem(status, &error.to_string());
+            self.write(&answer, false, AfterAnswer::Close);
+        }
+    }
+
+    fn write(&mut self, answer: &Answer, head_only: bool, next: AfterAnswer) {
+        let date = self.listener.date();
+        write_answer(&mut self.stream.output, answer, (head_only, next), &date);
+    }
+
+    // === requests ===
+
+    async fn one_request(&mut self, request: ReceivedRequest) -> io::Result<AfterRequest> {
+        let head_only = request.parts.method == Method::HEAD;
+        let proxy = self.proxy;
+        let admitted = match self.watching(proxy.admit(&request.parts, self.peer)).await {
+            None => return Ok(AfterRequest::Next(AfterAnswer::Close)),
+            Some(Ok(admitted)) => admitted,
+            Some(Err(answer)) => {
+                return Ok(AfterRequest::Next(self.answer_unread(&answer, &request, head_only)));
+            }
+        };
+        let decoder = match BodyDecoder::new(request.length, proxy.options.body_limit) {
+            Ok(decoder) => decoder,
+            Err(error) => {
+                self.refuse(error.into());
+                return Ok(AfterRequest::Next(AfterAnswer::Close));
+            }
+        };
+        if request.expects && !decoder.is_done() && self.stream.input.is_empty() {
+            self.stream.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        self.stream.flush().await?;
+        let (mut pump, body) = BodyPump::new(decoder, request.length);
+        self.stream.wait_within(self.listener.timeouts.body);
+        let close = request.close;
+        let (method, eleven) = (request.parts.method.clone(), request.eleven);
+        let sending = proxy.forward(admitted, request.parts, body, self.peer);
+        let answer = match self.exchange(sending, &mut pump).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(answer)) => {
+                let next =
+                    if pump.done && !close { AfterAnswer::Request } else { AfterAnswer::Close };
+                self.write(&answer, head_only, next);
+                return Ok(AfterRequest::Next(next));
+            }
+            Err(ClientFault::Gone) => return Ok(AfterRequest::Next(AfterAnswer::Close)),
+            Err(ClientFault::Refuse(error)) => {
+                self.refuse(error);
+                return Ok(AfterRequest::Next(AfterAnswer::Close));
+            }
+        };
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return self.tunnel(answer).await;
+        }
+        self.pass_on(answer, (&method, eleven, close), pump).await.map(AfterRequest::Next)
+    }
+
+    /// Answers a request without its body. If the body is here, it is skipped; if not, the next request could not be told apart
+    /// from it, so the connection is closed.
+    fn answer_unread(
+        &mut self,
+        answer: &Answer,
+        request: &ReceivedRequest,
+        head_only: bool,
+    ) -> AfterAnswer {
+        let skip = match request.length {
+            Length::None => Some(0),
+            Length::Bytes(length) if length <= self.stream.input.unread().len() => Some(length),
+            Length::Bytes(_) | Length::Chunks => None,
+        };
+        self.stream.input.consume(skip.unwrap_or(0));
+        let nothing_behind = self.stream.input.is_empty();
+        let last = skip.is_none() || request.close || self.stream.is_last(nothing_behind);
+        let next = if last { AfterAnswer::Close } else { AfterAnswer::Request };
+        self.write(answer, head_only, next);
+        next
+    }
+
+    /// Waits for a future, or until the client has gone. A client that closes its side of the connection is gone.
+    async fn watching<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+        self.stream.wait_within(NO_DEADLINE);
+        let mut future = pin!(future);
+        let stream = &mut self.stream;
+        poll_fn(|context| {
+            if let Poll::Ready(done) = future.as_mut().poll(context) {
+                return Poll::Ready(Some(done));
+            }
+            if is_gone(stream, context) { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// Waits for the head of the answer, and meanwhile reads the body of the request.
+    async fn exchange<T>(
+        &mut self,
+        sending: impl Future<Output = T>,
+        pump: &mut BodyPump,
+    ) -> Result<T, ClientFault> {
+        let mut sending = pin!(sending);
+        let (stream, listener) = (&mut self.stream, self.listener);
+        poll_fn(|context| {
+            if let Poll::Ready(sent) = sending.as_mut().poll(context) {
+                return Poll::Ready(Ok(sent));
+            }
+            if pump.done {
+                let gone = is_gone(stream, context);
+                return if gone { Poll::Ready(Err(ClientFault::Gone)) } else { Poll::Pending };
+            }
+            match pump.poll(stream, listener, context) {
+                Poll::Ready(Ok(())) => {
+                    stream.wait_within(NO_DEADLINE);
+                    // The end of the body may be all that the server waits for.
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                Poll::Ready(Err(fault)) => Poll::Ready(Err(fault)),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    // === answers ===
+
+    /// Writes an answer while it arrives.
+    async fn pass_on(
+        &mut self,
+        answer: Response<UpstreamBody>,
+        (method, eleven, close): (&Method, bool, bool),
+        mut pump: BodyPump,
+    ) -> io::Result<AfterAnswer> {
+        let (head, mut body) = answer.into_parts();
+        let framing = AnswerFraming::of(&head, &body, method, eleven);
+        let last = close
+            || framing == AnswerFraming::UntilClose
+            || !pump.done
+            || self.stream.is_last(self.stream.input.is_empty());
+        let next = if last { AfterAnswer::Close } else { AfterAnswer::Request };
+        self.write_head(&head, framing, next);
+        if framing == AnswerFraming::None {
+            body.finish_empty().await;
+            return Ok(next);
+        }
+        self.stream.wait_within(self.listener.timeouts.body);
+        let (stream, listener) = (&mut self.stream, self.listener);
+        poll_fn(|context| {
+            // A client that is still sending its body is read, whatever becomes of it: the answer counts.
+            if !pump.done && pump.poll(stream, listener, context).is_ready() {
+                pump.done = true;
+            }
+            poll_body(stream, &mut body, framing, context)
+        })
+        .await?;
+        Ok(next)
+    }
+
+    fn write_head(
+        &mut self,
+        head: &http::response::Parts,
+        framing: AnswerFraming,
+        next: AfterAnswer,
+    ) {
+        let date = self.listener.date();
+        let out = &mut self.stream.output;
+        out.extend_from_slice(status_line(head.status).as_bytes());
+        for (name, value) in &head.headers {
+            field(out, name.as_str().as_bytes(), value.as_bytes());
+        }
+        if framing == AnswerFraming::Chunks {
+            field(out, b"transfer-encoding", b"chunked");
+        }
+        if next == AfterAnswer::Close {
+            field(out, b"connection", b"close");
+        }
+        if !head.headers.contains_key(header::DATE) {
+            field(out, b"date", &date);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Passes on everything in both directions, after the server has agreed to switch protocols.
+    async fn tunnel(&mut self, answer: Response<UpstreamBody>) -> io::Result<AfterRequest> {
+        let (head, body) = answer.into_parts();
+        let out = &mut self.stream.output;
+        out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
+        for (name, value) in &head.headers {
+            field(out, name.as_str().as_bytes(), value.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+        self.stream.flush().await?;
+        if let Some((upstream, read, _seat)) = body.into_upgraded().await {
+            let drain = self.drain.clone();
+            let (client, first) = self.stream.stream_and_unread();
+            tunnel::run((client, &first), (upstream, &read), &drain).await?;
+        }
+        Ok(AfterRequest::Tunneled)
+    }
+}
+
+/// Whether the client has closed its side. Bytes of a next request are left in the read buffer, and nothing more is read then.
+fn is_gone(stream: &mut BufferedConnection<'_>, context: &mut Context<'_>) -> bool {
+    if !stream.input.is_empty() {
+        return false;
+    }
+    match stream.poll_fill(context) {
+        Poll::Ready(Ok(Woken::End) | Err(_)) => true,
+        Poll::Ready(Ok(Woken::Draining)) => {
+            // The drain is noticed once; the waker must be registered again.
+            context.waker().wake_by_ref();
+            false
+        }
+        Poll::Ready(Ok(Woken::Bytes | Woken::Late | Woken::NoRoom)) | Poll::Pending => false,
+    }
+}

@@ -1,0 +1,166 @@
+//! Clients that speak HTTP/2. The protocol is implemented by hyper; bodies pass through in both directions.
+
+use super::gate::Proxy;
+use super::headers;
+use super::request_body::RequestBody;
+use super::upstream::UpstreamBody;
+use crate::backend::Backend;
+use crate::net::{Account, Drain, ListenerContext, Stream};
+use crate::web::{Answer, HeadError, InFlightRequest, UnreadResponse, check_head, serve_streams};
+use bytes::{Buf, Bytes};
+use http::{Method, Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// The body of an answer to an HTTP/2 client. The request counts as in flight until the body is dropped.
+pub(super) enum StreamedBody {
+    Upstream {
+        body: UpstreamBody,
+        /// Counts the request until the client has read the answer.
+        _work: InFlightRequest,
+    },
+    /// An answer of the proxy itself.
+    Own(Option<UnreadResponse>),
+}
+
+/// A piece of an answer.
+pub(super) enum Piece {
+    Upstream(Bytes),
+    Own(UnreadResponse),
+}
+
+/// Serves a connection to its end.
+pub(super) async fn serve<S: Backend>(
+    parts: (Stream, Vec<u8>),
+    (peer, account): (IpAddr, &Rc<Account>),
+    proxy: &Rc<Proxy<S>>,
+    listener: &Rc<ListenerContext>,
+    drain: &Drain,
+) -> io::Result<()> {
+    let on_call = |request: Request<Incoming>, work: InFlightRequest| {
+        let proxy = Rc::clone(proxy);
+        async move { one_request(request, peer, &proxy, work).await }
+    };
+    serve_streams(parts, account, listener, drain, on_call).await
+}
+
+async fn one_request<S: Backend>(
+    request: Request<Incoming>,
+    peer: IpAddr,
+    proxy: &Proxy<S>,
+    work: InFlightRequest,
+) -> Response<StreamedBody> {
+    let head_only = request.method() == Method::HEAD;
+    match forwarded(request, peer, proxy, &work).await {
+        Ok(answer) => {
+            let (mut head, body) = answer.into_parts();
+            head.version = http::Version::HTTP_2;
+            Response::from_parts(head, StreamedBody::Upstream { body, _work: work })
+        }
+        Err(answer) => own(answer, head_only, work),
+    }
+}
+
+async fn forwarded<S: Backend>(
+    request: Request<Incoming>,
+    peer: IpAddr,
+    proxy: &Proxy<S>,
+    work: &InFlightRequest,
+) -> Result<Response<UpstreamBody>, Answer> {
+    let (head, body) = request.into_parts();
+    let refused = |error: HeadError| {
+        let status = error.status().unwrap_or(StatusCode::BAD_REQUEST);
+        Answer::problem(status, &error.to_string())
+    };
+    if !work.fits() {
+        return Err(refused(HeadError::NoRoom));
+    }
+    check_head(&head).map_err(refused)?;
+    headers::check_request(&head.headers, head.version)
+        .map_err(|why| refused(HeadError::Malformed(why)))?;
+    if head.method == Method::CONNECT {
+        return Err(refused(HeadError::Malformed("its target")));
+    }
+    let admitted = proxy.admit(&head, peer).await?;
+    let body = if body.is_end_stream() { RequestBody::Empty } else { RequestBody::Stream(body) };
+    proxy.forward(admitted, head, body, peer).await
+}
+
+fn own(answer: Answer, head_only: bool, work: InFlightRequest) -> Response<StreamedBody> {
+    let Answer { status, kind, fields, body } = answer;
+    let bytes = if head_only { Bytes::new() } else { Bytes::from(body.into_owned()) };
+    let room = bytes.len();
+    let mut response = Response::new(StreamedBody::Own(Some(work.ended(bytes, room))));
+    *response.status_mut() = status;
+    response.headers_mut().extend(fields);
+    if !kind.is_empty() {
+        let kind = http::HeaderValue::from_static(kind);
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    }
+    response
+}
+
+impl Body for StreamedBody {
+    type Data = Piece;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, io::Error>>> {
+        match self.get_mut() {
+            Self::Upstream { body, .. } => {
+                let frame = std::task::ready!(Pin::new(body).poll_frame(context));
+                Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(Piece::Upstream))))
+            }
+            Self::Own(body) => {
+                Poll::Ready(body.take().map(|body| Ok(Frame::data(Piece::Own(body)))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Upstream { body, .. } => body.is_end_stream(),
+            Self::Own(body) => body.as_ref().is_none_or(|body| body.remaining() == 0),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Upstream { body, .. } => body.size_hint(),
+            Self::Own(body) => {
+                let bytes = body.as_ref().map_or(0, Buf::remaining);
+                SizeHint::with_exact(u64::try_from(bytes).unwrap_or(u64::MAX))
+            }
+        }
+    }
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        match self {
+            Self::Upstream(bytes) => bytes.remaining(),
+            Self::Own(bytes) => bytes.remaining(),
+        }
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self {
+            Self::Upstream(bytes) => bytes.chunk(),
+            Self::Own(bytes) => bytes.chunk(),
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        match self {
+            Self::Upstream(bytes) => bytes.advance(count),
+            Self::Own(bytes) => bytes.advance(count),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The body of a request on its way to an upstream server: a pipe that holds one piece, or a body of HTTP/2.
+//!
+//! ```text
+//!   client ──► read ──► BodyPipe (one piece) ──► RequestBody ──► hyper ──► upstream server
+//!                         └ full: the client is not read, so TCP slows it down (backpressure)
+//! ```
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// The body of a request to an upstream server.
+pub(crate) enum RequestBody {
+    Empty,
+    /// From an HTTP/1 client, with its length if it announced one.
+    Piped(Rc<BodyPipe>, Option<u64>),
+    /// From an HTTP/2 client.
+    Stream(Incoming),
+}
+
+/// Where the reader of a client's connection leaves the next piece of a body. Both ends are on one worker.
+#[derive(Default)]
+pub(crate) struct BodyPipe(RefCell<PipeState>);
+
+#[derive(Default)]
+struct PipeState {
+    piece: Option<Frame<Bytes>>,
+    end: Option<PipeEnd>,
+    /// Wakes the side that waits for the other one.
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+/// How a body ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PipeEnd {
+    Complete,
+    /// The client did not send all of it. The upstream server must not take it for the whole body.
+    CutShort,
+}
+
+impl BodyPipe {
+    /// Waits until the pipe has room for the next piece.
+    pub(crate) fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.0.borrow_mut();
+        if state.piece.is_none() {
+            return Poll::Ready(());
+        }
+        state.writer = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Leaves a piece. The pipe must have room for it.
+    pub(crate) fn push(&self, piece: Frame<Bytes>) {
+        let mut state = self.0.borrow_mut();
+        state.piece = Some(piece);
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
+    }
+
+    pub(crate) fn end(&self, end: PipeEnd) {
+        let mut state = self.0.borrow_mut();
+        state.end.get_or_insert(end);
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
+    }
+
+    fn poll_piece(&self, context: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let mut state = self.0.borrow_mut();
+        if let Some(piece) = state.piece.take() {
+            if let Some(writer) = state.writer.take() {
+                writer.wake();
+            }
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        match state.end {
+            Some(PipeEnd::Complete) => Poll::Ready(None),
+            Some(PipeEnd::CutShort) => Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into()))),
+            None => {
+                state.reader = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.0.borrow();
+        state.piece.is_none() && state.end == Some(PipeEnd::Complete)
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Piped(pipe, _) => pipe.poll_piece(context),
+            Self::Stream(body) => Pin::new(body).poll_frame(context).map_err(io::Error::other),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Piped(pipe, _) => pipe.is_over(),
+            Self::Stream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Piped(_, Some(length)) => SizeHint::with_exact(*length),
+            Self::Piped(_, None) => SizeHint::default(),
+            Self::Stream(body) => body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Upstream servers: groups, connections, and sending requests to them.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `checks.rs` | active health checks |
+//! | `group.rs` | which server of a group gets the next request; shared by all workers |
+//! | `health.rs` | when a server is ejected and comes back |
+//! | `pool.rs` | the connections of one worker; sends requests |
+//! | `connection.rs` | one HTTP/1 connection |
+//! | `response_body.rs` | the body of an answer |
+//! | `stream.rs` | TCP or TLS |
+
+mod checks;
+mod connection;
+mod group;
+mod health;
+mod pool;
+mod response_body;
+mod stream;
+
+pub(crate) use checks::check_upstreams;
+pub(crate) use group::{GroupFull, UpstreamGroup};
+pub(crate) use pool::Pool;
+pub(crate) use response_body::UpstreamBody;
+pub(crate) use stream::UpstreamStream;
+
+use std::time::Duration;
+
+/// Why there is no answer of an upstream server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UpstreamError {
+    #[error("no upstream server can be reached")]
+    Unreachable,
+    #[error("the upstream server did not answer in time")]
+    TimedOut,
+    #[error("the connection to the upstream server broke: {0}")]
+    Broken(String),
+    #[error("the answer of the upstream server is not valid: {0}")]
+    Invalid(&'static str),
+    #[error("the upstream servers have as many requests as they may")]
+    Full,
+}
+
+impl From<GroupFull> for UpstreamError {
+    fn from(_: GroupFull) -> Self {
+        Self::Full
+    }
+}
+
+/// Waits for a future, at most for some time if one is given. `None`: the time is over.
+async fn after_option<T>(most: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
+    match most {
+        Some(most) => tokio::time::timeout(most, future).await.ok(),
+        None => Some(future.await),
+    }
+}

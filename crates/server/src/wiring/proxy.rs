@@ -1,0 +1,129 @@
+//! The reverse proxy: its routes are read before anything is served, and read again when the file changes.
+
+use super::{Failure, Server, named};
+use crate::backend::Backend;
+use crate::files;
+use crate::front::Front;
+use crate::health::Health;
+use crate::net::client_tls;
+use crate::proxy::{self, LiveRoutes, Proxy, ProxyOptions, RequestIds, Routes};
+use crate::settings::Settings;
+use crate::supervise::supervised;
+use crate::watch;
+use rustls::ClientConfig;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tidegate::Limiter;
+use tidegate::http::HeaderStyle;
+
+/// The largest routes file that is read.
+const MOST_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The routes, if the proxy is on; or all errors of their file.
+pub(super) fn read_routes(settings: &Settings) -> Result<Option<Arc<LiveRoutes>>, Failure> {
+    if settings.proxy.address.is_none() {
+        return Ok(None);
+    }
+    let routes = match (&settings.proxy_upstream, &settings.proxy_routes) {
+        (Some(url), _) => {
+            Routes::single(url).map_err(|error| format!("proxy.upstream: {error}"))?
+        }
+        (None, Some(path)) => read_file(path)?,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(LiveRoutes::new(routes)))
+}
+
+fn read_file(path: &Path) -> Result<Routes, Failure> {
+    let text = files::read_regular(path, MOST_BYTES).map_err(named("proxy.routes", path))?;
+    let name = path.display();
+    let routes = Routes::parse(&text).map_err(|problems| {
+        let lines = problems.iter().map(|problem| format!("{name}:{problem}"));
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
+    for warning in routes.warnings() {
+        tracing::warn!("{name}:{warning}");
+    }
+    Ok(routes)
+}
+
+/// Reads the routes file again. If it is not valid, the old routes stay in force, and the log and `/ready` say why.
+fn reload(path: &Path, live: &LiveRoutes, health: &Health) {
+    let problem = match read_file(path) {
+        Ok(routes) => {
+            live.replace(routes);
+            tracing::info!("the routes were read");
+            None
+        }
+        Err(error) => {
+            tracing::error!("the routes are not changed: {error}");
+            Some(error.to_string())
+        }
+    };
+    health.set_problem("routes", problem);
+}
+
+/// Builds the proxy of each worker.
+pub(super) struct ProxyMaker<S> {
+    limiter: Limiter<S>,
+    style: HeaderStyle,
+    live: Arc<LiveRoutes>,
+    tls: Option<Arc<ClientConfig>>,
+    options: ProxyOptions,
+    /// The first part of request ids, which differs from worker to worker.
+    next_prefix: AtomicU64,
+}
+
+impl<S: Backend> ProxyMaker<S> {
+    /// The proxy of one worker.
+    pub(super) fn make(&self) -> Front<S> {
+        let ids = RequestIds::with_prefix(self.next_prefix.fetch_add(1, Ordering::Relaxed));
+        let shared = (self.tls.clone(), self.options);
+        let (limiter, live) = (self.limiter.clone(), Arc::clone(&self.live));
+        let proxy = Proxy::new(limiter, self.style, live, shared, ids);
+        Front::Proxy(Rc::new(proxy))
+    }
+}
+
+impl<S: Backend> Server<S> {
+    /// What builds the proxies of the workers, if the proxy is on.
+    pub(super) fn proxy_maker(&self, style: HeaderStyle) -> io::Result<Option<ProxyMaker<S>>> {
+        let Some(live) = self.routes.clone() else { return Ok(None) };
+        let most = u64::try_from(self.settings.proxy_max_body).unwrap_or(u64::MAX);
+        let options = ProxyOptions { body_limit: most, secure: self.settings.proxy.tls };
+        let prefix = getrandom::u64().map_err(io::Error::other)?;
+        Ok(Some(ProxyMaker {
+            limiter: self.limiter.clone(),
+            style,
+            live,
+            tls: client_tls()?,
+            options,
+            next_prefix: AtomicU64::new(prefix),
+        }))
+    }
+
+    /// Watches the routes file, and checks the health of upstream servers.
+    pub(super) fn watch_upstreams(&self) {
+        let Some(live) = self.routes.clone() else { return };
+        if let Some(path) = self.settings.proxy_routes.clone() {
+            self.watch_routes(path, &live);
+        }
+        let tls = client_tls().ok().flatten();
+        supervised("checking upstream servers", Arc::clone(&self.metrics), move || {
+            proxy::check_upstreams(Arc::clone(&live), tls.clone())
+        });
+    }
+
+    fn watch_routes(&self, path: PathBuf, live: &Arc<LiveRoutes>) {
+        let (live, health) = (Arc::clone(live), Arc::clone(&self.health));
+        let file = path.clone();
+        let read = move || reload(&file, &live, &health);
+        supervised("watching the routes", Arc::clone(&self.metrics), move || {
+            let path = path.clone();
+            watch::on_change("routes", move || vec![path.clone()], read.clone())
+        });
+    }
+}
