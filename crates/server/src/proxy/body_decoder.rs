@@ -163,3 +163,74 @@ const FORBIDDEN: [&str; 9] = [
     "content-range",
     "trailer",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes a body that arrives in pieces of `size` bytes: its data, its trailers, and what is left over.
+    fn decode(
+        length: Length,
+        bytes: &[u8],
+        size: usize,
+    ) -> Result<(String, usize, String), BodyError> {
+        let mut decoder = BodyDecoder::new(length, 100)?;
+        let mut input = ReadBuffer::default();
+        let (mut data, mut trailers, mut pieces) = (Vec::new(), 0, bytes.chunks(size));
+        loop {
+            match decoder.next(&mut input)? {
+                Decoded::Data(piece) => data.extend_from_slice(&piece),
+                Decoded::Trailers(fields) => trailers = fields.len(),
+                Decoded::End => break,
+                Decoded::NeedsMore => {
+                    let Some(piece) = pieces.next() else { panic!("it never ends") };
+                    input.arrived(piece);
+                }
+            }
+        }
+        let rest = String::from_utf8_lossy(input.unread()).into_owned();
+        Ok((String::from_utf8(data).unwrap(), trailers, rest))
+    }
+
+    #[test]
+    fn bodies_are_decoded_however_they_arrive() {
+        let chunks = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
+        let trailers = b"3\r\nabc\r\n0\r\nsum: 5\r\nmore: 6\r\n\r\n";
+        for size in 1..40 {
+            let decoded = |length, bytes| decode(length, bytes, size).unwrap();
+            assert_eq!(decoded(Length::Bytes(5), b"abcde"), ("abcde".into(), 0, "".into()));
+            assert_eq!(decoded(Length::Chunks, chunks), ("abcde".into(), 0, "".into()));
+            assert_eq!(decoded(Length::Chunks, trailers), ("abc".into(), 2, "".into()));
+        }
+        let next = decode(Length::Bytes(2), b"abGET /", 100).unwrap();
+        assert_eq!(next, ("ab".into(), 0, "GET /".into()));
+    }
+
+    #[test]
+    fn bodies_that_are_not_well_formed_are_refused() {
+        for bytes in [
+            &b"x\r\n"[..],
+            b" 3\r\nabc\r\n0\r\n\r\n",
+            b"3\nabc\r\n0\r\n\r\n",
+            b"3\r\nabcd\r\n",
+            b"-1\r\n",
+            b"0x3\r\nabc\r\n",
+            b"0\r\ncontent-length: 5\r\n\r\n",
+            b"0\r\ntransfer-encoding: chunked\r\n\r\n",
+            b"0\r\nbad name: 5\r\n\r\n",
+        ] {
+            let refused = decode(Length::Chunks, bytes, 1).unwrap_err();
+            assert_eq!(refused, BodyError::BadChunk, "{:?}", String::from_utf8_lossy(bytes));
+        }
+        let long = [&b"0\r\nx: "[..], &[b'x'; bounds::TRAILERS]].concat();
+        assert_eq!(decode(Length::Chunks, &long, 1_000).unwrap_err(), BodyError::BadChunk);
+    }
+
+    #[test]
+    fn a_body_has_a_largest_size() {
+        assert_eq!(decode(Length::Bytes(101), b"", 1).unwrap_err(), BodyError::TooLarge(100));
+        let chunks = b"60\r\n";
+        let more = [&chunks[..], &[b'x'; 96], b"\r\n5\r\n"].concat();
+        assert_eq!(decode(Length::Chunks, &more, 7).unwrap_err(), BodyError::TooLarge(100));
+    }
+}

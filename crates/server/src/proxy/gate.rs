@@ -12,6 +12,8 @@ use super::request_body::RequestBody;
 use super::routes::{BalanceBy, HostField};
 use super::upstream::{Pool, UpstreamBody, UpstreamError};
 use crate::backend::Backend;
+use crate::metrics::{Metrics, Tally};
+use crate::supervise::contained;
 use crate::web;
 use crate::web::{Answer, HeadError, PROBLEM};
 use http::request::Parts;
@@ -20,12 +22,14 @@ use http_body::Body;
 use rustls::ClientConfig;
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate::http::{HeaderStyle, grpc_refusal, refusal};
-use tidegate::{Check, Limiter, Priority, Report, Span, Verdict};
+use tidegate::{Check, CheckError, Limiter, Priority, Report, Span, Verdict};
 use tidegate_policy::{AttributeError, Attributes, NormalPath};
+use tokio::time::Instant;
 
 /// The proxy on one worker.
 pub(crate) struct Proxy<S> {
@@ -36,6 +40,8 @@ pub(crate) struct Proxy<S> {
     tls: Option<Arc<ClientConfig>>,
     ids: RequestIds,
     pub(crate) options: ProxyOptions,
+    tally: Arc<Tally>,
+    metrics: Arc<Metrics>,
     /// Whether the task that closes idle connections runs.
     is_swept: Cell<bool>,
 }
@@ -78,11 +84,12 @@ impl<S: Backend> Proxy<S> {
         style: HeaderStyle,
         live: Arc<LiveRoutes>,
         (tls, options): (Option<Arc<ClientConfig>>, ProxyOptions),
-        ids: RequestIds,
+        (ids, metrics): (RequestIds, Arc<Metrics>),
     ) -> Self {
+        let tally = metrics.tally("proxy");
         let pools = RefCell::new(WorkerPools::new(live.load(), tls.as_ref()));
         let is_swept = Cell::new(false);
-        Self { limiter, style, live, pools, tls, ids, options, is_swept }
+        Self { limiter, style, live, pools, tls, ids, options, tally, metrics, is_swept }
     }
 
     /// Decides a request by its head. It may wait here for its turn.
@@ -114,14 +121,31 @@ impl<S: Backend> Proxy<S> {
 
     async fn decide(&self, attributes: &Attributes<'_>, head: &Parts) -> Result<Verdict, Answer> {
         let check = Check::new(attributes).waiting(LONGEST_WAIT);
-        let verdict = match self.limiter.try_admit(&check) {
-            Some(verdict) => verdict,
-            None => self.limiter.admit(&check).await,
+        let began = Instant::now();
+        let verdict = match contained(pin!(self.ask(&check))).await {
+            Ok(verdict) => verdict,
+            Err(_) => self.without_store(&check),
         };
         let verdict = verdict.map_err(|error| {
             Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
         })?;
+        self.tally.count(&verdict);
+        self.tally.took(began.elapsed());
         if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, &head.headers)) }
+    }
+
+    /// Asks the limiter, and waits for a turn if a rule says so.
+    async fn ask(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        match self.limiter.try_admit(check) {
+            Some(verdict) => verdict,
+            None => self.limiter.admit(check).await,
+        }
+    }
+
+    fn without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
+        self.metrics.panicked();
+        tracing::error!("a decision met a bug in tidegate; the rules decided without the store");
+        self.limiter.check_without_store(check)
     }
 
     /// The answer to a request that a limit refuses, as gRPC for gRPC requests.

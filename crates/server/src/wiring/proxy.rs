@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::files;
 use crate::front::Front;
 use crate::health::Health;
+use crate::metrics::Metrics;
 use crate::net::client_tls;
 use crate::proxy::{self, LiveRoutes, Proxy, ProxyOptions, RequestIds, Routes};
 use crate::settings::Settings;
@@ -75,6 +76,7 @@ pub(super) struct ProxyMaker<S> {
     options: ProxyOptions,
     /// The first part of request ids, which differs from worker to worker.
     next_prefix: AtomicU64,
+    metrics: Arc<Metrics>,
 }
 
 impl<S: Backend> ProxyMaker<S> {
@@ -83,7 +85,7 @@ impl<S: Backend> ProxyMaker<S> {
         let ids = RequestIds::with_prefix(self.next_prefix.fetch_add(1, Ordering::Relaxed));
         let shared = (self.tls.clone(), self.options);
         let (limiter, live) = (self.limiter.clone(), Arc::clone(&self.live));
-        let proxy = Proxy::new(limiter, self.style, live, shared, ids);
+        let proxy = Proxy::new(limiter, self.style, live, shared, (ids, Arc::clone(&self.metrics)));
         Front::Proxy(Rc::new(proxy))
     }
 }
@@ -102,6 +104,7 @@ impl<S: Backend> Server<S> {
             tls: client_tls()?,
             options,
             next_prefix: AtomicU64::new(prefix),
+            metrics: Arc::clone(&self.metrics),
         }))
     }
 

@@ -121,8 +121,8 @@ impl<S: Backend> AdminHandler<S> {
     pub(super) fn policy(&self, call: &Call<'_>) -> Result<Answer, Answer> {
         match call.parameter("protocol") {
             Some("grpc") if self.rule_files.is_some() => return self.rule_files_text(),
-            Some("grpc" | "http" | "resp") | None => {}
-            Some(_) => return Err(bad("`protocol` must be `http`, `grpc` or `resp`")),
+            Some("grpc" | "http" | "proxy" | "resp") | None => {}
+            Some(_) => return Err(bad("`protocol` must be `http`, `grpc`, `proxy` or `resp`")),
         }
         let (text, uploaded) = self.rulebook.policy_text();
         let from = HeaderValue::from_static(if uploaded { "upload" } else { "file" });
