@@ -253,7 +253,10 @@ fn files_that_are_none_are_told_before_anything_starts() {
             vec!["--tls-certificate", &one, "--tls-key", &key, "--tls-client-ca-file", &empty],
             "tls.client_ca_file: ",
         ),
-        (vec!["--tls-listeners", "grpcs"], "listeners are `http`, `grpc`, `resp` and `admin`"),
+        (
+            vec!["--tls-listeners", "grpcs"],
+            "listeners are `http`, `grpc`, `resp`, `proxy` and `admin`",
+        ),
     ] {
         let refused = serve(&authority.path("data"), &flags);
         assert_eq!(refused.status.code(), Some(2), "{flags:?}");
