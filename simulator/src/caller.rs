@@ -5,12 +5,12 @@ use crate::names::{attributes, tenant_name, user_name};
 use crate::network::{World, shifted};
 use crate::node::{Node, Process};
 use crate::scenario::{Arrival, Scenario};
+use crate::timers;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidegate::{Check, DecidedBy, Receipt, Report, Settled, Verdict};
 use tidegate_core::{Cost, Span};
-use tokio::time::sleep;
 
 /// How long a caller without its own timeout waits, in milliseconds: the timeout of the store.
 const PATIENCE: u64 = 50;
@@ -120,7 +120,7 @@ async fn report(
     number: usize,
 ) {
     let Some(reported) = arrival.report else { return };
-    sleep(Duration::from_millis(reported.after)).await;
+    timers::sleep(Duration::from_millis(reported.after)).await;
     let Some(process) = node.process.lock().unwrap().clone() else { return };
     let what = match reported.cost {
         0 => Report::Cancelled,

@@ -33,6 +33,7 @@ mod random;
 mod run;
 mod scenario;
 mod shrink;
+mod timers;
 
 pub use checks::{Violation, violations};
 pub use history::{Answered, Decider, History};

@@ -4,6 +4,7 @@ use crate::history::{Backend, EPOCH, PendingAnswer};
 use crate::names::state;
 use crate::random::Random;
 use crate::scenario::{Fault, FaultKind, Scenario};
+use crate::timers;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tidegate_store::testing::{
     Effect, Executed, Network, NetworkFuture, OwnedTake, SimulatedReply, SimulatedRequest,
 };
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// Everything except the nodes: the scenario, the true time, the network and the store.
 #[derive(Debug)]
@@ -102,7 +103,7 @@ impl World {
         let wires = Mutex::new(Wires { random, connections: vec![] });
         let of_subject = |subject| [0, 1].map(|version| state(&scenario, subject, version));
         let states = (0..scenario.subjects()).map(of_subject).collect();
-        Arc::new(Self { scenario, states, start: Instant::now(), backend: Mutex::default(), wires })
+        Arc::new(Self { scenario, states, start: timers::now(), backend: Mutex::default(), wires })
     }
 
     pub(crate) fn backend(&self) -> MutexGuard<'_, Backend> {
@@ -115,7 +116,7 @@ impl World {
 
     /// The true time since the beginning.
     pub(crate) fn nanos(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap()
+        u64::try_from(timers::since(self.start).as_nanos()).unwrap()
     }
 
     pub(crate) fn millis(&self) -> u64 {
@@ -165,7 +166,7 @@ impl World {
             else {
                 return;
             };
-            sleep_until(self.instant(until)).await;
+            timers::sleep_until(self.instant(until)).await;
         }
     }
 
@@ -228,7 +229,7 @@ impl World {
         connection: usize,
         request: &SimulatedRequest,
     ) -> io::Result<SimulatedReply> {
-        let sent = Instant::now();
+        let sent = timers::now();
         let trip = self.depart(connection);
         if trip.fate.request_lost {
             self.not_given_back(request);
@@ -251,7 +252,7 @@ impl World {
             self.untold(trip.process, &pending);
             return Err(error);
         }
-        if sent.elapsed() >= LATE {
+        if timers::since(sent) >= LATE {
             self.untold(trip.process, &pending);
         }
         Ok(reply)
@@ -272,7 +273,7 @@ impl World {
     /// Waits until the request has arrived; an error if the connection is cut first.
     async fn deliver_request(&self, trip: &Trip) -> io::Result<()> {
         let arriving = async {
-            sleep_until(trip.arrives).await;
+            timers::sleep_until(trip.arrives).await;
             self.reachable(trip.node).await;
             self.not_paused(trip.server).await;
             if trip.fate.request_lost {
@@ -293,7 +294,7 @@ impl World {
             returns
         };
         let returning = async {
-            sleep_until(returns).await;
+            timers::sleep_until(returns).await;
             self.reachable(trip.node).await;
             if trip.fate.reply == ReplyFate::Lost {
                 std::future::pending::<()>().await;
@@ -316,8 +317,8 @@ impl World {
         let told = told.unwrap_or_default();
         let too_late =
             executed.as_ref().filter(|executed| self.is_of_users(executed)).map(too_late);
-        if too_late.is_some_and(|too_late| sent.elapsed() > too_late) {
-            let millis = u64::try_from(sent.elapsed().as_millis()).unwrap();
+        if too_late.is_some_and(|too_late| timers::since(sent) > too_late) {
+            let millis = u64::try_from(timers::since(sent).as_millis()).unwrap();
             backend.history.counted_late.push(millis);
         }
         drop(backend);
@@ -417,7 +418,7 @@ impl Network for Wire {
                 return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
             }
             let mut wires = world.wires();
-            let (last_request, last_reply) = (Instant::now(), Instant::now());
+            let (last_request, last_reply) = (timers::now(), timers::now());
             let cut = watch::channel(false).0;
             let connection = Connection { node, server, process, cut, last_request, last_reply };
             wires.connections.push(connection);

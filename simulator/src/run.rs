@@ -6,12 +6,12 @@ use crate::names::attributes;
 use crate::network::{Cut, World};
 use crate::node::{Node, start};
 use crate::scenario::{FaultKind, Scenario};
+use crate::timers;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidegate::Check;
 use tidegate_store::StoreHealth;
-use tokio::time::{sleep, sleep_until};
 
 /// An event, with the index of its arrival or fault.
 enum Event {
@@ -45,10 +45,10 @@ async fn play(scenario: Scenario) -> History {
         tokio::spawn(start(Arc::clone(&world), Arc::clone(node)));
     }
     for (at, event) in events(&world.scenario) {
-        sleep_until(world.instant(at)).await;
+        timers::sleep_until(world.instant(at)).await;
         handle(&world, &nodes, &event);
     }
-    sleep(HEALS_WITHIN).await;
+    timers::sleep(HEALS_WITHIN).await;
     record_end(&world, &nodes).await;
     for node in &nodes {
         node.end(&world);

@@ -15,6 +15,7 @@ use crate::error::CheckError;
 use crate::limiter::{DecideFor, Limiter, now};
 use crate::queue::{WaitTargets, Waiter};
 use crate::receipt::{Receipt, Report};
+use crate::timers;
 use crate::verdict::Verdict;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -176,7 +177,7 @@ impl<S: Store + 'static> Limiter<S> {
     async fn await_turn(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
         if let Outcome::Delay(delay) = verdict.outcome {
             let mut promise = PromisedTurn { limiter: self, receipt: verdict.receipt.clone() };
-            tokio::time::sleep(Duration::from_nanos(delay.as_nanos())).await;
+            timers::sleep(delay).await;
             promise.receipt = None;
             verdict.outcome = Outcome::Allow; // the delay is over; the caller must not wait again
         }
@@ -308,7 +309,7 @@ const fn less(span: Span, passed: Span) -> Span {
 
 /// Sleeps until the time is over, or until the queue wakes the waiter.
 async fn sleep_or_woken(waiter: &Waiter<'_>, span: Span) {
-    let time = tokio::time::sleep(Duration::from_nanos(span.as_nanos()));
+    let time = timers::sleep(span);
     tokio::select! {
         () = time => {}
         () = waiter.woken() => {}

@@ -85,6 +85,7 @@ mod queue;
 mod receipt;
 mod signals;
 mod stats;
+mod timers;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod verdict;

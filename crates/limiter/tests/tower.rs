@@ -177,6 +177,7 @@ async fn a_service_can_set_attributes_and_cost_and_read_the_verdict() {
 
 /// Twenty simultaneous requests under a leaky bucket of 10 per second: all are served, the last after 1.9 s of virtual time.
 #[tokio::test(start_paused = true)]
+#[expect(clippy::disallowed_methods, reason = "the clock of the runtime is paused")]
 async fn requests_wait_for_their_turn() {
     let policy = Policy::parse(
         "{ version: 1, rules: [{ name: a, key: [], limits: [{ rate: 10/s, algorithm: leaky_bucket, queue: 100 }] }] }",

@@ -34,6 +34,7 @@ mod rulebook;
 mod settings;
 mod shared_store;
 mod supervise;
+mod timers;
 mod watch;
 mod web;
 mod wiring;

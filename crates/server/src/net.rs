@@ -40,11 +40,12 @@ pub(crate) use stream::Stream;
 pub(crate) use tls::{Certificate, TlsFiles, client_tls};
 pub(crate) use worker::{AcceptedConnection, Protocol, Protocols, Workers};
 
+use crate::timers;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The instant that is `time` from now, by the runtime's clock.
 pub(crate) fn after(time: Duration) -> Instant {
-    let now = Instant::now();
+    let now = timers::now();
     now.checked_add(time).unwrap_or(now)
 }

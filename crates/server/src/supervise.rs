@@ -1,6 +1,7 @@
 //! Contains panics: a panic while answering fails only that request, and a background task that panics is restarted.
 
 use crate::metrics::Metrics;
+use crate::timers;
 use futures_util::FutureExt as _;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +40,7 @@ pub(crate) fn supervised<F: Future<Output = ()>>(
         while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
             metrics.restarted();
             tracing::error!("a bug in tidegate: {name} panicked and is restarted");
-            tokio::time::sleep(PAUSE).await;
+            timers::sleep(PAUSE).await;
         }
     });
 }

@@ -49,6 +49,7 @@ mod shared_document;
 pub(crate) mod simulated;
 mod slots;
 mod stored_state;
+mod timers;
 mod topology;
 mod wire;
 

@@ -15,7 +15,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::address::own_ip;
+use support::address::{look_again, own_ip};
 use support::cluster::Cluster;
 use support::server::{ENGINES, Server};
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
@@ -146,7 +146,7 @@ async fn move_under_load(cluster: &Cluster, to: usize) {
     }
     // All keys exist before the migration begins.
     while keys(cluster).await < 2 * u64::try_from(KEYS).unwrap() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        look_again().await;
     }
     let moved = cluster.move_slots(0, to).await;
     println!("{moved} slots migrated");
@@ -184,7 +184,7 @@ async fn a_server_that_is_down_affects_only_its_own_slots() {
         loop {
             match store.take(&plan(&[(here, &limit), (there, &limit)])).await.pop().unwrap() {
                 Err(StoreError::Partly(takes)) => return takes,
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(_) => look_again().await,
                 Ok(answer) => assert!(answer.done.passes),
             }
         }

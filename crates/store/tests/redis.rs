@@ -15,6 +15,7 @@ mod support;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
+use support::address::look_again;
 use support::hammer::Keys;
 use support::server::{ENGINES, Server};
 use support::{hammer, timelines, twin};
@@ -309,7 +310,7 @@ async fn a_server_that_refused_the_store_is_used_again() {
         config("ours").await;
         let used_again = async {
             while store.take(&plan).await[0].is_err() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                look_again().await;
             }
         };
         let used_again = tokio::time::timeout(Duration::from_secs(30), used_again).await;

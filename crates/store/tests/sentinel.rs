@@ -13,7 +13,7 @@ mod address;
 #[path = "support/sentinel.rs"]
 mod fake;
 
-use address::{own_ip, own_port};
+use address::{look_again, own_ip, own_port};
 use fake::FakeSentinel;
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -78,7 +78,7 @@ async fn until_reply(port: u16, command: &[&str], wanted: &str) {
                     return;
                 }
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            look_again().await;
         }
     };
     tokio::time::timeout(PATIENCE, asking)
@@ -127,7 +127,7 @@ async fn the_store_goes_on_with_the_primary_that_sentinels_promote() {
             if let Some(left) = left(store.take(&plan()).await) {
                 return left;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            look_again().await;
         }
     };
     let left = tokio::time::timeout(PATIENCE, goes_on).await.unwrap();
@@ -188,7 +188,7 @@ impl Stage {
         let going = async {
             while !self.takes_at(number).await {
                 meanwhile();
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                look_again().await;
             }
         };
         let went = tokio::time::timeout(PATIENCE, going).await;
@@ -222,7 +222,7 @@ async fn a_promotion_that_closes_connections_is_noticed() {
     let text = format!("slave {ip}:{new} {ip} {new} @ ours {ip} {old}");
     // The store queries this sentinel after it has subscribed to it. The event is published once.
     while stage.sentinels[1].queries() == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        look_again().await;
     }
     stage.sentinels[1].publish("+selected-slave", &text);
     until_reply(new, &["INFO", "commandstats"], "cmdstat_role").await;

@@ -1,6 +1,7 @@
 //! The load on the store: tasks that take, wait for the answer, and take again, either immediately (a closed
 //! loop) or at fixed instants (an open loop).
 
+#![expect(clippy::disallowed_methods, reason = "a load generator measures time")]
 #![expect(clippy::float_arithmetic, reason = "rates, for people")]
 
 use crate::rig::template::Keys;

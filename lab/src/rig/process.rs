@@ -1,6 +1,8 @@
 //! A server process on a free port with a temporary folder. It is killed when it is dropped, also after an
 //! error.
 
+#![expect(clippy::disallowed_methods, reason = "a starting server is looked at again and again")]
+
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
 use std::io;

@@ -6,6 +6,7 @@
 //! ```
 
 use super::parse::Heard;
+use crate::timers;
 use http::{HeaderMap, StatusCode};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,7 +66,7 @@ impl Pacer {
             if wait == Span::ZERO {
                 return;
             }
-            tokio::time::sleep(Duration::from_nanos(wait.as_nanos())).await;
+            timers::sleep(wait).await;
         }
     }
 

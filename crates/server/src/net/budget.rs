@@ -13,6 +13,7 @@
 //! The first bytes of a connection do not count. A small request needs only these, so it is served however much others hold.
 
 use crate::bounds;
+use crate::timers;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -211,7 +212,7 @@ impl Reservation {
 
     async fn wait_for(&self, bytes: usize) -> bool {
         for _ in 0..POLLS {
-            tokio::time::sleep(POLL_EVERY).await;
+            timers::sleep(POLL_EVERY).await;
             if self.resize(bytes) {
                 return true;
             }
@@ -350,7 +351,7 @@ mod tests {
         let second = Account::new(Arc::clone(&budget), Arc::clone(&source)).reserve();
         assert!(!second.resize_soon(12 * MIB).await);
         let leaves = async {
-            tokio::time::sleep(POLL_EVERY * 3).await;
+            timers::sleep(POLL_EVERY * 3).await;
             drop(first);
         };
         let (got, ()) = tokio::join!(second.resize_soon(12 * MIB), leaves);

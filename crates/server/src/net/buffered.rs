@@ -11,6 +11,7 @@ use super::read_buffer::ReadBuffer;
 use super::stream::Stream;
 use crate::bounds;
 use crate::metrics::Refused;
+use crate::timers;
 use std::future::poll_fn;
 use std::io;
 use std::mem;
@@ -149,10 +150,10 @@ impl<'p> BufferedConnection<'p> {
             None => return false,
         };
         if !nothing_behind {
-            return Instant::now() >= latest;
+            return timers::now() >= latest;
         }
         // Requests that arrived before the drain may still be in the socket.
-        !self.stream.has_more() || Instant::now() >= latest
+        !self.stream.has_more() || timers::now() >= latest
     }
 
     // === writing ===
@@ -294,7 +295,7 @@ impl<'p> BufferedConnection<'p> {
                 Woken::End | Woken::Late | Woken::NoRoom => return Ok(()),
             }
             if left == 0 {
-                tokio::time::sleep_until(self.deadline.at).await;
+                timers::sleep_until(self.deadline.at).await;
                 return Ok(());
             }
         }
@@ -338,7 +339,7 @@ fn write_some(
 
 impl Deadline {
     fn new(at: Instant) -> Self {
-        Self { at, check_at: None, timer: Box::pin(tokio::time::sleep_until(at)) }
+        Self { at, check_at: None, timer: Box::pin(timers::sleep_until(at)) }
     }
 
     fn set(&mut self, at: Instant) {
@@ -366,7 +367,7 @@ impl Deadline {
     fn poll(&mut self, account: &Account, context: &mut Context<'_>) -> Poll<Woken> {
         loop {
             ready!(self.timer.as_mut().poll(context));
-            let now = Instant::now();
+            let now = timers::now();
             if now >= self.at {
                 return Poll::Ready(Woken::Late);
             }

@@ -14,6 +14,7 @@ use super::unauthenticated::{Unauthenticated, UnauthenticatedList};
 use crate::bounds;
 use crate::health::Health;
 use crate::metrics::{Metrics, Refused};
+use crate::timers;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -190,7 +191,7 @@ impl BoundedListener {
             self.health.set_problem("accept", Some(why));
         }
         // This lasts until other connections close. Trying again immediately would only keep this thread busy.
-        tokio::time::sleep(NOT_ACCEPTED).await;
+        timers::sleep(NOT_ACCEPTED).await;
     }
 }
 

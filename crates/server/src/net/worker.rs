@@ -7,6 +7,7 @@ use super::drain::Drain;
 use super::listener::Slot;
 use super::stream::Stream;
 use crate::metrics::Refused;
+use crate::timers;
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +18,6 @@ use tidegate::Clock;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 /// The threads that serve the connections of several listeners.
@@ -179,7 +179,7 @@ async fn opened(stream: TcpStream, listener: &ListenerContext, drain: &Drain) ->
     let Some(acceptor) = &listener.tls else { return Some(Stream::Plain(stream)) };
     let stopped = async {
         drain.begun.cancelled().await;
-        sleep(LINGER).await;
+        timers::sleep(LINGER).await;
     };
     tokio::select! {
         opened = Stream::under_tls(stream, acceptor, listener.timeouts.handshake) => match opened {

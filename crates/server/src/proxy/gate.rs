@@ -14,6 +14,7 @@ use super::upstream::{Pool, UpstreamBody, UpstreamError};
 use crate::backend::Backend;
 use crate::metrics::{Metrics, Tally};
 use crate::supervise::contained;
+use crate::timers;
 use crate::web;
 use crate::web::{Answer, HeadError, PROBLEM};
 use http::request::Parts;
@@ -29,7 +30,6 @@ use std::time::Duration;
 use tidegate::http::{HeaderStyle, grpc_refusal, refusal};
 use tidegate::{Check, CheckError, Limiter, Priority, Report, Span, Verdict};
 use tidegate_policy::{AttributeError, Attributes, NormalPath};
-use tokio::time::Instant;
 
 /// The proxy on one worker.
 pub(crate) struct Proxy<S> {
@@ -121,7 +121,7 @@ impl<S: Backend> Proxy<S> {
 
     async fn decide(&self, attributes: &Attributes<'_>, head: &Parts) -> Result<Verdict, Answer> {
         let check = Check::new(attributes).waiting(LONGEST_WAIT);
-        let began = Instant::now();
+        let began = timers::now();
         let verdict = match contained(pin!(self.ask(&check))).await {
             Ok(verdict) => verdict,
             Err(_) => self.without_store(&check),
@@ -130,7 +130,7 @@ impl<S: Backend> Proxy<S> {
             Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
         })?;
         self.tally.count(&verdict);
-        self.tally.took(began.elapsed());
+        self.tally.took(timers::since(began));
         if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, &head.headers)) }
     }
 

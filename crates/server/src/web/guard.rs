@@ -26,6 +26,7 @@
 
 use crate::bounds;
 use crate::net::{Stream, after};
+use crate::timers;
 use bytes::{Buf, Bytes};
 use std::cell::Cell;
 use std::io;
@@ -34,7 +35,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep};
 
 /// The stream of an HTTP/2 connection: first the bytes that were already read, then the rest.
 pub(crate) struct GuardedStream {
@@ -96,7 +97,7 @@ const ACK: u8 = 1;
 
 impl GuardedStream {
     pub(crate) fn new(stream: Stream, read: Vec<u8>, is_closing: ClosingFlag) -> Self {
-        let frames = FrameCounter::new(Instant::now());
+        let frames = FrameCounter::new(timers::now());
         Self { read: read.into(), stream, frames, is_closing, closing: None }
     }
 
@@ -115,7 +116,7 @@ impl GuardedStream {
             self.read.advance(count);
         }
         let fresh = buffer.filled().get(before..).unwrap_or_default();
-        if self.frames.count(fresh, Instant::now()) {
+        if self.frames.count(fresh, timers::now()) {
             return Poll::Ready(Ok(()));
         }
         Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many idle frames")))
@@ -168,7 +169,7 @@ impl ClosingFrames {
             delays: false,
             delayed: Vec::new(),
             passed: Vec::new(),
-            quiet: Box::pin(sleep_until(Instant::now())),
+            quiet: Box::pin(timers::sleep_until(timers::now())),
             latest: after(Duration::from_millis(bounds::LINGER_MILLIS)),
         }
     }
@@ -363,7 +364,7 @@ mod tests {
 
     #[test]
     fn pings_are_counted_in_pieces_of_any_size() {
-        let now = Instant::now();
+        let now = timers::now();
         for piece in [1, 5, 17, 1_000] {
             let mut frames = after_preface(now);
             let most = usize::try_from(bounds::IDLE_FRAMES).unwrap();
@@ -375,7 +376,7 @@ mod tests {
 
     #[test]
     fn requests_and_time_refill_the_budget() {
-        let start = Instant::now();
+        let start = timers::now();
         let mut frames = after_preface(start);
         for _ in 0..10_000 {
             assert!(frames.count(&frame(1, 40), start)); // a request, its body, a window, a setting
@@ -393,7 +394,7 @@ mod tests {
     /// A proxy has a thousand calls in flight, and all of them time out in the same instant.
     #[test]
     fn every_stream_may_be_reset_once_for_free() {
-        let now = Instant::now();
+        let now = timers::now();
         let mut frames = after_preface(now);
         for _ in 0..3 {
             assert!((0..bounds::GRPC_STREAMS).all(|_| frames.count(&frame(1, 40), now)));
@@ -407,7 +408,7 @@ mod tests {
     /// PING ACKs come last, in pieces of any size, and all other frames stay unchanged and in order.
     #[tokio::test(start_paused = true)]
     async fn ping_acks_come_last() {
-        let now = Instant::now();
+        let now = timers::now();
         let mut ack = frame(PING, 8);
         ack[4] = ACK;
         let before = [frame(HEADERS, 40), frame(PING, 8)].concat();
@@ -434,7 +435,7 @@ mod tests {
 
     #[test]
     fn empty_data_frames_count_as_control_frames() {
-        let now = Instant::now();
+        let now = timers::now();
         let mut frames = after_preface(now);
         assert!((0..bounds::IDLE_FRAMES).all(|_| frames.count(&frame(0, 0), now)));
         assert!(!frames.count(&frame(0, 0), now));

@@ -13,6 +13,7 @@ use crate::metrics::Refused;
 use crate::net::{
     AcceptedConnection, Account, Drain, LINGER, ListenerContext, Reservation, Stream, after,
 };
+use crate::timers;
 use activity::Activity;
 pub(crate) use activity::{BudgetedBody, InFlightRequest, UnreadResponse};
 use bytes::Bytes;
@@ -34,7 +35,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Runs the streams of a connection on the worker of the connection.
 #[derive(Clone, Copy)]
@@ -123,7 +124,7 @@ async fn preface(
     // A client that connected before the drain may have sent bytes that were not read yet.
     let mut stopped = pin!(async {
         drain.begun.cancelled().await;
-        sleep(LINGER).await;
+        timers::sleep(LINGER).await;
     });
     loop {
         tokio::select! {
@@ -206,7 +207,7 @@ where
                     end = Some(after(listener.timeouts.head));
                 }
             }
-            () = tokio::time::sleep_until(over) => return Ok(()),
+            () = timers::sleep_until(over) => return Ok(()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::command_error::ErrorCounts;
 use super::settings::RedisSettings;
+use super::timers;
 use crate::clock::Clock;
 use crate::key::Secret;
 use futures_util::FutureExt as _;
@@ -67,6 +68,6 @@ pub(super) async fn supervised<F: Future<Output = ()>>(
 ) {
     while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
         context.restarts.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep(RESTART_PAUSE).await;
+        timers::sleep(RESTART_PAUSE).await;
     }
 }

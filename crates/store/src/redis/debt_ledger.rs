@@ -14,6 +14,7 @@
 
 use super::Redis;
 use super::script::{ScriptCall, ScriptReply};
+use super::timers;
 use super::wire::Verb;
 use crate::store::ReceiptId;
 use crate::sync::{Mutex, lock};
@@ -197,7 +198,7 @@ async fn charge_debts(store: Redis) {
         let mut confirmed = join_all(charging).await.into_iter();
         unconfirmed.retain(|_| confirmed.next() == Some(false));
         if !unconfirmed.is_empty() || !store.debts.is_empty() {
-            tokio::time::sleep(RETRY_PAUSE).await;
+            timers::sleep(RETRY_PAUSE).await;
         }
     }
 }

@@ -13,6 +13,7 @@ use super::connection::{Connection, Message, is_replica};
 use super::link_state::LinkCore;
 use super::script::{self, ScriptCall, ScriptHints, ScriptReply, ScriptTimes};
 use super::settings::RedisClock;
+use super::timers;
 use super::wire::{CONTROL_TTL_SECONDS, ShapeTag, VERIFIER_KEY, Verb};
 use crate::error::StoreError;
 use crate::sync::lock;
@@ -43,7 +44,7 @@ pub(super) async fn keep(link: Arc<LinkCore>) {
     loop {
         let is_open = lock(&link.state).breaker.is_open();
         if is_open {
-            tokio::time::sleep(pause).await;
+            timers::sleep(pause).await;
         } else {
             let _ = tokio::time::timeout(PROBE_INTERVAL, link.wake_keeper.notified()).await;
         }

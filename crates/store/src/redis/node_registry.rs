@@ -13,6 +13,7 @@ use super::router::Router;
 use super::script;
 use super::settings::RedisSettings;
 use super::slots::slot_of;
+use super::timers;
 use super::wire::{CONTROL_TAG, NODES_KEY};
 use crate::sync::{Mutex, lock};
 use ::redis::Value;
@@ -82,7 +83,7 @@ impl NodeRegistry {
                 let (router, tally, name) = (Arc::clone(&router), Arc::clone(&tally), name.clone());
                 async move {
                     loop {
-                        tokio::time::sleep(ANNOUNCE_INTERVAL).await;
+                        timers::sleep(ANNOUNCE_INTERVAL).await;
                         announce(&router, timeout, &name, &tally).await;
                     }
                 }

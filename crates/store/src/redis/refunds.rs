@@ -11,6 +11,7 @@
 
 use super::Redis;
 use super::script::{ScriptCall, ScriptReply, unexpected_reply};
+use super::timers;
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId, Settled, Settlement};
 use futures_util::future::join_all;
@@ -125,7 +126,7 @@ impl Redis {
                     return;
                 }
             }
-            tokio::time::sleep(pause).await;
+            timers::sleep(pause).await;
             pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
         }
     }

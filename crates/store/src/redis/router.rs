@@ -16,6 +16,7 @@ use super::script::{ScriptCall, ScriptHints, ScriptReply};
 use super::sentinels::Sentinels;
 use super::settings::{RedisClock, RedisSettings};
 use super::slots::slot_of_state;
+use super::timers;
 use super::topology::{Discovery, ServerMap, Topology};
 use crate::clock::Clock;
 use crate::error::StoreError;
@@ -202,7 +203,7 @@ impl Router {
                 Err(CommandError::TryAgain) => {
                     // The keys are migrated one by one, each within moments: exponential backoff, 1 ms to 16 ms.
                     let pause = Duration::from_millis(1_u64 << hop.min(4));
-                    tokio::time::sleep(pause.min(self.left(until).into())).await;
+                    timers::sleep(pause.min(self.left(until).into())).await;
                 }
                 Err(error @ CommandError::NoScript) => {
                     return failed(ErrorClass::Other, error.into_error());

@@ -16,6 +16,7 @@ use super::address::{Address, ConnectOptions};
 use super::command_error::{CommandError, unusable_if_broken};
 use super::connection::{connect, is_replica};
 use super::context::StoreContext;
+use super::timers;
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
 use ::redis::aio::MultiplexedConnection;
@@ -169,7 +170,7 @@ impl Sentinels {
             // A new subscription begins with a query, so that no event between two subscriptions is missed.
             let listening = self.listen_once(sentinel, context, options);
             let _ = tokio::time::timeout(SUBSCRIBED_FOR, listening).await;
-            tokio::time::sleep(RETRY_PAUSE).await;
+            timers::sleep(RETRY_PAUSE).await;
         }
     }
 
@@ -205,7 +206,7 @@ impl Sentinels {
         let polling = async {
             // A sentinel that promotes a server closes the connections of its clients (`CLIENT KILL`), this one too.
             while until_primary(&selected, context, options).await.is_err() {
-                tokio::time::sleep(POLL_INTERVAL).await;
+                timers::sleep(POLL_INTERVAL).await;
             }
         };
         // If the server cannot be reached, the sentinels name the new primary later.
@@ -232,7 +233,7 @@ async fn until_primary(
         if !is_replica(&role) {
             return Ok(());
         }
-        tokio::time::sleep(POLL_INTERVAL).await;
+        timers::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -16,6 +16,7 @@
 use super::router::Router;
 use super::script;
 use super::slots::slot_of;
+use super::timers;
 use super::wire::{self, CONTROL_TAG, CONTROL_TTL_SECONDS, SHAPES_KEY, ShapeTag};
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
@@ -230,7 +231,7 @@ async fn watch(core: Arc<RegistryCore>, timeout: Span) {
         return;
     };
     loop {
-        tokio::time::sleep(WATCH_INTERVAL).await;
+        timers::sleep(WATCH_INTERVAL).await;
         let until = core.router.now().after(timeout).unwrap_or(Timestamp::END);
         match core.register(CANARY_TAG, &canary, until).await {
             Ok(_) => {}

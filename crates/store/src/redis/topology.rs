@@ -20,6 +20,7 @@ use super::keeper::canary;
 use super::link::Link;
 use super::sentinels::Sentinels;
 use super::slots::{Slots, slot_of_state};
+use super::timers;
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
 use ::redis::{Cmd, Value};
@@ -321,7 +322,7 @@ async fn refresh_for_ever(topology: Arc<Topology>) {
                 *map = Arc::new(ServerMap { links: vec![], slots: None, discovery_error });
             }
         }
-        tokio::time::sleep(MIN_REFRESH_PAUSE).await;
+        timers::sleep(MIN_REFRESH_PAUSE).await;
     }
 }
 

@@ -18,3 +18,9 @@ pub(crate) fn own_port() -> u16 {
     let mut ports = std::iter::repeat_with(|| PORT.fetch_add(1, Ordering::Relaxed));
     ports.find(|port| TcpListener::bind((own_ip(), *port)).is_ok()).unwrap()
 }
+
+/// A pause between two looks at a server that does not announce what the test waits for.
+#[expect(clippy::disallowed_methods, reason = "only another look shows that a cluster has formed")]
+pub(crate) async fn look_again() {
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+}

@@ -1,6 +1,6 @@
 //! A real cluster of three primaries for a test, on its own ports, killed at the end of the test.
 
-use super::address::{own_ip, own_port};
+use super::address::{look_again, own_ip, own_port};
 use super::server::binary;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -99,7 +99,7 @@ impl Cluster {
         for port in self.ports() {
             let waiting = async {
                 while !ok(port).await {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    look_again().await;
                 }
             };
             tokio::time::timeout(PATIENCE, waiting).await.unwrap();
@@ -114,7 +114,7 @@ impl Cluster {
             loop {
                 match client.get_multiplexed_async_connection_with_config(&patient).await {
                     Ok(connection) => return connection,
-                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                    Err(_) => look_again().await,
                 }
             }
         };

@@ -12,6 +12,7 @@ use crate::metrics::{Metrics, Refused};
 use crate::net::Budget;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
+use crate::timers;
 use crate::web::{Answer, BodyBound, Call, JSON, WebHandler};
 use http::{HeaderValue, StatusCode, header};
 use std::net::SocketAddr;
@@ -94,7 +95,7 @@ impl<S: Backend> AdminHandler<S> {
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let guesses = Limiter::in_memory(Policy::parse(GUESSES)?)?;
         let hosts = Hosts::new(listens, hosts);
-        let started = Instant::now();
+        let started = timers::now();
         let rule_files = None;
         Ok(Self {
             limiter,

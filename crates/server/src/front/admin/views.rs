@@ -7,6 +7,7 @@ use crate::backend::Backend;
 use crate::front;
 use crate::front::http::VerdictText;
 use crate::metrics::GaugeReadings;
+use crate::timers;
 use crate::web::{Answer, Call, JSON};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
@@ -42,7 +43,7 @@ impl<S: Backend> AdminHandler<S> {
             StatusCode::OK,
             &json!({
                 "health": health,
-                "uptime_s": self.started.elapsed().as_secs(),
+                "uptime_s": timers::since(self.started).as_secs(),
                 "tidegate": env!("CARGO_PKG_VERSION"),
                 "policy_version": self.limiter.version(),
                 "control_version": self.rulebook.document().version,

@@ -15,6 +15,7 @@ use crate::backend::Backend;
 use crate::bounds;
 use crate::net::{AcceptedConnection, Drain, ListenerContext, PIECE, after};
 use crate::supervise::{Panicked, contained};
+use crate::timers;
 use crate::web::{self, InFlightRequest, read_over};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -22,7 +23,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 use tidegate::Span;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::timeout_at;
 
 pub(super) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -108,7 +109,7 @@ async fn decide<S: Backend>(
     match answered {
         Ok(Ok((answer, Span::ZERO))) => Reply::message(work.answered(answer)),
         Ok(Ok((answer, delay))) => {
-            Box::pin(sleep(Duration::from_nanos(delay.as_nanos()))).await;
+            Box::pin(timers::sleep(Duration::from_nanos(delay.as_nanos()))).await;
             Reply::message(work.answered(answer))
         }
         Ok(Err(error)) if error.is_undecided() => {

@@ -6,6 +6,7 @@ use super::wire::{MessageError, RateLimitRequest, RateLimitResponse, seconds};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::metrics::{Metrics, Refused, Tally};
+use crate::timers;
 use crate::web::{FLAGS, PRIORITY};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -90,7 +91,7 @@ impl<S: Backend> GrpcHandler<S> {
     /// The encoded response to a call, and how long to hold it back. Nothing is counted before the whole call is parsed, and
     /// a caller that cancels while the store decides leaves nothing half done there.
     pub(super) async fn answer(&self, message: &[u8], timeout: Option<Span>) -> CallAnswer {
-        let began = Instant::now();
+        let began = timers::now();
         let request = self.read(message)?;
         let verdict = self.limiter.check_descriptors(&request.call(timeout)).await?;
         Ok(self.encode(&request, &verdict, began))
@@ -124,7 +125,7 @@ impl<S: Backend> GrpcHandler<S> {
     ) -> (Bytes, Span) {
         self.tally.count_descriptors(&answer.verdict);
         let bytes = self.write(request, answer);
-        self.tally.took(began.elapsed());
+        self.tally.took(timers::since(began));
         (bytes, answer.verdict.delay())
     }
 

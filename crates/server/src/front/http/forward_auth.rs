@@ -12,12 +12,12 @@
 use super::handler::HttpHandler;
 use super::routes::Profile;
 use crate::backend::Backend;
+use crate::timers;
 use crate::web;
 use crate::web::{Answer, Call};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::http::{HeaderStyle, refusal};
 use tidegate::{Check, Limiter, Priority, Request, Verdict};
-use tokio::time::Instant;
 
 const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
 const PRIORITY: HeaderName = HeaderName::from_static(web::PRIORITY);
@@ -27,11 +27,11 @@ const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 impl<S: Backend> HttpHandler<S> {
     /// `GET /v1/auth` and `/v1/auth/nginx`
     pub(super) async fn forward_auth(&self, call: &Call<'_>, profile: Profile) -> Answer {
-        let began = Instant::now();
+        let began = timers::now();
         let answer = match decide(self, call, profile).await {
             Ok(answer) | Err(answer) => answer,
         };
-        self.auth_tally.took(began.elapsed());
+        self.auth_tally.took(timers::since(began));
         answer
     }
 }

@@ -9,6 +9,7 @@ use crate::health::Health;
 use crate::metrics::{Metrics, Tally};
 use crate::net::LongWorkQueue;
 use crate::supervise::contained;
+use crate::timers;
 use crate::web::{Answer, BodyBound, Call, JSON, WebHandler};
 use http::{HeaderValue, StatusCode, header};
 use std::pin::pin;
@@ -17,7 +18,6 @@ use std::sync::Arc;
 use tidegate::http::{HeaderStyle, status};
 use tidegate::{Check, CheckError, Limiter, Outcome, Report, ReportError, Retry, RuleLimit};
 use tidegate::{Settled, Span, StoreError, Verdict};
-use tokio::time::Instant;
 
 /// Answers requests to the HTTP API.
 pub(crate) struct HttpHandler<S> {
@@ -115,14 +115,14 @@ impl<S: Backend> HttpHandler<S> {
     // === check and peek ===
 
     async fn check(&self, call: &Call<'_>) -> Result<Answer, WireError> {
-        let began = Instant::now();
+        let began = timers::now();
         let answer = match wire::read_one::<wire::Check<'_>>(call.body) {
             // Boxed because it is large and rare: otherwise every connection would reserve memory for it.
             None => Box::pin(self.check_list(call)).await,
             Some(Ok(asked)) => self.check_one(&asked).await.map(|verdict| self.verdict(&verdict)),
             Some(Err(error)) => Err(error),
         };
-        self.tally.took(began.elapsed());
+        self.tally.took(timers::since(began));
         answer
     }
 

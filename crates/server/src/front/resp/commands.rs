@@ -5,15 +5,15 @@ use super::reply::{self, Dialect};
 use super::session::Session;
 use crate::audit::Actor;
 use crate::backend::Backend;
+use crate::timers;
 use serde_json::json;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate::{Attributes, Check, Outcome, Report, ReportError, Settled, Span, Verdict};
-use tokio::time::Instant;
 
 impl<S: Backend> RespHandler<S> {
     pub(super) async fn check(&self, words: &[&[u8]], session: &Session, out: &mut Vec<u8>) {
-        let began = Instant::now();
+        let began = timers::now();
         let command = match CheckCommand::read(words) {
             Ok(command) => command,
             Err(error) => return reply::error(out, &error),
@@ -21,7 +21,7 @@ impl<S: Backend> RespHandler<S> {
         match self.limiter.check(&command.check()).await {
             Ok(verdict) => {
                 self.tally.count(&verdict);
-                self.tally.took(began.elapsed());
+                self.tally.took(timers::since(began));
                 self.write(&verdict, session.dialect, out);
             }
             Err(error) => reply::error(out, &format!("ERR {error}")),

@@ -11,13 +11,13 @@ use crate::backend::Backend;
 use crate::metrics::{Metrics, Tally};
 use crate::rulebook::Rulebook;
 use crate::supervise::contained;
+use crate::timers;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use tidegate::{DecidedBy, Decision, Limiter, NamedTake, StoreError};
-use tokio::time::Instant;
 
 /// Answers commands; every worker has one.
 pub(crate) struct RespHandler<S> {
@@ -102,7 +102,7 @@ impl<S: Backend> RespHandler<S> {
     }
 
     async fn decide_together(&self, batch: &[(&[u8], Throttle)], out: &mut Vec<u8>) {
-        let began = Instant::now();
+        let began = timers::now();
         let admitted: SmallVec<[bool; 4]> = batch
             .iter()
             .map(|(_, throttle)| self.limiter.admit_limit(throttle.limit.limit()).is_ok())
@@ -118,7 +118,7 @@ impl<S: Backend> RespHandler<S> {
         let admitted = &admitted;
         let decisions = self.limiter.take_named(&takes).await;
         self.write_each(batch, admitted, decisions.as_deref().unwrap_or_default(), out);
-        self.tally.took_each(began.elapsed(), batch.len());
+        self.tally.took_each(timers::since(began), batch.len());
     }
 
     /// Writes exactly one reply per command. `decisions` holds those of the admitted commands only, in their order.

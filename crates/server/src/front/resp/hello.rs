@@ -5,8 +5,8 @@ use super::reply::{self, Dialect};
 use super::session::{INVALID_NAME, Session, is_name};
 use crate::backend::Backend;
 use crate::metrics::Refused;
+use crate::timers;
 use std::time::Duration;
-use tokio::time::sleep;
 
 /// Wrong tokens after which a connection is closed.
 const MOST_WRONG: u32 = 6;
@@ -49,8 +49,10 @@ impl<S: Backend> RespHandler<S> {
     /// Slows down a client that guesses tokens, with exponential backoff. Only its own connection waits.
     async fn wrong_token(&self, session: &mut Session, out: &mut Vec<u8>) -> AfterCommand {
         self.metrics.refused(Refused::Unauthorized);
-        sleep(FIRST_WAIT.saturating_mul(1_u32.checked_shl(session.wrong).unwrap_or(u32::MAX)))
-            .await;
+        timers::sleep(
+            FIRST_WAIT.saturating_mul(1_u32.checked_shl(session.wrong).unwrap_or(u32::MAX)),
+        )
+        .await;
         session.wrong = session.wrong.saturating_add(1);
         reply::error(out, "WRONGPASS invalid username-password pair or user is disabled.");
         if session.wrong >= MOST_WRONG { AfterCommand::Close } else { AfterCommand::Continue }

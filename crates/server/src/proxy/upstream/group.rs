@@ -9,10 +9,10 @@
 
 use super::health::{Observed, ServerHealth};
 use crate::proxy::routes::{GroupSpec, ServerUrl};
+use crate::timers;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::time::Instant;
 
 /// A group of upstream servers.
 pub(crate) struct UpstreamGroup {
@@ -128,7 +128,7 @@ impl UpstreamGroup {
         if !server.is_slow.load(Ordering::Relaxed) {
             return in_flight.saturating_mul(100);
         }
-        let handicap = server.health().handicap(Instant::now());
+        let handicap = server.health().handicap(timers::now());
         server.is_slow.store(handicap > 100, Ordering::Relaxed);
         in_flight.saturating_mul(handicap)
     }
@@ -140,7 +140,7 @@ impl UpstreamGroup {
         if !server.is_ejected.load(Ordering::Relaxed) {
             return true;
         }
-        let comes_back = server.health().comes_back(Instant::now());
+        let comes_back = server.health().comes_back(timers::now());
         if comes_back {
             server.is_slow.store(true, Ordering::Relaxed);
             server.is_ejected.store(false, Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl UpstreamGroup {
         if self.ejected().saturating_add(1) > self.len().checked_div(2).unwrap_or(0) {
             return;
         }
-        health.eject(Instant::now());
+        health.eject(timers::now());
         found.is_ejected.store(true, Ordering::Relaxed);
         if let Some(url) = self.url(server) {
             tracing::warn!(

@@ -6,6 +6,7 @@
 //!    └─────────────────── slow start: 10 s of a growing share ◄──────────────┘
 //! ```
 
+use crate::timers;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -133,7 +134,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_connections_is_ejected_at_once_and_for_longer_each_time() {
         let mut health = ServerHealth::default();
-        let mut now = Instant::now();
+        let mut now = timers::now();
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             assert!(health.observe(Observed::Refused));
             health.eject(now);
@@ -162,7 +163,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_whose_checks_fail_comes_back_after_two_that_pass() {
         let mut health = ServerHealth::default();
-        let now = Instant::now();
+        let now = timers::now();
         let failed: Vec<bool> = (0..4).map(|_| health.observe(Observed::CheckFailed)).collect();
         assert_eq!(failed, [false, false, true, false]);
         health.eject(now);
@@ -177,7 +178,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_came_back_gets_a_growing_share() {
         let mut health = ServerHealth::default();
-        let now = Instant::now();
+        let now = timers::now();
         assert_eq!(health.handicap(now), 100);
         health.eject(now);
         let back = now + Duration::from_secs(1);

@@ -15,6 +15,7 @@ use super::response_body::{Carrier, UpstreamBody};
 use super::stream::{UpstreamIo, UpstreamStream, UpstreamVersion};
 use super::{UpstreamError, after_option};
 use crate::proxy::request_body::RequestBody;
+use crate::timers;
 use crate::web::LocalExecutor;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
@@ -213,7 +214,7 @@ impl Pool {
         let connections = self.servers.get(server)?;
         poll_fn(|context| {
             while let Some(IdleConnection { mut connection, since }) = connections.pop() {
-                if since.elapsed() < IDLE && connection.is_ready(context) {
+                if timers::since(since) < IDLE && connection.is_ready(context) {
                     return Poll::Ready(Some(connection));
                 }
             }
@@ -227,14 +228,14 @@ impl Pool {
         let Some(connections) = self.servers.get(server) else { return };
         let mut idle = connections.idle.borrow_mut();
         if idle.len() < MOST_IDLE {
-            idle.push(IdleConnection { connection, since: Instant::now() });
+            idle.push(IdleConnection { connection, since: timers::now() });
         }
     }
 
     /// Closes connections that were idle for too long.
     pub(crate) fn close_idle(&self) {
         for connections in &self.servers {
-            connections.idle.borrow_mut().retain(|idle| idle.since.elapsed() < IDLE);
+            connections.idle.borrow_mut().retain(|idle| timers::since(idle.since) < IDLE);
         }
     }
 

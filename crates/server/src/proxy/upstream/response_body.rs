@@ -4,6 +4,7 @@ use super::connection::UpstreamConnection;
 use super::group::Seat;
 use super::pool::Pool;
 use super::stream::UpstreamStream;
+use crate::timers;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -120,13 +121,13 @@ impl UpstreamBody {
 impl QuietTimer {
     fn progress(&mut self) {
         if self.timer.is_some() {
-            self.last = Some(Instant::now());
+            self.last = Some(timers::now());
         }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(most) = self.most else { return Poll::Pending };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(most)));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(timers::sleep(most)));
         loop {
             std::task::ready!(timer.as_mut().poll(context));
             let Some(until) = self.last.take().and_then(|last| last.checked_add(most)) else {

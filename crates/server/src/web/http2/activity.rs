@@ -11,6 +11,7 @@
 
 use crate::bounds;
 use crate::net::{Account, ListenerContext, Reservation};
+use crate::timers;
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Request};
 use std::cell::{Cell, RefCell};
@@ -73,7 +74,7 @@ impl Activity {
     pub(super) fn new(account: &Rc<Account>, listener: &ListenerContext) -> Rc<Self> {
         Rc::new(Self {
             streams: Cell::new(0),
-            since: Cell::new(Instant::now()),
+            since: Cell::new(timers::now()),
             unread: RefCell::default(),
             first: Cell::new(0),
             batches: Semaphore::new(listener.long_work.open_batches()),
@@ -99,7 +100,7 @@ impl Activity {
         reserved.resize_anyway(room);
         let mut unread = self.unread.borrow_mut();
         let behind = u64::try_from(unread.len()).unwrap_or(u64::MAX);
-        let (number, now) = (self.first.get().wrapping_add(behind), Instant::now());
+        let (number, now) = (self.first.get().wrapping_add(behind), timers::now());
         unread.push_back(Some(now));
         let activity = Rc::clone(self);
         UnreadResponse {
@@ -137,14 +138,14 @@ impl Activity {
 
     /// How long no request has been in flight.
     pub(super) fn idle_for(&self) -> Duration {
-        if self.streams.get() > 0 { Duration::ZERO } else { self.since.get().elapsed() }
+        if self.streams.get() > 0 { Duration::ZERO } else { timers::since(self.since.get()) }
     }
 
     /// How long the oldest answer has not been read.
     pub(super) fn unread_for(&self) -> Duration {
         let unread = self.unread.borrow();
         let oldest = unread.front().copied().flatten();
-        oldest.map_or(Duration::ZERO, |since| since.elapsed())
+        oldest.map_or(Duration::ZERO, |since| timers::since(since))
     }
 }
 
@@ -242,7 +243,7 @@ impl Drop for InFlightRequest {
     fn drop(&mut self) {
         let Self { activity, .. } = self;
         activity.streams.set(activity.streams.get().saturating_sub(1));
-        activity.since.set(Instant::now());
+        activity.since.set(timers::now());
     }
 }
 
