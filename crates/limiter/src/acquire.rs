@@ -18,7 +18,6 @@ use crate::receipt::{Receipt, Report};
 use crate::timers;
 use crate::verdict::Verdict;
 use std::sync::OnceLock;
-use std::time::Duration;
 use tidegate_core::{Algorithm, Need, Outcome, Retry, Span, StateId, Timestamp};
 use tidegate_policy::OnLimit;
 use tidegate_store::Store;

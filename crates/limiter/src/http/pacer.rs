@@ -10,7 +10,6 @@ use crate::timers;
 use http::{HeaderMap, StatusCode};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tidegate_core::{Span, Timestamp};
 use tidegate_store::Clock;
 
