@@ -26,7 +26,7 @@ pub struct Take<'l> {
     pub bound: Bound,
     /// Whether a refusal, by the plan or by this take, still counts the cost.
     pub refused: RejectedCost,
-    /// How recent the state must be.
+    /// How recent the state must be. No store reads it yet.
     pub freshness: Freshness,
     /// What to do if the store has no memory for a new state.
     pub when_full: WhenFull,
@@ -91,7 +91,8 @@ pub enum RejectedCost {
     Charged,
 }
 
-/// How recent the state that decides must be, for stores that several nodes share.
+/// How recent the state that decides must be, for stores that several nodes share. No store reads it yet: all of them decide by
+/// the shared state itself.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Cost, Freshness, Limit, Span, StateId, Take};
@@ -106,9 +107,9 @@ pub enum Freshness {
     /// The shared state itself.
     #[default]
     Exact,
-    /// A lease: a share of the limit that the node took in advance.
+    /// A lease: a share of the limit that the node took in advance. Not used yet.
     Lease,
-    /// A local count that the node reports to the store in batches.
+    /// A local count that the node reports to the store in batches. Not used yet.
     Batch,
 }
 

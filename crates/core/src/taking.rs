@@ -35,7 +35,7 @@ struct Turn {
 // === the public methods of a limit ===
 
 impl Limit {
-    /// Takes a cost if it passes. A refusal changes nothing.
+    /// Takes a cost if it passes. A refusal changes nothing, except that it [mends](Written::mend) the state.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Outcome, Retry, Span, Timestamp, Written};

@@ -1,7 +1,8 @@
 //! Errors of a store, named for what the caller can do about them.
 //!
-//! A refusal is an answer, not an error. An error means that the outcome is unknown: the caller may assume neither that states
-//! were charged nor that they were not. Its rule says what to do then.
+//! A refusal is an answer, not an error. Unless its documentation says that nothing was counted, an error means that the outcome
+//! is unknown: the caller may assume neither that states were charged nor that they were not. The rule of the request says what
+//! to do then (`on_store_error`).
 
 use std::error::Error;
 use tidegate_core::Limit;
@@ -24,7 +25,7 @@ pub enum StoreError {
     /// The store did not answer in time. It is unknown whether it counted.
     #[error("the store did not answer within {0}")]
     TimedOut(tidegate_core::Span),
-    /// Some servers of the store are unreachable. These are the indices of the takes whose states are on them. Nothing was taken:
+    /// Some servers of the store are unreachable. These are the indices of the takes whose states are on them. Nothing was counted:
     /// try again without these takes.
     #[error("a part of the store cannot be reached")]
     Partly(Vec<usize>),

@@ -7,21 +7,23 @@
 //!              └── one instant, Plan::take ──┘      then unlocked
 //! ```
 //!
-//! The files, from the bottom to the top:
+//! The files; each uses only those above it:
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `region` | memory from the operating system, zero until it is written |
 //! | `budget` | divides the bytes among everything that grows with the keys |
 //! | `linear_hashing` | how a table grows by one bucket at a time |
+//! | `steps` | counts the steps of a call, in tests |
 //! | `bucket` | seven states and a seqlock in two cache lines |
-//! | `tag` | the 64 bits by which a state is known |
-//! | `table` | which two buckets may hold a state (cuckoo hashing), and growing |
 //! | `blocks` | states that are larger than a word |
 //! | `limit_numbers` | limits by 16-bit number |
+//! | `receipts` | which receipts were settled |
+//! | `models` | models for loom |
+//! | `tag` | the 64 bits by which a state is known |
+//! | `table` | which two buckets may hold a state (cuckoo hashing), and growing |
 //! | `sketch` | a count-min sketch of demoted states |
 //! | `bloom` | Bloom filters of demoted states that used more than half of their limit |
-//! | `receipts` | which receipts were settled |
 //! | `lookup` | finding a state in the table, or what is remembered of it |
 //! | `expiry` | removing expired states |
 //! | `demotion` | moving a state that still counts to the sketch or a Bloom filter |
@@ -29,17 +31,26 @@
 //! | `slow_path` | every kind of plan, under locks |
 //! | `fast_path` | optimistic takes of states that are in the table |
 //! | `batches` | many takes with one reading of the clock |
+//! | `contract` | the trait `Store` |
 //!
-//! Keys are not stored: a state is known by 64 bits of its name. While there is room for all states, the store decides exactly
-//! as [`Plain`](crate::Plain) does, which is its reference in tests. When the budget is spent, a state may be *demoted*: it
-//! leaves the table while it still counts, and the sketch or a Bloom filter remembers its use. They may overestimate it and
-//! never underestimate it, so a demoted key may be refused too early and never gets more than its limit.
+//! Keys are not stored: a state is known by 64 bits of its name, and two keys with the same 64 bits share it (`tag.rs` has the
+//! odds). Apart from that, while there is room for all states and limits, the store decides exactly as [`Plain`](crate::Plain)
+//! does, which is its reference in tests. When the budget is spent, a state may be *demoted*: it leaves the table while it still
+//! counts, and the sketch or a Bloom filter remembers its use. They may overestimate it and never underestimate it. So a demoted
+//! key may be refused too early, and gets no more than its limit, with one exception: if a bucket limit is edited so that it
+//! fills more than four times as fast or as slowly, its demoted states may begin anew. With [`WhenFull::Allow`], a key for which
+//! there is no room and of which nothing is remembered passes without being counted.
 //!
 //! # Why it is exact with many threads
 //!
 //! **The claim.** Every decision belongs to one instant, a reading of the clock. In whatever order threads run, the takes that
-//! pass, put in order of their instants, never exceed the limit of a window or a bucket. The store is linearizable: it answers
-//! as if all calls had come one after another. One thing is assumed: the clock does not go back by itself.
+//! pass, put in order of their instants, never exceed the limit of a window or a bucket. One thing is assumed: a clock goes
+//! back only when it is set back. The calls that decide a single take or plan are also linearizable: each is answered as if it
+//! had happened at one point between its beginning and its end. These are not, and none of them lets more pass:
+//!
+//! - *Refusals of single takes in batches*, which are as of the reading of the batch and may come too early.
+//! - *Calls that charge, give back, peek or reset.* They lock one state after another.
+//! - *One wrong refusal*, if the version of a bucket repeats during an optimistic read (`bucket.rs`).
 //!
 //! **The difficulty.** A thread reads the clock and then may stall for any time before it decides. Meanwhile other threads
 //! change the state, move it to another bucket, or remove it because it has expired. A decision by the old reading must not
@@ -48,14 +59,17 @@
 //! **Words.** Each has one meaning in the files of this store:
 //!
 //! - A slot is *free* if it holds nothing. A state is *missing* if no slot holds it.
-//! - A state is *empty* if a slot holds it with the word 0: nothing of it is in use. A reset leaves such a state, for example.
+//! - A state is *empty* if a slot holds it with the word 0: nothing of it is in use. Once any state was demoted, a reset leaves
+//!   such a state, which hides what is remembered of the key.
+//! - The *candidates* of a state are the two buckets that may hold it. The first is its *home*. A demoted state that used more
+//!   than half of its limit leaves a *mark* in the Bloom filter of its home.
 //! - A state is *newer* than a reading of the clock if it was written by a later reading. With several threads that is normal.
 //! - A state is *ahead* of a reading if it is so much newer that the core takes it for the work of a clock that was set back
 //!   since. The core would *mend* it: count its content as of the reading.
 //!
 //! **1. Where a state is.** Three rules hold for the table:
 //!
-//! - *One slot.* Of the buckets that are not locked, at most one has a slot with the state. It is one of the state's two
+//! - *One slot.* Of the buckets that are not locked, at most one has a slot with the state. It is one of the state's
 //!   candidates.
 //! - *Moves.* A thread puts a state into a bucket, or takes it out, only while it holds the lock of that bucket. To move a state
 //!   between buckets (cuckoo displacement, a move to its home, a split), a thread locks both. It writes the state into the new
@@ -80,12 +94,15 @@
 //!
 //! - *The state is in the table.* Takes of it on this path read the clock in the order in which they write.
 //! - *The state is missing.* If there was one, a thread removed it under the lock of its bucket, because it had expired by an
-//!   earlier reading. So it has expired by this reading, too. The same holds for marks in the Bloom filter of its home.
+//!   earlier reading. So it has expired by this reading, too. The same holds for marks in the Bloom filter of its home. (Or
+//!   the state was reset: then nothing of it counts.)
 //! - *The state was demoted to the sketch.* Another thread may clear a line of the sketch by a later reading, without any of
 //!   these locks. So the sketch is read first and the clock afterwards: what was cleared by then has ended by this reading.
 //!
-//! **3. The fast path** reads a state without a lock and decides by a reading that may be older than the state. It writes only
-//! if, under the lock of the bucket, the slot still holds what was read. Moves and growth do no harm:
+//! **3. The fast path** reads a state without a lock and decides by a reading that may be older than the state. It locks the
+//! bucket only if its head is the one that was read: the version in it shows that no thread locked it since. It writes only if
+//! the slot still holds the same tag, limit number and word, and if no limit number was claimed for another limit since this one
+//! was looked up (the epoch, see `limit_numbers.rs`). Moves and growth do no harm:
 //!
 //! - It may miss a state: the state moves from one candidate to the other while the thread looks at them one after another, or
 //!   the count of buckets was outdated. Then the slow path decides.
@@ -94,22 +111,26 @@
 //!
 //! It decides only where an older reading may find *more* in use than a later one would, and never less:
 //!
-//! - *A fixed window* that is the window of the reading, or an earlier one.
-//! - *A token bucket*, whose word only grows by what is taken and only shrinks by what is given back.
+//! - *A fixed window*, aligned to the epoch, that is the window of the reading or an earlier one.
+//! - *A token bucket* with continuous refill. Its word is the tick at which all tokens are back, and what is in use is the word
+//!   minus the tick of the reading.
 //!
-//! All other states go to the slow path:
+//! Everything else goes to the slow path:
 //!
 //! - *A state of a later window, or one that is ahead of the reading.* The core mends a state that is ahead. By an old reading
 //!   it would move a full window into the past, and the next take would begin a new one.
 //! - *A state that is missing or empty.* It does not say since when. After the reading, the limit may have been used up, and the
 //!   state removed when that had expired.
-//! - *A state of another algorithm, or written under another limit*, for which the core has no fast path.
+//! - *A state that is larger than a word, or was written under another limit.*
+//! - *Every other kind of limit*, and takes that may use the headroom, are optional or are charged when refused.
+//! - *A plan of several takes of which one is refused.*
 //!
-//! **4. A plan** is decided by one reading, and its states are written while all of them are locked. So it counts in all of its
-//! limits or in none.
+//! **4. A plan** is decided by one reading, and its states are written while all of them are locked. So no other thread sees a
+//! part of it.
 //!
-//! A refusal by an old reading may come too early, never too late. A single take is therefore decided again by a new reading;
-//! in a batch, the refusal is as of the batch's reading.
+//! **5. Refusals.** An old reading may refuse a take that a later one would let pass. So outside of
+//! batches, a single take is refused only by a reading made after its state was read. The slow path reads the clock while the
+//! states are locked, so it refuses correctly in batches as well.
 
 mod batches;
 mod blocks;
@@ -273,8 +294,8 @@ impl Memory {
         taken
     }
 
-    /// Whether a caller may name this limit now: whether the callers' share of limit numbers has one for it. The work does not
-    /// depend on how many limits there are.
+    /// Gives a limit that a client names a limit number, unless it has one. It is an error if the clients' share of the numbers
+    /// is used up. The work does not depend on how many limits there are.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Limit, Span};
@@ -328,13 +349,14 @@ impl Memory {
     /// assert_eq!(store.give_back_now(&nothing), Settled::Already);
     /// ```
     pub fn give_back_now(&self, settlement: &Settlement<'_>) -> Settled {
-        // The receipt is marked first: if this thread is interrupted afterwards, too little is refunded, never too much.
+        // The receipt is marked first: if this thread panics afterwards, too little is given back, never too much.
         let now = self.clock.now().steady;
         match lock(&self.settled).settle(settlement, now, &self.budget) {
             Settled::Done => {}
             refused @ (Settled::Already | Settled::Late | Settled::Full) => return refused,
         }
         for part in settlement.parts {
+            // The defaults: a part does not say what its take said.
             let (when_full, named_by) = (WhenFull::Shared, NamedBy::Policy);
             let requests =
                 [StateRequest { id: part.state, limit: part.limit, when_full, named_by }];
@@ -372,7 +394,8 @@ impl Memory {
         plan.takes().iter().map(peek).collect()
     }
 
-    /// Removes states, without async; returns how many there were.
+    /// Resets states, without async; returns how many of them were in the table and not empty. Once any state was demoted, a reset
+    /// needs a slot: in a full table, a key that was demoted keeps what is remembered of it.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};

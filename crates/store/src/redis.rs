@@ -97,11 +97,11 @@ pub struct Redis {
     denials: Arc<DenialCache>,
     nodes: Arc<NodeRegistry>,
     timeout: Span,
-    /// A random number that tells the receipts of this node from those of others.
+    /// A random number that tells this node from others: in the registries, and in the receipts of its charges.
     node_id: u64,
-    /// Numbers the receipts of this node's own charges and refunds. Relaxed: the numbers only have to differ.
+    /// Numbers the receipts of the charges of this node's debts. Relaxed: the numbers only have to differ.
     next_receipt: Arc<AtomicU64>,
-    /// One permit for each background task that retries a refund.
+    /// One permit for each background task that refunds the takes of one slot.
     refund_permits: Arc<Semaphore>,
     /// One permit for each background task that waits for a late reply.
     late_permits: Arc<Semaphore>,
@@ -332,7 +332,8 @@ fn invalid_plan(error: tidegate_core::PlanError) -> StoreError {
 
 impl Store for Redis {
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
-        // Plans are pipelined: sent in order over one connection, and decided by the server in that order.
+        // Plans are pipelined: sent in order over one connection for each server, and decided by the server in that order. A plan
+        // that must be sent again (an unknown shape, NOSCRIPT, a redirect) is decided after later ones.
         let mut answers = Vec::with_capacity(plans.len());
         for plans in plans.chunks(MAX_PARALLEL_PLANS) {
             answers.extend(join_all(plans.iter().map(|plan| self.decide(plan))).await);

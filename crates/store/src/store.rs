@@ -8,16 +8,28 @@ use tidegate_core::{
 
 /// Keeps states and decides takes. Every store guarantees:
 ///
-/// 1. **All or none.** The takes of a plan are decided at one instant. All of them are counted or none is, whatever other
-///    callers do at the same time ([`Plan::take`] is the rule). Plans of one call are independent and are decided in order.
+/// 1. **All or none.** The takes of a plan are decided at one instant, by [`Plan::take`]: if the plan passes, all takes that fit are
+///    counted, otherwise none. (Refused costs that are charged are counted in both cases.) Other callers see all of it or
+///    nothing. Plans of one call are independent and are decided in order.
 /// 2. **Exact.** The answers are as if all calls had come one after another. Never more than the limit passes, and never less
 ///    if there is enough demand.
-/// 3. **An error means that the outcome is unknown.** The takes may have been counted or not.
+/// 3. **An error means that the outcome is unknown**, unless its documentation says that nothing was counted. The takes may have
+///    been counted or not.
 /// 4. **A receipt is settled once**, however often and by however many clients it is presented. A store without room to
 ///    remember a receipt does not settle it.
 /// 5. **Bounded.** The store removes states that have expired by itself.
 ///
-/// The conformance suite in `testing` checks this list.
+/// Exceptions to 1 and 2:
+///
+/// - A plan over several slots of a Redis Cluster is not decided at one instant. If a slot refuses, what the others took is given
+///   back. Until then, or until their period is over if that fails, other callers may be refused too early.
+/// - `Redis` sends the plans of one call in order. One that must be sent again, or is sent to another server, may be decided out of
+///   order.
+/// - The denial cache of `Redis` may refuse for up to half a second after a reset, or after something was given back.
+/// - [`Memory`](crate::Memory), when it is full, may refuse too early, or let pass what it does not count
+///   ([`WhenFull`](tidegate_core::WhenFull)). The head of `memory.rs` lists its other exceptions: batches and rare coincidences.
+///
+/// The conformance suite in `testing` checks the guarantees.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Limit, Span};

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A *take* is the request's cost under one limit, for one state. A *plan* is all takes of a request, which the store decides
-//! together: all of them pass, or none is counted.
+//! together ([`Plan::take`] is the rule).
 
 use super::{Limiter, STORE_RETRY};
 use crate::check::Check;

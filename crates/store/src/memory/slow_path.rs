@@ -334,8 +334,9 @@ impl Memory {
         rows.iter().filter_map(|row| row.pin).for_each(|number| self.limit_numbers.release(number));
     }
 
-    /// Resets a state; returns whether there was one. Where the sketch or the Bloom filter may remember the key, an empty state
-    /// stays in the table: otherwise the key would begin with what they remember.
+    /// Resets a state; returns whether the table held it and it was not empty. Once any state was demoted, an empty state stays in
+    /// the table: otherwise the key would begin with what the sketch or the Bloom filter remember. If neither of its buckets has
+    /// a free slot for it, a key that was demoted is not reset.
     pub(super) fn reset_one(&self, tag: Tag) -> bool {
         let mut held = self.table.lock_all(&[tag]);
         let found = held.find(tag).and_then(|at| Some((at, held.get(at)?)));

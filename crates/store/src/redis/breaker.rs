@@ -1,8 +1,11 @@
 //! Circuit breaker: decides whether the server is called at all. A pure state machine.
 //!
 //! ```text
-//!   closed ── 5 failures in a row, or 10 within a second ──► open ── the keeper saw a canary succeed ──► closed
+//!   closed ──┬─ the connection is lost, or a probe fails ───┬──► open ── a probe of the keeper succeeds ──► closed
+//!            └─ 5 timeouts in a row, or 10 within a second ─┘
 //! ```
+//!
+//! Only timeouts are counted as failures. Every reply counts as a success, even an error, unless it ends the connection.
 //!
 //! There is no half-open state: no caller's request is used to probe a server that may still be down. The
 //! [keeper](super::keeper) of the connection probes it with calls of its own.
@@ -12,10 +15,11 @@ use tidegate_core::{Span, Timestamp};
 #[derive(Clone, Debug)]
 pub(super) struct Breaker {
     state: BreakerState,
-    /// Failures since the last success.
+    /// Timeouts since the last reply.
     in_a_row: u32,
-    /// Failures since `since`, which is at most a second ago.
+    /// Timeouts in the second that began at `since`.
     lately: u32,
+    /// Set by the first timeout after that second, and when the breaker closes.
     since: Timestamp,
 }
 
@@ -25,9 +29,9 @@ enum BreakerState {
     Open,
 }
 
-/// Consecutive failures that open the breaker: enough to tell a stuck server from a lost packet.
+/// Consecutive timeouts that open the breaker: enough to tell a stuck server from a lost packet.
 const IN_A_ROW: u32 = 5;
-/// Failures within [`RECENT`] that open the breaker although other calls succeed in between.
+/// Timeouts within [`RECENT`] that open the breaker although other calls get replies in between.
 const LATELY: u32 = 10;
 const RECENT: Span = Span::from_secs(1);
 
@@ -41,12 +45,13 @@ impl Breaker {
         self.state == BreakerState::Open
     }
 
-    /// A call succeeded. This does not close an open breaker: the reply may have been under way when the breaker opened.
+    /// A reply arrived, perhaps an error. This does not close an open breaker: the reply may have been under way when the breaker
+    /// opened.
     pub(super) const fn answered(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// A call failed or timed out.
+    /// A call timed out.
     pub(super) fn failed(&mut self, now: Timestamp) {
         if now.since(self.since) >= RECENT {
             (self.lately, self.since) = (0, now);
@@ -58,7 +63,7 @@ impl Breaker {
         }
     }
 
-    /// The connection is lost.
+    /// The connection is lost, or a probe of the keeper failed.
     pub(super) const fn lost(&mut self) {
         self.state = BreakerState::Open;
     }

@@ -7,6 +7,7 @@
 //! | NOSCRIPT | loads the script and calls it again: nothing was done | kept |
 //! | CLUSTERDOWN, LOADING, READONLY, OOM, BUSY, NOAUTH… | gets an error: the store refuses | replaced |
 //! | another program's data, an unknown command | gets an error that an operator must look into | kept |
+//! | none, because the connection ended; an error of an unknown kind | gets an error: the store cannot be reached | replaced |
 //! | bytes that are not a valid reply | gets an error that an operator must look into | replaced |
 
 use super::address::Address;

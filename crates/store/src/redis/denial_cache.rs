@@ -1,12 +1,13 @@
 //! Denial cache: a node answers repeated refusals itself for half a second, without a call to the store.
 //!
 //! A client far over its limit sends request after request, and each time the store would refuse again. A state that refuses
-//! goes on refusing until it has drained: other nodes can only add to it. So the cache holds the state itself, and the core
-//! decides from it. The answer is the one that the store would give, with the remaining amount and the retry time of now,
-//! also for another cost or an edited limit.
+//! goes on refusing until it has drained: takes, also those of other nodes, can only add to it. So the cache holds the state
+//! itself, and the core decides from it. The answer is the one that the store would give, with the remaining amount and the
+//! retry time of now, also for another cost or an edited limit.
 //!
-//! Two events make a state refuse less: a reset, and a cost that is given back. This node sees them immediately, because it
-//! drops the cached state. Other nodes see them within half a second, because their cached states expire.
+//! Two events make a state refuse less: a reset, and a cost that is given back. The node that causes them drops the cached state
+//! *before* it calls the store. Other nodes see them within half a second, because their cached states expire. So does this node
+//! if an answer that the store gave before the event arrives after the drop: it caches the state again.
 //!
 //! Charged denials bypass the denial cache, except for fixed windows: the store must count them, and each one delays the
 //! moment when the state passes again. A fixed window ends when it ends.

@@ -48,7 +48,7 @@ pub(super) async fn keep(link: Arc<LinkCore>) {
         } else {
             let _ = tokio::time::timeout(PROBE_INTERVAL, link.wake_keeper.notified()).await;
         }
-        pause = match link.mend().await {
+        pause = match link.update_breaker().await {
             Ok(()) => FIRST_PAUSE,
             Err(_) => pause.saturating_mul(2).min(LONGEST_PAUSE),
         };
@@ -56,11 +56,11 @@ pub(super) async fn keep(link: Arc<LinkCore>) {
 }
 
 impl LinkCore {
-    /// Connects if necessary, probes the server, and sets the breaker accordingly.
-    pub(super) async fn mend(&self) -> Result<(), StoreError> {
-        let mended = self.connect_and_probe().await;
+    /// Connects if necessary, probes the server, and closes or opens the breaker accordingly.
+    pub(super) async fn update_breaker(&self) -> Result<(), StoreError> {
+        let probed = self.connect_and_probe().await;
         let mut state = lock(&self.state);
-        match &mended {
+        match &probed {
             Ok(connection) => {
                 if state.connection.is_none() {
                     state.connection = Some(connection.clone());
@@ -75,7 +75,7 @@ impl LinkCore {
                 self.context.topology_stale.notify_one();
             }
         }
-        mended.map(drop)
+        probed.map(drop)
     }
 
     async fn connect_and_probe(&self) -> Result<Connection, StoreError> {

@@ -1,9 +1,10 @@
 //! The link to one server: one connection that many calls share (pipelining), behind a circuit breaker.
 //!
 //! ```text
-//!   call ──► breaker closed, permit free? ──► connection ──► reply, timeout or error: the breaker counts it
-//!            └ no: an error immediately                          │ opens
-//!   keeper (background task) ◄───────────────────────────────────┘ reconnects, probes, closes the breaker
+//!   call ──► breaker closed, permit free? ──► connection ──┬─► reply: restarts the count of timeouts, even if it is an error
+//!            └ no: an error immediately                    ├─► timeout: the breaker counts it, and opens after several
+//!                                                          └─► the connection ends: the breaker opens at once
+//!   keeper (background task): reconnects, probes, closes the breaker
 //! ```
 //!
 //! A command that may have been counted is never sent again: the caller decides what a failure means. Only after NOSCRIPT,
@@ -43,7 +44,7 @@ impl Link {
         context: &Arc<StoreContext>,
     ) -> (Arc<Self>, Result<(), StoreError>) {
         let core = Arc::new(LinkCore::new(name, host, canary, context));
-        let first = core.mend().await;
+        let first = core.update_breaker().await;
         let keeper = tokio::spawn(supervised(Arc::clone(context), {
             let core = Arc::clone(&core);
             move || keep(Arc::clone(&core))

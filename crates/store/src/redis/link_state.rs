@@ -1,9 +1,9 @@
 //! The state of a link: what the callers of a server and the keeper of its connection share.
 //!
 //! ```text
-//!   callers ──► connection() ──► reply ──► judge() ──► circuit breaker counts it
-//!                                late  ──► timed_out_after() ──┘ │ opens: notifies the keeper
-//!   keeper  ◄────────────────────────────────────────────────────┘
+//!   callers ──► connection() ──► a reply or an error ──► judge() ───────────┬──► circuit breaker
+//!                                no reply in time ─────► timed_out_after() ─┘        │ opens: notifies the keeper
+//!   keeper  ◄────────────────────────────────────────────────────────────────────────┘
 //! ```
 
 use super::breaker::Breaker;
@@ -37,18 +37,22 @@ pub(super) struct LinkCore {
     pub(super) loading: tokio::sync::Mutex<()>,
     /// How often the script was loaded. Relaxed: a caller that misses a change loads it once more.
     pub(super) loads: AtomicU64,
-    /// Tells one call from another. Relaxed: the numbers only have to differ.
+    /// The number (*echo*) of the next script call. The reply repeats it, so that a caller notices the reply to another call.
+    /// Relaxed: the numbers only have to differ.
     pub(super) next_echo: AtomicU64,
 }
 
 pub(super) struct LinkState {
     pub(super) connection: Option<Connection>,
-    /// How many connections there have been, so that a failure of an old connection is not blamed on the current one.
+    /// How many connections there have been. [`LinkCore::judge`] compares it, so that the end of an old connection does not end
+    /// the current one. Nothing else is compared: replies and timeouts of an old connection count for the current one, and a
+    /// mixed-up reply ends it.
     pub(super) generation: u64,
     pub(super) breaker: Breaker,
     /// The last error.
     pub(super) last_error: StoreError,
-    /// The state on which the keeper runs its canary calls; `None` on a server that owns no slot of our keys.
+    /// The state on which the keeper runs its canary calls, which probe the server with the real script; `None` on a server that
+    /// owns no slot of our keys. Such a server is probed with PING.
     pub(super) canary: Option<StateId>,
 }
 
@@ -95,7 +99,8 @@ impl LinkCore {
         }
     }
 
-    /// Judges a reply: its meaning for the caller, and whether the connection can be used further.
+    /// Judges a reply or an error: its meaning for the caller, and whether the connection can be used further. If not, the breaker
+    /// opens. If it can, the reply counts as a success for the breaker, even if it is an error.
     pub(super) fn judge(
         &self,
         reply: RedisResult<Value>,
@@ -125,12 +130,13 @@ impl LinkCore {
         Err(classified)
     }
 
-    /// No reply arrived within this time. A caller with a much shorter deadline than the store's proves nothing about the
-    /// server, and one with a longer deadline only that it did not reply some time ago. So the breaker ignores both.
-    pub(super) fn timed_out_after(&self, waited: Span) -> CommandError {
+    /// A caller has waited for its whole patience, and no reply arrived. The breaker counts that only if the patience was between
+    /// half of the store's timeout and all of it. After a shorter wait the server may just be a little slow. A longer wait, like
+    /// that of a refund, began so long ago that the server may have recovered since.
+    pub(super) fn timed_out_after(&self, patience: Span) -> CommandError {
         let mut state = lock(&self.state);
         let timeout = self.context.settings.timeout.as_nanos();
-        if (timeout / 2..=timeout).contains(&waited.as_nanos()) {
+        if (timeout / 2..=timeout).contains(&patience.as_nanos()) {
             state.breaker.failed(self.context.now());
         }
         if state.breaker.is_open() {
@@ -163,7 +169,8 @@ impl LinkCore {
         Ok(reply)
     }
 
-    /// A caller got the reply to another call: from now on no reply on this connection can be trusted.
+    /// A caller got the reply to another call: from now on no reply on this connection can be trusted. Unlike in
+    /// [`judge`](Self::judge), the topology is not refreshed, because the server does reply.
     fn mixed_up(&self) -> CommandError {
         let why = StoreError::Broken("it sent the reply to another call".to_owned());
         lock(&self.state).lose(&why);
@@ -183,9 +190,10 @@ impl LinkState {
 
 /// Whether an error makes the connection useless.
 ///
+/// - An I/O error, or an error reply of an unknown kind (both are [`StoreError::Unavailable`]), says that it is.
 /// - After bytes that are not a valid reply, it is unknown where the next reply begins.
-/// - A server that refuses may do so because of how the connection began: with an old password, or while the server was a
-///   replica. A new connection may be accepted.
+/// - A server that refuses ([`StoreError::Refuses`]) may do so because of how the connection began: with an old password, or
+///   while the server was a replica. A new connection may be accepted.
 /// - But another program's data under one key, or a user that lacks the permission for one command (NOPERM), says nothing
 ///   about the other keys and commands.
 fn ends_connection(error: &RedisError, why: &StoreError) -> bool {

@@ -1,13 +1,15 @@
-//! Giving back: settlements that callers ask for, and refunds of takes that turned out to be in vain.
+//! Giving back: settlements that callers ask for, and refunds of takes whose request was not granted.
 //!
 //! ```text
-//!   a plan over several slots: one refuses ──► what the others took ──► the server can be reached: one call
-//!   a late reply: nothing was granted      ──┘                          else: wait, for about a minute
+//!   a plan over several slots: one refuses or fails ──► what the others took ─┬─► the server can be reached: one call
+//!   a late reply to a request that was not granted  ──► what it took ─────────┘   else: wait, for about a minute
 //! ```
 //!
-//! A settlement has a receipt that each server marks before it gives anything back, so a caller may ask again. A refund needs
-//! none, because it is sent once. A mark would not be enough to send it again: a store that loses its data loses the mark too,
-//! and would give back what nobody had taken.
+//! A settlement has a receipt. The script marks it, once in each slot, before it gives anything back. So a caller may ask again.
+//!
+//! A refund leaves no mark, so it is sent again only after an error that proves that nothing was done. A mark would not change
+//! that: a store that loses its data loses the mark too, and would give back what is not counted any more. A refund that
+//! cannot be sent for about a minute, or whose reply is lost, is dropped: the takes may stay counted until their period is over.
 
 use super::Redis;
 use super::script::{ScriptCall, ScriptReply, unexpected_reply};
@@ -23,15 +25,16 @@ use tidegate_core::{Limit, Span, StateId, TakeReceipt, Timestamp};
 /// What was taken of a state, and under which limit.
 pub(super) type OwnedReceipt = (StateId, Limit, TakeReceipt);
 
-/// How long a refund waits for its reply: its caller does not wait for it, and it is not sent again.
+/// How long one attempt to refund waits for its reply. It is long, because a refund whose reply is lost is not sent again; its
+/// caller waits only until its own deadline.
 const REFUND_TIMEOUT: Span = Span::from_secs(5);
-/// How often a refund looks whether its server can be reached, exponential backoff: for about a minute.
+/// How often a refund looks whether its server can be reached, with exponential backoff: for about a minute.
 const MAX_LOOKS: u32 = 32;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Redis {
-    /// A receipt id that no other charge or refund has: the random id of this node, and a counter.
+    /// An id for the receipt of a debt's charge. No other charge has it: the random id of this node, and a counter.
     pub(super) fn next_receipt_id(&self) -> ReceiptId {
         let number = self.next_receipt.fetch_add(1, Ordering::Relaxed);
         ReceiptId(u128::from(self.node_id) << 64 | u128::from(number))
@@ -49,7 +52,9 @@ impl Redis {
         if slots.is_empty() {
             slots.push((self.router.slot(StateId(settlement.id.0)), vec![]));
         }
-        // Each slot has its own mark of the receipt, so that a second try settles what the first one could not.
+        // Each slot has its own mark of the receipt, so that a second call settles what the first one could not. The slots have a
+        // fixed order, and the first of them gives the answer. So of all calls with one receipt at most one is answered `Done`; a
+        // second call is answered `Already`, even if it settles the remaining slots.
         let lowest = |(_, parts): &(u16, Vec<Part<'_>>)| parts.iter().map(|part| part.state).min();
         slots.sort_by_key(lowest);
         let receipt = Some((settlement.id, settlement.until));
@@ -94,12 +99,12 @@ impl Redis {
 
     // === refunds ===
 
-    /// Refunds takes. The caller waits for it until its deadline at most, then the refund goes on in the background.
+    /// Refunds takes, in a background task for each slot. The caller waits for them, but not after its deadline.
     pub(super) async fn refund(&self, parts: Vec<OwnedReceipt>, until: Timestamp) {
         let mut refunds = Vec::new();
         for (slot, parts) in self.by_slot(parts, |(state, ..)| *state) {
-            // Without a permit the refund is dropped: the takes stay counted until their period is over. Then too little
-            // passes, never too much.
+            // Without a permit this refund and those of the remaining slots are dropped: the takes stay counted until their
+            // period is over. Then too little passes, never too much.
             let Ok(permit) = Arc::clone(&self.refund_permits).try_acquire_owned() else { return };
             let store = self.for_task();
             refunds.push(tokio::spawn(async move {
@@ -111,7 +116,9 @@ impl Redis {
             tokio::time::timeout(until.since(self.router.now()).into(), join_all(refunds)).await;
     }
 
-    /// Waits until the server can be reached, and refunds once. Only if the server surely did nothing is the refund sent again.
+    /// Waits until the server can be reached, and sends the refund. It is sent again if the server refused it, or if too many calls
+    /// were waiting: then nothing was done. After any other error it is dropped, even where nothing was sent, because the breaker
+    /// opened after `is_reachable`.
     async fn refund_in_slot(&self, slot: u16, parts: &[OwnedReceipt]) {
         let parts: Vec<Part<'_>> = parts
             .iter()
