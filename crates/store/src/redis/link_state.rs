@@ -190,7 +190,8 @@ impl LinkState {
 
 /// Whether an error makes the connection useless.
 ///
-/// - An I/O error, or an error reply of an unknown kind (both are [`StoreError::Unavailable`]), says that it is.
+/// - After an I/O error, or an error reply of an unknown kind, it is ([`StoreError::Unavailable`]). Only an I/O error of the kind
+///   timeout counts as a reply.
 /// - After bytes that are not a valid reply, it is unknown where the next reply begins.
 /// - A server that refuses ([`StoreError::Refuses`]) may do so because of how the connection began: with an old password, or
 ///   while the server was a replica. A new connection may be accepted.
