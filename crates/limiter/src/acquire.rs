@@ -23,6 +23,8 @@ use tidegate_policy::OnLimit;
 use tidegate_store::Store;
 use tokio::runtime::Runtime;
 
+/// How long [`Limiter::given_back`] waits.
+const LONGEST_GIVE_BACK: Duration = Duration::from_secs(1);
 /// How many requests may wait for one state, unless a rule sets `max_queue`.
 const DEFAULT_QUEUE: usize = 10_000;
 
@@ -193,6 +195,23 @@ impl<S: Store + 'static> Limiter<S> {
         verdict
     }
 
+    /// Waits until the turns of requests that stopped waiting are given back, for at most one second.
+    ///
+    /// Dropping the future of [`Limiter::admit`] or [`Limiter::acquire`] gives a promised turn back in the background. A
+    /// process that ends should wait for that.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Policy};
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// Limiter::in_memory(policy)?.given_back().await;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn given_back(&self) {
+        self.inner.give_backs.none_within(LONGEST_GIVE_BACK).await;
+    }
+
     /// [`Limiter::acquire`] for threads: blocks the calling thread until the request may pass.
     ///
     /// It may be called anywhere, also from a thread that runs a tokio runtime.
@@ -282,11 +301,13 @@ impl<S: Store + 'static> Drop for PromisedTurn<'_, S> {
     fn drop(&mut self) {
         let Some(receipt) = self.receipt.take() else { return };
         let limiter = self.limiter.clone();
+        let underway = limiter.inner.give_backs.start();
         // The request was sleeping on tokio's timer, so there is a runtime.
         if let Ok(handle) = tokio::runtime::Handle::try_current() {
             handle.spawn(async move {
                 // If the store does not answer, the turn stays taken: the error is on the strict side.
                 let _ = limiter.report(&receipt, Report::Cancelled).await;
+                drop(underway);
             });
         }
     }

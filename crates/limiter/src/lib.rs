@@ -77,6 +77,7 @@
 mod acquire;
 mod check;
 mod error;
+mod give_backs;
 #[cfg(feature = "http")]
 pub mod http;
 mod limiter;

@@ -29,6 +29,7 @@ pub use named::{NamedLimit, NamedTake};
 
 use crate::check::Check;
 use crate::error::{CheckError, LimiterError};
+use crate::give_backs::GiveBacks;
 use crate::live::{Live, LiveGuard};
 use crate::queue::Queues;
 use crate::signals::Signals;
@@ -88,6 +89,7 @@ pub(crate) struct Inner<S> {
     /// Counters in this process, for rules with `on_store_error: local` while the store does not answer.
     local: local::LocalCounters,
     pub(crate) queues: Queues,
+    pub(crate) give_backs: GiveBacks,
     /// A random number other than 0 that distinguishes the receipts of this node from those of other nodes.
     node: u64,
     /// The number of receipts issued.
@@ -188,6 +190,7 @@ impl<S: Store> Limiter<S> {
             changing: Mutex::new(()),
             signals: ArcSwap::default(),
             queues: Queues::default(),
+            give_backs: GiveBacks::default(),
             node,
             receipts: AtomicU64::new(0),
             unmatched: AtomicU64::new(0),

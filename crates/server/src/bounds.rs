@@ -108,6 +108,8 @@ pub(crate) const IDLE_FRAMES_PER_SECOND: u32 = 10;
 pub(crate) const IDLE_FRAMES_PER_REQUEST: u32 = 8;
 /// Bytes of the head of an upstream server's answer, and of a piece of its body.
 pub(crate) const UPSTREAM_BUFFER: usize = 64 * 1024;
+/// Memory of an exchange with an upstream server besides the pieces of its bodies: the connection's first read buffer, the heads.
+pub(crate) const EXCHANGE: usize = 12 * 1024;
 /// Fields of the trailers of a request that the proxy passes on.
 pub(crate) const TRAILER_FIELDS: usize = 32;
 /// Bytes of a client's request body that are passed on as one piece.

@@ -27,7 +27,7 @@ mod worker;
 
 #[cfg(test)]
 pub(crate) use budget::SourceBytes;
-pub(crate) use budget::{Account, Budget, Reservation};
+pub(crate) use budget::{Account, Budget, HeldBytes, POLL_EVERY, Reservation};
 pub(crate) use buffered::{BufferedConnection, LINGER, Woken};
 pub(crate) use caps::Caps;
 pub(crate) use context::{ListenerContext, Timeouts, Versions};

@@ -12,7 +12,9 @@ mod headers;
 mod http1;
 mod http1_answer;
 mod http2;
+mod interim;
 mod live_routes;
+mod piece_room;
 mod request_body;
 mod request_head;
 mod routes;
@@ -28,6 +30,7 @@ pub(crate) use upstream::check_upstreams;
 use crate::backend::Backend;
 use crate::metrics::Refused;
 use crate::net::{AcceptedConnection, Drain, ListenerContext, Versions};
+use gate::ProxyClient;
 use http1::{FirstRequest, ProxyConnection};
 use std::io;
 use std::rc::Rc;
@@ -51,7 +54,8 @@ pub(crate) async fn serve<S: Backend>(
         }
         FirstRequest::Two => {
             let parts = connection.into_parts();
-            http2::serve(parts, (peer, &account), proxy, listener, drain).await
+            let client = ProxyClient { peer, account, drain: drain.clone() };
+            http2::serve(parts, Rc::new(client), proxy, listener).await
         }
     }
 }

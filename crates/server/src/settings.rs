@@ -60,6 +60,7 @@ pub(crate) struct Settings {
     pub(crate) proxy_upstream: Option<String>,
     pub(crate) proxy_routes: Option<PathBuf>,
     pub(crate) proxy_max_body: usize,
+    pub(crate) proxy_buffer_budget: usize,
     pub(crate) admin: Listen,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) operator_token_file: Option<PathBuf>,
@@ -189,6 +190,9 @@ impl Settings {
             proxy_upstream: Some(reader.text("proxy.upstream").to_owned())
                 .filter(|url| !url.is_empty()),
             proxy_routes: path(reader.text("proxy.routes")),
+            proxy_buffer_budget: reader
+                .check("proxy.buffer_budget", value::connection_budget)
+                .unwrap_or(crate::bounds::LEAST_BUDGET),
             proxy_max_body: reader.check("proxy.max_body", value::bytes).unwrap_or(0),
             admin,
             admin_hosts: value::words(reader.text("admin.hosts")),

@@ -46,9 +46,18 @@ pub(crate) struct Reservation {
     bytes: Cell<usize>,
 }
 
+/// Bytes that are counted until this is dropped. It belongs to no account, so it can go wherever the bytes go, also into the
+/// buffers of a library.
+#[derive(Debug)]
+pub(crate) struct HeldBytes {
+    budget: Arc<Budget>,
+    source: SourceBytes,
+    bytes: usize,
+}
+
 /// A connection that waits for memory polls the budget this often, and this many times. Freed memory does not wake waiting
 /// connections: with hundreds of them, all would be woken each time.
-const POLL_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(20);
 const POLLS: u32 = 50;
 
 impl Budget {
@@ -110,6 +119,20 @@ impl Account {
     /// A reservation of 0 bytes, to be resized.
     pub(crate) fn reserve(self: &Rc<Self>) -> Reservation {
         Reservation { account: Some(Rc::clone(self)), bytes: Cell::new(0) }
+    }
+
+    /// Counts bytes apart from those of the connection, if the budget allows it.
+    pub(crate) fn hold(&self, bytes: usize) -> Option<HeldBytes> {
+        let taken = self.budget.take(bytes, bytes, &self.source);
+        let (budget, source) = (&self.budget, &self.source);
+        taken.then(|| HeldBytes { budget: Arc::clone(budget), source: Arc::clone(source), bytes })
+    }
+
+    /// The same for something that lasts long and needs more memory later: only while a quarter of the budget is free, so that
+    /// what has begun can go on.
+    pub(crate) fn hold_for_long(&self, bytes: usize) -> Option<HeldBytes> {
+        let ample = self.budget.free() > self.budget.bytes() / 4;
+        ample.then(|| self.hold(bytes)).flatten()
     }
 
     /// How many more bytes it may hold at this moment.
@@ -222,6 +245,13 @@ impl Reservation {
 
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes.get()
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.source.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -356,5 +386,18 @@ mod tests {
         };
         let (got, ()) = tokio::join!(second.resize_soon(12 * MIB), leaves);
         assert!(got);
+    }
+
+    /// Held bytes count for their source and are free again when they are dropped.
+    #[test]
+    fn held_bytes_are_counted_until_they_are_dropped() {
+        let budget = Budget::new(64 * MIB);
+        let source = SourceBytes::default();
+        let account = Account::new(Arc::clone(&budget), Arc::clone(&source));
+        let held: Vec<HeldBytes> = std::iter::from_fn(|| account.hold(MIB)).collect();
+        assert_eq!((held.len(), budget.held()), (21, 21 * MIB));
+        assert!(Account::new(Arc::clone(&budget), SourceBytes::default()).hold(MIB).is_some());
+        drop(held);
+        assert_eq!((budget.held(), source.load(Ordering::Relaxed)), (0, 0));
     }
 }

@@ -1,9 +1,11 @@
 //! The orderly end of the server: no new connections, then time for the open ones to finish, then they are closed.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Tells every connection that the server is stopping, and when its time is over.
@@ -13,9 +15,14 @@ pub(crate) struct Drain {
     pub(crate) begun: CancellationToken,
     /// The same as a flag, which is cheaper to read for every request. It is set before the token is cancelled.
     has_begun: Arc<AtomicBool>,
+    /// Cancelled a little before the time is over: requests that still wait for their turn are answered now.
+    pub(crate) nearly_over: CancellationToken,
     /// Cancelled when the time is over: connections that are still open are closed.
     pub(crate) over: CancellationToken,
 }
+
+/// The time for the answers to requests that still wait when the drain is nearly over.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 impl Drain {
     pub(crate) fn has_begun(&self) -> bool {
@@ -31,7 +38,13 @@ impl Drain {
     ) -> io::Result<()> {
         self.has_begun.store(true, Ordering::Relaxed);
         self.begun.cancel();
-        let ended = tokio::time::timeout(within, all_done).await;
+        let mut all_done = pin!(all_done);
+        let last = LAST_ANSWERS.min(within / 2);
+        let mut ended = timeout(within.saturating_sub(last), all_done.as_mut()).await;
+        if ended.is_err() {
+            self.nearly_over.cancel();
+            ended = timeout(last, all_done).await;
+        }
         self.over.cancel();
         ended.map_err(|_| io::ErrorKind::TimedOut.into())
     }

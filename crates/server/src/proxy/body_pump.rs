@@ -1,18 +1,21 @@
 //! The body of an HTTP/1 request on its way from the client to the upstream server.
 
 use super::body_decoder::{BodyDecoder, Decoded};
+use super::piece_room::PieceRoom;
 use super::request_body::{BodyPipe, PipeEnd, RequestBody};
+use crate::bounds;
 use crate::net::{BufferedConnection, ListenerContext, Woken};
 use crate::web::HeadError;
 use crate::web::head::Length;
 use http_body::Frame;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// The body of a request on its way from the client to the pipe.
 pub(super) struct BodyPump {
     decoder: BodyDecoder,
     pipe: Rc<BodyPipe>,
+    room: PieceRoom,
     /// Whether nothing more is to be read.
     pub(super) done: bool,
 }
@@ -24,16 +27,19 @@ pub(super) enum ClientFault {
 }
 
 impl BodyPump {
-    pub(super) fn new(decoder: BodyDecoder, length: Length) -> (Self, RequestBody) {
+    pub(super) fn new(
+        decoder: BodyDecoder,
+        length: Length,
+        room: PieceRoom,
+    ) -> (Self, RequestBody) {
         let pipe = Rc::new(BodyPipe::default());
         let body = match length {
-            Length::None => RequestBody::Empty,
-            Length::Bytes(0) => RequestBody::Empty,
-            Length::Bytes(bytes) => RequestBody::Piped(Rc::clone(&pipe), u64::try_from(bytes).ok()),
-            Length::Chunks => RequestBody::Piped(Rc::clone(&pipe), None),
+            Length::None | Length::Bytes(0) => RequestBody::empty(),
+            Length::Bytes(bytes) => RequestBody::piped(Rc::clone(&pipe), u64::try_from(bytes).ok()),
+            Length::Chunks => RequestBody::piped(Rc::clone(&pipe), None),
         };
         let done = decoder.is_done() || length == Length::Bytes(0);
-        (Self { decoder, pipe, done }, body)
+        (Self { decoder, pipe, room, done }, body)
     }
 
     /// Moves the body from the client to the pipe, as far as both are ready. Ready when it is complete.
@@ -44,20 +50,23 @@ impl BodyPump {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), ClientFault>> {
         loop {
-            std::task::ready!(self.pipe.poll_room(context));
+            ready!(self.pipe.poll_room(context));
+            if !stream.input.is_empty() {
+                ready!(self.room.poll(bounds::PROXY_PIECE, context));
+            }
             let decoded = match self.decoder.next(&mut stream.input) {
                 Ok(decoded) => decoded,
                 Err(error) => return self.fails(ClientFault::Refuse(error.into())),
             };
             match decoded {
-                Decoded::Data(data) => self.pipe.push(Frame::data(data)),
+                Decoded::Data(data) => self.pipe.push(Frame::data(self.room.counted(data))),
                 Decoded::Trailers(trailers) => self.pipe.push(Frame::trailers(trailers)),
                 Decoded::End => {
                     self.done = true;
                     self.pipe.end(PipeEnd::Complete);
                     return Poll::Ready(Ok(()));
                 }
-                Decoded::NeedsMore => match std::task::ready!(stream.poll_fill(context)) {
+                Decoded::NeedsMore => match ready!(stream.poll_fill(context)) {
                     // The timeout is a time without progress.
                     Ok(Woken::Bytes) => stream.wait_within(listener.timeouts.body),
                     Ok(Woken::Draining) => {}

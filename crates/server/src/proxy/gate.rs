@@ -7,12 +7,16 @@
 //! ```
 
 use super::headers::{self, Forwarding, RequestIds, UpstreamOutcome};
+use super::interim::InterimAnswers;
 use super::live_routes::{LiveRoutes, RouteTable};
+use super::piece_room::PieceRoom;
 use super::request_body::RequestBody;
 use super::routes::{BalanceBy, HostField};
-use super::upstream::{Pool, UpstreamBody, UpstreamError};
+use super::upstream::{ExchangeBounds, Pool, UpstreamBody, UpstreamError};
 use crate::backend::Backend;
+use crate::bounds;
 use crate::metrics::{Metrics, Tally};
+use crate::net::{Account, Drain, after};
 use crate::supervise::contained;
 use crate::timers;
 use crate::web;
@@ -22,10 +26,12 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body::Body;
 use rustls::ClientConfig;
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tidegate::http::{HeaderStyle, grpc_refusal, refusal};
 use tidegate::{Check, CheckError, Limiter, Priority, Report, Span, Verdict};
@@ -61,6 +67,14 @@ struct WorkerPools {
     pools: Vec<Rc<Pool>>,
 }
 
+/// Whose connection a request came over.
+pub(crate) struct ProxyClient {
+    pub(crate) peer: IpAddr,
+    /// Counts the memory that its requests need.
+    pub(crate) account: Rc<Account>,
+    pub(crate) drain: Drain,
+}
+
 /// A request that may pass.
 pub(crate) struct Admitted {
     pool: Rc<Pool>,
@@ -93,14 +107,19 @@ impl<S: Backend> Proxy<S> {
     }
 
     /// Decides a request by its head. It may wait here for its turn.
-    pub(crate) async fn admit(&self, head: &Parts, peer: IpAddr) -> Result<Admitted, Answer> {
+    pub(crate) async fn admit(
+        &self,
+        head: &Parts,
+        client: &ProxyClient,
+    ) -> Result<Admitted, Answer> {
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
         let pool = self.route(head, target)?;
         let values = |name: &str| {
             head.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>()
         };
         let method = head.method.as_str();
-        let request = tidegate::Request { peer: Some(peer), method, target, headers: &values };
+        let request =
+            tidegate::Request { peer: Some(client.peer), method, target, headers: &values };
         let attributes = self.limiter.attributes(&request).map_err(|error| unreadable(&error))?;
         let home = home(&pool, &attributes);
         let attributes = match home.as_deref().and_then(|home| pool.group.home(home)) {
@@ -114,16 +133,22 @@ impl<S: Backend> Proxy<S> {
         let verdict = if head.method == Method::OPTIONS {
             None
         } else {
-            Some(self.decide(&attributes, head).await?)
+            Some(self.decide(&attributes, head, &client.drain).await?)
         };
         Ok(Admitted { pool, home, verdict, cross_origin })
     }
 
-    async fn decide(&self, attributes: &Attributes<'_>, head: &Parts) -> Result<Verdict, Answer> {
+    async fn decide(
+        &self,
+        attributes: &Attributes<'_>,
+        head: &Parts,
+        drain: &Drain,
+    ) -> Result<Verdict, Answer> {
         let check = Check::new(attributes).waiting(LONGEST_WAIT);
         let began = timers::now();
-        let verdict = match contained(pin!(self.ask(&check))).await {
-            Ok(verdict) => verdict,
+        let verdict = match contained(pin!(self.ask(&check, drain))).await {
+            Ok(Some(verdict)) => verdict,
+            Ok(None) => return Err(stopping()),
             Err(_) => self.without_store(&check),
         };
         let verdict = verdict.map_err(|error| {
@@ -134,12 +159,19 @@ impl<S: Backend> Proxy<S> {
         if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, &head.headers)) }
     }
 
-    /// Asks the limiter, and waits for a turn if a rule says so.
-    async fn ask(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
-        match self.limiter.try_admit(check) {
-            Some(verdict) => verdict,
-            None => self.limiter.admit(check).await,
+    /// Asks the limiter, and waits for a turn if a rule says so. `None`: the server stops before the turn has come. What the
+    /// request took is given back then.
+    async fn ask(&self, check: &Check<'_>, drain: &Drain) -> Option<Result<Verdict, CheckError>> {
+        if let Some(verdict) = self.limiter.try_admit(check) {
+            return Some(verdict);
         }
+        tokio::select! {
+            biased;
+            verdict = self.limiter.admit(check) => return Some(verdict),
+            () = drain.nearly_over.cancelled() => {}
+        }
+        self.limiter.given_back().await;
+        None
     }
 
     fn without_store(&self, check: &Check<'_>) -> Result<Verdict, CheckError> {
@@ -207,17 +239,19 @@ impl<S: Backend> Proxy<S> {
         admitted: Admitted,
         mut head: Parts,
         body: RequestBody,
-        peer: IpAddr,
+        client: &ProxyClient,
+        interim: &InterimAnswers,
     ) -> Result<Response<UpstreamBody>, Answer> {
         let is_eleven = head.version == http::Version::HTTP_11;
         let upgrade = headers::is_upgrade(&head.headers).filter(|_| is_eleven);
-        self.prepare(&admitted, &mut head, peer, upgrade.as_ref());
+        self.prepare(&admitted, &mut head, client.peer, upgrade.as_ref());
         if body.size_hint().exact().is_none() {
             // hyper sends no body with a GET otherwise.
             head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        let request = Request::from_parts(head, body);
-        let sent = admitted.pool.send(request, admitted.home.as_deref()).await;
+        let mut request = Request::from_parts(head, body);
+        interim.watch(&mut request);
+        let sent = self.send(&admitted, request, client, interim).await;
         let checked = sent.and_then(|answer| checked(answer, upgrade.as_ref()));
         let mut answer = match checked {
             Ok(answer) => answer,
@@ -235,6 +269,33 @@ impl<S: Backend> Proxy<S> {
             expose(answer.headers_mut(), admitted.cross_origin);
         }
         Ok(answer)
+    }
+
+    /// Sends a request within the bounds of its group, and waits for the head of the answer.
+    async fn send(
+        &self,
+        admitted: &Admitted,
+        request: Request<RequestBody>,
+        client: &ProxyClient,
+        interim: &InterimAnswers,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        let held = client.account.hold_for_long(bounds::EXCHANGE).ok_or(UpstreamError::NoRoom)?;
+        let until = admitted.pool.group.spec.timeouts.total.map(after);
+        let room = PieceRoom::new(Rc::clone(&client.account));
+        let bounds = ExchangeBounds { until, room, held };
+        let mut sending = pin!(admitted.pool.send(request, admitted.home.as_deref(), bounds));
+        let mut over = until.map(|until| Box::pin(timers::sleep_until(until)));
+        poll_fn(|context| {
+            let sent = sending.as_mut().poll(context);
+            if interim.are_too_many() {
+                return Poll::Ready(Err(UpstreamError::Invalid("too many interim answers")));
+            }
+            if let (Poll::Pending, Some(over)) = (&sent, &mut over) {
+                return over.as_mut().poll(context).map(|()| Err(UpstreamError::TimedOut));
+            }
+            sent
+        })
+        .await
     }
 
     /// Changes the head of a request to what the upstream server gets.
@@ -352,13 +413,19 @@ fn failed(error: &UpstreamError) -> Answer {
             StatusCode::BAD_GATEWAY
         }
         UpstreamError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-        UpstreamError::Full => StatusCode::SERVICE_UNAVAILABLE,
+        UpstreamError::Full | UpstreamError::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
     };
     let answer = Answer::problem(status, &error.to_string());
     if status == StatusCode::SERVICE_UNAVAILABLE {
         return answer.with(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     answer
+}
+
+/// The answer to a request that waits for its turn when the server stops.
+fn stopping() -> Answer {
+    Answer::problem(StatusCode::SERVICE_UNAVAILABLE, "the server stops; send the request again")
+        .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
 }
 
 fn unreadable(error: &AttributeError) -> Answer {

@@ -11,8 +11,10 @@
 
 use super::body_decoder::BodyDecoder;
 use super::body_pump::{BodyPump, ClientFault};
-use super::gate::Proxy;
+use super::gate::{Proxy, ProxyClient};
 use super::http1_answer::{AnswerFraming, poll_body};
+use super::interim::InterimAnswers;
+use super::piece_room::PieceRoom;
 use super::request_head::ReceivedRequest;
 use super::tunnel;
 use super::upstream::UpstreamBody;
@@ -28,18 +30,17 @@ use http::{Method, Response, StatusCode, header};
 use std::future::poll_fn;
 use std::io;
 use std::mem;
-use std::net::IpAddr;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// A connection of an HTTP/1 client.
 pub(crate) struct ProxyConnection<'f, S> {
     stream: BufferedConnection<'f>,
-    peer: IpAddr,
+    client: Rc<ProxyClient>,
     proxy: &'f Proxy<S>,
     listener: &'f ListenerContext,
-    drain: &'f Drain,
     /// Bytes of empty lines since the last request.
     skipped: usize,
 }
@@ -66,11 +67,12 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         opened: AcceptedConnection<'f>,
         proxy: &'f Proxy<S>,
         listener: &'f ListenerContext,
-        drain: &'f Drain,
+        drain: &Drain,
     ) -> Self {
         let AcceptedConnection { stream, peer, account, .. } = opened;
+        let client = ProxyClient { peer, account: Rc::clone(&account), drain: drain.clone() };
         let stream = BufferedConnection::new(stream, account, listener, drain, UNREAD);
-        Self { stream, peer, proxy, listener, drain, skipped: 0 }
+        Self { stream, client: Rc::new(client), proxy, listener, skipped: 0 }
     }
 
     /// Waits for the first bytes and detects the version of HTTP.
@@ -181,8 +183,8 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
 
     async fn one_request(&mut self, request: ReceivedRequest) -> io::Result<AfterRequest> {
         let head_only = request.parts.method == Method::HEAD;
-        let proxy = self.proxy;
-        let admitted = match self.watching(proxy.admit(&request.parts, self.peer)).await {
+        let (proxy, client) = (self.proxy, Rc::clone(&self.client));
+        let admitted = match self.watching(proxy.admit(&request.parts, &client)).await {
             None => return Ok(AfterRequest::Next(AfterAnswer::Close)),
             Some(Ok(admitted)) => admitted,
             Some(Err(answer)) => {
@@ -200,12 +202,15 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
             self.stream.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
         self.stream.flush().await?;
-        let (mut pump, body) = BodyPump::new(decoder, request.length);
+        let room = PieceRoom::new(Rc::clone(&client.account));
+        let (mut pump, body) = BodyPump::new(decoder, request.length, room);
         self.stream.wait_within(self.listener.timeouts.body);
         let close = request.close;
         let (method, eleven) = (request.parts.method.clone(), request.eleven);
-        let sending = proxy.forward(admitted, request.parts, body, self.peer);
-        let answer = match self.exchange(sending, &mut pump).await {
+        let interim = InterimAnswers::default();
+        let sending = proxy.forward(admitted, request.parts, body, &client, &interim);
+        let hints = eleven.then_some(&interim);
+        let answer = match self.exchange(sending, &mut pump, hints).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(answer)) => {
                 let next =
@@ -265,12 +270,20 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         &mut self,
         sending: impl Future<Output = T>,
         pump: &mut BodyPump,
+        hints: Option<&InterimAnswers>,
     ) -> Result<T, ClientFault> {
         let mut sending = pin!(sending);
         let (stream, listener) = (&mut self.stream, self.listener);
         poll_fn(|context| {
-            if let Poll::Ready(sent) = sending.as_mut().poll(context) {
+            let sent = sending.as_mut().poll(context);
+            if let Some(hints) = hints {
+                write_hints(&mut stream.output, hints);
+            }
+            if let Poll::Ready(sent) = sent {
                 return Poll::Ready(Ok(sent));
+            }
+            if let Poll::Ready(Err(_)) = stream.poll_flush(context) {
+                return Poll::Ready(Err(ClientFault::Gone));
             }
             if pump.done {
                 let gone = is_gone(stream, context);
@@ -359,11 +372,22 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         out.extend_from_slice(b"\r\n");
         self.stream.flush().await?;
         if let Some((upstream, read, _seat)) = body.into_upgraded().await {
-            let drain = self.drain.clone();
+            let drain = self.client.drain.clone();
             let (client, first) = self.stream.stream_and_unread();
             tunnel::run((client, &first), (upstream, &read), &drain).await?;
         }
         Ok(AfterRequest::Tunneled)
+    }
+}
+
+/// Writes the interim answers that have arrived.
+fn write_hints(out: &mut Vec<u8>, hints: &InterimAnswers) {
+    for (status, fields) in hints.take() {
+        out.extend_from_slice(status_line(status).as_bytes());
+        for (name, value) in &fields {
+            field(out, name.as_str().as_bytes(), value.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
     }
 }
 

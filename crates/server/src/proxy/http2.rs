@@ -1,18 +1,18 @@
 //! Clients that speak HTTP/2. The protocol is implemented by hyper; bodies pass through in both directions.
 
-use super::gate::Proxy;
+use super::gate::{Proxy, ProxyClient};
 use super::headers;
+use super::interim::InterimAnswers;
 use super::request_body::RequestBody;
 use super::upstream::UpstreamBody;
 use crate::backend::Backend;
-use crate::net::{Account, Drain, ListenerContext, Stream};
+use crate::net::{ListenerContext, Stream};
 use crate::web::{Answer, HeadError, InFlightRequest, UnreadResponse, check_head, serve_streams};
 use bytes::{Buf, Bytes};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -37,26 +37,25 @@ pub(super) enum Piece {
 /// Serves a connection to its end.
 pub(super) async fn serve<S: Backend>(
     parts: (Stream, Vec<u8>),
-    (peer, account): (IpAddr, &Rc<Account>),
+    client: Rc<ProxyClient>,
     proxy: &Rc<Proxy<S>>,
     listener: &Rc<ListenerContext>,
-    drain: &Drain,
 ) -> io::Result<()> {
     let on_call = |request: Request<Incoming>, work: InFlightRequest| {
-        let proxy = Rc::clone(proxy);
-        async move { one_request(request, peer, &proxy, work).await }
+        let (proxy, client) = (Rc::clone(proxy), Rc::clone(&client));
+        async move { one_request(request, &client, &proxy, work).await }
     };
-    serve_streams(parts, account, listener, drain, on_call).await
+    serve_streams(parts, &client.account, listener, &client.drain, on_call).await
 }
 
 async fn one_request<S: Backend>(
     request: Request<Incoming>,
-    peer: IpAddr,
+    client: &ProxyClient,
     proxy: &Proxy<S>,
     work: InFlightRequest,
 ) -> Response<StreamedBody> {
     let head_only = request.method() == Method::HEAD;
-    match forwarded(request, peer, proxy, &work).await {
+    match forwarded(request, client, proxy, &work).await {
         Ok(answer) => {
             let (mut head, body) = answer.into_parts();
             head.version = http::Version::HTTP_2;
@@ -68,7 +67,7 @@ async fn one_request<S: Backend>(
 
 async fn forwarded<S: Backend>(
     request: Request<Incoming>,
-    peer: IpAddr,
+    client: &ProxyClient,
     proxy: &Proxy<S>,
     work: &InFlightRequest,
 ) -> Result<Response<UpstreamBody>, Answer> {
@@ -86,9 +85,10 @@ async fn forwarded<S: Backend>(
     if head.method == Method::CONNECT {
         return Err(refused(HeadError::Malformed("its target")));
     }
-    let admitted = proxy.admit(&head, peer).await?;
-    let body = if body.is_end_stream() { RequestBody::Empty } else { RequestBody::Stream(body) };
-    proxy.forward(admitted, head, body, peer).await
+    let admitted = proxy.admit(&head, client).await?;
+    // hyper cannot send interim answers over HTTP/2, so they are only counted.
+    let interim = InterimAnswers::default();
+    proxy.forward(admitted, head, RequestBody::stream(body), client, &interim).await
 }
 
 fn own(answer: Answer, head_only: bool, work: InFlightRequest) -> Response<StreamedBody> {
@@ -115,7 +115,12 @@ impl Body for StreamedBody {
     ) -> Poll<Option<Result<Frame<Piece>, io::Error>>> {
         match self.get_mut() {
             Self::Upstream { body, .. } => {
-                let frame = std::task::ready!(Pin::new(body).poll_frame(context));
+                let frame = Pin::new(&mut *body).poll_frame(context);
+                if frame.is_pending() {
+                    // hyper asks for the next piece only when the client's window has room for it.
+                    body.delivered();
+                }
+                let frame = std::task::ready!(frame);
                 Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(Piece::Upstream))))
             }
             Self::Own(body) => {

@@ -5,23 +5,35 @@
 //!                         └ full: the client is not read, so TCP slows it down (backpressure)
 //! ```
 
+use crate::timers;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use tokio::time::Instant;
 
 /// The body of a request to an upstream server.
-pub(crate) enum RequestBody {
+pub(crate) struct RequestBody {
+    source: BodySource,
+    /// `None` if there is no body.
+    progress: Option<BodyProgress>,
+}
+
+enum BodySource {
     Empty,
     /// From an HTTP/1 client, with its length if it announced one.
     Piped(Rc<BodyPipe>, Option<u64>),
     /// From an HTTP/2 client.
     Stream(Incoming),
 }
+
+/// When the upstream server last took a piece of the body. A server that still reads a slow upload is not late.
+#[derive(Clone)]
+pub(crate) struct BodyProgress(Rc<Cell<Instant>>);
 
 /// Where the reader of a client's connection leaves the next piece of a body. Both ends are on one worker.
 #[derive(Default)]
@@ -96,6 +108,39 @@ impl BodyPipe {
     }
 }
 
+// === impl RequestBody ===
+
+impl RequestBody {
+    pub(crate) const fn empty() -> Self {
+        Self { source: BodySource::Empty, progress: None }
+    }
+
+    pub(crate) fn piped(pipe: Rc<BodyPipe>, length: Option<u64>) -> Self {
+        Self { source: BodySource::Piped(pipe, length), progress: Some(BodyProgress::new()) }
+    }
+
+    pub(crate) fn stream(body: Incoming) -> Self {
+        if body.is_end_stream() {
+            return Self::empty();
+        }
+        Self { source: BodySource::Stream(body), progress: Some(BodyProgress::new()) }
+    }
+
+    pub(crate) fn progress(&self) -> Option<BodyProgress> {
+        self.progress.clone()
+    }
+}
+
+impl BodyProgress {
+    fn new() -> Self {
+        Self(Rc::new(Cell::new(timers::now())))
+    }
+
+    pub(crate) fn last(&self) -> Instant {
+        self.0.get()
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = io::Error;
@@ -104,27 +149,34 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        match self.get_mut() {
-            Self::Empty => Poll::Ready(None),
-            Self::Piped(pipe, _) => pipe.poll_piece(context),
-            Self::Stream(body) => Pin::new(body).poll_frame(context).map_err(io::Error::other),
+        let this = self.get_mut();
+        let polled = match &mut this.source {
+            BodySource::Empty => Poll::Ready(None),
+            BodySource::Piped(pipe, _) => pipe.poll_piece(context),
+            BodySource::Stream(body) => {
+                Pin::new(body).poll_frame(context).map_err(io::Error::other)
+            }
+        };
+        if let (true, Some(progress)) = (polled.is_ready(), &this.progress) {
+            progress.0.set(timers::now());
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Empty => true,
-            Self::Piped(pipe, _) => pipe.is_over(),
-            Self::Stream(body) => body.is_end_stream(),
+        match &self.source {
+            BodySource::Empty => true,
+            BodySource::Piped(pipe, _) => pipe.is_over(),
+            BodySource::Stream(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Piped(_, Some(length)) => SizeHint::with_exact(*length),
-            Self::Piped(_, None) => SizeHint::default(),
-            Self::Stream(body) => body.size_hint(),
+        match &self.source {
+            BodySource::Empty => SizeHint::with_exact(0),
+            BodySource::Piped(_, Some(length)) => SizeHint::with_exact(*length),
+            BodySource::Piped(_, None) => SizeHint::default(),
+            BodySource::Stream(body) => body.size_hint(),
         }
     }
 }

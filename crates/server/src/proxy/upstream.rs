@@ -7,6 +7,7 @@
 //! | `health.rs` | when a server is ejected and comes back |
 //! | `pool.rs` | the connections of one worker; sends requests |
 //! | `connection.rs` | one HTTP/1 connection |
+//! | `patience.rs` | timeouts of answers |
 //! | `response_body.rs` | the body of an answer |
 //! | `stream.rs` | TCP or TLS |
 
@@ -14,6 +15,7 @@ mod checks;
 mod connection;
 mod group;
 mod health;
+mod patience;
 mod pool;
 mod response_body;
 mod stream;
@@ -21,10 +23,8 @@ mod stream;
 pub(crate) use checks::check_upstreams;
 pub(crate) use group::{GroupFull, UpstreamGroup};
 pub(crate) use pool::Pool;
-pub(crate) use response_body::UpstreamBody;
+pub(crate) use response_body::{ExchangeBounds, UpstreamBody};
 pub(crate) use stream::UpstreamStream;
-
-use std::time::Duration;
 
 /// Why there is no answer of an upstream server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,18 +39,12 @@ pub(crate) enum UpstreamError {
     Invalid(&'static str),
     #[error("the upstream servers have as many requests as they may")]
     Full,
+    #[error("the proxy has no memory for more requests at this moment")]
+    NoRoom,
 }
 
 impl From<GroupFull> for UpstreamError {
     fn from(_: GroupFull) -> Self {
         Self::Full
-    }
-}
-
-/// Waits for a future, at most for some time if one is given. `None`: the time is over.
-async fn after_option<T>(most: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
-    match most {
-        Some(most) => tokio::time::timeout(most, future).await.ok(),
-        None => Some(future.await),
     }
 }

@@ -236,6 +236,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "Routes file of the proxy: groups of upstream servers, and which requests they get",
     ),
     setting("proxy.max_body", "SIZE", "1GiB", "Maximum size of a request body"),
+    setting(
+        "proxy.buffer_budget",
+        "SIZE",
+        "256MiB",
+        "Maximum memory for requests and bodies on their way through the proxy; at the bound nothing more is read",
+    ),
     setting("proxy.header_timeout", "TIME", "10s", "Like http.header_timeout"),
     setting(
         "proxy.body_timeout",

@@ -68,15 +68,17 @@ impl<S: Backend> Server<S> {
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let budget = Arc::clone(&self.budget);
         let of_proxy = settings.proxy.timeouts;
+        let proxy_budget = Budget::new(settings.proxy_buffer_budget);
         let tls_of_proxy = self.tls(&settings.proxy, &[b"h2", b"http/1.1"])?;
         let proxies = self.proxy_maker(style)?.map(Arc::new);
         let make = move || -> Protocols<Front<S>> {
             let long_work = Rc::new(LongWorkQueue::new(S::IN_PROCESS));
-            let context = |timeouts, tls: &Option<TlsAcceptor>| {
-                let shared = (Arc::clone(&metrics), Arc::clone(&budget));
+            let context_within = |timeouts, tls: &Option<TlsAcceptor>, budget| {
+                let shared = (Arc::clone(&metrics), Arc::clone(budget));
                 let context = ListenerContext::new(timeouts, Versions::OneAndTwo, shared);
                 context.with_tls(tls.clone()).with_queue(&long_work)
             };
+            let context = |timeouts, tls| context_within(timeouts, tls, &budget);
             let (metrics, health) = (|| Arc::clone(&metrics), Arc::clone(&health));
             let http = http::HttpHandler::new(limiter.clone(), style, metrics(), health)
                 .deciding_descriptors_by(of_descriptors.clone())
@@ -93,7 +95,8 @@ impl<S: Backend> Server<S> {
             ];
             // The last one, because its index must not depend on whether it is on.
             let proxy = proxies.as_deref().map(ProxyMaker::make);
-            protocols.extend(proxy.map(|proxy| (proxy, context(of_proxy, &tls_of_proxy))));
+            let of_proxy = || context_within(of_proxy, &tls_of_proxy, &proxy_budget);
+            protocols.extend(proxy.map(|proxy| (proxy, of_proxy())));
             protocols
         };
         Workers::start("worker", settings.workers, &self.clock, &self.drain, make)

@@ -65,7 +65,7 @@ async fn passes(
     let request = Request::get(path)
         .header(header::HOST, url.authority())
         .header(header::USER_AGENT, "tidegate-health-check")
-        .body(RequestBody::Empty)
+        .body(RequestBody::empty())
         .ok()?;
     let answer = connection.send(request).await.ok()?;
     Some(answer.status().as_u16() < 400)

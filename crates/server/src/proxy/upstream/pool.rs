@@ -8,12 +8,13 @@
 //!
 //! A request is sent again only if nothing of it was sent.
 
+use super::UpstreamError;
 use super::connection::{SendError, UpstreamConnection};
 use super::group::{Seat, UpstreamGroup};
 use super::health::Observed;
-use super::response_body::{Carrier, UpstreamBody};
+use super::patience::answer_within;
+use super::response_body::{Carrier, ExchangeBounds, UpstreamBody};
 use super::stream::{UpstreamIo, UpstreamStream, UpstreamVersion};
-use super::{UpstreamError, after_option};
 use crate::proxy::request_body::RequestBody;
 use crate::timers;
 use crate::web::LocalExecutor;
@@ -58,6 +59,9 @@ enum ReadyConnection {
     Two(http2::SendRequest<RequestBody>),
 }
 
+/// The head of an answer, and what its body comes from.
+type Answered = Response<(Incoming, (Carrier, Seat))>;
+
 /// An idle connection is closed after this time: before the server does so (Node waits for 5 s).
 const IDLE: Duration = Duration::from_secs(4);
 /// Idle connections that are kept for one server on one worker.
@@ -80,6 +84,7 @@ impl Pool {
         self: &Rc<Self>,
         mut request: Request<RequestBody>,
         home: Option<&str>,
+        bounds: ExchangeBounds,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let mut tried = Vec::new();
         let mut last = UpstreamError::Unreachable;
@@ -95,7 +100,11 @@ impl Pool {
                 }
             };
             match self.send_over(connection, request, seat).await? {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    let idle = self.group.spec.timeouts.idle;
+                    let body = |(body, via)| UpstreamBody::new(body, via, idle, bounds);
+                    return Ok(answer.map(body));
+                }
                 Err(not_sent) => request = *not_sent,
             }
         }
@@ -108,24 +117,24 @@ impl Pool {
         connection: ReadyConnection,
         request: Request<RequestBody>,
         seat: Seat,
-    ) -> Result<Result<Response<UpstreamBody>, Box<Request<RequestBody>>>, UpstreamError> {
+    ) -> Result<Result<Answered, Box<Request<RequestBody>>>, UpstreamError> {
         let first_byte = self.group.spec.timeouts.first_byte;
+        let progress = request.body().progress();
         let (sent, carrier) = match connection {
             ReadyConnection::One(mut connection) => {
-                let sent = after_option(first_byte, connection.send(request)).await;
+                let sent = answer_within(first_byte, progress, connection.send(request)).await;
                 (sent, Carrier::One(Some(connection), Rc::clone(self)))
             }
             ReadyConnection::Two(sender) => {
                 let request = self.absolute(request, seat.server());
-                let sent = after_option(first_byte, send_shared(sender, request)).await;
+                let sent = answer_within(first_byte, progress, send_shared(sender, request)).await;
                 (sent, Carrier::Two)
             }
         };
         match sent {
             Some(Ok(answer)) => {
                 seat.observe(Observed::Answered);
-                let idle = self.group.spec.timeouts.idle;
-                Ok(Ok(answer.map(|body| UpstreamBody::new(body, carrier, seat, idle))))
+                Ok(Ok(answer.map(|body| (body, (carrier, seat)))))
             }
             Some(Err(SendError::NotSent(request))) => Ok(Err(request)),
             Some(Err(SendError::Sent(error))) => {

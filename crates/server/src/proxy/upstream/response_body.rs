@@ -2,9 +2,12 @@
 
 use super::connection::UpstreamConnection;
 use super::group::Seat;
+use super::patience::BodyPatience;
 use super::pool::Pool;
 use super::stream::UpstreamStream;
-use crate::timers;
+use crate::bounds;
+use crate::net::HeldBytes;
+use crate::proxy::piece_room::PieceRoom;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -12,16 +15,29 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 /// The body of an upstream server's answer.
 pub(crate) struct UpstreamBody {
     body: Incoming,
     carrier: Carrier,
     seat: Seat,
-    quiet: QuietTimer,
+    patience: BodyPatience,
+    room: PieceRoom,
+    /// Counts the memory of the exchange.
+    _held: HeldBytes,
+}
+
+/// The bounds of an exchange with an upstream server.
+pub(crate) struct ExchangeBounds {
+    /// When it must be over.
+    pub(crate) until: Option<Instant>,
+    /// Memory for the pieces of the answer.
+    pub(crate) room: PieceRoom,
+    /// Counts the memory of the exchange besides the pieces.
+    pub(crate) held: HeldBytes,
 }
 
 /// What carries the body.
@@ -32,22 +48,21 @@ pub(crate) enum Carrier {
     Two,
 }
 
-/// Fires if the server sends nothing for some time. The timer is not touched while bytes arrive.
-struct QuietTimer {
-    most: Option<Duration>,
-    last: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
 impl UpstreamBody {
-    pub(crate) fn new(
+    pub(super) fn new(
         body: Incoming,
-        carrier: Carrier,
-        seat: Seat,
+        (carrier, seat): (Carrier, Seat),
         quiet: Option<Duration>,
+        bounds: ExchangeBounds,
     ) -> Self {
-        let quiet = QuietTimer { most: quiet, last: None, timer: None };
-        Self { body, carrier, seat, quiet }
+        let ExchangeBounds { until, room, held } = bounds;
+        let patience = BodyPatience::new(quiet, until);
+        Self { body, carrier, seat, patience, room, _held: held }
+    }
+
+    /// The client has got everything that has arrived so far.
+    pub(crate) fn delivered(&mut self) {
+        self.room.release();
     }
 
     /// After a 101: the stream to the server and the bytes that were read from it, once the connection has ended as HTTP.
@@ -77,6 +92,9 @@ impl Body for UpstreamBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = self.get_mut();
+        if !this.body.is_end_stream() {
+            ready!(this.room.poll(bounds::UPSTREAM_BUFFER, context));
+        }
         let mut frame = Pin::new(&mut this.body).poll_frame(context);
         if frame.is_pending()
             && let Carrier::One(Some(connection), _) = &mut this.carrier
@@ -86,14 +104,16 @@ impl Body for UpstreamBody {
         }
         match frame {
             Poll::Ready(frame) => {
-                this.quiet.progress();
+                if !this.patience.progress() {
+                    return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
+                }
                 if frame.is_none() || this.body.is_end_stream() {
                     this.ended(context);
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)))
             }
             Poll::Pending => {
-                this.quiet.poll(context).map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
+                this.patience.poll(context).map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
             }
         }
     }
@@ -115,25 +135,5 @@ impl UpstreamBody {
             Poll::Ready(())
         })
         .await;
-    }
-}
-
-impl QuietTimer {
-    fn progress(&mut self) {
-        if self.timer.is_some() {
-            self.last = Some(timers::now());
-        }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(most) = self.most else { return Poll::Pending };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(timers::sleep(most)));
-        loop {
-            std::task::ready!(timer.as_mut().poll(context));
-            let Some(until) = self.last.take().and_then(|last| last.checked_add(most)) else {
-                return Poll::Ready(());
-            };
-            timer.as_mut().reset(until);
-        }
     }
 }
