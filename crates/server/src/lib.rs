@@ -45,4 +45,5 @@ pub use cli::run;
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::front::resp::wire;
+    pub use crate::proxy::fuzzing as proxy;
 }

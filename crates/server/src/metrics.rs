@@ -77,6 +77,8 @@ pub(crate) struct GaugeReadings {
     pub(crate) memory: Option<Gauges>,
     /// The connection budget: bytes in use, and at most.
     pub(crate) held: (usize, usize),
+    /// The same for the proxy, if it is on.
+    pub(crate) proxied: Option<(usize, usize)>,
     /// The state of the store's servers, if it has any.
     pub(crate) store: Option<StoreReport>,
     /// How many nodes share the store.

@@ -7,6 +7,7 @@
 
 mod body_decoder;
 mod body_pump;
+pub mod fuzzing;
 mod gate;
 mod headers;
 mod http1;

@@ -54,6 +54,8 @@ struct Server<S> {
     routes: Option<Arc<LiveRoutes>>,
     /// The connection budget: memory for requests and answers.
     budget: Arc<Budget>,
+    /// Memory for requests and bodies on their way through the proxy, if it is on.
+    proxy_budget: Option<Arc<Budget>>,
     drain: Drain,
 }
 

@@ -164,6 +164,11 @@ fn gauges(readings: &GaugeReadings) -> Vec<Family> {
         "Memory for requests that are arriving and answers that clients have not read: in use, and at most",
         (held, budget),
     ));
+    gauges.extend(readings.proxied.map(|bytes| {
+        let help =
+            "Memory for requests and bodies on their way through the proxy: in use, and at most";
+        Family::of_budget("tidegate_proxy_buffer_bytes", help, bytes)
+    }));
     gauges.extend(readings.memory.iter().flat_map(memory_gauges));
     gauges
 }

@@ -100,8 +100,8 @@ impl ReadBuffer {
     }
 }
 
-#[cfg(test)]
 impl ReadBuffer {
+    /// Adds bytes as if they had been read, for tests.
     pub(crate) fn arrived(&mut self, bytes: &[u8]) {
         self.bytes.truncate(self.end);
         self.bytes.extend_from_slice(bytes);

@@ -68,7 +68,7 @@ impl<S: Backend> Server<S> {
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let budget = Arc::clone(&self.budget);
         let of_proxy = settings.proxy.timeouts;
-        let proxy_budget = Budget::new(settings.proxy_buffer_budget);
+        let proxy_budget = self.proxy_budget.clone();
         let tls_of_proxy = self.tls(&settings.proxy, &[b"h2", b"http/1.1"])?;
         let proxies = self.proxy_maker(style)?.map(Arc::new);
         let make = move || -> Protocols<Front<S>> {
@@ -95,8 +95,11 @@ impl<S: Backend> Server<S> {
             ];
             // The last one, because its index must not depend on whether it is on.
             let proxy = proxies.as_deref().map(ProxyMaker::make);
-            let of_proxy = || context_within(of_proxy, &tls_of_proxy, &proxy_budget);
-            protocols.extend(proxy.map(|proxy| (proxy, of_proxy())));
+            protocols.extend(
+                proxy.zip(proxy_budget.as_ref()).map(|(proxy, budget)| {
+                    (proxy, context_within(of_proxy, &tls_of_proxy, budget))
+                }),
+            );
             protocols
         };
         Workers::start("worker", settings.workers, &self.clock, &self.drain, make)
@@ -115,7 +118,8 @@ impl<S: Backend> Server<S> {
             tokens,
             (address, &self.settings.admin_hosts),
         )?
-        .with_rule_files(self.rule_files.clone());
+        .with_rule_files(self.rule_files.clone())
+        .with_proxy_budget(self.proxy_budget.clone());
         let (handler, timeouts) = (Arc::new(handler), self.settings.admin.timeouts);
         let tls = self.tls(&self.settings.admin, &[b"http/1.1"])?;
         let metrics = Arc::clone(&self.metrics);

@@ -99,6 +99,7 @@ impl Prepared {
         };
         tokio::task::spawn_local(log::report_left_out(log_limiter, Arc::clone(&metrics)));
         let (budget, drain) = (Budget::new(settings.connection_budget), Drain::default());
+        let proxy_budget = routes.is_some().then(|| Budget::new(settings.proxy_buffer_budget));
         let shared = Server {
             settings,
             clock,
@@ -112,6 +113,7 @@ impl Prepared {
             certificate,
             routes,
             budget,
+            proxy_budget,
             drain,
         };
         shared.serve(out).await

@@ -30,6 +30,8 @@ pub(crate) struct AdminHandler<S> {
     pub(super) health: Arc<Health>,
     /// Memory held for the connections of clients.
     pub(super) budget: Arc<Budget>,
+    /// Memory held for requests on their way through the proxy, if it is on.
+    pub(super) proxy_budget: Option<Arc<Budget>>,
     tokens: Tokens,
     hosts: Hosts,
     /// Rate limits failed authentication by client address.
@@ -104,11 +106,17 @@ impl<S: Backend> AdminHandler<S> {
             metrics,
             health,
             budget,
+            proxy_budget: None,
             tokens,
             hosts,
             guesses,
             started,
         })
+    }
+
+    /// The same handler for a server with a proxy.
+    pub(crate) fn with_proxy_budget(self, proxy_budget: Option<Arc<Budget>>) -> Self {
+        Self { proxy_budget, ..self }
     }
 
     /// The same handler for a server where rule files of Envoy's reference service decide over gRPC.

@@ -29,6 +29,7 @@ impl<S: Backend> AdminHandler<S> {
             rules_version: self.rule_files.as_ref().map(|files| files.limiter().version()),
             memory: store.gauges(),
             held: (self.budget.held(), self.budget.bytes()),
+            proxied: self.proxy_budget.as_ref().map(|budget| (budget.held(), budget.bytes())),
             store: store.report(),
             nodes: store.nodes(),
         };

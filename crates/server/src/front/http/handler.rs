@@ -345,6 +345,7 @@ mod tests {
                 rules_version: None,
                 memory: None,
                 held: (0, 0),
+                proxied: None,
                 store: None,
                 nodes: 1,
             };
