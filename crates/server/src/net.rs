@@ -35,7 +35,7 @@ pub(crate) use drain::Drain;
 pub(crate) use listener::{BoundedListener, IsTrustedProxy, Slot};
 pub(crate) use long_work::{LongWorkQueue, OpenBatch, PIECE};
 pub(crate) use open_files::{FileQuota, FileQuotas, raise_limit, reserved};
-pub(crate) use read_buffer::ReadBuffer;
+pub(crate) use read_buffer::{ReadBuffer, USUAL};
 pub(crate) use stream::Stream;
 pub(crate) use tls::{Certificate, TlsFiles, client_tls};
 pub(crate) use worker::{AcceptedConnection, Protocol, Protocols, Workers};

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
 /// Bytes in the order of their arrival: read at the end, consumed at the start. Its memory is reserved in the connection budget.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
     reserved: Reservation,
@@ -17,15 +17,39 @@ pub(crate) struct ReadBuffer {
     end: usize,
     /// The most bytes that it may grow to.
     most: usize,
+    /// The size that it has while little arrives.
+    usual: usize,
 }
 
 /// The usual size of a buffer: enough for most requests.
-const USUAL: usize = 4 * 1024;
+pub(crate) const USUAL: usize = 4 * 1024;
+
+impl Default for ReadBuffer {
+    fn default() -> Self {
+        let (bytes, reserved) = (Vec::new(), Reservation::default());
+        Self { bytes, reserved, start: 0, end: 0, most: 0, usual: USUAL }
+    }
+}
 
 impl ReadBuffer {
     /// A buffer of at most `most` bytes. The parser refuses a request that could not fit before the buffer is full.
     pub(crate) fn new(most: usize, reserved: Reservation) -> Self {
         Self { most, reserved, ..Self::default() }
+    }
+
+    /// Uses another size from now on: larger for a body that is passed on, smaller while nothing but the end of the connection
+    /// is expected. The bytes that it holds stay.
+    pub(crate) fn set_usual(&mut self, usual: usize) {
+        self.usual = usual;
+        if self.is_empty() && self.bytes.len() != usual {
+            self.free();
+        }
+    }
+
+    /// Gives the memory of an empty buffer back.
+    fn free(&mut self) {
+        (self.bytes, self.start, self.end) = (Vec::new(), 0, 0);
+        self.reserved.resize(0);
     }
 
     pub(crate) fn set_most(&mut self, most: usize) {
@@ -76,9 +100,8 @@ impl ReadBuffer {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
             // A large request is done, and its connection may now be idle for a long time.
-            if self.bytes.len() > USUAL {
-                self.bytes = Vec::new();
-                self.reserved.resize(0);
+            if self.bytes.len() > self.usual {
+                self.free();
             }
         }
         if self.start > 0 && self.end == self.bytes.len() {
@@ -87,7 +110,8 @@ impl ReadBuffer {
             self.start = 0;
         }
         if self.end == self.bytes.len() {
-            let larger = self.bytes.len().saturating_mul(2).clamp(USUAL, self.most.max(USUAL));
+            let most = self.most.max(self.usual);
+            let larger = self.bytes.len().saturating_mul(2).clamp(self.usual, most);
             // At least one more byte: a read into an empty slice returns 0, which would look like the end of the stream.
             let larger = larger.max(self.end.saturating_add(1));
             if !self.reserved.resize(larger) {

@@ -40,7 +40,7 @@ impl BodyDecoder {
     /// A decoder of a body that may have at most `most` bytes.
     pub(crate) fn new(length: Length, most: u64) -> Result<Self, BodyError> {
         let next = match length {
-            Length::None => NextPart::Nothing,
+            Length::None | Length::Bytes(0) => NextPart::Nothing,
             Length::Bytes(bytes) => NextPart::Bytes(u64::try_from(bytes).unwrap_or(u64::MAX)),
             Length::Chunks => NextPart::ChunkLine,
         };

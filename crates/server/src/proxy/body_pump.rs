@@ -27,19 +27,19 @@ pub(super) enum ClientFault {
 }
 
 impl BodyPump {
-    pub(super) fn new(
-        decoder: BodyDecoder,
-        length: Length,
-        room: PieceRoom,
-    ) -> (Self, RequestBody) {
-        let pipe = Rc::new(BodyPipe::default());
-        let body = match length {
+    pub(super) fn new(decoder: BodyDecoder, room: PieceRoom) -> Self {
+        let done = decoder.is_done();
+        Self { decoder, pipe: Rc::default(), room, done }
+    }
+
+    /// The other end of the pipe, which hyper reads.
+    pub(super) fn body(&self, length: Length) -> RequestBody {
+        let pipe = Rc::clone(&self.pipe);
+        match length {
             Length::None | Length::Bytes(0) => RequestBody::empty(),
-            Length::Bytes(bytes) => RequestBody::piped(Rc::clone(&pipe), u64::try_from(bytes).ok()),
-            Length::Chunks => RequestBody::piped(Rc::clone(&pipe), None),
-        };
-        let done = decoder.is_done() || length == Length::Bytes(0);
-        (Self { decoder, pipe, room, done }, body)
+            Length::Bytes(bytes) => RequestBody::piped(pipe, u64::try_from(bytes).ok()),
+            Length::Chunks => RequestBody::piped(pipe, None),
+        }
     }
 
     /// Moves the body from the client to the pipe, as far as both are ready. Ready when it is complete.

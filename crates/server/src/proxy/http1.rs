@@ -11,7 +11,7 @@
 
 use super::body_decoder::BodyDecoder;
 use super::body_pump::{BodyPump, ClientFault};
-use super::gate::{Proxy, ProxyClient};
+use super::gate::{Admitted, Proxy, ProxyClient};
 use super::http1_answer::{AnswerFraming, poll_body};
 use super::interim::InterimAnswers;
 use super::piece_room::PieceRoom;
@@ -20,7 +20,9 @@ use super::tunnel;
 use super::upstream::UpstreamBody;
 use crate::backend::Backend;
 use crate::bounds;
-use crate::net::{AcceptedConnection, BufferedConnection, Drain, ListenerContext, Stream, Woken};
+use crate::net::{
+    AcceptedConnection, BufferedConnection, Drain, ListenerContext, Stream, USUAL, Woken,
+};
 use crate::web::head::{self, Length};
 use crate::web::{
     AfterAnswer, Answer, HeadError, PREFACE, UNREAD, field, status_line, write_answer,
@@ -30,7 +32,7 @@ use http::{Method, Response, StatusCode, header};
 use std::future::poll_fn;
 use std::io;
 use std::mem;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -59,6 +61,8 @@ enum AfterRequest {
     Tunneled,
 }
 
+/// The read buffer of a connection whose request waits for its turn.
+const WAITING: usize = 64;
 /// While the proxy waits for an upstream server, the client has no deadline.
 const NO_DEADLINE: Duration = Duration::from_secs(86_400);
 
@@ -101,6 +105,7 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
     /// Serves requests until the connection ends.
     pub(crate) async fn serve(mut self) -> io::Result<()> {
         loop {
+            self.stream.input.set_usual(USUAL);
             let Some(head_end) = self.next_head().await? else { return self.stream.close().await };
             let request = match self.parse(head_end) {
                 Ok(request) => request,
@@ -181,41 +186,46 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
 
     // === requests ===
 
+    /// Decides a request, and exchanges it for an answer if it may pass.
     async fn one_request(&mut self, request: ReceivedRequest) -> io::Result<AfterRequest> {
-        let head_only = request.parts.method == Method::HEAD;
         let (proxy, client) = (self.proxy, Rc::clone(&self.client));
-        let admitted = match self.watching(proxy.admit(&request.parts, &client)).await {
+        // Each part is on the heap by itself: a request that waits for its turn should be small.
+        let admitting = Box::pin(proxy.admit(&request.parts, &client));
+        let admitted = match self.watching(admitting).await {
             None => return Ok(AfterRequest::Next(AfterAnswer::Close)),
             Some(Ok(admitted)) => admitted,
             Some(Err(answer)) => {
-                return Ok(AfterRequest::Next(self.answer_unread(&answer, &request, head_only)));
+                return Ok(AfterRequest::Next(self.answer_unread(&answer, &request)));
             }
         };
-        let decoder = match BodyDecoder::new(request.length, proxy.options.body_limit) {
-            Ok(decoder) => decoder,
+        Box::pin(self.forwarded(request, admitted)).await
+    }
+
+    /// Passes on an admitted request and its answer.
+    async fn forwarded(
+        &mut self,
+        request: ReceivedRequest,
+        admitted: Admitted,
+    ) -> io::Result<AfterRequest> {
+        let (proxy, client) = (self.proxy, Rc::clone(&self.client));
+        let mut pump = match self.begin_body(&request).await? {
+            Ok(pump) => pump,
             Err(error) => {
-                self.refuse(error.into());
+                self.refuse(error);
                 return Ok(AfterRequest::Next(AfterAnswer::Close));
             }
         };
-        if request.expects && !decoder.is_done() && self.stream.input.is_empty() {
-            self.stream.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-        }
-        self.stream.flush().await?;
-        let room = PieceRoom::new(Rc::clone(&client.account));
-        let (mut pump, body) = BodyPump::new(decoder, request.length, room);
-        self.stream.wait_within(self.listener.timeouts.body);
-        let close = request.close;
-        let (method, eleven) = (request.parts.method.clone(), request.eleven);
+        let ReceivedRequest { parts, length, close, eleven, .. } = request;
+        let (method, body) = (parts.method.clone(), pump.body(length));
         let interim = InterimAnswers::default();
-        let sending = proxy.forward(admitted, request.parts, body, &client, &interim);
+        let sending = proxy.forward(admitted, parts, body, &client, &interim);
         let hints = eleven.then_some(&interim);
         let answer = match self.exchange(sending, &mut pump, hints).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(answer)) => {
                 let next =
                     if pump.done && !close { AfterAnswer::Request } else { AfterAnswer::Close };
-                self.write(&answer, head_only, next);
+                self.write(&answer, method == Method::HEAD, next);
                 return Ok(AfterRequest::Next(next));
             }
             Err(ClientFault::Gone) => return Ok(AfterRequest::Next(AfterAnswer::Close)),
@@ -230,14 +240,29 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         self.pass_on(answer, (&method, eleven, close), pump).await.map(AfterRequest::Next)
     }
 
+    /// Prepares to read the body of an admitted request. The client is told to send it, if it waits for that.
+    async fn begin_body(
+        &mut self,
+        request: &ReceivedRequest,
+    ) -> io::Result<Result<BodyPump, HeadError>> {
+        let decoder = match BodyDecoder::new(request.length, self.proxy.options.body_limit) {
+            Ok(decoder) => decoder,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        if request.expects && !decoder.is_done() && self.stream.input.is_empty() {
+            self.stream.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        self.stream.flush().await?;
+        let pump = BodyPump::new(decoder, PieceRoom::new(Rc::clone(&self.client.account)));
+        let usual = if pump.done { USUAL } else { bounds::PROXY_PIECE };
+        self.stream.input.set_usual(usual);
+        self.stream.wait_within(self.listener.timeouts.body);
+        Ok(Ok(pump))
+    }
+
     /// Answers a request without its body. If the body is here, it is skipped; if not, the next request could not be told apart
     /// from it, so the connection is closed.
-    fn answer_unread(
-        &mut self,
-        answer: &Answer,
-        request: &ReceivedRequest,
-        head_only: bool,
-    ) -> AfterAnswer {
+    fn answer_unread(&mut self, answer: &Answer, request: &ReceivedRequest) -> AfterAnswer {
         let skip = match request.length {
             Length::None => Some(0),
             Length::Bytes(length) if length <= self.stream.input.unread().len() => Some(length),
@@ -247,19 +272,20 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         let nothing_behind = self.stream.input.is_empty();
         let last = skip.is_none() || request.close || self.stream.is_last(nothing_behind);
         let next = if last { AfterAnswer::Close } else { AfterAnswer::Request };
-        self.write(answer, head_only, next);
+        self.write(answer, request.parts.method == Method::HEAD, next);
         next
     }
 
     /// Waits for a future, or until the client has gone. A client that closes its side of the connection is gone.
-    async fn watching<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+    async fn watching<T>(&mut self, mut future: Pin<Box<impl Future<Output = T>>>) -> Option<T> {
         self.stream.wait_within(NO_DEADLINE);
-        let mut future = pin!(future);
         let stream = &mut self.stream;
         poll_fn(|context| {
             if let Poll::Ready(done) = future.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
+            // While the request waits, only the end of the connection is of interest.
+            stream.input.set_usual(WAITING);
             if is_gone(stream, context) { Poll::Ready(None) } else { Poll::Pending }
         })
         .await
