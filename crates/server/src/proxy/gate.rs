@@ -195,7 +195,15 @@ impl<S: Backend> Proxy<S> {
         let (mut parts, body) = response.into_parts();
         parts.headers.remove(header::CONTENT_TYPE);
         let kind = if is_grpc { "application/grpc" } else { PROBLEM };
-        Answer::new(parts.status, kind, body).with_all(&parts.headers)
+        let table = Arc::clone(&self.pools.borrow().table);
+        let Some(custom) = table.routes.refusals.choose(request).filter(|_| !is_grpc) else {
+            return Answer::new(parts.status, kind, body).with_all(&parts.headers);
+        };
+        let retry_after = parts.headers.get(header::RETRY_AFTER);
+        let text = custom.text(retry_after.and_then(|time| time.to_str().ok()).unwrap_or("0"));
+        Answer::new(parts.status, "", text)
+            .with(header::CONTENT_TYPE, custom.media_type.clone())
+            .with_all(&parts.headers)
     }
 
     // === routes ===

@@ -23,16 +23,21 @@
 //! |---|---|
 //! | `file.rs` | the language: its keys, defaults and bounds |
 //! | `reader.rs` | texts, numbers, times, lists and maps; collects all problems |
+//! | `refusals.rs` | bodies of refusals, chosen by what the client accepts |
 //! | `server_url.rs` | the URL of an upstream server |
 //! | `host.rs` | host names, and the host patterns of routes |
+//! | `shards.rs` | rules that count by the server of a request |
 //! | `warnings.rs` | routes and groups that are never used |
 
 mod file;
 mod host;
 mod reader;
+mod refusals;
 mod server_url;
+mod shards;
 mod warnings;
 
+pub(crate) use refusals::Refusals;
 pub(crate) use server_url::{Scheme, ServerUrl};
 
 use host::{HostPattern, host_of_request};
@@ -46,6 +51,8 @@ pub(crate) struct Routes {
     pub(crate) groups: Vec<GroupSpec>,
     /// In the order of the file: the first route that matches wins.
     routes: Vec<Route>,
+    /// The bodies of refusals.
+    pub(crate) refusals: Refusals,
     warnings: Vec<Problem>,
 }
 
@@ -149,7 +156,8 @@ impl Routes {
             health: None,
             host: HostField::default(),
         };
-        Ok(Self { groups: vec![group], routes: vec![Route::everything(0)], warnings: Vec::new() })
+        let (groups, routes) = (vec![group], vec![Route::everything(0)]);
+        Ok(Self { groups, routes, refusals: Refusals::default(), warnings: Vec::new() })
     }
 
     /// The index of the group for a request, or `None` if no route matches. `host` is the `Host` or `:authority` that the

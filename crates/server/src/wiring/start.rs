@@ -76,6 +76,10 @@ impl Prepared {
     async fn serve<S: Backend>(self, store: S, out: &mut impl Write) -> Result<(), Failure> {
         let Self { settings, clock, secret, certificate, text, policy, rules, .. } = self;
         let (routes, log_limiter) = (self.routes, self.log_limiter);
+        let problems = routes.as_ref().map(|live| live.load().routes.problems_with(&policy));
+        if let Some(problems) = problems.filter(|problems| !problems.is_empty()) {
+            return Err(problems.join("\n").into());
+        }
         let store = Arc::new(store);
         let limiter = Limiter::new(policy, Arc::clone(&store), secret.clone(), clock.clone())?
             .settling_within(settings.receipt_ttl.into());

@@ -5,7 +5,7 @@
 
 use super::host::HostPattern;
 use super::reader::{MapFields, Record, RoutesReader, TimeRange, found, hint, kind, shown};
-use super::{BalanceBy, GroupSpec, HealthSpec, HostField, Route, Routes, ServerUrl};
+use super::{BalanceBy, GroupSpec, HealthSpec, HostField, Refusals, Route, Routes, ServerUrl};
 use super::{UpstreamTimeouts, warnings};
 use http::uri::PathAndQuery;
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ use tidegate_policy::{Document, Entry, Pattern, Place, Problem, Value};
 
 const FILE: Record = Record {
     title: "a routes file",
-    keys: &["groups", "routes"],
+    keys: &["groups", "routes", "refusals"],
     required: &["groups"],
     example: "groups: { api: { servers: [http://10.0.0.1:8080] } }",
 };
@@ -66,9 +66,9 @@ pub(super) fn read(text: &[u8]) -> Result<Routes, Vec<Problem>> {
         problems
     })?;
     let mut reader = RoutesReader::default();
-    let (groups, routes) = reader.file(&document).unwrap_or_default();
+    let (groups, routes, refusals) = reader.file(&document).unwrap_or_default();
     let warnings = reader.finish()?;
-    Ok(Routes { groups, routes, warnings })
+    Ok(Routes { groups, routes, refusals, warnings })
 }
 
 /// Whether a file has only empty lines and comments.
@@ -91,8 +91,9 @@ fn explain_bracket(text: &[u8], problem: &mut Problem) {
 // === impl RoutesReader: the file ===
 
 impl RoutesReader {
-    fn file(&mut self, document: &Document) -> Option<(Vec<GroupSpec>, Vec<Route>)> {
+    fn file(&mut self, document: &Document) -> Option<(Vec<GroupSpec>, Vec<Route>, Refusals)> {
         let fields = self.record(document, &FILE)?;
+        let refusals = fields.get("refusals").and_then(|node| Refusals::read(self, node));
         let entries = fields.get("groups").and_then(|node| self.groups(node)).unwrap_or_default();
         let names: Vec<&str> = entries.iter().map(|entry| &*entry.name).collect();
         let places: Vec<Place> = entries.iter().map(|entry| entry.place).collect();
@@ -102,7 +103,8 @@ impl RoutesReader {
         let groups: Vec<_> = groups.into_iter().collect::<Option<_>>()?;
         warnings::unused(self, &groups, &places, &routes);
         warnings::hidden(self, &routes);
-        Some((groups, routes.into_iter().map(|(_, route)| route).collect()))
+        let routes = routes.into_iter().map(|(_, route)| route).collect();
+        Some((groups, routes, refusals.unwrap_or_default()))
     }
 
     fn groups<'d>(&mut self, node: &'d Document) -> Option<&'d [Entry]> {
