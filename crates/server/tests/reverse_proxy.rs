@@ -406,3 +406,28 @@ fn outcomes_are_counted() {
     assert_eq!(forged.status, 429);
     assert!(upstream.seen().iter().all(|request| !request.contains("tidegate-outcome")));
 }
+
+/// A browser gets a page, a program the problem document, and both the same header fields.
+#[test]
+fn refusals_have_the_body_that_the_client_accepts() {
+    let upstream = Upstream::echo();
+    let folder = support::folder("routes");
+    let path = folder.join("routes.yaml");
+    let routes = format!(
+        "groups: {{ api: {{ servers: [\"{}\"] }} }}\nrefusals: {{ text/html: \"<p>wait {{retry_after}} s\" }}\n",
+        upstream.url()
+    );
+    std::fs::write(&path, routes).unwrap();
+    let flags = ["--proxy-listen", "127.0.0.1:0", "--proxy-routes", path.to_str().unwrap()];
+    let policy = "{ version: 1, rules: [{ name: all, key: [ip], limits: [{ rate: 1/day, algorithm: fixed_window }] }] }";
+    let server = Server::with_policy(policy, &flags);
+    assert_eq!(get(&server, "/").status, 200);
+    let ask = |accept| request(server.proxy, "GET", "/", &[("accept", accept)], "");
+    let (page, problem) = (ask("text/html,*/*;q=0.8"), ask("*/*"));
+    assert_eq!((page.status, page.field("content-type")), (429, Some("text/html")));
+    let seconds = page.field("retry-after").unwrap();
+    assert_eq!(page.body, format!("<p>wait {seconds} s"));
+    assert_eq!(problem.field("content-type"), Some("application/problem+json"));
+    assert!(page.field("ratelimit").is_some() && problem.json()["status"] == 429);
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -39,7 +39,7 @@ impl Drain {
         self.has_begun.store(true, Ordering::Relaxed);
         self.begun.cancel();
         let mut all_done = pin!(all_done);
-        let last = LAST_ANSWERS.min(within / 2);
+        let last = LAST_ANSWERS.min(within.checked_div(2).unwrap_or_default());
         let mut ended = timeout(within.saturating_sub(last), all_done.as_mut()).await;
         if ended.is_err() {
             self.nearly_over.cancel();

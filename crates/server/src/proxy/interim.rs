@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The interim answers to one request.
 #[derive(Clone, Default)]
-pub(super) struct InterimAnswers(Arc<Mutex<Received>>);
+pub(crate) struct InterimAnswers(Arc<Mutex<Received>>);
 
 #[derive(Default)]
 struct Received {

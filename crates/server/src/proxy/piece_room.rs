@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use tokio::time::Sleep;
 
 /// Memory for the next piece of one body.
-pub(super) struct PieceRoom {
+pub(crate) struct PieceRoom {
     account: Rc<Account>,
     held: Option<HeldBytes>,
     /// Exists while the body waits for memory.

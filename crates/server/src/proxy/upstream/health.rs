@@ -6,7 +6,6 @@
 //!    └─────────────────── slow start: 10 s of a growing share ◄──────────────┘
 //! ```
 
-use crate::timers;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -130,6 +129,7 @@ impl ActiveCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timers;
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_connections_is_ejected_at_once_and_for_longer_each_time() {

@@ -145,7 +145,7 @@ impl Activity {
     pub(super) fn unread_for(&self) -> Duration {
         let unread = self.unread.borrow();
         let oldest = unread.front().copied().flatten();
-        oldest.map_or(Duration::ZERO, |since| timers::since(since))
+        oldest.map_or(Duration::ZERO, timers::since)
     }
 }
 
