@@ -211,6 +211,23 @@ impl<'p> BufferedConnection<'p> {
         Poll::Ready(Ok(()))
     }
 
+    /// Writes all of a long answer whose memory is counted elsewhere, and frees that memory. A short one is left to
+    /// [`flush`](Self::flush).
+    pub(crate) async fn flush_long(&mut self) -> io::Result<()> {
+        if self.output.capacity() > OUTPUT {
+            poll_fn(|context| self.poll_flush(context)).await?;
+            self.output.shrink_to(OUTPUT);
+        }
+        Ok(())
+    }
+
+    /// Frees the memory of a long answer that was written, while nothing more of it arrives.
+    pub(crate) fn free_output(&mut self) {
+        if self.output.is_empty() && self.output.capacity() > OUTPUT {
+            self.output.shrink_to(OUTPUT);
+        }
+    }
+
     /// Counts the answers against the budget. Memory for the answers to batches was reserved before they were decided. Other
     /// answers are short, or the client can repeat its request.
     fn reserve_output(&self) -> io::Result<()> {

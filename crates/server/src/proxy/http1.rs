@@ -360,6 +360,9 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
             poll_body(stream, &mut body, framing, context)
         })
         .await?;
+        // While the body exists, its last piece is counted.
+        self.stream.flush_long().await?;
+        drop(body);
         Ok(next)
     }
 

@@ -56,6 +56,7 @@ pub(super) fn poll_body(
                 // What has arrived is not held back until more arrives.
                 if let Poll::Ready(flushed) = stream.poll_flush(context) {
                     flushed?;
+                    stream.free_output();
                     body.delivered();
                 }
                 return Poll::Pending;

@@ -149,7 +149,7 @@ fn errors_in_the_file_say_what_to_write() {
         ("[]", format!("1:1: a routes file is a map such as `{example}`, not a list")),
         ("routes: [{ group: a }]", format!("1:1: a routes file needs the key `groups`, as in `{example}`")),
         ("group: { a: { servers: [http://a] } }", "1:1: unknown key `group`, did you mean `groups`?".to_owned()),
-        (&format!("{example}\nversion: 1"), "2:1: unknown key `version`; use one of `groups`, `routes`".to_owned()),
+        (&format!("{example}\nversion: 1"), "2:1: unknown key `version`; use one of `groups`, `routes`, `refusals`".to_owned()),
         ("groups: {}", "1:9: `groups` has from 1 to 256 groups, not 0".to_owned()),
         ("groups: [a]", "1:9: `groups` is a map such as `{ api: { servers: [http://10.0.0.1:8080] } }`, not a list".to_owned()),
         ("groups: { a: http://u:hunter2@b }", "1:14: a group is a map such as `{ servers: [http://10.0.0.1:8080] }`, not a text".to_owned()),
