@@ -7,15 +7,19 @@
 //! ```
 //!
 //! A tally has one writer, so counting a decision is a load and a store, and no cache line moves between cores. The values of
-//! labels are fixed by the program and by the names of rules, so a client cannot create new ones.
+//! labels are fixed by the program, by the names of rules and by the routes file, so a client cannot create new ones.
 
 mod encode;
+mod encode_groups;
+mod group_tally;
 mod tally;
 
+pub(crate) use group_tally::{GroupTally, ProxyAnswer};
 pub(crate) use tally::Tally;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 use tidegate_store::{Gauges, StoreReport};
 
 /// All counters of the server.
@@ -23,12 +27,15 @@ use tidegate_store::{Gauges, StoreReport};
 pub(crate) struct Metrics {
     /// Locked when a tally is created and when the metrics are read.
     tallies: Mutex<Vec<Arc<Tally>>>,
+    /// The same for the groups of the proxy. A tally is gone when its group has left the routes.
+    groups: Mutex<Vec<Weak<GroupTally>>>,
     refused: [AtomicU64; Refused::ALL.len()],
     reloads: [AtomicU64; Reload::ALL.len()],
     panics: AtomicU64,
     restarts: AtomicU64,
     store_errors: AtomicU64,
     lines_left_out: AtomicU64,
+    access_lines_dropped: AtomicU64,
 }
 
 /// Why a connection or a request was refused before it was decided.
@@ -60,6 +67,8 @@ pub(crate) enum Refused {
     Foreign,
     /// A gRPC call that no rule can decide.
     Undecided,
+    /// No route of the proxy leads to the host and path of the request.
+    NoRoute,
 }
 
 /// The result of loading a policy.
@@ -83,12 +92,46 @@ pub(crate) struct GaugeReadings {
     pub(crate) store: Option<StoreReport>,
     /// How many nodes share the store.
     pub(crate) nodes: u32,
+    /// The groups of the proxy, if it is on.
+    pub(crate) upstreams: Option<Vec<GroupReading>>,
+}
+
+/// A group of upstream servers when it is read.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupReading {
+    pub(crate) group: String,
+    pub(crate) in_flight: u64,
+    pub(crate) servers: Vec<ServerReading>,
+}
+
+/// An upstream server when it is read.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerReading {
+    /// Its URL.
+    pub(crate) server: String,
+    /// Whether it answers requests and health checks.
+    pub(crate) is_up: bool,
+    pub(crate) is_draining: bool,
+    /// How long it still gets no requests, if it was ejected.
+    pub(crate) ejected_for: Option<Duration>,
+    pub(crate) in_flight: u64,
+    pub(crate) requests: u64,
+    pub(crate) ejections: u64,
 }
 
 impl Metrics {
     pub(crate) fn tally(&self, front: &'static str) -> Arc<Tally> {
         let tally = Arc::new(Tally::new(front));
         self.all_tallies().push(Arc::clone(&tally));
+        tally
+    }
+
+    /// A tally for one group of the proxy on one worker.
+    pub(crate) fn group_tally(&self, group: &str) -> Arc<GroupTally> {
+        let tally = Arc::new(GroupTally::new(group));
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|group| group.strong_count() > 0);
+        groups.push(Arc::downgrade(&tally));
         tally
     }
 
@@ -117,6 +160,10 @@ impl Metrics {
         self.lines_left_out.fetch_add(count, Ordering::Relaxed);
     }
 
+    pub(crate) fn access_lines_dropped(&self, count: u64) {
+        self.access_lines_dropped.fetch_add(count, Ordering::Relaxed);
+    }
+
     /// Requests for which the store gave no answer, as the limiter counts them.
     pub(crate) fn set_store_errors(&self, count: u64) {
         self.store_errors.store(count, Ordering::Relaxed);
@@ -130,6 +177,11 @@ impl Metrics {
     fn all_tallies(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Tally>>> {
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn group_tallies(&self) -> Vec<Arc<GroupTally>> {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 fn add(counter: Option<&AtomicU64>) {
@@ -139,7 +191,7 @@ fn add(counter: Option<&AtomicU64>) {
 }
 
 impl Refused {
-    const ALL: [(Self, &'static str); 14] = [
+    const ALL: [(Self, &'static str); 15] = [
         (Self::NoHttp, "no_http"),
         (Self::Handshake, "handshake"),
         (Self::Malformed, "malformed"),
@@ -154,6 +206,7 @@ impl Refused {
         (Self::Unauthorized, "unauthorized"),
         (Self::Foreign, "foreign"),
         (Self::Undecided, "undecided"),
+        (Self::NoRoute, "no_route"),
     ];
 }
 

@@ -5,6 +5,7 @@
 //!                                  │ 404      │ 429       │ 429                │ 502, 503, 504
 //! ```
 
+mod access_log;
 mod body_decoder;
 mod body_pump;
 pub mod fuzzing;
@@ -15,6 +16,7 @@ mod http1_answer;
 mod http2;
 mod interim;
 mod live_routes;
+mod observe;
 mod piece_room;
 mod request_body;
 mod request_head;
@@ -22,9 +24,11 @@ mod routes;
 mod tunnel;
 mod upstream;
 
+pub(crate) use access_log::{AccessLogPlace, AccessLogWriter};
 pub(crate) use gate::{Proxy, ProxyOptions};
 pub(crate) use headers::RequestIds;
 pub(crate) use live_routes::LiveRoutes;
+pub(crate) use observe::watch_groups;
 pub(crate) use routes::Routes;
 pub(crate) use upstream::check_upstreams;
 

@@ -21,6 +21,7 @@ pub(crate) use table::Flags;
 use crate::front::grpc::GrpcOptions;
 use crate::log::{LogFormat, LogOptions};
 use crate::net::{Caps, Timeouts, TlsFiles};
+use crate::proxy::AccessLogPlace;
 use reader::Reader;
 use sources::{Given, Origin, from_environment, from_file};
 use std::collections::BTreeMap;
@@ -61,6 +62,9 @@ pub(crate) struct Settings {
     pub(crate) proxy_routes: Option<PathBuf>,
     pub(crate) proxy_max_body: usize,
     pub(crate) proxy_buffer_budget: usize,
+    pub(crate) access_log: Option<AccessLogPlace>,
+    /// Of how many successful requests one is written to the access log.
+    pub(crate) access_log_sample: usize,
     pub(crate) admin: Listen,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) operator_token_file: Option<PathBuf>,
@@ -194,6 +198,8 @@ impl Settings {
                 .check("proxy.buffer_budget", value::connection_budget)
                 .unwrap_or(crate::bounds::LEAST_BUDGET),
             proxy_max_body: reader.check("proxy.max_body", value::bytes).unwrap_or(0),
+            access_log: reader.check("proxy.access_log", value::access_log).flatten(),
+            access_log_sample: reader.check("proxy.access_log_sample", value::count).unwrap_or(1),
             admin,
             admin_hosts: value::words(reader.text("admin.hosts")),
             operator_token_file: path(reader.text("admin.operator_token_file")),

@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain, Workers};
-use crate::proxy::LiveRoutes;
+use crate::proxy::{AccessLogWriter, LiveRoutes};
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::settings::Settings;
@@ -52,6 +52,8 @@ struct Server<S> {
     certificate: Option<Arc<Certificate>>,
     /// The routes of the proxy, if it is on.
     routes: Option<Arc<LiveRoutes>>,
+    /// The access log of the proxy, if it is on.
+    access_log: Option<AccessLogWriter>,
     /// The connection budget: memory for requests and answers.
     budget: Arc<Budget>,
     /// Memory for requests and bodies on their way through the proxy, if it is on.
@@ -86,6 +88,9 @@ impl<S: Backend> Server<S> {
             }
         })
         .await;
+        if let Some(log) = &self.access_log {
+            log.flush().await;
+        }
         Ok(())
     }
 

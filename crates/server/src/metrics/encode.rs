@@ -1,5 +1,6 @@
 //! The metrics as `OpenMetrics` text.
 
+use super::encode_groups::CollectedGroups;
 use super::tally::{BUCKETS, Row};
 use super::{GaugeReadings, Metrics, Refused, Reload};
 use prometheus_client::collector::Collector;
@@ -21,6 +22,7 @@ struct Collected {
     seconds: BTreeMap<&'static str, ([u64; BUCKETS.len()], u64)>,
     counters: Vec<Family>,
     gauges: Vec<Family>,
+    groups: Option<CollectedGroups>,
 }
 
 /// One metric, with a value for each value of its label. Without a label, there is one value.
@@ -56,7 +58,8 @@ impl Collected {
             *all = all.wrapping_add(nanos);
         }
         let (counters, gauges) = (counters(metrics, readings), gauges(readings));
-        Self { decisions, hits, seconds, counters, gauges }
+        let groups = CollectedGroups::of(metrics, readings.upstreams.as_ref());
+        Self { decisions, hits, seconds, counters, gauges, groups }
     }
 }
 
@@ -144,7 +147,7 @@ fn restarts(metrics: &Metrics, readings: &GaugeReadings) -> Family {
     Family::single("tidegate_task_restarts", help, Some(count))
 }
 
-fn read(cell: &AtomicU64) -> u64 {
+pub(super) fn read(cell: &AtomicU64) -> u64 {
     cell.load(Ordering::Relaxed)
 }
 
@@ -215,7 +218,7 @@ impl Collector for Collected {
         for (family, kind) in counters.chain(gauges) {
             family.encode(kind, &mut encoder)?;
         }
-        Ok(())
+        self.groups.iter().try_for_each(|groups| groups.encode(&mut encoder))
     }
 }
 
@@ -286,7 +289,7 @@ impl Collected {
     clippy::cast_precision_loss,
     reason = "metrics are in fractions of seconds, and the sixteenth digit does not matter"
 )]
-fn seconds(nanos: u64) -> f64 {
+pub(super) fn seconds(nanos: u64) -> f64 {
     if nanos == u64::MAX { f64::INFINITY } else { nanos as f64 / 1e9 }
 }
 

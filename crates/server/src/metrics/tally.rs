@@ -192,7 +192,7 @@ fn severity(limit: &LimitReport<'_>) -> u8 {
 }
 
 /// Adds without a read-modify-write instruction: there is only one writer, so the loaded value is the last stored one.
-fn bump(cell: &AtomicU64, by: u64) {
+pub(super) fn bump(cell: &AtomicU64, by: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 

@@ -6,16 +6,18 @@
 //!   forward: upstream server ──► its answer is checked ──► the outcome is reported ──► RateLimit fields
 //! ```
 
+use super::access_log::AccessLog;
 use super::headers::{self, Forwarding, RequestIds, UpstreamOutcome};
 use super::interim::InterimAnswers;
 use super::live_routes::{LiveRoutes, RouteTable};
+use super::observe::RequestRecord;
 use super::piece_room::PieceRoom;
 use super::request_body::RequestBody;
 use super::routes::{BalanceBy, HostField};
-use super::upstream::{ExchangeBounds, Pool, UpstreamBody, UpstreamError};
+use super::upstream::{ExchangeBounds, Pool, UpstreamBody, UpstreamError, UpstreamGroup};
 use crate::backend::Backend;
 use crate::bounds;
-use crate::metrics::{Metrics, Tally};
+use crate::metrics::{Metrics, Refused, Tally};
 use crate::net::{Account, Drain, after};
 use crate::supervise::contained;
 use crate::timers;
@@ -27,6 +29,7 @@ use http_body::Body;
 use rustls::ClientConfig;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::mem;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -48,6 +51,7 @@ pub(crate) struct Proxy<S> {
     pub(crate) options: ProxyOptions,
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
+    access_log: Option<Rc<AccessLog>>,
     /// Whether the task that closes idle connections runs.
     is_swept: Cell<bool>,
 }
@@ -83,6 +87,7 @@ pub(crate) struct Admitted {
     /// `None`: the request is not limited.
     verdict: Option<Verdict>,
     cross_origin: bool,
+    pub(super) record: RequestRecord,
 }
 
 /// How long a request may be held, unless its rule sets `max_wait`.
@@ -101,9 +106,26 @@ impl<S: Backend> Proxy<S> {
         (ids, metrics): (RequestIds, Arc<Metrics>),
     ) -> Self {
         let tally = metrics.tally("proxy");
-        let pools = RefCell::new(WorkerPools::new(live.load(), tls.as_ref()));
-        let is_swept = Cell::new(false);
-        Self { limiter, style, live, pools, tls, ids, options, tally, metrics, is_swept }
+        let pools = RefCell::new(WorkerPools::new(live.load(), tls.as_ref(), &metrics, &[]));
+        let (is_swept, access_log) = (Cell::new(false), None);
+        Self {
+            limiter,
+            style,
+            live,
+            pools,
+            tls,
+            ids,
+            options,
+            tally,
+            metrics,
+            access_log,
+            is_swept,
+        }
+    }
+
+    /// The same proxy with an access log.
+    pub(crate) fn with_access_log(self, access_log: Option<Rc<AccessLog>>) -> Self {
+        Self { access_log, ..self }
     }
 
     /// Decides a request by its head. It may wait here for its turn.
@@ -112,8 +134,20 @@ impl<S: Backend> Proxy<S> {
         head: &Parts,
         client: &ProxyClient,
     ) -> Result<Admitted, Answer> {
+        let mut record = RequestRecord::new(self.access_log.as_ref(), head, client.peer);
+        let admitted = self.admit_recorded(head, client, &mut record).await;
+        admitted.inspect_err(|answer| record.own_answer(answer.status))
+    }
+
+    async fn admit_recorded(
+        &self,
+        head: &Parts,
+        client: &ProxyClient,
+        record: &mut RequestRecord,
+    ) -> Result<Admitted, Answer> {
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
         let pool = self.route(head, target)?;
+        record.routed(&pool);
         let values = |name: &str| {
             head.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>()
         };
@@ -133,20 +167,20 @@ impl<S: Backend> Proxy<S> {
         let verdict = if head.method == Method::OPTIONS {
             None
         } else {
-            Some(self.decide(&attributes, head, &client.drain).await?)
+            Some(self.decide(&attributes, head, (&client.drain, record)).await?)
         };
-        Ok(Admitted { pool, home, verdict, cross_origin })
+        Ok(Admitted { pool, home, verdict, cross_origin, record: mem::take(record) })
     }
 
     async fn decide(
         &self,
         attributes: &Attributes<'_>,
         head: &Parts,
-        drain: &Drain,
+        (drain, record): (&Drain, &mut RequestRecord),
     ) -> Result<Verdict, Answer> {
         let check = Check::new(attributes).waiting(LONGEST_WAIT);
         let began = timers::now();
-        let verdict = match contained(pin!(self.ask(&check, drain))).await {
+        let verdict = match contained(pin!(self.ask(&check, drain, record))).await {
             Ok(Some(verdict)) => verdict,
             Ok(None) => return Err(stopping()),
             Err(_) => self.without_store(&check),
@@ -156,18 +190,24 @@ impl<S: Backend> Proxy<S> {
         })?;
         self.tally.count(&verdict);
         self.tally.took(timers::since(began));
+        record.decided(&verdict, S::IN_PROCESS);
         if verdict.allowed() { Ok(verdict) } else { Err(self.refused(&verdict, &head.headers)) }
     }
 
     /// Asks the limiter, and waits for a turn if a rule says so. `None`: the server stops before the turn has come. What the
     /// request took is given back then.
-    async fn ask(&self, check: &Check<'_>, drain: &Drain) -> Option<Result<Verdict, CheckError>> {
+    async fn ask(
+        &self,
+        check: &Check<'_>,
+        drain: &Drain,
+        record: &mut RequestRecord,
+    ) -> Option<Result<Verdict, CheckError>> {
         if let Some(verdict) = self.limiter.try_admit(check) {
             return Some(verdict);
         }
         tokio::select! {
             biased;
-            verdict = self.limiter.admit(check) => return Some(verdict),
+            verdict = record.holding(self.limiter.admit(check)) => return Some(verdict),
             () = drain.nearly_over.cancelled() => {}
         }
         self.limiter.given_back().await;
@@ -209,16 +249,21 @@ impl<S: Backend> Proxy<S> {
     // === routes ===
 
     fn route(&self, head: &Parts, target: &str) -> Result<Rc<Pool>, Answer> {
-        let bad = |why: &str| Answer::problem(StatusCode::BAD_REQUEST, why);
+        let bad = |why: &str| {
+            self.metrics.refused(Refused::Malformed);
+            Answer::problem(StatusCode::BAD_REQUEST, why)
+        };
         let host = headers::host(&head.uri, &head.headers)
             .map_err(|why| bad(&HeadError::Malformed(why).to_string()))?;
         let path = NormalPath::new(target).map_err(|error| bad(&error.to_string()))?;
         let mut pools = self.pools.borrow_mut();
         if !self.live.is(&pools.table) {
-            *pools = WorkerPools::new(self.live.load(), self.tls.as_ref());
+            *pools =
+                WorkerPools::new(self.live.load(), self.tls.as_ref(), &self.metrics, &pools.pools);
         }
         let group = pools.table.routes.group_of(host, &path);
         group.and_then(|group| pools.pools.get(group).cloned()).ok_or_else(|| {
+            self.metrics.refused(Refused::NoRoute);
             Answer::problem(StatusCode::NOT_FOUND, "no route leads to this host and path")
         })
     }
@@ -244,31 +289,36 @@ impl<S: Backend> Proxy<S> {
     /// Sends an admitted request to an upstream server, and returns its answer as the client gets it.
     pub(crate) async fn forward(
         &self,
-        admitted: Admitted,
+        mut admitted: Admitted,
         mut head: Parts,
         body: RequestBody,
         client: &ProxyClient,
         interim: &InterimAnswers,
     ) -> Result<Response<UpstreamBody>, Answer> {
+        let body = admitted.record.counting(body);
         let is_eleven = head.version == http::Version::HTTP_11;
         let upgrade = headers::is_upgrade(&head.headers).filter(|_| is_eleven);
         self.prepare(&admitted, &mut head, client.peer, upgrade.as_ref());
+        admitted.record.identified(&head.headers);
         if body.size_hint().exact().is_none() {
             // hyper sends no body with a GET otherwise.
             head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let mut request = Request::from_parts(head, body);
         interim.watch(&mut request);
-        let sent = self.send(&admitted, request, client, interim).await;
+        let sent = self.send(&mut admitted, request, client, interim).await;
         let checked = sent.and_then(|answer| checked(answer, upgrade.as_ref()));
         let mut answer = match checked {
             Ok(answer) => answer,
             Err(error) => {
+                let answer = failed(&error);
+                admitted.record.failed(&error, answer.status);
                 self.report(&admitted, None, StatusCode::BAD_GATEWAY).await;
-                return Err(failed(&error));
+                return Err(answer);
             }
         };
         let status = answer.status();
+        admitted.record.answered(status);
         let upgraded = upgrade.filter(|_| status == StatusCode::SWITCHING_PROTOCOLS);
         let outcome = headers::to_client(answer.headers_mut(), upgraded.as_ref());
         self.report(&admitted, outcome, status).await;
@@ -276,13 +326,14 @@ impl<S: Backend> Proxy<S> {
             self.style.write(verdict, answer.headers_mut());
             expose(answer.headers_mut(), admitted.cross_origin);
         }
+        answer.body_mut().keep_record(admitted.record);
         Ok(answer)
     }
 
     /// Sends a request within the bounds of its group, and waits for the head of the answer.
     async fn send(
         &self,
-        admitted: &Admitted,
+        admitted: &mut Admitted,
         request: Request<RequestBody>,
         client: &ProxyClient,
         interim: &InterimAnswers,
@@ -291,7 +342,8 @@ impl<S: Backend> Proxy<S> {
         let until = admitted.pool.group.spec.timeouts.total.map(after);
         let room = PieceRoom::new(Rc::clone(&client.account));
         let bounds = ExchangeBounds { until, room, held };
-        let mut sending = pin!(admitted.pool.send(request, admitted.home.as_deref(), bounds));
+        let (pool, home) = (&admitted.pool, admitted.home.as_deref());
+        let mut sending = pin!(pool.send(request, home, bounds, &mut admitted.record));
         let mut over = until.map(|until| Box::pin(timers::sleep_until(until)));
         poll_fn(|context| {
             let sent = sending.as_mut().poll(context);
@@ -359,10 +411,20 @@ impl<S: Backend> Proxy<S> {
 }
 
 impl WorkerPools {
-    fn new(table: Arc<RouteTable>, tls: Option<&Arc<ClientConfig>>) -> Self {
-        let pool = |group: &Arc<_>| {
+    /// Groups that were there `before` go on counting where they were.
+    fn new(
+        table: Arc<RouteTable>,
+        tls: Option<&Arc<ClientConfig>>,
+        metrics: &Metrics,
+        before: &[Rc<Pool>],
+    ) -> Self {
+        let tally = |name: &str| {
+            let same = before.iter().find(|pool| pool.group.spec.name == name);
+            same.map_or_else(|| metrics.group_tally(name), |pool| Arc::clone(&pool.tally))
+        };
+        let pool = |group: &Arc<UpstreamGroup>| {
             let seed = getrandom::u64().unwrap_or(0x9e37_79b9_7f4a_7c15);
-            Pool::new(Arc::clone(group), tls.cloned(), seed)
+            Pool::new((Arc::clone(group), tally(&group.spec.name)), tls.cloned(), seed)
         };
         let pools = table.groups.iter().map(pool).collect();
         Self { table, pools }
@@ -421,7 +483,9 @@ fn failed(error: &UpstreamError) -> Answer {
             StatusCode::BAD_GATEWAY
         }
         UpstreamError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-        UpstreamError::Full | UpstreamError::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
+        UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     };
     let answer = Answer::problem(status, &error.to_string());
     if status == StatusCode::SERVICE_UNAVAILABLE {

@@ -205,12 +205,13 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
     async fn forwarded(
         &mut self,
         request: ReceivedRequest,
-        admitted: Admitted,
+        mut admitted: Admitted,
     ) -> io::Result<AfterRequest> {
         let (proxy, client) = (self.proxy, Rc::clone(&self.client));
         let mut pump = match self.begin_body(&request).await? {
             Ok(pump) => pump,
             Err(error) => {
+                error.status().into_iter().for_each(|status| admitted.record.own_answer(status));
                 self.refuse(error);
                 return Ok(AfterRequest::Next(AfterAnswer::Close));
             }
@@ -400,10 +401,11 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         }
         out.extend_from_slice(b"\r\n");
         self.stream.flush().await?;
-        if let Some((upstream, read, _seat)) = body.into_upgraded().await {
+        if let Some((upstream, read, (_seat, mut record))) = body.into_upgraded().await {
             let drain = self.client.drain.clone();
             let (client, first) = self.stream.stream_and_unread();
             tunnel::run((client, &first), (upstream, &read), &drain).await?;
+            record.complete();
         }
         Ok(AfterRequest::Tunneled)
     }

@@ -21,6 +21,8 @@ pub(crate) struct RequestBody {
     source: BodySource,
     /// `None` if there is no body.
     progress: Option<BodyProgress>,
+    /// Counts the bytes that were passed on, if somebody wants to know.
+    counter: Option<Rc<Cell<u64>>>,
 }
 
 enum BodySource {
@@ -112,22 +114,43 @@ impl BodyPipe {
 
 impl RequestBody {
     pub(crate) const fn empty() -> Self {
-        Self { source: BodySource::Empty, progress: None }
+        Self { source: BodySource::Empty, progress: None, counter: None }
     }
 
     pub(crate) fn piped(pipe: Rc<BodyPipe>, length: Option<u64>) -> Self {
-        Self { source: BodySource::Piped(pipe, length), progress: Some(BodyProgress::new()) }
+        Self::of(BodySource::Piped(pipe, length))
     }
 
     pub(crate) fn stream(body: Incoming) -> Self {
         if body.is_end_stream() {
             return Self::empty();
         }
-        Self { source: BodySource::Stream(body), progress: Some(BodyProgress::new()) }
+        Self::of(BodySource::Stream(body))
+    }
+
+    fn of(source: BodySource) -> Self {
+        Self { source, progress: Some(BodyProgress::new()), counter: None }
     }
 
     pub(crate) fn progress(&self) -> Option<BodyProgress> {
         self.progress.clone()
+    }
+
+    /// The same body, whose bytes are added to a counter when they are passed on.
+    pub(crate) fn counted(self, bytes: &Rc<Cell<u64>>) -> Self {
+        Self { counter: Some(Rc::clone(bytes)), ..self }
+    }
+
+    /// Notes that the upstream server has taken a piece.
+    fn taken(&self, frame: Option<&Result<Frame<Bytes>, io::Error>>) {
+        if let Some(progress) = &self.progress {
+            progress.0.set(timers::now());
+        }
+        let data = frame.and_then(|frame| frame.as_ref().ok()?.data_ref());
+        if let (Some(counter), Some(data)) = (&self.counter, data) {
+            let more = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            counter.set(counter.get().saturating_add(more));
+        }
     }
 }
 
@@ -157,8 +180,8 @@ impl Body for RequestBody {
                 Pin::new(body).poll_frame(context).map_err(io::Error::other)
             }
         };
-        if let (true, Some(progress)) = (polled.is_ready(), &this.progress) {
-            progress.0.set(timers::now());
+        if let Poll::Ready(frame) = &polled {
+            this.taken(frame.as_ref());
         }
         polled
     }

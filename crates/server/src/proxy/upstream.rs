@@ -21,7 +21,7 @@ mod response_body;
 mod stream;
 
 pub(crate) use checks::check_upstreams;
-pub(crate) use group::{GroupFull, UpstreamGroup};
+pub(crate) use group::{GroupHealth, NoSeat, UpstreamGroup};
 pub(crate) use pool::Pool;
 pub(crate) use response_body::{ExchangeBounds, UpstreamBody};
 pub(crate) use stream::UpstreamStream;
@@ -41,10 +41,15 @@ pub(crate) enum UpstreamError {
     Full,
     #[error("the proxy has no memory for more requests at this moment")]
     NoRoom,
+    #[error("all upstream servers are drained")]
+    Drained,
 }
 
-impl From<GroupFull> for UpstreamError {
-    fn from(_: GroupFull) -> Self {
-        Self::Full
+impl From<NoSeat> for UpstreamError {
+    fn from(why: NoSeat) -> Self {
+        match why {
+            NoSeat::Full => Self::Full,
+            NoSeat::Drained => Self::Drained,
+        }
     }
 }

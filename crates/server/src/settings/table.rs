@@ -235,6 +235,18 @@ pub(crate) const TABLE: &[Setting] = &[
         "",
         "Routes file of the proxy: groups of upstream servers, and which requests they get",
     ),
+    setting(
+        "proxy.access_log",
+        "FILE",
+        "off",
+        "Access log of the proxy, with a line of JSON for each request: a file, or `stdout`; `off` disables it",
+    ),
+    setting(
+        "proxy.access_log_sample",
+        "N",
+        "1",
+        "Write one in N of the requests that were answered with a status below 400; refusals and errors are always written",
+    ),
     setting("proxy.max_body", "SIZE", "1GiB", "Maximum size of a request body"),
     setting(
         "proxy.buffer_budget",

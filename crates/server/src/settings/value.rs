@@ -2,6 +2,7 @@
 
 use super::{LogFormat, StoreUrl};
 use crate::front::grpc::HeaderChoice;
+use crate::proxy::AccessLogPlace;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -53,6 +54,16 @@ pub(super) fn connection_budget(text: &str) -> Result<usize, String> {
 pub(super) fn count(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
     count.ok_or_else(|| "a number from 1 to 1000000".to_owned())
+}
+
+/// `off`, `stdout`, or a file.
+pub(super) fn access_log(text: &str) -> Result<Option<AccessLogPlace>, String> {
+    match text {
+        "off" => Ok(None),
+        "stdout" => Ok(Some(AccessLogPlace::Stdout)),
+        "" => Err("a file, `stdout` or `off`".to_owned()),
+        path => Ok(Some(AccessLogPlace::File(path.into()))),
+    }
 }
 
 /// A number, or `auto` for as many as the system allows.

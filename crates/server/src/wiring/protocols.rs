@@ -119,7 +119,8 @@ impl<S: Backend> Server<S> {
             (address, &self.settings.admin_hosts),
         )?
         .with_rule_files(self.rule_files.clone())
-        .with_proxy_budget(self.proxy_budget.clone());
+        .with_proxy_budget(self.proxy_budget.clone())
+        .with_upstreams(self.routes.clone());
         let (handler, timeouts) = (Arc::new(handler), self.settings.admin.timeouts);
         let tls = self.tls(&self.settings.admin, &[b"http/1.1"])?;
         let metrics = Arc::clone(&self.metrics);

@@ -7,7 +7,9 @@ use crate::front::Front;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::client_tls;
-use crate::proxy::{self, LiveRoutes, Proxy, ProxyOptions, RequestIds, Routes};
+use crate::proxy::{
+    self, AccessLogPlace, AccessLogWriter, LiveRoutes, Proxy, ProxyOptions, RequestIds, Routes,
+};
 use crate::settings::Settings;
 use crate::supervise::supervised;
 use crate::watch;
@@ -17,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tidegate::Limiter;
 use tidegate::http::HeaderStyle;
+use tidegate::{Clock, Limiter};
 
 /// The largest routes file that is read.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
@@ -51,6 +53,23 @@ fn read_file(path: &Path) -> Result<Routes, Failure> {
     Ok(routes)
 }
 
+/// Opens the access log, if the proxy is on and has one.
+pub(super) fn open_access_log(
+    settings: &Settings,
+    clock: &Clock,
+    reports: (Arc<Metrics>, Arc<Health>),
+) -> io::Result<Option<AccessLogWriter>> {
+    let place = settings.access_log.as_ref().filter(|_| settings.proxy.address.is_some());
+    let Some(place) = place else { return Ok(None) };
+    let sample = u64::try_from(settings.access_log_sample).unwrap_or(1);
+    let path = match place {
+        AccessLogPlace::Stdout => Path::new("stdout"),
+        AccessLogPlace::File(path) => path,
+    };
+    let log = AccessLogWriter::start(place, sample, clock, reports);
+    log.map(Some).map_err(named("proxy.access_log", path))
+}
+
 /// Reads the routes file again. If it is not valid, the old routes stay in force, and the log and `/ready` say why.
 fn reload(path: &Path, live: &LiveRoutes, health: &Health) {
     let problem = match read_file(path) {
@@ -77,6 +96,7 @@ pub(super) struct ProxyMaker<S> {
     /// The first part of request ids, which differs from worker to worker.
     next_prefix: AtomicU64,
     metrics: Arc<Metrics>,
+    access_log: Option<AccessLogWriter>,
 }
 
 impl<S: Backend> ProxyMaker<S> {
@@ -86,7 +106,8 @@ impl<S: Backend> ProxyMaker<S> {
         let shared = (self.tls.clone(), self.options);
         let (limiter, live) = (self.limiter.clone(), Arc::clone(&self.live));
         let proxy = Proxy::new(limiter, self.style, live, shared, (ids, Arc::clone(&self.metrics)));
-        Front::Proxy(Rc::new(proxy))
+        let access_log = self.access_log.as_ref().map(AccessLogWriter::of_worker);
+        Front::Proxy(Rc::new(proxy.with_access_log(access_log)))
     }
 }
 
@@ -105,6 +126,7 @@ impl<S: Backend> Server<S> {
             options,
             next_prefix: AtomicU64::new(prefix),
             metrics: Arc::clone(&self.metrics),
+            access_log: self.access_log.clone(),
         }))
     }
 
@@ -114,6 +136,10 @@ impl<S: Backend> Server<S> {
         if let Some(path) = self.settings.proxy_routes.clone() {
             self.watch_routes(path, &live);
         }
+        let (watched, health) = (Arc::clone(&live), Arc::clone(&self.health));
+        supervised("watching upstream servers", Arc::clone(&self.metrics), move || {
+            proxy::watch_groups(Arc::clone(&watched), Arc::clone(&health))
+        });
         let tls = client_tls().ok().flatten();
         supervised("checking upstream servers", Arc::clone(&self.metrics), move || {
             proxy::check_upstreams(Arc::clone(&live), tls.clone())

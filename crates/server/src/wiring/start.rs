@@ -1,6 +1,6 @@
 //! Startup: everything that can fail happens before the first connection is accepted: files, secret, policy, store.
 
-use super::proxy::read_routes;
+use super::proxy::{open_access_log, read_routes};
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::health::Health;
@@ -104,6 +104,8 @@ impl Prepared {
         tokio::task::spawn_local(log::report_left_out(log_limiter, Arc::clone(&metrics)));
         let (budget, drain) = (Budget::new(settings.connection_budget), Drain::default());
         let proxy_budget = routes.is_some().then(|| Budget::new(settings.proxy_buffer_budget));
+        let reports = (Arc::clone(&metrics), Arc::clone(&health));
+        let access_log = open_access_log(&settings, &clock, reports)?;
         let shared = Server {
             settings,
             clock,
@@ -116,6 +118,7 @@ impl Prepared {
             grpc_health: HealthReporter::new(),
             certificate,
             routes,
+            access_log,
             budget,
             proxy_budget,
             drain,

@@ -24,7 +24,7 @@ fn routes() -> Vec<Route> {
         Route { method, path, operator: !looks }
     };
     let routes: Vec<Route> = rows.map(route).collect();
-    assert_eq!(routes.len(), 16);
+    assert_eq!(routes.len(), 18);
     routes
 }
 
@@ -38,6 +38,9 @@ fn body(route: &Route) -> (&'static str, String) {
         "/admin/v1/overrides" => json!({ "rule": "a", "key": { "ip": "::1" }, "limits": ["1/s"] }),
         "/admin/v1/tiers" => json!({ "attribute": "user", "value": "x", "tier": "pro" }),
         "/admin/v1/signals" => json!({ "load": 0.5 }),
+        "/admin/v1/upstreams" => {
+            json!({ "group": "upstream", "server": "http://127.0.0.1:1", "drain": true })
+        }
         _ => return ("", String::new()),
     };
     ("application/json", json.to_string())
@@ -61,7 +64,8 @@ impl Doors {
         // So that every route has something to show.
         let rules = folder("rules");
         std::fs::write(rules.join("web.yaml"), "domain: web").unwrap();
-        let flags = ["--envoy-config", rules.to_str().unwrap()];
+        let proxy = ["--proxy-listen", "127.0.0.1:0", "--proxy-upstream", "http://127.0.0.1:1"];
+        let flags = [&["--envoy-config", rules.to_str().unwrap()][..], &proxy].concat();
         let server = Server::with_policy(POLICY, &flags);
         let token = |file| {
             let text = std::fs::read_to_string(server.data(file)).unwrap();
@@ -289,7 +293,7 @@ fn foreign_pages_and_hosts_come_first() {
     assert_eq!(client.receive().unwrap().unwrap().status, 421);
     let mut operator = Operator::of(&doors.server);
     assert_eq!(operator.metric("tidegate_refused_total{reason=\"unauthorized\"}"), 0);
-    assert_eq!(operator.metric("tidegate_refused_total{reason=\"foreign\"}"), 2 * 16 * 9 + 1);
+    assert_eq!(operator.metric("tidegate_refused_total{reason=\"foreign\"}"), 2 * 18 * 9 + 1);
     doors.unchanged();
 }
 

@@ -104,7 +104,7 @@ impl<S: Backend> AdminHandler<S> {
 
     /// Changes the rules on a thread that may block. Parsing a large policy and waiting for a store take a while, and the
     /// worker serves other requests meanwhile.
-    async fn on_blocking_thread<T: Send + 'static>(
+    pub(super) async fn on_blocking_thread<T: Send + 'static>(
         &self,
         actor: Actor<'_>,
         change: impl FnOnce(&Rulebook<S>, Actor<'_>) -> Result<T, RulebookError> + Send + 'static,

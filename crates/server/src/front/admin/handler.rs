@@ -10,6 +10,7 @@ use crate::control::Change;
 use crate::health::Health;
 use crate::metrics::{Metrics, Refused};
 use crate::net::Budget;
+use crate::proxy::LiveRoutes;
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::timers;
@@ -26,6 +27,8 @@ pub(crate) struct AdminHandler<S> {
     pub(super) rulebook: Arc<Rulebook<S>>,
     /// Rule files of Envoy's reference service, when they decide over gRPC in place of the policy.
     pub(super) rule_files: Option<Arc<RuleFiles<S>>>,
+    /// The routes of the proxy, if it is on.
+    pub(super) upstreams: Option<Arc<LiveRoutes>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     /// Memory held for the connections of clients.
@@ -98,11 +101,12 @@ impl<S: Backend> AdminHandler<S> {
         let guesses = Limiter::in_memory(Policy::parse(GUESSES)?)?;
         let hosts = Hosts::new(listens, hosts);
         let started = timers::now();
-        let rule_files = None;
+        let (rule_files, upstreams) = (None, None);
         Ok(Self {
             limiter,
             rulebook,
             rule_files,
+            upstreams,
             metrics,
             health,
             budget,
@@ -122,6 +126,11 @@ impl<S: Backend> AdminHandler<S> {
     /// The same handler for a server where rule files of Envoy's reference service decide over gRPC.
     pub(crate) fn with_rule_files(self, rule_files: Option<Arc<RuleFiles<S>>>) -> Self {
         Self { rule_files, ..self }
+    }
+
+    /// The same handler for a server whose proxy has these upstream servers.
+    pub(crate) fn with_upstreams(self, upstreams: Option<Arc<LiveRoutes>>) -> Self {
+        Self { upstreams, ..self }
     }
 
     async fn act(
@@ -152,6 +161,8 @@ impl<S: Backend> AdminHandler<S> {
                 self.change(call, actor, read::<wire::PutTier>(call).map(Change::Tier)).await
             }
             AdminAction::PutSignals => self.put_signals(call, actor),
+            AdminAction::Upstreams => Ok(self.upstreams()),
+            AdminAction::PutUpstreams => self.put_upstream(call, actor).await,
         }
     }
 

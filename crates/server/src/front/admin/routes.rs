@@ -33,6 +33,8 @@ pub(super) enum AdminAction {
     PutOverrides,
     PutTiers,
     PutSignals,
+    Upstreams,
+    PutUpstreams,
     /// Shows the rule files, at the path that Envoy's reference service uses for them.
     RuleFiles,
 }
@@ -47,7 +49,7 @@ const fn route(
 }
 
 /// All endpoints that need a token; every other path is answered with 404.
-const ROUTES: [AdminRoute; 16] = [
+const ROUTES: [AdminRoute; 18] = [
     route("GET", "/metrics", AdminRole::Reader, AdminAction::Metrics),
     route("GET", "/admin/v1/status", AdminRole::Reader, AdminAction::Status),
     route("GET", "/admin/v1/control", AdminRole::Reader, AdminAction::Control),
@@ -64,6 +66,8 @@ const ROUTES: [AdminRoute; 16] = [
     route("PUT", "/admin/v1/overrides", AdminRole::Operator, AdminAction::PutOverrides),
     route("PUT", "/admin/v1/tiers", AdminRole::Operator, AdminAction::PutTiers),
     route("PUT", "/admin/v1/signals", AdminRole::Operator, AdminAction::PutSignals),
+    route("GET", "/admin/v1/upstreams", AdminRole::Reader, AdminAction::Upstreams),
+    route("PUT", "/admin/v1/upstreams", AdminRole::Operator, AdminAction::PutUpstreams),
 ];
 
 /// The route of a request. A path must match exactly: it has only one spelling.

@@ -32,6 +32,7 @@ impl<S: Backend> AdminHandler<S> {
             proxied: self.proxy_budget.as_ref().map(|budget| (budget.held(), budget.bytes())),
             store: store.report(),
             nodes: store.nodes(),
+            upstreams: self.upstreams.as_ref().map(|live| live.readings()),
         };
         Answer::new(StatusCode::OK, OPENMETRICS, self.metrics.text(&moment))
     }

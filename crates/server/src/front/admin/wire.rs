@@ -35,6 +35,16 @@ pub(super) struct PutRuleBody {
     shadow: Option<Option<bool>>,
 }
 
+/// `PUT /admin/v1/upstreams`: drains a server of the proxy, or brings it back.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PutUpstreamBody {
+    pub(super) group: String,
+    /// Its URL.
+    pub(super) server: String,
+    pub(super) drain: bool,
+}
+
 /// `PUT /admin/v1/signals`: names and numbers.
 pub(super) type PutSignalsBody = BTreeMap<String, f64>;
 

@@ -348,6 +348,7 @@ mod tests {
                 proxied: None,
                 store: None,
                 nodes: 1,
+                upstreams: None,
             };
             assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
         }

@@ -5,6 +5,9 @@
 //!    ▲                                                                       │ the time is over, and no check fails
 //!    └─────────────────── slow start: 10 s of a growing share ◄──────────────┘
 //! ```
+//!
+//! A server is *down* for the same reasons, until it answers a request or two checks in a row. It may be down and yet get
+//! requests, because at most half of a group is ejected.
 
 use std::time::Duration;
 use tokio::time::Instant;
@@ -14,6 +17,10 @@ use tokio::time::Instant;
 pub(crate) struct ServerHealth {
     /// Requests in a row that failed after they were sent.
     failures: u32,
+    /// Whether no connection could be made, or too many requests failed, since the last success.
+    requests_fail: bool,
+    /// Checks that passed since the last check or request that failed.
+    passed_since_failure: u32,
     /// Ejections since the last success.
     ejections: u32,
     ejected_until: Option<Instant>,
@@ -58,16 +65,40 @@ impl ServerHealth {
     pub(crate) fn observe(&mut self, observed: Observed) -> bool {
         match observed {
             Observed::Answered => {
-                (self.failures, self.ejections) = (0, 0);
+                (self.failures, self.ejections, self.requests_fail) = (0, 0, false);
                 false
             }
-            Observed::Refused => true,
+            Observed::Refused => {
+                (self.requests_fail, self.passed_since_failure) = (true, 0);
+                true
+            }
             Observed::Failed => {
                 self.failures = self.failures.saturating_add(1);
+                self.passed_since_failure = 0;
+                self.requests_fail |= self.failures >= MOST_FAILURES;
                 self.failures >= MOST_FAILURES
             }
-            Observed::CheckPassed | Observed::CheckFailed => self.check.observe(observed),
+            Observed::CheckPassed | Observed::CheckFailed => self.observe_check(observed),
         }
+    }
+
+    fn observe_check(&mut self, observed: Observed) -> bool {
+        let passed = observed == Observed::CheckPassed;
+        self.passed_since_failure =
+            if passed { self.passed_since_failure.saturating_add(1) } else { 0 };
+        self.requests_fail &= self.passed_since_failure < CHECKS_UP;
+        self.check.observe(observed)
+    }
+
+    /// Whether the server fails: by its checks, or by the last requests that it got.
+    pub(crate) const fn is_down(&self) -> bool {
+        self.requests_fail || self.check.is_down
+    }
+
+    /// How long the server is still ejected.
+    pub(crate) fn ejected_for(&self, now: Instant) -> Option<Duration> {
+        let left = self.ejected_until?.saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
     }
 
     /// Ejects the server, for longer each time.
@@ -104,6 +135,18 @@ impl ServerHealth {
             .saturating_mul(100)
             .checked_div(passed)
             .unwrap_or(100)
+    }
+}
+
+impl Observed {
+    /// What a server did that is down after this observation.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Refused => "no connection can be made",
+            Self::Failed => "five requests in a row failed",
+            Self::CheckFailed => "three health checks in a row failed",
+            Self::Answered | Self::CheckPassed => "",
+        }
     }
 }
 
@@ -173,6 +216,48 @@ mod tests {
         assert!(!health.comes_back(later));
         health.observe(Observed::CheckPassed);
         assert!(health.comes_back(later));
+    }
+
+    #[test]
+    fn a_server_is_down_until_a_request_or_two_checks_succeed() {
+        let after = |seen: &[(Observed, usize)]| {
+            let mut health = ServerHealth::default();
+            for (observed, times) in seen {
+                (0..*times).for_each(|_| _ = health.observe(*observed));
+            }
+            health.is_down()
+        };
+        use Observed::{Answered, CheckFailed, CheckPassed, Failed, Refused};
+        for (seen, down) in [
+            (&[][..], false),
+            (&[(Refused, 1)], true),
+            (&[(Refused, 1), (Answered, 1)], false),
+            (&[(Refused, 1), (CheckPassed, 1)], true),
+            (&[(Refused, 1), (CheckPassed, 2)], false),
+            (&[(CheckPassed, 9), (Refused, 1), (CheckPassed, 1)], true),
+            (&[(Failed, 4)], false),
+            (&[(Failed, 5)], true),
+            (&[(Failed, 4), (Answered, 1), (Failed, 4)], false),
+            (&[(Failed, 9), (Answered, 1)], false),
+            (&[(CheckFailed, 2)], false),
+            (&[(CheckFailed, 3)], true),
+            // The checks decide about what only they have noticed.
+            (&[(CheckFailed, 3), (Answered, 1)], true),
+            (&[(CheckFailed, 3), (CheckPassed, 2)], false),
+        ] {
+            assert_eq!(after(seen), down, "{seen:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_an_ejection_that_is_left() {
+        let mut health = ServerHealth::default();
+        let now = timers::now();
+        assert_eq!(health.ejected_for(now), None);
+        health.eject(now);
+        let half = Duration::from_millis(500);
+        assert_eq!(health.ejected_for(now + half), Some(half));
+        assert_eq!(health.ejected_for(now + half * 2), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,6 +15,8 @@ use super::health::Observed;
 use super::patience::answer_within;
 use super::response_body::{Carrier, ExchangeBounds, UpstreamBody};
 use super::stream::{UpstreamIo, UpstreamStream, UpstreamVersion};
+use crate::metrics::GroupTally;
+use crate::proxy::observe::RequestRecord;
 use crate::proxy::request_body::RequestBody;
 use crate::timers;
 use crate::web::LocalExecutor;
@@ -34,6 +36,8 @@ use tokio::time::{Instant, timeout};
 /// The connections of one worker to a group.
 pub(crate) struct Pool {
     pub(crate) group: Arc<UpstreamGroup>,
+    /// The counters of the group on this worker.
+    pub(crate) tally: Arc<GroupTally>,
     tls: Option<Arc<ClientConfig>>,
     servers: Vec<ServerConnections>,
     random: Cell<u64>,
@@ -71,12 +75,12 @@ const MOST_TRIES: usize = 4;
 
 impl Pool {
     pub(crate) fn new(
-        group: Arc<UpstreamGroup>,
+        (group, tally): (Arc<UpstreamGroup>, Arc<GroupTally>),
         tls: Option<Arc<ClientConfig>>,
         seed: u64,
     ) -> Rc<Self> {
         let servers = (0..group.len()).map(|_| ServerConnections::default()).collect();
-        Rc::new(Self { group, tls, servers, random: Cell::new(seed | 1) })
+        Rc::new(Self { group, tally, tls, servers, random: Cell::new(seed | 1) })
     }
 
     /// Sends a request to a server of the group. `home` is the value that decides which server it is, if there is one.
@@ -85,11 +89,13 @@ impl Pool {
         mut request: Request<RequestBody>,
         home: Option<&str>,
         bounds: ExchangeBounds,
+        record: &mut RequestRecord,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let mut tried = Vec::new();
         let mut last = UpstreamError::Unreachable;
         for _ in 0..MOST_TRIES {
             let seat = self.group.seat(self.next_random(), home, &tried)?;
+            record.tries(seat.server());
             let connection = match self.connection(seat.server()).await {
                 Ok(connection) => connection,
                 Err(error) => {
@@ -99,7 +105,7 @@ impl Pool {
                     continue;
                 }
             };
-            match self.send_over(connection, request, seat).await? {
+            match self.send_over(connection, request, seat, record).await? {
                 Ok(answer) => {
                     let idle = self.group.spec.timeouts.idle;
                     let body = |(body, via)| UpstreamBody::new(body, via, idle, bounds);
@@ -117,9 +123,11 @@ impl Pool {
         connection: ReadyConnection,
         request: Request<RequestBody>,
         seat: Seat,
+        record: &mut RequestRecord,
     ) -> Result<Result<Answered, Box<Request<RequestBody>>>, UpstreamError> {
         let first_byte = self.group.spec.timeouts.first_byte;
         let progress = request.body().progress();
+        let began = timers::now();
         let (sent, carrier) = match connection {
             ReadyConnection::One(mut connection) => {
                 let sent = answer_within(first_byte, progress, connection.send(request)).await;
@@ -134,6 +142,7 @@ impl Pool {
         match sent {
             Some(Ok(answer)) => {
                 seat.observe(Observed::Answered);
+                record.first_byte(timers::since(began));
                 Ok(Ok(answer.map(|body| (body, (carrier, seat)))))
             }
             Some(Err(SendError::NotSent(request))) => Ok(Err(request)),
@@ -188,6 +197,7 @@ impl Pool {
             tracing::debug!("upstream server {url}: {error}");
             UpstreamError::Unreachable
         })?;
+        self.tally.connected();
         let broken = |error: hyper::Error| UpstreamError::Broken(error.to_string());
         match version {
             UpstreamVersion::One => {

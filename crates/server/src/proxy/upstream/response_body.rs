@@ -7,6 +7,7 @@ use super::pool::Pool;
 use super::stream::UpstreamStream;
 use crate::bounds;
 use crate::net::HeldBytes;
+use crate::proxy::observe::RequestRecord;
 use crate::proxy::piece_room::PieceRoom;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -26,6 +27,8 @@ pub(crate) struct UpstreamBody {
     seat: Seat,
     patience: BodyPatience,
     room: PieceRoom,
+    /// Ends with the body.
+    record: RequestRecord,
     /// Counts the memory of the exchange.
     _held: HeldBytes,
 }
@@ -56,8 +59,8 @@ impl UpstreamBody {
         bounds: ExchangeBounds,
     ) -> Self {
         let ExchangeBounds { until, room, held } = bounds;
-        let patience = BodyPatience::new(quiet, until);
-        Self { body, carrier, seat, patience, room, _held: held }
+        let (patience, record) = (BodyPatience::new(quiet, until), RequestRecord::default());
+        Self { body, carrier, seat, patience, room, record, _held: held }
     }
 
     /// The client has got everything that has arrived so far.
@@ -65,16 +68,29 @@ impl UpstreamBody {
         self.room.release();
     }
 
-    /// After a 101: the stream to the server and the bytes that were read from it, once the connection has ended as HTTP.
-    pub(crate) async fn into_upgraded(self) -> Option<(UpstreamStream, Bytes, Seat)> {
+    /// Goes on with the record of the request.
+    pub(crate) fn keep_record(&mut self, record: RequestRecord) {
+        self.record = record;
+        // A body without bytes may never be read.
+        if self.body.is_end_stream() {
+            self.record.complete();
+        }
+    }
+
+    /// After a 101: the stream to the server and the bytes that were read from it, once the connection has ended as HTTP. The
+    /// request is in flight until its seat and its record are dropped.
+    pub(crate) async fn into_upgraded(
+        self,
+    ) -> Option<(UpstreamStream, Bytes, (Seat, RequestRecord))> {
         let Carrier::One(Some(mut connection), _) = self.carrier else { return None };
         poll_fn(|context| connection.poll_end(context)).await;
         let (stream, read) = connection.into_stream();
-        Some((stream, read, self.seat))
+        Some((stream, read, (self.seat, self.record)))
     }
 
     /// At the end of the body: keeps the connection, if another request can be sent over it.
     fn ended(&mut self, context: &mut Context<'_>) {
+        self.record.complete();
         let Carrier::One(connection, pool) = &mut self.carrier else { return };
         let Some(mut connection) = connection.take() else { return };
         if connection.is_ready(context) {
@@ -106,6 +122,11 @@ impl Body for UpstreamBody {
             Poll::Ready(frame) => {
                 if !this.patience.progress() {
                     return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
+                }
+                if let Some(Ok(data)) =
+                    frame.as_ref().map(|frame| frame.as_ref().map(Frame::data_ref))
+                {
+                    this.record.received(data.map_or(0, Bytes::len));
                 }
                 if frame.is_none() || this.body.is_end_stream() {
                     this.ended(context);

@@ -1,0 +1,65 @@
+//! The upstream servers of the proxy: their state, and draining them.
+//!
+//! A server that is drained gets no new requests; those in flight are finished. It is drained on this node only, until it is
+//! brought back, leaves the routes, or tidegate is restarted.
+
+use super::handler::AdminHandler;
+use super::request::{read, unprocessable};
+use super::wire::PutUpstreamBody;
+use crate::audit::Actor;
+use crate::backend::Backend;
+use crate::metrics::{GroupReading, ServerReading};
+use crate::rulebook::Rulebook;
+use crate::web::{Answer, Call};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+impl<S: Backend> AdminHandler<S> {
+    /// All groups and their servers. Without a proxy there are none.
+    pub(super) fn upstreams(&self) -> Answer {
+        let groups = self.upstreams.as_ref().map(|live| live.readings()).unwrap_or_default();
+        let groups: Vec<Value> = groups.iter().map(group_json).collect();
+        Answer::json(StatusCode::OK, &json!({ "groups": groups }))
+    }
+
+    pub(super) async fn put_upstream(
+        &self,
+        call: &Call<'_>,
+        actor: Actor<'_>,
+    ) -> Result<Answer, Answer> {
+        let PutUpstreamBody { group, server, drain } = read(call)?;
+        let Some(live) = &self.upstreams else {
+            return Err(unprocessable("the proxy is off; turn it on with proxy.listen"));
+        };
+        live.drain(&group, &server, drain).map_err(|error| unprocessable(&error))?;
+        let details = json!({ "group": group, "server": server, "drain": drain });
+        let note = move |rulebook: &Rulebook<S>, actor: Actor<'_>| {
+            rulebook.note(actor, "upstream", &details);
+            Ok(())
+        };
+        self.on_blocking_thread(actor, note).await?;
+        Ok(self.upstreams())
+    }
+}
+
+fn group_json(group: &GroupReading) -> Value {
+    let servers: Vec<Value> = group.servers.iter().map(server_json).collect();
+    json!({ "group": group.group, "in_flight": group.in_flight, "servers": servers })
+}
+
+fn server_json(server: &ServerReading) -> Value {
+    let state = match (server.ejected_for, server.is_up) {
+        (Some(_), _) => "ejected",
+        (None, true) => "up",
+        (None, false) => "down",
+    };
+    json!({
+        "server": server.server,
+        "state": state,
+        "ejected_ms": server.ejected_for.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+        "draining": server.is_draining,
+        "in_flight": server.in_flight,
+        "requests": server.requests,
+        "ejections": server.ejections,
+    })
+}
