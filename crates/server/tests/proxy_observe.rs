@@ -607,8 +607,10 @@ fn what_clients_send_is_shortened_and_harmless() {
     let mut wire = Wire::to(log.server.proxy);
     let method = "M".repeat(300);
     wire.send(
-        format!("{method} {long} HTTP/1.1\r\nhost: x\r\ntraceparent: \"},{{\u{202e}\u{85}\r\n\r\n")
-            .as_bytes(),
+        format!(
+            "{method} {long} HTTP/1.1\r\nhost: x\r\ntraceparent: \"}},{{\u{202e}\u{85}\r\n\r\n"
+        )
+        .as_bytes(),
     );
     assert_eq!(wire.answer().unwrap().status, 200);
     let Answer::Whole { status, .. } = Two::to(log.server.proxy).asked("GET", "/two", b"") else {
