@@ -18,6 +18,7 @@ use crate::receipt::{Receipt, Report};
 use crate::timers;
 use crate::verdict::Verdict;
 use std::sync::OnceLock;
+use std::time::Duration;
 use tidegate_core::{Algorithm, Need, Outcome, Retry, Span, StateId, Timestamp};
 use tidegate_policy::OnLimit;
 use tidegate_store::Store;
@@ -137,7 +138,7 @@ impl<S: Store + 'static> Limiter<S> {
         loop {
             // Looked up in every round, because the policy may have changed meanwhile.
             let WaitTargets { states, max_wait } = self.wait_targets(check);
-            let left = less(check.max_wait.min(max_wait), self.now().since(arrival));
+            let left = less(max_wait, self.now().since(arrival));
             let behind = waiter.behind_at(&states);
             if !behind.is_empty() {
                 if let Some(denied) = self.wait_behind(check, &mut waiter, &behind, left).await? {

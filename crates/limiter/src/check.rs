@@ -24,6 +24,8 @@ pub struct Check<'c> {
     pub cost: Cost,
     /// How long the caller can wait for its turn. The default is not to wait.
     pub max_wait: Span,
+    /// Whether the `max_wait` of a rule takes the place of that of the caller; see [`Check::waiting_by_rule`].
+    pub wait_by_rule: bool,
     /// How long the caller waits for the answer of a remote store; `None` leaves this to the store.
     ///
     /// The store gets 80 % of the timeout, leaving at least 2 ms. If it does not answer in time, the rules decide without it
@@ -37,7 +39,14 @@ impl<'c> Check<'c> {
     /// A request with these attributes that costs 1 and does not wait.
     #[must_use]
     pub const fn new(attributes: &'c Attributes<'c>) -> Self {
-        Self { attributes, cost: Cost::ONE, max_wait: Span::ZERO, timeout: None, receipt: false }
+        Self {
+            attributes,
+            cost: Cost::ONE,
+            max_wait: Span::ZERO,
+            wait_by_rule: false,
+            timeout: None,
+            receipt: false,
+        }
     }
 
     /// Sets how much the request takes from each limit.
@@ -46,10 +55,31 @@ impl<'c> Check<'c> {
         Self { cost: cost.into(), ..self }
     }
 
-    /// Sets how long the caller can wait for its turn.
+    /// Sets how long the caller can wait for its turn. A rule with a shorter `max_wait` shortens it.
     #[must_use]
     pub const fn waiting(self, max_wait: Span) -> Self {
-        Self { max_wait, ..self }
+        Self { max_wait, wait_by_rule: false, ..self }
+    }
+
+    /// The caller waits as long as the rules say (`on_limit: { delay: { max_wait: … } }`), and `otherwise` for its turn in a
+    /// leaky bucket of a rule that says nothing.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Outcome, Policy, Span};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [], on_limit: { delay: { max_wait: 1h } }, limits: [{ rate: 2/h, algorithm: leaky_bucket }] }]")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let (job, ten) = (Attributes::new(), Span::from_secs(10));
+    /// limiter.check_now(&Check::new(&job))?;
+    /// assert!(!limiter.check_now(&Check::new(&job).waiting(ten))?.allowed()); // the next turn is in half an hour
+    /// let verdict = limiter.check_now(&Check::new(&job).waiting_by_rule(ten))?;
+    /// assert!(matches!(verdict.outcome, Outcome::Delay(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn waiting_by_rule(self, otherwise: Span) -> Self {
+        Self { max_wait: otherwise, wait_by_rule: true, ..self }
     }
 
     /// Sets how long the caller waits for the answer; see [`Check::timeout`](#structfield.timeout).

@@ -105,7 +105,8 @@ struct Settings {
     attributes: Option<Arc<AttributesOf>>,
     cost: Arc<dyn Fn(&Parts) -> u64 + Send + Sync>,
     failed: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
-    max_wait: Span,
+    /// `None`: as the rules say.
+    max_wait: Option<Span>,
     limit_options: bool,
     style: HeaderStyle,
 }
@@ -125,7 +126,7 @@ impl<S: Store> RateLimitLayer<S> {
             attributes: None,
             cost: Arc::new(|_| Cost::ONE.get()),
             failed: Arc::new(is_failure),
-            max_wait: DEFAULT_WAIT,
+            max_wait: None,
             limit_options: false,
             style: HeaderStyle::default(),
         };
@@ -172,10 +173,10 @@ impl<S: Store> RateLimitLayer<S> {
     }
 
     /// Sets how long a request may be held, for its turn in a leaky bucket or under `on_limit: delay`. A rule's own `max_wait`
-    /// applies if it is shorter. The default is 10 s.
+    /// applies if it is shorter. By default the rules decide, and a rule without `max_wait` holds a request for up to 10 s.
     #[must_use]
     pub fn max_wait(self, max_wait: Span) -> Self {
-        self.with(|settings| settings.max_wait = max_wait)
+        self.with(|settings| settings.max_wait = Some(max_wait))
     }
 
     /// Also limits `OPTIONS` requests.

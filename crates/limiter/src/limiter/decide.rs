@@ -18,8 +18,8 @@ use crate::verdict::{CALLER_RULE, DecidedBy, Entry, EntryLimit, Verdict};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    Bound, Cost, Decision, InlineVec, Limit, NamedBy, Need, Outcome, Plan, PlanOutcome, Retry,
-    Span, Take, Timestamp,
+    Algorithm, Bound, Cost, Decision, InlineVec, Limit, NamedBy, Need, Outcome, Plan, PlanOutcome,
+    Retry, Span, Take, Timestamp,
 };
 use tidegate_policy::{Attributes, Count, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
 use tidegate_store::{Answer, KeyName, LimitName, ReceiptId, Store, StoreError};
@@ -90,8 +90,7 @@ impl<S: Store> Limiter<S> {
         let (entries, by) = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
-            let max_wait = check.max_wait.min(max_wait(&planned));
-            let plan = Plan::new(takes(&planned), max_wait)?;
+            let plan = Plan::new(takes(&planned), longest_wait(check, &planned))?;
             let (decisions, by) = match self.inner.store.peek(&plan).await {
                 Ok(decisions) => (decisions, DecidedBy::Store),
                 Err(_) => (self.peek_locally(&plan)?, DecidedBy::Fallback),
@@ -181,7 +180,7 @@ impl<S: Store> Limiter<S> {
         let required = planned.iter().filter(|planned| planned.take.need == Need::Required);
         WaitTargets {
             states: required.map(|planned| planned.take.state).collect(),
-            max_wait: max_wait(&planned),
+            max_wait: longest_wait(check, &planned),
         }
     }
 
@@ -428,7 +427,7 @@ fn plan<'l>(
     if planned.is_empty() {
         return Ok(None);
     }
-    let plan = Plan::new(takes(planned), check.max_wait.min(max_wait(planned)))?;
+    let plan = Plan::new(takes(planned), longest_wait(check, planned))?;
     Ok(Some(match check.timeout {
         Some(timeout) => plan.within(store_timeout(timeout)),
         None => plan,
@@ -458,14 +457,18 @@ fn verdict(
     verdict
 }
 
-/// The longest wait that the rules allow: the smallest `max_wait` of `on_limit: delay`. Optional limits do not count.
-pub(super) fn max_wait(planned: &[PlannedTake<'_>]) -> Span {
+/// The longest wait that the rules and the caller allow: the shortest of those of all limits. Optional limits do not count.
+pub(super) fn longest_wait(check: &Check<'_>, planned: &[PlannedTake<'_>]) -> Span {
     let required = planned.iter().filter(|planned| planned.take.need == Need::Required);
     let waits = required.filter_map(|planned| match planned.rule.on_limit() {
-        OnLimit::Delay { max_wait, .. } => Some(*max_wait),
-        OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => None,
+        OnLimit::Delay { max_wait, .. } if check.wait_by_rule => Some(*max_wait),
+        OnLimit::Delay { max_wait, .. } => Some(check.max_wait.min(*max_wait)),
+        OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => {
+            let waits = matches!(planned.take.limit.algorithm(), Algorithm::LeakyBucket { .. });
+            (waits || !check.wait_by_rule).then_some(check.max_wait)
+        }
     });
-    waits.min().unwrap_or(Span::from_nanos(u64::MAX))
+    waits.min().unwrap_or(check.max_wait)
 }
 
 pub(super) fn entries(

@@ -1,6 +1,6 @@
 //! The middleware: asks the limiter before the inner service, and reports the outcome after it.
 
-use super::Settings;
+use super::{DEFAULT_WAIT, Settings};
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::http::{HeaderStyle, grpc_refusal, refusal};
@@ -158,7 +158,11 @@ impl<S: Store + 'static> Gate<'_, S> {
     }
 
     fn check<'c>(&self, attributes: &'c Attributes<'c>, parts: &Parts) -> Check<'c> {
-        Check::new(attributes).cost((self.settings.cost)(parts)).waiting(self.settings.max_wait)
+        let check = Check::new(attributes).cost((self.settings.cost)(parts));
+        match self.settings.max_wait {
+            Some(max_wait) => check.waiting(max_wait),
+            None => check.waiting_by_rule(DEFAULT_WAIT),
+        }
     }
 
     /// The request with its verdict in the extensions, and what remains to be done after the response.

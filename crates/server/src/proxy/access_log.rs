@@ -427,6 +427,7 @@ mod tests {
             rules_version: None,
             memory: None,
             held: (0, 0),
+            proxied: None,
             store: None,
             nodes: 1,
             upstreams: Some(vec![]),

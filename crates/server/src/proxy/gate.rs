@@ -91,7 +91,7 @@ pub(crate) struct Admitted {
 }
 
 /// How long a request may be held, unless its rule sets `max_wait`.
-const LONGEST_WAIT: Span = Span::from_secs(10);
+const DEFAULT_WAIT: Span = Span::from_secs(10);
 /// How often idle connections to upstream servers are looked through.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The fields that scripts of other origins may read.
@@ -178,7 +178,7 @@ impl<S: Backend> Proxy<S> {
         head: &Parts,
         (drain, record): (&Drain, &mut RequestRecord),
     ) -> Result<Verdict, Answer> {
-        let check = Check::new(attributes).waiting(LONGEST_WAIT);
+        let check = Check::new(attributes).waiting_by_rule(DEFAULT_WAIT);
         let began = timers::now();
         let verdict = match contained(pin!(self.ask(&check, drain, record))).await {
             Ok(Some(verdict)) => verdict,

@@ -156,7 +156,9 @@ impl RequestRecord {
             UpstreamError::TimedOut => ProxyAnswer::Timeout,
             UpstreamError::Broken(_) => ProxyAnswer::Broken,
             UpstreamError::Invalid(_) => ProxyAnswer::Invalid,
-            UpstreamError::Full | UpstreamError::Drained => ProxyAnswer::Unavailable,
+            UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {
+                ProxyAnswer::Unavailable
+            }
         };
         self.ends(answer, status);
     }

@@ -11,7 +11,7 @@ use super::DescriptorCall;
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::limiter::Limiter;
-use crate::limiter::decide::{Decided, PlannedTake, max_wait, takes};
+use crate::limiter::decide::{Decided, PlannedTake, longest_wait, takes};
 use crate::verdict::DecidedBy;
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Cost, Need, Plan, RejectedCost, Span, StateId, Written};
@@ -66,7 +66,7 @@ impl<S: Store> Limiter<S> {
         planned: &[PlannedTake<'_>],
         check: &Check<'_>,
     ) -> Result<Decided, CheckError> {
-        let check = Check { max_wait: check.max_wait.min(max_wait(planned)), ..*check };
+        let check = check.waiting(longest_wait(check, planned));
         let chunks = || planned.chunks(Plan::MOST_TAKES);
         let mut decided = self.decided_each(chunks(), &check).await?;
         if chunks().zip(&decided).any(|(planned, decided)| denies(planned, decided)) {

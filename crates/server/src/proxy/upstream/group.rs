@@ -17,6 +17,7 @@ use crate::timers;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
 
 /// A group of upstream servers.
 pub(crate) struct UpstreamGroup {
