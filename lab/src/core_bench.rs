@@ -200,8 +200,8 @@ that tidegate is quicker or smaller.
 **How far to trust them.** tidegate and its peers are measured in alternating rounds of one run, and the median counts,
 because the speed of a shared machine varies by tens of percent. So compare figures within one table only.
 
-**How to rerun them.** `make bench` runs everything, takes about 30 minutes, and installs what it needs (valgrind,
-nginx, Redis, `throttlecrab-server`). Use a machine with nothing else to do. To run one part, build the server with
+**How to rerun them.** `make bench` runs everything, takes about 40 minutes, and installs what it needs (valgrind,
+nginx, Caddy, Envoy, Redis, `throttlecrab-server`). Use a machine with nothing else to do. To run one part, build the server with
 `cargo build --release -p tidegate-server`, then run `cargo run --release -p tidegate-lab -- PART`. Without `--write` a
 part only prints its results. `--only TEXT` selects cases by name (`core`, `flood` and `full-cost` have no such option).
 
@@ -212,6 +212,7 @@ part only prints its results. `--only TEXT` selects cases by name (`core`, `floo
 | `policy` | A full check behind tower |
 | `http`, `resp`, `grpc` | A check over HTTP, RESP, gRPC |
 | `redis` | The store on Redis |
+| `proxy` | The reverse proxy; it also draws the plots of [docs/reverse-proxy.md](docs/reverse-proxy.md) |
 | `flood`, `full-cost` | none: they print what a flood of unknown keys does to other clients |
 
 ## One decision of the core

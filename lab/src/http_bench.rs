@@ -8,9 +8,9 @@
 //! the servers alone.
 
 pub(crate) mod bare;
-mod load;
+pub(crate) mod load;
 mod servers;
-mod wire;
+pub(crate) mod wire;
 
 use crate::rig::{
     self, LoadOptions,

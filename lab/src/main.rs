@@ -8,6 +8,7 @@ mod grpc_bench;
 mod http_bench;
 mod mutants;
 mod policy_bench;
+mod proxy_bench;
 mod redis_bench;
 mod resp_bench;
 mod rig;
@@ -48,6 +49,9 @@ enum Experiment {
     Http(rig::LoadOptions),
     /// Compare the tower layer with `tower_governor`, and a policy of 1,000 rules with one of ten
     Policy(policy_bench::PolicyOptions),
+    /// Compare the reverse proxy with nginx, Caddy and Envoy; measure how exactly it delays, what waiting requests
+    /// cost, and what clients see when an upstream server fails
+    Proxy(proxy_bench::ProxyOptions),
     /// Compare the store on Redis with `redis-benchmark` making the same script call; installs what is
     /// missing
     Redis(rig::LoadOptions),
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Experiment::Grpc(options) => grpc_bench::run(&options),
         Experiment::Http(options) => http_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
+        Experiment::Proxy(options) => proxy_bench::run(&options),
         Experiment::Redis(options) => redis_bench::run(&options),
         Experiment::Resp(options) => resp_bench::run(&options),
     };

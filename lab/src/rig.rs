@@ -1,6 +1,6 @@
 //! The parts of the load experiments, for all protocols: when to send (`schedule`, `timer`), what to send
 //! (`template`), sending it (`drive`), counting the answers (`tally`), and the servers (`install`, `launch`,
-//! `process`).
+//! `process`, `usage`).
 
 pub(crate) mod drive;
 pub(crate) mod install;
@@ -10,6 +10,7 @@ pub(crate) mod schedule;
 pub(crate) mod tally;
 pub(crate) mod template;
 pub(crate) mod timer;
+pub(crate) mod usage;
 
 use clap::Args;
 use drive::{LoadClient, drive};

@@ -11,13 +11,12 @@ use tokio::net::TcpStream;
 pub(crate) struct HttpClient {
     request: Template,
     keys: Keys,
-    /// The part of an incomplete answer that has arrived.
-    begun: Vec<u8>,
+    answers: AnswerReader,
 }
 
 impl HttpClient {
-    pub(crate) const fn new(request: Template, keys: Keys) -> Self {
-        Self { request, keys, begun: Vec::new() }
+    pub(crate) fn new(request: Template, keys: Keys) -> Self {
+        Self { request, keys, answers: AnswerReader::default() }
     }
 }
 
@@ -27,6 +26,20 @@ impl LoadClient for HttpClient {
     }
 
     fn receive(&mut self, bytes: &[u8]) -> Result<Option<(u64, u64)>, String> {
+        self.answers.receive(bytes)?.map(counted).transpose()
+    }
+}
+
+/// Reads the answers of one connection, which may arrive in pieces.
+#[derive(Default)]
+pub(crate) struct AnswerReader {
+    /// The part of an incomplete answer that has arrived.
+    begun: Vec<u8>,
+}
+
+impl AnswerReader {
+    /// Reads bytes that have arrived. Returns the status of the answer when it is complete.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<u16>, String> {
         let whole = if self.begun.is_empty() {
             answer(bytes)?
         } else {
@@ -36,7 +49,7 @@ impl LoadClient for HttpClient {
         match whole {
             Some(answer) => {
                 self.begun.clear();
-                counted(answer.status).map(Some)
+                Ok(Some(answer.status))
             }
             None if self.begun.is_empty() => {
                 self.begun.extend_from_slice(bytes);

@@ -20,7 +20,7 @@ impl Programs {
 }
 
 /// tidegate: the binary that was given, or the one in the directory of this program.
-fn tidegate(given: Option<&Path>) -> Result<PathBuf, String> {
+pub(crate) fn tidegate(given: Option<&Path>) -> Result<PathBuf, String> {
     let tidegate = match given {
         Some(path) => path.to_owned(),
         None => std::env::current_exe().map_err(|e| e.to_string())?.with_file_name("tidegate"),
@@ -43,6 +43,15 @@ fn throttlecrab() -> Result<PathBuf, String> {
         done(cargo.arg(peers))?;
     }
     Ok(throttlecrab)
+}
+
+/// Envoy: the binary that was given, or the one that `make deps` installs.
+pub(crate) fn envoy(given: Option<&Path>) -> Result<PathBuf, String> {
+    let envoy = given.map_or_else(|| root().join("target/envoy/envoy"), Path::to_owned);
+    if envoy.exists() {
+        return Ok(envoy);
+    }
+    Err(format!("{} is missing; install it with `make deps`", envoy.display()))
 }
 
 /// Installs a Debian package unless its program is there.

@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a starting server is looked at again and again")]
 
+use super::usage::ProcessGroup;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
 use std::io;
@@ -77,13 +78,23 @@ impl Process {
         self.signal(Signal::STOP);
     }
 
-    fn signal(&self, signal: Signal) {
+    /// The server and its workers.
+    pub(crate) fn group(&self) -> io::Result<ProcessGroup> {
+        ProcessGroup::of(Pid::from_child(&self.child))
+    }
+
+    /// Whether the server has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
         // If the server has ended by itself, the next request to it fails and reports that.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 
     /// The output of the server.
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.0.join("log")).unwrap_or_default();
         log.trim_end().to_owned()
     }

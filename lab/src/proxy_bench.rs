@@ -1,0 +1,142 @@
+//! tidegate as a reverse proxy: how fast it is beside nginx, Caddy and Envoy, how exactly it delays, what waiting requests cost,
+//! and what clients see when an upstream server fails.
+//!
+//! Client, proxy and upstream server share this machine. Where proxies are compared, their rounds alternate, each has one worker,
+//! and a proxy that is not being measured is stopped (SIGSTOP).
+//!
+//! | experiment | file | question |
+//! |---|---|---|
+//! | throughput, latency | `small_requests` | what does a hop cost? |
+//! | body | `bodies` | do large bodies pass at full speed and without being stored? |
+//! | shaping | `shaping` | when does each request leave a leaky bucket? |
+//! | waiting | `waiting` | what do thousands of waiting requests cost, and do they all get an answer? |
+//! | outage | `outage` | which requests fail when an upstream server fails? |
+
+mod bodies;
+mod body_server;
+mod conformance;
+mod crowd;
+mod figures;
+mod numbered;
+mod outage;
+mod plot;
+mod proxies;
+mod recorder;
+mod shaping;
+mod small_requests;
+mod tidegate;
+mod waiting;
+
+use crate::rig::{self, LoadOptions, install};
+use crate::rounds::write_section;
+use clap::Args;
+use proxies::ProxyPrograms;
+use std::path::PathBuf;
+
+/// The command-line options of `lab proxy`.
+#[derive(Args)]
+#[command(after_help = "\
+The experiments, of which --only selects some:
+  throughput  requests a second and processor time per request, 50 connections
+  latency     what the proxy adds at 2,000 requests a second
+  body        one large body in each direction: rate and memory
+  shaping     a leaky bucket of 100/s under 1,000 requests a second (10 s)
+  waiting     10,000 waiting requests: memory, clients that leave, SIGTERM
+  outage      one of three upstream servers is killed, refuses or hangs (8 s each)
+--rounds applies to the first three, --seconds to the first two.")]
+pub(crate) struct ProxyOptions {
+    #[command(flatten)]
+    rig: LoadOptions,
+    /// The Envoy binary; by default the one that `make deps` installs
+    #[arg(long)]
+    envoy: Option<PathBuf>,
+    /// Size of the large bodies, in MiB
+    #[arg(long, default_value_t = 1024)]
+    mib: u64,
+    /// Number of requests that wait at the same time
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(2..=10_000))]
+    waiting: u16,
+    /// Directory for the two plots of shaping; with --write it is docs/plots by default
+    #[arg(long)]
+    plots: Option<PathBuf>,
+}
+
+const TITLE: &str = "The reverse proxy";
+const TEXT: &str = "\
+Client, proxy and upstream server share the machine. Each proxy has one worker and keeps its connections to the upstream server
+open. tidegate has one rule with `key: [ip]` that refuses nothing, `nginx` has `limit_req`, `envoy` its local rate limit;
+`caddy` has no limiter of its own. `direct` is the upstream server without a proxy. Rows with a goal instead of a peer
+concern tidegate alone.
+
+- `proxy-throughput-50c`: 50 connections, of which each sends its next request when it has its answer (a closed loop). `-cpu` is
+  the processor time that the proxy needs for one request.
+- `proxy-latency-2000`: 2,000 requests a second at fixed instants (an open loop); how much later the answer comes than without a
+  proxy.
+- `proxy-body-1gib`: one body of 1 GiB. `-memory` is by how much the resident memory of the proxy grows meanwhile.
+- `proxy-shaping`: a leaky bucket of 100 per second gets 1,000 requests a second for ten seconds. The gaps are those between
+  requests that arrive at the upstream server. `lateness` is the `e` in the bound ⌊(w + e) / 10 ms⌋ + 1 on the arrivals within
+  any time w, `windows-above` is how many windows exceed this bound, and `slack` is the smallest `e` for which none does.
+  [The plots](docs/reverse-proxy.md#requests-that-wait) show the same run.
+- `proxy-waiting-10000`: 10,000 requests that wait at the same time, each on its own connection. `connection-bytes` is the
+  resident memory of one idle connection, `request-bytes` what a waiting request adds to it. Then half of the clients leave
+  (`left`), as many others take their places, and the server gets SIGTERM.
+- `proxy-outage`: one of three upstream servers fails at 2,000 requests a second. It is killed; or it is killed while no
+  request is in flight (`refusing`); or it is stopped and does not answer (`hung`; health checks every second).";
+
+pub(crate) fn run(options: &ProxyOptions) -> Result<(), String> {
+    let rows = rig::run(measured(options))?;
+    if options.rig.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
+}
+
+async fn measured(options: &ProxyOptions) -> Result<Vec<String>, String> {
+    let selected = |case: &str| case.contains(&options.rig.only);
+    let mut rows = compared(options, selected).await?;
+    if selected("proxy-shaping") {
+        rows.extend(shaping::shaping("proxy-shaping", options).await?);
+    }
+    let case = format!("proxy-waiting-{}", options.waiting);
+    if selected(&case) {
+        rows.extend(waiting::waiting(&case, options).await?);
+    }
+    if selected("proxy-outage") {
+        rows.extend(outage::outage("proxy-outage", options).await?);
+    }
+    if rows.is_empty() {
+        return Err(format!("no experiment has `{}` in its name", options.rig.only));
+    }
+    Ok(rows)
+}
+
+/// The experiments that compare proxies.
+async fn compared(
+    options: &ProxyOptions,
+    selected: impl Fn(&str) -> bool,
+) -> Result<Vec<String>, String> {
+    let (throughput, latency) = ("proxy-throughput-50c", "proxy-latency-2000");
+    let body = match options.mib {
+        1024 => "proxy-body-1gib".to_owned(),
+        mib => format!("proxy-body-{mib}mib"),
+    };
+    let mut rows = Vec::new();
+    if ![throughput, latency, &body].into_iter().any(&selected) {
+        return Ok(rows);
+    }
+    let programs = programs(options)?;
+    if selected(throughput) {
+        rows.extend(small_requests::throughput(throughput, options, &programs).await?);
+    }
+    if selected(latency) {
+        rows.extend(small_requests::latency(latency, options, &programs).await?);
+    }
+    if selected(&body) {
+        rows.extend(bodies::bodies(&body, options, &programs).await?);
+    }
+    Ok(rows)
+}
+
+fn programs(options: &ProxyOptions) -> Result<ProxyPrograms, String> {
+    install::provide("nginx", "nginx-light")?;
+    install::provide("caddy", "caddy")?;
+    let tidegate = install::tidegate(options.rig.tidegate.as_deref())?;
+    Ok(ProxyPrograms { tidegate, envoy: install::envoy(options.envoy.as_deref())? })
+}
