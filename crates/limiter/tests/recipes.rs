@@ -16,6 +16,7 @@ use tidegate::{
     Attributes, Check, Clock, Limiter, Memory, Outcome, Policy, Priority, Receipt, Report, Request,
     Retry, Secret, Settled, Span, Timestamp, Verdict,
 };
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// The tests of a recipe.
@@ -28,6 +29,14 @@ const STORIES: &[(&str, Stories)] = &[
         &[a_flood_of_analytics_leaves_every_payment_untouched, idle_machines_serve_more_analytics],
     ),
     ("cards.yaml", &[three_failed_cards_a_day, card_testers_with_many_accounts_are_stopped]),
+    (
+        "exports.yaml",
+        &[
+            three_hundred_jobs_are_done_in_order_at_the_rate,
+            a_worker_that_ends_gives_its_turn_back,
+            the_page_shows_the_worker_that_is_tested,
+        ],
+    ),
     (
         "login.yaml",
         &[
@@ -514,15 +523,19 @@ fn an_upgrade_works_immediately_and_refunds_nothing() {
 
 // === ticket-sale.yaml ===
 
-/// A limiter for the sale in virtual time: tokio's clock is paused, and jumps to the next timer whenever all tasks wait.
-fn sale() -> Limiter {
+/// A limiter in virtual time: tokio's clock is paused, and jumps to the next timer whenever all tasks wait.
+fn in_virtual_time(name: &str) -> Limiter {
     let start = Instant::now();
     let clock = Clock::borrowed(move || {
         let passed = u64::try_from(start.elapsed().as_nanos()).unwrap();
         let now = seconds(MIDNIGHT).after(Span::from_nanos(passed)).unwrap();
         tidegate_core::Now::at(now)
     });
-    built("ticket-sale.yaml", clock)
+    built(name, clock)
+}
+
+fn sale() -> Limiter {
+    in_virtual_time("ticket-sale.yaml")
 }
 
 fn buyer(number: usize) -> Attributes<'static> {
@@ -579,6 +592,68 @@ async fn a_buyer_has_one_place_in_the_queue() {
         limiter.check_now(&Check::new(&who).waiting(Span::from_secs(60))).unwrap()
     };
     assert_eq!((11..1_000).filter(|number| patient(*number).allowed()).count(), 501 - 11);
+}
+
+// === exports.yaml ===
+
+/// A job is known by its number.
+type Job = usize;
+
+/// Does one job after another, each when its turn comes. Returns a job that got no turn, to be put back into the queue.
+async fn work(
+    limiter: &Limiter,
+    mut jobs: mpsc::Receiver<Job>,
+    mut run: impl AsyncFnMut(Job),
+) -> Option<Job> {
+    let export = Attributes::new();
+    let check = Check::new(&export).waiting(Span::from_secs(24 * 3_600));
+    while let Some(job) = jobs.recv().await {
+        match limiter.acquire(&check).await {
+            Ok(verdict) if verdict.allowed() => run(job).await,
+            Ok(_) | Err(_) => return Some(job),
+        }
+    }
+    None
+}
+
+/// A queue with this many jobs, to which no more are added.
+fn queue(jobs: usize) -> mpsc::Receiver<Job> {
+    let (sender, receiver) = mpsc::channel(jobs);
+    (0..jobs).for_each(|job| sender.try_send(job).unwrap());
+    receiver
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_hundred_jobs_are_done_in_order_at_the_rate() {
+    let (limiter, start) = (in_virtual_time("exports.yaml"), Instant::now());
+    let mut done = Vec::new();
+    let left = work(&limiter, queue(300), async |job| done.push((job, start.elapsed()))).await;
+    assert_eq!(left, None);
+    let turns = (0..300).map(|job: u32| (job.try_into().unwrap(), Duration::from_secs(36) * job));
+    assert_eq!(done, turns.collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_ends_gives_its_turn_back() {
+    let (limiter, start) = (in_virtual_time("exports.yaml"), Instant::now());
+    let mut done = Vec::new();
+    // It does the first job at once, and is stopped while it waits for the turn of the second.
+    let worker = work(&limiter, queue(2), async |job| done.push(job));
+    assert!(tokio::time::timeout(Duration::from_secs(10), worker).await.is_err());
+    assert_eq!(done, [0]);
+    limiter.given_back().await;
+    let mut at = None;
+    assert_eq!(work(&limiter, queue(1), async |_| at = Some(start.elapsed())).await, None);
+    assert_eq!(at, Some(Duration::from_secs(36)));
+}
+
+#[test]
+fn the_page_shows_the_worker_that_is_tested() {
+    let source = include_str!("recipes.rs");
+    let from = source.find("/// Does one job after another").unwrap();
+    let length = source[from..].find("\n}\n").unwrap() + 3;
+    let shown = format!("```rust\n{}```\n", &source[from..from + length]);
+    assert!(text("README.md").contains(&shown), "README.md does not show\n{shown}");
 }
 
 // === analytics.yaml ===
