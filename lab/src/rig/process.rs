@@ -10,7 +10,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -91,6 +91,11 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         // If the server has ended by itself, the next request to it fails and reports that.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
+    }
+
+    /// How the server ended, if it has ended by itself.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// The output of the server.
