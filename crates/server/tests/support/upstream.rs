@@ -58,7 +58,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) {
 }
 
 /// Reads a request with its body; `None` if there is none.
-fn read_request(stream: &mut TcpStream) -> Option<String> {
+pub(crate) fn read_request(stream: &mut TcpStream) -> Option<String> {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         let text = String::from_utf8_lossy(&bytes);
