@@ -46,6 +46,9 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
 }
 
+/// The counts of each kind of request and plan.
+pub(crate) type Tallies = BTreeMap<(Call, Plan), Counts>;
+
 /// A request that was refused with 429.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
@@ -57,7 +60,7 @@ pub(crate) struct Refusal {
 /// All counts since the start.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sums {
-    pub(crate) counts: BTreeMap<(Call, Plan), Counts>,
+    pub(crate) counts: Tallies,
     /// The last refusal of each kind of request.
     pub(crate) refusals: BTreeMap<Call, Refusal>,
     /// Requests without an answer so far.
@@ -76,13 +79,13 @@ pub(crate) struct Board(Mutex<Sums>);
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     /// The oldest first.
-    past: VecDeque<(Duration, BTreeMap<(Call, Plan), Counts>)>,
+    past: VecDeque<(Duration, Tallies)>,
 }
 
 /// What happened in the last seconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recent {
-    pub(crate) counts: BTreeMap<(Call, Plan), Counts>,
+    pub(crate) counts: Tallies,
     pub(crate) span: Duration,
 }
 
@@ -158,10 +161,7 @@ impl Refusal {
 
 impl Counts {
     /// The sum of those that `is_wanted` names.
-    pub(crate) fn of(
-        counts: &BTreeMap<(Call, Plan), Self>,
-        is_wanted: impl Fn(Call, Plan) -> bool,
-    ) -> Self {
+    pub(crate) fn of(counts: &Tallies, is_wanted: impl Fn(Call, Plan) -> bool) -> Self {
         let wanted = counts.iter().filter(|((call, plan), _)| is_wanted(*call, *plan));
         wanted.fold(Self::default(), |sum, (_, counts)| sum.zip(*counts, u64::saturating_add))
     }

@@ -43,7 +43,7 @@ const IN_FLIGHT: usize = 256;
 const REMEMBERED: usize = 200;
 
 /// About 20 requests a second.
-const HABITS: [Habit; 11] = [
+static HABITS: [Habit; 11] = [
     habit(Call::Create, Plan::Free, "alice", 2_000, 1),
     habit(Call::Create, Plan::Free, "bob", 2_000, 1),
     habit(Call::Create, Plan::Pro, "carol", 500, 1),
