@@ -8,6 +8,7 @@
 mod access_log;
 mod body_decoder;
 mod body_pump;
+mod exchange;
 pub mod fuzzing;
 mod gate;
 mod headers;

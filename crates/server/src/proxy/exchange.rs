@@ -1,0 +1,207 @@
+//! The second half of a request's way: it is sent to an upstream server, and the answer is checked and prepared for the client.
+//!
+//! ```text
+//!   forward: upstream server ──► its answer is checked ──► the outcome is reported ──► RateLimit fields
+//! ```
+
+use super::gate::{Admitted, Proxy, ProxyClient, expose};
+use super::headers::{self, Forwarding, UpstreamOutcome};
+use super::interim::InterimAnswers;
+use super::piece_room::PieceRoom;
+use super::request_body::RequestBody;
+use super::routes::{HostField, ServerUrl};
+use super::upstream::{ExchangeBounds, UpstreamBody, UpstreamError};
+use crate::backend::Backend;
+use crate::bounds;
+use crate::net::after;
+use crate::timers;
+use crate::web;
+use crate::web::Answer;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body;
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use tidegate::{Priority, Report, Verdict};
+
+impl<S: Backend> Proxy<S> {
+    /// Sends an admitted request to an upstream server, and returns its answer as the client gets it.
+    pub(crate) async fn forward(
+        &self,
+        mut admitted: Admitted,
+        mut head: Parts,
+        body: RequestBody,
+        client: &ProxyClient,
+        interim: &InterimAnswers,
+    ) -> Result<Response<UpstreamBody>, Answer> {
+        let body = admitted.record.counting(body);
+        let is_eleven = head.version == http::Version::HTTP_11;
+        let upgrade = headers::is_upgrade(&head.headers).filter(|_| is_eleven);
+        self.prepare(&admitted, &mut head, client.peer, upgrade.as_ref());
+        admitted.record.identified(&head.headers);
+        if body.size_hint().exact().is_none() {
+            // hyper sends no body with a GET otherwise.
+            head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        let mut request = Request::from_parts(head, body);
+        interim.watch(&mut request);
+        let sent = self.send(&mut admitted, request, client, interim).await;
+        let checked = sent.and_then(|answer| checked(answer, upgrade.as_ref()));
+        let mut answer = match checked {
+            Ok(answer) => answer,
+            Err(error) => {
+                let answer = failed(&error);
+                admitted.record.failed(&error, answer.status);
+                self.report(&admitted, None, StatusCode::BAD_GATEWAY).await;
+                return Err(answer);
+            }
+        };
+        let status = answer.status();
+        admitted.record.answered(status);
+        let upgraded = upgrade.filter(|_| status == StatusCode::SWITCHING_PROTOCOLS);
+        let outcome = headers::to_client(answer.headers_mut(), upgraded.as_ref());
+        self.report(&admitted, outcome, status).await;
+        if let Some(verdict) = admitted.verdict.as_ref().filter(|_| !status.is_redirection()) {
+            self.style.write(verdict, answer.headers_mut());
+            expose(answer.headers_mut(), admitted.cross_origin);
+        }
+        answer.body_mut().keep_record(admitted.record);
+        Ok(answer)
+    }
+
+    /// Sends a request within the bounds of its group, and waits for the head of the answer.
+    async fn send(
+        &self,
+        admitted: &mut Admitted,
+        request: Request<RequestBody>,
+        client: &ProxyClient,
+        interim: &InterimAnswers,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        let held = client.account.hold_for_long(bounds::EXCHANGE).ok_or(UpstreamError::NoRoom)?;
+        let until = admitted.pool.group.spec.timeouts.total.map(after);
+        let room = PieceRoom::new(Rc::clone(&client.account));
+        let bounds = ExchangeBounds { until, room, held };
+        let (pool, home) = (&admitted.pool, admitted.home.as_deref());
+        let mut sending = pin!(pool.send(request, home, bounds, &mut admitted.record));
+        let mut over = until.map(|until| Box::pin(timers::sleep_until(until)));
+        poll_fn(|context| {
+            let sent = sending.as_mut().poll(context);
+            if interim.are_too_many() {
+                return Poll::Ready(Err(UpstreamError::Invalid("too many interim answers")));
+            }
+            if let (Poll::Pending, Some(over)) = (&sent, &mut over) {
+                return over.as_mut().poll(context).map(|()| Err(UpstreamError::TimedOut));
+            }
+            sent
+        })
+        .await
+    }
+
+    /// Changes the head of a request to what the upstream server gets.
+    fn prepare(
+        &self,
+        admitted: &Admitted,
+        head: &mut Parts,
+        peer: IpAddr,
+        upgrade: Option<&HeaderValue>,
+    ) {
+        // The route was found by this host, so it is valid.
+        let host = headers::host(&head.uri, &head.headers).ok().flatten().map(str::to_owned);
+        let forwarding = Forwarding {
+            peer,
+            peer_is_trusted: self.limiter.trusts(peer),
+            secure: self.options.secure,
+            host: host.as_deref(),
+            request_id: &self.ids.next(),
+        };
+        headers::to_upstream(&mut head.headers, &forwarding, upgrade);
+        let named = match admitted.pool.group.spec.host {
+            HostField::Keep => host,
+            HostField::Upstream => {
+                let servers = &admitted.pool.group.spec.servers;
+                servers.first().map(ServerUrl::authority)
+            }
+        };
+        if let Some(Ok(host)) = named.map(HeaderValue::try_from) {
+            head.headers.insert(header::HOST, host);
+        }
+        if let Some(target) = head.uri.path_and_query().cloned() {
+            head.uri = target.into();
+        }
+        head.version = http::Version::HTTP_11;
+        if let Some(verdict) = &admitted.verdict {
+            tell(verdict, &mut head.headers);
+        }
+    }
+
+    /// Reports the outcome of a request, if a rule counts outcomes.
+    async fn report(&self, admitted: &Admitted, said: Option<UpstreamOutcome>, status: StatusCode) {
+        let receipt = admitted.verdict.as_ref().and_then(Verdict::receipt);
+        let Some(receipt) = receipt else { return };
+        let report = match said {
+            Some(UpstreamOutcome::Failure) => Report::Failure,
+            Some(UpstreamOutcome::Success) => Report::Success,
+            None if is_failure(status) => Report::Failure,
+            None => Report::Success,
+        };
+        // If the store does not answer, the request stays counted: the error is on the strict side.
+        let _ = self.limiter.report(receipt, report).await;
+    }
+}
+
+/// Whether a status counts as a failure of the client. Errors of the server do not: an outage must not lock users out.
+fn is_failure(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::UNAUTHORIZED
+            | StatusCode::PAYMENT_REQUIRED
+            | StatusCode::FORBIDDEN
+            | StatusCode::UNPROCESSABLE_ENTITY
+    )
+}
+
+/// Tells the upstream server what the rules say about a request.
+fn tell(verdict: &Verdict, headers: &mut HeaderMap) {
+    if verdict.priority == Priority::Low {
+        headers.insert(web::PRIORITY, HeaderValue::from_static("low"));
+    }
+    let flags: Vec<&str> = verdict.flags().collect();
+    if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {
+        headers.insert(web::FLAGS, flags);
+    }
+}
+
+/// Refuses an answer that two readers could understand differently.
+fn checked(
+    answer: Response<UpstreamBody>,
+    upgrade: Option<&HeaderValue>,
+) -> Result<Response<UpstreamBody>, UpstreamError> {
+    let (status, fields) = (answer.status(), answer.headers());
+    headers::check_response(status, fields, answer.version()).map_err(UpstreamError::Invalid)?;
+    if status == StatusCode::SWITCHING_PROTOCOLS
+        && !upgrade.is_some_and(|upgrade| headers::accepts_upgrade(fields, upgrade))
+    {
+        return Err(UpstreamError::Invalid("it switches to a protocol that was not asked for"));
+    }
+    Ok(answer)
+}
+
+fn failed(error: &UpstreamError) -> Answer {
+    let status = match error {
+        UpstreamError::Unreachable | UpstreamError::Broken(_) | UpstreamError::Invalid(_) => {
+            StatusCode::BAD_GATEWAY
+        }
+        UpstreamError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        UpstreamError::Full | UpstreamError::Drained | UpstreamError::NoRoom => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+    };
+    let answer = Answer::problem(status, &error.to_string());
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        return answer.with(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    answer
+}
