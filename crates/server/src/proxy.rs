@@ -43,12 +43,16 @@ use std::rc::Rc;
 
 /// Serves a connection of a client to its end.
 pub(crate) async fn serve<S: Backend>(
-    opened: AcceptedConnection<'_>,
+    mut opened: AcceptedConnection<'_>,
     proxy: &Rc<Proxy<S>>,
     listener: &Rc<ListenerContext>,
     drain: &Drain,
 ) -> io::Result<()> {
     proxy.sweep();
+    // Behind a trusted proxy, clients that do not read must not use up the share of all others behind it.
+    if proxy.limiter.trusts(opened.peer) {
+        opened.account = opened.account.of_its_own();
+    }
     let (peer, account) = (opened.peer, Rc::clone(&opened.account));
     let mut connection = ProxyConnection::new(opened, proxy, listener, drain);
     match connection.first().await? {

@@ -116,6 +116,12 @@ impl Account {
         Rc::new(Self { budget, source, held: Cell::new(0) })
     }
 
+    /// An account in the same budget that shares no source with other connections: for a peer that forwards the requests of
+    /// many clients.
+    pub(crate) fn of_its_own(&self) -> Rc<Self> {
+        Self::new(Arc::clone(&self.budget), SourceBytes::default())
+    }
+
     /// A reservation of 0 bytes, to be resized.
     pub(crate) fn reserve(self: &Rc<Self>) -> Reservation {
         Reservation { account: Some(Rc::clone(self)), bytes: Cell::new(0) }
