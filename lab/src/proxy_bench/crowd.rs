@@ -121,3 +121,30 @@ pub(crate) fn summary(endings: &Endings) -> String {
     });
     each.collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn an_answer_and_an_end_without_one_are_told_apart() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut crowd = Crowd::open(listener.local_addr().unwrap(), 5).await.unwrap();
+        crowd.ask(b"?").await.unwrap();
+        crowd.halve();
+        assert_eq!(crowd.len(), 3);
+        for number in 0..5 {
+            let mut stream = listener.accept().await.unwrap().0;
+            // The second and the fourth client have left.
+            let _ = stream.read(&mut [0; 1]).await;
+            if number == 2 {
+                let answer = b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n";
+                stream.write_all(answer).await.unwrap();
+            }
+        }
+        let endings = crowd.answers(Duration::from_secs(3600)).await;
+        assert_eq!(summary(&endings), "1 × 503, 2 × closed without an answer");
+        assert_eq!(crowd.len(), 3);
+    }
+}
