@@ -106,7 +106,7 @@ pub use tidegate_core::{
 };
 pub use tidegate_policy::{
     Allowance, AttributeError, Attributes, Changes, Explanation, Policy, PolicyError, Request,
-    RuleLimit,
+    RuleLimit, VerifiedSource,
 };
 pub use tidegate_store::{Clock, Memory, Secret, Settled, Store, StoreError};
 

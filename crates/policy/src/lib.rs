@@ -61,7 +61,7 @@ pub use model::attributes::{AttributeError, Attributes};
 pub use model::changes::{ChangeError, Changes, Resolved, ResolvedRule};
 pub use model::descriptors::{DescriptorRule, Descriptors, EnvoyProblem, Met};
 pub use model::expression::{Expression, ExpressionError, Fact};
-pub use model::identity::{Identity, Request};
+pub use model::identity::{Identity, Request, VerifiedSource};
 pub use model::key::{Key, KeyError, KeyValue, KeyValues};
 pub use model::number::{Number, NumberError};
 pub use model::overrides::{OverrideError, Overrides};

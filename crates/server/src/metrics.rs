@@ -69,6 +69,8 @@ pub(crate) enum Refused {
     Undecided,
     /// No route of the proxy leads to the host and path of the request.
     NoRoute,
+    /// A connection without a valid PROXY header, or from a peer that may not send one.
+    ProxyHeader,
 }
 
 /// The result of loading a policy.
@@ -191,7 +193,7 @@ fn add(counter: Option<&AtomicU64>) {
 }
 
 impl Refused {
-    const ALL: [(Self, &'static str); 15] = [
+    const ALL: [(Self, &'static str); 16] = [
         (Self::NoHttp, "no_http"),
         (Self::Handshake, "handshake"),
         (Self::Malformed, "malformed"),
@@ -207,6 +209,7 @@ impl Refused {
         (Self::Foreign, "foreign"),
         (Self::Undecided, "undecided"),
         (Self::NoRoute, "no_route"),
+        (Self::ProxyHeader, "proxy_header"),
     ];
 }
 

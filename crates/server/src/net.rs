@@ -14,11 +14,13 @@
 mod budget;
 mod buffered;
 mod caps;
+mod certificate_set;
 mod context;
 mod drain;
 mod listener;
 mod long_work;
 mod open_files;
+mod proxy_protocol;
 mod read_buffer;
 mod stream;
 pub(crate) mod tls;
@@ -37,7 +39,7 @@ pub(crate) use long_work::{LongWorkQueue, OpenBatch, PIECE};
 pub(crate) use open_files::{FileQuota, FileQuotas, raise_limit, reserved};
 pub(crate) use read_buffer::{ReadBuffer, USUAL};
 pub(crate) use stream::Stream;
-pub(crate) use tls::{Certificate, TlsFiles, client_tls};
+pub(crate) use tls::{Certificate, CertificateFiles, TlsFiles, client_tls};
 pub(crate) use worker::{AcceptedConnection, Protocol, Protocols, Workers};
 
 use crate::timers;

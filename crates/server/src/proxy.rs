@@ -6,6 +6,7 @@
 //! ```
 
 mod access_log;
+mod auth_request;
 mod body_decoder;
 mod body_pump;
 mod exchange;
@@ -15,6 +16,7 @@ mod headers;
 mod http1;
 mod http1_answer;
 mod http2;
+mod identity;
 mod interim;
 mod live_routes;
 mod observe;
@@ -28,6 +30,7 @@ mod upstream;
 pub(crate) use access_log::{AccessLogPlace, AccessLogWriter};
 pub(crate) use gate::{Proxy, ProxyOptions};
 pub(crate) use headers::RequestIds;
+pub(crate) use identity::{LiveKeys, TokenSettings, TokenVerifier};
 pub(crate) use live_routes::LiveRoutes;
 pub(crate) use observe::watch_groups;
 pub(crate) use routes::Routes;

@@ -28,7 +28,7 @@ use data_encoding::HEXLOWER;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tidegate::{Clock, Limiter, LimiterError, Policy, PolicyError, Secret};
+use tidegate::{Clock, Limiter, LimiterError, Policy, PolicyError, Secret, VerifiedSource};
 use tidegate_policy::printable;
 use writing::withdrawn;
 
@@ -41,6 +41,7 @@ pub(crate) struct Rulebook<S> {
     health: Arc<Health>,
     /// The policy file; without it, [`DEFAULT_POLICY`] is in force.
     file: Option<PathBuf>,
+    token_keys: TokenKeys,
     control_file: PathBuf,
     /// Held during a change, which may wait for the store. So a thread that serves requests never locks it.
     changing: Mutex<()>,
@@ -82,6 +83,11 @@ pub(crate) enum RulebookError {
     Change(#[from] RefusedChange),
     #[error("{0}")]
     Limiter(#[from] LimiterError),
+    /// The policy reads tokens, and the proxy has no keys to verify them.
+    #[error(
+        "`identity.{attribute}` comes from a token (`{source_text}`), but there are no keys to verify it; set jwt.keys to a JWKS file or a PEM public key"
+    )]
+    NoTokenKeys { attribute: String, source_text: String },
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -103,6 +109,31 @@ pub(crate) struct RulebookContext {
     pub(crate) health: Arc<Health>,
     pub(crate) data_dir: PathBuf,
     pub(crate) file: Option<PathBuf>,
+    pub(crate) token_keys: TokenKeys,
+}
+
+/// Whether policies may read tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenKeys {
+    /// The proxy has keys, or it is off and nothing reads tokens.
+    Present,
+    /// The proxy is on and has no keys.
+    Missing,
+}
+
+impl TokenKeys {
+    /// Refuses a policy whose tokens could not be verified.
+    pub(crate) fn suffice_for(self, policy: &Policy) -> Result<(), RulebookError> {
+        let mut sources = policy.identity().verified_sources();
+        let token = sources.find(|(_, source)| matches!(source, VerifiedSource::Jwt(_)));
+        match (self, token) {
+            (Self::Missing, Some((attribute, source))) => Err(RulebookError::NoTokenKeys {
+                attribute: attribute.to_owned(),
+                source_text: source.to_string(),
+            }),
+            (Self::Present | Self::Missing, _) => Ok(()),
+        }
+    }
 }
 
 impl<S: Backend> Rulebook<S> {
@@ -113,7 +144,8 @@ impl<S: Backend> Rulebook<S> {
         context: RulebookContext,
         text: Vec<u8>,
     ) -> Result<Self, RulebookError> {
-        let RulebookContext { secret, clock, metrics, health, data_dir, file } = context;
+        let RulebookContext { secret, clock, metrics, health, data_dir, file, token_keys } =
+            context;
         let control_file = data_dir.join("control.json");
         let ControlFile { document, audit: head } = ControlFile::read(&control_file)?;
         let audit = Audit::open(&data_dir, &secret, head.as_ref())?;
@@ -122,8 +154,18 @@ impl<S: Backend> Rulebook<S> {
         let state = RulebookState { control, audit, file_text: text.clone(), text, policy };
         let state = Mutex::new(state);
         let changing = Mutex::new(());
-        let rulebook =
-            Self { limiter, secret, clock, metrics, health, file, control_file, changing, state };
+        let rulebook = Self {
+            limiter,
+            secret,
+            clock,
+            metrics,
+            health,
+            file,
+            token_keys,
+            control_file,
+            changing,
+            state,
+        };
         rulebook.check_audit_log();
         rulebook.restore()?;
         Ok(rulebook)
@@ -138,7 +180,7 @@ impl<S: Backend> Rulebook<S> {
         if let Some(uploaded) = state.control.document().policy.clone() {
             // A shared document is in force on every node, whatever file the node was started with.
             if S::SHARED || uploaded.over == digest(&state.file_text) {
-                state.policy = Policy::parse(&uploaded.text)?;
+                state.policy = self.parse(uploaded.text.as_bytes())?;
                 state.text = uploaded.text.into_bytes();
             } else {
                 tracing::warn!(
@@ -188,6 +230,13 @@ impl<S: Backend> Rulebook<S> {
     /// Waits until no other change is being made.
     fn turn(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Parses a policy, and refuses one that this server cannot decide by.
+    fn parse(&self, text: &[u8]) -> Result<Policy, RulebookError> {
+        let policy = Policy::parse(text)?;
+        self.token_keys.suffice_for(&policy)?;
+        Ok(policy)
     }
 
     /// Puts the policy and the changes of operators in force, and returns their version.

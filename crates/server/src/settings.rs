@@ -21,7 +21,7 @@ pub(crate) use table::Flags;
 use crate::front::grpc::GrpcOptions;
 use crate::log::{LogFormat, LogOptions};
 use crate::net::{Caps, Timeouts, TlsFiles};
-use crate::proxy::AccessLogPlace;
+use crate::proxy::{AccessLogPlace, TokenSettings};
 use reader::Reader;
 use sources::{Given, Origin, from_environment, from_file};
 use std::collections::BTreeMap;
@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) receipt_ttl: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) tls: Option<TlsFiles>,
+    /// Which tokens are accepted, if there are keys.
+    pub(crate) tokens: Option<TokenSettings>,
     pub(crate) http: Listen,
     pub(crate) legacy_headers: Option<LegacyReset>,
     pub(crate) grpc: Listen,
@@ -60,6 +62,8 @@ pub(crate) struct Settings {
     pub(crate) proxy: Listen,
     pub(crate) proxy_upstream: Option<String>,
     pub(crate) proxy_routes: Option<PathBuf>,
+    /// Whether connections to the proxy begin with a PROXY header.
+    pub(crate) proxy_protocol: bool,
     pub(crate) proxy_max_body: usize,
     pub(crate) proxy_buffer_budget: usize,
     pub(crate) access_log: Option<AccessLogPlace>,
@@ -182,6 +186,7 @@ impl Settings {
             receipt_ttl: reader.time("receipt_ttl"),
             drain_timeout: reader.time("drain_timeout"),
             tls: reader.tls(),
+            tokens: reader.tokens(),
             http,
             legacy_headers: reader.check("http.legacy_headers", value::legacy).flatten(),
             grpc,
@@ -197,6 +202,7 @@ impl Settings {
             proxy_buffer_budget: reader
                 .check("proxy.buffer_budget", value::connection_budget)
                 .unwrap_or(crate::bounds::LEAST_BUDGET),
+            proxy_protocol: reader.check("proxy.proxy_protocol", value::switch).unwrap_or(false),
             proxy_max_body: reader.check("proxy.max_body", value::bytes).unwrap_or(0),
             access_log: reader.check("proxy.access_log", value::access_log).flatten(),
             access_log_sample: reader.check("proxy.access_log_sample", value::count).unwrap_or(1),

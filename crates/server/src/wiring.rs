@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::health::{Health, Stage};
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain, Workers};
-use crate::proxy::{AccessLogWriter, LiveRoutes};
+use crate::proxy::{AccessLogWriter, LiveKeys, LiveRoutes};
 use crate::rule_files::RuleFiles;
 use crate::rulebook::Rulebook;
 use crate::settings::Settings;
@@ -54,6 +54,8 @@ struct Server<S> {
     routes: Option<Arc<LiveRoutes>>,
     /// The access log of the proxy, if it is on.
     access_log: Option<AccessLogWriter>,
+    /// The keys that verify tokens, if there are any.
+    keys: Option<Arc<LiveKeys>>,
     /// The connection budget: memory for requests and answers.
     budget: Arc<Budget>,
     /// Memory for requests and bodies on their way through the proxy, if it is on.
@@ -132,6 +134,7 @@ impl<S: Backend> Server<S> {
         self.set_grpc_health(ServingStatus::Serving).await;
         self.watch_files();
         self.watch_upstreams();
+        self.watch_keys();
     }
 
     /// Drains the server: waits for `all_done`, up to the drain timeout.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use tidegate_policy::{
     Allowance, AttributeError, Attributes, ChangeError, Changes, Explanation, Number, NumberError,
-    Policy, Request,
+    Policy, Request, VerifiedSource,
 };
 use tidegate_store::Store;
 
@@ -195,6 +195,18 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Attributes<'r>, AttributeError> {
         let live = self.live();
         live.policy.attributes(request, &|secret| self.inner.secret.digest(secret))
+    }
+
+    /// The same for a caller that verifies tokens. `verified` returns the value of a source, if the request has one; it is called
+    /// only for sources that the policy names.
+    pub fn attributes_verified<'r>(
+        &self,
+        request: &Request<'r, '_>,
+        verified: &dyn Fn(VerifiedSource<'_>) -> Option<String>,
+    ) -> Result<Attributes<'r>, AttributeError> {
+        let live = self.live();
+        let digest = |secret: &str| self.inner.secret.digest(secret);
+        live.policy.attributes_verified(request, verified, &digest)
     }
 
     /// Checks that the policy accepts attributes whose path can be read in several ways. It rejects them if it sets

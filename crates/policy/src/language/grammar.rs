@@ -91,7 +91,7 @@ const RATE: Shape = Shape::Text {
 const NETWORK: Shape =
     Shape::Text { pattern: "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$", example: "10.0.0.0/8" };
 const SOURCE_TEXT: Shape = Shape::Text {
-    pattern: "^(digest:)?(header|cookie|query):.+$|^digest:query$",
+    pattern: "^(digest:)?(header|cookie|query|jwt|auth):.+$|^digest:query$",
     example: "header:x-user-id",
 };
 const SOURCE: Shape = Shape::ShortOrLong(&SOURCE_TEXT, &Shape::Record(&SOURCE_RECORD));

@@ -74,6 +74,11 @@ pub enum AttributeError {
         "{1} appears more than once, with different values; send it once, or let the policy choose one for `{0}` (`duplicates: first` or `last`)"
     )]
     Duplicates(String, String),
+    /// An attribute whose source the caller does not verify: the attribute, and its source.
+    #[error(
+        "`{0}` comes from `{1}`, which only the reverse proxy of the server verifies; send the request to that proxy, or let another proxy verify it and set a header field"
+    )]
+    Unverified(String, String),
     /// More than 32 attributes.
     #[error("a request has at most {MOST} attributes")]
     TooMany,

@@ -6,17 +6,22 @@
 //! ```
 //!
 //! A client can forge everything that it sends. So headers, cookies and queries are read only from trusted peers; for any
-//! other peer, only its address is used. Secrets are replaced by their digests here, so that no counter, log or dashboard
+//! other peer, only its address is used. A claim of a token (`jwt:sub`) and what an auth server says (`auth:x-user`) are the
+//! exceptions: they count from every peer, but only the caller can verify them. Secrets are replaced by their digests here, so that no counter, log or dashboard
 //! ever contains one.
 //!
 //! Of `Cookie: sid=REAL; sid=7` some frameworks use the first value and some the last. A client must not be one customer
 //! here and another one in the service behind, so a request with different values of something that the policy reads is
 //! refused, unless the policy says which value counts.
 
+mod decode;
+
+pub(crate) use decode::{Decode, Duplicates};
+
 use crate::document::{Place, shown};
 use crate::model::address::{HopHeader, Trusted};
 use crate::model::attributes::{AttributeError, Attributes};
-use crate::model::path::decode_escape;
+use decode::ValuePicker;
 use ipnet::IpNet;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -76,24 +81,13 @@ pub(crate) struct Source {
     pub(crate) decode: Decode,
 }
 
-/// Which of several different values counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Duplicates {
-    /// None of them: the request is refused.
-    #[default]
-    Reject,
-    First,
-    Last,
-}
-
-/// How a value is decoded.
+/// A source whose values the caller must verify before they become attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decode {
-    Nothing,
-    /// `%41`.
-    Percent,
-    /// `%41`, and `+` is a space.
-    Form,
+pub enum VerifiedSource<'s> {
+    /// A claim of the JSON Web Token in `Authorization: Bearer`.
+    Jwt(&'s str),
+    /// A header field in the answer of an auth server, in lower case.
+    Auth(&'s str),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +96,10 @@ pub(crate) enum SourcePlace {
     Cookie(String),
     Query(String),
     WholeQuery,
+    /// A claim of a token.
+    Jwt(String),
+    /// A header field in the answer of an auth server.
+    Auth(String),
 }
 
 /// A longer value is replaced by its digest.
@@ -127,7 +125,8 @@ impl Identity {
         self.trusted.trusts(peer.to_canonical())
     }
 
-    /// The attributes of a request. `digest` returns the digest of a secret, which is kept in its place.
+    /// The attributes of a request. `digest` returns the digest of a secret, which is kept in its place. A policy with sources
+    /// that must be verified is an error here: without their attributes, its rules would not apply.
     ///
     /// ```
     /// use tidegate_policy::{Identity, Request};
@@ -138,6 +137,62 @@ impl Identity {
     /// assert_eq!(attributes.get("ip").as_deref(), Some("203.0.113.7"));
     /// ```
     pub fn attributes<'r>(
+        &self,
+        request: &Request<'r, '_>,
+        digest: &dyn Fn(&str) -> String,
+    ) -> Result<Attributes<'r>, AttributeError> {
+        match self.verified_sources().next() {
+            None => self.unverified(request, digest),
+            Some((name, source)) => {
+                Err(AttributeError::Unverified(name.to_owned(), source.to_string()))
+            }
+        }
+    }
+
+    /// The same for a caller that verifies. `verified` returns the value of a source, if the request has one; it is called only
+    /// for sources that the policy names.
+    ///
+    /// ```
+    /// use tidegate_policy::{Policy, Request, VerifiedSource};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// identity: { user: 'jwt:sub' }
+    /// rules: [{ name: per-user, key: [user], limits: [15/s] }]
+    /// ").unwrap();
+    /// let peer = "203.0.113.7".parse().ok();
+    /// let request = Request { peer, method: "GET", target: "/", headers: &|_| vec![] };
+    /// let verified = |source: VerifiedSource<'_>| match source {
+    ///     VerifiedSource::Jwt("sub") => Some("alice".to_owned()),
+    ///     VerifiedSource::Jwt(_) | VerifiedSource::Auth(_) => None,
+    /// };
+    /// let digest = |_: &str| String::new();
+    /// let attributes = policy.identity().attributes_verified(&request, &verified, &digest).unwrap();
+    /// assert_eq!(attributes.get("user").as_deref(), Some("alice"));
+    /// assert!(policy.identity().attributes(&request, &digest).is_err());
+    /// ```
+    pub fn attributes_verified<'r>(
+        &self,
+        request: &Request<'r, '_>,
+        verified: &dyn Fn(VerifiedSource<'_>) -> Option<String>,
+        digest: &dyn Fn(&str) -> String,
+    ) -> Result<Attributes<'r>, AttributeError> {
+        let mut attributes = self.unverified(request, digest)?;
+        for (name, source) in &self.sources {
+            if let Some(value) = source.place.verified().and_then(verified) {
+                source.store(&mut attributes, name, value, digest)?;
+            }
+        }
+        Ok(attributes)
+    }
+
+    /// The attributes whose values must be verified, with their sources.
+    pub fn verified_sources(&self) -> impl Iterator<Item = (&str, VerifiedSource<'_>)> {
+        let sources = self.sources.iter();
+        sources.filter_map(|(name, source)| Some((&**name, source.place.verified()?)))
+    }
+
+    /// The attributes that need no verification.
+    fn unverified<'r>(
         &self,
         request: &Request<'r, '_>,
         digest: &dyn Fn(&str) -> String,
@@ -155,9 +210,7 @@ impl Identity {
                 AttributeError::Duplicates(name.to_string(), source.place.to_string())
             })?;
             if let Some(value) = value {
-                let hidden = source.secret || value.len() > LONGEST_SHOWN;
-                let value = if hidden { digest(&value) } else { value };
-                attributes.set(name.to_string(), value)?;
+                source.store(&mut attributes, name, value, digest)?;
             }
         }
         Ok(attributes)
@@ -249,7 +302,7 @@ impl<'r> Request<'r, '_> {
 struct DifferentValues;
 
 impl Source {
-    /// Parses `header:x-user-id`, `digest:cookie:session` or `digest:query`.
+    /// Parses `header:x-user-id`, `digest:cookie:session`, `jwt:sub` or `digest:query`.
     pub(crate) fn parse(attribute: &str, text: &str) -> Option<Self> {
         let (secret, rest) = match text.strip_prefix("digest:") {
             Some("query") => return Some(Self::new(SourcePlace::WholeQuery, true)),
@@ -259,10 +312,14 @@ impl Source {
         let (kind, name) = rest.split_once(':')?;
         let name = name.trim();
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        if name.is_empty() || name.len() > 128 || !name.bytes().all(token) {
+        // The names of claims may be URLs.
+        let valid = |byte: u8| if kind == "jwt" { byte.is_ascii_graphic() } else { token(byte) };
+        if name.is_empty() || name.len() > 128 || !name.bytes().all(valid) {
             return None;
         }
         let place = match kind {
+            "jwt" => SourcePlace::Jwt(name.to_owned()),
+            "auth" => SourcePlace::Auth(name.to_ascii_lowercase()),
             "header" => SourcePlace::Header(name.to_ascii_lowercase()),
             "cookie" => SourcePlace::Cookie(name.to_owned()),
             "query" => SourcePlace::Query(name.to_owned()),
@@ -274,11 +331,26 @@ impl Source {
     fn new(place: SourcePlace, secret: bool) -> Self {
         let decode = match place {
             SourcePlace::Query(_) => Decode::Form,
-            SourcePlace::Header(_) | SourcePlace::Cookie(_) | SourcePlace::WholeQuery => {
-                Decode::Nothing
-            }
+            SourcePlace::Header(_)
+            | SourcePlace::Cookie(_)
+            | SourcePlace::WholeQuery
+            | SourcePlace::Jwt(_)
+            | SourcePlace::Auth(_) => Decode::Nothing,
         };
         Self { place, secret, duplicates: Duplicates::Reject, decode }
+    }
+
+    /// Sets an attribute to a value of this source, or to its digest.
+    fn store(
+        &self,
+        attributes: &mut Attributes<'_>,
+        name: &str,
+        value: String,
+        digest: &dyn Fn(&str) -> String,
+    ) -> Result<(), AttributeError> {
+        let hidden = self.secret || value.len() > LONGEST_SHOWN;
+        let value = if hidden && !value.is_empty() { digest(&value) } else { value };
+        attributes.set(name.to_owned(), value)
     }
 
     /// The value; `None` if it is absent or empty.
@@ -302,6 +374,8 @@ impl Source {
             SourcePlace::WholeQuery => {
                 query().into_iter().for_each(|query| values.add(query));
             }
+            // The caller verifies it.
+            SourcePlace::Jwt(_) | SourcePlace::Auth(_) => {}
         }
         if values.differ {
             return Err(DifferentValues);
@@ -324,51 +398,23 @@ fn pairs(text: &str, separator: char) -> impl Iterator<Item = (&str, &str)> {
     text.split(separator).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
-/// Picks one of several values.
-struct ValuePicker {
-    duplicates: Duplicates,
-    chosen: Option<String>,
-    differ: bool,
-}
-
-impl ValuePicker {
-    fn add(&mut self, value: &str) {
-        let value = value.trim();
-        match (&self.chosen, self.duplicates) {
-            (Some(chosen), Duplicates::Reject) => self.differ |= chosen != value,
-            (Some(_), Duplicates::First) => {}
-            (None, _) | (Some(_), Duplicates::Last) => self.chosen = Some(value.to_owned()),
+impl SourcePlace {
+    /// The source as the caller sees it who must verify it.
+    pub(crate) fn verified(&self) -> Option<VerifiedSource<'_>> {
+        match self {
+            Self::Jwt(claim) => Some(VerifiedSource::Jwt(claim)),
+            Self::Auth(name) => Some(VerifiedSource::Auth(name)),
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::WholeQuery => None,
         }
     }
 }
 
-impl Decode {
-    /// Decodes a value once. Invalid escapes stay as they are.
-    fn of(self, text: &str) -> Cow<'_, str> {
-        let decoded = match self {
-            Self::Nothing => false,
-            Self::Percent => text.contains('%'),
-            Self::Form => text.contains(['%', '+']),
-        };
-        if decoded { self.decoded(text).into() } else { text.into() }
-    }
-
-    fn decoded(self, text: &str) -> String {
-        let mut bytes = Vec::with_capacity(text.len());
-        let mut rest = text.as_bytes();
-        while let [first, others @ ..] = rest {
-            let escaped = match (first, others) {
-                (b'%', [high, low, ..]) => decode_escape(*high, *low),
-                _ => None,
-            };
-            rest = if escaped.is_some() { others.get(2..).unwrap_or_default() } else { others };
-            bytes.push(match (escaped, first, self) {
-                (Some(byte), _, _) => byte,
-                (None, b'+', Self::Form) => b' ',
-                (None, byte, _) => *byte,
-            });
+impl std::fmt::Display for VerifiedSource<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Jwt(claim) => write!(f, "jwt:{claim}"),
+            Self::Auth(name) => write!(f, "auth:{name}"),
         }
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
@@ -379,6 +425,8 @@ impl std::fmt::Display for SourcePlace {
             Self::Cookie(name) => write!(f, "the cookie `{name}`"),
             Self::Query(name) => write!(f, "the query parameter `{name}`"),
             Self::WholeQuery => f.write_str("the query"),
+            Self::Jwt(claim) => write!(f, "the claim `{claim}`"),
+            Self::Auth(name) => write!(f, "the field `{name}` of the auth server"),
         }
     }
 }
@@ -396,7 +444,7 @@ pub(crate) fn contain_all_addresses(networks: &[IpNet]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Attributes, Policy, Request};
+    use crate::{Attributes, Policy, Request, VerifiedSource};
     use std::borrow::Cow;
 
     const POLICY: &str = "
@@ -468,6 +516,33 @@ rules: [{ name: a, key: [user], limits: [1/s] }]
         let long: &'static str = "x".repeat(2_000).leak();
         let long = attributes("10.0.0.1", "/", &[("x-user-id", long)]);
         assert_eq!(long.get("user").as_deref(), Some("#2000"));
+    }
+
+    /// A policy whose users come from tokens must not be decided by a caller that does not verify: `key: [user]` would apply
+    /// to no request.
+    #[test]
+    fn verified_sources_count_from_every_peer_and_only_if_the_caller_verifies() {
+        let policy = Policy::parse(
+            "{ version: 1, identity: { trusted: [10.0.0.0/8], user: 'jwt:sub', key: 'digest:jwt:https://a.example/key', team: 'auth:X-Team' }, rules: [{ name: a, key: [user], limits: [1/s] }] }",
+        )
+        .unwrap();
+        let digest = |secret: &str| format!("#{}", secret.len());
+        let verified = |source: VerifiedSource<'_>| match source {
+            VerifiedSource::Jwt("sub") => Some("x".repeat(2_000)),
+            VerifiedSource::Jwt("https://a.example/key") => Some("s3cr3t".to_owned()),
+            VerifiedSource::Auth("x-team") => Some(String::new()),
+            VerifiedSource::Jwt(_) | VerifiedSource::Auth(_) => panic!("{source}"),
+        };
+        for peer in ["10.0.0.1", "203.0.113.7"] {
+            let headers = |_: &str| vec![&b"forged"[..]];
+            let peer = peer.parse().ok();
+            let request = Request { peer, method: "GET", target: "/", headers: &headers };
+            let known = policy.attributes_verified(&request, &verified, &digest).unwrap();
+            let values = ["user", "key", "team"].map(|name| known.get(name).map(Cow::into_owned));
+            assert_eq!(values, [Some("#2000".to_owned()), Some("#6".to_owned()), None]);
+            let error = policy.attributes(&request, &digest).unwrap_err().to_string();
+            assert!(error.starts_with("`user` comes from `jwt:sub`, which only"), "{error}");
+        }
     }
 
     /// The attribute `session`, read from this source; `Err` if the request is refused.

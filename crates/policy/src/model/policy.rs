@@ -12,7 +12,7 @@
 use crate::model::allowance::Allowance;
 use crate::model::attributes::{AttributeError, Attributes};
 use crate::model::descriptors::Descriptors;
-use crate::model::identity::{Identity, Request};
+use crate::model::identity::{Identity, Request, VerifiedSource};
 use crate::model::index::Index;
 use crate::model::key::KeyValues;
 use crate::model::path::PathError;
@@ -127,6 +127,18 @@ impl Policy {
         digest: &dyn Fn(&str) -> String,
     ) -> Result<Attributes<'r>, AttributeError> {
         let attributes = self.identity.attributes(request, digest)?;
+        self.accepts(&attributes)?;
+        Ok(attributes)
+    }
+
+    /// The same for a caller that [verifies](Identity::attributes_verified) tokens.
+    pub fn attributes_verified<'r>(
+        &self,
+        request: &Request<'r, '_>,
+        verified: &dyn Fn(VerifiedSource<'_>) -> Option<String>,
+        digest: &dyn Fn(&str) -> String,
+    ) -> Result<Attributes<'r>, AttributeError> {
+        let attributes = self.identity.attributes_verified(request, verified, digest)?;
         self.accepts(&attributes)?;
         Ok(attributes)
     }

@@ -2,7 +2,7 @@
 //! the queue for long work and the current `date`.
 
 use super::budget::{Account, Budget};
-use super::listener::Slot;
+use super::listener::{IsTrustedProxy, Slot};
 use super::long_work::LongWorkQueue;
 use crate::bounds;
 use crate::metrics::Metrics;
@@ -58,6 +58,8 @@ pub(crate) struct ListenerContext {
     pub(crate) long_work: Rc<LongWorkQueue>,
     budget: Arc<Budget>,
     pub(super) tls: Option<TlsAcceptor>,
+    /// Which peers may begin with a PROXY header. `None`: no connection begins with one.
+    pub(super) load_balancers: Option<IsTrustedProxy>,
     date: Cell<[u8; DATE]>,
 }
 
@@ -95,7 +97,17 @@ impl ListenerContext {
     ) -> Self {
         let date = Cell::new([b' '; DATE]);
         let (streams, long_work) = (Streams::OF_CLIENTS, Rc::new(LongWorkQueue::new(true)));
-        Self { timeouts, versions, streams, metrics, budget, long_work, tls: None, date }
+        Self {
+            timeouts,
+            versions,
+            streams,
+            metrics,
+            budget,
+            long_work,
+            tls: None,
+            load_balancers: None,
+            date,
+        }
     }
 
     /// Uses the worker's queue for long work.
@@ -116,6 +128,11 @@ impl ListenerContext {
     /// Uses TLS if an acceptor is given.
     pub(crate) fn with_tls(self, tls: Option<TlsAcceptor>) -> Self {
         Self { tls, ..self }
+    }
+
+    /// Requires a PROXY header of every connection, which only these peers may send.
+    pub(crate) fn behind(self, load_balancers: Option<IsTrustedProxy>) -> Self {
+        Self { load_balancers, ..self }
     }
 
     pub(crate) fn date(&self) -> [u8; DATE] {

@@ -238,7 +238,41 @@ impl Admission {
     }
 }
 
+impl Sources {
+    /// One connection of a source less.
+    fn leave(&mut self, source: IpAddr) {
+        if let Some(known) = self.by_source.get_mut(&source) {
+            known.connections = known.connections.saturating_sub(1);
+            if known.connections == 0 {
+                self.by_source.remove(&source);
+            }
+        }
+    }
+}
+
 impl Slot {
+    /// Counts the connection for another peer: the client on whose behalf a load balancer has connected. False if that client
+    /// has too many connections.
+    pub(super) fn count_for(&mut self, peer: IpAddr, trusts: impl Fn(IpAddr) -> bool) -> bool {
+        let (admission, source) = (Arc::clone(&self.admission), source(peer));
+        let mut sources = admission.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        if source == self.source {
+            return true;
+        }
+        let caps = admission.caps;
+        let entry = sources.by_source.get(&source).cloned().unwrap_or_default();
+        let is_full = |most: usize| entry.connections >= most;
+        if is_full(caps.per_source) && (!trusts(peer) || is_full(caps.per_proxy())) {
+            return false;
+        }
+        sources.leave(self.source);
+        self.bytes = Arc::clone(&entry.bytes);
+        self.source = source;
+        let connections = entry.connections.saturating_add(1);
+        sources.by_source.insert(source, SourceUse { connections, ..entry });
+        true
+    }
+
     /// The bytes that the server holds for all connections of its source.
     pub(super) fn bytes_of_source(&self) -> SourceBytes {
         Arc::clone(&self.bytes)
@@ -278,12 +312,7 @@ impl Drop for Slot {
         if sources.all >= self.admission.files.guaranteed {
             self.admission.files.give_back();
         }
-        if let Some(source) = sources.by_source.get_mut(&self.source) {
-            source.connections = source.connections.saturating_sub(1);
-            if source.connections == 0 {
-                sources.by_source.remove(&self.source);
-            }
-        }
+        sources.leave(self.source);
         drop(sources);
         self.mark_closed();
     }
@@ -350,6 +379,26 @@ mod tests {
         assert_eq!(proxy.len(), 70);
         let others: Vec<Slot> = (0..80).map_while(|_| enter(&admission, "203.0.113.7")).collect();
         assert_eq!(others.len(), 5);
+    }
+
+    /// Behind a load balancer, the cap for one source is that of each client.
+    #[test]
+    fn a_connection_can_be_counted_for_the_client_behind_a_load_balancer() {
+        let admission = admission(Caps { all: 80, per_source: 2 }, 1_000);
+        let trusts = |peer: IpAddr| peer == IpAddr::from([192, 0, 2, 1]);
+        let client = IpAddr::from([203, 0, 113, 7]);
+        let mut slots: Vec<Slot> = (0..4).map_while(|_| enter(&admission, "192.0.2.1")).collect();
+        let counted = |slot: &mut Slot| slot.count_for(client, trusts);
+        assert!(counted(&mut slots[0]) && counted(&mut slots[1]) && counted(&mut slots[1]));
+        assert!(!counted(&mut slots[2]));
+        assert!(Arc::ptr_eq(&slots[0].bytes, &slots[1].bytes));
+        assert!(!Arc::ptr_eq(&slots[0].bytes, &slots[2].bytes));
+        // The client has no room for a direct connection either, until one of its own ends.
+        assert!(enter(&admission, "203.0.113.7").is_none());
+        drop(slots.remove(0));
+        assert!(counted(&mut slots[1]));
+        drop(slots);
+        assert!(admission.sources.lock().unwrap().by_source.is_empty());
     }
 
     /// Guaranteed and shared files are free again when all connections have closed, in whatever order.

@@ -1,10 +1,11 @@
-//! TLS: one certificate, and its renewal while connections are served.
+//! TLS: certificates, and their renewal while connections are served.
 //!
 //! ```text
-//!   tls.certificate, tls.key ──read──► do they match? ──► used for new connections
-//!                                      └ no: the old one stays in use; the log and /ready say why
+//!   tls.certificate, tls.key ──read──► do they match? ──► used for new connections, chosen by the name that the client asks for
+//!                                      └ no: the old ones stay in use; the log and /ready say why
 //! ```
 
+use super::certificate_set::{CertificateFacts, CertificateSet};
 use crate::files;
 use arc_swap::ArcSwap;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -16,41 +17,51 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+use tidegate::Clock;
 use tokio_rustls::TlsAcceptor;
 
 /// The files that the TLS settings name.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
+    /// The first one is the default. There is at least one.
+    pub(crate) pairs: Vec<CertificateFiles>,
     /// CA bundle (PEM). If set, clients must present a certificate that one of these authorities signed.
     pub(crate) client_ca_file: Option<PathBuf>,
 }
 
-/// The certificate in use, which can be reloaded while connections are served.
+/// A certificate chain and its key, both in PEM.
+#[derive(Clone, Debug)]
+pub(crate) struct CertificateFiles {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// The certificates in use, which can be reloaded while connections are served.
 #[derive(Debug)]
 pub(crate) struct Certificate {
     files: TlsFiles,
-    shown: ArcSwap<CertifiedKey>,
+    clock: Clock,
+    shown: ArcSwap<CertificateSet>,
 }
 
 /// The largest file that is read. Certificate chains are a few kilobytes; a CA bundle may hold many certificates.
 const MOST_BYTES: u64 = 1024 * 1024;
 
 impl Certificate {
-    pub(crate) fn read(files: TlsFiles) -> io::Result<Arc<Self>> {
-        let shown = ArcSwap::from_pointee(pair(&files)?);
-        Ok(Arc::new(Self { files, shown }))
+    pub(crate) fn read(files: TlsFiles, clock: Clock) -> io::Result<Arc<Self>> {
+        let shown = ArcSwap::from_pointee(read_all(&files, &clock)?);
+        Ok(Arc::new(Self { files, clock, shown }))
     }
 
     /// The files to watch for changes.
-    pub(crate) fn files(&self) -> [&Path; 2] {
-        [&self.files.certificate, &self.files.key]
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.pairs.iter().flat_map(|pair| [&*pair.certificate, &*pair.key])
     }
 
-    /// Reads both files again. On an error the old certificate stays in use.
+    /// Reads all files again. On an error the old certificates stay in use.
     pub(crate) fn reload(&self) -> io::Result<()> {
-        self.shown.store(Arc::new(pair(&self.files)?));
+        self.shown.store(Arc::new(read_all(&self.files, &self.clock)?));
         Ok(())
     }
 
@@ -77,8 +88,8 @@ impl Certificate {
 }
 
 impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.shown.load_full())
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.shown.load().of(hello.server_name())
     }
 }
 
@@ -112,18 +123,31 @@ pub(crate) fn client_tls() -> io::Result<Option<Arc<ClientConfig>>> {
     Ok(Some(Arc::new(config)))
 }
 
-/// The certificate chain and its key.
-fn pair(files: &TlsFiles) -> io::Result<CertifiedKey> {
-    let of_chain =
-        |error: io::Error| invalid_file("tls.certificate", &files.certificate, &error.to_string());
-    let of_key = |error: &str| invalid_file("tls.key", &files.key, error);
-    let chain = chain(&files.certificate).map_err(of_chain)?;
-    let bytes =
-        files::read_regular(&files.key, MOST_BYTES).map_err(|error| of_key(&error.to_string()))?;
+/// All certificates with their keys.
+fn read_all(files: &TlsFiles, clock: &Clock) -> io::Result<CertificateSet> {
+    let now = Duration::from_nanos(clock.now().calendar.as_nanos()).as_secs();
+    let mut set = CertificateSet::default();
+    for files in &files.pairs {
+        let wrong = |error: String| invalid_file("tls.certificate", &files.certificate, &error);
+        let chain = chain(&files.certificate).map_err(|error| wrong(error.to_string()))?;
+        let facts = chain.first().ok_or("it is empty".to_owned()).and_then(CertificateFacts::of);
+        let facts = facts.map_err(wrong)?;
+        if facts.has_expired(now) {
+            return Err(wrong(format!("it has expired on {}; renew it", facts.expires)));
+        }
+        set.add(pair(chain, &files.key)?, &facts).map_err(wrong)?;
+    }
+    Ok(set)
+}
+
+/// A certificate chain with its key.
+fn pair(chain: Vec<CertificateDer<'static>>, key: &Path) -> io::Result<CertifiedKey> {
+    let wrong = |error: &str| invalid_file("tls.key", key, error);
+    let bytes = files::read_regular(key, MOST_BYTES).map_err(|error| wrong(&error.to_string()))?;
     let key = PrivateKeyDer::from_pem_slice(&bytes)
-        .map_err(|_| of_key("it contains no PEM private key"))?;
+        .map_err(|_| wrong("it contains no PEM private key"))?;
     CertifiedKey::from_der(chain, key, &provider())
-        .map_err(|error| of_key(&format!("it does not match the certificate: {error}")))
+        .map_err(|error| wrong(&format!("it does not match the certificate: {error}")))
 }
 
 fn chain(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {

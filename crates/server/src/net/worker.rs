@@ -5,6 +5,7 @@ use super::buffered::LINGER;
 use super::context::ListenerContext;
 use super::drain::Drain;
 use super::listener::Slot;
+use super::proxy_protocol::{self, ProxiedClient, ProxyHeaderError};
 use super::stream::Stream;
 use crate::metrics::Refused;
 use crate::timers;
@@ -124,6 +125,10 @@ async fn work<P: Protocol>(
         let Ok(stream) = TcpStream::from_std(stream) else { continue };
         let drain = drain.clone();
         connections.spawn_local(async move {
+            let accepted = (stream, peer, slot);
+            let Some((stream, peer, slot)) = identified(accepted, &listener, &drain).await else {
+                return;
+            };
             let served = pin!(serve(stream, peer, &slot, protocol, listener, drain));
             slot.while_kept(served).await;
         });
@@ -158,6 +163,46 @@ fn shared<P: Protocol>(
     protocols.into_iter().map(shared).collect()
 }
 
+/// Learns from the PROXY header for which client a load balancer has connected, if the listener is behind one.
+async fn identified(
+    (mut stream, peer, mut slot): (TcpStream, IpAddr, Slot),
+    listener: &ListenerContext,
+    drain: &Drain,
+) -> Option<(TcpStream, IpAddr, Slot)> {
+    let Some(trusts) = &listener.load_balancers else { return Some((stream, peer, slot)) };
+    // Boxed, because it has a buffer, which other connections do not need.
+    let reading = Box::pin(async {
+        if !trusts(peer) {
+            return Err(ProxyHeaderError::Untrusted);
+        }
+        proxy_protocol::read(&mut stream, listener.timeouts.handshake).await
+    });
+    let client = tokio::select! {
+        read = reading => match read {
+            Ok(ProxiedClient::Address(client)) => client,
+            Ok(ProxiedClient::Unknown) => peer,
+            Err(error) => {
+                listener.metrics.refused(Refused::ProxyHeader);
+                tracing::warn!(%peer, "a connection to the proxy was closed: {error}");
+                return None;
+            }
+        },
+        () = stopped(drain) => return None,
+    };
+    if !slot.count_for(client, trusts) {
+        listener.metrics.refused(Refused::Full);
+        tracing::warn!(peer = %client, "too many connections; one was closed");
+        return None;
+    }
+    Some((stream, client, slot))
+}
+
+/// Waits until the server has been stopping for a moment.
+async fn stopped(drain: &Drain) {
+    drain.begun.cancelled().await;
+    timers::sleep(LINGER).await;
+}
+
 /// Serves a connection to its end.
 async fn serve<P: Protocol>(
     stream: TcpStream,
@@ -177,10 +222,6 @@ async fn serve<P: Protocol>(
 /// The stream of the connection, after the TLS handshake if the listener uses TLS; `None` if the handshake failed.
 async fn opened(stream: TcpStream, listener: &ListenerContext, drain: &Drain) -> Option<Stream> {
     let Some(acceptor) = &listener.tls else { return Some(Stream::Plain(stream)) };
-    let stopped = async {
-        drain.begun.cancelled().await;
-        timers::sleep(LINGER).await;
-    };
     tokio::select! {
         opened = Stream::under_tls(stream, acceptor, listener.timeouts.handshake) => match opened {
             Ok(stream) => Some(stream),
@@ -189,6 +230,6 @@ async fn opened(stream: TcpStream, listener: &ListenerContext, drain: &Drain) ->
                 None
             }
         },
-        () = stopped => None,
+        () = stopped(drain) => None,
     }
 }

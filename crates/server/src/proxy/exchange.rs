@@ -4,15 +4,14 @@
 //!   forward: upstream server ──► its answer is checked ──► the outcome is reported ──► RateLimit fields
 //! ```
 
+use super::auth_request;
 use super::gate::{Admitted, Proxy, ProxyClient, expose};
 use super::headers::{self, Forwarding, UpstreamOutcome};
 use super::interim::InterimAnswers;
-use super::piece_room::PieceRoom;
 use super::request_body::RequestBody;
 use super::routes::{HostField, ServerUrl};
-use super::upstream::{ExchangeBounds, UpstreamBody, UpstreamError};
+use super::upstream::{UpstreamBody, UpstreamError};
 use crate::backend::Backend;
-use crate::bounds;
 use crate::net::after;
 use crate::timers;
 use crate::web;
@@ -23,7 +22,6 @@ use http_body::Body;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::rc::Rc;
 use std::task::Poll;
 use tidegate::{Priority, Report, Verdict};
 
@@ -80,10 +78,8 @@ impl<S: Backend> Proxy<S> {
         client: &ProxyClient,
         interim: &InterimAnswers,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        let held = client.account.hold_for_long(bounds::EXCHANGE).ok_or(UpstreamError::NoRoom)?;
         let until = admitted.pool.group.spec.timeouts.total.map(after);
-        let room = PieceRoom::new(Rc::clone(&client.account));
-        let bounds = ExchangeBounds { until, room, held };
+        let bounds = client.exchange(until).ok_or(UpstreamError::NoRoom)?;
         let (pool, home) = (&admitted.pool, admitted.home.as_deref());
         let mut sending = pin!(pool.send(request, home, bounds, &mut admitted.record));
         let mut over = until.map(|until| Box::pin(timers::sleep_until(until)));
@@ -134,6 +130,9 @@ impl<S: Backend> Proxy<S> {
         head.version = http::Version::HTTP_11;
         if let Some(verdict) = &admitted.verdict {
             tell(verdict, &mut head.headers);
+        }
+        if let Some(auth) = &admitted.pool.group.spec.auth {
+            auth_request::replace_fields(&auth.headers, &admitted.said, &mut head.headers);
         }
     }
 

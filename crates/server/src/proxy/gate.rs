@@ -1,17 +1,21 @@
 //! The first half of a request's way, independent of the version of HTTP: its route, and whether and when it may pass.
 //!
 //! ```text
-//!   admit:   route ──► attributes ──► limiter: pass, or wait for a turn ──► Admitted
-//!              │ 404        │ 400           │ 429
+//!   admit:   route ──► auth server, if the group has one ──► attributes ──► limiter: pass, or wait for a turn ──► Admitted
+//!              │ 404       │ 401, 403, 429, 502              │ 400           │ 429, or 401 for a token that is not valid
 //! ```
 
 use super::access_log::AccessLog;
+use super::auth_request::AuthAnswer;
 use super::headers::{self, RequestIds};
+use super::identity::{RequestIdentity, TokenVerifier};
 use super::live_routes::{LiveRoutes, RouteTable};
 use super::observe::RequestRecord;
+use super::piece_room::PieceRoom;
 use super::routes::BalanceBy;
-use super::upstream::{Pool, UpstreamGroup};
+use super::upstream::{ExchangeBounds, Pool, UpstreamGroup};
 use crate::backend::Backend;
+use crate::bounds;
 use crate::metrics::{Metrics, Refused, Tally};
 use crate::net::{Account, Drain};
 use crate::supervise::contained;
@@ -30,6 +34,7 @@ use std::time::Duration;
 use tidegate::http::{HeaderStyle, grpc_refusal, refusal};
 use tidegate::{Check, CheckError, Limiter, Span, Verdict};
 use tidegate_policy::{AttributeError, Attributes, NormalPath};
+use tokio::time::Instant;
 
 /// The proxy on one worker.
 pub(crate) struct Proxy<S> {
@@ -43,6 +48,8 @@ pub(crate) struct Proxy<S> {
     tally: Arc<Tally>,
     metrics: Arc<Metrics>,
     access_log: Option<Rc<AccessLog>>,
+    /// Verifies tokens, if there are keys.
+    verifier: Option<TokenVerifier>,
     /// Whether the task that closes idle connections runs.
     is_swept: Cell<bool>,
 }
@@ -70,6 +77,14 @@ pub(crate) struct ProxyClient {
     pub(crate) drain: Drain,
 }
 
+impl ProxyClient {
+    /// The memory for an exchange with an upstream server that ends at this instant; `None` if there is none.
+    pub(super) fn exchange(&self, until: Option<Instant>) -> Option<ExchangeBounds> {
+        let held = self.account.hold_for_long(bounds::EXCHANGE)?;
+        Some(ExchangeBounds { until, room: PieceRoom::new(Rc::clone(&self.account)), held })
+    }
+}
+
 /// A request that may pass.
 pub(crate) struct Admitted {
     pub(super) pool: Rc<Pool>,
@@ -79,6 +94,8 @@ pub(crate) struct Admitted {
     pub(super) verdict: Option<Verdict>,
     pub(super) cross_origin: bool,
     pub(super) record: RequestRecord,
+    /// What the auth server said, if one was asked.
+    pub(super) said: HeaderMap,
 }
 
 /// How long a request may be held, unless its rule sets `max_wait`.
@@ -98,7 +115,7 @@ impl<S: Backend> Proxy<S> {
     ) -> Self {
         let tally = metrics.tally("proxy");
         let pools = RefCell::new(WorkerPools::new(live.load(), tls.as_ref(), &metrics, &[]));
-        let (is_swept, access_log) = (Cell::new(false), None);
+        let (is_swept, access_log, verifier) = (Cell::new(false), None, None);
         Self {
             limiter,
             style,
@@ -110,6 +127,7 @@ impl<S: Backend> Proxy<S> {
             tally,
             metrics,
             access_log,
+            verifier,
             is_swept,
         }
     }
@@ -117,6 +135,11 @@ impl<S: Backend> Proxy<S> {
     /// The same proxy with an access log.
     pub(crate) fn with_access_log(self, access_log: Option<Rc<AccessLog>>) -> Self {
         Self { access_log, ..self }
+    }
+
+    /// Verifies tokens with these keys.
+    pub(crate) fn verifying_by(self, verifier: Option<TokenVerifier>) -> Self {
+        Self { verifier, ..self }
     }
 
     /// Decides a request by its head. It may wait here for its turn.
@@ -145,7 +168,15 @@ impl<S: Backend> Proxy<S> {
         let method = head.method.as_str();
         let request =
             tidegate::Request { peer: Some(client.peer), method, target, headers: &values };
-        let attributes = self.limiter.attributes(&request).map_err(|error| unreadable(&error))?;
+        let said = match &pool.auth {
+            None => AuthAnswer::Nothing,
+            Some(_) => Box::pin(self.authenticate(&pool, head, (&request, client))).await?,
+        };
+        let identity = RequestIdentity::of(self.verifier.as_ref(), head, said);
+        let attributes = self
+            .limiter
+            .attributes_verified(&request, &|source| identity.value(source))
+            .map_err(|error| unreadable(&error))?;
         let home = home(&pool, &attributes);
         let attributes = match home.as_deref().and_then(|home| pool.group.home(home)) {
             Some(server) => attributes
@@ -160,7 +191,9 @@ impl<S: Backend> Proxy<S> {
         } else {
             Some(self.decide(&attributes, head, (&client.drain, record)).await?)
         };
-        Ok(Admitted { pool, home, verdict, cross_origin, record: mem::take(record) })
+        // Only now, so that a request with a wrong token has taken from all limits that do not depend on it.
+        let said = identity.check().inspect_err(|_| self.metrics.refused(Refused::Unauthorized))?;
+        Ok(Admitted { pool, home, verdict, cross_origin, record: mem::take(record), said })
     }
 
     async fn decide(
@@ -212,7 +245,7 @@ impl<S: Backend> Proxy<S> {
     }
 
     /// The answer to a request that a limit refuses, as gRPC for gRPC requests.
-    fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Answer {
+    pub(super) fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Answer {
         let kind = request.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let is_grpc = kind.starts_with(b"application/grpc");
         let mut response = if is_grpc {
@@ -312,7 +345,7 @@ fn stopping() -> Answer {
         .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
 }
 
-fn unreadable(error: &AttributeError) -> Answer {
+pub(super) fn unreadable(error: &AttributeError) -> Answer {
     Answer::problem(StatusCode::BAD_REQUEST, &error.to_string())
 }
 

@@ -105,6 +105,14 @@ pub(crate) fn to_client(
     outcome
 }
 
+/// Removes fields, also if they are spelled with underscores.
+pub(crate) fn remove_spellings(headers: &mut HeaderMap, names: &[HeaderName]) {
+    retain(headers, names.len(), |name| {
+        let hyphened = with_hyphens(name);
+        !names.iter().any(|removed| *with_hyphens(removed) == *hyphened)
+    });
+}
+
 /// Names the protocol to switch to. `Connection` and `Upgrade` were removed with the other hop-by-hop fields.
 fn switch(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
     if let Some(protocol) = upgrade {

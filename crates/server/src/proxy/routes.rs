@@ -22,6 +22,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `file.rs` | the language: its keys, defaults and bounds |
+//! | `auth.rs` | the auth server of a group |
 //! | `reader.rs` | texts, numbers, times, lists and maps; collects all problems |
 //! | `refusals.rs` | bodies of refusals, chosen by what the client accepts |
 //! | `server_url.rs` | the URL of an upstream server |
@@ -29,6 +30,7 @@
 //! | `shards.rs` | rules that count by the server of a request |
 //! | `warnings.rs` | routes and groups that are never used |
 
+mod auth;
 mod file;
 mod host;
 mod reader;
@@ -37,6 +39,7 @@ mod server_url;
 mod shards;
 mod warnings;
 
+pub(crate) use auth::{AuthSpec, OnAuthError};
 pub(crate) use refusals::Refusals;
 pub(crate) use server_url::{Scheme, ServerUrl};
 
@@ -74,6 +77,8 @@ pub(crate) struct GroupSpec {
     pub(crate) health: Option<HealthSpec>,
     /// Which `Host` a server gets.
     pub(crate) host: HostField,
+    /// The server that is asked about each request; `None`: none.
+    pub(crate) auth: Option<AuthSpec>,
 }
 
 /// How one of the servers of a group is chosen for a request.
@@ -155,6 +160,7 @@ impl Routes {
             timeouts: UpstreamTimeouts::default(),
             health: None,
             host: HostField::default(),
+            auth: None,
         };
         let (groups, routes) = (vec![group], vec![Route::everything(0)]);
         Ok(Self { groups, routes, refusals: Refusals::default(), warnings: Vec::new() })

@@ -7,7 +7,6 @@ use crate::audit::Actor;
 use crate::backend::Backend;
 use crate::control::{Change, Document, Uploaded};
 use crate::metrics::Reload;
-use tidegate::Policy;
 
 impl<S: Backend> Rulebook<S> {
     /// Makes a change and puts it in force.
@@ -41,7 +40,7 @@ impl<S: Backend> Rulebook<S> {
         expected: Option<u64>,
         actor: Actor<'_>,
     ) -> Result<Difference, RulebookError> {
-        let policy = Policy::parse(text).inspect_err(|_| self.metrics.reloaded(Reload::Refused))?;
+        let policy = self.parse(text).inspect_err(|_| self.metrics.reloaded(Reload::Refused))?;
         let _turn = self.turn();
         let (difference, over) = {
             let state = self.lock();
@@ -75,7 +74,7 @@ impl<S: Backend> Rulebook<S> {
         let _turn = self.turn();
         let (policy, difference) = {
             let state = self.lock();
-            let policy = Policy::parse(&state.file_text)?;
+            let policy = self.parse(&state.file_text)?;
             let difference = Difference::between(&state.text, &state.file_text, policy.warnings());
             (policy, difference)
         };

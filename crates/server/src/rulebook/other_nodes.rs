@@ -4,7 +4,6 @@ use super::{Rulebook, RulebookError};
 use crate::backend::Backend;
 use crate::control::{Document, Event};
 use std::io;
-use tidegate::Policy;
 
 impl<S: Backend> Rulebook<S> {
     /// The version of the control document that is in force here.
@@ -35,7 +34,7 @@ impl<S: Backend> Rulebook<S> {
             Some(uploaded) => uploaded.text.clone().into_bytes(),
             None => self.lock().file_text.clone(),
         };
-        let policy = Policy::parse(&text)?;
+        let policy = self.parse(&text)?;
         let mut state = self.lock();
         (state.text, state.policy) = (text, policy);
         let version = document.version;

@@ -56,7 +56,7 @@ impl<S: Backend> Rulebook<S> {
         if text == self.lock().file_text {
             return Ok(None);
         }
-        let policy = Policy::parse(&text)?;
+        let policy = self.parse(&text)?;
         drops(&self.lock().policy, &policy, caution)?;
         if self.document().policy.is_some() {
             tracing::warn!(

@@ -3,7 +3,8 @@
 use super::sources::Given;
 use super::{Listen, RedisOptions, Settings, value};
 use crate::front::grpc::GrpcOptions;
-use crate::net::{Caps, Timeouts, TlsFiles};
+use crate::net::{Caps, CertificateFiles, Timeouts, TlsFiles};
+use crate::proxy::TokenSettings;
 use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_policy::printable;
@@ -68,21 +69,47 @@ impl<'g> Reader<'g> {
 
     pub(super) fn tls(&mut self) -> Option<TlsFiles> {
         self.check("tls.listeners", value::listeners);
-        let file = |name: &str| {
-            Some(PathBuf::from(self.text(name))).filter(|path| !path.as_os_str().is_empty())
-        };
-        let [certificate, key, client_ca_file] =
-            ["tls.certificate", "tls.key", "tls.client_ca_file"].map(file);
-        match (certificate, key) {
-            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key, client_ca_file }),
-            (None, None) if client_ca_file.is_none() => None,
-            _ => {
+        let [certificates, keys, ca] =
+            ["tls.certificate", "tls.key", "tls.client_ca_file"].map(|name| self.text(name));
+        let client_ca_file = Some(PathBuf::from(ca)).filter(|path| !path.as_os_str().is_empty());
+        let (certificates, keys) = (files(certificates), files(keys));
+        match (certificates.len(), keys.len()) {
+            (0, 0) if client_ca_file.is_none() => None,
+            (1.., number) if number == certificates.len() => {
+                let pairs = certificates.into_iter().zip(keys);
+                let pair = |(certificate, key)| CertificateFiles { certificate, key };
+                Some(TlsFiles { pairs: pairs.map(pair).collect(), client_ca_file })
+            }
+            (1.., 1..) => {
+                let text = "tls.certificate and tls.key list different numbers of files; write them in the same order, with commas between them";
+                self.problems.push(text.to_owned());
+                None
+            }
+            (_, _) => {
                 let text =
                     "set both tls.certificate and tls.key; tls.client_ca_file needs both as well";
                 self.problems.push(text.to_owned());
                 None
             }
         }
+    }
+
+    pub(super) fn tokens(&mut self) -> Option<TokenSettings> {
+        let [keys, issuer, audience] =
+            ["jwt.keys", "jwt.issuer", "jwt.audience"].map(|name| self.text(name));
+        if keys.is_empty() {
+            if !issuer.is_empty() || !audience.is_empty() {
+                let text = "jwt.issuer and jwt.audience have no effect without jwt.keys; set it to a JWKS file or a PEM public key";
+                self.problems.push(text.to_owned());
+            }
+            return None;
+        }
+        let audience = audience.split([',', ' ']).filter(|name| !name.is_empty());
+        Some(TokenSettings {
+            keys: PathBuf::from(keys),
+            issuer: Some(issuer.to_owned()).filter(|issuer| !issuer.is_empty()),
+            audience: audience.map(str::to_owned).collect(),
+        })
     }
 
     pub(super) fn grpc_options(&mut self) -> GrpcOptions {
@@ -160,4 +187,10 @@ impl<'g> Reader<'g> {
             self.problems.push(text.to_owned());
         }
     }
+}
+
+/// Files, separated by commas.
+fn files(text: &str) -> Vec<PathBuf> {
+    let paths = text.split(',').map(str::trim).filter(|path| !path.is_empty());
+    paths.map(PathBuf::from).collect()
 }

@@ -100,11 +100,16 @@ pub(crate) const TABLE: &[Setting] = &[
     ),
     setting(
         "tls.certificate",
-        "FILE",
+        "FILES",
         "",
-        "Server certificate and its chain (PEM); turns on TLS for the listeners in tls.listeners",
+        "Server certificate and its chain (PEM); turns on TLS for the listeners in tls.listeners. Several, with commas between them, are chosen by the name that the client asks for",
     ),
-    setting("tls.key", "FILE", "", "Private key (PEM) of tls.certificate"),
+    setting(
+        "tls.key",
+        "FILES",
+        "",
+        "Private key (PEM) of tls.certificate; for several certificates, their keys in the same order",
+    ),
     setting(
         "tls.client_ca_file",
         "FILE",
@@ -113,6 +118,19 @@ pub(crate) const TABLE: &[Setting] = &[
     ),
     setting("tls.listeners", "NAMES", "http,grpc,resp,proxy,admin", "Listeners that use TLS"),
     setting("tls.handshake_timeout", "TIME", "5s", "Timeout for a TLS handshake"),
+    setting(
+        "jwt.keys",
+        "FILE",
+        "",
+        "Public keys that verify the tokens of clients of the proxy: a JWKS file, or PEM; for attributes such as `user: jwt:sub`",
+    ),
+    setting("jwt.issuer", "TEXT", "", "Issuer that tokens must name (`iss`); without one, any"),
+    setting(
+        "jwt.audience",
+        "NAMES",
+        "",
+        "Audiences, of which tokens must name at least one (`aud`); without one, any",
+    ),
     setting("http.listen", "ADDR", "127.0.0.1:8080", "HTTP API address; `off` disables it"),
     setting(
         "http.header_timeout",
@@ -246,6 +264,12 @@ pub(crate) const TABLE: &[Setting] = &[
         "N",
         "1",
         "Write one in N of the requests that were answered with a status below 400; refusals and errors are always written",
+    ),
+    setting(
+        "proxy.proxy_protocol",
+        "on|off",
+        "off",
+        "Require a PROXY protocol header (version 1 or 2) on every connection, from a load balancer that the policy trusts",
     ),
     setting("proxy.max_body", "SIZE", "1GiB", "Maximum size of a request body"),
     setting(

@@ -90,9 +90,10 @@ impl<S: Backend> Server<S> {
 
     fn greet_http(&self, http: SocketAddr, out: &mut impl Write) -> io::Result<()> {
         let settings = &self.settings;
-        let (scheme, trust) = match (&settings.tls, settings.http.tls) {
-            (Some(tls), true) => ("https", format!("--cacert {} ", absolute(&tls.certificate))),
-            _ => ("http", String::new()),
+        let certificates = settings.tls.iter().flat_map(|tls| &tls.pairs);
+        let (scheme, trust) = match (certificates.into_iter().next(), settings.http.tls) {
+            (Some(first), true) => ("https", format!("--cacert {} ", absolute(&first.certificate))),
+            (_, _) => ("http", String::new()),
         };
         writeln!(out, "  http    {scheme}://{http}/")?;
         writeln!(

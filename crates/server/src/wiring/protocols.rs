@@ -1,6 +1,5 @@
 //! Builds the workers, and for each listener its protocol with everything that it needs to answer.
 
-use super::proxy::ProxyMaker;
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::bounds;
@@ -94,12 +93,11 @@ impl<S: Backend> Server<S> {
                 (Front::Resp(resp), context(of_resp, &tls_of_resp)),
             ];
             // The last one, because its index must not depend on whether it is on.
-            let proxy = proxies.as_deref().map(ProxyMaker::make);
-            protocols.extend(
-                proxy.zip(proxy_budget.as_ref()).map(|(proxy, budget)| {
-                    (proxy, context_within(of_proxy, &tls_of_proxy, budget))
-                }),
-            );
+            let proxy = proxies.as_deref().zip(proxy_budget.as_ref()).map(|(proxies, budget)| {
+                let context = context_within(of_proxy, &tls_of_proxy, budget);
+                (proxies.make(), context.behind(proxies.load_balancers()))
+            });
+            protocols.extend(proxy);
             protocols
         };
         Workers::start("worker", settings.workers, &self.clock, &self.drain, make)

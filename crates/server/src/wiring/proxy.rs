@@ -1,4 +1,5 @@
-//! The reverse proxy: its routes are read before anything is served, and read again when the file changes.
+//! The reverse proxy: its routes and the keys for tokens are read before anything is served, and read again when the files
+//! change.
 
 use super::{Failure, Server, named};
 use crate::backend::Backend;
@@ -6,10 +7,12 @@ use crate::files;
 use crate::front::Front;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::net::client_tls;
+use crate::net::{IsTrustedProxy, client_tls};
 use crate::proxy::{
-    self, AccessLogPlace, AccessLogWriter, LiveRoutes, Proxy, ProxyOptions, RequestIds, Routes,
+    self, AccessLogPlace, AccessLogWriter, LiveKeys, LiveRoutes, Proxy, ProxyOptions, RequestIds,
+    Routes, TokenVerifier,
 };
+use crate::rulebook::TokenKeys;
 use crate::settings::Settings;
 use crate::supervise::supervised;
 use crate::watch;
@@ -86,6 +89,29 @@ fn reload(path: &Path, live: &LiveRoutes, health: &Health) {
     health.set_problem("routes", problem);
 }
 
+/// The keys that verify tokens, if they are configured.
+pub(super) fn read_keys(settings: &Settings) -> io::Result<Option<Arc<LiveKeys>>> {
+    settings.tokens.clone().map(LiveKeys::read).transpose()
+}
+
+/// Whether policies may read tokens. Only the proxy verifies them.
+pub(super) fn token_keys(settings: &Settings) -> TokenKeys {
+    match (settings.proxy.address, &settings.tokens) {
+        (Some(_), None) => TokenKeys::Missing,
+        (None, _) | (Some(_), Some(_)) => TokenKeys::Present,
+    }
+}
+
+/// Reads the keys again. If the file is not valid, the old keys stay in use, and the log and `/ready` say why.
+pub(super) fn renew_keys(keys: &LiveKeys, health: &Health) {
+    let problem = keys.reload().err().map(|error| error.to_string());
+    match &problem {
+        None => tracing::info!("the keys for tokens were read"),
+        Some(error) => tracing::error!("the keys for tokens are not changed: {error}"),
+    }
+    health.set_problem("keys for tokens", problem);
+}
+
 /// Builds the proxy of each worker.
 pub(super) struct ProxyMaker<S> {
     limiter: Limiter<S>,
@@ -97,9 +123,20 @@ pub(super) struct ProxyMaker<S> {
     next_prefix: AtomicU64,
     metrics: Arc<Metrics>,
     access_log: Option<AccessLogWriter>,
+    keys: Option<Arc<LiveKeys>>,
+    clock: Clock,
+    /// Whether connections begin with a PROXY header.
+    is_behind_load_balancers: bool,
 }
 
 impl<S: Backend> ProxyMaker<S> {
+    /// Which peers may begin a connection with a PROXY header, if all must begin with one.
+    pub(super) fn load_balancers(&self) -> Option<IsTrustedProxy> {
+        let limiter = self.limiter.clone();
+        let trusts: IsTrustedProxy = Box::new(move |peer| limiter.trusts(peer));
+        self.is_behind_load_balancers.then_some(trusts)
+    }
+
     /// The proxy of one worker.
     pub(super) fn make(&self) -> Front<S> {
         let ids = RequestIds::with_prefix(self.next_prefix.fetch_add(1, Ordering::Relaxed));
@@ -107,7 +144,9 @@ impl<S: Backend> ProxyMaker<S> {
         let (limiter, live) = (self.limiter.clone(), Arc::clone(&self.live));
         let proxy = Proxy::new(limiter, self.style, live, shared, (ids, Arc::clone(&self.metrics)));
         let access_log = self.access_log.as_ref().map(AccessLogWriter::of_worker);
-        Front::Proxy(Rc::new(proxy.with_access_log(access_log)))
+        let clock = || self.clock.clone();
+        let verifier = self.keys.clone().map(|keys| TokenVerifier::new(keys, clock()));
+        Front::Proxy(Rc::new(proxy.with_access_log(access_log).verifying_by(verifier)))
     }
 }
 
@@ -127,6 +166,9 @@ impl<S: Backend> Server<S> {
             next_prefix: AtomicU64::new(prefix),
             metrics: Arc::clone(&self.metrics),
             access_log: self.access_log.clone(),
+            keys: self.keys.clone(),
+            clock: self.clock.clone(),
+            is_behind_load_balancers: self.settings.proxy_protocol,
         }))
     }
 
@@ -143,6 +185,17 @@ impl<S: Backend> Server<S> {
         let tls = client_tls().ok().flatten();
         supervised("checking upstream servers", Arc::clone(&self.metrics), move || {
             proxy::check_upstreams(Arc::clone(&live), tls.clone())
+        });
+    }
+
+    /// Watches the file with the keys for tokens.
+    pub(super) fn watch_keys(&self) {
+        let Some(keys) = self.keys.clone() else { return };
+        let (path, health) = (keys.file().to_owned(), Arc::clone(&self.health));
+        let read = move || renew_keys(&keys, &health);
+        supervised("watching the keys", Arc::clone(&self.metrics), move || {
+            let path = path.clone();
+            watch::on_change("keys for tokens", move || vec![path.clone()], read.clone())
         });
     }
 

@@ -1,6 +1,7 @@
 //! Signals: reload on SIGHUP, stop on SIGTERM and SIGINT.
 
 use super::Server;
+use super::proxy::renew_keys;
 use super::watchers::renew;
 use crate::backend::Backend;
 use crate::rulebook::Caution;
@@ -56,15 +57,16 @@ impl<S: Backend> Server<S> {
         });
     }
 
-    /// Reads the policy, the rule files and the certificate again.
+    /// Reads the policy, the rule files, the certificate and the keys for tokens again.
     async fn reload(&self) {
         let rulebook = Arc::clone(&self.rulebook);
         let (certificate, health) = (self.certificate.clone(), Arc::clone(&self.health));
-        let rules = self.rule_files.clone();
+        let (rules, keys) = (self.rule_files.clone(), self.keys.clone());
         let read = tokio::task::spawn_blocking(move || {
             rulebook.reload(Caution::Forced);
             rules.iter().for_each(|rules| rules.reload());
             certificate.iter().for_each(|certificate| renew(certificate, &health));
+            keys.iter().for_each(|keys| renew_keys(keys, &health));
         });
         if read.await.is_err() {
             tracing::error!(

@@ -1,12 +1,12 @@
 //! Startup: everything that can fail happens before the first connection is accepted: files, secret, policy, store.
 
-use super::proxy::{open_access_log, read_routes};
+use super::proxy::{open_access_log, read_keys, read_routes, token_keys};
 use super::{Failure, Server, named};
 use crate::backend::Backend;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::net::{Budget, Certificate, Drain};
-use crate::proxy::LiveRoutes;
+use crate::proxy::{LiveKeys, LiveRoutes};
 use crate::rule_files::{self, RuleFiles, RuleFolder, Texts};
 use crate::rulebook::{self, DEFAULT_POLICY, Rulebook, RulebookContext};
 use crate::settings::{RedisOptions, Settings, StoreUrl, reference};
@@ -31,13 +31,26 @@ pub(crate) async fn start(settings: Settings, out: &mut impl Write) -> Result<()
     drop(data_dir);
     let secret = Secret::load_or_create(&settings.secret_file)
         .map_err(named("secret_file", &settings.secret_file))?;
-    let certificate = settings.tls.clone().map(Certificate::read).transpose()?;
+    let read = |files| Certificate::read(files, clock.clone());
+    let certificate = settings.tls.clone().map(read).transpose()?;
     let text = policy_text(settings.policy.as_deref())?;
     let policy = read_policy(settings.policy.as_deref(), &text)?;
+    token_keys(&settings).suffice_for(&policy)?;
     let rules = read_rules(&settings)?;
     let routes = read_routes(&settings)?;
-    let prepared =
-        Prepared { settings, clock, secret, certificate, text, policy, rules, routes, log_limiter };
+    let keys = read_keys(&settings)?;
+    let prepared = Prepared {
+        settings,
+        clock,
+        secret,
+        certificate,
+        text,
+        policy,
+        rules,
+        routes,
+        keys,
+        log_limiter,
+    };
     prepared.open_store(out).await
 }
 
@@ -51,6 +64,7 @@ struct Prepared {
     policy: Policy,
     rules: Option<(RuleFolder, Texts, Policy)>,
     routes: Option<Arc<LiveRoutes>>,
+    keys: Option<Arc<LiveKeys>>,
     log_limiter: Arc<log::LogLimiter>,
 }
 
@@ -75,7 +89,7 @@ impl Prepared {
 
     async fn serve<S: Backend>(self, store: S, out: &mut impl Write) -> Result<(), Failure> {
         let Self { settings, clock, secret, certificate, text, policy, rules, .. } = self;
-        let (routes, log_limiter) = (self.routes, self.log_limiter);
+        let (routes, keys, log_limiter) = (self.routes, self.keys, self.log_limiter);
         let problems = routes.as_ref().map(|live| live.load().routes.problems_with(&policy));
         if let Some(problems) = problems.filter(|problems| !problems.is_empty()) {
             return Err(problems.join("\n").into());
@@ -91,6 +105,7 @@ impl Prepared {
             health: Arc::clone(&health),
             data_dir: settings.data_dir.clone(),
             file: settings.policy.clone(),
+            token_keys: token_keys(&settings),
         };
         let rulebook = Arc::new(Rulebook::open(limiter.clone(), context, text)?);
         let rule_files = match rules {
@@ -119,6 +134,7 @@ impl Prepared {
             certificate,
             routes,
             access_log,
+            keys,
             budget,
             proxy_budget,
             drain,

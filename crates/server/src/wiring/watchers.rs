@@ -8,7 +8,7 @@ use crate::rulebook::Caution;
 use crate::shared_store::{StoreWatch, follow};
 use crate::supervise::supervised;
 use crate::watch;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl<S: Backend> Server<S> {
 
     fn watch_certificate(&self) {
         if let Some(certificate) = &self.certificate {
-            let paths = certificate.files().map(Path::to_owned).to_vec();
+            let paths: Vec<PathBuf> = certificate.files().map(Path::to_owned).collect();
             let (certificate, health) = (Arc::clone(certificate), Arc::clone(&self.health));
             let read = move || renew(&certificate, &health);
             supervised("watching the certificate", Arc::clone(&self.metrics), move || {
@@ -85,12 +85,12 @@ impl<S: Backend> Server<S> {
     }
 }
 
-/// Reads the certificate again. If it is not valid, the old one stays in use, and the log and `/ready` say why.
+/// Reads the certificates again. If one is not valid, the old ones stay in use, and the log and `/ready` say why.
 pub(super) fn renew(certificate: &Certificate, health: &Health) {
     let problem = certificate.reload().err().map(|error| error.to_string());
     match &problem {
-        None => tracing::info!("the certificate was read"),
-        Some(error) => tracing::error!("the certificate is not changed: {error}"),
+        None => tracing::info!("the certificates were read"),
+        Some(error) => tracing::error!("the certificates are not changed: {error}"),
     }
     health.set_problem("certificate", problem);
 }

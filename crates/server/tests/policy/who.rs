@@ -41,6 +41,9 @@ user: {}                    => 19 an attribute needs the key `from`
 user: { from: x }           => 27 `x` is not a valid source of an attribute; write `header:NAME`
 user: { from: 'cookie:x', duplicates: any } => 51 `duplicates` is ¤, not `any`
 user: { from: 'cookie:x', decode: base64 } => 47 `decode` is ¤, not `base64`
+user: 'jwt:a b'             => 19 `jwt:a b` is not a valid source of an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME`, `digest:query`, `jwt:CLAIM` or `auth:NAME`
+user: { from: 'jwt:sub', duplicates: first } => 50 a claim of a token or a field of an auth server has one value, which is not encoded; remove `duplicates` and `decode`
+user: { from: 'jwt:sub', decode: form } => 46 a claim of a token or a field of an auth server has one value, which is not encoded; remove `duplicates` and `decode`
 user: { from: 'cookie:x', duplicate: first } => 39 unknown key `duplicate`, did you mean `duplicates`?
 ",
     );

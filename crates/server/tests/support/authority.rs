@@ -1,7 +1,7 @@
 //! Certificates for tests, and the CA that signs them.
 
 use super::folder;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::path::PathBuf;
 
 /// A CA, and a folder for its certificates.
@@ -24,9 +24,16 @@ impl Authority {
 
     /// Creates a certificate and its key, in files of this name.
     pub(crate) fn sign(&self, name: &str) {
+        self.sign_until(name, &["localhost", "127.0.0.1"], 4096);
+    }
+
+    /// The same for these hosts, until the first day of a year.
+    pub(crate) fn sign_until(&self, name: &str, hosts: &[&str], year: i32) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]);
-        let signed = params.unwrap().signed_by(&key, &self.issuer).unwrap();
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        params.not_after = date_time_ymd(year, 1, 1);
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
         // The key first: a server that reads between the two writes finds a pair that does not match, and keeps the
         // old one.
         std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();

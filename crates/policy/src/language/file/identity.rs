@@ -105,6 +105,11 @@ impl Reader {
         let from = fields.get("from")?;
         let text = self.text(from, "`from`")?;
         let source = self.source_text(entry, from, text)?;
+        let choice = ["duplicates", "decode"].into_iter().find_map(|name| fields.get(name));
+        if let Some(choice) = choice.filter(|_| source.place.verified().is_some()) {
+            let text = "a claim of a token or a field of an auth server has one value, which is not encoded; remove `duplicates` and `decode`";
+            self.note(choice.place, text);
+        }
         Some(Source { duplicates, decode: decode.unwrap_or(source.decode), ..source })
     }
 
@@ -117,7 +122,7 @@ impl Reader {
             }
             None => {
                 let text = format!(
-                    "`{}` is not a valid source of an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME` or `digest:query`",
+                    "`{}` is not a valid source of an attribute; write `header:NAME`, `cookie:NAME`, `query:NAME`, `digest:query`, `jwt:CLAIM` or `auth:NAME`",
                     shown(text)
                 );
                 self.wrong(node.place, text)

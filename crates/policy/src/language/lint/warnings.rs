@@ -42,7 +42,9 @@ fn identity_warnings(policy: &Policy) -> Vec<Problem> {
     let identity = &policy.identity;
     let mut problems = Vec::new();
     let mut warn = |text: String| problems.push(Problem::new(identity.place, text));
-    if let Some((name, _)) = identity.sources.first().filter(|_| identity.trusted.is_empty()) {
+    // Claims of tokens are read from every peer.
+    let mut read = identity.sources.iter().filter(|(_, source)| source.place.verified().is_none());
+    if let Some((name, _)) = read.next().filter(|_| identity.trusted.is_empty()) {
         warn(format!(
             "`identity.{name}` is read from requests, but `trusted` is empty: the attribute will always be absent, and behind a proxy all clients share the proxy's address"
         ));

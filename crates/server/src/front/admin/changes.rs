@@ -146,7 +146,8 @@ fn refused(error: &RulebookError) -> Answer {
             StatusCode::INTERNAL_SERVER_ERROR
         }
         RulebookError::Change(RefusedChange::Wrong(_) | RefusedChange::TooMany)
-        | RulebookError::Limiter(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        | RulebookError::Limiter(_)
+        | RulebookError::NoTokenKeys { .. } => StatusCode::UNPROCESSABLE_ENTITY,
     };
     Answer::problem(status, &error.to_string())
 }

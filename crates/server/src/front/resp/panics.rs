@@ -6,7 +6,7 @@ use super::wire::{self, CommandBound, Read, Words};
 use crate::front::testing::Panicking;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::rulebook::{Rulebook, RulebookContext};
+use crate::rulebook::{Rulebook, RulebookContext, TokenKeys};
 use std::sync::Arc;
 use tidegate::{Clock, Limiter, Policy, Secret};
 use tidegate_core::Timestamp;
@@ -29,6 +29,7 @@ fn handler(data_dir: &std::path::Path) -> RespHandler<Panicking> {
         health,
         data_dir: data_dir.to_owned(),
         file: None,
+        token_keys: TokenKeys::Present,
     };
     let rulebook = Rulebook::open(limiter.clone(), context, POLICY.into()).unwrap();
     let users = Users::everybody(Secret::new([1; 32]), UserRole::Operator);

@@ -20,7 +20,7 @@ const FILE: Record = Record {
 };
 const GROUP: Record = Record {
     title: "a group",
-    keys: &["servers", "balance", "concurrency", "timeouts", "health", "host"],
+    keys: &["servers", "balance", "concurrency", "timeouts", "health", "host", "auth"],
     required: &["servers"],
     example: "{ servers: [http://10.0.0.1:8080] }",
 };
@@ -50,7 +50,7 @@ const MOST_GROUPS: usize = 256;
 const MOST_SERVERS: usize = 64;
 /// A request is compared with one route after another.
 const MOST_ROUTES: usize = 4_096;
-const MOST_CONCURRENCY: usize = 1_000_000;
+pub(super) const MOST_CONCURRENCY: usize = 1_000_000;
 const LONGEST_NAME: usize = 64;
 const LONGEST_TARGET: usize = 1_024;
 const USUAL_CHECK: Duration = Duration::from_secs(1);
@@ -160,6 +160,7 @@ impl RoutesReader {
             timeouts: fields.get("timeouts").map(|node| self.timeouts(node)).unwrap_or_default(),
             health: fields.get("health").and_then(|node| self.health(node)),
             host: host.and_then(|node| self.word(node, "`host`", &hosts)).unwrap_or_default(),
+            auth: fields.get("auth").and_then(|node| self.auth(node)),
         })
     }
 
@@ -245,17 +246,21 @@ impl RoutesReader {
     /// The target of a request, which is sent as it is written.
     fn target(&mut self, node: &Document) -> Option<String> {
         let text = self.text(node, "`path`")?;
-        let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-        let valid = text.starts_with('/')
-            && text.len() <= LONGEST_TARGET
-            && text.bytes().all(plain)
-            && PathAndQuery::try_from(text).is_ok();
-        if valid {
+        if is_target(text) {
             return Some(text.to_owned());
         }
         let rule = "the path of a health check begins with a slash and has at most 1024 characters that are valid in a URL, without `#`; write it like `/live`";
         self.wrong(node.place, format!("`{}`: {rule}", shown(text)))
     }
+}
+
+/// Whether a text is a valid target of a request.
+pub(super) fn is_target(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
+    text.starts_with('/')
+        && text.len() <= LONGEST_TARGET
+        && text.bytes().all(plain)
+        && PathAndQuery::try_from(text).is_ok()
 }
 
 // === impl RoutesReader: a route ===

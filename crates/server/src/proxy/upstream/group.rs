@@ -24,6 +24,8 @@ pub(crate) struct UpstreamGroup {
     pub(crate) spec: GroupSpec,
     servers: Vec<UpstreamServer>,
     in_flight: AtomicUsize,
+    /// The auth server, as a group of its own.
+    pub(crate) auth: Option<Arc<Self>>,
 }
 
 /// A server of a group.
@@ -71,7 +73,8 @@ pub(crate) enum GroupHealth {
 impl UpstreamGroup {
     pub(crate) fn new(spec: GroupSpec) -> Arc<Self> {
         let servers = spec.servers.iter().map(|_| UpstreamServer::default()).collect();
-        Arc::new(Self { spec, servers, in_flight: AtomicUsize::new(0) })
+        let auth = spec.auth.as_ref().map(|auth| Self::new(auth.group(&spec.name)));
+        Arc::new(Self { spec, servers, in_flight: AtomicUsize::new(0), auth })
     }
 
     pub(crate) fn url(&self, server: usize) -> Option<&ServerUrl> {

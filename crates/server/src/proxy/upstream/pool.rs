@@ -41,6 +41,8 @@ pub(crate) struct Pool {
     tls: Option<Arc<ClientConfig>>,
     servers: Vec<ServerConnections>,
     random: Cell<u64>,
+    /// The connections to the auth server of the group.
+    pub(crate) auth: Option<Rc<Self>>,
 }
 
 /// The connections to one server.
@@ -80,7 +82,9 @@ impl Pool {
         seed: u64,
     ) -> Rc<Self> {
         let servers = (0..group.len()).map(|_| ServerConnections::default()).collect();
-        Rc::new(Self { group, tally, tls, servers, random: Cell::new(seed | 1) })
+        let of_auth = |auth| Self::new((auth, Arc::clone(&tally)), tls.clone(), seed);
+        let auth = group.auth.clone().map(of_auth);
+        Rc::new(Self { group, tally, tls, servers, random: Cell::new(seed | 1), auth })
     }
 
     /// Sends a request to a server of the group. `home` is the value that decides which server it is, if there is one.
@@ -256,6 +260,7 @@ impl Pool {
         for connections in &self.servers {
             connections.idle.borrow_mut().retain(|idle| timers::since(idle.since) < IDLE);
         }
+        self.auth.iter().for_each(|auth| auth.close_idle());
     }
 
     /// A pseudorandom number (xorshift).

@@ -66,6 +66,7 @@ routes:
             every: Duration::from_millis(100),
         }),
         host: HostField::Upstream,
+        auth: None,
     };
     assert_eq!(routes.groups[0], api);
     assert_eq!(routes.groups[1].servers, [server(Scheme::Http, "::1", 3000)]);
@@ -93,6 +94,7 @@ fn everything_but_the_servers_has_a_default() {
         },
         health: Some(HealthSpec { path: "/".to_owned(), every: Duration::from_secs(1) }),
         host: HostField::Keep,
+        auth: None,
     };
     assert_eq!(routes.groups, [expected]);
     let [Route { host: None, path: None, group: 0 }] = routes.routes.as_slice() else {

@@ -1,0 +1,334 @@
+//! Tokens that are valid, and all kinds that are not.
+
+use super::claims::TokenError;
+use super::*;
+use data_encoding::BASE64URL_NOPAD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use rcgen::{
+    KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize,
+};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tidegate::Timestamp;
+
+const NOW: u64 = 1_800_000_000;
+
+/// A key file that is removed when it is dropped.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn with(text: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-keys-{}-{number}", std::process::id());
+        let file = Self(std::env::temp_dir().join(name));
+        std::fs::write(&file.0, text).unwrap();
+        file
+    }
+
+    fn settings(&self) -> TokenSettings {
+        TokenSettings { keys: self.0.clone(), issuer: None, audience: Vec::new() }
+    }
+
+    fn verifier(&self) -> TokenVerifier {
+        verifier(self.settings()).unwrap()
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn verifier(settings: TokenSettings) -> Result<TokenVerifier, String> {
+    let clock = Clock::manual(Timestamp::from_nanos(NOW * 1_000_000_000));
+    let keys = LiveKeys::read(settings).map_err(|error| error.to_string())?;
+    Ok(TokenVerifier::new(keys, clock))
+}
+
+/// Why the file is refused, without its name.
+fn refusal(text: &str) -> String {
+    let file = KeyFile::with(text);
+    let Err(error) = verifier(file.settings()) else { panic!("accepted: {text}") };
+    let start = format!("jwt.keys: {}: ", file.0.display());
+    error.strip_prefix(&start).unwrap_or_else(|| panic!("{error}")).to_owned()
+}
+
+fn claims() -> Value {
+    json!({ "sub": "alice", "exp": NOW + 60, "iss": "https://id.example", "aud": ["api", "web"] })
+}
+
+fn ec(key: &KeyPair) -> EncodingKey {
+    EncodingKey::from_ec_der(&key.serialize_der())
+}
+
+/// A token of the algorithm ES256.
+fn signed(key: &KeyPair, claims: &Value) -> String {
+    encode(&Header::new(Algorithm::ES256), claims, &ec(key)).unwrap()
+}
+
+fn jwk(key: &KeyPair, id: &str) -> Value {
+    let point = key.public_key_raw();
+    let [x, y] = [&point[1..33], &point[33..65]].map(|number| BASE64URL_NOPAD.encode(number));
+    json!({ "kty": "EC", "crv": "P-256", "x": x, "y": y, "kid": id })
+}
+
+fn subject(verifier: &TokenVerifier, token: &str) -> Result<String, TokenError> {
+    let claims = verifier.verify(token)?;
+    Ok(claims.get("sub")?.unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_key_verifies_tokens_of_its_own_algorithm() {
+    let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
+    let ed25519 = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let p256 = KeyPair::generate().unwrap();
+    let rsa = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+    // The library signs with the key itself, without the 26 bytes of PKCS#8 before it.
+    let of_rsa = EncodingKey::from_rsa_der(&rsa.serialize_der()[26..]);
+    let of_ed = EncodingKey::from_ed_der(&ed25519.serialize_der());
+    let keys = [
+        (&p256, Algorithm::ES256, ec(&p256)),
+        (&p384, Algorithm::ES384, ec(&p384)),
+        (&ed25519, Algorithm::EdDSA, of_ed),
+        (&rsa, Algorithm::RS256, of_rsa.clone()),
+    ];
+    for (public, _, _) in &keys {
+        let verifier = KeyFile::with(&public.public_key_pem()).verifier();
+        for (key, algorithm, private) in &keys {
+            let token = encode(&Header::new(*algorithm), &claims(), private).unwrap();
+            let same = key.public_key_raw() == public.public_key_raw();
+            let expected = if same { Ok("alice".to_owned()) } else { Err(TokenError::UnknownKey) };
+            assert_eq!(subject(&verifier, &token), expected, "{algorithm:?}");
+        }
+    }
+    // An RSA key could verify other algorithms as well, but it is pinned to one.
+    let verifier = KeyFile::with(&rsa.public_key_pem()).verifier();
+    for algorithm in [Algorithm::RS384, Algorithm::RS512, Algorithm::PS256] {
+        let token = encode(&Header::new(algorithm), &claims(), &of_rsa).unwrap();
+        assert_eq!(subject(&verifier, &token), Err(TokenError::UnknownKey), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn forged_tokens_are_refused() {
+    let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let verifier = KeyFile::with(&key.public_key_pem()).verifier();
+    let valid = signed(&key, &claims());
+    assert_eq!(subject(&verifier, &valid), Ok("alice".to_owned()));
+    let parts: Vec<&str> = valid.split('.').collect();
+    let [head, body, signature] = [parts[0], parts[1], parts[2]];
+    let coded = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
+    let mallory = coded(&json!({ "sub": "mallory", "exp": NOW + 60 }));
+    let none = coded(&json!({ "alg": "none", "typ": "JWT" }));
+    // Every client knows the public key, so it must not serve as a secret.
+    let hmac = |secret: &[u8]| {
+        let header = Header::new(Algorithm::HS256);
+        encode(&header, &claims(), &EncodingKey::from_secret(secret)).unwrap()
+    };
+    let mut critical = Header::new(Algorithm::ES256);
+    critical.crit = Some(vec!["exp".to_owned()]);
+    let critical = encode(&critical, &claims(), &ec(&key)).unwrap();
+    for (token, expected) in [
+        (format!("{head}.{mallory}.{signature}"), TokenError::Signature),
+        (signed(&other, &claims()), TokenError::Signature),
+        (format!("{head}.{body}."), TokenError::Signature),
+        (format!("{none}.{body}."), TokenError::Malformed),
+        (format!("{none}.{body}.{signature}"), TokenError::Malformed),
+        (hmac(key.public_key_pem().as_bytes()), TokenError::UnknownKey),
+        (hmac(key.public_key_raw()), TokenError::UnknownKey),
+        (critical, TokenError::Critical),
+        (format!("{head}.{body}"), TokenError::Malformed),
+        (format!("{head}.{body}.{signature}.x"), TokenError::Malformed),
+        (String::new(), TokenError::Malformed),
+        ("opaque".to_owned(), TokenError::Malformed),
+        (format!("{valid}="), TokenError::Malformed),
+        ("x".repeat(LONGEST_TOKEN + 1), TokenError::TooLong),
+    ] {
+        assert_eq!(subject(&verifier, &token), Err(expected), "{token}");
+    }
+}
+
+#[test]
+fn issuer_audience_and_times_are_checked() {
+    let key = KeyPair::generate().unwrap();
+    let file = KeyFile::with(&key.public_key_pem());
+    let issuer = Some("https://id.example".to_owned());
+    let audience = vec!["api".to_owned(), "app".to_owned()];
+    let verifier = verifier(TokenSettings { issuer, audience, ..file.settings() }).unwrap();
+    let missing = |name: &str| TokenError::Missing(name.to_owned());
+    for (name, value, expected) in [
+        ("sub", json!("bob"), None),
+        ("aud", json!("app"), None),
+        ("aud", json!("web"), Some(TokenError::Audience)),
+        ("aud", json!([]), Some(TokenError::Audience)),
+        ("aud", Value::Null, Some(missing("aud"))),
+        ("iss", json!("https://id.example.evil"), Some(TokenError::Issuer)),
+        ("iss", json!(7), Some(missing("iss"))),
+        ("iss", Value::Null, Some(missing("iss"))),
+        ("exp", json!(NOW - 29), None),
+        ("exp", json!(NOW - 30), Some(TokenError::Expired)),
+        ("exp", Value::Null, Some(missing("exp"))),
+        ("nbf", json!(NOW + 30), None),
+        ("nbf", json!(NOW + 31), Some(TokenError::TooEarly)),
+        ("sub", json!(7), None),
+    ] {
+        let mut claims = claims();
+        claims[name] = value;
+        let found = subject(&verifier, &signed(&key, &claims)).err();
+        assert_eq!(found, expected, "{claims}");
+    }
+}
+
+#[test]
+fn a_key_is_chosen_by_its_id() {
+    let keys = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
+    let set = json!({ "keys": [jwk(&keys[0], "a"), jwk(&keys[1], "b")] });
+    let verifier = KeyFile::with(&set.to_string()).verifier();
+    let token = |key: &KeyPair, id: Option<&str>| {
+        let header = Header { kid: id.map(str::to_owned), ..Header::new(Algorithm::ES256) };
+        encode(&header, &claims(), &ec(key)).unwrap()
+    };
+    for (key, id, expected) in [
+        (&keys[0], Some("a"), Ok("alice".to_owned())),
+        (&keys[1], Some("b"), Ok("alice".to_owned())),
+        (&keys[1], Some("a"), Err(TokenError::Signature)),
+        (&keys[0], Some("c"), Err(TokenError::UnknownKey)),
+        (&keys[0], None, Err(TokenError::UnknownKey)),
+    ] {
+        assert_eq!(subject(&verifier, &token(key, id)), expected, "{id:?}");
+    }
+    // If there is one key only, a token need not name it.
+    let set = json!({ "keys": [jwk(&keys[0], "a")] });
+    let verifier = KeyFile::with(&set.to_string()).verifier();
+    assert_eq!(subject(&verifier, &token(&keys[0], None)), Ok("alice".to_owned()));
+    assert_eq!(subject(&verifier, &token(&keys[0], Some("z"))), Err(TokenError::UnknownKey));
+}
+
+/// A cache that outlived its keys would accept tokens of a key that was withdrawn because it leaked.
+#[test]
+fn a_remembered_token_is_refused_when_its_key_is_withdrawn_or_it_expires() {
+    let (key, next) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let file = KeyFile::with(&key.public_key_pem());
+    let verifier = file.verifier();
+    let token = signed(&key, &claims());
+    assert_eq!(subject(&verifier, &token), Ok("alice".to_owned()));
+    verifier.clock.set(Timestamp::from_nanos((NOW + 90) * 1_000_000_000));
+    assert_eq!(subject(&verifier, &token), Err(TokenError::Expired));
+    verifier.clock.set(Timestamp::from_nanos(NOW * 1_000_000_000));
+    assert_eq!(subject(&verifier, &token), Ok("alice".to_owned()));
+    // A file with a mistake changes nothing.
+    std::fs::write(&file.0, "{").unwrap();
+    assert!(verifier.keys.reload().is_err());
+    assert_eq!(subject(&verifier, &token), Ok("alice".to_owned()));
+    std::fs::write(&file.0, next.public_key_pem()).unwrap();
+    verifier.keys.reload().unwrap();
+    assert_eq!(subject(&verifier, &token), Err(TokenError::Signature));
+    assert_eq!(subject(&verifier, &signed(&next, &claims())), Ok("alice".to_owned()));
+}
+
+#[test]
+fn key_files_with_mistakes_are_refused() {
+    let key = KeyPair::generate().unwrap();
+    let pem = key.public_key_pem();
+    let set = |keys: Value| json!({ "keys": keys }).to_string();
+    let with = |name: &str, value: Value| {
+        let mut key = jwk(&key, "a");
+        key[name] = value;
+        set(json!([key]))
+    };
+    let of_bytes = |bytes: &[u8]| {
+        let text = data_encoding::BASE64.encode(bytes);
+        format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
+    };
+    let longer = [&key.subject_public_key_info()[..], &[0]].concat();
+    let weak = json!({ "kty": "RSA", "n": BASE64URL_NOPAD.encode(&[7; 128]), "e": "AQAB" });
+    for (text, expected) in [
+        ("".to_owned(), "it has no key that verifies signatures"),
+        ("no key".to_owned(), "it has no key that verifies signatures"),
+        ("{".to_owned(), "it is not valid JSON"),
+        ("{}".to_owned(), "it is not a JWKS"),
+        (set(json!([])), "it has no key that verifies signatures"),
+        (set(json!([7])), "`/keys/0`: it is not a valid key"),
+        (set(json!([{ "kty": "oct", "k": "AAAA" }])), "`/keys/0`: a shared secret (`oct`)"),
+        (with("d", json!("AAAA")), "`/keys/0`: it is a private key"),
+        (with("x", json!("AAAA")), "`/keys/0`: its numbers have the wrong length"),
+        (with("x", json!("?")), "`/keys/0`: a number is not valid base64url"),
+        (set(json!([weak])), "`/keys/0`: an RSA key of 1024 bits is not accepted"),
+        (with("use", json!("enc")), "it has no key that verifies signatures"),
+        (with("alg", json!("ES384")), "it has no key that verifies signatures"),
+        (with("crv", json!("P-521")), "it has no key that verifies signatures"),
+        (set(json!([jwk(&key, "a"), jwk(&key, "a")])), "two keys have the id `a`"),
+        (pem.repeat(5), "more than 4 keys have no id"),
+        (set((0..65).map(|id| jwk(&key, &id.to_string())).collect()), "it has more than 64 keys"),
+        (key.serialize_pem(), "it contains something else than public keys"),
+        (of_bytes(&[0x30, 0]), "a public key in it is not valid"),
+        (of_bytes(&longer), "a public key in it is not valid"),
+    ] {
+        let refused = refusal(&text);
+        assert!(refused.starts_with(expected), "{refused}\n{text}");
+    }
+    // Keys for other purposes do not keep the rest of a set from being used.
+    let other = json!({ "kty": "new", "kid": "n" });
+    let file = KeyFile::with(&set(json!([other, jwk(&key, "a")])));
+    assert_eq!(subject(&file.verifier(), &signed(&key, &claims())), Ok("alice".to_owned()));
+}
+
+fn head(method: Method, fields: &[&str]) -> Parts {
+    let mut request = http::Request::builder().method(method);
+    for field in fields {
+        request = request.header("authorization", *field);
+    }
+    request.body(()).unwrap().into_parts().0
+}
+
+#[test]
+fn a_request_without_a_token_has_no_user_and_one_with_a_wrong_token_is_refused() {
+    let key = KeyPair::generate().unwrap();
+    let verifier = KeyFile::with(&key.public_key_pem()).verifier();
+    let token = signed(&key, &claims());
+    let (valid, small, wrong) =
+        (format!("Bearer {token}"), format!("bearer  {token} "), "Bearer x".to_owned());
+    let user = VerifiedSource::Jwt("sub");
+    for (method, fields, expected) in [
+        (Method::GET, &[][..], Ok(None)),
+        (Method::GET, &["Basic YTpi"], Ok(None)),
+        (Method::GET, &[&valid], Ok(Some("alice"))),
+        (Method::GET, &[&small], Ok(Some("alice"))),
+        (Method::GET, &[&wrong], Err(TokenError::Malformed)),
+        (Method::GET, &["Bearer"], Err(TokenError::Malformed)),
+        (Method::GET, &[&valid, &valid], Err(TokenError::Repeated)),
+        (Method::GET, &["Basic YTpi", &valid], Err(TokenError::Repeated)),
+        (Method::OPTIONS, &[&wrong], Ok(None)),
+    ] {
+        let head = head(method, fields);
+        let identity = RequestIdentity::of(Some(&verifier), &head, AuthAnswer::Nothing);
+        let value = identity.value(user);
+        let answer = identity.check();
+        match expected {
+            Ok(expected) => {
+                assert_eq!(value.as_deref(), expected, "{fields:?}");
+                assert!(answer.is_ok(), "{fields:?}");
+            }
+            Err(error) => {
+                let answer = answer.unwrap_err();
+                assert_eq!((value, answer.status.as_u16()), (None, 401), "{fields:?}");
+                assert_eq!(answer.body, unauthorized(&error).body);
+                assert!(
+                    answer
+                        .fields
+                        .iter()
+                        .any(|(_, value)| value == "Bearer error=\"invalid_token\"")
+                );
+            }
+        }
+    }
+    // If the policy names no claim, the token is the upstream server's business.
+    let head = head(Method::GET, &[&wrong]);
+    assert!(RequestIdentity::of(Some(&verifier), &head, AuthAnswer::Nothing).check().is_ok());
+    let without_keys = RequestIdentity::of(None, &head, AuthAnswer::Nothing);
+    assert_eq!(without_keys.value(user), None);
+    assert!(without_keys.check().is_err());
+}
