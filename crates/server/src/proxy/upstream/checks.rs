@@ -2,7 +2,7 @@
 
 use super::connection::UpstreamConnection;
 use super::group::UpstreamGroup;
-use super::health::Observed;
+use super::health::{CHECKS_DOWN, Observed};
 use super::stream::UpstreamStream;
 use crate::proxy::live_routes::LiveRoutes;
 use crate::proxy::request_body::RequestBody;
@@ -12,7 +12,7 @@ use rustls::ClientConfig;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often it is looked whether other routes are in force.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -43,10 +43,18 @@ async fn check_server(
     tls: Option<Arc<ClientConfig>>,
 ) {
     let mut ticks = interval(health.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let patience = health.every.checked_div(2).unwrap_or(health.every);
+    let mut failed: u32 = 0;
     loop {
-        ticks.tick().await;
-        let checked = timeout(health.every, passes(&group, server, &health.path, tls.as_ref()));
+        // After a failure the next check follows at once, until the server is out. So a server that hangs is out within two
+        // and a half intervals.
+        if !(1..CHECKS_DOWN).contains(&failed) {
+            ticks.tick().await;
+        }
+        let checked = timeout(patience, passes(&group, server, &health.path, tls.as_ref()));
         let passed = matches!(checked.await, Ok(Some(true)));
+        failed = if passed { 0 } else { failed.saturating_add(1) };
         let observed = if passed { Observed::CheckPassed } else { Observed::CheckFailed };
         group.observe(server, observed);
     }

@@ -53,7 +53,7 @@ pub(crate) enum Observed {
 /// Failures in a row after which a server is ejected.
 const MOST_FAILURES: u32 = 5;
 /// Failed checks after which a server is down, and passed checks after which it is up again.
-const CHECKS_DOWN: u32 = 3;
+pub(super) const CHECKS_DOWN: u32 = 3;
 const CHECKS_UP: u32 = 2;
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
