@@ -145,6 +145,7 @@ fn is_hop_by_hop(name: &str) -> bool {
     matches!(
         name,
         "connection"
+            | "http2-settings"
             | "keep-alive"
             | "proxy-authenticate"
             | "proxy-authentication-info"

@@ -60,6 +60,7 @@ fn client(sent: &[(&str, &str)]) -> (HeaderLines, Option<UpstreamOutcome>) {
 fn hop_by_hop_fields_are_not_forwarded() {
     let names = [
         "Connection",
+        "HTTP2-Settings",
         "Keep-Alive",
         "Proxy-Connection",
         "Proxy-Authenticate",
