@@ -1,8 +1,8 @@
 //! The picture of the demo, as lines of text: pure, so that a test can look at it. It fits a terminal of 80 × 24.
 //!
 //! ```text
-//! requests a second   offered  passed delayed refused  █ passed ▒ delayed ░ refused
-//!   createURL             4.0     2.1     0.0     1.9  ████░░░░
+//! requests a second    offered  passed delayed refused  █passed ▒delayed ░refused
+//!   createURL              4.0     2.1     0.0     1.9  ████░░░░
 //! ```
 
 use super::board::{Call, Counts, Plan, Recent, Refusal, Sums};
@@ -100,7 +100,7 @@ fn heading(what: &str, right: Line) -> Line {
 
 fn legend() -> Line {
     let pieces =
-        [(Ink::Passed, "█ passed "), (Ink::Delayed, "▒ delayed "), (Ink::Refused, "░ ref.")];
+        [(Ink::Passed, "█passed "), (Ink::Delayed, "▒delayed "), (Ink::Refused, "░refused")];
     Line(pieces.map(|(ink, text)| (ink, text.to_owned())).into())
 }
 
@@ -286,7 +286,7 @@ mod tests {
         let expected = "\
 tidegate demo: a URL shortener behind http://127.0.0.1:8000        1:23 of 5:00
 
-requests a second    offered  passed delayed refused  █ passed ▒ delayed ░ ref.
+requests a second    offered  passed delayed refused  █passed ▒delayed ░refused
   createURL              4.0     2.0     0.0     1.9  ████░░░░
   deleteURL              3.0     1.0     1.5     0.4  ██▒▒▒░
   visits                 0.0     0.0     0.0     0.0
