@@ -129,6 +129,11 @@ impl<'p> BufferedConnection<'p> {
         (&mut self.stream, read)
     }
 
+    /// Makes the end of this connection a reset, which no client takes for the end of a message.
+    pub(crate) fn reset_at_close(&self) {
+        self.stream.reset_at_close();
+    }
+
     /// Sets the deadline of the next reads.
     pub(crate) fn wait_within(&mut self, time: Duration) {
         self.deadline.set(after(time));

@@ -40,6 +40,16 @@ impl Stream {
         }
     }
 
+    /// Makes the end of this stream a reset of its connection.
+    pub(crate) fn reset_at_close(&self) {
+        let socket = match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        // It fails only for a socket that is closed.
+        let _ = socket.set_zero_linger();
+    }
+
     /// Whether bytes have arrived that were not read yet.
     pub(crate) fn has_more(&mut self) -> bool {
         let socket = match self {

@@ -104,6 +104,10 @@ impl BodyDecoder {
             return Ok(Decoded::End);
         }
         let end = memchr::memmem::find(here, b"\r\n\r\n").map(|at| at.saturating_add(4));
+        // Some parsers accept a bare line feed as a line end, so they would see the end of the body there.
+        if has_bare_line_feed(end.and_then(|end| here.get(..end)).unwrap_or(here)) {
+            return Err(BodyError::BadChunk);
+        }
         let Some(end) = end.filter(|end| *end <= bounds::TRAILERS) else {
             let long = here.len() > bounds::TRAILERS;
             return if long { Err(BodyError::BadChunk) } else { Ok(Decoded::NeedsMore) };
@@ -122,6 +126,12 @@ fn piece(input: &mut ReadBuffer, most: u64) -> Bytes {
     let bytes = Bytes::copy_from_slice(input.unread().get(..count).unwrap_or_default());
     input.consume(count);
     bytes
+}
+
+/// Whether a line feed is not the second half of `\r\n`.
+fn has_bare_line_feed(bytes: &[u8]) -> bool {
+    memchr::memchr_iter(b'\n', bytes)
+        .any(|at| at.checked_sub(1).and_then(|before| bytes.get(before)) != Some(&b'\r'))
 }
 
 fn length_of(data: &Bytes) -> u64 {
@@ -218,6 +228,12 @@ mod tests {
             b"0\r\ncontent-length: 5\r\n\r\n",
             b"0\r\ntransfer-encoding: chunked\r\n\r\n",
             b"0\r\nbad name: 5\r\n\r\n",
+            // Everything up to the next empty line was once taken for trailers, and the part behind the line feed was lost.
+            b"0\r\n\nGET /next HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"0\r\na: b\n\r\nGET /next HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"0\r\na: b\n\nGET /next HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"0\r\n\n",
+            b"0\r\na: b\n",
         ] {
             let refused = decode(Length::Chunks, bytes, 1).unwrap_err();
             assert_eq!(refused, BodyError::BadChunk, "{:?}", String::from_utf8_lossy(bytes));

@@ -17,7 +17,7 @@
 //! name [protected](is_protected) fields.
 //!
 //! CGI and WSGI programs cannot tell `X_Forwarded_For` from `X-Forwarded-For`. So every field that is removed here is also
-//! removed if it is spelled with underscores.
+//! removed if it is spelled with underscores, and so is `Content_Length`.
 //!
 //! These are pure functions. They do not read bodies and do not choose the `Host` of the upstream request; the caller does.
 
@@ -31,7 +31,7 @@ pub(crate) use framing::{check_request, check_response, host};
 pub(crate) use request_id::RequestIds;
 pub(crate) use upgrade::{accepts_upgrade, is_upgrade};
 
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, TE, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HeaderName, TE, UPGRADE};
 use http::{HeaderMap, HeaderValue};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -70,6 +70,7 @@ pub(crate) fn to_upstream(
             || is_ours(&hyphened)
             || named.contains(name)
             || forwarding.is_forged(name, &hyphened)
+            || (hyphened == CONTENT_LENGTH.as_str() && *name != CONTENT_LENGTH)
             || (continues && *name == EXPECT);
         !dropped
     });
@@ -78,8 +79,39 @@ pub(crate) fn to_upstream(
         // do not look for it.
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
+    write_plainly(headers);
     forwarding.write(headers);
     switch(headers, upgrade);
+}
+
+/// Writes a length without leading zeros, which some programs read as octal, and cookies in one field: an HTTP/2 client may send
+/// each of them in a field of its own, but an HTTP/1 server may read the first field only (RFC 9113, 8.2.3).
+fn write_plainly(headers: &mut HeaderMap) {
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let length = length.filter(|length| length.starts_with('0'));
+    if let Some(Ok(length)) = length.map(str::parse::<u64>) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if headers.get_all(COOKIE).iter().nth(1).is_some() {
+        let cookies: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(joined) = HeaderValue::try_from(cookies.join(&b"; "[..])) {
+            headers.insert(COOKIE, joined);
+        }
+    }
+}
+
+/// Removes from the trailers of a request what must not be in trailers, and what this server would have removed from the header:
+/// a server may treat trailers as header fields.
+pub(crate) fn trailers_to_upstream(trailers: &mut HeaderMap) {
+    retain(trailers, 0, |name| {
+        let hyphened = with_hyphens(name);
+        is_trailer(&hyphened) && !forwarding::is_provenance(&hyphened)
+    });
+}
+
+/// The same for the trailers of a response.
+pub(crate) fn trailers_to_client(trailers: &mut HeaderMap) {
+    retain(trailers, 0, |name| is_trailer(&with_hyphens(name)));
 }
 
 /// Rewrites the header of a response for the client, and returns the outcome that the upstream server reported.
@@ -160,6 +192,24 @@ fn is_hop_by_hop(name: &str) -> bool {
 /// Fields with which this server and the upstream server talk to each other. Clients neither send nor see them.
 fn is_ours(name: &str) -> bool {
     name.starts_with("tidegate-")
+}
+
+/// Whether a field may be a trailer. Fields that frame or route a message, or say who sent it, have no meaning behind it
+/// (RFC 9110, 6.5.1).
+fn is_trailer(name: &str) -> bool {
+    let leading = matches!(
+        name,
+        "authorization"
+            | "content-encoding"
+            | "content-length"
+            | "content-range"
+            | "content-type"
+            | "cookie"
+            | "host"
+            | "set-cookie"
+            | "trailer"
+    );
+    !leading && !is_hop_by_hop(name) && !is_ours(name)
 }
 
 /// Fields that `Connection` cannot remove: they say where a message ends, what it contains, whom it is for and who sent it.

@@ -353,14 +353,19 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
         }
         self.stream.wait_within(self.listener.timeouts.body);
         let (stream, listener) = (&mut self.stream, self.listener);
-        poll_fn(|context| {
+        let passed = poll_fn(|context| {
             // A client that is still sending its body is read, whatever becomes of it: the answer counts.
             if !pump.done && pump.poll(stream, listener, context).is_ready() {
                 pump.done = true;
             }
             poll_body(stream, &mut body, framing, context)
         })
-        .await?;
+        .await;
+        if passed.is_err() && framing == AnswerFraming::UntilClose {
+            // The end of the connection would look like the end of the body.
+            self.stream.reset_at_close();
+        }
+        passed?;
         // While the body exists, its last piece is counted.
         self.stream.flush_long().await?;
         drop(body);

@@ -45,7 +45,11 @@ pub(super) fn poll_body(
                     return Poll::Ready(Ok(()));
                 }
             }
-            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+            Poll::Ready(Some(Err(error))) => {
+                // A client that has got nothing of the answer may send the request again.
+                let _ = stream.poll_flush(context);
+                return Poll::Ready(Err(error));
+            }
             Poll::Ready(None) => {
                 if framing == AnswerFraming::Chunks {
                     stream.output.extend_from_slice(b"0\r\n\r\n");

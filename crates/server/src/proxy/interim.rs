@@ -2,7 +2,7 @@
 //! counted, because a server could send them for ever.
 
 use super::headers;
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode, header};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,6 +36,8 @@ impl InterimAnswers {
         if status != StatusCode::CONTINUE && received.count <= MOST {
             let mut fields = fields.clone();
             headers::to_client(&mut fields, None);
+            // It has no body. A client that believed in one would take the answer for it.
+            fields.remove(header::CONTENT_LENGTH);
             received.waiting.push((status, fields));
         }
     }
@@ -63,6 +65,7 @@ mod tests {
         let mut fields = HeaderMap::new();
         fields.insert("link", HeaderValue::from_static("</style.css>; rel=preload"));
         fields.insert("connection", HeaderValue::from_static("close"));
+        fields.insert("content-length", HeaderValue::from_static("9"));
         fields.insert("tidegate-outcome", HeaderValue::from_static("failure"));
         answers.add(StatusCode::CONTINUE, &fields);
         answers.add(StatusCode::EARLY_HINTS, &fields);

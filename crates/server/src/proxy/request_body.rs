@@ -5,6 +5,7 @@
 //!                         └ full: the client is not read, so TCP slows it down (backpressure)
 //! ```
 
+use super::headers;
 use crate::timers;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -164,6 +165,12 @@ impl BodyProgress {
     }
 }
 
+/// A frame of a request without trailers that the upstream server must not get.
+fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    frame.trailers_mut().into_iter().for_each(headers::trailers_to_upstream);
+    frame
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = io::Error;
@@ -183,7 +190,7 @@ impl Body for RequestBody {
         if let Poll::Ready(frame) = &polled {
             this.taken(frame.as_ref());
         }
-        polled
+        polled.map(|frame| frame.map(|frame| frame.map(cleaned)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -59,8 +59,11 @@ fn parts(
     Ok(parts)
 }
 
-/// The path and the query as the client spelled them.
+/// The path and the query as the client spelled them. `Uri` would drop a fragment, which is not allowed in a request.
 fn target(framing: &Framing<'_>) -> Option<Uri> {
+    if framing.path.contains('#') || framing.query.is_some_and(|query| query.contains('#')) {
+        return None;
+    }
     match framing.query {
         None => Uri::try_from(framing.path).ok(),
         Some(query) => Uri::try_from(format!("{}?{query}", framing.path)).ok(),

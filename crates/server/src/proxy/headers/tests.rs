@@ -81,6 +81,43 @@ fn hop_by_hop_fields_are_not_forwarded() {
 }
 
 #[test]
+fn lengths_and_cookies_are_written_plainly() {
+    for (sent, expected) in [("0", "0"), ("000", "0"), ("0005", "5"), ("5", "5"), ("10", "10")] {
+        forwards(&[("content-length", sent)], &[("content-length", expected)]);
+    }
+    forwards(&[("content_length", "5"), ("Content_Length", "6")], &[]);
+    let cookies = [("cookie", "a=1"), ("accept", "x"), ("cookie", "b=\u{ff}"), ("cookie", "c=3")];
+    forwards(&cookies, &[("cookie", "a=1; b=\u{ff}; c=3"), ("accept", "x")]);
+    forwards(&[("cookie", "a=1; b=2")], &[("cookie", "a=1; b=2")]);
+}
+
+#[test]
+fn trailers_neither_frame_a_message_nor_say_who_sent_it() {
+    let sent = [
+        ("content-length", "5"),
+        ("transfer-encoding", "chunked"),
+        ("transfer_encoding", "chunked"),
+        ("connection", "close"),
+        ("host", "x"),
+        ("trailer", "x"),
+        ("cookie", "a=1"),
+        ("set-cookie", "a=1"),
+        ("authorization", "x"),
+        ("tidegate-outcome", "failure"),
+        ("x-forwarded-for", "6.6.6.6"),
+        ("sum", "5"),
+        ("grpc-status", "0"),
+    ];
+    let (mut request, mut response) = (map(&sent), map(&sent));
+    trailers_to_upstream(&mut request);
+    trailers_to_client(&mut response);
+    let kept = [("sum", "5"), ("grpc-status", "0")];
+    assert_eq!(lines(&request), lines(&map(&kept)));
+    let also = [("x-forwarded-for", "6.6.6.6"), ("sum", "5"), ("grpc-status", "0")];
+    assert_eq!(lines(&response), lines(&map(&also)));
+}
+
+#[test]
 fn connection_removes_the_fields_that_it_names() {
     let cases: &[&[&str]] = &[
         &["x-debug, x-trace"],

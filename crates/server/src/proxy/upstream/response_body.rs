@@ -7,6 +7,7 @@ use super::pool::Pool;
 use super::stream::UpstreamStream;
 use crate::bounds;
 use crate::net::HeldBytes;
+use crate::proxy::headers;
 use crate::proxy::observe::RequestRecord;
 use crate::proxy::piece_room::PieceRoom;
 use bytes::Bytes;
@@ -99,6 +100,12 @@ impl UpstreamBody {
     }
 }
 
+/// A frame of an answer without trailers that clients must not get.
+fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    frame.trailers_mut().into_iter().for_each(headers::trailers_to_client);
+    frame
+}
+
 impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = io::Error;
@@ -131,7 +138,7 @@ impl Body for UpstreamBody {
                 if frame.is_none() || this.body.is_end_stream() {
                     this.ended(context);
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)))
+                Poll::Ready(frame.map(|frame| frame.map(cleaned).map_err(io::Error::other)))
             }
             Poll::Pending => {
                 this.patience.poll(context).map(|()| Some(Err(io::ErrorKind::TimedOut.into())))

@@ -115,6 +115,10 @@ pub(crate) fn framing<'h>(
         Ok(_) => return Err(HeadError::Malformed("its lines")),
         Err(error) => return Err(refused(error, bytes)),
     }
+    // `plausible` has not seen a head that arrived at once.
+    if request.method.is_some_and(|method| method.len() >= LONGEST_METHOD) {
+        return Err(HeadError::NoHttp);
+    }
     let eleven = request.version == Some(1);
     let fields = Fields::of(request.headers)?;
     let (path, query) = target(request, fields.host, eleven)?;
