@@ -84,7 +84,8 @@ async fn start(options: &ProxyOptions, upstream: SocketAddr) -> Result<Process, 
         rule: &rule,
         upstreams: &[upstream],
         group: "",
-        arguments: &["--drain-timeout", &drain],
+        // All requests come from one address, which gets only a part of the budget.
+        arguments: &["--drain-timeout", &drain, "--proxy-buffer-budget", "4GiB"],
     };
     proxy.start("waiting", "/free").await
 }

@@ -134,10 +134,12 @@ impl Account {
         taken.then(|| HeldBytes { budget: Arc::clone(budget), source: Arc::clone(source), bytes })
     }
 
-    /// The same for something that lasts long and needs more memory later: only while a quarter of the budget is free, so that
-    /// what has begun can go on.
+    /// The same for something that lasts long and needs more memory before it ends. It leaves a quarter of the budget free, and
+    /// half of what its source may hold. Otherwise all of them could wait for memory that none of them gives back.
     pub(crate) fn hold_for_long(&self, bytes: usize) -> Option<HeldBytes> {
-        let ample = self.budget.free() > self.budget.bytes() / 4;
+        let free = self.budget.free().saturating_sub(bytes);
+        let of_source = self.source.load(Ordering::Relaxed).saturating_add(bytes);
+        let ample = free > self.budget.bytes() / 4 && of_source <= free / 4;
         ample.then(|| self.hold(bytes)).flatten()
     }
 
@@ -392,6 +394,27 @@ mod tests {
         };
         let (got, ()) = tokio::join!(second.resize_soon(12 * MIB), leaves);
         assert!(got);
+    }
+
+    /// However many long ones there are, of one source or of many, each of them can still get a piece.
+    #[test]
+    fn what_lasts_long_leaves_room_to_end() {
+        for sources in [1, 3, 100] {
+            let budget = Budget::new(64 * MIB);
+            let accounts: Vec<_> = (0..sources)
+                .map(|_| Account::new(Arc::clone(&budget), SourceBytes::default()))
+                .collect();
+            let mut held = Vec::new();
+            while let more @ 1.. = {
+                let before = held.len();
+                held.extend(accounts.iter().filter_map(|account| account.hold_for_long(12 * 1024)));
+                held.len() - before
+            } {
+                assert!(more <= sources);
+            }
+            assert!(held.len() > 1_000, "{sources}: {}", held.len());
+            assert!(accounts.iter().all(|account| account.hold(64 * 1024).is_some()), "{sources}");
+        }
     }
 
     /// Held bytes count for their source and are free again when they are dropped.
