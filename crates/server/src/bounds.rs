@@ -113,7 +113,7 @@ pub(crate) const EXCHANGE: usize = 12 * 1024;
 /// Fields of the trailers of a request that the proxy passes on.
 pub(crate) const TRAILER_FIELDS: usize = 32;
 /// Bytes of a client's request body that are passed on as one piece.
-pub(crate) const PROXY_PIECE: usize = 16 * 1024;
+pub(crate) const PROXY_PIECE: usize = 64 * 1024;
 /// Bytes of an inline RESP command: one that is typed as a line.
 pub(crate) const RESP_LINE: usize = 1024;
 /// Words of a RESP command.

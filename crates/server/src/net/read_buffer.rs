@@ -113,9 +113,13 @@ impl ReadBuffer {
             let most = self.most.max(self.usual);
             let larger = self.bytes.len().saturating_mul(2).clamp(self.usual, most);
             // At least one more byte: a read into an empty slice returns 0, which would look like the end of the stream.
-            let larger = larger.max(self.end.saturating_add(1));
+            let mut larger = larger.max(self.end.saturating_add(1));
+            // Without memory for a large buffer, a body goes on through a small one, which does not count.
             if !self.reserved.resize(larger) {
-                return false;
+                larger = USUAL;
+                if !self.bytes.is_empty() || !self.reserved.resize(larger) {
+                    return false;
+                }
             }
             self.bytes.reserve_exact(larger.saturating_sub(self.bytes.len()));
             self.bytes.resize(larger, 0);
