@@ -34,9 +34,13 @@ pub(super) fn shares(scenario: &Scenario, history: &History, user: usize) -> Opt
     let nodes = u32::try_from(scenario.clocks.len()).unwrap();
     let shares = scenario.rules.each_ref().map(|rule| rule.share(nodes));
     let of_process = |process: usize| {
+        let counts_others = knows_the_others(scenario, history, process);
+        let until =
+            if counts_others { u64::MAX } else { sees_nothing_until(scenario, history, process) };
         let by_itself = |answer: &&Answered| {
             (answer.process, answer.user) == (process, user)
                 && (answer.by == Decider::Fallback && answer.allowed)
+                && answer.answered / 1_000_000 < until
         };
         let granted = history.answered.iter().filter(by_itself);
         let (off, drift) = scenario.clocks[history.processes[process].0];
@@ -46,8 +50,7 @@ pub(super) fn shares(scenario: &Scenario, history: &History, user: usize) -> Opt
         let (granted, share) = excess(granted, user, share)?;
         Some(Violation::Share { process, user, granted, share })
     };
-    let processes = 0..history.processes.len();
-    processes.filter(|process| knows_the_others(scenario, history, *process)).find_map(of_process)
+    (0..history.processes.len()).find_map(of_process)
 }
 
 /// Whether a process must know how many nodes there are. A process that was restarted without its disk counts the nodes that
@@ -80,6 +83,18 @@ fn knows_the_others(scenario: &Scenario, history: &History, process: usize) -> b
     began == 0
         || scenario.keeps_disk
         || scenario.faults.iter().all(|fault| allows_announcements(&fault.kind))
+}
+
+/// The time until which a process cannot have reached the store since its start, in milliseconds. It assumes several nodes until
+/// then, whatever it may count later.
+fn sees_nothing_until(scenario: &Scenario, history: &History, process: usize) -> u64 {
+    let (node, began, _) = history.processes[process];
+    let keeps_away = |kind: &FaultKind| {
+        matches!(kind, FaultKind::StoreDown { .. }) || *kind == FaultKind::Partition(node)
+    };
+    let faults = scenario.faults.iter();
+    let away = faults.filter(|fault| fault.at < began && keeps_away(&fault.kind));
+    away.map(|fault| fault.until).max().unwrap_or(0)
 }
 
 /// The first interval in which more passed than may: how much passed, and how much may pass.
@@ -133,7 +148,9 @@ fn most(
         let of_process = |(process, (node, began, ended)): (usize, &(usize, u64, u64))| {
             let lives = *began <= millis(to) && millis(from) <= *ended;
             let (off, drift) = scenario.clocks[*node];
-            let share = if knows_the_others(scenario, history, process) { share } else { limit };
+            let is_alone = !knows_the_others(scenario, history, process)
+                && sees_nothing_until(scenario, history, process) < millis(to);
+            let share = if is_alone { limit } else { share };
             if lives { of_one(share, from, to, off, drift) } else { 0 }
         };
         of_store + history.processes.iter().enumerate().map(of_process).sum::<u64>()
