@@ -102,7 +102,10 @@ fn play(per_second: u32, connections: u32, timeout: Duration) {
     assert_eq!(sent_while.admitted_by_store(), 0);
     assert_eq!(counts.len(), 4, "{counts:?}");
     let (counted, granted) = (counts[1..].iter().sum::<u64>(), samples.admitted());
-    assert!(counted <= granted, "{counted} counted of {granted}: {counts:?}");
+    // The store may have counted what was on its way when it was stopped. A reply more than five seconds late is not given back.
+    let on_the_way = fault.filter(|sample| sample.due <= stopped).by(DecidedBy::Fallback);
+    let most = granted + u64::try_from(on_the_way).unwrap();
+    assert!(counted <= most, "{counted} counted of {granted}, {on_the_way} on the way: {counts:?}");
     server.assert_healthy();
 }
 
