@@ -22,7 +22,7 @@ pub(crate) struct Drain {
 }
 
 /// The time for the answers to requests that still wait when the drain is nearly over.
-const LAST_ANSWERS: Duration = Duration::from_millis(500);
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 impl Drain {
     pub(crate) fn has_begun(&self) -> bool {

@@ -36,7 +36,7 @@ impl PieceRoom {
                 self.timer = None;
                 break;
             }
-            // Freed memory wakes nobody: with hundreds of bodies, all would be woken each time.
+            // The body asks again after a moment. If freed memory woke the waiting bodies, it would wake hundreds each time.
             let timer = self.timer.get_or_insert_with(|| Box::pin(timers::sleep(POLL_EVERY)));
             ready!(timer.as_mut().poll(context));
             self.timer = None;

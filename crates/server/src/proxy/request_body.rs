@@ -22,7 +22,7 @@ pub(crate) struct RequestBody {
     source: BodySource,
     /// `None` if there is no body.
     progress: Option<BodyProgress>,
-    /// Counts the bytes that were passed on, if somebody wants to know.
+    /// Counts the bytes that were passed on, for the access log.
     counter: Option<Rc<Cell<u64>>>,
 }
 

@@ -429,9 +429,9 @@ fn a_body_of_an_answer_to_head_is_not_the_next_answer() {
     assert_eq!(paths, ["/good /next /bad", "/next"]);
 }
 
-/// A server sends an answer while nobody has asked. The connection is closed, and the next client gets its own answer.
+/// An upstream server sends an answer on an idle connection, although the proxy has sent no request. The connection is closed, and the next client gets its own answer.
 #[test]
-fn an_answer_without_a_request_is_nobodys() {
+fn an_answer_without_a_request_reaches_no_client() {
     let (go_on, waits) = mpsc::channel::<()>();
     let (told, sent) = mpsc::channel::<()>();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

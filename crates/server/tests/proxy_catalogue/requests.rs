@@ -499,7 +499,7 @@ pub(crate) fn pipelines() -> Vec<Case> {
             1,
         )
         .last(),
-        Case::passes("an expectation of nobody", get("expect: tea\r\n"), 1),
+        Case::passes("an expectation that no server knows", get("expect: tea\r\n"), 1),
         Case::passes("a websocket that gets an answer", get(websocket), 1),
         Case::passes("a websocket and a request", format!("{}{one}", get(websocket)), 2),
         Case::passes(
