@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::address::{look_again, own_ip};
-use support::cluster::Cluster;
+use support::cluster::{Cluster, PATIENCE};
 use support::server::{ENGINES, Server};
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::testing::conformance;
@@ -115,6 +115,39 @@ async fn an_ask_redirect_to_a_server_without_slots_is_followed() {
     for passed in [true, true, true, false] {
         assert_eq!(passes(&store, &[(key, &limit)]).await, passed);
     }
+}
+
+/// One of a plan's two keys has been migrated, the other has not, and it stays so for longer than a few retries: the request
+/// waits, and is counted when the migration is finished.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_migrates_slowly_only_delays_its_plans() {
+    let cluster = Cluster::start("redis").await;
+    let store = Arc::new(cluster.store().await);
+    let limit: &'static Limit = Box::leak(Box::new(hourly(2)));
+    let key = cluster.key_on(0).await;
+    let take = async move |store: &Redis| {
+        let other = Take::new(StateId(state(key).0 ^ (1 << 70)), limit, Cost::ONE);
+        let takes = vec![Take::new(state(key), limit, Cost::ONE), other];
+        store.take(&[Plan::new(takes, Span::ZERO).unwrap()]).await.pop().unwrap()
+    };
+    assert!(take(&store).await.unwrap().done.passes);
+    cluster.begin_to_move(key, 0, 1).await;
+    assert!(cluster.move_one_key(key, 0, 1).await);
+    let waiting = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { take(&store).await }
+    });
+    let until_retried = async {
+        while cluster.retries_told(0).await < 30 {
+            look_again().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, until_retried).await.unwrap();
+    assert!(!waiting.is_finished());
+    while cluster.move_one_key(key, 0, 1).await {}
+    cluster.finish_move(key, 0, 1).await;
+    assert!(waiting.await.unwrap().unwrap().done.passes);
+    assert_eq!(used(&store, key, limit).await, 2);
 }
 
 /// Migrates the slots of the first server while four stores count in them.

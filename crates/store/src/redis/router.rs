@@ -36,8 +36,8 @@ pub(super) struct Router {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// How many servers one call is sent to, redirects and retries included.
-const MAX_HOPS: u32 = 8;
+/// How many redirects one call follows.
+const MAX_REDIRECTS: u32 = 8;
 
 impl Router {
     /// Connects, or leaves it to background tasks to go on trying. An error that retrying cannot fix is returned. The second
@@ -195,14 +195,16 @@ impl Router {
             Ok(link) => link,
             Err(error) => return failed(ErrorClass::Down, error),
         };
-        let mut asking = false;
-        for hop in 0..MAX_HOPS {
+        let (mut asking, mut redirects, mut retries) = (false, 0, 0_u32);
+        while redirects <= MAX_REDIRECTS {
             match request.send(&link, asking).await {
                 Ok(reply) => return Ok(reply),
                 Err(CommandError::Failed(class, error)) => return failed(class, error),
                 Err(CommandError::TryAgain) => {
-                    // The keys are migrated one by one, each within moments: exponential backoff, 1 ms to 16 ms.
-                    let pause = Duration::from_millis(1_u64 << hop.min(4));
+                    // The slot's keys are migrated one by one, which takes as long as the slot has keys: exponential backoff, 1
+                    // ms to 16 ms, until the call's time is over.
+                    let pause = Duration::from_millis(1_u64 << retries.min(4));
+                    retries = retries.saturating_add(1);
                     timers::sleep(pause.min(self.left(until).into())).await;
                 }
                 Err(error @ CommandError::NoScript) => {
@@ -213,6 +215,7 @@ impl Router {
                 }
                 Err(CommandError::Redirect { to, asking: ask }) => {
                     asking = ask;
+                    redirects = redirects.saturating_add(1);
                     link = match self.redirect(slot, to, asking, until).await {
                         Ok(link) => link,
                         Err(error) => return failed(ErrorClass::Redirected, error),

@@ -13,7 +13,7 @@ use tidegate_store::{Redis, RedisSettings, Secret};
 /// Slots of a cluster.
 const SLOTS: usize = 16_384;
 /// Timeout of every step on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The processes of a cluster.
 pub(crate) struct Cluster {
@@ -171,6 +171,31 @@ impl Cluster {
         panic!("no key on server {server}");
     }
 
+    /// Migrates one key of a key's slot. False if the source has none left.
+    pub(crate) async fn move_one_key(&self, key: u128, from: usize, to: usize) -> bool {
+        let mut source = self.connection(self.servers[from].0).await;
+        migrate_one_key(&mut source, &self.slot_of(key).await.to_string(), self.servers[to].0).await
+    }
+
+    /// Ends the migration of a key's slot.
+    pub(crate) async fn finish_move(&self, key: u128, from: usize, to: usize) {
+        let (source, target) = (self.servers[from].0, self.servers[to].0);
+        let id: String =
+            redis::from_redis_value(self.tell(target, &["CLUSTER", "MYID"]).await).unwrap();
+        let slot = self.slot_of(key).await.to_string();
+        for port in [target, source] {
+            self.tell(port, &["CLUSTER", "SETSLOT", &slot, "NODE", &id]).await;
+        }
+    }
+
+    /// How many commands this server has answered with TRYAGAIN.
+    pub(crate) async fn retries_told(&self, server: usize) -> u64 {
+        let stats = self.tell(self.servers[server].0, &["INFO", "errorstats"]).await;
+        let stats: String = redis::from_redis_value(stats).unwrap();
+        let count = stats.lines().find_map(|line| line.strip_prefix("errorstat_TRYAGAIN:count="));
+        count.map_or(0, |count| count.trim().parse().unwrap())
+    }
+
     /// Migrates all slots that hold keys from one server to another, key by key, as redis-cli does. Returns how many.
     pub(crate) async fn move_slots(&self, from: usize, to: usize) -> usize {
         let (source, target) = (self.servers[from].0, self.servers[to].0);
@@ -196,17 +221,7 @@ impl Cluster {
             };
             let () = set("IMPORTING", &source_id).query_async(&mut at_target).await.unwrap();
             let () = set("MIGRATING", &target_id).query_async(&mut at_source).await.unwrap();
-            loop {
-                let mut keys = redis::cmd("CLUSTER");
-                keys.arg("GETKEYSINSLOT").arg(&slot).arg(1);
-                let keys: Vec<Vec<u8>> = keys.query_async(&mut at_source).await.unwrap();
-                if keys.is_empty() {
-                    break;
-                }
-                let mut migrate = redis::cmd("MIGRATE");
-                migrate.arg(own_ip().to_string()).arg(target).arg("").arg(0).arg(60_000);
-                let () = migrate.arg("KEYS").arg(keys).query_async(&mut at_source).await.unwrap();
-            }
+            while migrate_one_key(&mut at_source, &slot, target).await {}
             for connection in [&mut at_target, &mut at_source] {
                 let () = set("NODE", &target_id).query_async(connection).await.unwrap();
             }
@@ -244,4 +259,22 @@ impl Drop for Cluster {
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Migrates one key of a slot to a server. False if the slot has none.
+async fn migrate_one_key(
+    source: &mut redis::aio::MultiplexedConnection,
+    slot: &str,
+    target: u16,
+) -> bool {
+    let mut keys = redis::cmd("CLUSTER");
+    keys.arg("GETKEYSINSLOT").arg(slot).arg(1);
+    let keys: Vec<Vec<u8>> = keys.query_async(source).await.unwrap();
+    if keys.is_empty() {
+        return false;
+    }
+    let mut migrate = redis::cmd("MIGRATE");
+    migrate.arg(own_ip().to_string()).arg(target).arg("").arg(0).arg(60_000);
+    let () = migrate.arg("KEYS").arg(keys).query_async(source).await.unwrap();
+    true
 }
