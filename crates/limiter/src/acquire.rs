@@ -12,6 +12,7 @@
 
 use crate::check::Check;
 use crate::error::CheckError;
+use crate::expected_wait::shortest_wait;
 use crate::limiter::{DecideFor, Limiter, now};
 use crate::queue::{WaitTargets, Waiter};
 use crate::receipt::{Receipt, Report};
@@ -141,7 +142,8 @@ impl<S: Store + 'static> Limiter<S> {
             let left = less(max_wait, self.now().since(arrival));
             let behind = waiter.behind_at(&states);
             if !behind.is_empty() {
-                if let Some(denied) = self.wait_behind(check, &mut waiter, &behind, left).await? {
+                let queues = (&states[..], &behind[..]);
+                if let Some(denied) = self.wait_behind(check, &mut waiter, queues, left).await? {
                     return Ok(denied);
                 }
                 continue;
@@ -159,27 +161,37 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// Waits behind older requests until it may be this one's turn. Returns a denial if the queue is full or no time is left.
+    /// Waits behind older requests until it may be this one's turn. Returns a denial if the queue is full, no time is left, or
+    /// those ahead need all of it.
     async fn wait_behind(
         &self,
         check: &Check<'_>,
         waiter: &mut Waiter<'_>,
-        states: &[StateId],
+        (states, behind): (&[StateId], &[StateId]),
         left: Span,
     ) -> Result<Option<Verdict>, CheckError> {
         let peek = self.peek(check).await?;
-        if waiter.enqueue(states, queue_capacity(&peek)).is_ok() && left > Span::ZERO {
+        let ahead = waiter.ahead_at(states);
+        let wait = shortest_wait(&peek, |index| ahead.get(index).copied().unwrap_or(0));
+        if wait <= left
+            && left > Span::ZERO
+            && waiter.enqueue(behind, queue_capacity(&peek)).is_ok()
+        {
             sleep_or_woken(waiter, left).await;
             return Ok(None);
         }
-        Ok(Some(peek.refused_behind_others()))
+        Ok(Some(peek.refused_behind_others(wait)))
     }
 
     /// Sleeps until the promised turn, if the verdict is a delay. If the future is dropped meanwhile, the turn is given back.
     async fn await_turn(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
         if let Outcome::Delay(delay) = verdict.outcome {
             let mut promise = PromisedTurn { limiter: self, receipt: verdict.receipt.clone() };
-            timers::sleep(delay).await;
+            let at = timers::after(delay);
+            match verdict.receipt.as_ref().and_then(|taken| self.inner.turns.promised(taken, at)) {
+                Some(turn) => turn.come().await,
+                None => timers::sleep_until(at).await,
+            }
             promise.receipt = None;
             verdict.outcome = Outcome::Allow; // the delay is over; the caller must not wait again
         }

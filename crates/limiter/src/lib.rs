@@ -77,6 +77,7 @@
 mod acquire;
 mod check;
 mod error;
+mod expected_wait;
 mod give_backs;
 #[cfg(feature = "http")]
 pub mod http;
@@ -89,6 +90,7 @@ mod stats;
 mod timers;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod turns;
 mod verdict;
 
 pub use check::Check;

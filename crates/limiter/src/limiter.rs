@@ -33,6 +33,7 @@ use crate::give_backs::GiveBacks;
 use crate::live::{Live, LiveGuard};
 use crate::queue::Queues;
 use crate::signals::Signals;
+use crate::turns::Turns;
 use crate::verdict::Verdict;
 use arc_swap::ArcSwap;
 use std::borrow::Cow;
@@ -89,6 +90,7 @@ pub(crate) struct Inner<S> {
     /// Counters in this process, for rules with `on_store_error: local` while the store does not answer.
     local: local::LocalCounters,
     pub(crate) queues: Queues,
+    pub(crate) turns: Turns,
     pub(crate) give_backs: GiveBacks,
     /// A random number other than 0 that distinguishes the receipts of this node from those of other nodes.
     node: u64,
@@ -190,6 +192,7 @@ impl<S: Store> Limiter<S> {
             changing: Mutex::new(()),
             signals: ArcSwap::default(),
             queues: Queues::default(),
+            turns: Turns::default(),
             give_backs: GiveBacks::default(),
             node,
             receipts: AtomicU64::new(0),

@@ -100,6 +100,17 @@ impl Waiter<'_> {
         states.iter().filter(older).copied().collect()
     }
 
+    /// How many requests stand before this one at each of `states`. Exact for the newest ticket. An older one, which knows its
+    /// place already, gets 0.
+    pub(crate) fn ahead_at(&self, states: &[StateId]) -> Vec<usize> {
+        let waiting = self.queues.lock();
+        let ahead = |state: &StateId| {
+            let is_new = !self.queued_at.contains(state);
+            waiting.0.get(state).filter(|_| is_new).map_or(0, BTreeMap::len)
+        };
+        states.iter().map(ahead).collect()
+    }
+
     /// Moves to the queues of `states`, out of all others. Fails, without moving, if one of the queues already has
     /// `capacity` waiters.
     pub(crate) fn enqueue(&mut self, states: &[StateId], capacity: usize) -> Result<(), QueueFull> {

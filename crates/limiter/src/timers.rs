@@ -3,9 +3,26 @@
 
 use std::time::Duration;
 use tidegate_core::Span;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 #[expect(clippy::disallowed_methods, reason = "the module that sleeps")]
 pub(crate) fn sleep(span: Span) -> Sleep {
     tokio::time::sleep(Duration::from_nanos(span.as_nanos()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the module that sleeps")]
+pub(crate) fn sleep_until(instant: Instant) -> Sleep {
+    tokio::time::sleep_until(instant)
+}
+
+/// The time by which timers fire.
+#[expect(clippy::disallowed_methods, reason = "the module that sleeps")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// The instant at which a span from now is over.
+pub(crate) fn after(span: Span) -> Instant {
+    let (now, span) = (now(), Duration::from_nanos(span.as_nanos()));
+    now.checked_add(span).unwrap_or(now)
 }

@@ -304,12 +304,9 @@ impl Verdict {
         self.unreadable
     }
 
-    /// Denies the request because older requests wait before it. When those will be served is unknown, so the retry time is
-    /// when the limits have recovered completely.
-    pub(crate) fn refused_behind_others(mut self) -> Self {
-        let required = self.entries.iter().filter(|entry| entry.need == Need::Required);
-        let reset = required.filter_map(|entry| entry.decision.reset).max().unwrap_or(Span::ZERO);
-        self.outcome = worse(Outcome::Deny(Retry::After(reset)), self.outcome);
+    /// Denies the request because older requests wait before it, with the shortest time until those can have been served.
+    pub(crate) fn refused_behind_others(mut self, wait: Span) -> Self {
+        self.outcome = worse(Outcome::Deny(Retry::After(wait)), self.outcome);
         self
     }
 }

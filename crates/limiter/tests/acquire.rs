@@ -152,12 +152,21 @@ async fn waiting_is_bounded_by_max_wait_and_by_max_queue() {
     assert!(!c.unwrap().allowed());
     let never = limiter.acquire(&patient.cost(2)).await.unwrap();
     assert_eq!(never.outcome, Outcome::Deny(Retry::Never));
-    // A request that is still behind another one when its time is over is denied at that moment.
+    // A request behind another one that cannot be served before its time is over is denied immediately, with the time at
+    // which it could be.
     let start = Instant::now();
     let hasty = Check::new(&alice).waiting(Span::from_millis(1_500));
+    let second = async { (limiter.acquire(&hasty).await.unwrap(), start.elapsed()) };
+    let (first, (second, after)) = tokio::join!(limiter.acquire(&patient), second);
+    assert!(first.unwrap().allowed());
+    assert_eq!(second.outcome, Outcome::Deny(Retry::After(Span::from_secs(2))));
+    assert_eq!((after, start.elapsed()), (Duration::ZERO, Duration::from_secs(1)));
+    // With half a second more it is served.
+    let start = Instant::now();
+    let hasty = Check::new(&alice).waiting(Span::from_secs(2));
     let (first, second) = tokio::join!(limiter.acquire(&patient), limiter.acquire(&hasty));
-    assert!(first.unwrap().allowed() && !second.unwrap().allowed());
-    assert!(start.elapsed() <= Duration::from_secs(2));
+    assert!(first.unwrap().allowed() && second.unwrap().allowed());
+    assert_eq!(start.elapsed(), Duration::from_secs(2));
 }
 
 /// A leaky bucket knows the time of a turn in advance, so a turn later than `max_wait` is denied immediately. After a wait the
