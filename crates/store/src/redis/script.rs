@@ -15,14 +15,20 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tidegate_core::{Limit, Span, Take, Timestamp};
 
-/// The plan script: all algorithms in one text, because one plan may use any of them.
+/// The plan script: all algorithms in one text, because one plan may use any of them. A call builds only those that it uses.
 const PLAN: &str = concat!(
     include_str!("scripts/prelude.lua"),
+    "if uses('TQ') then\n",
     include_str!("scripts/drain.lua"),
+    "end\nif uses('F') then\n",
     include_str!("scripts/fixed_window.lua"),
+    "end\nif uses('W') then\n",
     include_str!("scripts/sliding_weighted.lua"),
+    "end\nif uses('B') then\n",
     include_str!("scripts/sliding_buckets.lua"),
+    "end\nif uses('L') then\n",
     include_str!("scripts/sliding_log.lua"),
+    "end\n",
     include_str!("scripts/plan.lua"),
 );
 

@@ -9,10 +9,7 @@
 -- numbers are one shape, whatever their tags.
 local shapes, equal = {}, {}
 
--- Tags that are not in the registry any more: nothing is known of their states, so they count as full.
-local lost = {}
-
-local function shape_of(list, from)
+function shape_of(list, from)
   local shape = {
     per_period = list[from], period = list[from + 1], token = list[from + 2],
     full = list[from + 3], highest = list[from + 4], interval = list[from + 5] == 1,

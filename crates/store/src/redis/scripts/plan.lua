@@ -32,7 +32,7 @@ for i = 8 + count, #ARGV do
   local list = numbers(ARGV[i])
   if list[1] == 'lost' then
     lost[list[2]] = true
-  else
+  elseif shape_of then
     shape_of(list, 1)
   end
 end

@@ -114,3 +114,18 @@ local TOLERANCE = SECOND
 local function always()
   return true
 end
+
+-- Whether a take of this call has one of these letters. Redis runs the whole script for every call, so only the
+-- algorithms of the call are built.
+local function uses(letters)
+  for i = 8, 7 + tonumber(ARGV[6]) do
+    if string.find(letters, string.sub(ARGV[i], 1, 1), 1, true) then
+      return true
+    end
+  end
+end
+
+-- For token_bucket and leaky_bucket, see drain.lua: builds a shape from its numbers; and the tags that are not in the
+-- registry any more: nothing is known of their states, so they count as full.
+local shape_of
+local lost = {}
