@@ -16,6 +16,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A future panicked: a bug in tidegate.
 pub(crate) struct Panicked;
 
+/// Calls a function and catches its panic.
+pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
+    // Unwind safety: as below.
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| Panicked)
+}
+
 /// Polls a future and catches its panic. The future is large, so it is pinned where it is.
 pub(crate) async fn contained<T>(
     mut future: Pin<&mut impl Future<Output = T>>,

@@ -4,7 +4,7 @@ use super::fields::{HeaderStyle, policy_name};
 use super::{status, words};
 use crate::verdict::Verdict;
 use http::{HeaderValue, Response, header};
-use serde_json::json;
+use serde::Serialize;
 use tidegate_core::{Outcome, Period, Retry};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -37,14 +37,27 @@ pub fn problem(verdict: &Verdict) -> String {
             (QUOTA_EXCEEDED, "Quota Exceeded")
         }
     };
-    json!({
-        "type": kind,
-        "title": title,
-        "status": status(verdict).as_u16(),
-        "detail": detail(verdict),
-        "violated-policies": violated,
-    })
-    .to_string()
+    let body = ProblemBody {
+        detail: detail(verdict),
+        status: status(verdict).as_u16(),
+        title,
+        kind,
+        violated,
+    };
+    // A struct of texts and numbers can always be written as JSON.
+    serde_json::to_string(&body).unwrap_or_default()
+}
+
+/// The members of a problem.
+#[derive(Serialize)]
+struct ProblemBody {
+    detail: String,
+    status: u16,
+    title: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(rename = "violated-policies")]
+    violated: Vec<String>,
 }
 
 /// The complete response to a denied request: status 429, header fields, and [`problem`] as the body.

@@ -14,9 +14,10 @@ use super::tonic_service::{TonicRequest, TonicResponse, TonicService};
 use crate::backend::Backend;
 use crate::bounds;
 use crate::net::{AcceptedConnection, Drain, ListenerContext, PIECE, after};
-use crate::supervise::{Panicked, contained};
+use crate::supervise::{Panicked, caught, contained};
 use crate::timers;
 use crate::web::{self, InFlightRequest, read_over};
+use futures_util::FutureExt as _;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use std::io;
@@ -35,9 +36,14 @@ pub(crate) async fn serve<S: Backend>(
     place: &Rc<ListenerContext>,
     drain: &Drain,
 ) -> io::Result<()> {
-    web::serve_calls(opened, place, drain, |request, work| {
-        let (handler, place, drain) = (Rc::clone(handler), Rc::clone(place), drain.clone());
-        async move { answer_stream(request, work, &handler, &place, &drain).await }
+    // One reference count for each call, not one for each of the three: those of a drain are locks.
+    let context = Rc::new((Rc::clone(handler), Rc::clone(place), drain.clone()));
+    web::serve_calls(opened, place, drain, move |request, work| {
+        let context = Rc::clone(&context);
+        async move {
+            let (handler, place, drain) = &*context;
+            answer_stream(request, work, handler, place, drain).await
+        }
     })
     .await
 }
@@ -103,8 +109,14 @@ async fn decide<S: Backend>(
     work: InFlightRequest,
     handler: &GrpcHandler<S>,
 ) -> Response<Reply> {
-    // On the heap: the future that asks the store would otherwise take memory in every call.
-    let answered = contained(Box::pin(handler.answer(&message, timeout)).as_mut()).await;
+    // A store in this process never waits, so the future needs no memory beyond this line.
+    let at_once = || handler.answer(&message, timeout).now_or_never();
+    let decided = if S::IN_PROCESS { caught(at_once).transpose() } else { None };
+    let answered = match decided {
+        Some(answered) => answered,
+        // On the heap: the future that asks the store would otherwise take memory in every call.
+        None => contained(Box::pin(handler.answer(&message, timeout)).as_mut()).await,
+    };
     drop(message);
     match answered {
         Ok(Ok((answer, Span::ZERO))) => Reply::message(work.answered(answer)),
