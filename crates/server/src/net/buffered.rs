@@ -169,8 +169,16 @@ impl<'p> BufferedConnection<'p> {
         if self.output.is_empty() {
             return Ok(());
         }
-        self.reserve_output()?;
         yield_now().await;
+        self.flush_now().await
+    }
+
+    /// Writes the answers immediately.
+    pub(crate) async fn flush_now(&mut self) -> io::Result<()> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        self.reserve_output()?;
         let (mut written, mut slow) = (mem::take(&mut self.written), false);
         loop {
             let part = written..self.output.len().min(written.saturating_add(bounds::UNWRITTEN));

@@ -52,6 +52,17 @@ pub(crate) struct Proxy<S> {
     verifier: Option<TokenVerifier>,
     /// Whether the task that closes idle connections runs.
     is_swept: Cell<bool>,
+    /// Requests in flight on this worker over HTTP/1.
+    in_flight: Cell<usize>,
+}
+
+/// A request in flight, until it is dropped.
+pub(crate) struct InFlight<'p>(&'p Cell<usize>);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
 }
 
 /// Settings of the proxy.
@@ -115,7 +126,8 @@ impl<S: Backend> Proxy<S> {
     ) -> Self {
         let tally = metrics.tally("proxy");
         let pools = RefCell::new(WorkerPools::new(live.load(), tls.as_ref(), &metrics, &[]));
-        let (is_swept, access_log, verifier) = (Cell::new(false), None, None);
+        let (is_swept, in_flight) = (Cell::new(false), Cell::new(0));
+        let (access_log, verifier) = (None, None);
         Self {
             limiter,
             style,
@@ -129,6 +141,7 @@ impl<S: Backend> Proxy<S> {
             access_log,
             verifier,
             is_swept,
+            in_flight,
         }
     }
 
@@ -140,6 +153,17 @@ impl<S: Backend> Proxy<S> {
     /// Verifies tokens with these keys.
     pub(crate) fn verifying_by(self, verifier: Option<TokenVerifier>) -> Self {
         Self { verifier, ..self }
+    }
+
+    /// Counts a request as in flight.
+    pub(crate) fn in_flight(&self) -> InFlight<'_> {
+        self.in_flight.set(self.in_flight.get().saturating_add(1));
+        InFlight(&self.in_flight)
+    }
+
+    /// Whether this worker has other requests in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.in_flight.get() > 0
     }
 
     /// Decides a request by its head. It may wait here for its turn.

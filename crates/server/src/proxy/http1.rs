@@ -143,7 +143,12 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
                 return Ok(None);
             }
             let (is_idle, began) = (here.is_empty(), mem::replace(&mut seen, here.len()) == 0);
-            self.stream.flush().await?;
+            // With other answers on their way, they are written together, which costs less. Alone, there is no reason to wait.
+            if self.proxy.is_busy() {
+                self.stream.flush().await?;
+            } else {
+                self.stream.flush_now().await?;
+            }
             if is_idle || began {
                 let time =
                     if is_idle { self.stream.idle_timeout() } else { self.listener.timeouts.head };
@@ -189,6 +194,7 @@ impl<'f, S: Backend> ProxyConnection<'f, S> {
     /// Decides a request, and exchanges it for an answer if it may pass.
     async fn one_request(&mut self, request: ReceivedRequest) -> io::Result<AfterRequest> {
         let (proxy, client) = (self.proxy, Rc::clone(&self.client));
+        let _in_flight = proxy.in_flight();
         // Each part is on the heap by itself: a request that waits for its turn should be small.
         let admitting = Box::pin(proxy.admit(&request.parts, &client));
         let admitted = match self.watching(admitting).await {
