@@ -99,8 +99,9 @@ impl ReadBuffer {
     pub(super) fn make_room(&mut self) -> bool {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
-            // A large request is done, and its connection may now be idle for a long time.
-            if self.bytes.len() > self.usual {
+            // A large request is done, and its connection may now be idle for a long time; or a large body has begun behind its
+            // head, and is read in larger pieces from here on.
+            if self.bytes.len() != self.usual {
                 self.free();
             }
         }
@@ -134,5 +135,29 @@ impl ReadBuffer {
         self.bytes.truncate(self.end);
         self.bytes.extend_from_slice(bytes);
         self.end = self.bytes.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first bytes of a body arrived behind the head, in a small buffer. Once they are consumed, the buffer has the size
+    /// that is usual for bodies. It once stayed small, and uploads were read 4 KiB at a time.
+    #[test]
+    fn an_empty_buffer_takes_its_usual_size() {
+        let mut buffer = ReadBuffer::new(8 * 1024, Reservation::default());
+        assert!(buffer.make_room());
+        assert_eq!(buffer.bytes.len(), USUAL);
+        buffer.end = 3;
+        buffer.set_usual(64 * 1024);
+        assert!(buffer.make_room());
+        assert_eq!((buffer.unread().len(), buffer.bytes.len()), (3, USUAL));
+        buffer.consume(3);
+        assert!(buffer.make_room());
+        assert_eq!(buffer.bytes.len(), 64 * 1024);
+        buffer.set_usual(USUAL);
+        assert!(buffer.make_room());
+        assert_eq!(buffer.bytes.len(), USUAL);
     }
 }
