@@ -50,6 +50,7 @@
 //! | limit a key that no rule mentions | [`Limiter::take`], [`Limiter::take_named`] |
 //! | change limits while requests run | [`Limiter::reload`], [`Limiter::change`], [`Limiter::set_override`] |
 //! | raise limits while the load is low | [`Limiter::signal`] |
+//! | protect a busy upstream: priorities, and a number of requests in flight | [`Scheduler`], [`Classes`] |
 //! | read statistics, or explain a decision | [`Limiter::stats`], [`Limiter::explain`] |
 //! | share the counters between nodes | [`Limiter::new`], [`Store`] |
 //! | answer HTTP requests: status 429, `RateLimit` and `Retry-After` fields | the module `http` (feature `http`) |
@@ -85,6 +86,7 @@ mod limiter;
 mod live;
 mod queue;
 mod receipt;
+mod scheduler;
 mod signals;
 mod stats;
 mod timers;
@@ -100,6 +102,10 @@ pub use limiter::{
     DescriptorVerdict, Limiter, NamedLimit, NamedTake,
 };
 pub use receipt::{Receipt, Report};
+pub use scheduler::{
+    ClassIndex, ClassReading, Classes, ClassesError, PriorityClass, Scheduler, SchedulerReading,
+    SchedulerSettings, Seat, Shed, ShedReason,
+};
 pub use stats::{RuleStats, Stats};
 pub use verdict::{DecidedBy, LimitReport, Priority, Verdict};
 
