@@ -22,9 +22,9 @@
 //! this cannot starve a class, unlike the keys within a class ([`FairQueue`](super::fair_queue::FairQueue)). A start is
 //! charged, not the time that it holds the seat, because that is not known yet.
 //!
-//! Between two calls no waiting class may start a request. This has two consequences. A request that arrives when no other of
-//! its class waits, and that may start, starts immediately and overtakes no request. And if requests of another class wait then,
-//! it starts in a reserved seat: for classes with all their reserved seats in use, the condition for unreserved ones is the same.
+//! Between two calls no class with waiting requests may start one. This has two consequences. A request that may start when it
+//! arrives overtakes no request of its class. And if requests of another class wait then, it starts in a reserved seat: for
+//! classes with all their reserved seats in use, the condition for unreserved ones is the same.
 
 use super::classes::{ClassIndex, Classes, ClassesError};
 use super::fair_queue::{Dequeued, FairQueue, QueuedRequest};
@@ -181,15 +181,14 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Starts a request if it need not wait.
+    /// Starts a request if it need not wait. If others of its class wait, no seat is free for it, as the head of this file says.
     pub(super) fn start(&mut self, class: ClassIndex) -> bool {
         let Some(at) = self.position(class) else { return false };
-        let waits = self.classes.get(at).is_none_or(|class| !class.queue.is_empty());
-        if waits || self.free_seat_for(at).is_none() {
-            return false;
+        let free = self.free_seat_for(at).is_some();
+        if free {
+            self.take_seat(at);
         }
-        self.take_seat(at);
-        true
+        free
     }
 
     /// Lets a request wait that could not start, until its patience is over.

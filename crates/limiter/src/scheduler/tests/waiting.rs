@@ -1,5 +1,6 @@
 //! Tasks that wait for seats, by tokio's paused clock.
 
+use crate::scheduler::machine::ArrivingRequest;
 use crate::scheduler::{ClassIndex, Scheduler, SchedulerSettings, Seat, Shed, ShedReason};
 use crate::timers;
 use std::future::Future;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use tidegate_core::Span;
+use tokio::sync::oneshot;
 
 const SECOND: Span = Span::from_secs(1);
 
@@ -99,6 +101,20 @@ async fn dropping_the_future_ends_the_wait() {
     assert_eq!(load(&scheduler), (4, 0));
     drop(started);
     assert_eq!(load(&scheduler), (3, 0));
+}
+
+/// One thread starts a waiting request while another drops its future: the seat cannot be delivered.
+#[test]
+fn a_seat_that_cannot_be_delivered_is_freed() {
+    let (scheduler, _, low) = scheduler(Some(4), 10);
+    let mut seats = fill(&scheduler, low);
+    let (wake_up, outcome) = oneshot::channel();
+    let request = ArrivingRequest { class: low, key: 1, patience: SECOND };
+    scheduler.shared.with(|machine| machine.wait(request, wake_up)).unwrap();
+    drop(outcome);
+    seats.pop();
+    assert_eq!(load(&scheduler), (3, 0));
+    assert_eq!(scheduler.reading().classes[3].started, 5);
 }
 
 #[tokio::test(start_paused = true)]
