@@ -242,7 +242,7 @@ fn requests_in_flight_are_counted_until_they_are_answered() {
 #[test]
 fn waiting_requests_are_counted_with_their_time() {
     let upstream = Upstream::start();
-    let policy = "{ version: 1, rules: [{ name: all, key: [], on_limit: { delay: { max_wait: 1h } }, limits: [{ rate: 1/h, burst: 1 }] }] }";
+    let policy = "{ version: 1, rules: [{ name: all, key: [], on_limit: { delay: { max_wait: 1h } }, limits: [{ rate: 3/h, burst: 1 }] }] }";
     let server = proxy(policy, &upstream.url(), &[]);
     let mut operator = Operator::of(&server);
     let held =
@@ -570,7 +570,7 @@ fn refusals_and_errors_are_always_written_and_successes_are_sampled() {
 #[test]
 fn requests_that_waited_or_found_no_answer_are_told() {
     let dead = free_address();
-    let policy = "{ version: 1, rules: [{ name: slow, key: [], on_limit: { delay: { max_wait: 1h } }, limits: [{ rate: 1/h, burst: 1 }] }] }";
+    let policy = "{ version: 1, rules: [{ name: slow, key: [], on_limit: { delay: { max_wait: 1h } }, limits: [{ rate: 3/h, burst: 1 }] }] }";
     let log = Logged::start(policy, &format!("http://{dead}"), &[]);
     assert_eq!(get(&log.server, "/first"), 502);
     let [mut stays, leaves] = ["/stays", "/leaves"].map(|path| {
