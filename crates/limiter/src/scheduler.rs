@@ -61,9 +61,9 @@ use tokio::time::Instant;
 /// let shed = scheduler.enter(low, alice, Span::from_millis(100)).await.unwrap_err();
 /// assert_eq!(shed.reason, ShedReason::WaitedTooLong);
 ///
-/// // The next seats that become free are kept for the class high, which has two seats reserved.
+/// // The next seat that becomes free is for the class high, and stays so when its request is done.
 /// let waiting = scheduler.enter(high, bob, Span::from_millis(500));
-/// let (payment, _) = tokio::join!(waiting, async { seats.truncate(6) });
+/// let (payment, _) = tokio::join!(waiting, async { seats.truncate(7) });
 /// let payment = payment?;
 /// assert!(scheduler.try_enter(low).is_none() && scheduler.try_enter(high).is_none());
 /// drop(payment);
