@@ -100,13 +100,16 @@ impl Waiter<'_> {
         states.iter().filter(older).copied().collect()
     }
 
-    /// How many requests stand before this one at each of `states`. Exact for the newest ticket. An older one, which knows its
-    /// place already, gets 0.
+    /// How many older requests wait at each of `states`. 0 for the queues that this request is in: it was told when it entered.
     pub(crate) fn ahead_at(&self, states: &[StateId]) -> Vec<usize> {
         let waiting = self.queues.lock();
         let ahead = |state: &StateId| {
-            let is_new = !self.queued_at.contains(state);
-            waiting.0.get(state).filter(|_| is_new).map_or(0, BTreeMap::len)
+            let queue = waiting.0.get(state).filter(|_| !self.queued_at.contains(state));
+            queue.map_or(0, |queue| match queue.last_key_value() {
+                // Nearly always this is the newest request, and need not count the others one by one.
+                Some((newest, _)) if *newest < self.ticket => queue.len(),
+                _ => queue.range(..self.ticket).count(),
+            })
         };
         states.iter().map(ahead).collect()
     }
@@ -179,6 +182,8 @@ mod tests {
         assert!(first.behind_at(&[A]).is_empty() && second.behind_at(&[A]).is_empty());
         second.enqueue(&[A], 10).unwrap();
         assert_eq!(queues.draw_ticket().behind_at(&[A, B]), [A]);
+        assert_eq!(queues.draw_ticket().ahead_at(&[A, B]), [1, 0]);
+        assert_eq!((first.ahead_at(&[A]), second.ahead_at(&[A])), (vec![0], vec![0]));
         assert_eq!(queues.draw_ticket().behind_at(&[B]), []);
         assert_eq!(first.behind_at(&[A]), []); // its ticket is older than the waiting one
         first.enqueue(&[A], 10).unwrap();

@@ -304,8 +304,10 @@ impl Verdict {
         self.unreadable
     }
 
-    /// Denies the request because older requests wait before it, with the shortest time until those can have been served.
+    /// Denies the request because older requests wait before it, with the shortest time until those can have been served. It is
+    /// at least a millisecond, so that a client that obeys it does not try again in a loop.
     pub(crate) fn refused_behind_others(mut self, wait: Span) -> Self {
+        let wait = wait.max(Span::from_millis(1));
         self.outcome = worse(Outcome::Deny(Retry::After(wait)), self.outcome);
         self
     }

@@ -92,7 +92,12 @@ impl Shaped {
             ("gap-p99", gap(990), "µs", Goal::None),
             ("lateness", micros(lateness), "µs", Goal::None),
             ("windows-above", count(arrivals.windows_above(lateness)), "", Goal::AtMost(0.0)),
-            ("slack", micros(arrivals.least_slack()), "µs", Goal::None),
+            (
+                "slack",
+                micros(arrivals.least_slack()),
+                "µs",
+                Goal::AtMost(micros(nanos(TIMER_ERROR))),
+            ),
             ("out-of-order", count(self.out_of_order().len()), "", Goal::AtMost(0.0)),
             ("not-answered-once", count(self.not_answered_once()), "", Goal::AtMost(0.0)),
         ]

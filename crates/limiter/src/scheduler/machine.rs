@@ -355,7 +355,8 @@ impl<W> Machine<W> {
         Shed { reason, retry_after: retry_after(own, all, covered) }
     }
 
-    /// A request has left its queue. When none waits any more, the tags are forgotten: nobody is owed anything.
+    /// Counts a request that has left its queue. When no request waits any more, the tags of all classes begin at zero again, so
+    /// that no class is ahead of another when requests wait the next time.
     fn left(&mut self, deadline: Timestamp, ticket: Ticket) {
         self.deadlines.remove(&(deadline, ticket));
         self.waiting = self.waiting.saturating_sub(1);

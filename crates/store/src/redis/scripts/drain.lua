@@ -9,6 +9,7 @@
 -- numbers are one shape, whatever their tags.
 local shapes, equal = {}, {}
 
+-- Declared in prelude.lua, because plan.lua calls it too.
 function shape_of(list, from)
   local shape = {
     per_period = list[from], period = list[from + 1], token = list[from + 2],
