@@ -11,15 +11,18 @@
 //! | shaping | `shaping` | when does each request leave a leaky bucket? |
 //! | waiting | `waiting` | what do thousands of waiting requests cost, and do they all get an answer? |
 //! | outage | `outage` | which requests fail when an upstream server fails? |
+//! | priorities | `priorities` | who gets through when an upstream server has more requests than it can serve? |
 
 mod bodies;
 mod body_server;
+mod class_server;
 mod conformance;
 mod crowd;
 mod figures;
 mod numbered;
 mod outage;
 mod plot;
+mod priorities;
 mod proxies;
 mod recorder;
 mod shaping;
@@ -43,6 +46,7 @@ The experiments, of which --only selects some:
   shaping     a leaky bucket of 100/s under 1,000 requests a second (10 s)
   waiting     10,000 waiting requests: memory, clients that leave, SIGTERM
   outage      one of three upstream servers is killed, refuses or hangs (8 s each)
+  priorities  two or four classes share 8 seats: a spike, a slow class, all overloaded (30 s each)
 --rounds applies to the first three, --seconds to the first two.")]
 pub(crate) struct ProxyOptions {
     #[command(flatten)]
@@ -81,7 +85,10 @@ concern tidegate alone.
   resident memory of one idle connection, `request-bytes` what a waiting request adds to it. Then half of the clients leave
   (`left`), as many others take their places, and the server gets SIGTERM.
 - `proxy-outage`: one of three upstream servers fails at 2,000 requests a second. It is killed; or it is killed while no
-  request is in flight (`refusing`); or it is stopped and does not answer (`hung`; health checks every second).";
+  request is in flight (`refusing`); or it is stopped and does not answer (`hung`; health checks every second).
+- `proxy-priorities`: an upstream server of 8 workers, 20 ms for each request on average, and a group with `concurrency: 8`. The
+  class high sends 100 requests a second and low 50 (`calm`); low sends 12 times as many (`spike`); each request of low takes 2 s
+  (`slow`); all four classes send 300 a second (`all`). Each scenario takes 30 seconds, its beginning included.";
 
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), String> {
     let rows = rig::run(measured(options))?;
@@ -100,6 +107,9 @@ async fn measured(options: &ProxyOptions) -> Result<Vec<String>, String> {
     }
     if selected("proxy-outage") {
         rows.extend(outage::outage("proxy-outage", options).await?);
+    }
+    if selected("proxy-priorities") {
+        rows.extend(priorities::priorities("proxy-priorities", options).await?);
     }
     if rows.is_empty() {
         return Err(format!("no experiment has `{}` in its name", options.rig.only));

@@ -200,10 +200,7 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// Drops the receipt unless the caller asked for one or a rule counts outcomes.
     fn with_wanted_receipt(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
-        let counts_outcomes = verdict.entries.iter().any(|entry| {
-            let rule = verdict.live.policy.rules().get(entry.rule);
-            rule.is_some_and(|rule| rule.count() != tidegate_policy::Count::All)
-        });
+        let counts_outcomes = verdict.counts_outcomes();
         verdict.receipt = verdict.receipt.filter(|_| counts_outcomes || check.receipt);
         verdict
     }
@@ -364,7 +361,7 @@ fn queue_capacity(verdict: &Verdict) -> usize {
         verdict.entries.iter().filter_map(|entry| verdict.live.policy.rules().get(entry.rule));
     let queues = rules.filter_map(|rule| match rule.on_limit() {
         OnLimit::Delay { max_queue, .. } => Some(*max_queue),
-        OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => None,
+        OnLimit::Reject | OnLimit::Deprioritize(_) | OnLimit::Flag(_) => None,
     });
     queues.min().unwrap_or(DEFAULT_QUEUE)
 }

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | write the header fields of a response | [`HeaderStyle::write`] |
 //! | answer a denied request | [`refusal`], or [`grpc_refusal`] for gRPC |
+//! | answer a request that a busy upstream has no capacity for | [`overload`], or [`grpc_overload`] for gRPC |
 //! | read what a server said about its limits | [`Heard`] |
 //! | keep a client from asking too early | [`Pacer`] |
 //!
@@ -28,10 +29,10 @@ mod problem;
 mod words;
 
 pub use fields::{HeaderStyle, LegacyReset, Reduced, policy_name};
-pub use grpc::grpc_refusal;
+pub use grpc::{grpc_overload, grpc_refusal};
 pub use pacer::Pacer;
 pub use parse::{Budget, Heard};
-pub use problem::{problem, refusal};
+pub use problem::{overload, problem, refusal};
 
 use crate::verdict::Verdict;
 use http::StatusCode;

@@ -103,18 +103,17 @@ pub use limiter::{
 };
 pub use receipt::{Receipt, Report};
 pub use scheduler::{
-    ClassIndex, ClassReading, Classes, ClassesError, PriorityClass, Scheduler, SchedulerReading,
-    SchedulerSettings, Seat, Shed, ShedReason,
+    ClassReading, Scheduler, SchedulerReading, SchedulerSettings, Seat, Shed, ShedReason,
 };
 pub use stats::{RuleStats, Stats};
-pub use verdict::{DecidedBy, LimitReport, Priority, Verdict};
+pub use verdict::{DecidedBy, LimitReport, Verdict};
 
 pub use tidegate_core::{
     Algorithm, Cost, Decision, InlineVec, Limit, Outcome, Period, Retry, Span, Timestamp,
 };
 pub use tidegate_policy::{
-    Allowance, AttributeError, Attributes, Changes, Explanation, Policy, PolicyError, Request,
-    RuleLimit, VerifiedSource,
+    Allowance, AttributeError, Attributes, Changes, ClassIndex, Classes, ClassesError, Explanation,
+    Policy, PolicyError, PriorityClass, Request, RuleLimit, VerifiedSource,
 };
 pub use tidegate_store::{Clock, Memory, Secret, Settled, Store, StoreError};
 

@@ -9,6 +9,7 @@
 //! | `decide.rs` | from a request to a verdict |
 //! | `local.rs` | the fallback: deciding while the store, or a part of it, does not answer |
 //! | `settle.rs` | reports and resets, after the answer |
+//! | `planning.rs` | which takes a request needs |
 //! | `operate.rs` | what operators do: reload, change, signal, statistics |
 //! | `named.rs` | limits that the caller names, outside of the policy |
 //! | `descriptors.rs` | Envoy's calls: several descriptors decided together |
@@ -18,6 +19,7 @@ mod descriptors;
 mod local;
 mod named;
 mod operate;
+mod planning;
 mod settle;
 
 pub(crate) use decide::DecideFor;

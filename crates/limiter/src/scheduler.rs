@@ -13,12 +13,11 @@
 //!
 //! - [`machine`] decides: seats, classes, deadlines. It is pure: time is an argument, and nothing waits.
 //! - [`fair_queue`] orders the keys within a class.
-//! - [`classes`] divides the seats among the classes.
+//! - [`Classes::seats`] divides the seats among the classes.
 //! - This file lets tasks wait for what the machine decides.
 //!
 //! It is not a rate limit, and it does not choose `L`.
 
-mod classes;
 mod fair_queue;
 mod machine;
 mod recent;
@@ -26,14 +25,15 @@ mod shed;
 #[cfg(test)]
 mod tests;
 
-pub use classes::{ClassIndex, Classes, ClassesError, PriorityClass};
 pub use shed::{Shed, ShedReason};
 
 use crate::timers;
+use arc_swap::ArcSwap;
 use machine::{ArrivingRequest, EndedWait, Machine, Ticket, WaitEnd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tidegate_core::{Span, Timestamp};
+use tidegate_policy::{ClassIndex, Classes, ClassesError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -138,7 +138,7 @@ pub struct ClassReading {
 
 #[derive(Debug)]
 struct SharedMachine {
-    classes: Classes,
+    classes: ArcSwap<Classes>,
     /// A plain mutex: it is held for one step of the machine, which takes less than a microsecond, and never across an await.
     machine: Mutex<Machine<WakeUp>>,
     /// The instant that the machine calls [`Timestamp::EPOCH`].
@@ -147,6 +147,14 @@ struct SharedMachine {
 
 /// Sends the outcome to the task that waits. A seat that cannot be delivered, because the task is gone, is dropped and so freed.
 type WakeUp = oneshot::Sender<Result<Seat, Shed>>;
+
+/// Whether a request starts at once.
+enum Entrance {
+    /// It has a seat of this class.
+    Open(ClassIndex),
+    /// It waits, until this time.
+    Queue(Ticket, oneshot::Receiver<Result<Seat, Shed>>, Option<Timestamp>),
+}
 
 /// A request that waits. Dropping it ends the wait.
 struct WaitingRequest {
@@ -171,14 +179,15 @@ impl Scheduler {
     pub fn new(settings: SchedulerSettings) -> Result<Self, ClassesError> {
         let SchedulerSettings { classes, limit, max_waiting } = settings;
         let machine = Machine::new(&classes, limit, max_waiting, Timestamp::EPOCH)?;
-        let shared = SharedMachine { classes, machine: Mutex::new(machine), epoch: timers::now() };
+        let (classes, machine) = (ArcSwap::from_pointee(classes), Mutex::new(machine));
+        let shared = SharedMachine { classes, machine, epoch: timers::now() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The priority classes.
     #[must_use]
-    pub fn classes(&self) -> &Classes {
-        &self.shared.classes
+    pub fn classes(&self) -> Arc<Classes> {
+        self.shared.classes.load_full()
     }
 
     /// Waits for a seat, for at most `patience`. Hold the seat while the request is in flight.
@@ -202,15 +211,16 @@ impl Scheduler {
     pub async fn enter(&self, class: ClassIndex, key: u64, patience: Span) -> Result<Seat, Shed> {
         let request = ArrivingRequest { class, key, patience };
         let waiting: Result<_, Shed> = self.shared.with(|machine| {
-            if machine.start(class) {
-                return Ok(None);
+            if let Some(class) = machine.start(class) {
+                return Ok(Entrance::Open(class));
             }
             let (wake_up, outcome) = oneshot::channel();
             let ticket = machine.wait(request, wake_up)?;
-            Ok(Some((ticket, outcome, machine.now().after(patience))))
+            Ok(Entrance::Queue(ticket, outcome, machine.now().after(patience)))
         });
-        let Some((ticket, outcome, deadline)) = waiting? else {
-            return Ok(Seat { shared: Arc::clone(&self.shared), class });
+        let (ticket, outcome, deadline) = match waiting? {
+            Entrance::Open(class) => return Ok(Seat { shared: Arc::clone(&self.shared), class }),
+            Entrance::Queue(ticket, outcome, deadline) => (ticket, outcome, deadline),
         };
         let shared = Arc::clone(&self.shared);
         let deadline = deadline.unwrap_or(Timestamp::END);
@@ -231,8 +241,8 @@ impl Scheduler {
     /// # Ok::<(), tidegate::ClassesError>(())
     /// ```
     pub fn try_enter(&self, class: ClassIndex) -> Option<Seat> {
-        let started = self.shared.with(|machine| machine.start(class));
-        started.then(|| Seat { shared: Arc::clone(&self.shared), class })
+        let class = self.shared.with(|machine| machine.start(class))?;
+        Some(Seat { shared: Arc::clone(&self.shared), class })
     }
 
     /// Changes how many requests may be in flight. Fails, without a change, if there are fewer seats than classes.
@@ -249,7 +259,28 @@ impl Scheduler {
     /// # Ok::<(), tidegate::ClassesError>(())
     /// ```
     pub fn set_limit(&self, limit: Option<usize>) -> Result<(), ClassesError> {
-        self.shared.with(|machine| machine.set_limit(&self.shared.classes, limit))
+        self.shared.with(|machine| machine.configure(&self.shared.classes.load(), limit))
+    }
+
+    /// Changes the priority classes, for example when a new policy has others. Fails, without a change, if there are fewer seats
+    /// than classes.
+    ///
+    /// A class is the same as before if it is in the same place. Requests that are in flight keep their seats.
+    ///
+    /// ```
+    /// use tidegate::{Classes, PriorityClass, Scheduler, SchedulerSettings};
+    /// let scheduler = Scheduler::new(SchedulerSettings { limit: Some(4), ..Default::default() })?;
+    /// let two = vec![PriorityClass::new("web", 4, 75)?, PriorityClass::new("batch", 1, 25)?];
+    /// scheduler.set_classes(Classes::new(two)?)?;
+    /// assert_eq!(scheduler.reading().classes[0].reserved, 3);
+    /// # Ok::<(), tidegate::ClassesError>(())
+    /// ```
+    pub fn set_classes(&self, classes: Classes) -> Result<(), ClassesError> {
+        self.shared.with(|machine| {
+            machine.configure(&classes, machine.limit())?;
+            self.shared.classes.store(Arc::new(classes));
+            Ok(())
+        })
     }
 
     /// What the classes do at the moment, for metrics.
@@ -265,7 +296,8 @@ impl Scheduler {
     #[must_use]
     pub fn reading(&self) -> SchedulerReading {
         self.shared.with(|machine| {
-            let classes = self.shared.classes.iter().zip(machine.states());
+            let named = self.shared.classes.load();
+            let classes = named.iter().zip(machine.states());
             let classes = classes.map(|(class, state)| ClassReading {
                 name: class.name().to_owned(),
                 reserved: state.reserved,

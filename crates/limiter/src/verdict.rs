@@ -12,7 +12,9 @@ use crate::receipt::Receipt;
 use smallvec::SmallVec;
 use std::fmt;
 use tidegate_core::{Cost, Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
-use tidegate_policy::{OnLimit, PathError, Rule, RuleLimit};
+use tidegate_policy::{
+    ClassIndex, Count, OnLimit, PathError, Policy, PriorityClass, Rule, RuleLimit,
+};
 
 /// The answer of a [`Limiter`](crate::Limiter) to one request.
 ///
@@ -39,39 +41,25 @@ pub struct Verdict {
     pub over: bool,
     /// The request passes, but a rule in shadow mode would have denied it.
     pub shadow_deny: bool,
-    /// Whether the request should be served after others; set by rules with `on_limit: { deprioritize: low }`.
-    pub priority: Priority,
+    /// The priority class of the request; see [`Verdict::class`].
+    pub priority: ClassIndex,
     /// What the decision is based on: the store, a cache, the fallback, and so on.
     pub decided_by: DecidedBy,
     /// When it was decided, by the clock of the store.
     pub decided_at: Timestamp,
+    pub(crate) turn_key: u64,
     pub(crate) live: LiveGuard,
     pub(crate) entries: SmallVec<[Entry; 2]>,
     pub(crate) receipt: Option<Receipt>,
     pub(crate) unreadable: Option<PathError>,
 }
 
-/// How urgently a request should be served.
-///
-/// ```
-/// use tidegate::{Attributes, Check, Limiter, Policy, Priority};
-/// let policy = Policy::parse("
-/// version: 1
-/// rules: [{ name: batch, key: [], limits: [1/h], on_limit: { deprioritize: low } }]")?;
-/// let limiter = Limiter::in_memory(policy)?;
-/// let request = Attributes::new();
-/// let verdicts = [limiter.check_now(&Check::new(&request))?, limiter.check_now(&Check::new(&request))?];
-/// assert!(verdicts[0].allowed() && verdicts[1].allowed());
-/// assert_eq!(verdicts.map(|verdict| verdict.priority), [Priority::Normal, Priority::Low]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Priority {
-    /// As usual.
-    #[default]
-    Normal,
-    /// After requests of normal priority: a rule with `on_limit: { deprioritize: low }` is over its limit.
-    Low,
+/// Where a request stands among those that wait for a busy upstream: see [`Scheduler::enter`](crate::Scheduler::enter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuePlace {
+    pub(crate) class: ClassIndex,
+    /// A hash of the key by which requests of one class take turns.
+    pub(crate) key: u64,
 }
 
 /// What a decision is based on.
@@ -184,7 +172,7 @@ impl Verdict {
     /// Combines the decisions of all limits into one verdict.
     pub(crate) fn fold(
         live: LiveGuard,
-        entries: SmallVec<[Entry; 2]>,
+        (entries, place): (SmallVec<[Entry; 2]>, QueuePlace),
         decided_by: DecidedBy,
         decided_at: Timestamp,
     ) -> Self {
@@ -195,12 +183,13 @@ impl Verdict {
         // A request that is denied anyway gets no marks.
         let marking = || entries.iter().filter(|entry| outcome.passes() && entry.marks());
         let shadow_deny = marking().any(|entry| entry.shadow);
-        let deprioritizes = |entry: &Entry| {
-            let rule = live.policy.rules().get(entry.rule);
-            rule.is_some_and(|rule| matches!(rule.on_limit(), OnLimit::Deprioritize))
-        };
-        let low = marking().any(|entry| !entry.shadow && deprioritizes(entry));
-        let priority = if low { Priority::Low } else { Priority::Normal };
+        let lowered = marking().filter(|entry| !entry.shadow).filter_map(|entry| {
+            match live.policy.rules().get(entry.rule)?.on_limit() {
+                OnLimit::Deprioritize(class) => Some(*class),
+                OnLimit::Reject | OnLimit::Delay { .. } | OnLimit::Flag(_) => None,
+            }
+        });
+        let priority = lowered.fold(place.class, ClassIndex::max);
         Self {
             outcome,
             over,
@@ -208,6 +197,7 @@ impl Verdict {
             priority,
             decided_by,
             decided_at,
+            turn_key: place.key,
             live,
             entries,
             receipt: None,
@@ -217,7 +207,8 @@ impl Verdict {
 
     /// The denial of a request whose path is malformed, so that it is unknown which rules apply.
     pub(crate) fn of_unreadable(live: LiveGuard, reason: PathError, decided_at: Timestamp) -> Self {
-        let verdict = Self::fold(live, SmallVec::new(), DecidedBy::Policy, decided_at);
+        let nothing = (SmallVec::new(), QueuePlace::usual(&live));
+        let verdict = Self::fold(live, nothing, DecidedBy::Policy, decided_at);
         Self { outcome: Outcome::Deny(Retry::Never), unreadable: Some(reason), ..verdict }
     }
 
@@ -276,8 +267,49 @@ impl Verdict {
         let rules = entries.filter_map(move |limits| limits.iter().find(marked));
         rules.filter_map(|entry| match self.live.policy.rules().get(entry.rule)?.on_limit() {
             OnLimit::Flag(flag) => Some(&**flag),
-            OnLimit::Reject | OnLimit::Delay { .. } | OnLimit::Deprioritize => None,
+            OnLimit::Reject | OnLimit::Delay { .. } | OnLimit::Deprioritize(_) => None,
         })
+    }
+
+    /// The priority class of the request. It is that of the first rule with a `priority`; else the one that the attribute
+    /// `priority` names; else `normal`. Rules with `on_limit: { deprioritize: … }` that are over their limit lower it.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: exports, priority: high, key: [], limits: [1/h], on_limit: { deprioritize: low } }]")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let request = Attributes::new();
+    /// for class in ["high", "low"] { // the second request is above the limit
+    ///     let verdict = limiter.check_now(&Check::new(&request))?;
+    ///     assert!(verdict.allowed() && verdict.class().name() == class);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn class(&self) -> &PriorityClass {
+        self.live.policy.classes().get(self.priority)
+    }
+
+    /// The policy that decided the request.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.live.policy
+    }
+
+    /// The name of the priority class, unless it is the usual one.
+    #[must_use]
+    pub fn unusual_class(&self) -> Option<&str> {
+        let usual = self.live.policy.classes().usual();
+        (self.priority != usual).then(|| self.class().name())
+    }
+
+    /// The key by which requests of one class take turns at a busy upstream: a hash of the key of the rule with the
+    /// `priority`, or else of the first rule that applies and has a key. See [`Scheduler::enter`](crate::Scheduler::enter).
+    #[must_use]
+    pub const fn turn_key(&self) -> u64 {
+        self.turn_key
     }
 
     /// The names of all rules of the policy that decided the request; [`LimitReport::number`] indexes them.
@@ -298,6 +330,19 @@ impl Verdict {
         self.receipt.as_ref()
     }
 
+    /// The same, but only if a rule counts outcomes and so needs a report.
+    #[must_use]
+    pub fn receipt_to_report(&self) -> Option<&Receipt> {
+        self.receipt().filter(|_| self.counts_outcomes())
+    }
+
+    /// Whether a rule counts outcomes.
+    pub(crate) fn counts_outcomes(&self) -> bool {
+        let rules =
+            self.entries.iter().filter_map(|entry| self.live.policy.rules().get(entry.rule));
+        rules.into_iter().any(|rule| rule.count() != Count::All)
+    }
+
     /// Why the path of the request is malformed, if the request was denied for that reason.
     #[must_use]
     pub const fn unreadable(&self) -> Option<PathError> {
@@ -310,6 +355,13 @@ impl Verdict {
         let wait = wait.max(Span::from_millis(1));
         self.outcome = worse(Outcome::Deny(Retry::After(wait)), self.outcome);
         self
+    }
+}
+
+impl QueuePlace {
+    /// The place of a request about which nothing is known.
+    pub(crate) fn usual(live: &Live) -> Self {
+        Self { class: live.policy.classes().usual(), key: 0 }
     }
 }
 

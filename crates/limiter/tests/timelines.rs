@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use tidegate::{
-    Allowance, Attributes, Check, Clock, Limiter, Memory, Outcome, Policy, Priority, Receipt,
-    Report, RuleLimit, Secret, Settled, Verdict,
+    Allowance, Attributes, Check, Clock, Limiter, Memory, Outcome, Policy, Receipt, Report,
+    RuleLimit, Secret, Settled, Verdict,
 };
 use tidegate_timelines::Expected;
 use tidegate_timelines::policy::{self as timeline, Action, Answer, Ask, Fact, Said, Scenario};
@@ -199,7 +199,7 @@ fn compare(answer: &Answer, verdict: &Verdict) -> Result<(), String> {
     };
     let mut flags: Vec<&str> = verdict.flags().collect();
     flags.dedup(); // several rules may set the same flag
-    let low = verdict.priority == Priority::Low;
+    let low = verdict.class().name() == "low";
     let all = [
         equal("retry", &retry, answer.retry.map(Some).as_ref()),
         equal("over", &verdict.over, Some(&answer.over)),

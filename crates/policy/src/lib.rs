@@ -24,6 +24,7 @@
 //! | which counter a request uses | [`Key`], [`AddressKey`], [`Trusted`] |
 //! | how much is allowed | [`Allowance`], [`RuleLimit`], [`Rate`], [`Overrides`] |
 //! | conditions | [`Expression`] |
+//! | which requests are served first | [`Classes`], [`PriorityClass`] |
 //! | what operators change at run time | [`Changes`] |
 //! | why a request is limited | [`Explanation`] |
 //! | the YAML reader, and errors with their positions | [`Document`], [`Problem`] |
@@ -58,7 +59,7 @@ pub use language::{AppliedRule, Explanation, PolicyError, RuleExplanation, schem
 pub use model::address::{AddressKey, HopHeader, Trusted, parse_address};
 pub use model::allowance::{Allowance, RuleLimit, RuleLimitError};
 pub use model::attributes::{AttributeError, Attributes};
-pub use model::changes::{ChangeError, Changes, Resolved, ResolvedRule};
+pub use model::changes::{ChangeError, Changes, RequestStanding, Resolved, ResolvedRule};
 pub use model::descriptors::{DescriptorRule, Descriptors, EnvoyProblem, Met};
 pub use model::expression::{Expression, ExpressionError, Fact};
 pub use model::identity::{Identity, Request, VerifiedSource};
@@ -68,6 +69,7 @@ pub use model::overrides::{OverrideError, Overrides};
 pub use model::path::{NormalPath, PathError};
 pub use model::pattern::{Pattern, PatternError};
 pub use model::policy::{Origin, Policy, Tiers};
+pub use model::priority::{ClassIndex, Classes, ClassesError, PriorityClass};
 pub use model::rate::{CalendarUnit, Per, Rate, RateError};
 pub use model::rule::{Count, Mode, OnLimit, OnStoreError, Rule, Skipped};
 pub use model::unit::Unit;

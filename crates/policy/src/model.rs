@@ -3,7 +3,7 @@
 //! Modules from the bottom to the top; a module imports only modules of lines above its own:
 //!
 //! ```text
-//!   number  path  address  rate                  values: decimals, paths, addresses, `15/s`
+//!   number  path  address  rate  priority        values: decimals, paths, addresses, `15/s`, classes
 //!   zone  pattern  attributes  expression        calendars, `/urls/**`, what is known of a request, conditions
 //!   allowance  key  identity  condition          how much, whose counter, from HTTP requests to attributes, `match`
 //!   overrides  unit  descriptors                 exceptions for single customers; periods and rules of Envoy's files
@@ -28,6 +28,7 @@ pub(crate) mod overrides;
 pub(crate) mod path;
 pub(crate) mod pattern;
 pub(crate) mod policy;
+pub(crate) mod priority;
 pub(crate) mod rate;
 pub(crate) mod rule;
 pub(crate) mod unit;

@@ -20,6 +20,7 @@ pub(crate) use tally::Tally;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
+use tidegate::SchedulerReading;
 use tidegate_store::{Gauges, StoreReport};
 
 /// All counters of the server.
@@ -103,6 +104,8 @@ pub(crate) struct GaugeReadings {
 pub(crate) struct GroupReading {
     pub(crate) group: String,
     pub(crate) in_flight: u64,
+    /// The seats, if their number is bounded.
+    pub(crate) seats: Option<SchedulerReading>,
     pub(crate) servers: Vec<ServerReading>,
 }
 

@@ -24,6 +24,7 @@ mod piece_room;
 mod request_body;
 mod request_head;
 mod routes;
+mod seating;
 mod tunnel;
 mod upstream;
 

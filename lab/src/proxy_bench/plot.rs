@@ -1,4 +1,5 @@
-//! Two plots as SVG: requests over time, and a histogram of gaps. They are readable on a light and on a dark page.
+//! Plots as SVG: requests over time, a histogram of gaps, and success and latency by class. They are readable on a light and on a
+//! dark page.
 
 #![expect(clippy::float_arithmetic, reason = "coordinates of a picture")]
 
@@ -92,6 +93,22 @@ impl Axes<'_> {
         text + content + "</svg>\n"
     }
 
+    /// A line through one value for each second.
+    fn values(&self, class: &str, name: &str, values: &[f64]) -> String {
+        let points = (0_u32..).zip(values);
+        let path: String = points
+            .map(|(second, value)| {
+                format!(" {:.1} {:.1}", self.x(f64::from(second) + 0.5), self.y(*value))
+            })
+            .collect();
+        let last = values.last().copied().unwrap_or(0.0);
+        let (x, y) = (RIGHT - 4.0, (self.y(last) - 8.0).max(TOP + 12.0));
+        format!(
+            "<polyline class=\"{class}\" points=\"{}\"/>\n<text x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{name}</text>\n",
+            path.trim_start()
+        )
+    }
+
     /// A line that rises by one at each of these instants, in seconds.
     fn steps(&self, class: &str, name: &str, seconds: &[f64]) -> String {
         let every = seconds.len().div_ceil(MOST_POINTS).max(1);
@@ -106,6 +123,44 @@ impl Axes<'_> {
             path.trim_start()
         )
     }
+}
+
+/// Success in per cent and the 99th percentile in milliseconds of a class, second by second.
+pub(crate) struct ClassLine {
+    pub(crate) label: &'static str,
+    pub(crate) success: Vec<f64>,
+    pub(crate) p99: Vec<f64>,
+}
+
+/// How many requests of two classes succeed, over time.
+pub(crate) fn success_by_class(title: &str, lines: &[ClassLine; 2]) -> String {
+    let axes = Axes {
+        title,
+        x: seconds_axis(lines),
+        y: Axis { name: "% answered with 200", least: 0.0, most: 100.0, step: 20.0 },
+    };
+    let [a, b] = lines;
+    let content = axes.values("b", a.label, &a.success) + &axes.values("a", b.label, &b.success);
+    axes.picture(&content)
+}
+
+/// How long requests of two classes take, over time.
+pub(crate) fn p99_by_class(title: &str, lines: &[ClassLine; 2]) -> String {
+    let most = lines.iter().flat_map(|line| &line.p99).copied().fold(100.0, f64::max);
+    let step = nice_step(most / 5.0);
+    let axes = Axes {
+        title,
+        x: seconds_axis(lines),
+        y: Axis { name: "p99 in ms", least: 0.0, most: (most / step).ceil() * step, step },
+    };
+    let [a, b] = lines;
+    axes.picture(&(axes.values("b", a.label, &a.p99) + &axes.values("a", b.label, &b.p99)))
+}
+
+fn seconds_axis(lines: &[ClassLine; 2]) -> Axis<'static> {
+    let most = lines.iter().map(|line| line.p99.len()).max().unwrap_or(1).max(1);
+    let most = float(u64::try_from(most).unwrap_or(1));
+    Axis { name: "seconds", least: 0.0, most, step: nice_step(most / 10.0) }
 }
 
 /// How many requests had been offered, and how many had arrived, at each instant in seconds.

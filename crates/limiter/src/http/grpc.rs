@@ -9,11 +9,13 @@
 
 use super::fields::policy_name;
 use super::problem::detail;
+use crate::scheduler::Shed;
 use crate::verdict::Verdict;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use tidegate_core::{Outcome, Retry};
 
 const RESOURCE_EXHAUSTED: u64 = 8;
+const UNAVAILABLE: u64 = 14;
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 
@@ -42,14 +44,39 @@ pub fn grpc_refusal(verdict: &Verdict) -> Response<()> {
         // A negative number means: do not retry.
         Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => "-1".to_owned(),
     };
-    let details = data_encoding::BASE64_NOPAD.encode(&status(verdict, &message));
+    let details = status(verdict, &message);
+    trailers_only(RESOURCE_EXHAUSTED, &message, pushback, &details)
+}
+
+/// The complete gRPC response to a call that the [`Scheduler`](crate::Scheduler) sheds: `UNAVAILABLE`, with `RetryInfo`.
+///
+/// ```
+/// use tidegate::{Shed, ShedReason, Span};
+/// let shed = Shed { reason: ShedReason::QueueFull, retry_after: Span::from_millis(2_300) };
+/// let answer = tidegate::http::grpc_overload(&shed);
+/// assert_eq!(answer.headers()["grpc-status"], "14"); // UNAVAILABLE
+/// assert_eq!(answer.headers()["grpc-retry-pushback-ms"], "2300");
+/// ```
+#[must_use]
+pub fn grpc_overload(shed: &Shed) -> Response<()> {
+    let message = shed.to_string();
+    let mut details = number(1, UNAVAILABLE);
+    details.extend(field(2, message.as_bytes()));
+    details.extend(field(3, &any(RETRY_INFO, &field(1, &duration(shed.retry_after.as_nanos())))));
+    let pushback = shed.retry_after.as_millis_ceil().to_string();
+    trailers_only(UNAVAILABLE, &message, pushback, &details)
+}
+
+/// A response of headers only. `details` is a `google.rpc.Status`.
+fn trailers_only(code: u64, message: &str, pushback: String, details: &[u8]) -> Response<()> {
+    let details = data_encoding::BASE64_NOPAD.encode(details);
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     for (name, value) in [
-        ("grpc-status", RESOURCE_EXHAUSTED.to_string()),
-        ("grpc-message", percent_encoded(&message)),
+        ("grpc-status", code.to_string()),
+        ("grpc-message", percent_encoded(message)),
         ("grpc-retry-pushback-ms", pushback),
         ("grpc-status-details-bin", details),
     ] {

@@ -2,12 +2,15 @@
 
 use super::fields::{HeaderStyle, policy_name};
 use super::{status, words};
+use crate::scheduler::Shed;
 use crate::verdict::Verdict;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use tidegate_core::{Outcome, Period, Retry};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 /// The problem type of a request whose cost exceeds what a limit can ever allow. Retrying does not help.
 const NEVER: &str = "urn:tidegate:problem:cost-exceeds-capacity";
 
@@ -84,6 +87,35 @@ pub fn refusal(verdict: &Verdict, style: &HeaderStyle) -> Response<String> {
     // A denial is valid only for the moment; RFC 6585 forbids caches to store it.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     style.write(verdict, headers);
+    response
+}
+
+/// The complete response to a request that the [`Scheduler`](crate::Scheduler) sheds: status 503, `Retry-After`, and a problem of
+/// the type `temporary-reduced-capacity`.
+///
+/// ```
+/// use tidegate::{Shed, ShedReason, Span};
+/// let shed = Shed { reason: ShedReason::WaitedTooLong, retry_after: Span::from_millis(2_300) };
+/// let answer = tidegate::http::overload(&shed);
+/// assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &"3".parse()?));
+/// assert!(answer.body().contains("#temporary-reduced-capacity"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn overload(shed: &Shed) -> Response<String> {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let body = serde_json::json!({
+        "detail": shed.to_string(),
+        "status": status.as_u16(),
+        "title": "Temporary Reduced Capacity",
+        "type": REDUCED_CAPACITY,
+    });
+    let mut response = Response::new(body.to_string());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(shed.retry_after.as_secs_ceil().max(1)));
     response
 }
 

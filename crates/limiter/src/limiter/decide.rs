@@ -8,38 +8,27 @@
 //! A *take* is the request's cost under one limit, for one state. A *plan* is all takes of a request, which the store decides
 //! together ([`Plan::take`] is the rule).
 
+use super::planning::{PlannedTake, longest_wait, takes};
 use super::{Limiter, STORE_RETRY};
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::live::{Live, LiveGuard};
+use crate::live::LiveGuard;
 use crate::queue::WaitTargets;
 use crate::receipt::{Receipt, ReceiptPart};
-use crate::verdict::{CALLER_RULE, DecidedBy, Entry, EntryLimit, Verdict};
+use crate::verdict::{CALLER_RULE, DecidedBy, Entry, EntryLimit, QueuePlace, Verdict};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
-    Algorithm, Bound, Cost, Decision, InlineVec, Limit, NamedBy, Need, Outcome, Plan, PlanOutcome,
-    Retry, Span, Take, Timestamp,
+    Cost, Decision, InlineVec, Limit, NamedBy, Need, Outcome, Plan, PlanOutcome, Retry, Span, Take,
+    Timestamp,
 };
-use tidegate_policy::{Attributes, Count, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
-use tidegate_store::{Answer, KeyName, LimitName, ReceiptId, Store, StoreError};
+use tidegate_policy::{Attributes, Count, RuleLimit};
+use tidegate_store::{Answer, LimitName, ReceiptId, Store, StoreError};
 
 /// The namespace of states whose limits callers name. It cannot collide with a rule, because names of rules have no slash.
 pub(super) const CALLER_NAMESPACE: &str = "/take";
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
-
-/// One take of a plan, with the rule and limit that it comes from.
-pub(super) struct PlannedTake<'l> {
-    /// The index of the rule in the policy.
-    pub(super) number: usize,
-    pub(super) rule: &'l Rule,
-    pub(super) limit: &'l RuleLimit,
-    /// The index among the rule's own limits; `None` for a limit of a tier, of an override or of the caller.
-    pub(super) own: Option<usize>,
-    pub(super) take: Take<'l>,
-    pub(super) shadow: bool,
-}
 
 /// The decisions about the takes of a plan, in the same order.
 pub(super) struct Decided {
@@ -87,7 +76,7 @@ impl<S: Store> Limiter<S> {
             return Ok(refused);
         }
         let live = self.live();
-        let (entries, by) = {
+        let (entries, by, place) = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
             let plan = Plan::new(takes(&planned), longest_wait(check, &planned))?;
@@ -95,10 +84,10 @@ impl<S: Store> Limiter<S> {
                 Ok(decisions) => (decisions, DecidedBy::Store),
                 Err(_) => (self.peek_locally(&plan)?, DecidedBy::Fallback),
             };
-            (entries(&planned, decisions), by)
+            (entries(&planned, decisions), by, planned.place)
         };
         let by = if entries.is_empty() { DecidedBy::Policy } else { by };
-        Ok(Verdict::fold(live, entries, by, self.inner.clock.now().steady))
+        Ok(Verdict::fold(live, (entries, place), by, self.inner.clock.now().steady))
     }
 
     /// Decides and counts a request without the store, by the `on_store_error` of each rule.
@@ -121,7 +110,7 @@ impl<S: Store> Limiter<S> {
             return Ok(refused);
         }
         let live = self.live();
-        let (entries, at, by) = {
+        let (entries, at, by, place) = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
             let decided = match plan(&planned, check)? {
@@ -129,9 +118,9 @@ impl<S: Store> Limiter<S> {
                 Some(plan) => self.without_store(&planned, plan.max_wait())?,
             };
             self.owe(&planned, &decided);
-            (entries(&planned, decided.decisions), decided.at, decided.by)
+            (entries(&planned, decided.decisions), decided.at, decided.by, planned.place)
         };
-        let verdict = verdict(live, entries, by, at, None);
+        let verdict = verdict(live, (entries, place), by, at, None);
         self.count(&verdict);
         Ok(verdict)
     }
@@ -168,8 +157,9 @@ impl<S: Store> Limiter<S> {
             [PlannedTake { number: CALLER_RULE, rule, limit, own: None, take, shadow: false }];
         let nothing = Attributes::new();
         let decided = self.decided(&planned, &Check::new(&nothing).waiting(max_wait)).await?;
-        let entries = entries(&planned, decided.decisions);
-        Ok(verdict(self.live(), entries, decided.by, decided.at, None))
+        let (entries, live) = (entries(&planned, decided.decisions), self.live());
+        let place = QueuePlace::usual(&live);
+        Ok(verdict(live, (entries, place), decided.by, decided.at, None))
     }
 
     /// What a request may have to wait for.
@@ -197,14 +187,14 @@ impl<S: Store> Limiter<S> {
             }
             return Ok(refused);
         }
-        let (entries, at, by, receipt) = {
+        let (entries, at, by, receipt, place) = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
             let decided = self.decided(&planned, check).await?;
             let receipt = self.receipt(&planned, &decided, check, decide_for);
-            (entries(&planned, decided.decisions), decided.at, decided.by, receipt)
+            (entries(&planned, decided.decisions), decided.at, decided.by, receipt, planned.place)
         };
-        let verdict = verdict(live, entries, by, at, receipt);
+        let verdict = verdict(live, (entries, place), by, at, receipt);
         if decide_for == DecideFor::Check {
             self.count(&verdict);
         }
@@ -269,72 +259,6 @@ impl<S: Store> Limiter<S> {
             return self.without_a_part(planned, &missing, plan).await;
         }
         self.without_store(planned, plan.max_wait())
-    }
-
-    /// The takes of all rules that apply to a request.
-    pub(super) fn planned<'l>(
-        &self,
-        live: &'l Live,
-        attributes: &'l Attributes<'_>,
-        check: &Check<'_>,
-    ) -> SmallVec<[PlannedTake<'l>; 2]> {
-        let mut planned = SmallVec::new();
-        let (changes, cost) = (&live.changes, check.cost.get());
-        let (_, unknown_tier) = live.policy.resolve_each(changes, attributes, cost, |resolved| {
-            self.plan_rule(&resolved, check, &mut planned);
-        });
-        if unknown_tier {
-            self.inner.unknown_tiers.fetch_add(1, Ordering::Relaxed);
-        }
-        planned
-    }
-
-    /// Adds the takes of one rule.
-    fn plan_rule<'l>(
-        &self,
-        resolved: &ResolvedRule<'l>,
-        check: &Check<'_>,
-        planned: &mut SmallVec<[PlannedTake<'l>; 2]>,
-    ) {
-        let rule = resolved.rule;
-        let key = resolved.values.pairs();
-        let by = resolved.values.tag(|| KeyName::new(key.iter().map(|(name, _)| *name)).0);
-        let subject = self.inner.secret.subject_of(KeyName(by), key);
-        let bound = self.bound(rule.mode());
-        let optional =
-            resolved.shadow || matches!(rule.on_limit(), OnLimit::Deprioritize | OnLimit::Flag(_));
-        for (at, limit) in resolved.allowance.limits().iter().enumerate() {
-            let name = limit.tag(|| LimitName::new(rule.name(), limit.id(), limit.limit()).0);
-            let state = subject.state(LimitName(name));
-            let take = Take {
-                need: if optional { Need::Optional } else { Need::Required },
-                bound,
-                refused: rule.count_rejected(),
-                when_full: rule.when_full(),
-                ..Take::new(state, limit.limit(), check.cost)
-            };
-            planned.push(PlannedTake {
-                number: resolved.number,
-                rule,
-                limit,
-                own: (resolved.origin == Origin::Rule).then_some(at),
-                take,
-                shadow: resolved.shadow,
-            });
-        }
-    }
-
-    /// Whether a rule may use the headroom of its limits now.
-    fn bound(&self, mode: &Mode) -> Bound {
-        match mode {
-            Mode::Hard => Bound::Plain,
-            Mode::Soft(_) => Bound::Headroom,
-            Mode::Elastic { condition, .. } => {
-                let now = self.inner.clock.now().steady;
-                let in_effect = self.inner.signals.load().in_effect(now, condition);
-                if in_effect { Bound::Headroom } else { Bound::Plain }
-            }
-        }
     }
 
     /// A receipt, if a rule counts outcomes, the caller asked for one, or a promised turn may have to be given back.
@@ -441,13 +365,9 @@ fn store_timeout(timeout: Span) -> Span {
     Span::from_nanos(timeout.as_nanos().saturating_sub(rest))
 }
 
-pub(super) fn takes<'l>(planned: &[PlannedTake<'l>]) -> InlineVec<Take<'l>> {
-    planned.iter().map(|planned| planned.take).collect()
-}
-
 fn verdict(
     live: LiveGuard,
-    entries: SmallVec<[Entry; 2]>,
+    entries: (SmallVec<[Entry; 2]>, QueuePlace),
     by: DecidedBy,
     at: Timestamp,
     receipt: Option<Receipt>,
@@ -455,20 +375,6 @@ fn verdict(
     let mut verdict = Verdict::fold(live, entries, by, at);
     verdict.receipt = receipt.filter(|_| verdict.allowed());
     verdict
-}
-
-/// The longest wait that the rules and the caller allow: the shortest of those of all limits. Optional limits do not count.
-pub(super) fn longest_wait(check: &Check<'_>, planned: &[PlannedTake<'_>]) -> Span {
-    let required = planned.iter().filter(|planned| planned.take.need == Need::Required);
-    let waits = required.filter_map(|planned| match planned.rule.on_limit() {
-        OnLimit::Delay { max_wait, .. } if check.wait_by_rule => Some(*max_wait),
-        OnLimit::Delay { max_wait, .. } => Some(check.max_wait.min(*max_wait)),
-        OnLimit::Reject | OnLimit::Deprioritize | OnLimit::Flag(_) => {
-            let waits = matches!(planned.take.limit.algorithm(), Algorithm::LeakyBucket { .. });
-            (waits || !check.wait_by_rule).then_some(check.max_wait)
-        }
-    });
-    waits.min().unwrap_or(check.max_wait)
 }
 
 pub(super) fn entries(

@@ -15,11 +15,12 @@ mod call_takes;
 mod matching;
 
 use super::Limiter;
-use super::decide::{PlannedTake, entries};
+use super::decide::entries;
+use super::planning::PlannedTake;
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::Live;
-use crate::verdict::{CALLER_RULE, DecidedBy, Entry, Verdict, worse};
+use crate::verdict::{CALLER_RULE, DecidedBy, Entry, QueuePlace, Verdict, worse};
 use call_takes::CallTakes;
 use matching::{DescriptorMatch, attributes, carried_limits, match_descriptors};
 use serde_json::{Map, Value};
@@ -174,7 +175,7 @@ impl<S: Store> Limiter<S> {
         call: &DescriptorCall<'_, '_>,
     ) -> Result<DescriptorVerdict, DescriptorError> {
         let live = self.live();
-        let (entries, by, at, statuses, quota, metadata) = {
+        let (entries, by, at, statuses, quota, metadata, place) = {
             let limits = carried_limits(call);
             let attributes = attributes(&live, call)?;
             let attributes: Vec<Cow<'_, Attributes<'_>>> =
@@ -190,10 +191,11 @@ impl<S: Store> Limiter<S> {
             let statuses = statuses(&matches, &takes, &entries);
             let quota = is_quota_exhausted(&matches, &statuses);
             let metadata = metadata(&matches, &statuses);
-            (entries, decided.by, decided.at, statuses, quota, metadata)
+            (entries, decided.by, decided.at, statuses, quota, metadata, takes.place)
         };
         let by = if entries.is_empty() { DecidedBy::Policy } else { by };
-        let mut verdict = Verdict::fold(live, entries, by, at);
+        let place = place.unwrap_or_else(|| QueuePlace::usual(&live));
+        let mut verdict = Verdict::fold(live, (entries, place), by, at);
         if quota {
             let retry = retry_of_quota(&verdict);
             verdict.outcome = worse(verdict.outcome, Outcome::Deny(retry));
@@ -215,9 +217,9 @@ impl<S: Store> Limiter<S> {
                 DescriptorMatch::Nothing | DescriptorMatch::Unlimited => {}
                 DescriptorMatch::Rules(attributes) => {
                     let check = Check::new(attributes).cost(descriptor.cost(call.hits));
-                    for planned in self.planned(live, attributes, &check) {
-                        takes.push(number, planned);
-                    }
+                    let planned = self.planned(live, attributes, &check);
+                    takes.place.get_or_insert(planned.place);
+                    planned.into_iter().for_each(|planned| takes.push(number, planned));
                 }
                 DescriptorMatch::Carried(limit) => {
                     takes.push(number, self.plan_carried(call, descriptor, limit));

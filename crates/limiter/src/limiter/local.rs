@@ -17,7 +17,8 @@
 //! what a share lets pass. What was granted here is also reported to the store ([`Store::owe`]), which charges it when it is
 //! back.
 
-use super::decide::{Decided, PlannedTake, unread};
+use super::decide::{Decided, unread};
+use super::planning::PlannedTake;
 use super::{Limiter, now};
 use crate::error::CheckError;
 use crate::verdict::DecidedBy;

@@ -26,12 +26,13 @@
 //! arrives overtakes no request of its class. And if requests of another class wait then, it starts in a reserved seat: for
 //! classes with all their reserved seats in use, the condition for unreserved ones is the same.
 
-use super::classes::{ClassIndex, Classes, ClassesError};
 use super::fair_queue::{Dequeued, FairQueue, QueuedRequest};
 use super::recent::{Ended, Progress, Recent, WindowClock, retry_after};
 use super::shed::{Shed, ShedReason};
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use tidegate_core::{Span, Timestamp};
+use tidegate_policy::{ClassIndex, Classes, ClassesError, PriorityClass};
 
 /// What a start in an unreserved seat costs a class of weight 1.
 const ROUND: u64 = 1 << 20;
@@ -41,8 +42,11 @@ const ROUND: u64 = 1 << 20;
 pub(super) struct Machine<W> {
     /// `None`: every request starts immediately.
     limit: Option<usize>,
-    /// The highest class first.
+    /// The highest class first. When a configuration has fewer classes than the one before, the rest stay here, without
+    /// reserved seats, until their requests are over.
     classes: Vec<ClassQueue<W>>,
+    /// How many classes the configuration has.
+    configured: usize,
     max_waiting: usize,
     in_flight: usize,
     waiting: usize,
@@ -138,7 +142,8 @@ impl<W> Machine<W> {
     ) -> Result<Self, ClassesError> {
         let mut machine = Self {
             limit: None,
-            classes: classes.iter().map(|class| ClassQueue::new(class.weight().get())).collect(),
+            classes: vec![],
+            configured: 0,
             max_waiting,
             in_flight: 0,
             waiting: 0,
@@ -149,19 +154,28 @@ impl<W> Machine<W> {
             now,
             ended: vec![],
         };
-        machine.set_limit(classes, limit)?;
+        machine.configure(classes, limit)?;
         Ok(machine)
     }
 
-    /// Changes the number of seats. Requests that are in flight stay so, also if they are more than the new limit.
-    pub(super) fn set_limit(
+    /// Changes the classes and the number of seats. Requests that are in flight stay so, also if they are more than the new
+    /// limit. A class is the same as before if it is in the same place.
+    pub(super) fn configure(
         &mut self,
         classes: &Classes,
         limit: Option<usize>,
     ) -> Result<(), ClassesError> {
         let seats = limit.map(|limit| classes.seats(limit)).transpose()?.unwrap_or_default();
         let seats = seats.into_iter().chain(std::iter::repeat(0));
-        self.classes.iter_mut().zip(seats).for_each(|(class, seats)| class.reserved = seats);
+        self.configured = classes.count();
+        let missing = self.configured.saturating_sub(self.classes.len());
+        self.classes.extend(std::iter::repeat_with(ClassQueue::new).take(missing));
+        let lowest = classes.iter().map(PriorityClass::weight).last();
+        let weights = classes.iter().map(PriorityClass::weight).chain(lowest.into_iter().cycle());
+        for (class, (weight, seats)) in self.classes.iter_mut().zip(weights.zip(seats)) {
+            class.reserved = seats;
+            class.charge = charge(weight);
+        }
         self.limit = limit;
         self.start_waiting();
         Ok(())
@@ -181,14 +195,13 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Starts a request if it need not wait. If others of its class wait, no seat is free for it, as the head of this file says.
-    pub(super) fn start(&mut self, class: ClassIndex) -> bool {
-        let Some(at) = self.position(class) else { return false };
-        let free = self.free_seat_for(at).is_some();
-        if free {
-            self.take_seat(at);
-        }
-        free
+    /// Starts a request if it need not wait, and returns the class whose seat it has. If others of its class wait, no seat is
+    /// free for it, as the head of this file says.
+    pub(super) fn start(&mut self, class: ClassIndex) -> Option<ClassIndex> {
+        let at = self.position(class)?;
+        self.free_seat_for(at)?;
+        self.take_seat(at);
+        Some(ClassIndex::at(at))
     }
 
     /// Lets a request wait that could not start, until its patience is over.
@@ -221,11 +234,12 @@ impl<W> Machine<W> {
         Some(request.waiter)
     }
 
-    /// Takes back the seat of a request that was started.
+    /// Takes back the seat of a request that was started in this class.
     pub(super) fn finish(&mut self, class: ClassIndex) {
-        let Some(at) = self.position(class) else { return };
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.with_class(at, |class| class.in_flight = class.in_flight.saturating_sub(1));
+        self.with_class(class.position(), |class| {
+            class.in_flight = class.in_flight.saturating_sub(1)
+        });
         self.start_waiting();
     }
 
@@ -248,7 +262,7 @@ impl<W> Machine<W> {
     }
 
     pub(super) fn states(&self) -> impl Iterator<Item = ClassState> {
-        self.classes.iter().map(ClassQueue::state)
+        self.classes.iter().take(self.configured).map(ClassQueue::state)
     }
 }
 
@@ -368,7 +382,7 @@ impl<W> Machine<W> {
 
     /// Where a class is. An index that is too large means the lowest class.
     fn position(&self, class: ClassIndex) -> Option<usize> {
-        let last = self.classes.len().checked_sub(1)?;
+        let last = self.configured.checked_sub(1)?;
         Some(class.position().min(last))
     }
 
@@ -379,10 +393,15 @@ impl<W> Machine<W> {
     }
 }
 
+/// By how much a start in an unreserved seat moves the finish tag of a class with this weight.
+fn charge(weight: NonZeroU32) -> u64 {
+    ROUND.checked_div(u64::from(weight.get())).unwrap_or(ROUND).max(1)
+}
+
 impl<W> ClassQueue<W> {
-    fn new(weight: u32) -> Self {
+    fn new() -> Self {
         Self {
-            charge: ROUND.checked_div(u64::from(weight)).unwrap_or(ROUND).max(1),
+            charge: ROUND,
             finish_tag: 0,
             reserved: 0,
             in_flight: 0,

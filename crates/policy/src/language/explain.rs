@@ -11,6 +11,7 @@ use crate::model::attributes::Attributes;
 use crate::model::changes::{Changes, ResolvedRule};
 use crate::model::path::Case;
 use crate::model::policy::Policy;
+use crate::model::priority::ClassIndex;
 use crate::model::rule::{Count, Mode, OnLimit, Rule, Skipped};
 use std::fmt;
 use tidegate_core::{Algorithm, RejectedCost};
@@ -33,6 +34,8 @@ pub struct Explanation {
     pub tier: Option<String>,
     /// The tier that the request named, if it does not exist.
     pub unknown_tier: Option<String>,
+    /// The priority class, if the policy uses priorities.
+    pub priority: Option<String>,
     /// All readings of the path, if servers read it in several ways.
     pub readings: Vec<String>,
     /// The rules, in the order of the file.
@@ -55,7 +58,7 @@ pub struct AppliedRule {
     pub key: String,
     /// The limits as they would be written; an empty list if it is unlimited.
     pub limits: Vec<String>,
-    /// Where the limits come from.
+    /// Where the limits come from; empty for a rule that has none and only sets a priority.
     pub origin: String,
     /// Notes on other settings: mode, shadow, what happens above the limit.
     pub notes: Vec<String>,
@@ -72,7 +75,7 @@ impl Policy {
             let applied: Vec<_> = resolved.rules.iter().filter(of_rule).collect();
             let outcome = match applied.as_slice() {
                 [] => Err(self.skipped(changes, rule, request, cost, stopped)),
-                [first, others @ ..] => Ok(applied_rule(first, others)),
+                [first, others @ ..] => Ok(self.applied_rule(first, others)),
             };
             if !applied.is_empty() && rule.stop {
                 stopped = Some(rule);
@@ -83,7 +86,9 @@ impl Policy {
         let unknown_tier = request.named("tier").filter(|_| resolved.unknown_tier);
         let unknown_tier = unknown_tier.map(crate::document::shown);
         let tier = resolved.tier.map(str::to_owned);
-        Explanation { tier, unknown_tier, readings: readings(request), rules }
+        let priority = || self.classes.get(resolved.class).name().to_owned();
+        let priority = self.uses_priorities().then(priority);
+        Explanation { tier, unknown_tier, priority, readings: readings(request), rules }
     }
 
     fn skipped(
@@ -103,6 +108,47 @@ impl Policy {
     }
 }
 
+impl Policy {
+    fn applied_rule(
+        &self,
+        resolved: &ResolvedRule<'_>,
+        others: &[&ResolvedRule<'_>],
+    ) -> AppliedRule {
+        let keys = others.iter().map(|other| format!(" and {}", other.values));
+        let only_priority = *resolved.allowance == Allowance::Limits(vec![]);
+        AppliedRule {
+            key: format!("{}{}", resolved.values, keys.collect::<String>()),
+            limits: match resolved.allowance {
+                Allowance::Limits(limits) => limits.iter().map(written).collect(),
+                Allowance::Unlimited => vec![],
+            },
+            origin: if only_priority { String::new() } else { resolved.origin.to_string() },
+            notes: self.notes(resolved.rule, resolved.shadow),
+        }
+    }
+
+    /// Notes on settings that differ from the default.
+    fn notes(&self, rule: &Rule, shadow: bool) -> Vec<String> {
+        let class = |class| self.classes.get(class).name();
+        let priority = rule.priority.map(|named| format!("priority: {}", class(named)));
+        let mode = mode_note(&rule.mode);
+        let on_limit = on_limit_note(&rule.on_limit, class);
+        let count = match rule.count {
+            Count::All => None,
+            Count::Failures => Some("only failures count".to_owned()),
+            Count::Successes => Some("only successes count".to_owned()),
+        };
+        let rejected = (rule.count_rejected == RejectedCost::Charged)
+            .then(|| "rejected requests count too".to_owned());
+        let case = (rule.key.case() == Case::Insensitive)
+            .then(|| "paths are compared without regard to case".to_owned());
+        let shadow = shadow.then(|| "shadow: counts and reports, but denies nothing".to_owned());
+        let stop = rule.stop.then(|| "stop: later rules are skipped".to_owned());
+        let notes = [priority, mode, on_limit, count, rejected, case, shadow, stop];
+        notes.into_iter().flatten().collect()
+    }
+}
+
 /// Every reading of a path that has several.
 fn readings(request: &Attributes<'_>) -> Vec<String> {
     if !request.is_ambiguous() {
@@ -111,19 +157,6 @@ fn readings(request: &Attributes<'_>) -> Vec<String> {
     let all = [request.canonical()].into_iter().chain(request.other_readings());
     let paths = all.filter_map(|seen| seen.path());
     paths.map(|path| crate::document::printable(path.as_str())).collect()
-}
-
-fn applied_rule(resolved: &ResolvedRule<'_>, others: &[&ResolvedRule<'_>]) -> AppliedRule {
-    let keys = others.iter().map(|other| format!(" and {}", other.values));
-    AppliedRule {
-        key: format!("{}{}", resolved.values, keys.collect::<String>()),
-        limits: match resolved.allowance {
-            Allowance::Limits(limits) => limits.iter().map(written).collect(),
-            Allowance::Unlimited => vec![],
-        },
-        origin: resolved.origin.to_string(),
-        notes: notes(resolved.rule, resolved.shadow),
-    }
 }
 
 /// A limit as it would be written.
@@ -142,24 +175,6 @@ fn written(limit: &RuleLimit) -> String {
     format!("{rate} {}{options}", limit.limit().algorithm().name())
 }
 
-/// Notes on settings that differ from the default.
-fn notes(rule: &Rule, shadow: bool) -> Vec<String> {
-    let mode = mode_note(&rule.mode);
-    let on_limit = on_limit_note(&rule.on_limit);
-    let count = match rule.count {
-        Count::All => None,
-        Count::Failures => Some("only failures count".to_owned()),
-        Count::Successes => Some("only successes count".to_owned()),
-    };
-    let rejected = (rule.count_rejected == RejectedCost::Charged)
-        .then(|| "rejected requests count too".to_owned());
-    let case = (rule.key.case() == Case::Insensitive)
-        .then(|| "paths are compared without regard to case".to_owned());
-    let shadow = shadow.then(|| "shadow: counts and reports, but denies nothing".to_owned());
-    let stop = rule.stop.then(|| "stop: later rules are skipped".to_owned());
-    [mode, on_limit, count, rejected, case, shadow, stop].into_iter().flatten().collect()
-}
-
 fn mode_note(mode: &Mode) -> Option<String> {
     match mode {
         Mode::Hard => None,
@@ -172,13 +187,15 @@ fn mode_note(mode: &Mode) -> Option<String> {
     }
 }
 
-fn on_limit_note(on_limit: &OnLimit) -> Option<String> {
+fn on_limit_note<'p>(on_limit: &OnLimit, class: impl Fn(ClassIndex) -> &'p str) -> Option<String> {
     match on_limit {
         OnLimit::Reject => None,
         OnLimit::Delay { max_wait, max_queue } => {
             Some(format!("above the limit: waits up to {max_wait}, at most {max_queue} requests"))
         }
-        OnLimit::Deprioritize => Some("above the limit: passes with low priority".to_owned()),
+        OnLimit::Deprioritize(to) => {
+            Some(format!("above the limit: passes with priority {}, or a lower one", class(*to)))
+        }
         OnLimit::Flag(flag) => Some(format!("above the limit: passes with the flag {flag}")),
     }
 }
@@ -193,6 +210,9 @@ impl fmt::Display for Explanation {
                 Some(unknown) => writeln!(f, "; there is no tier `{unknown}`")?,
                 None => writeln!(f)?,
             }
+        }
+        if let Some(priority) = &self.priority {
+            writeln!(f, "priority {priority}")?;
         }
         if !self.readings.is_empty() {
             let all = self.readings.join(", ");
@@ -218,7 +238,7 @@ impl fmt::Display for Explanation {
 impl fmt::Display for AppliedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.key)?;
-        if self.limits.is_empty() {
+        if self.limits.is_empty() && !self.origin.is_empty() {
             writeln!(f, "    unlimited, from {}", self.origin)?;
         }
         for limit in &self.limits {

@@ -10,6 +10,7 @@
 mod behavior;
 mod identity;
 mod limits;
+mod priorities;
 
 use crate::document::{Document, Entry, Place, Problem, Value, shortened, shown};
 use crate::language::grammar;
@@ -25,6 +26,7 @@ use crate::model::overrides::Overrides;
 use crate::model::path::Case;
 use crate::model::pattern::Pattern;
 use crate::model::policy::{Ambiguous, Policy, Tiers};
+use crate::model::priority::Classes;
 use crate::model::rule::{Mode, Rule};
 use std::collections::HashMap;
 use tidegate_core::{Headroom, Span};
@@ -70,6 +72,7 @@ pub(crate) fn read_allowance(bytes: &[u8]) -> Result<Allowance, Vec<Problem>> {
 struct Settings<'p> {
     identity: &'p Identity,
     tiers: Option<&'p Tiers>,
+    classes: &'p Classes,
     case: Case,
 }
 
@@ -84,10 +87,15 @@ impl Reader {
         let tiers = fields.get("tiers").and_then(|node| self.tiers(node));
         let (ambiguous, case) =
             fields.get("paths").map(|node| self.paths(node)).unwrap_or_default();
-        let settings = Settings { identity: &identity, tiers: tiers.as_ref(), case };
+        let classes = fields.get("priorities").map(|node| self.priorities(node));
+        // Rules may name classes that were not understood, so none of their names are reported then.
+        let named = classes.as_ref().is_none_or(Option::is_some);
+        let classes = classes.flatten().unwrap_or_default();
+        let settings =
+            Settings { identity: &identity, tiers: tiers.as_ref(), classes: &classes, case };
         let rules = self.rules(rules?, &settings)?;
         let policy = Policy::new(identity, tiers.unwrap_or_default(), rules);
-        Some(Policy { ambiguous, ..policy })
+        named.then_some(Policy { ambiguous, classes, ..policy })
     }
 
     fn paths(&mut self, node: &Document) -> (Ambiguous, Case) {
@@ -188,7 +196,12 @@ impl Reader {
         let limits = fields.get("limits").and_then(|node| self.limits(node, mode.headroom()));
         let (tiers, overrides) =
             self.exceptions(&fields, limits.as_deref(), key.as_ref(), &mode, settings);
-        let rest = self.behavior(&fields);
+        let priority = self.class(&fields, "priority", settings.classes);
+        let (key, limits) = match priority {
+            Some(_) => self.of_priority_rule(&fields, key, limits),
+            None => (key, limits),
+        };
+        let rest = self.behavior(&fields, settings.classes);
         Some(Rule {
             name: name?,
             place: node.place,
@@ -199,8 +212,27 @@ impl Reader {
             tiers,
             overrides,
             mode,
+            priority,
             ..rest
         })
+    }
+
+    /// Key and limits of a rule with a `priority`, which may have neither. Without a key, limits would count all requests
+    /// together, which nobody who left it out wants.
+    fn of_priority_rule(
+        &mut self,
+        fields: &Fields<'_>,
+        key: Option<Key>,
+        limits: Option<Vec<RuleLimit>>,
+    ) -> (Option<Key>, Option<Vec<RuleLimit>>) {
+        let (has_key, has_limits) = (fields.get("key").is_some(), fields.get("limits").is_some());
+        if has_limits && !has_key {
+            let text = "a rule with `limits` needs the key `key`; write `key: []` to count all requests together";
+            self.note(fields.place, text);
+        }
+        let key = if has_key { key } else { Some(Key::default()) };
+        let limits = if has_limits { limits } else { Some(vec![]) };
+        (key, limits)
     }
 
     /// The allowances of tiers and of single customers.

@@ -20,7 +20,16 @@ pub(crate) struct Field {
     /// The hover text in editors: complete sentences.
     pub(crate) doc: &'static str,
     pub(crate) shape: Shape,
-    pub(crate) required: bool,
+    pub(crate) required: Required,
+}
+
+/// Whether a record needs a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Required {
+    Yes,
+    No,
+    /// Unless the record has this other key.
+    Unless(&'static str),
 }
 
 /// The kind of value that a key takes.
@@ -69,11 +78,20 @@ impl Record {
 }
 
 const fn required(name: &'static str, doc: &'static str, shape: Shape) -> Field {
-    Field { name, doc, shape, required: true }
+    Field { name, doc, shape, required: Required::Yes }
 }
 
 const fn optional(name: &'static str, doc: &'static str, shape: Shape) -> Field {
-    Field { name, doc, shape, required: false }
+    Field { name, doc, shape, required: Required::No }
+}
+
+const fn required_unless(
+    other: &'static str,
+    name: &'static str,
+    doc: &'static str,
+    shape: Shape,
+) -> Field {
+    Field { name, doc, shape, required: Required::Unless(other) }
 }
 
 const fn words(title: &'static str, words: &'static [&'static str]) -> Choice {
@@ -112,6 +130,11 @@ pub(crate) static POLICY: Record = Record {
         ),
         optional("paths", "Sets how paths of requests are compared.", Shape::Record(&PATHS)),
         optional("tiers", "Lists the plans (tiers) of customers.", Shape::Record(&TIERS)),
+        optional(
+            "priorities",
+            "Lists the priority classes, the highest first. The default is critical, high, normal and low.",
+            Shape::List(&Shape::Record(&PRIORITY_CLASS)),
+        ),
         required(
             "rules",
             "Lists the rules. They are evaluated in this order, and all rules that match apply.",
@@ -213,6 +236,29 @@ pub(crate) static TIERS: Record = Record {
     others: None,
 };
 
+pub(crate) static PRIORITY_CLASS: Record = Record {
+    title: "a priority class",
+    fields: &[
+        required("name", "Names the class in rules, responses and metrics.", NAME),
+        required(
+            "weight",
+            "Orders the requests that wait for seats which no class has reserved: a class with weight 16 gets 16 of them for each one that a class with weight 1 gets.",
+            Shape::Whole { least: 1, most: 1_000_000 },
+        ),
+        required(
+            "share",
+            "Sets the part of the seats that is reserved for the class. Together the classes have at most 100%.",
+            PERCENT,
+        ),
+        optional(
+            "max_wait",
+            "Sets how long a request of this class waits for a seat at most. The default is 500ms.",
+            LENGTH,
+        ),
+    ],
+    others: None,
+};
+
 pub(crate) static RULE: Record = Record {
     title: "a rule",
     fields: &[
@@ -233,12 +279,19 @@ pub(crate) static RULE: Record = Record {
             Shape::Flag,
         ),
         optional("when", "Adds a condition on attributes and on `cost`.", EXPRESSION),
-        required(
+        optional(
+            "priority",
+            "Names the priority class of the requests that this rule applies to. The first rule with a `priority` counts. Such a rule needs neither `key` nor `limits`.",
+            NAME,
+        ),
+        required_unless(
+            "priority",
             "key",
             "Lists the attributes that select the counter: [user, ip] is a pair, [user|ip] is the first one that is present, [ip/48] is an IPv6 network, and [] is one counter for all requests.",
             Shape::List(&KEY_PART),
         ),
-        required(
+        required_unless(
+            "priority",
             "limits",
             "Lists the limits. A request takes from all of them, or from none.",
             Shape::List(&LIMIT),
@@ -357,7 +410,6 @@ pub(crate) static ALIGN: Choice = words("`align`", &["epoch", "first"]);
 pub(crate) static COUNT: Choice = words("`count`", &["all", "failures", "successes"]);
 pub(crate) static ON_STORE_ERROR: Choice = words("`on_store_error`", &["local", "allow", "deny"]);
 pub(crate) static WHEN_FULL: Choice = words("`when_full`", &["shared", "allow", "deny"]);
-pub(crate) static PRIORITY: Choice = words("`deprioritize`", &["low"]);
 
 pub(crate) static TIER_ALLOWANCE: Choice = Choice {
     title: "a tier",
@@ -425,8 +477,8 @@ pub(crate) static ON_LIMIT: Choice = Choice {
         optional("delay", "The request waits for its turn.", Shape::Record(&DELAY)),
         optional(
             "deprioritize",
-            "The request passes, and is marked so that the caller serves others first.",
-            Shape::Choice(&PRIORITY),
+            "The request passes, but in this priority class, if it is lower than its own. The proxy or the caller serves higher classes first.",
+            NAME,
         ),
         optional("flag", "The request passes, and is marked with this word.", NAME),
     ],

@@ -4,7 +4,7 @@
 //! read to its end, and its author learns about all mistakes in one go.
 
 use crate::document::{Document, Entry, MOST_PROBLEMS, Place, Problem, Value, shown};
-use crate::language::grammar::{Choice, Record};
+use crate::language::grammar::{Choice, Field, Record, Required};
 use crate::suggest::{hint, nearest};
 
 /// Keys of one record that are checked. No record has more; further ones repeat a mistake.
@@ -113,7 +113,13 @@ impl Reader {
     }
 
     fn missing_keys(&mut self, place: Place, entries: &[Entry], record: &'static Record) {
-        for field in record.fields.iter().filter(|field| field.required) {
+        let has = |name: &str| entries.iter().take(MOST_ENTRIES).any(|entry| *entry.name == *name);
+        let is_needed = |field: &&Field| match field.required {
+            Required::Yes => true,
+            Required::No => false,
+            Required::Unless(other) => !has(other),
+        };
+        for field in record.fields.iter().filter(is_needed) {
             // A misspelt key was reported already, so it is not reported as missing too.
             let is_misspelt = |entry: &Entry| {
                 !record.has(&entry.name) && nearest(&entry.name, record.names()) == Some(field.name)

@@ -2,7 +2,7 @@
 //!
 //! It is printed from the table that the reader uses, so every key that the reader knows is in the schema.
 
-use crate::language::grammar::{Choice, Field, POLICY, Record, Shape};
+use crate::language::grammar::{Choice, Field, POLICY, Record, Required, Shape};
 use serde_json::{Map, Value, json};
 
 /// The JSON Schema (draft 2020-12) of a policy file.
@@ -24,14 +24,26 @@ pub fn schema() -> String {
 fn record(record: &Record) -> Value {
     let properties: Map<String, Value> =
         record.fields.iter().map(|field| (field.name.to_owned(), property(field))).collect();
-    let required: Vec<&str> =
-        record.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
-    json!({
+    let names = |wanted: &dyn Fn(Required) -> bool| -> Vec<&str> {
+        let fields = record.fields.iter().filter(|field| wanted(field.required));
+        fields.map(|field| field.name).collect()
+    };
+    let mut value = json!({
         "type": "object",
         "properties": properties,
-        "required": required,
+        "required": names(&|required| required == Required::Yes),
         "additionalProperties": record.others.map_or(Value::Bool(false), shape),
-    })
+    });
+    let replaced = names(&|required| matches!(required, Required::Unless(_)));
+    let replacing = record.fields.iter().find_map(|field| match field.required {
+        Required::Unless(other) => Some(other),
+        Required::Yes | Required::No => None,
+    });
+    if let (Some(other), Value::Object(fields)) = (replacing, &mut value) {
+        let either = json!([{ "required": replaced }, { "required": [other] }]);
+        fields.insert("anyOf".into(), either);
+    }
+    value
 }
 
 fn property(field: &Field) -> Value {

@@ -13,7 +13,8 @@ use crate::model::allowance::{Allowance, RuleLimitError};
 use crate::model::attributes::Attributes;
 use crate::model::key::KeyValues;
 use crate::model::overrides::{OverrideError, Overrides, spelled};
-use crate::model::policy::{Origin, Policy};
+use crate::model::policy::{ApplyingRule, Origin, Policy};
+use crate::model::priority::ClassIndex;
 use crate::model::rule::Rule;
 use std::collections::HashMap;
 use tidegate_core::Timestamp;
@@ -72,6 +73,46 @@ pub enum ChangeError {
     Limit(#[from] RuleLimitError),
 }
 
+/// What is known about a request besides its rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestStanding<'p> {
+    /// The tier of the customer.
+    pub tier: Option<&'p str>,
+    /// Whether the request named a tier that does not exist.
+    pub unknown_tier: bool,
+    /// Its priority class.
+    pub class: ClassIndex,
+}
+
+/// Finds the class of a request, rule by rule: the class of the first rule that names one.
+///
+/// If servers read the path in several ways, it is the lowest class of any reading, so that no client gets a higher class
+/// by its spelling of a path.
+#[derive(Default)]
+struct ClassSearch {
+    lowest: Option<ClassIndex>,
+    is_over: bool,
+}
+
+impl ClassSearch {
+    /// A rule that applies names this class.
+    fn meets(&mut self, class: ClassIndex, in_every_reading: bool) {
+        if !self.is_over {
+            self.lowest = self.lowest.max(Some(class));
+            self.is_over = in_every_reading;
+        }
+    }
+
+    /// The class, if in some reading no rule names one: the lower of what was found and `otherwise`.
+    fn found_or(self, otherwise: impl FnOnce() -> ClassIndex) -> ClassIndex {
+        match self.lowest {
+            Some(class) if self.is_over => class,
+            Some(class) => class.max(otherwise()),
+            None => otherwise(),
+        }
+    }
+}
+
 /// The rules that apply to a request, with their allowances.
 #[derive(Debug)]
 pub struct Resolved<'p> {
@@ -79,6 +120,8 @@ pub struct Resolved<'p> {
     pub tier: Option<&'p str>,
     /// Whether the request named a tier that does not exist.
     pub unknown_tier: bool,
+    /// Its priority class.
+    pub class: ClassIndex,
     /// The rules, in the order of the file.
     pub rules: Vec<ResolvedRule<'p>>,
 }
@@ -246,23 +289,24 @@ impl Policy {
         cost: u64,
     ) -> Resolved<'p> {
         let mut rules = Vec::new();
-        let (tier, unknown_tier) =
+        let RequestStanding { tier, unknown_tier, class } =
             self.resolve_each(changes, request, cost, |resolved| rules.push(resolved));
-        Resolved { tier, unknown_tier, rules }
+        Resolved { tier, unknown_tier, class, rules }
     }
 
-    /// The same, but calls `each` for every rule instead of collecting them. Returns the tier, and whether the request named
-    /// a tier that does not exist.
+    /// The same, but calls `each` for every rule instead of collecting them.
     pub fn resolve_each<'p>(
         &'p self,
         changes: &'p Changes,
         request: &'p Attributes<'_>,
         cost: u64,
         mut each: impl FnMut(ResolvedRule<'p>),
-    ) -> (Option<&'p str>, bool) {
+    ) -> RequestStanding<'p> {
         let (tier, unknown_tier) = self.tier_of(changes, request);
         let enabled = |rule: &Rule| self.is_enabled(changes, rule);
-        self.each_applying(request, cost, enabled, |number, rule, values| {
+        let mut class = ClassSearch::default();
+        self.each_applying(request, cost, enabled, |found| {
+            let ApplyingRule { number, rule, values, in_every_reading } = found;
             let change = changes.of(rule);
             let (allowance, origin) = match change.and_then(|change| change.overrides.find(&values))
             {
@@ -270,9 +314,19 @@ impl Policy {
                 None => rule.allowance_of(&values, tier),
             };
             let shadow = self.is_shadow(changes, rule);
+            if let Some(named) = rule.priority.filter(|_| !shadow) {
+                class.meets(named, in_every_reading);
+            }
             each(ResolvedRule { number, rule, values, allowance, origin, shadow });
         });
-        (tier, unknown_tier)
+        let class = class.found_or(|| self.class_of_request(request));
+        RequestStanding { tier, unknown_tier, class }
+    }
+
+    /// The class that the request itself names, or the usual one.
+    fn class_of_request(&self, request: &Attributes<'_>) -> ClassIndex {
+        let named = request.named("priority").and_then(|name| self.classes.find(name));
+        named.unwrap_or(self.classes.usual())
     }
 
     /// Whether a rule is enabled, by a change or by the file.

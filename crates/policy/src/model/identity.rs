@@ -20,7 +20,7 @@ pub(crate) use decode::{Decode, Duplicates};
 
 use crate::document::{Place, shown};
 use crate::model::address::{HopHeader, Trusted};
-use crate::model::attributes::{AttributeError, Attributes};
+use crate::model::attributes::{AttributeError, Attributes, is_attribute};
 use decode::ValuePicker;
 use ipnet::IpNet;
 use std::borrow::Cow;
@@ -104,6 +104,8 @@ pub(crate) enum SourcePlace {
 
 /// A longer value is replaced by its digest.
 const LONGEST_SHOWN: usize = 1024;
+/// The header in which trusted peers name the priority class of a request.
+const CLASS_HEADER: &str = "tidegate-priority";
 /// Attributes that are never replaced by a digest.
 const ALWAYS_SHOWN: [&str; 3] = ["ip", "method", "path"];
 
@@ -205,6 +207,9 @@ impl Identity {
         let hops = request.texts(self.header.name());
         attributes =
             attributes.from_address(self.trusted.client(peer, hops.iter().map(|hop| &**hop)));
+        if let Some(class) = request.named_class() {
+            attributes.set("priority", class)?;
+        }
         for (name, source) in &self.sources {
             let value = source.read(request).map_err(|DifferentValues| {
                 AttributeError::Duplicates(name.to_string(), source.place.to_string())
@@ -290,6 +295,13 @@ impl Identity {
 // === impl Request ===
 
 impl<'r> Request<'r, '_> {
+    /// The priority class that the request names, if it names exactly one.
+    fn named_class(&self) -> Option<&'r str> {
+        let values = (self.headers)(CLASS_HEADER);
+        let class = values.first().and_then(|value| std::str::from_utf8(value).ok())?;
+        (values.len() == 1 && is_attribute(class)).then_some(class)
+    }
+
     /// The values of a header as text. Invalid UTF-8 becomes U+FFFD, and the rest of the line stays readable.
     fn texts(&self, name: &str) -> Vec<Cow<'r, str>> {
         (self.headers)(name).into_iter().map(String::from_utf8_lossy).collect()

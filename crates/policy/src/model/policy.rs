@@ -16,7 +16,8 @@ use crate::model::identity::{Identity, Request, VerifiedSource};
 use crate::model::index::Index;
 use crate::model::key::KeyValues;
 use crate::model::path::PathError;
-use crate::model::rule::Rule;
+use crate::model::priority::Classes;
+use crate::model::rule::{OnLimit, Rule};
 use std::fmt;
 use std::sync::Arc;
 use tidegate_core::Timestamp;
@@ -42,6 +43,7 @@ pub struct Policy {
     pub(crate) tiers: Tiers,
     pub(crate) rules: Vec<Rule>,
     pub(crate) ambiguous: Ambiguous,
+    pub(crate) classes: Classes,
     pub(crate) index: Index,
     /// Only for a policy that was read from Envoy's rule files: the trees that find its rules.
     pub(crate) descriptors: Option<Arc<Descriptors>>,
@@ -73,6 +75,16 @@ pub(crate) enum Ambiguous {
     Reject,
 }
 
+/// A rule that applies to a request.
+pub(crate) struct ApplyingRule<'p> {
+    pub(crate) number: usize,
+    pub(crate) rule: &'p Rule,
+    /// The values of its key.
+    pub(crate) values: KeyValues<'p>,
+    /// Whether it applies however a server reads the path.
+    pub(crate) in_every_reading: bool,
+}
+
 /// Where an allowance comes from.
 ///
 /// ```
@@ -97,8 +109,8 @@ pub enum Origin<'p> {
 impl Policy {
     pub(crate) fn new(identity: Identity, tiers: Tiers, rules: Vec<Rule>) -> Self {
         let index = Index::new(&rules);
-        let ambiguous = Ambiguous::default();
-        Self { identity, tiers, rules, ambiguous, index, descriptors: None }
+        let (ambiguous, classes) = (Ambiguous::default(), Classes::default());
+        Self { identity, tiers, rules, ambiguous, classes, index, descriptors: None }
     }
 
     /// The rules, in the order of the file.
@@ -170,6 +182,21 @@ impl Policy {
         &self.tiers
     }
 
+    /// The priority classes of requests, the highest first.
+    #[must_use]
+    pub const fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// Whether a rule gives requests a priority class, or the policy lists classes of its own.
+    #[must_use]
+    pub fn uses_priorities(&self) -> bool {
+        let names_a_class = |rule: &Rule| {
+            rule.priority.is_some() || matches!(rule.on_limit, OnLimit::Deprioritize(_))
+        };
+        self.classes != Classes::default() || self.rules.iter().any(names_a_class)
+    }
+
     /// The rules that apply to a request, in the order of the file, each with the values of its key.
     ///
     /// ```
@@ -184,11 +211,13 @@ impl Policy {
     ) -> impl Iterator<Item = (&'p Rule, KeyValues<'p>)> {
         let enabled = |rule: &Rule| rule.enabled();
         let mut applying = Vec::new();
-        self.each_applying(request, cost, enabled, |_, rule, values| applying.push((rule, values)));
+        self.each_applying(request, cost, enabled, |found| {
+            applying.push((found.rule, found.values));
+        });
         applying.into_iter()
     }
 
-    /// Calls `each` for every rule that applies and is `enabled`, with its number and the values of its key.
+    /// Calls `each` for every rule that applies and is `enabled`.
     ///
     /// Servers may read a path in several ways, and a request must not escape a rule by its spelling. So a rule applies if it
     /// applies to any reading. If its key contains the path, the request is counted once for each path that the rule applies
@@ -198,7 +227,7 @@ impl Policy {
         request: &'p Attributes<'_>,
         cost: u64,
         enabled: impl Fn(&Rule) -> bool,
-        mut each: impl FnMut(usize, &'p Rule, KeyValues<'p>),
+        mut each: impl FnMut(ApplyingRule<'p>),
     ) {
         let numbers = self.index.candidates(request).into_iter();
         for number in numbers.filter_map(|number| usize::try_from(number).ok()) {
@@ -206,12 +235,14 @@ impl Policy {
             let values = rule.values(request.canonical(), cost, self.identity.ipv6_prefix);
             if request.is_ambiguous() {
                 let (found, every) = self.in_all_readings(rule, request, cost, values);
-                found.into_iter().for_each(|values| each(number, rule, values));
+                for values in found {
+                    each(ApplyingRule { number, rule, values, in_every_reading: every });
+                }
                 if every && rule.stop {
                     return;
                 }
             } else if let Some(values) = values {
-                each(number, rule, values);
+                each(ApplyingRule { number, rule, values, in_every_reading: true });
                 if rule.stop {
                     return;
                 }

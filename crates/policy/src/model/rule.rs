@@ -13,6 +13,7 @@ use crate::model::key::{Key, KeyValues};
 use crate::model::number::Number;
 use crate::model::overrides::Overrides;
 use crate::model::path::Case;
+use crate::model::priority::ClassIndex;
 use tidegate_core::{Headroom, RejectedCost, Span, WhenFull};
 
 /// A rule of a policy. Its fields are the keys of the file, which `docs/policy.yaml` explains.
@@ -44,6 +45,8 @@ pub struct Rule {
     pub(crate) shadow: bool,
     pub(crate) enabled: bool,
     pub(crate) stop: bool,
+    /// The class of its requests, if the rule decides about that.
+    pub(crate) priority: Option<ClassIndex>,
 }
 
 /// How strictly a limit is enforced.
@@ -94,8 +97,8 @@ pub enum OnLimit {
         /// How many requests of one key may wait on one node.
         max_queue: usize,
     },
-    /// It passes with low priority: the caller should serve other requests first.
-    Deprioritize,
+    /// It passes, but in this priority class, if that is lower than its own.
+    Deprioritize(ClassIndex),
     /// It passes, marked with this word, such as `challenge`.
     Flag(Box<str>),
 }
@@ -212,6 +215,7 @@ impl Rule {
             shadow: false,
             enabled: true,
             stop: false,
+            priority: None,
         }
     }
 
@@ -320,6 +324,21 @@ impl Rule {
     #[must_use]
     pub const fn stop(&self) -> bool {
         self.stop
+    }
+
+    /// The priority class of the requests that this rule applies to, if the rule decides about that.
+    ///
+    /// ```
+    /// let policy = tidegate_policy::Policy::parse("
+    /// version: 1
+    /// rules: [{ name: payments, match: { path: /pay }, priority: critical }]
+    /// ").unwrap();
+    /// let class = policy.rules()[0].priority().unwrap();
+    /// assert_eq!(policy.classes().get(class).name(), "critical");
+    /// ```
+    #[must_use]
+    pub const fn priority(&self) -> Option<ClassIndex> {
+        self.priority
     }
 
     /// The values of the key for a request, or why the rule does not apply to it.

@@ -7,6 +7,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use std::collections::BTreeMap;
 use std::fmt;
+use tidegate::ClassReading;
 
 /// The metrics of all groups.
 #[derive(Debug)]
@@ -50,6 +51,7 @@ impl CollectedGroups {
         let connections = self.by_group(|sums| sums.connections);
         counter(out, "tidegate_upstream_connections", help, &connections)?;
         self.encode_servers(out)?;
+        self.encode_seats(out)?;
         let help = "Lines of the access log that were not written, because the disk or the reader of the log was too slow or failed";
         let dropped = vec![(Vec::new(), self.lines_dropped)];
         counter(out, "tidegate_access_log_lines_dropped", help, &dropped)
@@ -65,6 +67,52 @@ impl CollectedGroups {
         gauge(out, "tidegate_upstream_draining", help, &draining)?;
         let help = "How often an upstream server got no requests for some time, because it failed";
         counter(out, "tidegate_upstream_ejections", help, &self.by_server(|one| one.ejections))
+    }
+
+    fn encode_seats(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Seats of a group that are reserved for a priority class";
+        let reserved = self.by_class(|class| whole(class.reserved));
+        gauge(out, "tidegate_scheduler_reserved_seats", help, &reserved)?;
+        let help = "Requests of a priority class that have a seat, because they are in flight";
+        let in_flight = self.by_class(|class| whole(class.in_flight));
+        gauge(out, "tidegate_scheduler_in_flight", help, &in_flight)?;
+        let help = "Requests of a priority class that wait for a seat";
+        let waiting = self.by_class(|class| whole(class.waiting));
+        gauge(out, "tidegate_scheduler_waiting", help, &waiting)?;
+        let help = "Requests of a priority class that got a seat";
+        counter(out, "tidegate_scheduler_started", help, &self.by_class(|class| class.started))?;
+        let help = "Requests of a priority class that got no seat and were answered with 503, by reason: they waited too long, too many were waiting, or a request of a higher class took their place";
+        counter(out, "tidegate_scheduler_shed", help, &self.shed())
+    }
+
+    /// Classes of the groups whose seats are bounded.
+    fn by_class(&self, value: impl Fn(&ClassReading) -> u64) -> LabeledValues<'_> {
+        let classes = self.classes();
+        classes
+            .map(|(group, class)| (vec![("group", group), ("class", &*class.name)], value(class)))
+            .collect()
+    }
+
+    fn shed(&self) -> LabeledValues<'_> {
+        let mut values = Vec::new();
+        for (group, class) in self.classes() {
+            for (reason, count) in [
+                ("waited_too_long", class.expired),
+                ("queue_full", class.refused),
+                ("evicted", class.evicted),
+            ] {
+                let labels = vec![("group", group), ("class", &*class.name), ("reason", reason)];
+                values.push((labels, count));
+            }
+        }
+        values
+    }
+
+    fn classes(&self) -> impl Iterator<Item = (&str, &ClassReading)> {
+        self.readings.iter().flat_map(|group| {
+            let classes = group.seats.iter().flat_map(|seats| &seats.classes);
+            classes.map(|class| (&*group.group, class))
+        })
     }
 
     /// Answers that never happened have no series.
@@ -117,6 +165,10 @@ impl CollectedGroups {
         }
         Ok(())
     }
+}
+
+fn whole(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 fn counter(

@@ -23,7 +23,7 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::task::Poll;
-use tidegate::{Priority, Report, Verdict};
+use tidegate::{Report, Verdict};
 
 impl<S: Backend> Proxy<S> {
     /// Sends an admitted request to an upstream server, and returns its answer as the client gets it.
@@ -65,6 +65,9 @@ impl<S: Backend> Proxy<S> {
         if let Some(verdict) = admitted.verdict.as_ref().filter(|_| !status.is_redirection()) {
             self.style.write(verdict, answer.headers_mut());
             expose(answer.headers_mut(), admitted.cross_origin);
+        }
+        if let Some(seat) = admitted.seat.take() {
+            answer.body_mut().hold_seat(admitted.pool.held_seats.hold(seat));
         }
         answer.body_mut().keep_record(admitted.record);
         Ok(answer)
@@ -138,7 +141,7 @@ impl<S: Backend> Proxy<S> {
 
     /// Reports the outcome of a request, if a rule counts outcomes.
     async fn report(&self, admitted: &Admitted, said: Option<UpstreamOutcome>, status: StatusCode) {
-        let receipt = admitted.verdict.as_ref().and_then(Verdict::receipt);
+        let receipt = admitted.verdict.as_ref().and_then(Verdict::receipt_to_report);
         let Some(receipt) = receipt else { return };
         let report = match said {
             Some(UpstreamOutcome::Failure) => Report::Failure,
@@ -164,8 +167,8 @@ fn is_failure(status: StatusCode) -> bool {
 
 /// Tells the upstream server what the rules say about a request.
 fn tell(verdict: &Verdict, headers: &mut HeaderMap) {
-    if verdict.priority == Priority::Low {
-        headers.insert(web::PRIORITY, HeaderValue::from_static("low"));
+    if let Some(Ok(class)) = verdict.unusual_class().map(HeaderValue::try_from) {
+        headers.insert(web::PRIORITY, class);
     }
     let flags: Vec<&str> = verdict.flags().collect();
     if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {

@@ -1,8 +1,8 @@
 //! The first half of a request's way, independent of the version of HTTP: its route, and whether and when it may pass.
 //!
 //! ```text
-//!   admit:   route ──► auth server, if the group has one ──► attributes ──► limiter: pass, or wait for a turn ──► Admitted
-//!              │ 404       │ 401, 403, 429, 502              │ 400           │ 429, or 401 for a token that is not valid
+//!   admit:   route ──► auth server, if the group has one ──► attributes ──► limiter: pass, or wait for a turn ──► seat ──► Admitted
+//!              │ 404       │ 401, 403, 429, 502              │ 400           │ 429, or 401 for a bad token       │ 503
 //! ```
 
 use super::access_log::AccessLog;
@@ -32,7 +32,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate::http::{HeaderStyle, grpc_refusal, refusal};
-use tidegate::{Check, CheckError, Limiter, Span, Verdict};
+use tidegate::{Check, CheckError, Limiter, Seat, Span, Verdict};
 use tidegate_policy::{AttributeError, Attributes, NormalPath};
 use tokio::time::Instant;
 
@@ -103,6 +103,8 @@ pub(crate) struct Admitted {
     pub(super) home: Option<String>,
     /// `None`: the request is not limited.
     pub(super) verdict: Option<Verdict>,
+    /// Its seat, if the group has a bounded number of them.
+    pub(super) seat: Option<Seat>,
     pub(super) cross_origin: bool,
     pub(super) record: RequestRecord,
     /// What the auth server said, if one was asked.
@@ -111,7 +113,7 @@ pub(crate) struct Admitted {
 
 /// How long a request may be held, unless its rule sets `max_wait`.
 const DEFAULT_WAIT: Span = Span::from_secs(10);
-/// How often idle connections to upstream servers are looked through.
+/// How often idle connections to upstream servers, and requests with a seat, are looked through.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The fields that scripts of other origins may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("RateLimit, RateLimit-Policy, Retry-After");
@@ -213,20 +215,32 @@ impl<S: Backend> Proxy<S> {
         let verdict = if head.method == Method::OPTIONS {
             None
         } else {
-            Some(self.decide(&attributes, head, (&client.drain, record)).await?)
+            let is_bounded = pool.group.seats.is_some();
+            Some(self.decide((&attributes, is_bounded), head, (&client.drain, record)).await?)
         };
         // Only now, so that a request with a wrong token has taken from all limits that do not depend on it.
         let said = identity.check().inspect_err(|_| self.metrics.refused(Refused::Unauthorized))?;
-        Ok(Admitted { pool, home, verdict, cross_origin, record: mem::take(record), said })
+        let seat = match &pool.group.seats {
+            None => None,
+            Some(seats) => match seats.try_enter(verdict.as_ref()) {
+                Some(seat) => Some(seat),
+                None => Some(
+                    Box::pin(self.seat(seats, verdict.as_ref(), (head, client, record))).await?,
+                ),
+            },
+        };
+        Ok(Admitted { pool, home, verdict, seat, cross_origin, record: mem::take(record), said })
     }
 
+    /// `undoable`: the request may still be shed, and is given back then.
     async fn decide(
         &self,
-        attributes: &Attributes<'_>,
+        (attributes, undoable): (&Attributes<'_>, bool),
         head: &Parts,
         (drain, record): (&Drain, &mut RequestRecord),
     ) -> Result<Verdict, Answer> {
         let check = Check::new(attributes).waiting_by_rule(DEFAULT_WAIT);
+        let check = if undoable { check.with_receipt() } else { check };
         let began = timers::now();
         let verdict = match contained(pin!(self.ask(&check, drain, record))).await {
             Ok(Some(verdict)) => verdict,
@@ -270,8 +284,7 @@ impl<S: Backend> Proxy<S> {
 
     /// The answer to a request that a limit refuses, as gRPC for gRPC requests.
     pub(super) fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Answer {
-        let kind = request.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-        let is_grpc = kind.starts_with(b"application/grpc");
+        let is_grpc = headers::is_grpc(request);
         let mut response = if is_grpc {
             let mut response = grpc_refusal(verdict).map(|()| String::new());
             self.style.write(verdict, response.headers_mut());
@@ -325,7 +338,10 @@ impl<S: Backend> Proxy<S> {
         tokio::task::spawn_local(async move {
             let mut ticks = tokio::time::interval(SWEEP_EVERY);
             while let Some(proxy) = proxy.upgrade() {
-                proxy.pools.borrow().pools.iter().for_each(|pool| pool.close_idle());
+                for pool in &proxy.pools.borrow().pools {
+                    pool.close_idle();
+                    pool.held_seats.free_blocked();
+                }
                 drop(proxy);
                 ticks.tick().await;
             }
@@ -364,7 +380,7 @@ fn home(pool: &Pool, attributes: &Attributes<'_>) -> Option<String> {
 }
 
 /// The answer to a request that waits for its turn when the server stops.
-fn stopping() -> Answer {
+pub(super) fn stopping() -> Answer {
     Answer::problem(StatusCode::SERVICE_UNAVAILABLE, "the server stops; send the request again")
         .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
 }

@@ -76,12 +76,8 @@ impl RouteTable {
     fn new(routes: Routes, before: &[Arc<UpstreamGroup>]) -> Self {
         let group = |spec: &GroupSpec| match before.iter().find(|one| one.spec.name == spec.name) {
             Some(same) if same.spec == *spec => Arc::clone(same),
-            Some(changed) => {
-                let group = UpstreamGroup::new(spec.clone());
-                group.adopt_drains(changed);
-                group
-            }
-            None => UpstreamGroup::new(spec.clone()),
+            Some(changed) => UpstreamGroup::new(spec.clone(), Some(changed)),
+            None => UpstreamGroup::new(spec.clone(), None),
         };
         let groups = routes.groups.iter().map(group).collect();
         Self { routes, groups }

@@ -59,6 +59,25 @@ impl RequestRecord {
 
     /// Waits for a decision, and takes note of the time if it is not there at once.
     pub(crate) async fn holding<T>(&mut self, decision: impl Future<Output = T>) -> T {
+        let (decided, held) = self.timing(decision).await;
+        self.held = held;
+        decided
+    }
+
+    /// Waits for a seat, and takes note of the time.
+    pub(crate) async fn waiting_for_seat<T>(&mut self, seat: impl Future<Output = T>) -> T {
+        let (seat, held) = self.timing(seat).await;
+        if let (Some(held), Some(pool)) = (held, &self.pool) {
+            pool.tally.waited(held);
+        }
+        if let (Some(held), Some(entry)) = (held, &mut self.entry) {
+            entry.wait = entry.wait.saturating_add(held);
+        }
+        seat
+    }
+
+    /// Waits for a future. The request counts as held meanwhile. The time is `None` if it did not wait.
+    async fn timing<T>(&self, decision: impl Future<Output = T>) -> (T, Option<Duration>) {
         let mut decision = pin!(decision);
         let tally = self.pool.as_ref().map(|pool| Arc::clone(&pool.tally));
         let mut hold = None;
@@ -70,8 +89,7 @@ impl RequestRecord {
             poll
         })
         .await;
-        self.held = hold.map(|hold| timers::since(hold.since));
-        decided
+        (decided, hold.map(|hold| timers::since(hold.since)))
     }
 
     /// Takes note of the decision. `in_process`: the store is in this process, so only the rules hold requests.

@@ -27,8 +27,8 @@
 //! | `refusals.rs` | bodies of refusals, chosen by what the client accepts |
 //! | `server_url.rs` | the URL of an upstream server |
 //! | `host.rs` | host names, and the host patterns of routes |
-//! | `shards.rs` | rules that count by the server of a request |
 //! | `warnings.rs` | routes and groups that are never used |
+//! | `with_policy.rs` | whether the routes fit a policy |
 
 mod auth;
 mod file;
@@ -36,8 +36,8 @@ mod host;
 mod reader;
 mod refusals;
 mod server_url;
-mod shards;
 mod warnings;
+mod with_policy;
 
 pub(crate) use auth::{AuthSpec, OnAuthError};
 pub(crate) use refusals::Refusals;

@@ -9,6 +9,7 @@
 //! | `connection.rs` | one HTTP/1 connection |
 //! | `patience.rs` | timeouts of answers |
 //! | `response_body.rs` | the body of an answer |
+//! | `seats.rs` | how many requests may be in flight, and which comes next |
 //! | `stream.rs` | TCP or TLS |
 
 mod checks;
@@ -18,12 +19,14 @@ mod health;
 mod patience;
 mod pool;
 mod response_body;
+mod seats;
 mod stream;
 
 pub(crate) use checks::check_upstreams;
 pub(crate) use group::{GroupHealth, NoSeat, UpstreamGroup};
 pub(crate) use pool::Pool;
 pub(crate) use response_body::{ExchangeBounds, UpstreamBody};
+pub(crate) use seats::GroupSeats;
 pub(crate) use stream::UpstreamStream;
 
 /// Why there is no answer of an upstream server.

@@ -11,8 +11,9 @@ use super::DescriptorCall;
 use crate::check::Check;
 use crate::error::CheckError;
 use crate::limiter::Limiter;
-use crate::limiter::decide::{Decided, PlannedTake, longest_wait, takes};
-use crate::verdict::DecidedBy;
+use crate::limiter::decide::Decided;
+use crate::limiter::planning::{PlannedTake, longest_wait, takes};
+use crate::verdict::{DecidedBy, QueuePlace};
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Cost, Need, Plan, RejectedCost, Span, StateId, Written};
 use tidegate_store::{Part, ReceiptId, Settlement, Store};
@@ -23,6 +24,8 @@ pub(super) struct CallTakes<'l> {
     pub(super) planned: SmallVec<[PlannedTake<'l>; 2]>,
     /// Pairs of a descriptor's index and the index of one of its takes.
     pub(super) owners: SmallVec<[(usize, usize); 4]>,
+    /// Where the call stands among others: the place of the first descriptor that a policy decides about.
+    pub(super) place: Option<QueuePlace>,
 }
 
 // === impl CallTakes ===

@@ -1,11 +1,11 @@
 //! Laws of the machine, on random histories in virtual time, against a naive model.
 
-use crate::scheduler::classes::{ClassIndex, Classes};
 use crate::scheduler::machine::{ArrivingRequest, Machine, Ticket, WaitEnd};
 use crate::scheduler::shed::ShedReason;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tidegate_core::{Span, Timestamp};
+use tidegate_policy::{ClassIndex, Classes};
 
 const CLASSES: usize = 4;
 const WEIGHTS: [i64; CLASSES] = [64, 16, 4, 1];
@@ -134,7 +134,7 @@ impl Model {
             MachineStep::Cancel(at) => self.cancel(at),
             MachineStep::Pass { .. } => {}
             MachineStep::SetLimit(limit) => {
-                self.machine.set_limit(&self.classes, limit).unwrap();
+                self.machine.configure(&self.classes, limit).unwrap();
                 self.limit = limit;
             }
         }
@@ -144,7 +144,7 @@ impl Model {
 
     fn enter(&mut self, class: usize, key: u64, patience_ms: u64) {
         let index = ClassIndex::at(class);
-        if self.machine.start(index) {
+        if self.machine.start(index).is_some() {
             assert_eq!(self.waits(class), 0, "it overtook requests of its class");
             self.start(class);
             return self.note_demand(class, 0);
@@ -322,7 +322,7 @@ fn unreserved_seats_are_divided_by_weight() {
     let mut machine = Machine::new(&classes, Some(20), 10_000, Timestamp::EPOCH).unwrap();
     let arrive = |machine: &mut Machine<usize>, class: usize| {
         let index = ClassIndex::at(class);
-        if !machine.start(index) {
+        if machine.start(index).is_none() {
             let patience = Span::from_secs(1);
             let request = ArrivingRequest { class: index, key: 0, patience };
             machine.wait(request, class).unwrap();
@@ -355,7 +355,7 @@ fn a_class_that_was_away_has_no_credit() {
         let request = ArrivingRequest { class: index, key: 0, patience: Span::from_secs(100) };
         machine.wait(request, class).unwrap();
     };
-    (0..4).for_each(|_| assert!(machine.start(ClassIndex::at(2))));
+    (0..4).for_each(|_| assert!(machine.start(ClassIndex::at(2)).is_some()));
     (0..1_000).for_each(|_| arrive(&mut machine, 2)); // normal, of weight 4
     for _ in 0..400 {
         machine.finish(ClassIndex::at(2));

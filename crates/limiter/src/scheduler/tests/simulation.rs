@@ -4,12 +4,12 @@
 //! Requests arrive at random (a Poisson process), and take a random time (exponentially distributed). The seed is fixed, so each
 //! run gives the same figures. `cargo test -p tidegate simulation -- --nocapture` prints them.
 
-use crate::scheduler::classes::{ClassIndex, Classes};
 use crate::scheduler::machine::{ArrivingRequest, Machine, WaitEnd};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 use tidegate_core::{Span, Timestamp};
+use tidegate_policy::{ClassIndex, Classes};
 
 const CLASSES: usize = 4;
 const HIGH: usize = 1;
@@ -161,7 +161,7 @@ impl Simulation {
         if self.now > WARM_UP {
             self.served[class].offered += 1;
         }
-        if self.machine.start(index) {
+        if self.machine.start(index).is_some() {
             return self.serve(class, self.now);
         }
         let key = self.random.next() % self.loads[class].keys;

@@ -6,14 +6,15 @@ use crate::language::grammar;
 use crate::language::reader::{Chosen, Fields, Reader};
 use crate::model::allowance::Allowance;
 use crate::model::identity::Identity;
+use crate::model::priority::Classes;
 use crate::model::rate;
 use crate::model::rule::{Count, Mode, OnLimit, OnStoreError, Rule};
 use tidegate_core::{RejectedCost, Span, WhenFull};
 
 impl Reader {
     /// A rule with these settings, and with the default of everything else.
-    pub(super) fn behavior(&mut self, fields: &Fields<'_>) -> Rule {
-        let on_limit = fields.get("on_limit").and_then(|node| self.on_limit(node));
+    pub(super) fn behavior(&mut self, fields: &Fields<'_>, classes: &Classes) -> Rule {
+        let on_limit = fields.get("on_limit").and_then(|node| self.on_limit(node, classes));
         if let Some(node) = fields.get("consistency") {
             self.consistency(node);
         }
@@ -82,7 +83,13 @@ impl Reader {
         }
     }
 
-    fn percent(&mut self, node: &Document, what: &str, least: u16, most: u16) -> Option<u16> {
+    pub(super) fn percent(
+        &mut self,
+        node: &Document,
+        what: &str,
+        least: u16,
+        most: u16,
+    ) -> Option<u16> {
         let text = self.text(node, what)?;
         let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
         match percent.filter(|percent| (least..=most).contains(percent)) {
@@ -94,7 +101,7 @@ impl Reader {
         }
     }
 
-    fn length(&mut self, node: &Document, what: &str) -> Option<Span> {
+    pub(super) fn length(&mut self, node: &Document, what: &str) -> Option<Span> {
         let text = self.text(node, what)?;
         let length = self.ok(node.place, rate::length(text).map_err(|e| format!("{what}: {e}")))?;
         if length > LONGEST_WAIT {
@@ -103,13 +110,11 @@ impl Reader {
         Some(length)
     }
 
-    fn on_limit(&mut self, node: &Document) -> Option<OnLimit> {
+    fn on_limit(&mut self, node: &Document, classes: &Classes) -> Option<OnLimit> {
         match self.choice(node, &grammar::ON_LIMIT)? {
             Chosen::Form("delay", node) => self.delay(node),
             Chosen::Form("flag", node) => Some(OnLimit::Flag(self.name(node, "a flag")?)),
-            Chosen::Form(_, node) => {
-                self.choice(node, &grammar::PRIORITY).map(|_| OnLimit::Deprioritize)
-            }
+            Chosen::Form(_, node) => self.class_named(node, classes).map(OnLimit::Deprioritize),
             Chosen::Word(_) => Some(OnLimit::Reject),
         }
     }

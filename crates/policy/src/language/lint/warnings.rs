@@ -93,10 +93,10 @@ fn uncounted(rule: &Rule, matching: &[(usize, &Rule)]) -> Option<Problem> {
         let demands: Vec<&Condition> = demands.collect();
         let covers =
             other.conditions.iter().all(|wide| demands.iter().any(|narrow| wide.covers(narrow)));
-        always && covers && other.when.is_none() && !other.shadow
+        always && covers && other.when.is_none() && !other.shadow && !only_sets_priority(other)
     };
     let matched = rule.conditions.iter().any(|condition| part.contains(&condition.attribute()));
-    if matched || matching.iter().any(|(_, other)| counts(other)) {
+    if only_sets_priority(rule) || matched || matching.iter().any(|(_, other)| counts(other)) {
         return None;
     }
     let names = part.join("|");
@@ -115,6 +115,8 @@ fn duplicate_rule(matching: &[(usize, &Rule)], number: usize, rule: &Rule) -> Op
             && other.when == rule.when
             && (other.shadow, &other.on_limit) == (rule.shadow, &rule.on_limit)
             && (other.count, &other.mode) == (rule.count, &rule.mode)
+            && !only_sets_priority(other)
+            && !only_sets_priority(rule)
     };
     let earlier = matching.iter().find(|(n, other)| *n < number && same(other))?;
     let text = format!(
@@ -122,6 +124,10 @@ fn duplicate_rule(matching: &[(usize, &Rule)], number: usize, rule: &Rule) -> Op
         rule.name, earlier.1.name, earlier.1.place
     );
     Some(Problem::new(rule.place, text))
+}
+
+fn only_sets_priority(rule: &Rule) -> bool {
+    rule.allowance.limits().is_empty() && rule.priority.is_some()
 }
 
 /// Settings that do not work well together.

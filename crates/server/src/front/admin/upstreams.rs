@@ -13,6 +13,7 @@ use crate::rulebook::Rulebook;
 use crate::web::{Answer, Call};
 use http::StatusCode;
 use serde_json::{Value, json};
+use tidegate::{ClassReading, SchedulerReading};
 
 impl<S: Backend> AdminHandler<S> {
     /// All groups and their servers. Without a proxy there are none.
@@ -44,7 +45,23 @@ impl<S: Backend> AdminHandler<S> {
 
 fn group_json(group: &GroupReading) -> Value {
     let servers: Vec<Value> = group.servers.iter().map(server_json).collect();
-    json!({ "group": group.group, "in_flight": group.in_flight, "servers": servers })
+    let seats = group.seats.as_ref().map(seats_json);
+    json!({ "group": group.group, "in_flight": group.in_flight, "seats": seats, "servers": servers })
+}
+
+fn seats_json(seats: &SchedulerReading) -> Value {
+    let class = |class: &ClassReading| {
+        json!({
+            "class": class.name,
+            "reserved": class.reserved,
+            "in_flight": class.in_flight,
+            "waiting": class.waiting,
+            "started": class.started,
+            "shed": { "waited_too_long": class.expired, "queue_full": class.refused, "evicted": class.evicted },
+        })
+    };
+    let classes: Vec<Value> = seats.classes.iter().map(class).collect();
+    json!({ "limit": seats.limit, "classes": classes })
 }
 
 fn server_json(server: &ServerReading) -> Value {

@@ -174,8 +174,8 @@ fn upstream_headers(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>
     if !flags.is_empty() {
         wire.request_header(FLAGS, &flags.join(", "));
     }
-    if verdict.priority == tidegate::Priority::Low {
-        wire.request_header(PRIORITY, "low");
+    if let Some(class) = verdict.unusual_class() {
+        wire.request_header(PRIORITY, class);
     }
 }
 

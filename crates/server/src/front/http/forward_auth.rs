@@ -17,7 +17,7 @@ use crate::web;
 use crate::web::{Answer, Call};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::http::{HeaderStyle, refusal};
-use tidegate::{Check, Limiter, Priority, Request, Verdict};
+use tidegate::{Check, Limiter, Request, Verdict};
 
 const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
 const PRIORITY: HeaderName = HeaderName::from_static(web::PRIORITY);
@@ -71,8 +71,8 @@ async fn decide<S: Backend>(
 fn passed<S: Backend>(verdict: &Verdict, style: &HeaderStyle, limiter: &Limiter<S>) -> Answer {
     let mut fields = HeaderMap::new();
     style.write(verdict, &mut fields);
-    if verdict.priority == Priority::Low {
-        fields.insert(PRIORITY, HeaderValue::from_static("low"));
+    if let Some(Ok(class)) = verdict.unusual_class().map(HeaderValue::try_from) {
+        fields.insert(PRIORITY, class);
     }
     let flags: Vec<&str> = verdict.flags().collect();
     if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {

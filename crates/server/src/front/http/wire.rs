@@ -11,8 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use tidegate::{
-    Algorithm, Attributes, LimitReport, Limiter, Outcome, Period, Priority, Retry, RuleLimit, Span,
-    Verdict,
+    Algorithm, Attributes, LimitReport, Limiter, Outcome, Period, Retry, RuleLimit, Span, Verdict,
 };
 use tidegate_core::{Headroom, Refill};
 use tidegate_policy::Rate;
@@ -390,8 +389,8 @@ impl<'v> VerdictText<'v> {
         if verdict.shadow_deny {
             out.extend_from_slice(b",\"shadow_deny\":true");
         }
-        if verdict.priority == Priority::Low {
-            out.extend_from_slice(b",\"priority\":\"low\"");
+        if let Some(class) = verdict.unusual_class() {
+            put_text(out, ",\"priority\":", class);
         }
         let mut before = ",\"flags\":[";
         for flag in verdict.flags() {

@@ -40,7 +40,7 @@ impl<S: Backend> RespHandler<S> {
         }
     }
 
-    /// `[allowed, outcome, delay_ms, retry_after_ms (-1: never), remaining, reset_ms, rule, receipt|nil]`
+    /// `[allowed, outcome, delay_ms, retry_after_ms (-1: never), remaining, reset_ms, rule, receipt|nil, priority, flags]`
     fn write(&self, verdict: &Verdict, dialect: Dialect, out: &mut Vec<u8>) {
         let millis = |span: Span| i64::try_from(span.as_millis_ceil()).unwrap_or(i64::MAX);
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -49,7 +49,7 @@ impl<S: Backend> RespHandler<S> {
             .limits()
             .min_by_key(|limit| (limit.decision.passes(), limit.decision.remaining));
         let resets = verdict.limits().filter_map(|limit| limit.decision.reset);
-        reply::list(out, 8);
+        reply::list(out, 10);
         reply::integer(out, i64::from(verdict.allowed()));
         reply::bulk(out, outcome(verdict.outcome));
         reply::integer(out, millis(verdict.delay()));
@@ -64,6 +64,9 @@ impl<S: Backend> RespHandler<S> {
             Some(receipt) => reply::bulk(out, self.limiter.sealed(receipt).as_bytes()),
             None => reply::null(out, dialect),
         }
+        reply::bulk(out, verdict.class().name().as_bytes());
+        reply::list(out, verdict.flags().count());
+        verdict.flags().for_each(|flag| reply::bulk(out, flag.as_bytes()));
     }
 
     /// `TG.REPORT receipt success|failure|cancelled|cost`

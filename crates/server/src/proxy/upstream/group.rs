@@ -11,6 +11,7 @@
 //! own ([`UpstreamGroup::home`]), so draining grants no fresh allowance.
 
 use super::health::{Observed, ServerHealth};
+use super::seats::GroupSeats;
 use crate::metrics::{GroupReading, ServerReading};
 use crate::proxy::routes::{GroupSpec, ServerUrl};
 use crate::timers;
@@ -24,6 +25,8 @@ pub(crate) struct UpstreamGroup {
     pub(crate) spec: GroupSpec,
     servers: Vec<UpstreamServer>,
     in_flight: AtomicUsize,
+    /// The seats, if their number is bounded. The group of an auth server has none: it refuses what is too much.
+    pub(crate) seats: Option<GroupSeats>,
     /// The auth server, as a group of its own.
     pub(crate) auth: Option<Arc<Self>>,
 }
@@ -46,7 +49,7 @@ struct UpstreamServer {
 }
 
 /// A request in flight to one server of a group, until it is dropped.
-pub(crate) struct Seat {
+pub(crate) struct ServerSeat {
     group: Arc<UpstreamGroup>,
     server: usize,
 }
@@ -54,7 +57,7 @@ pub(crate) struct Seat {
 /// Why a request gets no seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSeat {
-    /// All seats of the group are taken.
+    /// As many requests are in flight as may be.
     Full,
     /// Operators drain all servers of the group.
     Drained,
@@ -71,10 +74,22 @@ pub(crate) enum GroupHealth {
 }
 
 impl UpstreamGroup {
-    pub(crate) fn new(spec: GroupSpec) -> Arc<Self> {
+    /// A group. What is in flight and what is drained `before` its settings changed still counts.
+    pub(crate) fn new(spec: GroupSpec, before: Option<&Self>) -> Arc<Self> {
+        let seats_before = before.and_then(|before| before.seats.as_ref());
+        let seats = spec.concurrency.and_then(|limit| match seats_before {
+            Some(seats) => seats.with_limit(limit),
+            None => GroupSeats::new(limit),
+        });
+        let auth = spec.auth.as_ref().map(|auth| Arc::new(Self::of(auth.group(&spec.name))));
+        let group = Self { seats, auth, ..Self::of(spec) };
+        before.iter().for_each(|before| group.adopt_drains(before));
+        Arc::new(group)
+    }
+
+    fn of(spec: GroupSpec) -> Self {
         let servers = spec.servers.iter().map(|_| UpstreamServer::default()).collect();
-        let auth = spec.auth.as_ref().map(|auth| Self::new(auth.group(&spec.name)));
-        Arc::new(Self { spec, servers, in_flight: AtomicUsize::new(0), auth })
+        Self { spec, servers, in_flight: AtomicUsize::new(0), seats: None, auth: None }
     }
 
     pub(crate) fn url(&self, server: usize) -> Option<&ServerUrl> {
@@ -93,7 +108,7 @@ impl UpstreamGroup {
         random: u64,
         home: Option<&str>,
         tried: &[usize],
-    ) -> Result<Seat, NoSeat> {
+    ) -> Result<ServerSeat, NoSeat> {
         let chosen = match home {
             Some(value) => self.by_hash(value, tried),
             None => self.least_loaded(random, tried),
@@ -101,7 +116,7 @@ impl UpstreamGroup {
         let server = chosen.ok_or(NoSeat::Drained)?;
         // Relaxed: only a counter.
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        if self.spec.concurrency.is_some_and(|most| before >= most) {
+        if self.seats.is_none() && self.spec.concurrency.is_some_and(|most| before >= most) {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
             return Err(NoSeat::Full);
         }
@@ -109,7 +124,7 @@ impl UpstreamGroup {
             server.in_flight.fetch_add(1, Ordering::Relaxed);
             server.requests.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Seat { group: Arc::clone(self), server })
+        Ok(ServerSeat { group: Arc::clone(self), server })
     }
 
     /// The name of the server that a value belongs to, whether or not it is up.
@@ -250,7 +265,7 @@ impl UpstreamGroup {
     }
 
     /// Goes on draining the servers that were drained in this group before its settings changed.
-    pub(crate) fn adopt_drains(&self, before: &Self) {
+    fn adopt_drains(&self, before: &Self) {
         for (index, url) in before.spec.servers.iter().enumerate() {
             if before.is_draining(index) {
                 self.drain(url, true);
@@ -265,6 +280,7 @@ impl UpstreamGroup {
         GroupReading {
             group: self.spec.name.clone(),
             in_flight: count(&self.in_flight),
+            seats: self.seats.as_ref().map(GroupSeats::reading),
             servers: servers.map(|(url, server)| server.reading(url, now)).collect(),
         }
     }
@@ -306,9 +322,9 @@ fn rank(value: &str, url: &ServerUrl) -> u64 {
     hash ^ (hash >> 31)
 }
 
-// === impl Seat ===
+// === impl ServerSeat ===
 
-impl Seat {
+impl ServerSeat {
     pub(crate) const fn server(&self) -> usize {
         self.server
     }
@@ -318,7 +334,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ServerSeat {
     fn drop(&mut self) {
         self.group.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some(server) = self.group.servers.get(self.server) {
@@ -335,7 +351,7 @@ mod tests {
     fn group(settings: &str) -> Arc<UpstreamGroup> {
         let servers = "http://10.0.0.1, http://10.0.0.2, http://10.0.0.3";
         let text = format!("groups: {{ api: {{ servers: [{servers}]{settings} }} }}");
-        UpstreamGroup::new(Routes::parse(text.as_bytes()).unwrap().groups.remove(0))
+        UpstreamGroup::new(Routes::parse(text.as_bytes()).unwrap().groups.remove(0), None)
     }
 
     fn drain(group: &UpstreamGroup, servers: &[usize], drains: bool) {
@@ -408,9 +424,9 @@ mod tests {
 
     #[test]
     fn draining_goes_on_when_the_settings_of_the_group_change() {
-        let (before, after) = (group(""), group(", concurrency: 5"));
+        let (before, other) = (group(""), group(", concurrency: 5"));
         drain(&before, &[2], true);
-        after.adopt_drains(&before);
+        let after = UpstreamGroup::new(other.spec.clone(), Some(&before));
         let draining = |one: &ServerReading| one.is_draining;
         let draining: Vec<bool> = after.reading().servers.iter().map(draining).collect();
         assert_eq!(draining, [false, false, true]);

@@ -10,10 +10,11 @@
 
 use super::UpstreamError;
 use super::connection::{SendError, UpstreamConnection};
-use super::group::{Seat, UpstreamGroup};
+use super::group::{ServerSeat, UpstreamGroup};
 use super::health::Observed;
 use super::patience::answer_within;
 use super::response_body::{Carrier, ExchangeBounds, UpstreamBody};
+use super::seats::HeldSeats;
 use super::stream::{UpstreamIo, UpstreamStream, UpstreamVersion};
 use crate::metrics::GroupTally;
 use crate::proxy::observe::RequestRecord;
@@ -41,6 +42,8 @@ pub(crate) struct Pool {
     tls: Option<Arc<ClientConfig>>,
     servers: Vec<ServerConnections>,
     random: Cell<u64>,
+    /// The seats of the requests in flight on this worker.
+    pub(crate) held_seats: Rc<HeldSeats>,
     /// The connections to the auth server of the group.
     pub(crate) auth: Option<Rc<Self>>,
 }
@@ -66,7 +69,7 @@ enum ReadyConnection {
 }
 
 /// The head of an answer, and what its body comes from.
-type Answered = Response<(Incoming, (Carrier, Seat))>;
+type Answered = Response<(Incoming, (Carrier, ServerSeat))>;
 
 /// An idle connection is closed after this time: before the server does so (Node waits for 5 s).
 const IDLE: Duration = Duration::from_secs(4);
@@ -84,7 +87,8 @@ impl Pool {
         let servers = (0..group.len()).map(|_| ServerConnections::default()).collect();
         let of_auth = |auth| Self::new((auth, Arc::clone(&tally)), tls.clone(), seed);
         let auth = group.auth.clone().map(of_auth);
-        Rc::new(Self { group, tally, tls, servers, random: Cell::new(seed | 1), auth })
+        let (random, held_seats) = (Cell::new(seed | 1), Rc::default());
+        Rc::new(Self { group, tally, tls, servers, random, held_seats, auth })
     }
 
     /// Sends a request to a server of the group. `home` is the value that decides which server it is, if there is one.
@@ -126,7 +130,7 @@ impl Pool {
         self: &Rc<Self>,
         connection: ReadyConnection,
         request: Request<RequestBody>,
-        seat: Seat,
+        seat: ServerSeat,
         record: &mut RequestRecord,
     ) -> Result<Result<Answered, Box<Request<RequestBody>>>, UpstreamError> {
         let first_byte = self.group.spec.timeouts.first_byte;

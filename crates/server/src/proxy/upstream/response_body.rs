@@ -1,9 +1,10 @@
 //! The body of an upstream server's answer. Reading it drives the connection; at its end the connection is kept for the next request.
 
 use super::connection::UpstreamConnection;
-use super::group::Seat;
+use super::group::ServerSeat;
 use super::patience::BodyPatience;
 use super::pool::Pool;
+use super::seats::HeldSeat;
 use super::stream::UpstreamStream;
 use crate::bounds;
 use crate::net::HeldBytes;
@@ -25,7 +26,9 @@ use tokio::time::Instant;
 pub(crate) struct UpstreamBody {
     body: Incoming,
     carrier: Carrier,
-    seat: Seat,
+    seat: ServerSeat,
+    /// The seat of its group, if those are bounded.
+    held_seat: Option<HeldSeat>,
     patience: BodyPatience,
     room: PieceRoom,
     /// Ends with the body.
@@ -55,13 +58,13 @@ pub(crate) enum Carrier {
 impl UpstreamBody {
     pub(super) fn new(
         body: Incoming,
-        (carrier, seat): (Carrier, Seat),
+        (carrier, seat): (Carrier, ServerSeat),
         quiet: Option<Duration>,
         bounds: ExchangeBounds,
     ) -> Self {
         let ExchangeBounds { until, room, held } = bounds;
         let (patience, record) = (BodyPatience::new(quiet, until), RequestRecord::default());
-        Self { body, carrier, seat, patience, room, record, _held: held }
+        Self { body, carrier, seat, held_seat: None, patience, room, record, _held: held }
     }
 
     /// The client has got everything that has arrived so far.
@@ -78,11 +81,17 @@ impl UpstreamBody {
         }
     }
 
+    /// Holds a seat until the body has ended.
+    pub(crate) fn hold_seat(&mut self, seat: HeldSeat) {
+        self.held_seat = Some(seat);
+    }
+
     /// After a 101: the stream to the server and the bytes that were read from it, once the connection has ended as HTTP. The
-    /// request is in flight until its seat and its record are dropped.
+    /// request is in flight until its seat at the server and its record are dropped. The seat of its group is free: a
+    /// switched protocol may last for days.
     pub(crate) async fn into_upgraded(
         self,
-    ) -> Option<(UpstreamStream, Bytes, (Seat, RequestRecord))> {
+    ) -> Option<(UpstreamStream, Bytes, (ServerSeat, RequestRecord))> {
         let Carrier::One(Some(mut connection), _) = self.carrier else { return None };
         poll_fn(|context| connection.poll_end(context)).await;
         let (stream, read) = connection.into_stream();
@@ -92,6 +101,7 @@ impl UpstreamBody {
     /// At the end of the body: keeps the connection, if another request can be sent over it.
     fn ended(&mut self, context: &mut Context<'_>) {
         self.record.complete();
+        self.held_seat = None;
         let Carrier::One(connection, pool) = &mut self.carrier else { return };
         let Some(mut connection) = connection.take() else { return };
         if connection.is_ready(context) {
@@ -115,6 +125,7 @@ impl Body for UpstreamBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = self.get_mut();
+        this.held_seat.iter().for_each(HeldSeat::asked);
         if !this.body.is_end_stream() {
             ready!(this.room.poll(bounds::UPSTREAM_BUFFER, context));
         }
@@ -127,6 +138,7 @@ impl Body for UpstreamBody {
         }
         match frame {
             Poll::Ready(frame) => {
+                this.held_seat.iter().for_each(HeldSeat::given);
                 if !this.patience.progress() {
                     return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
                 }

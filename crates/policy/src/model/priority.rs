@@ -20,7 +20,8 @@ use tidegate_core::Span;
 /// A class of requests that have the same priority.
 ///
 /// ```
-/// use tidegate::{Classes, PriorityClass, Span};
+/// use tidegate_core::Span;
+/// use tidegate_policy::{Classes, PriorityClass};
 /// let payments = PriorityClass::new("payments", 9, 80)?;
 /// let reports = PriorityClass::new("reports", 1, 20)?.with_patience(Span::from_millis(100));
 /// let classes = Classes::new(vec![payments, reports])?;
@@ -40,18 +41,20 @@ pub struct PriorityClass {
 /// The default is critical, high, normal and low, with weights 64, 16, 4 and 1, and shares of 40, 30, 20 and 10 %.
 ///
 /// ```
-/// use tidegate::Classes;
+/// use tidegate_policy::Classes;
 /// let classes = Classes::default();
 /// assert_eq!(classes.seats(8)?, [3, 2, 2, 1]);
 /// assert_eq!(classes.get(classes.find("high").unwrap()).name(), "high");
 /// assert!(classes.find("hihg").is_none());
-/// # Ok::<(), tidegate::ClassesError>(())
+/// # Ok::<(), tidegate_policy::ClassesError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classes {
     /// The highest class. It is kept apart from the others, so that there is always at least one.
     first: PriorityClass,
     others: Vec<PriorityClass>,
+    /// See [`Classes::usual`].
+    usual: ClassIndex,
 }
 
 /// The place of a class in its [`Classes`]; 0 is the highest priority. See [`Classes::find`].
@@ -89,7 +92,7 @@ pub enum ClassesError {
 /// Each decision looks at every class, so their number is bounded.
 const MAX_CLASSES: usize = 16;
 
-/// How long requests of the classes high and above wait by default. In the simulation (`tests/simulation.rs`) they wait a few
+/// How long requests of the classes high and above wait by default. In the simulation of the scheduler, they wait a few
 /// milliseconds even in a spike; this is for the second in which slow requests of other classes still hold their seats.
 const HIGH_PATIENCE: Span = Span::from_millis(500);
 
@@ -134,8 +137,16 @@ impl PriorityClass {
         self.patience
     }
 
-    pub(super) const fn weight(&self) -> NonZeroU32 {
+    /// How many unreserved seats the class gets in relation to other classes, while they wait.
+    #[must_use]
+    pub const fn weight(&self) -> NonZeroU32 {
         self.weight
+    }
+
+    /// The part of all seats that the class has reserved, in per cent.
+    #[must_use]
+    pub const fn share_percent(&self) -> u32 {
+        self.share_percent
     }
 
     fn default_class(name: &str, weight: NonZeroU32, share_percent: u32, patience: Span) -> Self {
@@ -162,7 +173,26 @@ impl Classes {
         }
         let mut classes = classes.into_iter();
         let first = classes.next().ok_or(ClassesError::Empty)?;
-        Ok(Self { first, others: classes.collect() })
+        Ok(Self::of(first, classes.collect()))
+    }
+
+    fn of(first: PriorityClass, others: Vec<PriorityClass>) -> Self {
+        let mut all = std::iter::once(&first).chain(&others);
+        let normal = all.position(|class| class.name == "normal");
+        let usual = ClassIndex::at(normal.unwrap_or(others.len()));
+        Self { first, others, usual }
+    }
+
+    /// One class for all requests.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_policy::Classes::only_normal().seats(1)?, [1]);
+    /// # Ok::<(), tidegate_policy::ClassesError>(())
+    /// ```
+    #[must_use]
+    pub fn only_normal() -> Self {
+        let normal = PriorityClass::default_class("normal", NonZeroU32::MIN, 100, HIGH_PATIENCE);
+        Self::of(normal, vec![])
     }
 
     /// The class of this name.
@@ -186,7 +216,7 @@ impl Classes {
     /// How many of `limit` seats each class has reserved: at least one each, and together at most `limit`.
     ///
     /// ```
-    /// use tidegate::{Classes, ClassesError};
+    /// use tidegate_policy::{Classes, ClassesError};
     /// assert_eq!(Classes::default().seats(32)?, [13, 10, 6, 3]);
     /// let too_few = Classes::default().seats(3);
     /// assert_eq!(too_few, Err(ClassesError::TooFewSeats { limit: 3, classes: 4 }));
@@ -206,8 +236,25 @@ impl Classes {
         Ok(seats)
     }
 
-    pub(super) fn count(&self) -> usize {
+    /// How many classes there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.others.len().saturating_add(1)
+    }
+
+    /// The class of requests that nothing gives a class: `normal`, or the lowest class if none has this name.
+    ///
+    /// ```
+    /// use tidegate_policy::{Classes, PriorityClass};
+    /// let classes = Classes::default();
+    /// assert_eq!(classes.get(classes.usual()).name(), "normal");
+    /// let own = Classes::new(vec![PriorityClass::new("a", 2, 50)?, PriorityClass::new("b", 1, 50)?])?;
+    /// assert_eq!(own.get(own.usual()).name(), "b");
+    /// # Ok::<(), tidegate_policy::ClassesError>(())
+    /// ```
+    #[must_use]
+    pub const fn usual(&self) -> ClassIndex {
+        self.usual
     }
 
     fn lowest(&self) -> &PriorityClass {
@@ -224,17 +271,20 @@ impl Default for Classes {
             class("normal", weight(4), 20, HIGH_PATIENCE),
             class("low", weight(1), 10, LOW_PATIENCE),
         ];
-        Self { first: class("critical", weight(64), 40, HIGH_PATIENCE), others }
+        Self::of(class("critical", weight(64), 40, HIGH_PATIENCE), others)
     }
 }
 
 impl ClassIndex {
-    pub(super) fn position(self) -> usize {
+    /// The position in the list of classes, beginning with 0.
+    #[must_use]
+    pub fn position(self) -> usize {
         usize::from(self.0)
     }
 
     /// The index for a position in the list of classes, of which there are at most 16.
-    pub(super) fn at(position: usize) -> Self {
+    #[must_use]
+    pub fn at(position: usize) -> Self {
         Self(u8::try_from(position).unwrap_or(u8::MAX))
     }
 }

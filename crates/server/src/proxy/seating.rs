@@ -1,0 +1,47 @@
+//! Waiting for a seat of the group, when all that a request may have are taken.
+
+use super::gate::{Proxy, ProxyClient, stopping};
+use super::headers;
+use super::observe::RequestRecord;
+use super::upstream::GroupSeats;
+use crate::backend::Backend;
+use crate::web::{Answer, PROBLEM};
+use http::request::Parts;
+use http::{HeaderMap, header};
+use tidegate::http::{grpc_overload, overload};
+use tidegate::{Report, Seat, Shed, Verdict};
+
+impl<S: Backend> Proxy<S> {
+    /// Waits for a seat. A request that gets none takes nothing from its limits: refusals of the upstream must not use up what a
+    /// client may do.
+    pub(super) async fn seat(
+        &self,
+        seats: &GroupSeats,
+        verdict: Option<&Verdict>,
+        (head, client, record): (&Parts, &ProxyClient, &mut RequestRecord),
+    ) -> Result<Seat, Answer> {
+        let seat = tokio::select! {
+            biased;
+            seat = record.waiting_for_seat(seats.enter(verdict)) => seat.map_err(|shed| shed_answer(&shed, &head.headers)),
+            () = client.drain.nearly_over.cancelled() => Err(stopping()),
+        };
+        if seat.is_err()
+            && let Some(receipt) = verdict.and_then(Verdict::receipt)
+        {
+            // If the store does not answer, the request stays counted: the error is on the strict side.
+            let _ = self.limiter.report(receipt, Report::Cancelled).await;
+        }
+        seat
+    }
+}
+
+/// The answer to a request for which the upstream has no capacity, as gRPC for gRPC requests.
+fn shed_answer(shed: &Shed, request: &HeaderMap) -> Answer {
+    let is_grpc = headers::is_grpc(request);
+    let response =
+        if is_grpc { grpc_overload(shed).map(|()| String::new()) } else { overload(shed) };
+    let (mut parts, body) = response.into_parts();
+    parts.headers.remove(header::CONTENT_TYPE);
+    let kind = if is_grpc { "application/grpc" } else { PROBLEM };
+    Answer::new(parts.status, kind, body).with_all(&parts.headers)
+}
