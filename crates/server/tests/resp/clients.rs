@@ -14,7 +14,7 @@ fn expected() -> Value {
     json!({
         "throttle": [0, 200, 199, -1, 3_600],
         "pipeline": [100, [0, 200, 99, -1, 363_600]],
-        "check": [1, "allow", 0, 0, 1, 1_800_000, "each", null],
+        "check": [1, "allow", 0, 0, 1, 1_800_000, "each", null, "normal", []],
     })
 }
 
@@ -92,7 +92,7 @@ fn redis_cli() {
         assert!(piped.ends_with("errors: 0, replies: 100\n"), "{piped}");
         assert_eq!(cli(&[&throttle[..], &["0"]].concat(), b"").lines().nth(2), Some("99"));
         let check = cli(&["TG.CHECK", "1", "user", "u"], b"");
-        assert_eq!(check, "1\nallow\n0\n0\n1\n1800000\neach\n\n");
+        assert_eq!(check, "1\nallow\n0\n0\n1\n1800000\neach\n\nnormal\n\n");
         server.is_well();
     }
 }
@@ -114,7 +114,8 @@ fn redis_rs() {
             pipeline.add_command(throttle());
         }
         let all: Vec<Vec<i64>> = pipeline.query(&mut connection).unwrap();
-        type Check = (i64, String, i64, i64, i64, i64, String, Option<String>);
+        type Check =
+            (i64, String, i64, i64, i64, i64, String, Option<String>, String, Vec<String>);
         let check: Check =
             redis::cmd("TG.CHECK").arg(1).arg("user").arg("u").query(&mut connection).unwrap();
         json!({ "throttle": one, "pipeline": [all.len(), all.last()], "check": check }).to_string()

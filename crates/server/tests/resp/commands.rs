@@ -15,7 +15,7 @@ fn server() -> Server {
     Server::with_policy(POLICY, &[])
 }
 
-/// The eight fields of a verdict.
+/// The ten fields of a verdict.
 struct Verdict {
     fields: Vec<Said>,
 }
@@ -24,7 +24,7 @@ impl Verdict {
     fn ask(talk: &mut Talk, words: &str) -> Self {
         let said = talk.ask(words);
         let Said::List(fields) = said else { panic!("to {words}: {said:?}") };
-        assert_eq!(fields.len(), 8, "{fields:?}");
+        assert_eq!(fields.len(), 10, "{fields:?}");
         Self { fields }
     }
 
@@ -45,7 +45,22 @@ fn number(number: i64) -> Said {
 }
 
 #[test]
-fn a_check_has_eight_fields() {
+fn a_check_tells_the_priority_and_the_flags() {
+    let policy = "
+version: 1
+rules:
+  - { name: exports, key: [user], priority: high, limits: [1/h], on_limit: { deprioritize: low } }
+  - { name: unusual, key: [user], limits: [1/h], on_limit: { flag: challenge } }
+";
+    let server = Server::with_policy(policy, &[]);
+    let mut talk = server.talk();
+    let mut marks = || Verdict::ask(&mut talk, "TG.CHECK 1 user u").fields.split_off(8);
+    assert_eq!(marks(), [text("high"), Said::List(vec![])]);
+    assert_eq!(marks(), [text("low"), Said::List(vec![text("challenge")])]);
+}
+
+#[test]
+fn a_check_has_ten_fields() {
     let server = server();
     for (dialect, nothing) in [("HELLO 2", Said::NoText), ("HELLO 3", Said::Null)] {
         let mut talk = server.talk();
@@ -62,6 +77,8 @@ fn a_check_has_eight_fields() {
             half_hour,
             text("each"),
             nothing.clone(),
+            text("normal"),
+            Said::List(vec![]),
         ];
         assert_eq!(check.fields, expected);
         let never = Verdict::ask(&mut talk, &format!("TG.CHECK 3 user {user}-never"));
@@ -74,6 +91,8 @@ fn a_check_has_eight_fields() {
             number(0),
             text("each"),
             nothing.clone(),
+            text("normal"),
+            Said::List(vec![]),
         ];
         assert_eq!(never.fields, expected);
         // No rule limits this.
@@ -87,6 +106,8 @@ fn a_check_has_eight_fields() {
             number(0),
             nothing.clone(),
             nothing.clone(),
+            text("normal"),
+            Said::List(vec![]),
         ];
         assert_eq!(free.fields, expected);
     }
