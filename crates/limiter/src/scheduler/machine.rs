@@ -238,7 +238,7 @@ impl<W> Machine<W> {
     pub(super) fn finish(&mut self, class: ClassIndex) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.with_class(class.position(), |class| {
-            class.in_flight = class.in_flight.saturating_sub(1)
+            class.in_flight = class.in_flight.saturating_sub(1);
         });
         self.start_waiting();
     }
