@@ -128,6 +128,9 @@ fn applied_rule(resolved: &ResolvedRule<'_>, others: &[&ResolvedRule<'_>]) -> Ap
 
 /// A limit as it would be written.
 fn written(limit: &RuleLimit) -> String {
+    if limit.limit().lease().is_some() {
+        return format!("{}, lease {}", limit.summary(), limit.rate().period_text());
+    }
     let rate = limit.rate();
     let options = match limit.limit().algorithm() {
         Algorithm::TokenBucket { burst: Some(burst), .. } => format!(", burst {burst}"),
@@ -137,7 +140,8 @@ fn written(limit: &RuleLimit) -> String {
         | Algorithm::LeakyBucket { queue: None }
         | Algorithm::FixedWindow { .. }
         | Algorithm::SlidingLog
-        | Algorithm::SlidingWeighted => String::new(),
+        | Algorithm::SlidingWeighted
+        | Algorithm::Concurrent => String::new(),
     };
     format!("{rate} {}{options}", limit.limit().algorithm().name())
 }

@@ -189,7 +189,7 @@ impl Reader {
         let (tiers, overrides) =
             self.exceptions(&fields, limits.as_deref(), key.as_ref(), &mode, settings);
         let rest = self.behavior(&fields);
-        Some(Rule {
+        let rule = Rule {
             name: name?,
             place: node.place,
             conditions,
@@ -200,7 +200,9 @@ impl Reader {
             overrides,
             mode,
             ..rest
-        })
+        };
+        self.permits_are_returned(&fields, &rule);
+        Some(rule)
     }
 
     /// The allowances of tiers and of single customers.
