@@ -21,7 +21,8 @@ impl Limiter<Memory> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Reports the outcome of a request that passed, and gives back or charges accordingly.
+    /// Reports the outcome of a request that passed, and gives back or charges accordingly. Whatever the outcome is, permits of
+    /// concurrency limits are returned.
     ///
     /// Only the first report of a receipt counts. A second one returns [`Settled::Already`], and one after the receipt has
     /// expired returns [`Settled::Late`]; neither changes anything.
@@ -43,17 +44,35 @@ impl<S: Store> Limiter<S> {
         let settlement = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
         let takes = receipt.charged_beyond(report);
         // What the fallback of a node counted is only in the memory of that node.
-        if receipt.node == self.inner.node {
+        let settled = if receipt.node == self.inner.node {
             let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
             if settled == Settled::Done {
                 self.inner.store.owe_less(&parts);
             }
-            return Ok(settled);
+            settled
+        } else if receipt.node == 0 {
+            settle(&self.inner.store, &settlement, &takes).await?
+        } else {
+            Settled::Late
+        };
+        if settled == Settled::Done {
+            self.permits_returned(receipt);
         }
-        if receipt.node != 0 {
-            return Ok(Settled::Late);
+        Ok(settled)
+    }
+
+    /// Wakes requests that wait for the permits, and notes how long they were held.
+    fn permits_returned(&self, receipt: &Receipt) {
+        if receipt.permits().next().is_none() {
+            return;
         }
-        Ok(settle(&self.inner.store, &settlement, &takes).await?)
+        let (live, now) = (self.inner.live.load(), self.inner.clock.now().steady);
+        for (_, permit) in receipt.permits() {
+            if let Some(counters) = live.counters.get(permit.rule) {
+                counters.hold_time.add(now.since(permit.since));
+            }
+        }
+        self.inner.queues.wake(receipt.permits().map(|(part, _)| part.state));
     }
 
     /// Writes a receipt as signed text, which can leave the process. Any node with the same secret can read it by
