@@ -233,9 +233,10 @@ impl<S: Backend> Proxy<S> {
             Ok(None) => return Err(stopping()),
             Err(_) => self.without_store(&check),
         };
-        let verdict = verdict.map_err(|error| {
+        let mut verdict = verdict.map_err(|error| {
             Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
         })?;
+        record.hold(self.limiter.hold(&mut verdict));
         self.tally.count(&verdict);
         self.tally.took(timers::since(began));
         record.decided(&verdict, S::IN_PROCESS);
