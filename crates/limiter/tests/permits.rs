@@ -410,3 +410,94 @@ async fn cancelled_requests_and_dropped_permits_leave_nothing_behind() {
         assert_eq!(free.limits().next().unwrap().decision.remaining, 20, "user-{number}");
     }
 }
+
+/// One of four nodes, with a runtime of its own.
+struct Node {
+    limiter: Limiter<Arc<Memory>>,
+    held: Vec<Permit<Arc<Memory>>>,
+    /// `None` for a node that was killed.
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Node {
+    /// Takes a permit, if there is one.
+    fn take(&mut self) -> bool {
+        let Some(runtime) = &self.runtime else { return false };
+        let _inside = runtime.enter();
+        let mut verdict = ready(self.limiter.check(&Check::new(&Attributes::new()))).unwrap();
+        let permit = self.limiter.hold(&mut verdict);
+        assert_eq!(permit.is_some(), verdict.allowed());
+        self.held.extend(permit);
+        verdict.allowed()
+    }
+
+    /// Lets time pass in its runtime, so that permits are renewed.
+    fn pass(&self, time: Duration) {
+        if let Some(runtime) = &self.runtime {
+            runtime.block_on(async { virtual_time_passes(time).await });
+        }
+    }
+
+    /// Ends without returning anything, as a process does that is killed.
+    fn kill(&mut self) -> usize {
+        self.runtime.take().unwrap().shutdown_background();
+        let held = std::mem::take(&mut self.held);
+        let count = held.len();
+        held.into_iter().for_each(std::mem::forget);
+        count
+    }
+}
+
+/// Four nodes share 20 permits. One of them is killed while it holds 10. Until the lease is over the others hold 10 at most, and
+/// after that all 20.
+#[test]
+fn the_permits_of_a_killed_node_are_back_when_their_lease_is_over() {
+    const STEP: u64 = 500;
+    let rules = "  - { name: jobs, key: [], limits: [{ concurrent: 20, lease: 6s }] }";
+    let clock = Clock::manual(Timestamp::from_nanos(START));
+    let store = Arc::new(Memory::new(clock.clone()));
+    let node = |_| {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_time().start_paused(true).build().unwrap();
+        let (store, secret) = (Arc::clone(&store), Secret::new([7; 32]));
+        let limiter = Limiter::new(policy(rules), store, secret, clock.clone()).unwrap();
+        Node { limiter, held: vec![], runtime: Some(runtime) }
+    };
+    let mut nodes: Vec<Node> = (0..4).map(node).collect();
+    (0..10).for_each(|_| assert!(nodes[0].take()));
+    let (mut random, mut dead, mut killed_at) = (0x2545_f491_4f6c_dd1d_u64, 0, None);
+    for step in 0..200_u64 {
+        at(&clock, step * STEP);
+        nodes.iter().for_each(|node| node.pass(Duration::from_millis(STEP)));
+        if step == 60 {
+            dead = nodes[0].kill();
+            killed_at = Some(step);
+            assert_eq!(dead, 10);
+        }
+        // The last renewal was at most two seconds ago, so the lease ends four to six seconds after the end of the node.
+        let since = killed_at.map_or(0, |killed| (step - killed) * STEP);
+        if since > 6_000 {
+            dead = 0;
+        }
+        for node in 1..4 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            if random & 3 == 0 {
+                nodes[node].held.pop();
+            } else {
+                nodes[node].take();
+            }
+        }
+        let living: usize = nodes.iter().map(|node| node.held.len()).sum();
+        assert!(living <= 20, "step {step}");
+        if killed_at.is_none() || since < 4_000 {
+            assert!(living + dead <= 20, "step {step}: {living} beside {dead} of the dead node");
+        }
+        if step == 59 || step == 199 {
+            while nodes[1].take() {}
+            let living: usize = nodes.iter().map(|node| node.held.len()).sum();
+            assert_eq!(living, 20, "step {step}");
+        }
+    }
+}
