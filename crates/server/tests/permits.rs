@@ -156,13 +156,19 @@ fn the_proxy_holds_a_permit_until_the_exchange_ends() {
     let url = format!("http://{}", upstream.address);
     let flags = ["--proxy-listen", "127.0.0.1:0", "--proxy-upstream", &url];
     let server = Server::with_policy(TWO, &flags);
-    let get = |server: &Server| request(server.proxy, "GET", "/", &[], "");
+    let get = || request(server.proxy, "GET", "/", &[], "");
+    // Without a request of its own, which could take a permit.
+    let is_free = |server: &Server, count: u64| {
+        let peek = server.post("/v1/peek", r#"{"attributes":{"ip":"127.0.0.1"},"cost":0}"#);
+        peek.json()["limits"][0]["remaining"] == count
+    };
     let held = upstream.hold();
     let proxy = server.proxy;
     let running: Vec<_> =
         (0..2).map(|_| thread::spawn(move || request(proxy, "GET", "/", &[], "").status)).collect();
-    server.until("two requests are in flight", |server| get(server).status == 429);
-    let refused = get(&server);
+    server.until("two requests are in flight", |server| is_free(server, 0));
+    let refused = get();
+    assert_eq!(refused.status, 429);
     assert_eq!(refused.field("ratelimit"), Some("\"jobs\";r=0"));
     assert_eq!(refused.field("ratelimit-policy"), Some("\"jobs\";q=2;qu=\"concurrent-requests\""));
     assert_eq!(refused.field("retry-after"), Some("1"));
@@ -171,7 +177,8 @@ fn the_proxy_holds_a_permit_until_the_exchange_ends() {
     for request in running {
         assert_eq!(request.join().unwrap(), 200);
     }
-    server.until("the permits are returned", |server| get(server).status == 200);
+    server.until("the permits are returned", |server| is_free(server, 2));
+    assert_eq!(get().status, 200);
 
     // Two clients that go away before there is an answer.
     let held = upstream.hold();
@@ -179,12 +186,9 @@ fn the_proxy_holds_a_permit_until_the_exchange_ends() {
     clients
         .iter_mut()
         .for_each(|client| write!(client, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap());
-    server.until("both are in flight", |server| get(server).status == 429);
+    server.until("both are in flight", |server| is_free(server, 0));
+    assert_eq!(get().status, 429);
     drop(clients);
-    let free = |server: &Server| {
-        let peek = server.post("/v1/peek", r#"{"attributes":{"ip":"127.0.0.1"},"cost":0}"#);
-        peek.json()["limits"][0]["remaining"] == 2
-    };
-    server.until("their permits are returned", free);
+    server.until("their permits are returned", |server| is_free(server, 2));
     drop(held);
 }

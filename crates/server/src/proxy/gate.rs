@@ -155,6 +155,10 @@ impl<S: Backend> Proxy<S> {
         Self { verifier, ..self }
     }
 
+    pub(crate) const fn limiter(&self) -> &Limiter<S> {
+        &self.limiter
+    }
+
     /// Counts a request as in flight.
     pub(crate) fn in_flight(&self) -> InFlight<'_> {
         self.in_flight.set(self.in_flight.get().saturating_add(1));
