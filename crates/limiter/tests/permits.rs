@@ -479,14 +479,14 @@ fn the_permits_of_a_killed_node_are_back_when_their_lease_is_over() {
         if since > 6_000 {
             dead = 0;
         }
-        for node in 1..4 {
+        for node in nodes.iter_mut().skip(1) {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
             if random & 3 == 0 {
-                nodes[node].held.pop();
+                node.held.pop();
             } else {
-                nodes[node].take();
+                node.take();
             }
         }
         let living: usize = nodes.iter().map(|node| node.held.len()).sum();

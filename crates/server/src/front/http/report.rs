@@ -57,7 +57,7 @@ impl<S: Backend> HttpHandler<S> {
             return Reported::Failed(StatusCode::BAD_REQUEST, FORGED);
         };
         match report {
-            Asked::Settle(report) => settled(self.limiter.report(&receipt, report).await),
+            Asked::Settle(report) => settled(&self.limiter.report(&receipt, report).await),
             Asked::Renew => self.renew(&receipt).await,
         }
     }
@@ -87,7 +87,7 @@ impl<S: Backend> HttpHandler<S> {
     }
 }
 
-fn settled(settled: Result<Settled, ReportError>) -> Reported {
+fn settled(settled: &Result<Settled, ReportError>) -> Reported {
     let (status, detail) = match settled {
         Ok(Settled::Done) => return Reported::Done,
         Ok(Settled::Already) => (StatusCode::CONFLICT, ALREADY),
