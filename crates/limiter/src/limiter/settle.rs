@@ -44,27 +44,24 @@ impl<S: Store> Limiter<S> {
         let settlement = Settlement { id: receipt.id, until: receipt.until, parts: &parts };
         let takes = receipt.charged_beyond(report);
         // What the fallback of a node counted is only in the memory of that node.
-        let settled = if receipt.node == self.inner.node {
+        if receipt.node == self.inner.node {
             let settled = now(settle(self.inner.local.memory(), &settlement, &takes))?;
             if settled == Settled::Done {
                 self.inner.store.owe_less(&parts);
             }
-            settled
-        } else if receipt.node == 0 {
-            settle(&self.inner.store, &settlement, &takes).await?
-        } else {
-            Settled::Late
-        };
-        if settled == Settled::Done {
-            self.permits_returned(receipt);
+            return Ok(self.permits_returned(receipt, settled));
         }
-        Ok(settled)
+        if receipt.node != 0 {
+            return Ok(Settled::Late);
+        }
+        let settled = settle(&self.inner.store, &settlement, &takes).await?;
+        Ok(self.permits_returned(receipt, settled))
     }
 
-    /// Wakes requests that wait for the permits, and notes how long they were held.
-    fn permits_returned(&self, receipt: &Receipt) {
-        if receipt.permits().next().is_none() {
-            return;
+    /// If the receipt was settled, wakes requests that wait for its permits, and notes how long they were held.
+    fn permits_returned(&self, receipt: &Receipt, settled: Settled) -> Settled {
+        if settled != Settled::Done || receipt.permits().next().is_none() {
+            return settled;
         }
         let (live, now) = (self.inner.live.load(), self.inner.clock.now().steady);
         for (_, permit) in receipt.permits() {
@@ -73,6 +70,7 @@ impl<S: Store> Limiter<S> {
             }
         }
         self.inner.queues.wake(receipt.permits().map(|(part, _)| part.state));
+        settled
     }
 
     /// Writes a receipt as signed text, which can leave the process. Any node with the same secret can read it by
