@@ -177,7 +177,7 @@ fn memory() -> Result<Vec<(String, usize, &'static str)>, String> {
 const fn textbook_bytes(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::FixedWindow { .. } => "12 (36 with table and lock)",
-        Algorithm::SlidingLog => "12,000",
+        Algorithm::SlidingLog | Algorithm::Concurrent => "12,000",
         Algorithm::SlidingBuckets { .. } => "1,600",
         Algorithm::SlidingWeighted
         | Algorithm::TokenBucket { .. }

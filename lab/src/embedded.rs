@@ -343,7 +343,9 @@ impl Filling {
     /// Algorithms that need many takes per key are measured with fewer keys.
     fn of(algorithm: Algorithm, keys: u64) -> Self {
         match algorithm {
-            Algorithm::SlidingLog => Self { keys: keys / 100, takes: 500, enough: 1_500 },
+            Algorithm::SlidingLog | Algorithm::Concurrent => {
+                Self { keys: keys / 100, takes: 500, enough: 1_500 }
+            }
             Algorithm::SlidingBuckets { .. } => Self { keys: keys / 50, takes: 61, enough: 320 },
             Algorithm::FixedWindow { .. }
             | Algorithm::SlidingWeighted
@@ -357,7 +359,7 @@ impl Filling {
 fn bytes_of_peer(algorithm: Algorithm, governor: f64) -> (f64, &'static str) {
     match algorithm {
         Algorithm::FixedWindow { .. } => (36.0, "textbook"),
-        Algorithm::SlidingLog => (12_000.0, "textbook"),
+        Algorithm::SlidingLog | Algorithm::Concurrent => (12_000.0, "textbook"),
         Algorithm::SlidingBuckets { .. } => (1_600.0, "textbook"),
         Algorithm::TokenBucket { .. }
         | Algorithm::SlidingWeighted

@@ -1,4 +1,4 @@
-//! The six algorithms.
+//! The six algorithms, and concurrency limits.
 //!
 //! Every algorithm measures how much of a limit is *in use*, in hits or in ticks, and answers the same few questions. Its
 //! chapter says how. Everything that a caller sees is computed from that in the same way for all six:
@@ -19,6 +19,10 @@
 //! | [`sliding_weighted`] | hits of this window, and a share of the previous one's | 8 or 16 bytes |
 //! | [`token_bucket`] | ticks until all tokens are back | 8 bytes |
 //! | [`leaky_bucket`] | ticks until all promised turns are over | 8 bytes |
+//!
+//! **Concurrency.** [`Algorithm::Concurrent`] limits how many requests are in flight. It has no chapter, because it counts as
+//! the sliding log does: an entry is a *permit*, the period is its *lease*, and the entry is given back when the request ends.
+//! A permit that is never given back, for example because its node crashed, frees itself when the lease is over.
 //!
 //! **Clock steps.** Takes of different threads and hosts arrive slightly out of order. So a state may be ahead of now by up
 //! to the *tolerance* of 1 s. A state further ahead was written by a clock that has since been set back. It would refuse
@@ -90,6 +94,21 @@ pub enum Algorithm {
         /// How many requests may wait; by default the amount.
         queue: Option<u64>,
     },
+    /// A log of permits, each of which is given back when its request ends. The amount is how many requests may be in flight,
+    /// and the period is the lease: how long a permit is held that is never given back.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Ask, Cost, Limit, Span, Timestamp, Written};
+    /// let limit = Limit::new(1, Span::from_secs(30), Algorithm::Concurrent).unwrap();
+    /// let mut written = Written::empty(&limit);
+    /// let ask = |seconds: u64| Ask::new(Timestamp::from_nanos(seconds * 1_000_000_000), Cost::ONE);
+    /// let permit = limit.take(&mut written, &ask(100)).receipt.unwrap();
+    /// assert!(!limit.take(&mut written, &ask(101)).decision.passes()); // one request is in flight
+    /// written.give_back(ask(102).now, &limit, &permit);
+    /// assert!(limit.take(&mut written, &ask(102)).decision.passes()); // it has ended
+    /// assert!(limit.take(&mut written, &ask(133)).decision.passes()); // the second one's lease is over
+    /// ```
+    Concurrent,
 }
 
 /// Where fixed windows begin.
@@ -254,6 +273,7 @@ impl Algorithm {
             Self::SlidingWeighted => "sliding_weighted",
             Self::TokenBucket { .. } => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
+            Self::Concurrent => "concurrent",
         }
     }
 }

@@ -46,6 +46,8 @@ pub enum LimitError {
         /// The largest amount that the algorithm accepts.
         most: u64,
     },
+    /// A concurrency limit of more than 10,000.
+    TooManyPermits,
     /// A token bucket or queue, including headroom, takes over 100 years to fill or drain.
     TooLongToFill,
     /// A token bucket cannot hold a single token.
@@ -143,7 +145,8 @@ fn of_span(
             let shape = FixedWindow::new(align, window, measure.most());
             Ok((measure, shape.map(Shape::FixedWindow)))
         }
-        Algorithm::SlidingLog => {
+        Algorithm::Concurrent if amount > MOST_IN_LOG => Err(LimitError::TooManyPermits),
+        Algorithm::SlidingLog | Algorithm::Concurrent => {
             let measure = counting(amount, headroom, MOST_IN_LOG)?;
             Ok((measure, SlidingLog::new(window).map(Shape::SlidingLog)))
         }
@@ -258,6 +261,7 @@ impl fmt::Display for LimitError {
                 f,
                 "this algorithm counts at most {most} per period; use a smaller amount or sliding_weighted or token_bucket"
             ),
+            Self::TooManyPermits => f.write_str("a concurrency limit is at most 10000"),
             Self::TooLongToFill => f.write_str(
                 "burst or queue, headroom included, takes over 100 years to fill; use a smaller one",
             ),

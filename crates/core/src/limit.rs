@@ -16,7 +16,7 @@ use crate::calendar::Period;
 use crate::compile::{LimitError, Measure, SHORTEST_PERIOD, checked_headroom, compile};
 use crate::decision::{Bound, Cost};
 use crate::headroom::Headroom;
-use crate::time::{Now, Timestamp};
+use crate::time::{Now, Span, Timestamp};
 use core::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
@@ -134,7 +134,8 @@ impl Limit {
             other @ (Algorithm::FixedWindow { .. }
             | Algorithm::SlidingLog
             | Algorithm::SlidingBuckets { .. }
-            | Algorithm::SlidingWeighted) => other,
+            | Algorithm::SlidingWeighted
+            | Algorithm::Concurrent) => other,
         };
         let divided = Self::new(share(self.amount), self.period.clone(), algorithm);
         let divided = divided.and_then(|limit| limit.with_headroom(self.headroom));
@@ -178,6 +179,31 @@ impl Limit {
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
+    }
+
+    /// How long a permit is held that is never given back; `None` if this limit is not one of concurrency.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span};
+    /// let lease = |algorithm| Limit::new(20, Span::from_secs(30), algorithm).unwrap().lease();
+    /// assert_eq!(lease(Algorithm::Concurrent), Some(Span::from_secs(30)));
+    /// assert_eq!(lease(Algorithm::SLIDING_LOG), None);
+    /// ```
+    #[must_use]
+    pub const fn lease(&self) -> Option<Span> {
+        match (&self.algorithm, &self.period) {
+            (Algorithm::Concurrent, Period::Every(lease)) => Some(*lease),
+            (
+                Algorithm::FixedWindow { .. }
+                | Algorithm::SlidingLog
+                | Algorithm::SlidingBuckets { .. }
+                | Algorithm::SlidingWeighted
+                | Algorithm::TokenBucket { .. }
+                | Algorithm::LeakyBucket { .. }
+                | Algorithm::Concurrent,
+                Period::Every(_) | Period::Calendar(_),
+            ) => None,
+        }
     }
 
     /// How far this limit may be exceeded.
@@ -255,7 +281,9 @@ impl Limit {
         }
     }
 
-    /// How much can be in use after a charge: one capacity of debt, or the room with headroom if that is more.
+    /// How much can be in use after a charge: one capacity of debt, or the room with headroom if that is more. Under a
+    /// concurrency limit it is twice the room with headroom: every permit can be renewed at the same time, and a renewal charges
+    /// the new permit before it gives back the old one.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Limit, Span};
@@ -264,7 +292,10 @@ impl Limit {
     /// ```
     #[must_use]
     pub const fn deepest(&self) -> u64 {
-        self.measure.most()
+        match self.lease() {
+            Some(_) => self.measure.stretched.saturating_mul(2),
+            None => self.measure.most(),
+        }
     }
 
     /// The weight of a cost under a bound, in the unit of the algorithm; `None` if it exceeds 64 bits.

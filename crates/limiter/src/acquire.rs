@@ -27,6 +27,9 @@ use tokio::runtime::Runtime;
 
 /// How long [`Limiter::given_back`] waits.
 const LONGEST_GIVE_BACK: Duration = Duration::from_secs(1);
+/// How often a waiting request asks for a permit. Permits that are returned on this node wake it; this is for those of other
+/// nodes.
+const ASK_FOR_PERMIT_EVERY: Span = Span::from_secs(1);
 /// How many requests may wait for one state, unless a rule sets `max_queue`.
 const DEFAULT_QUEUE: usize = 10_000;
 
@@ -148,6 +151,7 @@ impl<S: Store + 'static> Limiter<S> {
                 }
                 continue;
             }
+            let (returns, was_queued) = (self.inner.queues.returns(), waiter.is_queued());
             let verdict =
                 self.decide(self.live(), &check.waiting(left), DecideFor::Waiting).await?;
             let Some(retry) = mode.retry_within(&verdict, left) else {
@@ -157,7 +161,10 @@ impl<S: Store + 'static> Limiter<S> {
             if waiter.enqueue(&longest_wait(&verdict, &states), queue_capacity(&verdict)).is_err() {
                 return Ok(verdict);
             }
-            sleep_or_woken(&waiter, retry).await;
+            // A permit that was returned before this request was in the queue did not wake it.
+            if was_queued || self.inner.queues.returns() == returns {
+                sleep_or_woken(&waiter, retry).await;
+            }
         }
     }
 
@@ -198,10 +205,12 @@ impl<S: Store + 'static> Limiter<S> {
         self.with_wanted_receipt(verdict, check)
     }
 
-    /// Drops the receipt unless the caller asked for one or a rule counts outcomes.
+    /// Drops the receipt unless it has permits, the caller asked for one, or a rule counts outcomes.
     fn with_wanted_receipt(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
         let counts_outcomes = verdict.counts_outcomes();
-        verdict.receipt = verdict.receipt.filter(|_| counts_outcomes || check.receipt);
+        verdict.receipt = verdict.receipt.filter(|receipt| {
+            counts_outcomes || check.receipt || receipt.permits().next().is_some()
+        });
         verdict
     }
 
@@ -273,7 +282,9 @@ impl WaitMode {
     /// When to ask again, if waiting can help within the time that is left.
     fn retry_within(self, verdict: &Verdict, left: Span) -> Option<Span> {
         let Outcome::Deny(Retry::After(retry)) = verdict.outcome else { return None };
+        let retry = permit_retry(verdict, left).unwrap_or(retry);
         let helps = retry <= left
+            && retry > Span::ZERO
             && self.waits_for_all_denials(verdict)
             && !drains_too_slowly(verdict, left);
         helps.then_some(retry)
@@ -330,6 +341,18 @@ fn drains_too_slowly(verdict: &Verdict, left: Span) -> bool {
         matches!(limit.limit.algorithm(), Algorithm::LeakyBucket { .. })
             && limit.decision.reset.is_none_or(|reset| reset > left)
     })
+}
+
+/// When to ask again for a permit: within a second, because another node may return one at any moment, and not before the
+/// limits that deny for another reason let the request pass. `None` if no concurrency limit denies.
+fn permit_retry(verdict: &Verdict, left: Span) -> Option<Span> {
+    verdict.refusing().find(|limit| limit.limit.lease().is_some())?;
+    let others = verdict.refusing().filter(|limit| limit.limit.lease().is_none());
+    let others = others.map(|limit| match limit.decision.outcome {
+        Outcome::Deny(Retry::After(retry)) => retry,
+        Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => Span::ZERO,
+    });
+    Some(others.max().unwrap_or(Span::ZERO).max(ASK_FOR_PERMIT_EVERY.min(left)))
 }
 
 /// The rest of a span.

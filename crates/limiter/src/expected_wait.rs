@@ -32,6 +32,9 @@ fn shortest_at(limit: &Limit, decision: &Decision, ahead: u64, cost: Cost) -> Sp
     };
     let missing = ahead.saturating_add(cost.get()).saturating_sub(decision.remaining);
     let Period::Every(period) = limit.period() else { return alone };
+    if limit.lease().is_some() {
+        return Span::ZERO; // a permit may be returned at any moment
+    }
     if missing == 0 || limit.is_unlimited() || limit.headroom() != Headroom::None {
         return alone;
     }
@@ -54,6 +57,7 @@ fn shortest_at(limit: &Limit, decision: &Decision, ahead: u64, cost: Cost) -> Sp
         Algorithm::SlidingWeighted => plus(first, times(*period, periods.saturating_sub(1), 1)),
         // It promises every turn itself.
         Algorithm::LeakyBucket { .. } => alone,
+        Algorithm::Concurrent => Span::ZERO,
     };
     behind.max(alone)
 }

@@ -2,6 +2,7 @@
 //!
 //! - **Six algorithms** (`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_buckets`,
 //!   `sliding_weighted`), chosen per limit; see [`Algorithm`].
+//! - **Concurrency limits** (`{ concurrent: 20 }`): how many requests are in flight at a time; see [`Permit`].
 //! - **All or nothing.** A request under several limits passes all of them, or is counted by none of them.
 //! - **Local or shared.** The same code counts in the memory of this process, or in a Redis that many nodes share.
 //!
@@ -84,6 +85,7 @@ mod give_backs;
 pub mod http;
 mod limiter;
 mod live;
+mod permit;
 mod queue;
 mod receipt;
 mod scheduler;
@@ -99,8 +101,9 @@ pub use check::Check;
 pub use error::{CheckError, LimiterError, ReportError};
 pub use limiter::{
     DescribedLimit, Descriptor, DescriptorCall, DescriptorError, DescriptorStatus,
-    DescriptorVerdict, Limiter, NamedLimit, NamedTake,
+    DescriptorVerdict, Limiter, NamedLimit, NamedTake, Renewal,
 };
+pub use permit::Permit;
 pub use receipt::{Receipt, Report};
 pub use scheduler::{
     ClassReading, Scheduler, SchedulerReading, SchedulerSettings, Seat, Shed, ShedReason,

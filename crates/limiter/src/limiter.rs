@@ -8,18 +8,22 @@
 //! |---|---|
 //! | `decide.rs` | from a request to a verdict |
 //! | `local.rs` | the fallback: deciding while the store, or a part of it, does not answer |
+//! | `issue.rs` | receipts |
 //! | `settle.rs` | reports and resets, after the answer |
 //! | `planning.rs` | which takes a request needs |
+//! | `renew.rs` | renewing permits of concurrency limits |
 //! | `operate.rs` | what operators do: reload, change, signal, statistics |
 //! | `named.rs` | limits that the caller names, outside of the policy |
 //! | `descriptors.rs` | Envoy's calls: several descriptors decided together |
 
 mod decide;
 mod descriptors;
+mod issue;
 mod local;
 mod named;
 mod operate;
 mod planning;
+mod renew;
 mod settle;
 
 pub(crate) use decide::DecideFor;
@@ -28,6 +32,7 @@ pub use descriptors::{
     DescriptorVerdict,
 };
 pub use named::{NamedLimit, NamedTake};
+pub use renew::Renewal;
 
 use crate::check::Check;
 use crate::error::{CheckError, LimiterError};
@@ -95,7 +100,7 @@ pub(crate) struct Inner<S> {
     pub(crate) turns: Turns,
     pub(crate) give_backs: GiveBacks,
     /// A random number other than 0 that distinguishes the receipts of this node from those of other nodes.
-    node: u64,
+    pub(crate) node: u64,
     /// The number of receipts issued.
     receipts: AtomicU64,
     unmatched: AtomicU64,
@@ -254,7 +259,7 @@ impl<S: Store> Limiter<S> {
     pub(crate) fn live(&self) -> LiveGuard {
         let live = self.inner.live.load();
         match &live.laid_out_for {
-            Some(times) if !times.contains(&self.inner.wall_clock()) => self.renew(),
+            Some(times) if !times.contains(&self.inner.wall_clock()) => self.renew_calendars(),
             Some(_) | None => live,
         }
     }

@@ -34,6 +34,9 @@ pub(crate) struct Queues {
     /// just being queued arrived at the same moment, and then either of the two may be first.
     occupied: AtomicBool,
     next_ticket: AtomicU64,
+    /// How often permits were returned. A request that is about to enter a queue reads it before it asks and after it has
+    /// entered. So it notices a permit that was returned in between, when it could not be woken yet.
+    returns: AtomicU64,
 }
 
 /// For each state, the waiting tickets and how to wake them.
@@ -70,6 +73,21 @@ impl Queues {
         if !self.is_empty() {
             self.lock().0.values().for_each(wake_first);
         }
+    }
+
+    /// Wakes the first of these queues, because a permit was returned.
+    pub(crate) fn wake(&self, states: impl Iterator<Item = StateId>) {
+        // Before the queues are read. A request that is not in them yet reads this after it has entered them.
+        self.returns.fetch_add(1, Ordering::SeqCst);
+        if !self.is_empty() {
+            let waiting = self.lock();
+            states.filter_map(|state| waiting.0.get(&state)).for_each(wake_first);
+        }
+    }
+
+    /// How often permits were returned.
+    pub(crate) fn returns(&self) -> u64 {
+        self.returns.load(Ordering::SeqCst)
     }
 
     /// Modifies the queues and then updates `occupied`, so that the two always agree.
@@ -133,7 +151,13 @@ impl Waiter<'_> {
         })
     }
 
-    /// Completes when the request should ask again, because it became the first of a queue or [`Queues::wake_all`] ran.
+    /// Whether it is in a queue.
+    pub(crate) fn is_queued(&self) -> bool {
+        !self.queued_at.is_empty()
+    }
+
+    /// Completes when the request should ask again, because it became the first of a queue, a permit was returned, or
+    /// [`Queues::wake_all`] ran.
     pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }

@@ -12,7 +12,7 @@ mod wire;
 
 pub(crate) use wire::{decode, encode};
 
-use tidegate_core::{Algorithm, Bound, Cost, Limit, StateId, Take, TakeReceipt, Timestamp};
+use tidegate_core::{Algorithm, Bound, Cost, Limit, Span, StateId, Take, TakeReceipt, Timestamp};
 use tidegate_policy::Count;
 use tidegate_store::{Part, ReceiptId};
 
@@ -20,7 +20,8 @@ use tidegate_store::{Part, ReceiptId};
 /// is known.
 ///
 /// A verdict [carries one](crate::Verdict::receipt) if the request passed, and either a rule counts outcomes
-/// (`count: failures` or `count: successes`) or the caller [asked for it](crate::Check::with_receipt).
+/// (`count: failures` or `count: successes`), a concurrency limit applies, or the caller
+/// [asked for it](crate::Check::with_receipt).
 ///
 /// ```
 /// use tidegate::{Attributes, Check, Limiter, Policy, Report, Settled};
@@ -56,9 +57,24 @@ pub(crate) struct ReceiptPart {
     pub(crate) bound: Bound,
     pub(crate) count: Count,
     pub(crate) receipt: TakeReceipt,
+    /// What is known about the permit, if the limit is one of concurrency.
+    pub(crate) permit: Option<PermitRecord>,
 }
 
-/// The outcome of a request that passed; see [`Limiter::report`](crate::Limiter::report).
+/// What a receipt knows about a permit, besides what was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PermitRecord {
+    /// The number of the rule in the policy. After a change of the policy it may be that of another rule; it is used only to
+    /// estimate how long permits are held.
+    pub(crate) rule: usize,
+    /// When the request began to hold it, by the clock of the store.
+    pub(crate) since: Timestamp,
+    /// When it was last renewed, or else taken. From then on its lease runs.
+    pub(crate) taken: Timestamp,
+}
+
+/// The outcome of a request that passed; see [`Limiter::report`](crate::Limiter::report). Whatever the outcome is, the permits
+/// of concurrency limits are returned.
 ///
 /// ```
 /// use tidegate::{Attributes, Check, Limiter, Policy, Report};
@@ -93,7 +109,7 @@ impl Receipt {
             Report::Cost(cost) => cost.get().saturating_sub(self.cost.get()),
             Report::Success | Report::Failure | Report::Cancelled => 0,
         };
-        let parts = self.parts.iter().filter(|_| excess > 0);
+        let parts = self.parts.iter().filter(|part| excess > 0 && part.permit.is_none());
         let takes = parts.map(|part| Take {
             bound: part.bound,
             ..Take::new(part.state, &part.limit, Cost::new(excess))
@@ -105,11 +121,60 @@ impl Receipt {
     pub(crate) fn given_back(&self, report: Report) -> Vec<Part<'_>> {
         self.parts.iter().filter_map(|part| part.given_back(report, self.cost)).collect()
     }
+
+    /// How long its permits are held, unless they are returned or [renewed](crate::Limiter::renew): the shortest lease of the
+    /// concurrency limits that apply to the request. `None` if there are none.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy, Span};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: exports, key: [user], limits: [{ concurrent: 2, lease: 10s }] }]")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let alice = Attributes::new().with("user", "alice")?;
+    /// let verdict = limiter.check_now(&Check::new(&alice))?;
+    /// assert_eq!(verdict.receipt().unwrap().lease(), Some(Span::from_secs(10)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn lease(&self) -> Option<Span> {
+        self.parts.iter().filter_map(|part| part.limit.lease()).min()
+    }
+
+    /// Whether a report can give something back because of its outcome.
+    pub(crate) fn counts_outcomes(&self) -> bool {
+        self.parts.iter().any(|part| part.count != Count::All)
+    }
+
+    /// Its permits, each with what is known about it.
+    pub(crate) fn permits(&self) -> impl Iterator<Item = (&ReceiptPart, PermitRecord)> {
+        self.parts.iter().filter_map(|part| Some((part, part.permit?)))
+    }
+
+    /// When the lease of each permit ends.
+    pub(crate) fn lease_ends(&self) -> impl Iterator<Item = Timestamp> {
+        self.permits().filter_map(|(part, permit)| permit.taken.after(part.limit.lease()?))
+    }
+
+    /// The permits as a receipt of their own, and the rest. Both can be settled, independently of each other.
+    pub(crate) fn split(self, id: ReceiptId) -> (Option<Self>, Self) {
+        let (permits, others): (Vec<_>, Vec<_>) =
+            self.parts.into_iter().partition(|part| part.permit.is_some());
+        let rest = Self { parts: others, ..self };
+        let Self { until, node, cost, .. } = rest;
+        let permits = Self { id, until, node, cost, parts: permits };
+        // After the lease there is nothing left to give back, so no store needs to remember the receipt for longer.
+        let until = permits.lease_ends().max();
+        (until.map(|until| Self { until, ..permits }), rest)
+    }
 }
 
 impl ReceiptPart {
     fn given_back(&self, report: Report, cost: Cost) -> Option<Part<'_>> {
-        let all = Part { state: self.state, limit: &self.limit, receipt: self.receipt };
+        let all = self.whole();
+        if self.permit.is_some() {
+            return Some(all);
+        }
         match report {
             Report::Success => (self.count == Count::Failures).then_some(all),
             Report::Failure => (self.count == Count::Successes).then_some(all),
@@ -117,6 +182,11 @@ impl ReceiptPart {
             Report::Cost(true_cost) if true_cost < cost => self.beyond(true_cost),
             Report::Cost(_) => None,
         }
+    }
+
+    /// All that was taken.
+    pub(crate) const fn whole(&self) -> Part<'_> {
+        Part { state: self.state, limit: &self.limit, receipt: self.receipt }
     }
 
     /// What was taken beyond the true cost.

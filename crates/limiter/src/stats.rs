@@ -1,7 +1,7 @@
 //! Statistics of a limiter, rule by rule, in counters that are sharded by thread.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use tidegate_core::Outcome;
+use tidegate_core::{Outcome, Span};
 
 /// The counts of one rule since it was first loaded. They only grow.
 ///
@@ -65,6 +65,18 @@ const SHARDS: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct RuleCounters {
     shards: [CounterShard; SHARDS],
+    /// Of the permits of this rule that were returned on this node.
+    pub(crate) hold_time: HoldTime,
+}
+
+/// How long permits are held, as an exponentially smoothed mean: each permit counts an eighth.
+///
+/// It is the advice to a client that a concurrency limit refuses: when to try again. The store cannot know that. All that it
+/// knows is when the oldest lease ends, and a permit is nearly always returned long before.
+#[derive(Debug, Default)]
+pub(crate) struct HoldTime {
+    /// In nanoseconds; 0 until the first permit was returned. Relaxed: a mean that misses a permit is still an estimate.
+    mean: AtomicU64,
 }
 
 /// Counters of some threads, on a cache line of their own to avoid false sharing.
@@ -103,6 +115,28 @@ impl RuleCounters {
     }
 }
 
+impl HoldTime {
+    /// The shortest advice. A client that tries again sooner than this only adds load.
+    const LEAST: Span = Span::from_secs(1);
+
+    /// Adds a permit that was held for this long.
+    pub(crate) fn add(&self, held: Span) {
+        let held = held.as_nanos().max(1);
+        let smoothed = |mean: u64| match mean {
+            0 => held,
+            mean => mean.saturating_sub(mean / 8).saturating_add(held / 8).max(1),
+        };
+        let _ = self
+            .mean
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |mean| Some(smoothed(mean)));
+    }
+
+    /// How long to wait for a permit: the mean, and at least a second.
+    pub(crate) fn expected(&self) -> Span {
+        Span::from_nanos(self.mean.load(Ordering::Relaxed)).max(Self::LEAST)
+    }
+}
+
 /// The index of the shard of the current thread.
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -115,6 +149,20 @@ fn shard() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hold_time_is_a_smoothed_mean_of_at_least_a_second() {
+        let hold = HoldTime::default();
+        assert_eq!(hold.expected(), Span::from_secs(1)); // nothing is known
+        hold.add(Span::from_secs(8));
+        assert_eq!(hold.expected(), Span::from_secs(8));
+        hold.add(Span::from_secs(16));
+        assert_eq!(hold.expected(), Span::from_secs(9));
+        (0..100).for_each(|_| hold.add(Span::from_millis(5)));
+        assert_eq!(hold.expected(), Span::from_secs(1));
+        hold.add(Span::from_nanos(u64::MAX));
+        assert!(hold.expected() > Span::from_secs(1));
+    }
 
     #[test]
     fn counts_of_many_threads_add_up() {

@@ -37,6 +37,11 @@
 //! A request with a malformed path is answered with 400. So is a request with several different values of a cookie, query
 //! parameter or header field that the policy reads: the service might use another value than the rules do.
 //!
+//! # Concurrency limits
+//!
+//! A request holds its permits until the body of its response has ended or was dropped. If the client goes away before that,
+//! the permits are returned, too.
+//!
 //! # Browsers
 //!
 //! `OPTIONS` requests are not limited, unless [`RateLimitLayer::limit_options`] is set: they are CORS preflights, and a denied
@@ -44,8 +49,10 @@
 //! `Access-Control-Expose-Headers`, so that scripts can read when to try again. Put this layer *inside* of a CORS layer, so
 //! that denials carry the CORS headers, too.
 
+mod body;
 mod service;
 
+pub use body::PermitBody;
 pub use service::{RateLimit, ResponseFuture};
 
 use crate::http::HeaderStyle;

@@ -130,7 +130,8 @@ fn gap(limit: &Limit) -> Duration {
             | Algorithm::FixedWindow { .. }
             | Algorithm::SlidingLog
             | Algorithm::SlidingBuckets { .. }
-            | Algorithm::SlidingWeighted,
+            | Algorithm::SlidingWeighted
+            | Algorithm::Concurrent,
             Period::Every(_) | Period::Calendar(_),
         ) => Duration::ZERO,
     }

@@ -51,6 +51,8 @@ pub struct Verdict {
     pub(crate) live: LiveGuard,
     pub(crate) entries: SmallVec<[Entry; 2]>,
     pub(crate) receipt: Option<Receipt>,
+    /// Whether the caller asked for the receipt.
+    pub(crate) receipt_asked: bool,
     pub(crate) unreadable: Option<PathError>,
 }
 
@@ -160,6 +162,20 @@ impl Entry {
         }
     }
 
+    /// Under a concurrency limit, replaces the end of the oldest lease, which is all that a store knows, by an estimate of when
+    /// a permit is returned.
+    fn estimate_permit(&mut self, live: &Live) {
+        if self.limit(live).is_none_or(|limit| limit.limit().lease().is_none()) {
+            return;
+        }
+        self.decision.reset = None;
+        if let (Outcome::Deny(Retry::After(wait)), Some(counters)) =
+            (&mut self.decision.outcome, live.counters.get(self.rule))
+        {
+            *wait = counters.hold_time.expected();
+        }
+    }
+
     /// Whether it would have denied a request, but only marks it.
     fn marks(&self) -> bool {
         self.need == Need::Optional && !self.decision.passes()
@@ -172,10 +188,11 @@ impl Verdict {
     /// Combines the decisions of all limits into one verdict.
     pub(crate) fn fold(
         live: LiveGuard,
-        (entries, place): (SmallVec<[Entry; 2]>, QueuePlace),
+        (mut entries, place): (SmallVec<[Entry; 2]>, QueuePlace),
         decided_by: DecidedBy,
         decided_at: Timestamp,
     ) -> Self {
+        entries.iter_mut().for_each(|entry| entry.estimate_permit(&live));
         let required = || entries.iter().filter(|entry| entry.need == Need::Required);
         let outcome =
             required().fold(Outcome::Allow, |so_far, entry| worse(so_far, entry.decision.outcome));
@@ -201,6 +218,7 @@ impl Verdict {
             live,
             entries,
             receipt: None,
+            receipt_asked: false,
             unreadable: None,
         }
     }
@@ -324,7 +342,8 @@ impl Verdict {
     }
 
     /// The receipt of what was taken, with which the caller can [report](crate::Limiter::report) the outcome. Present if the
-    /// request passes, and either the caller [asked for it](crate::Check::with_receipt) or a rule counts outcomes.
+    /// request passes, and the caller [asked for it](crate::Check::with_receipt), a rule counts outcomes, or the request holds a
+    /// permit of a concurrency limit.
     #[must_use]
     pub const fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()

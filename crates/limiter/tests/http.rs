@@ -264,3 +264,39 @@ proptest! {
         }
     }
 }
+
+/// A concurrency limit has no window, and what remains of it is valid for no particular time.
+#[test]
+fn a_concurrency_limit_has_no_window_and_no_time() {
+    let (limiter, _) = limiter(
+        "  - { name: jobs, key: [], limits: [{ concurrent: 2 }] }\n  - { name: both, key: [], limits: [{ concurrent: 5, name: slots }, { rate: 90/h, algorithm: fixed_window }] }",
+    );
+    let style = HeaderStyle { legacy: Some(LegacyReset::Delta), ..HeaderStyle::default() };
+    let policies = "ratelimit-policy: \"jobs\";q=2;qu=\"concurrent-requests\", \"both/slots\";q=5;qu=\"concurrent-requests\", \"both/h\";q=90;w=3600";
+    let first = headers(style, &check(&limiter, 1));
+    let expected = [
+        policies,
+        "ratelimit: \"jobs\";r=1, \"both/slots\";r=4, \"both/h\";r=89;t=3600",
+        "x-ratelimit-limit: 2",
+        "x-ratelimit-remaining: 1",
+        "x-ratelimit-reset: 0",
+    ];
+    assert_eq!(all_lines(&first), expected);
+    check(&limiter, 1);
+    let denied = check(&limiter, 1);
+    let expected = [
+        policies,
+        "ratelimit: \"jobs\";r=0, \"both/slots\";r=3, \"both/h\";r=88;t=3600",
+        "x-ratelimit-limit: 2",
+        "x-ratelimit-remaining: 0",
+        "x-ratelimit-reset: 1",
+        "retry-after: 1",
+    ];
+    assert_eq!(all_lines(&headers(style, &denied)), expected);
+    assert!(problem(&denied).contains("jobs allows 2 at a time; try again in 1 s."));
+    // A parser of structured fields reads all of it.
+    for value in [&denied].map(|verdict| headers(style, verdict)["ratelimit-policy"].clone()) {
+        let list = Parser::new(value.to_str().unwrap()).parse::<List>().unwrap();
+        assert_eq!(list.len(), 3);
+    }
+}

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tidegate::{
-    Attributes, Check, Clock, Limiter, Memory, Outcome, Policy, Receipt, Report, Request, Retry,
-    Secret, Settled, Span, Timestamp, Verdict,
+    Attributes, Check, Clock, Limiter, Memory, Outcome, Permit, Policy, Receipt, Renewal, Report,
+    Request, Retry, Secret, Settled, Span, Timestamp, Verdict,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -54,6 +54,10 @@ const STORIES: &[(&str, Stories)] = &[
         &[every_plan_gets_what_it_paid_for, an_upgrade_works_immediately_and_refunds_nothing],
     ),
     ("signup.yaml", &[twenty_accounts_a_day, a_network_of_addresses_is_counted_as_one]),
+    (
+        "slow-reports.yaml",
+        &[a_customer_runs_two_reports_and_the_third_waits, a_crash_frees_its_places_after_a_minute],
+    ),
     (
         "ticket-sale.yaml",
         &[a_surge_is_served_in_order_at_the_rate, a_buyer_has_one_place_in_the_queue],
@@ -715,4 +719,71 @@ fn idle_machines_serve_more_analytics() {
     assert_eq!(served(Some(0.3)), 400);
     stage.pass(Span::from_secs(10)); // the load is not reported any more
     assert_eq!(served(None), 100);
+}
+
+// === slow-reports.yaml ===
+
+fn slow_report(customer: &str) -> Attributes<'static> {
+    request("POST", "/reports", &[("customer", customer)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_customer_runs_two_reports_and_the_third_waits() {
+    let start = Instant::now();
+    let clock = Clock::borrowed(move || {
+        let passed = Span::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap());
+        tidegate_core::Now::at(seconds(MIDNIGHT).after(passed).unwrap())
+    });
+    let limiter = built("slow-reports.yaml", clock);
+    let run = async |customer: &'static str| -> (Verdict, Option<Permit>) {
+        let report = slow_report(customer);
+        let check = Check::new(&report).waiting_by_rule(Span::from_secs(10));
+        let mut verdict = limiter.admit(&check).await.unwrap();
+        let permit = limiter.hold(&mut verdict);
+        (verdict, permit)
+    };
+    let (_first, mut first) = run("acme").await;
+    let (_second, _permit) = run("acme").await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    // The third one waits until the first has ended, after 3 s; the fourth gives up after 5 s.
+    let ends = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        first.take();
+    };
+    let ((third, third_permit), ()) = tokio::join!(run("acme"), ends);
+    assert!(third.allowed() && third_permit.is_some());
+    assert_eq!(start.elapsed(), Duration::from_secs(3));
+    let (fourth, _) = run("acme").await;
+    assert!(!fourth.allowed());
+    assert_eq!(start.elapsed(), Duration::from_secs(8));
+    // A report may run for longer than its lease.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!run("acme").await.0.allowed());
+}
+
+#[test]
+fn a_crash_frees_its_places_after_a_minute() {
+    let stage = recipe("slow-reports.yaml");
+    let customers = ["a", "b", "c", "d", "e", "f", "g"];
+    let start = |customer| {
+        let verdict = stage.ask(&slow_report(customer));
+        (verdict.allowed(), verdict.receipt().cloned())
+    };
+    let receipts: Vec<Receipt> =
+        customers.iter().flat_map(|name| [start(name).1, start(name).1]).flatten().collect();
+    assert_eq!(receipts.len(), 12);
+    // The database is full. The refusal counts for neither rule, and is not told to wait for a lease.
+    let refused = stage.ask(&slow_report("g"));
+    assert_eq!(refused.outcome, Outcome::Deny(Retry::After(Span::from_secs(1))));
+    assert!(refused.refusing().all(|limit| limit.rule == "reports-total"));
+    // One of the reports goes on and is renewed, one ends, and the machine with the other ten crashes.
+    stage.pass(Span::from_secs(20));
+    let renewal = stage.limiter.renew_now(&receipts[0]).unwrap();
+    let Renewal::Renewed(renewed) = renewal else { unreachable!("{renewal:?}") };
+    assert_eq!(stage.limiter.report_now(&receipts[11], Report::Failure).unwrap(), Settled::Done);
+    assert_eq!((start("g").0, start("g").0), (true, false));
+    stage.pass(Span::from_secs(40));
+    let passed = customers.iter().filter(|name| start(name).0).count();
+    assert_eq!(passed, 7);
+    assert_eq!(stage.limiter.report_now(&renewed, Report::Success).unwrap(), Settled::Done);
 }

@@ -15,10 +15,14 @@ use axum::routing::get;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use tidegate::http::{HeaderStyle, LegacyReset};
 use tidegate::tower::RateLimitLayer;
-use tidegate::{Attributes, Clock, Limiter, Memory, Policy, Secret, Span, Timestamp, Verdict};
+use tidegate::{
+    Attributes, Check, Clock, Limiter, Memory, Policy, Secret, Span, Timestamp, Verdict,
+};
 use tower::ServiceExt;
 
 const NOW: Timestamp = Timestamp::from_nanos(1_800_000_000_000_000_000);
@@ -267,4 +271,102 @@ async fn a_setter_on_a_clone_changes_the_clone_and_only_the_clone() {
         );
         drop(original);
     }
+}
+
+// === concurrency limits ===
+
+/// A body that sends one frame, and ends when the test says so.
+struct HeldBody {
+    frame: Option<bytes::Bytes>,
+    end: tokio::sync::oneshot::Receiver<()>,
+}
+
+impl http_body::Body for HeldBody {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        match self.frame.take() {
+            Some(frame) => Poll::Ready(Some(Ok(http_body::Frame::data(frame)))),
+            None => Pin::new(&mut self.end).poll(context).map(|_| None),
+        }
+    }
+}
+
+/// One request at a time. `/hold` answers with the body that the test left there, and `/never` does not answer.
+fn one_at_a_time() -> (Router, Limiter, Arc<Mutex<Option<HeldBody>>>) {
+    let (limiter, _) = limiter(
+        "rules: [{ name: jobs, key: [], limits: [{ concurrent: 1 }] }, { name: logins, key: [], limits: [100/h], count: failures }]",
+    );
+    let bodies = Arc::<Mutex<Option<HeldBody>>>::default();
+    let left = Arc::clone(&bodies);
+    let hold = move || {
+        let body = left.lock().unwrap().take().unwrap();
+        async move { Response::new(Body::new(body)) }
+    };
+    let never = || async { std::future::pending::<String>().await };
+    let routes = Router::new().route("/hold", get(hold)).route("/never", get(never));
+    (routes.layer(RateLimitLayer::new(limiter.clone())), limiter, bodies)
+}
+
+/// How many permits are free.
+fn free(limiter: &Limiter) -> u64 {
+    let nothing = Attributes::new();
+    let verdict = limiter.check_now(&Check::new(&nothing).cost(0)).unwrap();
+    verdict.limits().next().unwrap().decision.remaining
+}
+
+#[tokio::test]
+async fn a_permit_is_returned_when_the_body_has_ended_or_the_response_is_dropped() {
+    let (app, limiter, bodies) = one_at_a_time();
+    let get = |path| request("203.0.113.7", Method::GET, path, &[]);
+    for is_read in [true, false] {
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let body = HeldBody { frame: Some(bytes::Bytes::from("working")), end: ended };
+        *bodies.lock().unwrap() = Some(body);
+        let mut response = app.clone().oneshot(get("/hold")).await.unwrap();
+        assert_eq!(response.headers()["ratelimit"], "\"jobs\";r=0, \"logins\";r=99;t=36");
+        assert_eq!(free(&limiter), 0, "the head was sent, the body was not");
+        let (status, headers, text) = send(&app, get("/hold")).await;
+        assert_eq!(status, 429);
+        assert_eq!(headers["retry-after"], "1");
+        assert_eq!(
+            headers["ratelimit-policy"],
+            "\"jobs\";q=1;qu=\"concurrent-requests\", \"logins\";q=100;w=3600"
+        );
+        assert!(text.contains("jobs allows 1 at a time; try again in 1 s."), "{text}");
+        let frame = response.body_mut().frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), "working");
+        assert_eq!(free(&limiter), 0, "the body has not ended");
+        if is_read {
+            end.send(()).unwrap();
+            assert!(response.body_mut().frame().await.is_none());
+            assert_eq!(free(&limiter), 1, "the body has ended");
+        }
+        drop(response);
+        assert_eq!(free(&limiter), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_permit_is_returned_when_the_request_is_cancelled() {
+    let (app, limiter, _) = one_at_a_time();
+    for _ in 0..10 {
+        let mut call = call_without_end(&app);
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(call.as_mut().poll(&mut context).is_pending());
+        assert_eq!(free(&limiter), 0);
+        drop(call);
+        assert_eq!(free(&limiter), 1);
+    }
+}
+
+type Call = Pin<Box<dyn Future<Output = StatusCode> + Send>>;
+
+fn call_without_end(app: &Router) -> Call {
+    let (app, never) = (app.clone(), request("203.0.113.7", Method::GET, "/never", &[]));
+    Box::pin(async move { send(&app, never).await.0 })
 }

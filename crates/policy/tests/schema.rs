@@ -170,6 +170,17 @@ fn the_schema_and_the_reader_agree_on_forms() {
             "{ rate: 0/s, block: true }",
             "{ algorithm: sliding_log }",
             "{ rate: 15/s, name: 'a b' }",
+            "{ concurrent: 20 }",
+            "{ concurrent: 20, name: jobs, lease: 1min }",
+            "{ concurrent: 10000, lease: 1h }",
+            "{ concurrent: 0 }",
+            "{ concurrent: 10001 }",
+            "{ concurrent: 20, rate: 15/s }",
+            "{ concurrent: 20, algorithm: sliding_log }",
+            "{ concurrent: 20, queue: 5 }",
+            "{ concurrent: 20, lease: 30 }",
+            "{ concurrent: many }",
+            "{ lease: 30s }",
         ]
         .iter()
         .map(|text| limit(text)),

@@ -44,6 +44,14 @@ impl<S: Backend> Protocol for Front<S> {
             Self::Proxy(proxy) => proxy::serve(opened, proxy, &place, &drain).await,
         }
     }
+
+    /// Waits until the proxy has returned the permits of its last requests.
+    async fn settled(&self) {
+        match self {
+            Self::Proxy(proxy) => proxy.limiter().given_back().await,
+            Self::Http(_) | Self::Admin(_) | Self::Resp(_) | Self::Grpc(_) => {}
+        }
+    }
 }
 
 /// The answer to `GET /ready`.

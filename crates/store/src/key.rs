@@ -305,7 +305,9 @@ fn windows(limit: &Limit) -> [u64; 3] {
     match limit.algorithm() {
         Algorithm::FixedWindow { align: Align::Epoch } => [period, 0, 0],
         Algorithm::FixedWindow { align: Align::First } => [period, 1, 0],
-        Algorithm::SlidingLog | Algorithm::SlidingWeighted => [period, 0, 0],
+        Algorithm::SlidingLog | Algorithm::SlidingWeighted | Algorithm::Concurrent => {
+            [period, 0, 0]
+        }
         Algorithm::SlidingBuckets { buckets } => [period, 0, u64::from(buckets)],
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => [period, 2, 0],
         Algorithm::TokenBucket { refill: Refill::Continuous, .. } => [0; 3],

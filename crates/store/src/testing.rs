@@ -14,6 +14,7 @@
 mod case_helpers;
 mod cases;
 mod faulty;
+mod permit_cases;
 mod receipt_cases;
 
 #[cfg(feature = "redis")]

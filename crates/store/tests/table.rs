@@ -154,7 +154,8 @@ fn edited() -> Vec<Limit> {
             Algorithm::FixedWindow { .. }
             | Algorithm::SlidingLog
             | Algorithm::TokenBucket { .. }
-            | Algorithm::LeakyBucket { .. } => 900,
+            | Algorithm::LeakyBucket { .. }
+            | Algorithm::Concurrent => 900,
         };
         [
             (6, Headroom::None),

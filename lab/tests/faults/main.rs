@@ -32,6 +32,7 @@ mod late;
 mod lost_slot;
 mod newcomer;
 mod outages;
+mod permits;
 mod primary_killed;
 mod reshard;
 mod shifted;

@@ -15,4 +15,5 @@ const QUIET: bool = false;
 
 mod classes;
 mod clock;
+mod permits;
 mod support;

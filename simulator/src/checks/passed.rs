@@ -193,7 +193,7 @@ fn of_one(limit: &Limit, from: u64, to: u64, off_millis: i64, drift_ppm: i64) ->
         Algorithm::FixedWindow { .. } | Algorithm::SlidingWeighted => {
             times(to / period - from / period + 1)
         }
-        Algorithm::SlidingLog => times(lasts / period + 1),
+        Algorithm::SlidingLog | Algorithm::Concurrent => times(lasts / period + 1),
         Algorithm::SlidingBuckets { buckets } => {
             times(lasts / (period - period / u64::from(buckets)) + 1)
         }

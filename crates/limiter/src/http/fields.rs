@@ -242,6 +242,10 @@ fn push_items(
 fn quota(limit: &LimitReport<'_>) -> String {
     let amount = limit.limit.amount();
     match limit.limit.period() {
+        // A quota of requests in flight, which has no window.
+        Period::Every(_) if limit.limit.lease().is_some() => {
+            format!(";q={};qu=\"concurrent-requests\"", clamp(amount))
+        }
         Period::Every(span) => {
             let (quota, window) = whole_seconds(amount, *span);
             format!(";q={};w={}", clamp(quota), clamp(window))
@@ -270,6 +274,10 @@ fn whole_seconds(amount: u64, period: Span) -> (u64, u64) {
 /// How long `remaining` is valid: until the retry time on a denial, until the next token for buckets, until the reset for
 /// windows.
 fn effective(limit: &LimitReport<'_>) -> Option<Span> {
+    // How many permits remain may change at any moment.
+    if limit.limit.lease().is_some() {
+        return None;
+    }
     match (limit.decision.outcome, limit.limit.algorithm(), limit.limit.period()) {
         (Outcome::Deny(Retry::After(retry)), _, _) => Some(retry),
         (Outcome::Deny(Retry::Never), _, _) => None,

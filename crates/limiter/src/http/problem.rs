@@ -125,6 +125,9 @@ pub(super) fn detail(verdict: &Verdict) -> String {
         let name = policy_name(verdict, &limit);
         let amount = limit.limit.amount();
         match limit.limit.period() {
+            Period::Every(_) if limit.limit.lease().is_some() => {
+                format!("{name} allows {amount} at a time")
+            }
             Period::Every(span) => format!("{name} allows {amount} per {}", words::period(*span)),
             Period::Calendar(_) => format!("{name} allows {amount} per {}", limit.id),
         }

@@ -14,16 +14,15 @@ use crate::check::Check;
 use crate::error::CheckError;
 use crate::live::LiveGuard;
 use crate::queue::WaitTargets;
-use crate::receipt::{Receipt, ReceiptPart};
+use crate::receipt::Receipt;
 use crate::verdict::{CALLER_RULE, DecidedBy, Entry, EntryLimit, QueuePlace, Verdict};
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering;
 use tidegate_core::{
     Cost, Decision, InlineVec, Limit, NamedBy, Need, Outcome, Plan, PlanOutcome, Retry, Span, Take,
     Timestamp,
 };
-use tidegate_policy::{Attributes, Count, RuleLimit};
-use tidegate_store::{Answer, LimitName, ReceiptId, Store, StoreError};
+use tidegate_policy::{Attributes, RuleLimit};
+use tidegate_store::{Answer, LimitName, Store, StoreError};
 
 /// The namespace of states whose limits callers name. It cannot collide with a rule, because names of rules have no slash.
 pub(super) const CALLER_NAMESPACE: &str = "/take";
@@ -110,7 +109,7 @@ impl<S: Store> Limiter<S> {
             return Ok(refused);
         }
         let live = self.live();
-        let (entries, at, by, place) = {
+        let (entries, at, by, receipt, place) = {
             let attributes = self.concealed(&live, check.attributes);
             let planned = self.planned(&live, &attributes, check);
             let decided = match plan(&planned, check)? {
@@ -118,9 +117,10 @@ impl<S: Store> Limiter<S> {
                 Some(plan) => self.without_store(&planned, plan.max_wait())?,
             };
             self.owe(&planned, &decided);
-            (entries(&planned, decided.decisions), decided.at, decided.by, planned.place)
+            let receipt = self.receipt(&planned, &decided, check, DecideFor::Check);
+            (entries(&planned, decided.decisions), decided.at, decided.by, receipt, planned.place)
         };
-        let verdict = verdict(live, (entries, place), by, at, None);
+        let verdict = verdict(live, (entries, place), by, at, receipt);
         self.count(&verdict);
         Ok(verdict)
     }
@@ -194,7 +194,8 @@ impl<S: Store> Limiter<S> {
             let receipt = self.receipt(&planned, &decided, check, decide_for);
             (entries(&planned, decided.decisions), decided.at, decided.by, receipt, planned.place)
         };
-        let verdict = verdict(live, (entries, place), by, at, receipt);
+        let mut verdict = verdict(live, (entries, place), by, at, receipt);
+        verdict.receipt_asked = check.receipt;
         if decide_for == DecideFor::Check {
             self.count(&verdict);
         }
@@ -260,37 +261,6 @@ impl<S: Store> Limiter<S> {
         }
         self.without_store(planned, plan.max_wait())
     }
-
-    /// A receipt, if a rule counts outcomes, the caller asked for one, or a promised turn may have to be given back.
-    fn receipt(
-        &self,
-        planned: &[PlannedTake<'_>],
-        decided: &Decided,
-        check: &Check<'_>,
-        decide_for: DecideFor,
-    ) -> Option<Receipt> {
-        let counts_outcomes = planned.iter().any(|planned| planned.rule.count() != Count::All);
-        let promised = || decided.decisions.iter().any(|d| matches!(d.outcome, Outcome::Delay(_)));
-        let may_undo = decide_for == DecideFor::Waiting && promised();
-        if !counts_outcomes && !check.receipt && !may_undo {
-            return None;
-        }
-        Some(Receipt {
-            id: ReceiptId(self.next_receipt()),
-            until: decided.at.after(self.receipt_ttl)?,
-            node: if decided.shares.is_some() { self.inner.node } else { 0 },
-            cost: check.cost,
-            parts: decided.receipt_parts(planned),
-        })
-    }
-}
-
-impl<S> Limiter<S> {
-    /// An id that is unique in the deployment: the random number of this node, and a counter.
-    pub(super) fn next_receipt(&self) -> u128 {
-        let number = self.inner.receipts.fetch_add(1, Ordering::Relaxed);
-        u128::from(self.inner.node) << 64 | u128::from(number)
-    }
 }
 
 // === helpers ===
@@ -300,22 +270,6 @@ impl Decided {
         let PlanOutcome { decisions, receipts, .. } = answer.done;
         let by = if answer.remembered { DecidedBy::Cache } else { DecidedBy::Store };
         Self { decisions, receipts, at: answer.at, by, shares: None, local_takes: vec![] }
-    }
-
-    /// What was taken under each limit, where anything was.
-    fn receipt_parts(&self, planned: &[PlannedTake<'_>]) -> Vec<ReceiptPart> {
-        let taken = planned.iter().zip(&self.receipts).enumerate();
-        let parts = taken.filter_map(|(number, (planned, receipt))| {
-            let share = self.shares.as_ref().and_then(|shares| shares.get(number));
-            Some(ReceiptPart {
-                state: planned.take.state,
-                limit: share.unwrap_or(planned.limit.limit()).clone(),
-                bound: planned.take.bound,
-                count: planned.rule.count(),
-                receipt: (*receipt)?,
-            })
-        });
-        parts.collect()
     }
 
     /// More limits apply than one plan can have. Usually that is a mistake in the policy, so it is an error that the operator

@@ -28,7 +28,7 @@ use tidegate_core::{
     Timestamp,
 };
 use tidegate_policy::OnStoreError;
-use tidegate_store::{Answer, Clock, Memory, Part, ReceiptId, Settlement, Store};
+use tidegate_store::{Answer, Clock, Memory, Part, Settlement, Store};
 
 /// What this node counts by itself, within the memory budget of an in-process store.
 #[derive(Debug)]
@@ -227,7 +227,7 @@ impl<S: Store> Limiter<S> {
                 Some(Part { state: planned.take.state, limit, receipt: (*receipt)? })
             })
             .collect();
-        let id = ReceiptId(self.next_receipt());
+        let id = self.next_receipt_id();
         let until = local.at.after(Span::from_secs(1)).unwrap_or(local.at);
         let settlement = Settlement { id, until, parts: &parts };
         // An in-process store answers immediately and does not fail.

@@ -250,7 +250,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Lays out calendars for the current time.
-    pub(crate) fn renew(&self) -> LiveGuard {
+    pub(crate) fn renew_calendars(&self) -> LiveGuard {
         let now = self.inner.wall_clock();
         // The version stays, because only the calendars change.
         let renewed = self.replace(|live| {

@@ -6,7 +6,7 @@ use crate::live::Live;
 use crate::verdict::QueuePlace;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
-use tidegate_core::{Algorithm, Bound, InlineVec, Need, Span, Take};
+use tidegate_core::{Algorithm, Bound, Cost, InlineVec, Need, RejectedCost, Span, Take};
 use tidegate_policy::{Attributes, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
 use tidegate_store::{KeyName, LimitName, Store, Subject};
 
@@ -116,12 +116,17 @@ impl<S: Store> Limiter<S> {
         for (at, limit) in resolved.allowance.limits().iter().enumerate() {
             let name = limit.tag(|| LimitName::new(rule.name(), limit.id(), limit.limit()).0);
             let state = subject.state(LimitName(name));
+            // A request holds one permit, whatever its cost. A refused request does not run, so it holds none.
+            let (cost, refused) = match limit.limit().lease() {
+                Some(_) => (check.cost.min(Cost::ONE), RejectedCost::Free),
+                None => (check.cost, rule.count_rejected()),
+            };
             let take = Take {
                 need: if optional { Need::Optional } else { Need::Required },
                 bound,
-                refused: rule.count_rejected(),
+                refused,
                 when_full: rule.when_full(),
-                ..Take::new(state, limit.limit(), check.cost)
+                ..Take::new(state, limit.limit(), cost)
             };
             planned.push(PlannedTake {
                 number: resolved.number,

@@ -21,7 +21,8 @@ impl Limiter<Memory> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Reports the outcome of a request that passed, and gives back or charges accordingly.
+    /// Reports the outcome of a request that passed, and gives back or charges accordingly. Whatever the outcome is, permits of
+    /// concurrency limits are returned.
     ///
     /// Only the first report of a receipt counts. A second one returns [`Settled::Already`], and one after the receipt has
     /// expired returns [`Settled::Late`]; neither changes anything.
@@ -48,12 +49,28 @@ impl<S: Store> Limiter<S> {
             if settled == Settled::Done {
                 self.inner.store.owe_less(&parts);
             }
-            return Ok(settled);
+            return Ok(self.permits_returned(receipt, settled));
         }
         if receipt.node != 0 {
             return Ok(Settled::Late);
         }
-        Ok(settle(&self.inner.store, &settlement, &takes).await?)
+        let settled = settle(&self.inner.store, &settlement, &takes).await?;
+        Ok(self.permits_returned(receipt, settled))
+    }
+
+    /// If the receipt was settled, wakes requests that wait for its permits, and notes how long they were held.
+    fn permits_returned(&self, receipt: &Receipt, settled: Settled) -> Settled {
+        if settled != Settled::Done || receipt.permits().next().is_none() {
+            return settled;
+        }
+        let (live, now) = (self.inner.live.load(), self.inner.clock.now().steady);
+        for (_, permit) in receipt.permits() {
+            if let Some(counters) = live.counters.get(permit.rule) {
+                counters.hold_time.add(now.since(permit.since));
+            }
+        }
+        self.inner.queues.wake(receipt.permits().map(|(part, _)| part.state));
+        settled
     }
 
     /// Writes a receipt as signed text, which can leave the process. Any node with the same secret can read it by

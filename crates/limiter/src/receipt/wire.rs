@@ -4,10 +4,12 @@
 //!   version │ id │ until │ node │ cost │ parts … │ HMAC-SHA-256 of everything before      in URL-safe base64
 //! ```
 //!
+//! A part of a concurrency limit ends with what is known about its permit: rule, since, taken.
+//!
 //! Numbers are written as LEB128 (seven bits per byte). Of a calendar only the window of the take is written, which is all
 //! that giving back needs.
 
-use super::{Receipt, ReceiptPart};
+use super::{PermitRecord, Receipt, ReceiptPart};
 use tidegate_core::{
     Algorithm, Align, Bound, Calendar, Cost, Headroom, Limit, Period, Refill, Span, StateId,
     Timestamp, varint,
@@ -81,6 +83,11 @@ fn put_part(bytes: &mut Vec<u8>, part: &ReceiptPart) {
     put(bytes, part.receipt.mark);
     put(bytes, part.receipt.weight);
     put_limit(bytes, &part.limit, part.receipt.mark);
+    if let Some(PermitRecord { rule, since, taken }) = part.permit {
+        put(bytes, u64::try_from(rule).unwrap_or(u64::MAX));
+        put(bytes, since.as_nanos());
+        put(bytes, taken.as_nanos());
+    }
 }
 
 fn take_part(rest: &mut &[u8]) -> Option<ReceiptPart> {
@@ -97,7 +104,18 @@ fn take_part(rest: &mut &[u8]) -> Option<ReceiptPart> {
         _ => return None,
     };
     let receipt = tidegate_core::TakeReceipt { mark: take(rest)?, weight: take(rest)? };
-    Some(ReceiptPart { state, limit: take_limit(rest)?, bound, count, receipt })
+    let limit = take_limit(rest)?;
+    let permit = match limit.lease() {
+        Some(_) => Some(take_permit(rest)?),
+        None => None,
+    };
+    Some(ReceiptPart { state, limit, bound, count, receipt, permit })
+}
+
+fn take_permit(rest: &mut &[u8]) -> Option<PermitRecord> {
+    let rule = usize::try_from(take(rest)?).ok()?;
+    let [since, taken] = [take(rest)?, take(rest)?].map(Timestamp::from_nanos);
+    Some(PermitRecord { rule, since, taken })
 }
 
 // === limits ===
@@ -170,6 +188,7 @@ fn put_algorithm(bytes: &mut Vec<u8>, algorithm: Algorithm) {
         Algorithm::TokenBucket { burst, refill: Refill::Continuous } => (4, burst, 0),
         Algorithm::TokenBucket { burst, refill: Refill::Interval } => (4, burst, 1),
         Algorithm::LeakyBucket { queue } => (5, queue, 0),
+        Algorithm::Concurrent => (6, None, 0),
     };
     let option = option.map_or([0, 0], |option| [1, option]);
     for number in [kind, option[0], option[1], flag] {
@@ -193,6 +212,7 @@ fn take_algorithm(rest: &mut &[u8]) -> Option<Algorithm> {
         (4, 0) => Algorithm::TokenBucket { burst: option, refill: Refill::Continuous },
         (4, 1) => Algorithm::TokenBucket { burst: option, refill: Refill::Interval },
         (5, 0) => Algorithm::LeakyBucket { queue: option },
+        (6, 0) => Algorithm::Concurrent,
         _ => return None,
     })
 }
@@ -240,9 +260,15 @@ mod tests {
                     .unwrap()
                     .with_headroom(Headroom::Soft(10))
                     .unwrap(),
+                Limit::new(7, Span::from_secs(60), Algorithm::Concurrent).unwrap(),
             ])
             .collect();
+        let permit = |limit: &Limit| {
+            let [since, taken] = [11, u64::MAX].map(Timestamp::from_nanos);
+            limit.lease().map(|_| PermitRecord { rule: 3, since, taken })
+        };
         let parts = (0u64..).zip(limits).map(|(n, limit)| ReceiptPart {
+            permit: permit(&limit),
             state: StateId(u128::MAX - u128::from(n)),
             limit,
             bound: if n % 2 == 0 { Bound::Plain } else { Bound::Headroom },

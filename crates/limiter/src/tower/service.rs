@@ -1,5 +1,6 @@
 //! The middleware: asks the limiter before the inner service, and reports the outcome after it.
 
+use super::body::{BoxedPermit, PermitBody};
 use super::{DEFAULT_WAIT, Settings};
 use crate::check::Check;
 use crate::error::CheckError;
@@ -32,7 +33,7 @@ pub struct RateLimit<T, S = Memory> {
 }
 
 /// The body of the inner service, or that of a response of this middleware.
-type Body<B> = Either<B, Full<Bytes>>;
+type Body<B> = Either<PermitBody<B>, Full<Bytes>>;
 
 /// The fields that scripts of other origins may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("RateLimit, RateLimit-Policy, Retry-After");
@@ -106,6 +107,8 @@ struct AfterResponse {
     verdict: Arc<Verdict>,
     style: HeaderStyle,
     cross_origin: bool,
+    /// The permit of the request, if a concurrency limit applies to it.
+    permit: Option<BoxedPermit>,
     /// Reports the outcome, if a rule counts outcomes.
     report: Option<ReportOutcome>,
 }
@@ -168,16 +171,19 @@ impl<S: Store + 'static> Gate<'_, S> {
     /// The request with its verdict in the extensions, and what remains to be done after the response.
     fn admitted<B>(
         &self,
-        verdict: Verdict,
+        mut verdict: Verdict,
         mut parts: Parts,
         body: B,
     ) -> (Request<B>, AfterResponse) {
+        let permit =
+            self.limiter.hold(&mut verdict).map(|permit| -> BoxedPermit { Box::new(permit) });
         let verdict = Arc::new(verdict);
         let cross_origin = parts.headers.contains_key(header::ORIGIN);
         parts.extensions.insert(Arc::clone(&verdict));
         let style = self.settings.style;
         let report = verdict.receipt().is_some().then(|| self.reporter(&verdict));
-        (Request::from_parts(parts, body), AfterResponse { verdict, style, cross_origin, report })
+        let after = AfterResponse { verdict, style, cross_origin, permit, report };
+        (Request::from_parts(parts, body), after)
     }
 
     /// The response to a denied request, as gRPC for gRPC requests.
@@ -218,7 +224,7 @@ impl AfterResponse {
             self.style.write(&self.verdict, response.headers_mut());
             expose(response.headers_mut(), self.cross_origin);
         }
-        response.map(Either::Left)
+        response.map(|body| Either::Left(PermitBody::new(body, self.permit)))
     }
 }
 
@@ -287,7 +293,7 @@ where
                 StateProjection::Served { future, after } => {
                     let answer = ready!(future.poll(context));
                     let Some(mut after) = after.take() else {
-                        return Poll::Ready(answer.map(|response| response.map(Either::Left)));
+                        return Poll::Ready(answer.map(|response| response.map(unlimited)));
                     };
                     let Some(report) = after.report.take() else {
                         return Poll::Ready(answer.map(|response| after.finish(response)));
@@ -305,6 +311,11 @@ where
             state.set(next);
         }
     }
+}
+
+/// The body of a response to a request that is not limited.
+fn unlimited<B, F>(body: B) -> Either<PermitBody<B>, F> {
+    Either::Left(PermitBody::new(body, None))
 }
 
 fn own_body<B>(text: String) -> Body<B> {

@@ -161,6 +161,9 @@ fn readings(request: &Attributes<'_>) -> Vec<String> {
 
 /// A limit as it would be written.
 fn written(limit: &RuleLimit) -> String {
+    if limit.limit().lease().is_some() {
+        return format!("{}, lease {}", limit.summary(), limit.rate().period_text());
+    }
     let rate = limit.rate();
     let options = match limit.limit().algorithm() {
         Algorithm::TokenBucket { burst: Some(burst), .. } => format!(", burst {burst}"),
@@ -170,7 +173,8 @@ fn written(limit: &RuleLimit) -> String {
         | Algorithm::LeakyBucket { queue: None }
         | Algorithm::FixedWindow { .. }
         | Algorithm::SlidingLog
-        | Algorithm::SlidingWeighted => String::new(),
+        | Algorithm::SlidingWeighted
+        | Algorithm::Concurrent => String::new(),
     };
     format!("{rate} {}{options}", limit.limit().algorithm().name())
 }

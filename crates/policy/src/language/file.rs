@@ -202,7 +202,7 @@ impl Reader {
             None => (key, limits),
         };
         let rest = self.behavior(&fields, settings.classes);
-        Some(Rule {
+        let rule = Rule {
             name: name?,
             place: node.place,
             conditions,
@@ -214,7 +214,9 @@ impl Reader {
             mode,
             priority,
             ..rest
-        })
+        };
+        self.permits_are_returned(&fields, &rule);
+        Some(rule)
     }
 
     /// Key and limits of a rule with a `priority`, which may have neither. Without a key, limits would count all requests

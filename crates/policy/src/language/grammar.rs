@@ -348,7 +348,35 @@ pub(crate) static RULE: Record = Record {
     others: None,
 };
 
-pub(crate) static LIMIT: Shape = Shape::ShortOrLong(&RATE, &Shape::Record(&LIMIT_RECORD));
+pub(crate) static LIMIT: Shape = Shape::ShortOrLong(
+    &RATE,
+    &Shape::ShortOrLong(&Shape::Record(&LIMIT_RECORD), &Shape::Record(&CONCURRENCY_RECORD)),
+);
+
+/// Permits of a concurrency limit: a log of them is kept in one state.
+pub(crate) const MOST_CONCURRENT: u64 = 10_000;
+
+pub(crate) static CONCURRENCY_RECORD: Record = Record {
+    title: "a concurrency limit",
+    fields: &[
+        required(
+            "concurrent",
+            "Sets how many requests may be in flight at a time.",
+            Shape::Whole { least: 1, most: MOST_CONCURRENT },
+        ),
+        optional(
+            "name",
+            "Sets the id of the limit, which its permits belong to. The default is `concurrent`.",
+            NAME,
+        ),
+        optional(
+            "lease",
+            "Sets how long a permit is held that is neither returned nor renewed, from 1s to 1h. The default is 30s.",
+            LENGTH,
+        ),
+    ],
+    others: None,
+};
 
 pub(crate) static LIMIT_RECORD: Record = Record {
     title: "a limit",

@@ -100,6 +100,34 @@ mod tests {
     }
 
     #[test]
+    fn settings_that_contradict_a_concurrency_limit_are_errors() {
+        for (setting, expected) in [
+            (
+                "count: failures",
+                "a concurrency limit counts every request until it ends; write `count: all`",
+            ),
+            ("count: successes", "write `count: all`"),
+            ("count_rejected: true", "a rejected request does not run, so it cannot count"),
+        ] {
+            for limits in [
+                "limits: [{ concurrent: 5 }]",
+                "limits: [1/s, { concurrent: 5, lease: 1min }]",
+                "limits: [1/s], overrides: [{ key: { ip: 10.0.0.1 }, limits: [{ concurrent: 5 }] }]",
+            ] {
+                let rules = format!("  - {{ name: a, key: [ip], {limits}, {setting} }}\n");
+                let found = errors(&rules);
+                assert!(found.len() == 1 && found[0].contains(expected), "{rules}: {found:?}");
+            }
+            let rules = format!("  - {{ name: a, key: [ip], limits: [1/s], {setting} }}\n");
+            assert!(Policy::parse(with_rules(&rules)).is_ok());
+        }
+        let rules = "  - { name: a, key: [ip], limits: [{ concurrent: 5 }], count: all, count_rejected: false }\n";
+        assert!(Policy::parse(with_rules(rules)).is_ok());
+        let twice = "  - { name: a, key: [ip], limits: [{ concurrent: 5 }, { concurrent: 9 }] }\n";
+        assert!(errors(twice)[0].contains("`{ concurrent: 9, name: … }`"));
+    }
+
+    #[test]
     fn probable_mistakes_are_warned_about() {
         for (text, expected) in [
             (
@@ -160,6 +188,8 @@ mod tests {
             "rules: [{ name: a, match: { path: /x/** }, key: [user], limits: [2/s] }, { name: b, match: { path: /** }, key: [ip], limits: [2/s] }]",
             "rules: [{ name: a, match: { tenant: x }, key: [tenant], limits: [2/s] }]",
             "rules: [{ name: a, key: [ip], limits: [{ rate: 10/min, algorithm: fixed_window }, 2/s] }]",
+            "rules: [{ name: a, key: [ip], limits: [{ concurrent: 5 }, 1/s, 900/h] }]",
+            "rules: [{ name: a, key: [ip], limits: [{ concurrent: 9, lease: 1min }, { concurrent: 5, name: b }] }]",
         ] {
             assert_eq!(warnings(&format!("version: 1\n{text}")), [""; 0], "{text}");
         }

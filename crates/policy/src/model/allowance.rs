@@ -232,7 +232,7 @@ impl RuleLimit {
         self.0.note.get_or_init(|| derive().into())
     }
 
-    /// The rate as written; a scaled rate as it would be written.
+    /// The rate as written; a scaled rate as it would be written. Of a concurrency limit, it is the amount per lease.
     ///
     /// ```
     /// assert_eq!(tidegate_policy::RuleLimit::from_rate("3/s").unwrap().rate().to_string(), "3/s");
@@ -240,6 +240,19 @@ impl RuleLimit {
     #[must_use]
     pub fn rate(&self) -> &Rate {
         &self.0.rate
+    }
+
+    /// The amount and its unit, for people: `3/s`, or `20 concurrent`.
+    ///
+    /// ```
+    /// assert_eq!(tidegate_policy::RuleLimit::from_rate("3/s").unwrap().summary(), "3/s");
+    /// ```
+    #[must_use]
+    pub fn summary(&self) -> String {
+        match self.limit().lease() {
+            Some(_) => format!("{} concurrent", self.rate().amount),
+            None => self.rate().to_string(),
+        }
     }
 
     /// Multiplies amount, burst and queue by a number, rounded down, at least 1. An amount of 0 stays 0.
@@ -253,7 +266,8 @@ impl RuleLimit {
             other @ (Algorithm::FixedWindow { .. }
             | Algorithm::SlidingLog
             | Algorithm::SlidingBuckets { .. }
-            | Algorithm::SlidingWeighted) => other,
+            | Algorithm::SlidingWeighted
+            | Algorithm::Concurrent) => other,
         };
         let rate = self.rate().with_amount(times(self.rate().amount));
         Self::new(Some(self.id()), rate, algorithm, self.limit().headroom())

@@ -403,6 +403,12 @@ impl Rule {
         let tiers = self.tiers.iter().map(|(_, allowance)| allowance);
         [&self.allowance].into_iter().chain(tiers).chain(self.overrides.allowances())
     }
+
+    /// Whether a limit of this rule, of one of its tiers or of an override is one of concurrency.
+    pub(crate) fn limits_concurrency(&self) -> bool {
+        let mut limits = self.allowances().flat_map(Allowance::limits);
+        limits.any(|limit| limit.limit().lease().is_some())
+    }
 }
 
 /// Evaluates a condition on the attributes of a request and its cost.

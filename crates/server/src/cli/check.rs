@@ -232,12 +232,13 @@ fn show(verdict: &Value, out: &mut impl Write) -> io::Result<()> {
 
 fn show_limit(limit: &Value, out: &mut impl Write) -> io::Result<()> {
     let per = match number(limit, "per_ms") {
-        Some(per) => duration(per),
-        None => text(limit, "window"),
+        Some(per) => format!("per {}", duration(per)),
+        None if text(limit, "algorithm") == "concurrent" => "at a time".to_owned(),
+        None => format!("per {}", text(limit, "window")),
     };
     writeln!(
         out,
-        "  {}: {} of {} left, per {per} ({}){}",
+        "  {}: {} of {} left, {per} ({}){}",
         text(limit, "rule"),
         number(limit, "remaining").unwrap_or(0),
         number(limit, "limit").unwrap_or(0),

@@ -38,6 +38,11 @@ pub(crate) trait Protocol: 'static {
         listener: Rc<ListenerContext>,
         drain: Drain,
     ) -> impl Future<Output = io::Result<()>>;
+
+    /// Completes, after the last connection has ended, when what it left to be done is done. The runtime ends after that.
+    fn settled(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
 }
 
 /// A connection that was accepted and, if the listener uses TLS, has completed the handshake.
@@ -134,6 +139,9 @@ async fn work<P: Protocol>(
         });
     }
     let still_open = finish(connections, &drain).await;
+    for (protocol, _) in &protocols {
+        protocol.settled().await;
+    }
     if let Some((_, listener)) = protocols.first() {
         (0..still_open).for_each(|_| listener.metrics.refused(Refused::CutOff));
     }

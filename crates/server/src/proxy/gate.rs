@@ -157,6 +157,10 @@ impl<S: Backend> Proxy<S> {
         Self { verifier, ..self }
     }
 
+    pub(crate) const fn limiter(&self) -> &Limiter<S> {
+        &self.limiter
+    }
+
     /// Counts a request as in flight.
     pub(crate) fn in_flight(&self) -> InFlight<'_> {
         self.in_flight.set(self.in_flight.get().saturating_add(1));
@@ -247,9 +251,10 @@ impl<S: Backend> Proxy<S> {
             Ok(None) => return Err(stopping()),
             Err(_) => self.without_store(&check),
         };
-        let verdict = verdict.map_err(|error| {
+        let mut verdict = verdict.map_err(|error| {
             Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string())
         })?;
+        record.hold(self.limiter.hold(&mut verdict));
         self.tally.count(&verdict);
         self.tally.took(timers::since(began));
         record.decided(&verdict, S::IN_PROCESS);

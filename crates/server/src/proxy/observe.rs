@@ -16,6 +16,7 @@ use crate::metrics::{GroupTally, ProxyAnswer};
 use crate::timers;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
+use std::any::Any;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -37,6 +38,8 @@ pub(crate) struct RequestRecord {
     tries: u32,
     /// `None`: there is no access log.
     entry: Option<Box<AccessEntry>>,
+    /// The permit of a concurrency limit, which is returned when the request is over.
+    permit: Option<Box<dyn Any>>,
 }
 
 /// A shared store answers sooner than this, so a request that was held for longer has waited for its turn.
@@ -47,7 +50,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 impl RequestRecord {
     pub(crate) fn new(log: Option<&Rc<AccessLog>>, head: &Parts, peer: IpAddr) -> Self {
         let entry = log.map(|log| Box::new(AccessEntry::new(log, head, peer)));
-        Self { pool: None, answer: None, held: None, tries: 0, entry }
+        Self { pool: None, answer: None, held: None, tries: 0, entry, permit: None }
     }
 
     // === deciding ===
@@ -90,6 +93,11 @@ impl RequestRecord {
         })
         .await;
         (decided, hold.map(|hold| timers::since(hold.since)))
+    }
+
+    /// Holds a permit until the request is over.
+    pub(crate) fn hold(&mut self, permit: Option<impl Any>) {
+        self.permit = permit.map(|permit| -> Box<dyn Any> { Box::new(permit) });
     }
 
     /// Takes note of the decision. `in_process`: the store is in this process, so only the rules hold requests.

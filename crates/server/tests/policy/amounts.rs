@@ -52,6 +52,36 @@ when_full: sahred   => 53 `when_full` is ¤, not `sahred`, did you mean `shared`
 }
 
 #[test]
+fn invalid_concurrency_limits_are_refused() {
+    check_table(
+        "concurrency",
+        LIMIT,
+        "
+{ concurrent: 0 } => 50 `concurrent` is a whole number from 1 to 10000, not `0`
+{ concurrent: 10001 } => 50 `concurrent` is a whole number from 1 to 10000, not `10001`
+{ concurrent: '20' } => 50 `concurrent` is a number; write 20 without quotes
+{ concurrent: [20] } => 50 `concurrent` is a whole number from 1 to 10000, not a list
+{ concurrent: 20, rate: 15/s } => 54 `rate` does not belong to a concurrency limit; write the rate as another limit
+{ concurrent: 20, algorithm: sliding_log } => 54 `algorithm` does not belong to a concurrency limit; write the rate as another limit
+{ concurrent: 20, burst: 5 } => 54 `burst` does not belong to a concurrency limit; write the rate as another limit
+{ concurrent: 20, refill: interval } => 54 `refill` does not belong to a concurrency limit; write the rate as another limit
+{ concurrent: 20, queue: 5 } => 54 `queue` does not belong to a concurrency limit; write the rate as another limit
+{ concurrent: 20, buckets: 60 } => 54 `buckets` does not belong to a concurrency limit; write the rate as another limit
+{ concurrent: 20, align: first } => 54 `align` does not belong to a concurrency limit; write the rate as another limit
+{ concurrent: 20, block: true } => 54 `block` does not belong to a concurrency limit; write the rate as another limit
+{ concurrent: 20, lease: 500ms } => 61 `lease` is from 1s to 1h, not `500ms`
+{ concurrent: 20, lease: 2h } => 61 `lease` is from 1s to 1h, not `2h`
+{ concurrent: 20, lease: 30 } => 61 `lease`: unknown period ``; did you mean `s`?
+{ concurrent: 20, lease: s } => 61 `lease`: `s` is not a valid length of time; write a whole number of units, such as `30s`
+{ concurrent: 20, name: 'a b' } => 60 `a b` is not a valid name for a limit
+{ concurrent: 20, leas: 5s } => 54 unknown key `leas`, did you mean `lease`?
+{ concurent: 20 } => 38 unknown key `concurent`, did you mean `concurrent`?
+{ lease: 30s } => 36 a concurrency limit needs the key `concurrent`
+",
+    );
+}
+
+#[test]
 fn invalid_rates_are_refused_with_a_suggestion() {
     check_table(
         "rates",

@@ -3,10 +3,18 @@
 use crate::run::{POLICY, Scratch, complaints, fits, same_in_json, tidegate};
 use serde_json::Value;
 
-const WARNED: [(&str, &str); 13] = [
+const WARNED: [(&str, &str); 15] = [
     (
         "rules: [{ name: a, key: [ip], limits: [1/s, 100/min] }]",
         "2:9: warning: rule `a`: `100/min` has no effect, because `1/s` is stricter",
+    ),
+    (
+        "rules: [{ name: a, key: [ip], limits: [{ concurrent: 5 }, { concurrent: 9, name: more }] }]",
+        "2:9: warning: rule `a`: `9 concurrent` has no effect, because `5 concurrent` is stricter",
+    ),
+    (
+        "identity: { trusted: [10.0.0.0/8] }\nrules: [{ name: a, key: [ip], limits: [{ concurrent: 5 }, 1/s] }]",
+        "3:9: warning: rule `a`: forward auth cannot return the permit; it is held for the whole lease",
     ),
     (
         "rules: [{ name: a, key: [user], limits: [1/s] }]",

@@ -114,8 +114,7 @@ fn redis_rs() {
             pipeline.add_command(throttle());
         }
         let all: Vec<Vec<i64>> = pipeline.query(&mut connection).unwrap();
-        type Check =
-            (i64, String, i64, i64, i64, i64, String, Option<String>, String, Vec<String>);
+        type Check = (i64, String, i64, i64, i64, i64, String, Option<String>, String, Vec<String>);
         let check: Check =
             redis::cmd("TG.CHECK").arg(1).arg("user").arg("u").query(&mut connection).unwrap();
         json!({ "throttle": one, "pipeline": [all.len(), all.last()], "check": check }).to_string()

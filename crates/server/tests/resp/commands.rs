@@ -194,6 +194,51 @@ fn a_receipt_is_settled_once() {
     assert_eq!(talk.ask("TG.REPORT '' success"), forged);
 }
 
+/// A check that takes a permit has a ninth field: the lease.
+#[test]
+fn a_permit_is_taken_renewed_and_returned() {
+    let policy = "{ version: 1, rules: [{ name: jobs, key: [user], limits: [{ concurrent: 1, lease: 20s }] }] }";
+    let server = Server::with_policy(policy, &[]);
+    let mut talk = server.talk();
+    let check = |talk: &mut Talk| {
+        let said = talk.ask("TG.CHECK 1 user u");
+        let Said::List(fields) = said else { panic!("{said:?}") };
+        fields
+    };
+    let receipt = |said: &Said| {
+        let Said::Text(receipt) = said else { panic!("no receipt: {said:?}") };
+        receipt.clone()
+    };
+    let taken = check(&mut talk);
+    assert_eq!((taken.len(), &taken[8]), (9, &number(20_000)));
+    assert_eq!(
+        taken[..7],
+        [number(1), text("allow"), number(0), number(0), number(0), number(0), text("jobs")]
+    );
+    let refused = check(&mut talk);
+    assert_eq!(
+        refused[..6],
+        [number(0), text("deny"), number(0), number(1_000), number(0), number(0)]
+    );
+    assert_eq!(refused.len(), 8);
+
+    let old = receipt(&taken[7]);
+    let renewed = talk.ask(&format!("TG.RENEW {old}"));
+    let Said::List(renewed) = renewed else { panic!("{renewed:?}") };
+    assert_eq!((renewed.len(), &renewed[1]), (2, &number(20_000)));
+    let again = error("CONFLICT this receipt has already been settled");
+    assert_eq!(talk.ask(&format!("tg.renew {old}")), again);
+    assert_eq!(talk.ask(&format!("TG.REPORT {old} success")), again);
+    assert_eq!(check(&mut talk)[0], number(0));
+    assert_eq!(talk.ask(&format!("TG.REPORT {} success", receipt(&renewed[0]))), simple("OK"));
+    assert_eq!(check(&mut talk)[0], number(1));
+    assert_eq!(talk.ask("TG.RENEW x"), error("ERR this is not a receipt of this deployment"));
+    let arity = error("ERR wrong number of arguments for 'tg.renew' command");
+    assert_eq!(talk.ask("TG.RENEW"), arity);
+    let without = Verdict::ask(&mut self::server().talk(), "TG.CHECK 1 RECEIPT user u");
+    assert_eq!(without.fields.len(), 8);
+}
+
 #[test]
 fn a_reset_gives_everything_back() {
     let server = server();

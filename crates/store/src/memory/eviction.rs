@@ -241,7 +241,9 @@ impl Memory {
             Algorithm::FixedWindow { .. }
             | Algorithm::TokenBucket { .. }
             | Algorithm::LeakyBucket { .. } => return true,
-            Algorithm::SlidingLog | Algorithm::SlidingWeighted => FIRST_BYTES,
+            Algorithm::SlidingLog | Algorithm::SlidingWeighted | Algorithm::Concurrent => {
+                FIRST_BYTES
+            }
             Algorithm::SlidingBuckets { buckets } => {
                 usize::from(buckets).saturating_add(FIRST_BYTES)
             }

@@ -294,7 +294,8 @@ pub(super) fn fill_nanos(limit: &Limit) -> Option<u128> {
             | Algorithm::FixedWindow { .. }
             | Algorithm::SlidingLog
             | Algorithm::SlidingBuckets { .. }
-            | Algorithm::SlidingWeighted,
+            | Algorithm::SlidingWeighted
+            | Algorithm::Concurrent,
             _,
         ) => None,
     }

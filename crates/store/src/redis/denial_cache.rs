@@ -10,7 +10,8 @@
 //! if an answer that the store gave before the event arrives after the drop: it caches the state again.
 //!
 //! Charged denials bypass the denial cache, except for fixed windows: the store must count them, and each one delays the
-//! moment when the state passes again. A fixed window ends when it ends.
+//! moment when the state passes again. A fixed window ends when it ends. Concurrency limits bypass it too: a permit that another
+//! node gives back must be usable at once.
 
 use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
@@ -130,10 +131,11 @@ impl DenialCache {
     }
 }
 
-/// Whether the store must count a refusal of this take.
+/// Whether the store must be asked each time: it must count a refusal of this take, or another node may give back a permit at
+/// any moment, which must be usable at once.
 fn bypasses_cache(take: &Take<'_>) -> bool {
-    take.refused == RejectedCost::Charged
-        && !matches!(take.limit.algorithm(), Algorithm::FixedWindow { .. })
+    let fixed = matches!(take.limit.algorithm(), Algorithm::FixedWindow { .. });
+    (take.refused == RejectedCost::Charged && !fixed) || take.limit.lease().is_some()
 }
 
 #[cfg(test)]
@@ -182,6 +184,21 @@ mod tests {
         let fixed =
             Take { refused: RejectedCost::Charged, ..Take::new(StateId(2), &window, Cost::ONE) };
         assert!(cache.look(noted(&cache, fixed, at(0)).takes(), at(1)).is_some());
+    }
+
+    /// A permit that another node gives back must be usable at once, so no refusal of a concurrency limit is cached, and no plan
+    /// that contains one.
+    #[test]
+    fn refusals_of_concurrency_limits_are_not_cached() {
+        let (cache, permits) = (DenialCache::new(true), limit(Algorithm::Concurrent));
+        let plan = noted(&cache, Take::new(StateId(1), &permits, Cost::ONE), at(0));
+        assert!(cache.look(plan.takes(), at(0)).is_none());
+        assert_eq!(cache.count.load(Ordering::Relaxed), 0);
+        let log = limit(Algorithm::SLIDING_LOG);
+        let plan = noted(&cache, Take::new(StateId(1), &log, Cost::ONE), at(0));
+        assert!(cache.look(plan.takes(), at(0)).is_some(), "of a log it is");
+        let both = [plan.takes()[0], Take::new(StateId(1), &permits, Cost::ONE)];
+        assert!(cache.look(&both, at(0)).is_none());
     }
 
     #[test]

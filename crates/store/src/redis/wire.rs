@@ -102,13 +102,20 @@ pub(super) fn supports(limit: &Limit) -> Result<(), &'static str> {
         Algorithm::SlidingLog if limit.deepest() > MAX_IN_LOG * 2 => {
             Err("in this store, a log holds at most 1000")
         }
+        Algorithm::Concurrent if nanos % NANOS_PER_SECOND != 0 => {
+            Err("in this store, the lease of a concurrency limit must be whole seconds")
+        }
+        Algorithm::Concurrent if limit.room(Bound::Headroom) > MAX_IN_LOG => {
+            Err("in this store, a concurrency limit with its headroom is at most 1000")
+        }
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
             supports_ticks(limit, nanos)
         }
         Algorithm::FixedWindow { .. }
         | Algorithm::SlidingLog
         | Algorithm::SlidingBuckets { .. }
-        | Algorithm::SlidingWeighted => Ok(()),
+        | Algorithm::SlidingWeighted
+        | Algorithm::Concurrent => Ok(()),
     }
 }
 
@@ -170,7 +177,7 @@ fn letter_of(limit: &Limit) -> char {
     }
     match limit.algorithm() {
         Algorithm::FixedWindow { .. } => 'F',
-        Algorithm::SlidingLog => 'L',
+        Algorithm::SlidingLog | Algorithm::Concurrent => 'L',
         Algorithm::SlidingBuckets { .. } => 'B',
         Algorithm::SlidingWeighted => 'W',
         Algorithm::TokenBucket { .. } => 'T',
@@ -189,7 +196,9 @@ fn numbers(limit: &Limit, tag: ShapeTag, now: Timestamp) -> String {
     match limit.algorithm() {
         Algorithm::FixedWindow { align: Align::Epoch } => format!("0 {micros} {micros}"),
         Algorithm::FixedWindow { align: Align::First } => format!("1 {} {micros}", micros / 1_000),
-        Algorithm::SlidingLog => format!("{} {micros}", period / 1_000_000 / NANOS_PER_MICRO),
+        Algorithm::SlidingLog | Algorithm::Concurrent => {
+            format!("{} {micros}", period / 1_000_000 / NANOS_PER_MICRO)
+        }
         Algorithm::SlidingBuckets { buckets } => format!("{micros} {micros} {buckets}"),
         Algorithm::SlidingWeighted => format!("{micros} {micros} {}", limit.room(Bound::Headroom)),
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
@@ -430,7 +439,8 @@ pub(super) fn shape_text(limit: &Limit) -> String {
         Algorithm::FixedWindow { .. }
         | Algorithm::SlidingLog
         | Algorithm::SlidingBuckets { .. }
-        | Algorithm::SlidingWeighted => ("window", None),
+        | Algorithm::SlidingWeighted
+        | Algorithm::Concurrent => ("window", None),
     };
     let (headroom, percent) = match limit.headroom() {
         Headroom::None => ("none", 0),

@@ -12,9 +12,10 @@ pub(super) fn limit(amount: u64, secs: u64, algorithm: Algorithm) -> Limit {
     Limit::new(amount, Span::from_secs(secs), algorithm).unwrap()
 }
 
-/// The algorithms that the store supports, with their defaults, 5 per minute each.
+/// The algorithms that the store supports, with their defaults, 5 per minute each; and 5 permits with a lease of a minute.
 pub(super) fn supported<S: Store>(rig: &Rig<S>) -> Vec<Limit> {
-    let all = Algorithm::ALL.into_iter().map(|algorithm| limit(5, 60, algorithm));
+    let all = Algorithm::ALL.into_iter().chain([Algorithm::Concurrent]);
+    let all = all.map(|algorithm| limit(5, 60, algorithm));
     all.filter(|limit| rig.store.supports(limit).is_ok()).collect()
 }
 

@@ -2,6 +2,7 @@
 
 use super::Rig;
 use super::case_helpers::{NOW, cost, limit, one, peek, remaining, state, supported, take};
+use super::permit_cases::permits_are_held_until_they_are_given_back_or_their_lease_is_over;
 use super::receipt_cases::{
     a_part_of_a_take_is_given_back, a_receipt_is_settled_once,
     a_receipt_is_settled_once_in_any_order_of_its_parts,
@@ -41,6 +42,7 @@ pub(super) async fn all<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
         a_part_of_a_take_is_given_back,
         an_expired_receipt_is_not_settled,
         a_receipt_of_a_past_window_gives_nothing_back,
+        permits_are_held_until_they_are_given_back_or_their_lease_is_over,
         a_reset_removes_states_and_returns_how_many,
         headroom_is_granted_and_reported,
         a_queue_says_how_long_to_wait,

@@ -209,11 +209,16 @@ impl Http {
 
     /// Sends a check with a complete body.
     pub(crate) fn check_body(&mut self, body: &str) -> Verdict {
-        let length = body.len();
-        let (status, body) = self.ask(&format!(
-            "POST /v1/check HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-        ));
+        let (status, body) = self.post("/v1/check", body);
         Verdict::parse(status, &body)
+    }
+
+    /// Sends JSON.
+    pub(crate) fn post(&mut self, path: &str, body: &str) -> (u16, String) {
+        let length = body.len();
+        self.ask(&format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        ))
     }
 
     pub(crate) fn get(&mut self, path: &str, fields: &str) -> (u16, String) {

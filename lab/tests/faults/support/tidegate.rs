@@ -26,6 +26,8 @@ pub(crate) struct Deployment {
 pub(crate) struct Tidegate {
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
+    /// `None` unless it is a reverse proxy.
+    pub(crate) proxy: Option<SocketAddr>,
     admin: SocketAddr,
     folder: Folder,
     /// Kept until the server ends, because the server reloads the policy when its file disappears.
@@ -128,7 +130,7 @@ impl Deployment {
         }
         let mut process = Process::spawn(&mut command);
         let mut greeting = BufReader::new(process.child().stdout.take().unwrap());
-        let (mut http, mut grpc, mut admin) = (None, None, None);
+        let (mut http, mut grpc, mut admin, mut proxy) = (None, None, None, None);
         let mut line = String::new();
         while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
             let address = line.split("://").nth(1).and_then(|rest| rest.split('/').next());
@@ -140,6 +142,7 @@ impl Deployment {
                     grpc = line.split_whitespace().nth(1).and_then(|at| at.parse().ok());
                 }
                 Some("admin") => admin = address,
+                Some("proxy") => proxy = address,
                 _ => {}
             }
             line.clear();
@@ -152,6 +155,7 @@ impl Deployment {
         Tidegate {
             http,
             grpc,
+            proxy,
             admin,
             folder,
             _deployment: deployment,

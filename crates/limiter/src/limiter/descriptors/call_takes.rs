@@ -16,7 +16,7 @@ use crate::limiter::planning::{PlannedTake, longest_wait, takes};
 use crate::verdict::{DecidedBy, QueuePlace};
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Cost, Need, Plan, RejectedCost, Span, StateId, Written};
-use tidegate_store::{Part, ReceiptId, Settlement, Store};
+use tidegate_store::{Part, Settlement, Store};
 
 /// The takes of a call, and which descriptors each belongs to.
 #[derive(Default)]
@@ -130,7 +130,7 @@ impl<S: Store> Limiter<S> {
         }
         let until = decided.at.after(Span::from_secs(1)).unwrap_or(decided.at);
         for parts in parts.chunks(Plan::MOST_TAKES) {
-            let id = ReceiptId(self.next_receipt());
+            let id = self.next_receipt_id();
             let settlement = Settlement { id, until, parts };
             // If the store does not answer, the parts stay taken: it counts too much, never too little.
             if self.inner.store.give_back(&settlement).await.is_err() {

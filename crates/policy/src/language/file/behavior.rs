@@ -50,6 +50,23 @@ impl Reader {
         }
     }
 
+    /// Reports settings that contradict a concurrency limit, whose permits are returned when their requests end.
+    pub(super) fn permits_are_returned(&mut self, fields: &Fields<'_>, rule: &Rule) {
+        if !rule.limits_concurrency() {
+            return;
+        }
+        if let (Some(node), true) = (fields.get("count"), rule.count != Count::All) {
+            let text = "a concurrency limit counts every request until it ends; write `count: all`, and put the limits that count outcomes into another rule";
+            self.note(node.place, text);
+        }
+        if let (Some(node), RejectedCost::Charged) =
+            (fields.get("count_rejected"), rule.count_rejected)
+        {
+            let text = "a rejected request does not run, so it cannot count under a concurrency limit; write `count_rejected: false`, and put the limits that count rejected requests into another rule";
+            self.note(node.place, text);
+        }
+    }
+
     /// The word of a choice; empty if it is absent or wrong.
     pub(super) fn word<'d>(
         &mut self,

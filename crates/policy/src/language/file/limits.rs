@@ -10,12 +10,17 @@ use crate::model::key::Key;
 use crate::model::number::Number;
 use crate::model::overrides::Overrides;
 use crate::model::policy::Tiers;
-use crate::model::rate::Rate;
+use crate::model::rate::{Rate, length};
 use crate::suggest::{hint, nearest};
-use tidegate_core::{Algorithm, Align, Headroom, Plan, Refill};
+use tidegate_core::{Algorithm, Align, Headroom, Plan, Refill, Span};
 
 /// All limits of a request are decided together, in one plan.
 const MOST_LIMITS: usize = Plan::MOST_TAKES;
+
+/// A shorter lease would be over while a slow network renews it.
+const SHORTEST_LEASE: Span = Span::from_secs(1);
+/// Permits of a crashed node are lost for a lease.
+const LONGEST_LEASE: Span = Span::from_secs(3_600);
 
 /// The algorithm that each option belongs to.
 const OPTIONS: [(&str, &str); 5] = [
@@ -43,10 +48,13 @@ impl Reader {
         }
         for (at, (limit, node)) in limits.iter().zip(list).enumerate() {
             if limits.iter().take(at).any(|other| other.id() == limit.id()) {
+                let example = match limit.limit().lease() {
+                    Some(_) => format!("concurrent: {}", limit.limit().amount()),
+                    None => format!("rate: {}", limit.rate()),
+                };
                 let text = format!(
-                    "two limits of this rule have the id `{0}`; give one of them another name: `{{ rate: {1}, name: … }}`",
+                    "two limits of this rule have the id `{}`; give one of them another name: `{{ {example}, name: … }}`",
                     limit.id(),
-                    limit.rate()
                 );
                 return self.wrong(node.place, text);
             }
@@ -59,6 +67,9 @@ impl Reader {
             let rate = self.rate(node, text, Some(false))?;
             let algorithm = RuleLimit::default_algorithm(&rate);
             return self.built(node, None, rate, algorithm, headroom);
+        }
+        if is_concurrency(node) {
+            return self.concurrency(node, headroom);
         }
         let fields = self.record(node, &grammar::LIMIT_RECORD)?;
         let block = fields.get("block").map_or(Some(false), |node| self.flag(node, "`block`"));
@@ -74,6 +85,48 @@ impl Reader {
         };
         block?;
         self.built(node, name.as_deref(), rate?, algorithm?, headroom)
+    }
+
+    /// `{ concurrent: 20, name: …, lease: 30s }`
+    fn concurrency(&mut self, node: &Document, headroom: Headroom) -> Option<RuleLimit> {
+        let of_rates = |entry: &&Entry| {
+            grammar::LIMIT_RECORD.has(&entry.name) && !grammar::CONCURRENCY_RECORD.has(&entry.name)
+        };
+        let mut mixed = self.map(node, "a limit")?.iter().filter(of_rates).peekable();
+        if mixed.peek().is_some() {
+            mixed.for_each(|entry| {
+                let text = format!(
+                    "`{}` does not belong to a concurrency limit; write the rate as another limit",
+                    entry.name
+                );
+                self.note(entry.place, text);
+            });
+            return None;
+        }
+        let fields = self.record(node, &grammar::CONCURRENCY_RECORD)?;
+        let amount = fields
+            .get("concurrent")
+            .and_then(|node| self.whole(node, "`concurrent`", 1, grammar::MOST_CONCURRENT));
+        let name = match fields.get("name").map(|node| self.name(node, "a limit")) {
+            Some(name) => name,
+            None => Some("concurrent".into()),
+        };
+        let lease = match fields.get("lease") {
+            Some(node) => self.lease(node),
+            None => Some("30s"),
+        };
+        let rate = self.ok(node.place, format!("{}/{}", amount?, lease?).parse())?;
+        self.built(node, Some(&name?), rate, Algorithm::Concurrent, headroom)
+    }
+
+    fn lease<'d>(&mut self, node: &'d Document) -> Option<&'d str> {
+        let text = self.text(node, "`lease`")?;
+        let lease = self.ok(node.place, length(text).map_err(|e| format!("`lease`: {e}")))?;
+        if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
+            let text = format!("`lease` is from 1s to 1h, not `{}`", shown(text));
+            return self.wrong(node.place, text);
+        }
+        Some(text)
     }
 
     fn rate(&mut self, node: &Document, text: &str, block: Option<bool>) -> Option<Rate> {
@@ -301,4 +354,15 @@ impl Reader {
             }
         }
     }
+}
+
+/// Whether a limit is meant to be one of concurrency: it has `concurrent`, nearly `concurrent`, or `lease`.
+fn is_concurrency(node: &Document) -> bool {
+    let Value::Map(entries) = &node.value else { return false };
+    let names = || grammar::CONCURRENCY_RECORD.names().filter(|name| *name != "name");
+    entries.iter().any(|entry| {
+        !grammar::LIMIT_RECORD.has(&entry.name) && {
+            names().any(|name| *entry.name == *name) || nearest(&entry.name, names()).is_some()
+        }
+    })
 }

@@ -4,6 +4,10 @@ use tidegate_core::{Algorithm, Headroom, Limit, Period, Refill};
 
 /// Whether the requests that `strict` admits never exceed `loose`, so that `loose` has no effect.
 pub(super) fn makes_useless(strict: &Limit, loose: &Limit) -> bool {
+    if let (Some(strict_lease), Some(loose_lease)) = (strict.lease(), loose.lease()) {
+        let is_plain = strict.headroom() == Headroom::None && loose.headroom() == Headroom::None;
+        return is_plain && strict_lease >= loose_lease && strict.amount() <= loose.amount();
+    }
     let (Some(strict), Some(period)) = (Throughput::of(strict), span(loose)) else { return false };
     if loose.headroom() != Headroom::None || loose.amount() == 0 {
         return false;
@@ -15,6 +19,8 @@ pub(super) fn makes_useless(strict: &Limit, loose: &Limit) -> bool {
         | Algorithm::SlidingBuckets { .. } => strict.most_in(period) <= most,
         // Its estimate may count the requests of two windows as one.
         Algorithm::SlidingWeighted => strict.most_in(period.saturating_mul(2)) <= most,
+        // How many requests a rate lets pass says nothing about how long they take.
+        Algorithm::Concurrent => false,
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Throughput::of(loose)
             .is_some_and(|loose| strict.burst <= loose.burst && strict.is_no_faster_than(&loose)),
     }
@@ -40,6 +46,7 @@ impl Throughput {
             Algorithm::LeakyBucket { queue } => queue.map_or(amount, u128::from).saturating_add(1),
             Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => amount,
             Algorithm::FixedWindow { .. } | Algorithm::SlidingWeighted => amount.saturating_mul(2),
+            Algorithm::Concurrent => return None,
         };
         (limit.headroom() == Headroom::None).then_some(())?;
         Some(Self { burst, amount, period: span(limit)? })

@@ -33,6 +33,7 @@ pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
         problems.extend(literal_pattern(rule));
         problems.extend(case_variants(rule));
         problems.extend(unknown_tier(policy, rule));
+        problems.extend(unreturned_permits(policy, rule));
     }
     problems.sort_by_key(|problem| problem.place);
     shortened(problems)
@@ -74,8 +75,8 @@ fn useless_limits(rule: &Rule) -> Vec<Problem> {
             let text = format!(
                 "rule `{}`: `{}` has no effect, because `{}` is stricter",
                 rule.name,
-                limit.rate(),
-                other.rate()
+                limit.summary(),
+                other.summary()
             );
             Problem::new(rule.place, text)
         })
@@ -213,5 +214,17 @@ fn unknown_tier(policy: &Policy, rule: &Rule) -> Option<Problem> {
     let tiers = rule.conditions.iter().find(|condition| condition.attribute() == "tier")?;
     let unknown = tiers.values().find(|tier| !policy.tiers.is_known(tier))?;
     let text = format!("rule `{}`: there is no tier `{unknown}`; list it under `tiers`", rule.name);
+    Some(Problem::new(rule.place, text))
+}
+
+/// A concurrency limit in a policy that forward auth may use: it answers only trusted peers.
+fn unreturned_permits(policy: &Policy, rule: &Rule) -> Option<Problem> {
+    if policy.identity.trusted.is_empty() || !rule.limits_concurrency() {
+        return None;
+    }
+    let text = format!(
+        "rule `{}`: forward auth cannot return the permit; it is held for the whole lease, unless the service behind the proxy reports the receipt",
+        rule.name
+    );
     Some(Problem::new(rule.place, text))
 }

@@ -106,7 +106,7 @@ pub(super) fn rule(rule: &Rule, policy: &Policy, changes: &Changes) -> Value {
     let limits = rule.allowance().limits().iter().map(|limit| {
         json!({
             "id": limit.id(),
-            "rate": limit.rate().to_string(),
+            "rate": limit.summary(),
             "algorithm": limit.limit().algorithm().name(),
         })
     });

@@ -15,7 +15,6 @@ use crate::web::{Answer, Call, JSON};
 use futures_util::stream::{self, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
-use serde_json::json;
 use tidegate::{Attributes, Check, CheckError, RuleLimit, Span, Verdict};
 
 /// Entries that wait for the store concurrently.
@@ -93,8 +92,7 @@ impl<S: Backend> HttpHandler<S> {
         let mut answers = Answers::new(asked.len());
         for asked in &asked {
             batch.step(SETTLE_US).await;
-            let (status, detail) = self.report_one(asked).await;
-            let entry = json!({ "status": status.as_u16(), "detail": detail });
+            let entry = self.report_one(asked).await.entry();
             answers.entry().extend_from_slice(entry.to_string().as_bytes());
         }
         Ok(answers.answer())

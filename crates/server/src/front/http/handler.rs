@@ -1,4 +1,4 @@
-//! Routes of the HTTP API, and the answers to single requests; lists are in `batch`.
+//! Routes of the HTTP API, and the answers to single requests; lists are in `batch`, reports in `report`.
 
 use super::routes::{HttpRoute, not_found};
 use super::wire::{self, VerdictText, WireError};
@@ -16,8 +16,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use tidegate::http::{HeaderStyle, status};
-use tidegate::{Check, CheckError, Limiter, Outcome, Report, ReportError, Retry, RuleLimit};
-use tidegate::{Settled, Span, StoreError, Verdict};
+use tidegate::{Check, CheckError, Limiter, Outcome, Retry, RuleLimit, Span, StoreError, Verdict};
 
 /// Answers requests to the HTTP API.
 pub(crate) struct HttpHandler<S> {
@@ -174,45 +173,6 @@ impl<S: Backend> HttpHandler<S> {
         Ok(limit)
     }
 
-    // === report ===
-
-    async fn report(&self, call: &Call<'_>) -> Result<Answer, WireError> {
-        let Some(asked) = wire::read_one::<wire::Report<'_>>(call.body) else {
-            return Box::pin(self.report_list(call)).await;
-        };
-        Ok(match self.report_one(&asked?).await {
-            (StatusCode::OK, _) => Answer::fixed(JSON, "{\"settled\":\"done\"}\n"),
-            (status, detail) => Answer::problem(status, detail),
-        })
-    }
-
-    pub(super) async fn report_one(&self, asked: &wire::Report<'_>) -> (StatusCode, &'static str) {
-        let report = match asked.report() {
-            Ok(report) => report,
-            Err(detail) => return (StatusCode::BAD_REQUEST, detail),
-        };
-        let settled = match self.limiter.opened(&asked.receipt) {
-            Ok(receipt) => self.limiter.report(&receipt, report).await,
-            Err(error) => Err(error),
-        };
-        match settled {
-            Ok(Settled::Done) => (StatusCode::OK, "done"),
-            Ok(Settled::Already) => (StatusCode::CONFLICT, "this receipt has already been settled"),
-            Ok(Settled::Late) => (StatusCode::CONFLICT, "this receipt has expired"),
-            Ok(Settled::Full) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the receipt was not settled: there is no memory to record that; try again later",
-            ),
-            Err(ReportError::Forged) => {
-                (StatusCode::BAD_REQUEST, "this is not a receipt of this deployment")
-            }
-            Err(ReportError::Store(_)) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the store is unavailable; it is unknown whether the report was counted",
-            ),
-        }
-    }
-
     // === answers ===
 
     /// Counts a verdict in the metrics and answers with it.
@@ -232,19 +192,6 @@ impl<S: Backend> HttpHandler<S> {
                 answer.with(header::RETRY_AFTER, HeaderValue::from(seconds))
             }
             Outcome::Deny(Retry::Never) | Outcome::Allow | Outcome::Delay(_) => answer,
-        }
-    }
-}
-
-impl wire::Report<'_> {
-    /// The report: exactly one of `outcome` and `cost` must be present.
-    fn report(&self) -> Result<Report, &'static str> {
-        match (self.outcome, self.cost) {
-            (Some(outcome), None) => Ok(outcome.into()),
-            (None, Some(cost)) => Ok(Report::Cost(cost.into())),
-            (None, None) | (Some(_), Some(_)) => {
-                Err("a report must have either an `outcome` or a `cost`")
-            }
         }
     }
 }

@@ -11,7 +11,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use tidegate::{
-    Algorithm, Attributes, LimitReport, Limiter, Outcome, Period, Retry, RuleLimit, Span, Verdict,
+    Algorithm, Attributes, LimitReport, Limiter, Outcome, Period, Receipt, Retry, RuleLimit, Span,
+    Verdict,
 };
 use tidegate_core::{Headroom, Refill};
 use tidegate_policy::Rate;
@@ -65,6 +66,8 @@ pub(crate) struct Report<'b> {
     pub(crate) receipt: Cow<'b, str>,
     pub(crate) outcome: Option<ReportOutcome>,
     pub(crate) cost: Option<u64>,
+    #[serde(default)]
+    pub(crate) renew: bool,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -403,6 +406,9 @@ impl<'v> VerdictText<'v> {
         if let Some(receipt) = &self.receipt {
             put_text(out, ",\"receipt\":", receipt);
         }
+        if let Some(lease) = verdict.receipt().and_then(Receipt::lease) {
+            put_number(out, ",\"lease_ms\":", millis(lease));
+        }
         if let Some(reason) = verdict.unreadable() {
             put_text(out, ",\"detail\":", &reason.to_string());
         }
@@ -414,6 +420,7 @@ fn write_limit(out: &mut Vec<u8>, report: &LimitReport<'_>) {
     put_text(out, "{\"rule\":", rule);
     put_number(out, ",\"limit\":", limit.amount());
     match limit.period() {
+        Period::Every(_) if limit.lease().is_some() => put(out, ",\"per_ms\":", "null"),
         Period::Every(span) => put_number(out, ",\"per_ms\":", millis(*span)),
         Period::Calendar(_) => put_text(out, ",\"per_ms\":null,\"window\":", id),
     }
@@ -468,6 +475,6 @@ const fn outcome(outcome: Outcome) -> &'static str {
 }
 
 /// Whole milliseconds, rounded up, so that a client that waits this long is not too early.
-fn millis(span: Span) -> u64 {
+pub(super) fn millis(span: Span) -> u64 {
     span.as_nanos().div_ceil(1_000_000)
 }

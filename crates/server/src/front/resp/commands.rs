@@ -1,4 +1,4 @@
-//! The commands that ask the policy: `TG.CHECK`, `TG.PEEK`, `TG.REPORT` and `TG.RESET`.
+//! The commands that ask the policy: `TG.CHECK`, `TG.PEEK`, `TG.REPORT`, `TG.RENEW` and `TG.RESET`.
 
 use super::handler::RespHandler;
 use super::reply::{self, Dialect};
@@ -9,7 +9,9 @@ use crate::timers;
 use serde_json::json;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tidegate::{Attributes, Check, Outcome, Report, ReportError, Settled, Span, Verdict};
+use tidegate::{
+    Attributes, Check, Outcome, Receipt, Renewal, Report, ReportError, Settled, Span, Verdict,
+};
 
 impl<S: Backend> RespHandler<S> {
     pub(super) async fn check(&self, words: &[&[u8]], session: &Session, out: &mut Vec<u8>) {
@@ -40,16 +42,17 @@ impl<S: Backend> RespHandler<S> {
         }
     }
 
-    /// `[allowed, outcome, delay_ms, retry_after_ms (-1: never), remaining, reset_ms, rule, receipt|nil, priority, flags]`
+    /// `[allowed, outcome, delay_ms, retry_after_ms (-1: never), remaining, reset_ms, rule, receipt|nil, priority, flags]`, and
+    /// `lease_ms` if the request holds a permit.
     fn write(&self, verdict: &Verdict, dialect: Dialect, out: &mut Vec<u8>) {
-        let millis = |span: Span| i64::try_from(span.as_millis_ceil()).unwrap_or(i64::MAX);
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         // The reply has room for one limit: one that denies, or else the one with the least remaining.
         let tightest = verdict
             .limits()
             .min_by_key(|limit| (limit.decision.passes(), limit.decision.remaining));
         let resets = verdict.limits().filter_map(|limit| limit.decision.reset);
-        reply::list(out, 10);
+        let lease = verdict.receipt().and_then(Receipt::lease);
+        reply::list(out, if lease.is_some() { 11 } else { 10 });
         reply::integer(out, i64::from(verdict.allowed()));
         reply::bulk(out, outcome(verdict.outcome));
         reply::integer(out, millis(verdict.delay()));
@@ -67,6 +70,9 @@ impl<S: Backend> RespHandler<S> {
         reply::bulk(out, verdict.class().name().as_bytes());
         reply::list(out, verdict.flags().count());
         verdict.flags().for_each(|flag| reply::bulk(out, flag.as_bytes()));
+        if let Some(lease) = lease {
+            reply::integer(out, millis(lease));
+        }
     }
 
     /// `TG.REPORT receipt success|failure|cancelled|cost`
@@ -89,6 +95,40 @@ impl<S: Backend> RespHandler<S> {
             Ok(Settled::Full) => reply::error(
                 out,
                 "BUSY the receipt was not settled: there is no memory to record that; try again later",
+            ),
+            Err(ReportError::Forged) => {
+                reply::error(out, "ERR this is not a receipt of this deployment");
+            }
+            Err(ReportError::Store(error)) => reply::error(out, &format!("ERR {error}")),
+        }
+    }
+
+    /// `TG.RENEW receipt`, answered with `[receipt, lease_ms]`
+    pub(super) async fn renew(&self, words: &[&[u8]], out: &mut Vec<u8>) {
+        let [receipt] = words else { return reply::arity(out, "tg.renew") };
+        let renewal = match self.limiter.opened(&String::from_utf8_lossy(receipt)) {
+            Ok(receipt) => self.limiter.renew(&receipt).await,
+            Err(error) => Err(error),
+        };
+        match renewal {
+            Ok(Renewal::Renewed(renewed)) => {
+                reply::list(out, 2);
+                reply::bulk(out, self.limiter.sealed(&renewed).as_bytes());
+                reply::integer(out, renewed.lease().map_or(0, millis));
+            }
+            Ok(Renewal::Already) => {
+                reply::error(out, "CONFLICT this receipt has already been settled");
+            }
+            Ok(Renewal::Expired) => {
+                reply::error(out, "CONFLICT the lease is over; the permit is not held any more");
+            }
+            Ok(Renewal::NoPermit) => {
+                let text = "ERR this receipt has no permit; no concurrency limit applied";
+                reply::error(out, text);
+            }
+            Ok(Renewal::Full) => reply::error(
+                out,
+                "BUSY the permit was not renewed: there is no memory for it; try again soon",
             ),
             Err(ReportError::Forged) => {
                 reply::error(out, "ERR this is not a receipt of this deployment");
@@ -131,6 +171,11 @@ impl<S: Backend> RespHandler<S> {
             tracing::error!("writing the audit log met a bug in tidegate");
         }
     }
+}
+
+/// Whole milliseconds, rounded up.
+fn millis(span: Span) -> i64 {
+    i64::try_from(span.as_millis_ceil()).unwrap_or(i64::MAX)
 }
 
 const fn outcome(outcome: Outcome) -> &'static [u8] {

@@ -197,6 +197,7 @@ impl<S: Backend> RespHandler<S> {
             (b"TG.CHECK", _) => self.check(rest, session, out).await,
             (b"TG.PEEK", _) => self.peek(rest, session, out).await,
             (b"TG.REPORT", _) => self.report(rest, out).await,
+            (b"TG.RENEW", _) => self.renew(rest, out).await,
             (b"TG.RESET", Some(UserRole::Operator)) => self.reset(rest, session, out).await,
             (b"TG.RESET", Some(UserRole::Client)) => {
                 reply::error(out, "NOPERM TG.RESET needs the role `operator`: see resp.users_file");
