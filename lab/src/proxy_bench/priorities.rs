@@ -262,7 +262,8 @@ async fn send_class(
         if due >= LENGTH {
             break;
         }
-        tokio::time::sleep_until((start + due).into()).await;
+        let wait = due.saturating_sub(start.elapsed());
+        tokio::time::sleep(wait).await;
         let path = format!("/{label}/{}", number.checked_rem(USERS).unwrap_or(0));
         let (idle, outcomes) = (Rc::clone(&idle), Rc::clone(&outcomes));
         requests.spawn_local(async move {

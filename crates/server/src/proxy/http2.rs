@@ -20,7 +20,8 @@ use std::task::{Context, Poll};
 /// The body of an answer to an HTTP/2 client. The request counts as in flight until the body is dropped.
 pub(super) enum StreamedBody {
     Upstream {
-        body: UpstreamBody,
+        /// Boxed, because it is much larger than the other kind.
+        body: Box<UpstreamBody>,
         /// Counts the request until the client has read the answer.
         _work: InFlightRequest,
     },
@@ -59,7 +60,7 @@ async fn one_request<S: Backend>(
         Ok(answer) => {
             let (mut head, body) = answer.into_parts();
             head.version = http::Version::HTTP_2;
-            Response::from_parts(head, StreamedBody::Upstream { body, _work: work })
+            Response::from_parts(head, StreamedBody::Upstream { body: Box::new(body), _work: work })
         }
         Err(answer) => own(answer, head_only, work),
     }
