@@ -247,6 +247,16 @@ impl Measure {
         let debt = self.plain.saturating_mul(2);
         if debt > self.stretched { debt } else { self.stretched }
     }
+
+    /// The capacity with this many per cent of the headroom, rounded down.
+    pub(crate) fn partly_stretched(&self, percent: u8) -> u64 {
+        if percent >= 100 {
+            return self.stretched;
+        }
+        let more = u128::from(self.stretched.saturating_sub(self.plain));
+        let part = more.saturating_mul(u128::from(percent)) / 100;
+        self.plain.saturating_add(u64::try_from(part).unwrap_or(u64::MAX))
+    }
 }
 
 // === impl LimitError ===

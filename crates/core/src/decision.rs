@@ -41,7 +41,7 @@ pub struct Ask {
 
 /// Which bound of a limit applies: the plain amount, or the amount with its headroom.
 ///
-/// Callers use `Headroom` always for a soft limit, and for an elastic limit while its condition holds.
+/// Callers use `Headroom` always for a soft limit, and `Headroom` or `Part` for an elastic limit while its condition holds.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Ask, Bound, Cost, Headroom, Limit, Span, Timestamp, Written};
@@ -59,6 +59,8 @@ pub enum Bound {
     Plain,
     /// The amount plus the headroom of the limit, if it has any.
     Headroom,
+    /// The amount plus this many per cent of the headroom, rounded down. 100 and more mean all of it.
+    Part(u8),
 }
 
 /// The answer of one limit.

@@ -43,6 +43,13 @@ impl Headroom {
     }
 }
 
+/// The rate in percent when only a part of an elastic headroom applies, rounded down: of 200 %, half is 150 %.
+pub(crate) fn partly(elastic: u16, part: u8) -> u16 {
+    let more = elastic.saturating_sub(100);
+    let part = u32::from(more).saturating_mul(u32::from(part.min(100))) / 100;
+    100_u16.saturating_add(u16::try_from(part).unwrap_or(more))
+}
+
 /// `⌊n · percent / 100⌋`.
 fn percent_of(n: u64, percent: u16) -> u64 {
     let share = u128::from(n).saturating_mul(u128::from(percent)) / 100;

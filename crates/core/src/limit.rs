@@ -15,7 +15,7 @@ use crate::algorithm::{
 use crate::calendar::Period;
 use crate::compile::{LimitError, Measure, SHORTEST_PERIOD, checked_headroom, compile};
 use crate::decision::{Bound, Cost};
-use crate::headroom::Headroom;
+use crate::headroom::{self, Headroom};
 use crate::time::{Now, Span, Timestamp};
 use core::hash::{Hash, Hasher};
 use std::sync::OnceLock;
@@ -274,10 +274,11 @@ impl Limit {
     /// assert_eq!(limit.with_headroom(Headroom::Soft(10)).unwrap().room(Bound::Headroom), 110);
     /// ```
     #[must_use]
-    pub const fn room(&self, bound: Bound) -> u64 {
+    pub fn room(&self, bound: Bound) -> u64 {
         match bound {
             Bound::Plain => self.measure.plain,
             Bound::Headroom => self.measure.stretched,
+            Bound::Part(percent) => self.measure.partly_stretched(percent),
         }
     }
 
@@ -312,7 +313,14 @@ impl Limit {
             (Headroom::Elastic(percent), Bound::Headroom) if self.ticks().is_some() => {
                 weight.saturating_mul(100).div_ceil(u128::from(percent))
             }
-            (Headroom::None | Headroom::Soft(_) | Headroom::Elastic(_), _) => weight,
+            (Headroom::Elastic(percent), Bound::Part(part)) if self.ticks().is_some() => {
+                let percent = headroom::partly(percent, part);
+                weight.saturating_mul(100).div_ceil(u128::from(percent))
+            }
+            (
+                Headroom::None | Headroom::Soft(_) | Headroom::Elastic(_),
+                Bound::Plain | Bound::Headroom | Bound::Part(_),
+            ) => weight,
         };
         u64::try_from(weight).ok()
     }

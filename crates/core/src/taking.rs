@@ -255,7 +255,7 @@ impl Limit {
                 Some(Turn { too_long, .. }) => Outcome::Deny(Retry::After(too_long)),
             },
         };
-        let over = ask.bound == Bound::Headroom && outcome.passes() && {
+        let over = ask.bound != Bound::Plain && outcome.passes() && {
             let plainly = self.most_used(&ask.bounded(Bound::Plain));
             plainly.is_none_or(|at_most| used > at_most)
         };

@@ -108,6 +108,7 @@ pub use receipt::{Receipt, Report};
 pub use scheduler::{
     ClassReading, Scheduler, SchedulerReading, SchedulerSettings, Seat, Shed, ShedReason,
 };
+pub use signals::Elasticity;
 pub use stats::{RuleStats, Stats};
 pub use verdict::{DecidedBy, LimitReport, Verdict};
 

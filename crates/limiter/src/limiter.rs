@@ -293,6 +293,9 @@ impl<S: Store> Limiter<S> {
                 continue;
             };
             counters.count(entry.decision.outcome, entry.need == Need::Required);
+            if verdict.over && entries.iter().any(|entry| entry.decision.over) {
+                counters.count_over();
+            }
         }
     }
 }

@@ -30,6 +30,8 @@ pub struct RuleStats {
     /// Requests that were over the limit of a rule that does not deny: a rule in shadow mode, or one that flags or
     /// deprioritizes.
     pub would_deny: u64,
+    /// Requests that exceeded the limit and passed because of its headroom. They are counted as allowed too.
+    pub over: u64,
 }
 
 /// The counts of a limiter since it was built; see [`Limiter::stats`](crate::Limiter::stats).
@@ -87,6 +89,7 @@ struct CounterShard {
     delayed: AtomicU64,
     denied: AtomicU64,
     would_deny: AtomicU64,
+    over: AtomicU64,
 }
 
 impl RuleCounters {
@@ -101,16 +104,24 @@ impl RuleCounters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a request that passed only because of the headroom.
+    pub(crate) fn count_over(&self) {
+        if let Some(counters) = self.shards.get(shard()) {
+            counters.over.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn read(&self) -> RuleStats {
         self.shards.iter().fold(RuleStats::default(), |sum, counters| {
-            let [allowed, delayed, denied, would_deny] = [
+            let [allowed, delayed, denied, would_deny, over] = [
                 (sum.allowed, &counters.allowed),
                 (sum.delayed, &counters.delayed),
                 (sum.denied, &counters.denied),
                 (sum.would_deny, &counters.would_deny),
+                (sum.over, &counters.over),
             ]
             .map(|(sum, counter)| sum.wrapping_add(counter.load(Ordering::Relaxed)));
-            RuleStats { allowed, delayed, denied, would_deny }
+            RuleStats { allowed, delayed, denied, would_deny, over }
         })
     }
 }

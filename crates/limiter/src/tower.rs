@@ -57,6 +57,7 @@ pub use service::{RateLimit, ResponseFuture};
 
 use crate::http::HeaderStyle;
 use crate::limiter::Limiter;
+use crate::scheduler::Scheduler;
 use http::request::Parts;
 use http::{Extensions, HeaderValue, StatusCode};
 use std::net::{IpAddr, SocketAddr};
@@ -116,6 +117,8 @@ struct Settings {
     max_wait: Option<Span>,
     limit_options: bool,
     style: HeaderStyle,
+    /// Bounds how many requests the inner service has at a time.
+    scheduler: Option<Scheduler>,
 }
 
 /// How long a request may be held, unless its rule sets `max_wait`.
@@ -136,6 +139,7 @@ impl<S: Store> RateLimitLayer<S> {
             max_wait: None,
             limit_options: false,
             style: HeaderStyle::default(),
+            scheduler: None,
         };
         Self { limiter, settings: Arc::new(settings) }
     }
@@ -196,6 +200,30 @@ impl<S: Store> RateLimitLayer<S> {
     #[must_use]
     pub fn headers(self, style: HeaderStyle) -> Self {
         self.with(|settings| settings.style = style)
+    }
+
+    /// Lets at most as many requests into the inner service at a time as this scheduler has seats. When all are taken, requests
+    /// wait by their priority class and their key. A request that waits too long gets 503, and what it took is given back. The
+    /// seat is held until the body of the response has ended.
+    ///
+    /// Build the scheduler with the classes of the policy. A request without a verdict (`OPTIONS`) needs no seat.
+    ///
+    /// ```
+    /// use tidegate::tower::RateLimitLayer;
+    /// use tidegate::{Limiter, Policy, Scheduler, SchedulerSettings};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules:
+    ///   - { name: payments, match: { path: /payments/** }, priority: critical }
+    ///   - { name: everyone, key: [ip], limits: [15/s] }")?;
+    /// let classes = policy.classes().clone();
+    /// let scheduler = Scheduler::new(SchedulerSettings { classes, limit: Some(8), ..Default::default() })?;
+    /// let layer = RateLimitLayer::new(Limiter::in_memory(policy)?).scheduled_by(scheduler);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn scheduled_by(self, scheduler: Scheduler) -> Self {
+        self.with(|settings| settings.scheduler = Some(scheduler))
     }
 
     /// Copy on write, so that layers and services that share the settings keep theirs.

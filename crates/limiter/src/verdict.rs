@@ -11,7 +11,9 @@ use crate::live::{Live, LiveGuard};
 use crate::receipt::Receipt;
 use smallvec::SmallVec;
 use std::fmt;
-use tidegate_core::{Cost, Decision, Limit, Need, Outcome, Retry, Span, Timestamp};
+use tidegate_core::{
+    Bound, Cost, Decision, Headroom, Limit, Need, Outcome, Retry, Span, Timestamp,
+};
 use tidegate_policy::{
     ClassIndex, Count, OnLimit, PathError, Policy, PriorityClass, Rule, RuleLimit,
 };
@@ -124,6 +126,8 @@ pub struct LimitReport<'v> {
     pub need: Need,
     /// Whether the rule is in shadow mode: it counts and decides, but never denies the request.
     pub shadow: bool,
+    /// How much of the headroom of the limit applied.
+    pub bound: Bound,
 }
 
 /// The value of [`Entry::rule`] if the caller named the limit.
@@ -137,6 +141,7 @@ pub(crate) struct Entry {
     pub(crate) need: Need,
     pub(crate) shadow: bool,
     pub(crate) cost: Cost,
+    pub(crate) bound: Bound,
     pub(crate) decision: Decision,
 }
 
@@ -269,6 +274,7 @@ impl Verdict {
                 decision: entry.decision,
                 need: entry.need,
                 shadow: entry.shadow,
+                bound: entry.bound,
             })
         })
     }
@@ -276,6 +282,12 @@ impl Verdict {
     /// The limits that deny the request.
     pub fn refusing(&self) -> impl Iterator<Item = LimitReport<'_>> {
         self.limits().filter(|limit| limit.need == Need::Required && !limit.decision.passes())
+    }
+
+    /// The limits that the request exceeds, and passes only because of their headroom: soft limits, and elastic ones that are open.
+    pub fn exceeded(&self) -> impl Iterator<Item = LimitReport<'_>> {
+        self.limits()
+            .filter(|limit| self.over && limit.decision.over && limit.need == Need::Required)
     }
 
     /// The flags that rules with `on_limit: { flag: … }` set, such as `challenge`; one for each rule over its limit.
@@ -409,6 +421,41 @@ impl fmt::Debug for Verdict {
             .field("policy_version", &self.policy_version())
             .field("limits", &self.limits().collect::<Vec<_>>())
             .finish_non_exhaustive()
+    }
+}
+
+// === impl LimitReport ===
+
+impl LimitReport<'_> {
+    /// How much of the limit is in use, in per cent from 0 to 100. With [`Decision::over`] it is more than 100.
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Limiter, Policy};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [4/h] }] }")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// let verdict = limiter.check_now(&Check::new(&Attributes::new()).cost(3))?;
+    /// assert_eq!(verdict.limits().next().unwrap().used_percent(), 75);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn used_percent(&self) -> u8 {
+        let whole = u128::from(self.limit.capacity());
+        let left = u128::from(self.decision.remaining).min(whole).saturating_mul(100);
+        let left = left.checked_div(whole).and_then(|left| u8::try_from(left).ok());
+        100_u8.saturating_sub(left.unwrap_or(0))
+    }
+
+    /// How much an elastic limit allows at the moment, in per cent of its amount; `None` for other limits.
+    #[must_use]
+    pub fn elastic_percent(&self) -> Option<u16> {
+        let Headroom::Elastic(up_to) = self.limit.headroom() else { return None };
+        let part = match self.bound {
+            Bound::Plain => 0,
+            Bound::Headroom => 100,
+            Bound::Part(part) => part,
+        };
+        let more = u32::from(up_to.saturating_sub(100)).saturating_mul(u32::from(part)) / 100;
+        Some(100_u16.saturating_add(u16::try_from(more).unwrap_or(u16::MAX)))
     }
 }
 

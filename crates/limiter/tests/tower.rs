@@ -21,7 +21,8 @@ use std::task::{Context, Poll};
 use tidegate::http::{HeaderStyle, LegacyReset};
 use tidegate::tower::RateLimitLayer;
 use tidegate::{
-    Attributes, Check, Clock, Limiter, Memory, Policy, Secret, Span, Timestamp, Verdict,
+    Attributes, Check, Clock, Limiter, Memory, Policy, Scheduler, SchedulerSettings, Secret, Span,
+    Timestamp, Verdict,
 };
 use tower::ServiceExt;
 
@@ -369,4 +370,46 @@ type Call = Pin<Box<dyn Future<Output = StatusCode> + Send>>;
 fn call_without_end(app: &Router) -> Call {
     let (app, never) = (app.clone(), request("203.0.113.7", Method::GET, "/never", &[]));
     Box::pin(async move { send(&app, never).await.0 })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scheduler_bounds_what_the_inner_service_has_and_gives_back_what_is_shed() {
+    let (limiter, _) = limiter("rules: [{ name: all, key: [], priority: low, limits: [10/h] }]");
+    let settings = SchedulerSettings { limit: Some(4), ..SchedulerSettings::default() };
+    let scheduler = Scheduler::new(settings).unwrap();
+    let app = app(RateLimitLayer::new(limiter).scheduled_by(scheduler.clone()));
+    let one = || request("203.0.113.7", Method::GET, "/200", &[]);
+    // A response whose body has not ended holds its seat.
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(app.clone().oneshot(one()).await.unwrap());
+    }
+    for _ in 0..20 {
+        let (status, headers, body) = send(&app, one()).await;
+        assert_eq!((status, &headers["retry-after"]), (StatusCode::SERVICE_UNAVAILABLE, "1"));
+        assert!(body.contains("#temporary-reduced-capacity"), "{body}");
+    }
+    held.truncate(3);
+    let (status, headers, _) = send(&app, one()).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(headers["ratelimit"].to_str().unwrap().contains("r=5"), "{headers:?}");
+    drop(held);
+    let in_flight: usize = scheduler.reading().classes.iter().map(|class| class.in_flight).sum();
+    assert_eq!(in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_a_seat_is_served_when_one_is_free() {
+    let (limiter, _) = limiter("rules: [{ name: all, key: [], priority: high, limits: [10/h] }]");
+    let settings = SchedulerSettings { limit: Some(4), ..SchedulerSettings::default() };
+    let scheduler = Scheduler::new(settings).unwrap();
+    let app = app(RateLimitLayer::new(limiter).scheduled_by(scheduler));
+    let one = || request("203.0.113.7", Method::GET, "/200", &[]);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(app.clone().oneshot(one()).await.unwrap());
+    }
+    let waiting = send(&app, one());
+    let ((status, ..), ()) = tokio::join!(waiting, async { held.truncate(3) });
+    assert_eq!(status, StatusCode::OK);
 }

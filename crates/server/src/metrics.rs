@@ -14,6 +14,7 @@ mod encode_groups;
 mod group_tally;
 mod tally;
 
+use group_tally::GroupSums;
 pub(crate) use group_tally::{GroupTally, ProxyAnswer};
 pub(crate) use tally::Tally;
 
@@ -97,6 +98,10 @@ pub(crate) struct GaugeReadings {
     pub(crate) nodes: u32,
     /// The groups of the proxy, if it is on.
     pub(crate) upstreams: Option<Vec<GroupReading>>,
+    /// How much of their headroom elastic rules grant, in per cent.
+    pub(crate) elastic: Vec<(String, u64)>,
+    /// How many requests passed only because of the headroom of a rule.
+    pub(crate) over: Vec<(String, u64)>,
 }
 
 /// A group of upstream servers when it is read.
@@ -181,6 +186,14 @@ impl Metrics {
 
     fn all_tallies(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Tally>>> {
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The heads of answers of a group, and the time until them in nanoseconds, over all workers.
+    pub(crate) fn first_bytes(&self, group: &str) -> (u64, u64) {
+        let mut sums = GroupSums::default();
+        let tallies = self.group_tallies();
+        tallies.iter().filter(|one| *one.group == *group).for_each(|one| one.add_to(&mut sums));
+        sums.first_bytes()
     }
 
     fn group_tallies(&self) -> Vec<Arc<GroupTally>> {

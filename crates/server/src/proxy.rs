@@ -21,6 +21,7 @@ mod interim;
 mod live_routes;
 mod observe;
 mod piece_room;
+mod pressure;
 mod request_body;
 mod request_head;
 mod routes;
@@ -34,6 +35,7 @@ pub(crate) use headers::RequestIds;
 pub(crate) use identity::{LiveKeys, TokenSettings, TokenVerifier};
 pub(crate) use live_routes::LiveRoutes;
 pub(crate) use observe::watch_groups;
+pub(crate) use pressure::report_pressure;
 pub(crate) use routes::Routes;
 pub(crate) use upstream::check_upstreams;
 

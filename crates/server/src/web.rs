@@ -12,7 +12,7 @@ mod http2;
 
 #[cfg(test)]
 pub(crate) use call::Headers;
-pub(crate) use call::{Answer, Call, FLAGS, JSON, PRIORITY, PROBLEM};
+pub(crate) use call::{Answer, Call, FLAGS, JSON, OVER, PRIORITY, PROBLEM, rules_over};
 pub(crate) use http1::{
     AfterAnswer, BodyBound, BodyError, HeadError, PREFACE, UNREAD, chunk_size, field, head,
     status_line, write_answer,

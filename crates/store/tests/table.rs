@@ -194,7 +194,11 @@ impl<'l> History<'l> {
         let need = if self.dice.roll(8) == 0 { Need::Optional } else { Need::Required };
         let refused =
             if self.dice.roll(6) == 0 { RejectedCost::Charged } else { RejectedCost::Free };
-        let bound = if self.dice.roll(4) == 0 { Bound::Headroom } else { Bound::Plain };
+        let bound = match self.dice.roll(8) {
+            0 => Bound::Headroom,
+            1 => Bound::Part(37),
+            _ => Bound::Plain,
+        };
         let take = Take::new(spread(key), limit, Cost::new(cost));
         Take { need, refused, bound, ..take }
     }

@@ -344,6 +344,7 @@ pub(super) fn entries(
         need: planned.take.need,
         shadow: planned.shadow,
         cost: planned.take.cost,
+        bound: planned.take.bound,
         decision,
     };
     planned.iter().zip(decisions).map(entry).collect()

@@ -4,13 +4,14 @@ use super::Limiter;
 use crate::check::Check;
 use crate::error::LimiterError;
 use crate::live::{Live, LiveGuard};
+use crate::signals::Elasticity;
 use crate::stats::Stats;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use tidegate_policy::{
-    Allowance, AttributeError, Attributes, ChangeError, Changes, Explanation, Number, NumberError,
-    Policy, Request, VerifiedSource,
+    Allowance, AttributeError, Attributes, ChangeError, Changes, Explanation, Mode, Number,
+    NumberError, Policy, Request, VerifiedSource,
 };
 use tidegate_store::Store;
 
@@ -167,7 +168,38 @@ impl<S: Store> Limiter<S> {
     pub fn explain(&self, check: &Check<'_>) -> Explanation {
         let live = self.live();
         let attributes = self.concealed(&live, check.attributes);
-        live.policy.explain(&live.changes, &attributes, check.cost.get())
+        let mut explanation = live.policy.explain(&live.changes, &attributes, check.cost.get());
+        for (rule, elasticity) in self.elasticities() {
+            let found = explanation.rules.iter_mut().find(|explained| explained.rule == rule);
+            if let Some(Ok(applied)) = found.map(|explained| &mut explained.outcome) {
+                applied.notes.push(format!("elastic, {elasticity}"));
+            }
+        }
+        explanation
+    }
+
+    /// The names of all rules with `mode: elastic`, and how much of their headroom they grant at the moment, and why.
+    ///
+    /// ```
+    /// use tidegate::{Elasticity, Limiter, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [], limits: [9/s], mode: { elastic: { up_to: 150%, while: 'load < 0.7' } } }]")?;
+    /// let limiter = Limiter::in_memory(policy)?;
+    /// assert_eq!(limiter.elasticities(), [("a".to_owned(), Elasticity::NoSignal)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn elasticities(&self) -> Vec<(String, Elasticity)> {
+        let (live, signals) = (self.live(), self.inner.signals.load());
+        let now = self.inner.clock.now().steady;
+        let elastic = live.policy.rules().iter().filter_map(|rule| match rule.mode() {
+            Mode::Elastic { condition, .. } => {
+                Some((rule.name().to_owned(), signals.elasticity(now, condition)))
+            }
+            Mode::Hard | Mode::Soft(_) => None,
+        });
+        elastic.collect()
     }
 
     /// Whether a peer is a trusted proxy, by `identity.trusted` of the policy. Headers such as `X-Forwarded-For` are believed

@@ -140,15 +140,18 @@ impl<S: Store> Limiter<S> {
         subject
     }
 
-    /// Whether a rule may use the headroom of its limits now.
+    /// How much of the headroom of its limits a rule may use now.
     fn bound(&self, mode: &Mode) -> Bound {
         match mode {
             Mode::Hard => Bound::Plain,
             Mode::Soft(_) => Bound::Headroom,
             Mode::Elastic { condition, .. } => {
                 let now = self.inner.clock.now().steady;
-                let in_effect = self.inner.signals.load().in_effect(now, condition);
-                if in_effect { Bound::Headroom } else { Bound::Plain }
+                match self.inner.signals.load().elasticity(now, condition).percent() {
+                    0 => Bound::Plain,
+                    100.. => Bound::Headroom,
+                    part => Bound::Part(part),
+                }
             }
         }
     }

@@ -63,6 +63,9 @@ fn take_receipt(mut rest: &[u8]) -> Option<Receipt> {
 
 // === parts ===
 
+/// What is added to the percentage of a [`Bound::Part`].
+const PARTS: u64 = 2;
+
 fn put_part(bytes: &mut Vec<u8>, part: &ReceiptPart) {
     varint::encode_wide(bytes, part.state.0);
     put(
@@ -70,6 +73,7 @@ fn put_part(bytes: &mut Vec<u8>, part: &ReceiptPart) {
         match part.bound {
             Bound::Plain => 0,
             Bound::Headroom => 1,
+            Bound::Part(percent) => u64::from(percent).saturating_add(PARTS),
         },
     );
     put(
@@ -95,7 +99,7 @@ fn take_part(rest: &mut &[u8]) -> Option<ReceiptPart> {
     let bound = match take(rest)? {
         0 => Bound::Plain,
         1 => Bound::Headroom,
-        _ => return None,
+        part => Bound::Part(u8::try_from(part.checked_sub(PARTS)?).ok()?),
     };
     let count = match take(rest)? {
         0 => Count::All,
@@ -271,7 +275,8 @@ mod tests {
             permit: permit(&limit),
             state: StateId(u128::MAX - u128::from(n)),
             limit,
-            bound: if n % 2 == 0 { Bound::Plain } else { Bound::Headroom },
+            bound: [Bound::Plain, Bound::Headroom, Bound::Part(1), Bound::Part(99)]
+                [usize::try_from(n % 4).unwrap()],
             count: [Count::All, Count::Failures, Count::Successes][usize::try_from(n % 3).unwrap()],
             receipt: tidegate_core::TakeReceipt { mark: 1_440 + n, weight: u64::MAX - n },
         });

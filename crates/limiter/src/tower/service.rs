@@ -4,9 +4,10 @@ use super::body::{BoxedPermit, PermitBody};
 use super::{DEFAULT_WAIT, Settings};
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::http::{HeaderStyle, grpc_refusal, refusal};
+use crate::http::{HeaderStyle, grpc_overload, grpc_refusal, overload, refusal};
 use crate::limiter::Limiter;
 use crate::receipt::Report;
+use crate::scheduler::{Seat, Shed};
 use crate::verdict::Verdict;
 use bytes::Bytes;
 use http::request::Parts;
@@ -78,10 +79,19 @@ where
         let (parts, body) = request.into_parts();
         let gate = Gate { limiter: &self.limiter, settings: &self.settings };
         match gate.try_ask(&parts) {
-            Some(Ok(verdict)) if verdict.allowed() => {
-                let (request, after) = gate.admitted(verdict, parts, body);
-                ResponseFuture::served(inner.call(request), Some(after))
-            }
+            Some(Ok(verdict)) if verdict.allowed() => match gate.try_seat(&verdict) {
+                Some(seat) => {
+                    let (request, after) = gate.admitted((verdict, seat), parts, body);
+                    ResponseFuture::served(inner.call(request), Some(after))
+                }
+                None => {
+                    let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
+                    ResponseFuture::waiting(async move {
+                        let gate = Gate { limiter: &limiter, settings: &settings };
+                        gate.serve_admitted(inner, verdict, parts, body).await
+                    })
+                }
+            },
             Some(Ok(verdict)) => ResponseFuture::ready(gate.refused(&verdict, &parts.headers)),
             Some(Err(refused)) => ResponseFuture::ready(refused),
             None => {
@@ -107,7 +117,7 @@ struct AfterResponse {
     verdict: Arc<Verdict>,
     style: HeaderStyle,
     cross_origin: bool,
-    /// The permit of the request, if a concurrency limit applies to it.
+    /// The permit of the request, if a concurrency limit applies to it, and its seat, if there is a scheduler.
     permit: Option<BoxedPermit>,
     /// Reports the outcome, if a rule counts outcomes.
     report: Option<ReportOutcome>,
@@ -119,24 +129,69 @@ impl<S: Store + 'static> Gate<'_, S> {
     /// Slow path: for requests that may wait, and for remote stores.
     async fn serve<T, B, C>(
         &self,
-        mut inner: T,
+        inner: T,
         parts: Parts,
         body: B,
     ) -> Result<Response<Body<C>>, T::Error>
     where
         T: Service<Request<B>, Response = Response<C>>,
     {
-        let verdict = match self.ask(&parts).await {
-            Ok(verdict) if verdict.allowed() => verdict,
-            Ok(verdict) => return Ok(self.refused(&verdict, &parts.headers).map(own_body)),
-            Err(refused) => return Ok(refused.map(own_body)),
+        match self.ask(&parts).await {
+            Ok(verdict) if verdict.allowed() => {
+                self.serve_admitted(inner, verdict, parts, body).await
+            }
+            Ok(verdict) => Ok(self.refused(&verdict, &parts.headers).map(own_body)),
+            Err(refused) => Ok(refused.map(own_body)),
+        }
+    }
+
+    /// Serves a request that the limits admit, as soon as it has a seat.
+    async fn serve_admitted<T, B, C>(
+        &self,
+        mut inner: T,
+        verdict: Verdict,
+        parts: Parts,
+        body: B,
+    ) -> Result<Response<Body<C>>, T::Error>
+    where
+        T: Service<Request<B>, Response = Response<C>>,
+    {
+        let seat = match self.seat(&verdict).await {
+            Ok(seat) => seat,
+            Err(shed) => {
+                self.give_back(&verdict).await;
+                return Ok(shed_response(&shed, &parts.headers).map(own_body));
+            }
         };
-        let (request, mut after) = self.admitted(verdict, parts, body);
+        let (request, mut after) = self.admitted((verdict, seat), parts, body);
         let answer = inner.call(request).await;
         if let Some(report) = after.report.take() {
             report(status_of(&answer)).await;
         }
         Ok(after.finish(answer?))
+    }
+
+    /// A seat, if one is free or none is needed.
+    fn try_seat(&self, verdict: &Verdict) -> Option<Option<Seat>> {
+        match &self.settings.scheduler {
+            None => Some(None),
+            Some(scheduler) => scheduler.try_enter(verdict.priority).map(Some),
+        }
+    }
+
+    /// Waits for a seat, if one is needed.
+    async fn seat(&self, verdict: &Verdict) -> Result<Option<Seat>, Shed> {
+        let Some(scheduler) = &self.settings.scheduler else { return Ok(None) };
+        let patience = verdict.class().patience();
+        scheduler.enter(verdict.priority, verdict.turn_key(), patience).await.map(Some)
+    }
+
+    /// Gives back what a request took that is not served.
+    async fn give_back(&self, verdict: &Verdict) {
+        if let Some(receipt) = verdict.receipt() {
+            // If the store does not answer, the request stays counted: the error is on the strict side.
+            let _ = self.limiter.report(receipt, Report::Cancelled).await;
+        }
     }
 
     /// Fast path: a decision without waiting; `None` if the request or the store may have to wait.
@@ -162,6 +217,8 @@ impl<S: Store + 'static> Gate<'_, S> {
 
     fn check<'c>(&self, attributes: &'c Attributes<'c>, parts: &Parts) -> Check<'c> {
         let check = Check::new(attributes).cost((self.settings.cost)(parts));
+        let may_be_shed = self.settings.scheduler.is_some();
+        let check = if may_be_shed { check.with_receipt() } else { check };
         match self.settings.max_wait {
             Some(max_wait) => check.waiting(max_wait),
             None => check.waiting_by_rule(DEFAULT_WAIT),
@@ -171,25 +228,30 @@ impl<S: Store + 'static> Gate<'_, S> {
     /// The request with its verdict in the extensions, and what remains to be done after the response.
     fn admitted<B>(
         &self,
-        mut verdict: Verdict,
+        (mut verdict, seat): (Verdict, Option<Seat>),
         mut parts: Parts,
         body: B,
     ) -> (Request<B>, AfterResponse) {
-        let permit =
-            self.limiter.hold(&mut verdict).map(|permit| -> BoxedPermit { Box::new(permit) });
+        let permit = self.limiter.hold(&mut verdict);
+        let permit = match (permit, seat) {
+            (None, None) => None,
+            held @ ((Some(_), _) | (_, Some(_))) => {
+                let held: BoxedPermit = Box::new(held);
+                Some(held)
+            }
+        };
         let verdict = Arc::new(verdict);
         let cross_origin = parts.headers.contains_key(header::ORIGIN);
         parts.extensions.insert(Arc::clone(&verdict));
         let style = self.settings.style;
-        let report = verdict.receipt().is_some().then(|| self.reporter(&verdict));
+        let report = verdict.receipt_to_report().is_some().then(|| self.reporter(&verdict));
         let after = AfterResponse { verdict, style, cross_origin, permit, report };
         (Request::from_parts(parts, body), after)
     }
 
     /// The response to a denied request, as gRPC for gRPC requests.
     fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Response<String> {
-        let kind = request.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-        let mut response = if kind.starts_with(b"application/grpc") {
+        let mut response = if is_grpc(request) {
             let mut response = grpc_refusal(verdict).map(|()| String::new());
             self.settings.style.write(verdict, response.headers_mut());
             response
@@ -225,6 +287,19 @@ impl AfterResponse {
             expose(response.headers_mut(), self.cross_origin);
         }
         response.map(|body| Either::Left(PermitBody::new(body, self.permit)))
+    }
+}
+
+fn is_grpc(request: &HeaderMap) -> bool {
+    let kind = request.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    kind.starts_with(b"application/grpc")
+}
+
+/// The response to a request for which the inner service has no capacity, as gRPC for gRPC requests.
+fn shed_response(shed: &Shed, request: &HeaderMap) -> Response<String> {
+    match is_grpc(request) {
+        true => grpc_overload(shed).map(|()| String::new()),
+        false => overload(shed),
     }
 }
 

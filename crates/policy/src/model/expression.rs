@@ -130,6 +130,20 @@ impl Expression {
         self.root.holds(facts)
     }
 
+    /// How clearly the expression holds, from 0 (it does not) to 100. A comparison of size with a number above 0 holds clearly
+    /// when the value is a tenth of that number away from it; nearer than that, the result lies between. `and` returns the
+    /// smallest result, and `or` the largest.
+    ///
+    /// ```
+    /// use tidegate_policy::{Expression, Fact};
+    /// let calm = Expression::parse("load < 0.7").unwrap();
+    /// let degree = |load: &str| calm.degree(&|_| Some(Fact::Number(load.parse().unwrap())));
+    /// assert_eq!(["0.1", "0.63", "0.665", "0.69", "0.7", "0.9"].map(degree), [100, 100, 50, 14, 0, 0]);
+    /// ```
+    pub fn degree<'f>(&self, facts: &impl Fn(&str) -> Option<Fact<'f>>) -> u8 {
+        self.root.degree(facts)
+    }
+
     /// The names in the expression, each once, sorted.
     ///
     /// ```
@@ -186,6 +200,23 @@ impl Node {
         }
     }
 
+    fn degree<'f>(&self, facts: &impl Fn(&str) -> Option<Fact<'f>>) -> u8 {
+        match self {
+            Self::Any(nodes) => nodes.iter().map(|node| node.degree(facts)).max().unwrap_or(0),
+            Self::All(nodes) => nodes.iter().map(|node| node.degree(facts)).min().unwrap_or(100),
+            Self::Size(name, compare, number) => facts(name)
+                .and_then(|fact| fact.number())
+                .map_or(0, |found| compare.degree(found, *number)),
+            Self::Not(_)
+            | Self::Always(_)
+            | Self::Text(..)
+            | Self::Within(..)
+            | Self::Same(..)
+            | Self::TextTest(..)
+            | Self::Known(_) => u8::from(self.holds(facts)).saturating_mul(100),
+        }
+    }
+
     fn fold(&mut self, case: Case) {
         match self {
             Self::Any(nodes) | Self::All(nodes) => {
@@ -232,6 +263,17 @@ impl Comparison {
             Self::Greater => left > right,
             Self::GreaterOrEqual => left >= right,
         }
+    }
+
+    /// How clearly the comparison holds, from 0 to 100.
+    fn degree(self, left: Number, right: Number) -> u8 {
+        let distance = match self {
+            _ if !self.holds(left, right) => return 0,
+            Self::Equal => return 100,
+            Self::Less | Self::LessOrEqual => right.minus(left),
+            Self::Greater | Self::GreaterOrEqual => left.minus(right),
+        };
+        distance.percent_of_a_tenth(right)
     }
 
     /// The comparison with both sides swapped.

@@ -58,6 +58,17 @@ impl Number {
         u64::try_from(product.max(0) / 1_000_000).unwrap_or(u64::MAX)
     }
 
+    pub(crate) const fn minus(self, other: Self) -> Self {
+        Self { millionths: self.millionths.saturating_sub(other.millionths) }
+    }
+
+    /// How much this distance is of a tenth of `whole`, in per cent: from 1 to 100. 100 if `whole` is not above 0.
+    pub(crate) fn percent_of_a_tenth(self, whole: Self) -> u8 {
+        let percent = i128::from(self.millionths).saturating_mul(1_000);
+        let percent = percent.checked_div(i128::from(whole.millionths.max(0))).unwrap_or(100);
+        u8::try_from(percent.clamp(1, 100)).unwrap_or(100)
+    }
+
     /// Whether the number is above 0.
     ///
     /// ```

@@ -90,7 +90,27 @@ fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
         log_lines_left_out(metrics),
         overflow(readings),
         restarts(metrics, readings),
+        over(readings),
     ]
+}
+
+fn over(readings: &GaugeReadings) -> Family {
+    Family {
+        name: "tidegate_over_limit",
+        help: "Requests that exceeded a soft or elastic limit, and passed because of its headroom",
+        label: "rule",
+        values: readings.over.iter().map(|(rule, count)| (rule.clone().into(), *count)).collect(),
+    }
+}
+
+fn elastic(readings: &GaugeReadings) -> Family {
+    let granted = readings.elastic.iter();
+    Family {
+        name: "tidegate_elastic_granted_percent",
+        help: "How much of its headroom an elastic rule grants at the moment; 0 while it is closed",
+        label: "rule",
+        values: granted.map(|(rule, percent)| (rule.clone().into(), *percent)).collect(),
+    }
 }
 
 fn panics(metrics: &Metrics) -> Family {
@@ -152,7 +172,7 @@ pub(super) fn read(cell: &AtomicU64) -> u64 {
 }
 
 fn gauges(readings: &GaugeReadings) -> Vec<Family> {
-    let mut gauges = vec![policy_version(readings)];
+    let mut gauges = vec![policy_version(readings), elastic(readings)];
     if let Some(store) = &readings.store {
         gauges.push(breakers(store));
         gauges.push(Family::single(

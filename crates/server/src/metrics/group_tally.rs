@@ -90,6 +90,15 @@ pub(super) const TIME_BUCKETS: [u64; 13] = [
 
 // === impl GroupTally ===
 
+impl GroupSums {
+    /// How many heads of answers arrived, and the sum of the times until then in nanoseconds.
+    pub(super) fn first_bytes(&self) -> (u64, u64) {
+        let count =
+            self.first_byte.counts.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
+        (count, self.first_byte.nanos)
+    }
+}
+
 impl GroupTally {
     pub(super) fn new(group: &str) -> Self {
         Self {

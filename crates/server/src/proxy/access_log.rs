@@ -431,6 +431,8 @@ mod tests {
             store: None,
             nodes: 1,
             upstreams: Some(vec![]),
+            elastic: vec![],
+            over: vec![],
         };
         let text = writer.metrics.text(&readings);
         assert!(text.contains("tidegate_access_log_lines_dropped_total{} 3"), "{text}");

@@ -170,6 +170,9 @@ fn tell(verdict: &Verdict, headers: &mut HeaderMap) {
     if let Some(Ok(class)) = verdict.unusual_class().map(HeaderValue::try_from) {
         headers.insert(web::PRIORITY, class);
     }
+    if let Some(Ok(rules)) = web::rules_over(verdict).map(HeaderValue::try_from) {
+        headers.insert(web::OVER, rules);
+    }
     let flags: Vec<&str> = verdict.flags().collect();
     if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {
         headers.insert(web::FLAGS, flags);

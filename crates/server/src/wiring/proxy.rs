@@ -182,6 +182,11 @@ impl<S: Backend> Server<S> {
         supervised("watching upstream servers", Arc::clone(&self.metrics), move || {
             proxy::watch_groups(Arc::clone(&watched), Arc::clone(&health))
         });
+        let (pressed, limiter) = (Arc::clone(&live), self.limiter.clone());
+        let metrics = Arc::clone(&self.metrics);
+        supervised("measuring the pressure", Arc::clone(&self.metrics), move || {
+            proxy::report_pressure(Arc::clone(&pressed), limiter.clone(), Arc::clone(&metrics))
+        });
         let tls = client_tls().ok().flatten();
         supervised("checking upstream servers", Arc::clone(&self.metrics), move || {
             proxy::check_upstreams(Arc::clone(&live), tls.clone())

@@ -48,7 +48,11 @@ async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
         rig.at(now.as_nanos());
         let which = usize::try_from(if dice.roll(6) == 0 { dice.roll(3) } else { 0 }).unwrap();
         let limit = &limits[which];
-        let bound = if dice.roll(3) == 0 { Bound::Headroom } else { Bound::Plain };
+        let bound = match dice.roll(6) {
+            0 => Bound::Headroom,
+            1 => Bound::Part(37),
+            _ => Bound::Plain,
+        };
         let cost = Cost::new(
             [1, 1, 2, dice.roll(5), dice.roll(limit.capacity() + 2), u64::MAX]
                 [usize::try_from(dice.roll(6)).unwrap()],

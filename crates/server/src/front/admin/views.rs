@@ -11,7 +11,8 @@ use crate::timers;
 use crate::web::{Answer, Call, JSON};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
-use tidegate::{Changes, Check};
+use tidegate::{Changes, Check, Elasticity};
+use tidegate_policy::Mode;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const YAML: &str = "application/yaml";
@@ -19,6 +20,10 @@ const POLICY_FROM: HeaderName = HeaderName::from_static("tidegate-policy-from");
 const GRPC_RULES: HeaderName = HeaderName::from_static("tidegate-grpc-rules");
 /// Lines of the audit log that are shown by default, and at most.
 const AUDIT_LINES: (usize, usize) = (100, 1_000);
+
+fn granted((rule, elasticity): (String, Elasticity)) -> (String, u64) {
+    (rule, u64::from(elasticity.percent()))
+}
 
 impl<S: Backend> AdminHandler<S> {
     pub(super) fn metrics_text(&self) -> Answer {
@@ -33,8 +38,22 @@ impl<S: Backend> AdminHandler<S> {
             store: store.report(),
             nodes: store.nodes(),
             upstreams: self.upstreams.as_ref().map(|live| live.readings()),
+            elastic: self.limiter.elasticities().into_iter().map(granted).collect(),
+            over: self.over(),
         };
         Answer::new(StatusCode::OK, OPENMETRICS, self.metrics.text(&moment))
+    }
+
+    /// How many requests passed only because of the headroom of a rule, for rules that have one.
+    fn over(&self) -> Vec<(String, u64)> {
+        let policy = self.rulebook.policy();
+        let has_headroom =
+            |rule: &str| policy.rule(rule).is_some_and(|(_, rule)| *rule.mode() != Mode::Hard);
+        let rules = self.limiter.stats().rules.into_iter();
+        rules
+            .filter(|(rule, _)| has_headroom(rule))
+            .map(|(rule, stats)| (rule, stats.over))
+            .collect()
     }
 
     pub(super) fn status(&self) -> Answer {

@@ -95,7 +95,7 @@ pub(super) fn rule_counts(stats: &Stats) -> Vec<Value> {
     let count = |(rule, stats): &(String, RuleStats)| {
         json!({
             "rule": rule, "allowed": stats.allowed, "delayed": stats.delayed,
-            "denied": stats.denied, "would_deny": stats.would_deny,
+            "denied": stats.denied, "would_deny": stats.would_deny, "over": stats.over,
         })
     };
     stats.rules.iter().map(count).collect()
@@ -131,6 +131,7 @@ pub(crate) fn explanation(explanation: &Explanation) -> Value {
     let rules: Vec<Value> = explanation.rules.iter().map(rule).collect();
     json!({
         "tier": explanation.tier, "unknown_tier": explanation.unknown_tier,
+        "priority": explanation.priority,
         "readings": explanation.readings, "rules": rules,
     })
 }

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::bounds;
 use crate::metrics::{Metrics, Refused, Tally};
 use crate::timers;
-use crate::web::{FLAGS, PRIORITY};
+use crate::web::{FLAGS, OVER, PRIORITY, rules_over};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use std::fmt;
@@ -173,6 +173,9 @@ fn upstream_headers(answer: &DescriptorVerdict, wire: &mut RateLimitResponse<'_>
     let flags: Vec<&str> = verdict.flags().collect();
     if !flags.is_empty() {
         wire.request_header(FLAGS, &flags.join(", "));
+    }
+    if let Some(rules) = rules_over(verdict) {
+        wire.request_header(OVER, &rules);
     }
     if let Some(class) = verdict.unusual_class() {
         wire.request_header(PRIORITY, class);

@@ -22,6 +22,7 @@ use tidegate::{Check, Limiter, Request, Verdict};
 const DENIED: HeaderName = HeaderName::from_static("x-ratelimit-denied");
 const PRIORITY: HeaderName = HeaderName::from_static(web::PRIORITY);
 const FLAGS: HeaderName = HeaderName::from_static(web::FLAGS);
+const OVER: HeaderName = HeaderName::from_static(web::OVER);
 const RECEIPT: HeaderName = HeaderName::from_static("tidegate-receipt");
 
 impl<S: Backend> HttpHandler<S> {
@@ -77,6 +78,9 @@ fn passed<S: Backend>(verdict: &Verdict, style: &HeaderStyle, limiter: &Limiter<
     let flags: Vec<&str> = verdict.flags().collect();
     if let (false, Ok(flags)) = (flags.is_empty(), HeaderValue::try_from(flags.join(", "))) {
         fields.insert(FLAGS, flags);
+    }
+    if let Some(Ok(rules)) = web::rules_over(verdict).map(HeaderValue::try_from) {
+        fields.insert(OVER, rules);
     }
     let receipt = verdict.receipt().map(|receipt| limiter.sealed(receipt));
     if let Some(Ok(receipt)) = receipt.map(HeaderValue::try_from) {

@@ -296,6 +296,8 @@ mod tests {
                 store: None,
                 nodes: 1,
                 upstreams: None,
+                elastic: vec![],
+                over: vec![],
             };
             assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
         }

@@ -435,6 +435,20 @@ fn write_limit(out: &mut Vec<u8>, report: &LimitReport<'_>) {
     };
     put_or_null(out, ",\"retry_after_ms\":", retry);
     put(out, ",\"shadow\":", flag(*shadow));
+    // Only limits that may be exceeded: the answer of the others should stay short.
+    match limit.headroom() {
+        Headroom::None => {}
+        Headroom::Soft(_) => {
+            put_number(out, ",\"used_percent\":", u64::from(report.used_percent()));
+        }
+        Headroom::Elastic(_) => {
+            put_number(out, ",\"used_percent\":", u64::from(report.used_percent()));
+            put_or_null(out, ",\"elastic_percent\":", report.elastic_percent().map(u64::from));
+        }
+    }
+    if decision.over {
+        put(out, ",\"over\":", "true");
+    }
     out.push(b'}');
 }
 

@@ -68,8 +68,9 @@ impl<S: Backend> RespHandler<S> {
             None => reply::null(out, dialect),
         }
         reply::bulk(out, verdict.class().name().as_bytes());
-        reply::list(out, verdict.flags().count());
-        verdict.flags().for_each(|flag| reply::bulk(out, flag.as_bytes()));
+        let over = verdict.over.then_some("over");
+        reply::list(out, verdict.flags().chain(over).count());
+        verdict.flags().chain(over).for_each(|flag| reply::bulk(out, flag.as_bytes()));
         if let Some(lease) = lease {
             reply::integer(out, millis(lease));
         }
