@@ -494,6 +494,26 @@ async fn a_permit_is_held_although_every_other_renewal_fails() {
     }
 }
 
+/// The permit is dropped while its renewal is on its way: the task that renews it gives back the new one.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_dropped_while_it_is_renewed_is_given_back() {
+    for faults in [&[Fault::Late(1_000)][..], &[Fault::None, Fault::Late(1_000)]] {
+        let remote = Remote::new();
+        let permit = remote.take().await;
+        remote.network.plan(faults.iter().copied());
+        virtual_time_passes(Duration::from_secs(3)).await;
+        for _ in 0..100 {
+            if remote.network.planned() > 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(remote.network.planned(), 0, "it is being renewed");
+        drop(permit);
+        remote.here.given_back().await;
+        assert_eq!(remote.free(), 3, "{faults:?}");
+    }
+}
+
 /// While the store is gone, each node counts by itself, under its share: at least one permit.
 #[tokio::test(start_paused = true)]
 async fn without_the_store_a_node_holds_its_share_and_gets_it_back() {
