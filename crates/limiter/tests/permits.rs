@@ -95,7 +95,7 @@ fn a_permit_that_is_not_returned_is_free_when_its_lease_is_over() {
     assert!(!ask(&limiter).allowed());
     at(&clock, 10_000);
     assert_eq!(remaining(&limiter), 1);
-    // A report after the lease gives nothing back: nobody else's permit is freed.
+    // A report after the lease gives nothing back: the permit of no other request is freed.
     assert_eq!(limiter.report_now(&first, Report::Success).unwrap(), Settled::Done);
     assert_eq!(remaining(&limiter), 1);
     at(&clock, 14_000);
@@ -362,7 +362,7 @@ async fn a_waiting_request_finds_the_permit_of_another_node_within_a_second() {
     assert!(verdict.allowed());
     assert_eq!(waited.as_millis(), 2_000);
     let _held = here.hold(&mut verdict);
-    // Nobody returns this one: the request gives up after its longest wait.
+    // This one is not returned: the request gives up after its longest wait.
     let (verdict, waited) = wait().await;
     assert!(!verdict.allowed());
     assert_eq!(waited.as_millis(), 5_000);
