@@ -9,6 +9,9 @@
 //!
 //! A request that gives up, because its time is over or its future was dropped, leaves the queue. If a leaky bucket had
 //! promised it a turn, that turn is given back. Requests behind it keep the times that they were given, so the rate holds.
+//!
+//! A request that waits for a permit of a concurrency limit is woken when one is returned on this node. It also asks every
+//! second, because another node may have returned one.
 
 use crate::check::Check;
 use crate::error::CheckError;

@@ -4,8 +4,8 @@
 //!   hold ──► Held(receipt) ── every third of the lease: Renewing ──► Held(new receipt) ── drop ──► Over: given back
 //! ```
 //!
-//! One task for each permit renews it. Whoever finds the permit `Held` owns its receipt: the task that renews it, or the drop
-//! that gives it back. If it is dropped while it is being renewed, the task gives back what the renewal returned.
+//! One task for each permit renews it. The receipt is used by the side that takes it out of `Held`: the task that renews it, or
+//! the drop that gives it back. If it is dropped while it is being renewed, the task gives back what the renewal returned.
 
 use crate::give_backs::GiveBack;
 use crate::limiter::{Limiter, Renewal, now};

@@ -12,9 +12,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate::{
-    Attributes, Check, Clock, Cost, Limiter, Memory, Outcome, Permit, Policy, Receipt, Renewal,
-    Report, Retry, Secret, Settled, Span, Timestamp, Verdict,
+    Algorithm, Attributes, Check, Clock, Cost, Limit, Limiter, Memory, Outcome, Permit, Policy,
+    Receipt, Renewal, Report, Retry, Secret, Settled, Span, Timestamp, Verdict,
 };
+use tidegate_store::testing::{Fault, Faulty};
 use tokio::time::{Instant, sleep as virtual_time_passes};
 
 const START: u64 = 1_000_000_000_000;
@@ -94,7 +95,7 @@ fn a_permit_that_is_not_returned_is_free_when_its_lease_is_over() {
     assert!(!ask(&limiter).allowed());
     at(&clock, 10_000);
     assert_eq!(remaining(&limiter), 1);
-    // A report after the lease gives nothing back: nobody else's permit is freed.
+    // A report after the lease gives nothing back: the permit of no other request is freed.
     assert_eq!(limiter.report_now(&first, Report::Success).unwrap(), Settled::Done);
     assert_eq!(remaining(&limiter), 1);
     at(&clock, 14_000);
@@ -341,6 +342,11 @@ async fn a_waiting_request_finds_the_permit_of_another_node_within_a_second() {
     };
     let (here, there) = (node(), node());
     let nothing = Attributes::new();
+    // Permits are held for long here, so a refused client is told to wait for 20 s. A request that waits does not.
+    let mut verdict = here.check(&Check::new(&nothing)).await.unwrap();
+    let long = here.hold(&mut verdict);
+    virtual_time_passes(Duration::from_secs(20)).await;
+    drop(long);
     let mut verdict = there.check(&Check::new(&nothing)).await.unwrap();
     let permit = there.hold(&mut verdict);
     let start = Instant::now();
@@ -356,7 +362,7 @@ async fn a_waiting_request_finds_the_permit_of_another_node_within_a_second() {
     assert!(verdict.allowed());
     assert_eq!(waited.as_millis(), 2_000);
     let _held = here.hold(&mut verdict);
-    // Nobody returns this one: the request gives up after its longest wait.
+    // This one is not returned: the request gives up after its longest wait.
     let (verdict, waited) = wait().await;
     assert!(!verdict.allowed());
     assert_eq!(waited.as_millis(), 5_000);
@@ -409,6 +415,130 @@ async fn cancelled_requests_and_dropped_permits_leave_nothing_behind() {
         let free = limiter.check_now(&Check::new(&user).cost(0)).unwrap();
         assert_eq!(free.limits().next().unwrap().decision.remaining, 20, "user-{number}");
     }
+}
+
+/// A store that is not in this process: permits are given back by a task. `here` asks it over a network with faults, and
+/// `observer` without.
+struct Remote {
+    here: Limiter<Arc<Faulty<Arc<Memory>>>>,
+    observer: Limiter<Arc<Memory>>,
+    network: Arc<Faulty<Arc<Memory>>>,
+}
+
+impl Remote {
+    fn new() -> Self {
+        let (clock, secret) = (paused_clock(), || Secret::new([7; 32]));
+        let rules = "  - { name: jobs, key: [], limits: [{ concurrent: 3, lease: 9s }] }";
+        let memory = Arc::new(Memory::new(clock.clone()));
+        let network = Arc::new(Faulty::new(Arc::clone(&memory)));
+        let here = Limiter::new(policy(rules), Arc::clone(&network), secret(), clock.clone());
+        let observer = Limiter::new(policy(rules), memory, secret(), clock);
+        Self { here: here.unwrap(), observer: observer.unwrap(), network }
+    }
+
+    async fn take(&self) -> Permit<Arc<Faulty<Arc<Memory>>>> {
+        let mut verdict = self.here.check(&Check::new(&Attributes::new())).await.unwrap();
+        self.here.hold(&mut verdict).unwrap()
+    }
+
+    fn free(&self) -> u64 {
+        let nothing = Attributes::new();
+        let free = ready(self.observer.check(&Check::new(&nothing).cost(0))).unwrap();
+        free.limits().next().unwrap().decision.remaining
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_remote_store_gets_each_permit_back_once_although_replies_are_lost() {
+    for faults in [
+        &[][..],
+        &[Fault::Refused],
+        &[Fault::ReplyLost],
+        &[Fault::Late(5)],
+        &[Fault::ReplyLost, Fault::Refused],
+    ] {
+        let remote = Remote::new();
+        let (first, _second) = (remote.take().await, remote.take().await);
+        assert_eq!(remote.free(), 1);
+        remote.network.plan(faults.iter().copied());
+        drop(first);
+        remote.here.given_back().await;
+        assert_eq!(remote.free(), 2, "{faults:?}");
+    }
+}
+
+/// Whatever happens to a renewal, the permit is held. It may count twice for a while, never not at all. In the end all are free.
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_held_although_every_other_renewal_fails() {
+    for faults in [
+        &[Fault::Refused][..],
+        &[Fault::ReplyLost],
+        &[Fault::None, Fault::Refused],
+        &[Fault::None, Fault::ReplyLost],
+        &[Fault::Late(9), Fault::Late(9)],
+    ] {
+        let remote = Remote::new();
+        let permit = remote.take().await;
+        for second in 1..=120_u64 {
+            if second % 6 == 2 {
+                remote.network.plan(faults.iter().copied()); // the next renewal is at the next multiple of 3 s
+            }
+            virtual_time_passes(Duration::from_secs(1)).await;
+            assert!(remote.free() <= 2, "{faults:?} at {second} s");
+        }
+        drop(permit);
+        remote.here.given_back().await;
+        assert!(remote.free() >= 1, "{faults:?}");
+        virtual_time_passes(Duration::from_secs(9)).await;
+        assert_eq!(remote.free(), 3, "{faults:?}");
+    }
+}
+
+/// The permit is dropped while its renewal is on its way: the task that renews it gives back the new one.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_dropped_while_it_is_renewed_is_given_back() {
+    for faults in [&[Fault::Late(1_000)][..], &[Fault::None, Fault::Late(1_000)]] {
+        let remote = Remote::new();
+        let permit = remote.take().await;
+        remote.network.plan(faults.iter().copied());
+        virtual_time_passes(Duration::from_secs(3)).await;
+        for _ in 0..100 {
+            if remote.network.planned() > 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(remote.network.planned(), 0, "it is being renewed");
+        drop(permit);
+        remote.here.given_back().await;
+        assert_eq!(remote.free(), 3, "{faults:?}");
+    }
+}
+
+/// While the store is gone, each node counts by itself, under its share: at least one permit.
+#[tokio::test(start_paused = true)]
+async fn without_the_store_a_node_holds_its_share_and_gets_it_back() {
+    let remote = Remote::new();
+    remote.network.plan(std::iter::repeat_n(Fault::Refused, 1_000));
+    let nothing = Attributes::new();
+    let mut held = Vec::new();
+    for expected in [true, true, true, false] {
+        let mut verdict = remote.here.check(&Check::new(&nothing)).await.unwrap();
+        assert_eq!((verdict.allowed(), verdict.decided_by.name()), (expected, "fallback"));
+        held.extend(remote.here.hold(&mut verdict));
+    }
+    virtual_time_passes(Duration::from_secs(30)).await; // they are renewed in the memory of this node
+    assert!(!remote.here.check(&Check::new(&nothing)).await.unwrap().allowed());
+    held.pop();
+    assert!(remote.here.check(&Check::new(&nothing)).await.unwrap().allowed());
+    assert_eq!(remote.free(), 3, "the store was not asked");
+}
+
+#[test]
+fn a_concurrency_limit_is_divided_among_nodes() {
+    let limit = Limit::new(20, Span::from_secs(30), Algorithm::Concurrent).unwrap();
+    let share = limit.divided(3);
+    assert_eq!((share.amount(), share.lease()), (6, limit.lease()));
+    assert_eq!(limit.divided(100).amount(), 1);
 }
 
 /// One of four nodes, with a runtime of its own.
