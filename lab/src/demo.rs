@@ -3,7 +3,8 @@
 //! ```text
 //!   users and visitors ──► tidegate :8000 ──┬► shard :9001
 //!   (this program)         (a process)      ├► shard :9002
-//!                                           └► shard :9003   (this program)
+//!                                           ├► shard :9003   (this program)
+//!                                           └► office :9004  payments and analytics
 //! ```
 //!
 //! The limits and the shards are those of `docs/demo`. Everything listens on the loopback address. tidegate ends with this
@@ -163,10 +164,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_routes_file_names_three_shards() {
+    fn the_routes_file_names_three_shards_and_an_office() {
         let text = fs::read_to_string(root().join("docs/demo/routes.yaml")).unwrap();
         let ports: Vec<u16> = shards(&text).unwrap().iter().map(SocketAddr::port).collect();
-        assert_eq!(ports, [9001, 9002, 9003]);
+        assert_eq!(ports, [9001, 9002, 9003, 9004]);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | shaping | `shaping` | when does each request leave a leaky bucket? |
 //! | waiting | `waiting` | what do thousands of waiting requests cost, and do they all get an answer? |
 //! | outage | `outage` | which requests fail when an upstream server fails? |
+//! | seats | `seats_cost` | what do seats cost while nobody waits for one? |
 //! | priorities | `priorities` | who gets through when an upstream server has more requests than it can serve? |
 
 mod bodies;
@@ -25,6 +26,7 @@ mod plot;
 mod priorities;
 mod proxies;
 mod recorder;
+mod seats_cost;
 mod shaping;
 mod small_requests;
 mod tidegate;
@@ -46,8 +48,9 @@ The experiments, of which --only selects some:
   shaping     a leaky bucket of 100/s under 1,000 requests a second (10 s)
   waiting     10,000 waiting requests: memory, clients that leave, SIGTERM
   outage      one of three upstream servers is killed, refuses or hangs (8 s each)
+  seats       processor time per request with `concurrency` and without
   priorities  two or four classes share 8 seats: a spike, a slow class, all overloaded (30 s each)
---rounds applies to the first three, --seconds to the first two.")]
+--rounds applies to the first three and to seats, --seconds to the first two and to seats.")]
 pub(crate) struct ProxyOptions {
     #[command(flatten)]
     rig: LoadOptions,
@@ -86,6 +89,8 @@ concern tidegate alone.
   (`left`), as many others take their places, and the server gets SIGTERM.
 - `proxy-outage`: one of three upstream servers fails at 2,000 requests a second. It is killed; or it is killed while no
   request is in flight (`refusing`); or it is stopped and does not answer (`hung`; health checks every second).
+- `proxy-seats-50c-cpu`: processor time per request of a group with `concurrency: 1000`, and of one without (`no seats`), at 50
+  connections. Nobody waits for a seat.
 - `proxy-priorities`: an upstream server of 8 workers, 20 ms for each request on average, and a group with `concurrency: 8`. The
   class high sends 100 requests a second and low 50 (`calm`); low sends 12 times as many (`spike`); each request of low takes 2 s
   (`slow`); all four classes send 300 a second (`all`). Each scenario takes 30 seconds, its beginning included.";
@@ -107,6 +112,9 @@ async fn measured(options: &ProxyOptions) -> Result<Vec<String>, String> {
     }
     if selected("proxy-outage") {
         rows.extend(outage::outage("proxy-outage", options).await?);
+    }
+    if selected("proxy-seats-50c-cpu") {
+        rows.extend(seats_cost::seats_cost("proxy-seats-50c-cpu", options).await?);
     }
     if selected("proxy-priorities") {
         rows.extend(priorities::priorities("proxy-priorities", options).await?);

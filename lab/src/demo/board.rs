@@ -15,6 +15,8 @@ pub(crate) enum Call {
     Create,
     Delete,
     Visit,
+    Pay,
+    Analyze,
 }
 
 /// The plan of the client.
@@ -24,6 +26,8 @@ pub(crate) enum Plan {
     Pro,
     /// Not a user: counted by address.
     Visitor,
+    /// A service of the company itself.
+    Service,
 }
 
 /// Who sends requests, and which.
@@ -49,7 +53,7 @@ pub(crate) struct Counts {
 /// The counts of each kind of request and plan.
 pub(crate) type Tallies = BTreeMap<(Call, Plan), Counts>;
 
-/// A request that was refused with 429.
+/// A request that was refused with 429, or with 503 because the servers had no seat for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) sender: Sender,
@@ -112,7 +116,8 @@ impl Board {
         let mut sums = self.lock();
         sums.waiting = sums.waiting.saturating_sub(1);
         match heard {
-            Ok(heard) if heard.status == 429 => {
+            // 503: a limit did not refuse it, but the servers had no seat for it.
+            Ok(heard) if [429, 503].contains(&heard.status) => {
                 sums.count(sender, |counts| &mut counts.refused);
                 sums.refusals.insert(sender.call, Refusal::new(sender, heard));
             }

@@ -1,6 +1,7 @@
 //! The users and visitors of the demo, each with a steady rate of requests.
 //!
-//! Some stay within their limits, some do not. carol uses up her hour after 100 s: 2 a second, and 200 an hour.
+//! Some stay within their limits, some do not. carol uses up her hour after 100 s: 2 a second, and 200 an hour. For ten seconds of
+//! each half a minute, analytics asks for twelve times as much as usual, and more than the servers can give.
 
 use super::board::{Board, Call, Plan, Sender};
 use super::client;
@@ -16,6 +17,8 @@ struct Habit {
     sender: Sender,
     every: Duration,
     together: usize,
+    /// How many times as many it sends during a spike.
+    spike: usize,
 }
 
 /// What all clients share.
@@ -42,8 +45,11 @@ const IN_FLIGHT: usize = 256;
 /// Codes that are remembered of each user, and for the visitors.
 const REMEMBERED: usize = 200;
 
-/// About 20 requests a second.
-static HABITS: [Habit; 11] = [
+/// A spike lasts for the second third of this time, again and again.
+const SPIKE_EVERY: Duration = Duration::from_secs(30);
+
+/// About 60 requests a second, and 280 during a spike.
+static HABITS: [Habit; 13] = [
     habit(Call::Create, Plan::Free, "alice", 2_000, 1),
     habit(Call::Create, Plan::Free, "bob", 2_000, 1),
     habit(Call::Create, Plan::Pro, "carol", 500, 1),
@@ -55,6 +61,8 @@ static HABITS: [Habit; 11] = [
     habit(Call::Visit, Plan::Visitor, "198.51.100.2", 1_000, 1),
     habit(Call::Visit, Plan::Visitor, "198.51.100.3", 1_000, 1),
     habit(Call::Visit, Plan::Visitor, "203.0.113.7", 125, 1), // 8 a second, and the limit is 5
+    habit(Call::Pay, Plan::Service, "checkout", 50, 1),
+    Habit { spike: 12, ..habit(Call::Analyze, Plan::Service, "reports", 50, 1) },
 ];
 
 const fn habit(
@@ -64,7 +72,8 @@ const fn habit(
     every_ms: u64,
     together: usize,
 ) -> Habit {
-    Habit { sender: Sender { call, plan, name }, every: Duration::from_millis(every_ms), together }
+    let every = Duration::from_millis(every_ms);
+    Habit { sender: Sender { call, plan, name }, every, together, spike: 1 }
 }
 
 /// Starts all clients. They run until the runtime ends.
@@ -83,12 +92,20 @@ pub(crate) fn start(proxy: SocketAddr, board: &Arc<Board>) {
 async fn follow(habit: &'static Habit, crowd: Arc<Crowd>) {
     let mut ticks = interval(habit.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let begun = ticks.tick().await;
     loop {
         let now = ticks.tick().await;
-        for _ in 0..habit.together {
+        let times = if is_spike(now.duration_since(begun)) { habit.spike } else { 1 };
+        for _ in 0..habit.together.saturating_mul(times) {
             crowd.ask(habit.sender, now);
         }
     }
+}
+
+/// Whether there is a spike at this time since the start.
+fn is_spike(since: Duration) -> bool {
+    let within = since.as_secs().checked_rem(SPIKE_EVERY.as_secs()).unwrap_or(0);
+    (10..20).contains(&within)
 }
 
 // === impl Crowd ===
@@ -127,7 +144,7 @@ impl Codes {
     /// The code for the next request. `None`: there is nothing to visit yet.
     fn choose(&mut self, sender: Sender) -> Option<String> {
         match sender.call {
-            Call::Create => Some(self.make_up()),
+            Call::Create | Call::Pay | Call::Analyze => Some(self.make_up()),
             Call::Delete => {
                 let own = self.by_user.get_mut(sender.name).and_then(VecDeque::pop_front);
                 own.or_else(|| Some(self.make_up()))
@@ -165,11 +182,14 @@ fn request(sender: Sender, code: &str) -> String {
         Plan::Free => format!("x-user: {name}\r\nx-plan: free\r\n"),
         Plan::Pro => format!("x-user: {name}\r\nx-plan: pro\r\n"),
         Plan::Visitor => format!("x-forwarded-for: {name}\r\n"),
+        Plan::Service => format!("x-user: {name}\r\n"),
     };
     let (line, body) = match call {
         Call::Create => ("POST /createURL".to_owned(), format!("https://example.com/{code}")),
         Call::Delete => (format!("DELETE /deleteURL/{code}"), String::new()),
         Call::Visit => (format!("GET /{code}"), String::new()),
+        Call::Pay => (format!("POST /payments/{code}"), String::new()),
+        Call::Analyze => (format!("GET /analytics/{code}"), String::new()),
     };
     let length = body.len();
     format!(
@@ -207,6 +227,12 @@ mod tests {
             codes.created("alice", code);
         }
         assert_eq!((codes.latest.len(), codes.by_user["alice"].len()), (REMEMBERED, REMEMBERED));
+    }
+
+    #[test]
+    fn a_spike_lasts_for_ten_seconds_of_thirty() {
+        let spikes = (0..60).filter(|second| is_spike(Duration::from_secs(*second)));
+        assert_eq!(spikes.collect::<Vec<_>>(), (10..20).chain(40..50).collect::<Vec<_>>());
     }
 
     #[test]

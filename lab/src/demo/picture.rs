@@ -44,8 +44,8 @@ const ROWS: [Row; 6] = [
     Row { name: "createURL", wants: |call, _| call == Call::Create },
     Row { name: "deleteURL", wants: |call, _| call == Call::Delete },
     Row { name: "visits", wants: |call, _| call == Call::Visit },
-    Row { name: "plan free", wants: |_, plan| plan == Plan::Free },
-    Row { name: "plan pro", wants: |_, plan| plan == Plan::Pro },
+    Row { name: "payments", wants: |call, _| call == Call::Pay },
+    Row { name: "analytics", wants: |call, _| call == Call::Analyze },
     Row { name: "all", wants: |_, _| true },
 ];
 
@@ -65,7 +65,7 @@ pub(crate) fn picture(view: &View) -> Vec<Line> {
     lines.extend(ROWS.iter().map(|row| totals(row, &view.sums)));
     lines.push(Line::default());
     lines.push(Line::bold("last refusals"));
-    lines.extend([Call::Create, Call::Delete, Call::Visit].map(|call| last(call, &view.sums)));
+    lines.extend([Call::Create, Call::Visit, Call::Analyze].map(|call| last(call, &view.sums)));
     lines.push(bottom(&view.sums));
     lines
 }
@@ -162,6 +162,8 @@ fn last(call: Call, sums: &Sums) -> Line {
         Call::Create => "createURL",
         Call::Delete => "deleteURL",
         Call::Visit => "visits",
+        Call::Pay => "payments",
+        Call::Analyze => "analytics",
     };
     let Some(Refusal { sender, retry_after, reason }) = sums.refusals.get(&call) else {
         return Line::plain(format!("  {name:<11}none so far"));
@@ -169,7 +171,7 @@ fn last(call: Call, sums: &Sums) -> Line {
     let who = match sender.plan {
         Plan::Free => format!("{} (free)", sender.name),
         Plan::Pro => format!("{} (pro)", sender.name),
-        Plan::Visitor => sender.name.to_owned(),
+        Plan::Visitor | Plan::Service => sender.name.to_owned(),
     };
     let after = format!("Retry-After: {retry_after}");
     Line::plain(format!("  {name:<11}{who:<14}{after:<19}{reason}"))
@@ -290,22 +292,22 @@ requests a second    offered  passed delayed refused  █passed ▒delayed ░re
   createURL              4.0     2.0     0.0     1.9  ████░░░░
   deleteURL              3.0     1.0     1.5     0.4  ██▒▒▒░
   visits                 0.0     0.0     0.0     0.0
-  plan free              4.0     2.0     0.0     1.9  ████░░░░
-  plan pro               3.0     1.0     1.5     0.4  ██▒▒▒░
+  payments               0.0     0.0     0.0     0.0
+  analytics              0.0     0.0     0.0     0.0
   all                    7.0     3.0     1.5     2.3
 
 since the start      offered  passed delayed refused  2 wait; longest 4.8 s
   createURL               40      20       0      19  █████████████░░░░░░░░░░░░
   deleteURL               30      10      15       4  █████████▒▒▒▒▒▒▒▒▒▒▒▒▒░░░
   visits                   0       0       0       0
-  plan free               40      20       0      19  █████████████░░░░░░░░░░░░
-  plan pro                30      10      15       4  █████████▒▒▒▒▒▒▒▒▒▒▒▒▒░░░
+  payments                 0       0       0       0
+  analytics                0       0       0       0
   all                     70      30      15      23  ███████████▒▒▒▒▒▒░░░░░░░░
 
 last refusals
   createURL  alice (free)  Retry-After: 37    create-shard allows 3 per minute
-  deleteURL  none so far
   visits     none so far
+  analytics  none so far
 Ctrl-C stops. Change the limits meanwhile: docs/demo/policy.yaml";
         assert_eq!(text.join("\n"), expected);
         assert!(text.len() < 24, "{} lines", text.len());

@@ -5,6 +5,7 @@
 //! | `POST /createURL`, the code in `x-code`, the long URL as the body | 201 |
 //! | `DELETE /deleteURL/{code}` | 204, or 404 |
 //! | `GET /{code}` | a redirect to the long URL, or 404 |
+//! | `POST /payments/{code}`, `GET /analytics/{code}` | 200 after 50 ms, when one of eight workers is free |
 //! | `GET /live` | 200, for the health checks of tidegate |
 //!
 //! Every answer has the field `x-shard`, so that you can see which shard answered.
@@ -18,19 +19,26 @@ use axum::routing::{delete, get, post};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 /// What a shard keeps.
 #[derive(Clone)]
 struct Shard {
     number: usize,
     urls: Arc<Mutex<HashMap<String, String>>>,
+    /// Those who work on payments and analytics.
+    workers: Arc<Semaphore>,
 }
 
 /// URLs that a shard keeps. For more it answers 507.
 const MOST_URLS: usize = 10_000;
 const LONGEST_CODE: usize = 16;
 const LONGEST_URL: usize = 2_048;
+/// How many requests for payments and analytics a server works on at a time, and how long each takes.
+const WORKERS: usize = 8;
+const WORK: Duration = Duration::from_millis(50);
 const SHARD: HeaderName = HeaderName::from_static("x-shard");
 
 /// Starts a shard. It runs until the runtime ends.
@@ -39,7 +47,7 @@ pub(crate) async fn start(number: usize, address: SocketAddr) -> Result<(), Stri
     let listener = listener.map_err(|error| {
         unusable(address, &error, "change the servers in docs/demo/routes.yaml")
     })?;
-    let service = router(Shard { number, urls: Arc::default() });
+    let service = router(Shard::new(number));
     tokio::spawn(async move { axum::serve(listener, service).await });
     Ok(())
 }
@@ -49,6 +57,8 @@ fn router(shard: Shard) -> Router {
         .route("/live", get(async || StatusCode::OK))
         .route("/createURL", post(create))
         .route("/deleteURL/{code}", delete(remove))
+        .route("/payments/{code}", post(work))
+        .route("/analytics/{code}", get(work))
         .route("/{code}", get(follow))
         .with_state(shard)
 }
@@ -80,7 +90,18 @@ async fn follow(State(shard): State<Shard>, Path(code): Path<String>) -> Respons
     }
 }
 
+async fn work(State(shard): State<Shard>) -> Response {
+    let worker = shard.workers.acquire().await;
+    tokio::time::sleep(WORK).await;
+    drop(worker);
+    shard.answer(StatusCode::OK)
+}
+
 impl Shard {
+    fn new(number: usize) -> Self {
+        Self { number, urls: Arc::default(), workers: Arc::new(Semaphore::new(WORKERS)) }
+    }
+
     fn answer(&self, answer: impl IntoResponse) -> Response {
         let mut answer = answer.into_response();
         answer.headers_mut().insert(SHARD, HeaderValue::from(self.number));
@@ -106,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_url_is_created_followed_and_deleted() {
-        let shard = router(Shard { number: 2, urls: Arc::default() });
+        let shard = router(Shard::new(2));
         let ask = async |method: &str, path: &str, code: &str, body: &'static str| {
             let request = Request::builder().method(method).uri(path).header("x-code", code);
             let answer = shard.clone().oneshot(request.body(Body::from(body)).unwrap());

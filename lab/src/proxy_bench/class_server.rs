@@ -132,6 +132,6 @@ mod tests {
     fn random_times_have_the_right_mean() {
         let mut random = Random::new(1);
         let sum: Duration = (0..10_000).map(|_| random.exponential(0.02)).sum();
-        assert!((195..205).contains(&sum.as_secs()), "{sum:?}");
+        assert!((190..210).contains(&sum.as_secs()), "{sum:?}"); // five standard deviations
     }
 }

@@ -87,7 +87,9 @@ mod tests {
     #[test]
     fn memory_and_files_of_this_process_are_counted() {
         let group = ProcessGroup(vec!["/proc/self".into()]);
-        assert!(group.resident() > 0 && group.peak() >= group.resident());
+        // The peak is read last: other tests may need more memory in between.
+        let resident = group.resident();
+        assert!(resident > 0 && group.peak() >= resident);
         assert!(group.open_files() > 0 && group.cpu() > Duration::ZERO);
     }
 }

@@ -45,9 +45,9 @@ impl<'l> IntoIterator for PlannedRequest<'l> {
     }
 }
 
-/// The key by which a request takes turns with others.
+/// Whose key a request takes turns by.
 #[derive(Clone, Copy)]
-enum TurnKey {
+enum TurnsBy {
     None,
     /// Of the first rule that has a key.
     OfFirstRule(Subject),
@@ -55,7 +55,7 @@ enum TurnKey {
     OfPriorityRule(Subject),
 }
 
-impl TurnKey {
+impl TurnsBy {
     /// The key after a further rule applied.
     fn or(self, resolved: &ResolvedRule<'_>, subject: Subject) -> Self {
         let has_key = !resolved.values.pairs().is_empty();
@@ -87,7 +87,7 @@ impl<S: Store> Limiter<S> {
         check: &Check<'_>,
     ) -> PlannedRequest<'l> {
         let mut takes = SmallVec::new();
-        let mut turn_key = TurnKey::None;
+        let mut turn_key = TurnsBy::None;
         let (changes, cost) = (&live.changes, check.cost.get());
         let standing = live.policy.resolve_each(changes, attributes, cost, |resolved| {
             let subject = self.plan_rule(&resolved, check, &mut takes);
