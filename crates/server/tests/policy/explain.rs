@@ -29,33 +29,41 @@ fn explain_says_where_limits_come_from() {
         (
             "user=bob",
             "tier free
+priority high
 ✓ create-url  user=bob
     2/s token_bucket, from rule
     10/min sliding_weighted, from rule
     500/h sliding_buckets, 60 buckets, from rule
+    priority: high
 ",
         ),
         (
             "user=bob tier=pro",
             "tier pro
+priority high
 ✓ create-url  user=bob
     20/s token_bucket, from tier pro
     100/min sliding_weighted, from tier pro
     5000/h sliding_buckets, 60 buckets, from tier pro
+    priority: high
 ",
         ),
         (
             "user=bob tier=enterprise",
             "tier enterprise
+priority high
 ✓ create-url  user=bob
     unlimited, from tier enterprise
+    priority: high
 ",
         ),
         (
             "user=alice tier=pro",
             "tier pro
+priority high
 ✓ create-url  user=alice
     1000/s token_bucket, from override
+    priority: high
 ",
         ),
     ] {
@@ -75,11 +83,17 @@ fn explain_says_why_a_rule_does_not_apply() {
         ("user=internal-7", when),
         ("user=bob --cost 101", when),
     ] {
-        assert_eq!(create_url(words), format!("tier free\n✗ create-url  {expected}\n"), "{words}");
+        assert_eq!(
+            create_url(words),
+            format!("tier free\npriority normal\n✗ create-url  {expected}\n"),
+            "{words}"
+        );
     }
     let spelled = create_url("user=bob path=/x/../login");
     let readings = "servers read this path in several ways; a rule applies if it applies to any of them: /login, /x/../login";
-    let expected = format!("tier free\n{readings}\n✗ create-url  `path` is /login, not /urls/**\n");
+    let expected = format!(
+        "tier free\npriority normal\n{readings}\n✗ create-url  `path` is /login, not /urls/**\n"
+    );
     assert_eq!(spelled, expected);
     let without = explained(&[]);
     assert!(

@@ -210,7 +210,7 @@ fn a_permit_is_taken_renewed_and_returned() {
         receipt.clone()
     };
     let taken = check(&mut talk);
-    assert_eq!((taken.len(), &taken[8]), (9, &number(20_000)));
+    assert_eq!((taken.len(), &taken[10]), (11, &number(20_000)));
     assert_eq!(
         taken[..7],
         [number(1), text("allow"), number(0), number(0), number(0), number(0), text("jobs")]
@@ -220,7 +220,7 @@ fn a_permit_is_taken_renewed_and_returned() {
         refused[..6],
         [number(0), text("deny"), number(0), number(1_000), number(0), number(0)]
     );
-    assert_eq!(refused.len(), 8);
+    assert_eq!(refused.len(), 10);
 
     let old = receipt(&taken[7]);
     let renewed = talk.ask(&format!("TG.RENEW {old}"));
@@ -236,7 +236,7 @@ fn a_permit_is_taken_renewed_and_returned() {
     let arity = error("ERR wrong number of arguments for 'tg.renew' command");
     assert_eq!(talk.ask("TG.RENEW"), arity);
     let without = Verdict::ask(&mut self::server().talk(), "TG.CHECK 1 RECEIPT user u");
-    assert_eq!(without.fields.len(), 8);
+    assert_eq!(without.fields.len(), 10);
 }
 
 #[test]
