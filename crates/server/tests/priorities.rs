@@ -128,7 +128,7 @@ fn a_request_of_a_higher_class_gets_the_next_seat() {
     let next = held.recv().unwrap();
     assert_eq!(next.path, "/high/c");
     assert!(next.head.contains("tidegate-priority: high\r\n"), "{}", next.head);
-    // High has two seats reserved and was just here, so the next seat stays free for it.
+    // Then it is the turn of low.
     running[1].answer.send(OK).unwrap();
     running[2].answer.send(OK).unwrap();
     assert_eq!(held.recv().unwrap().path, "/low/b");
@@ -191,7 +191,9 @@ fn a_client_that_leaves_gives_its_place_to_others() {
     let server = proxy(&url, 3);
     let lows: Vec<Client> = (0..3).map(|_| send(&server, "/low/a", &[])).collect();
     let running: Vec<Held> = (0..3).map(|_| held.recv().unwrap()).collect();
-    drop(send(&server, "/low/leaves", &[]));
+    let leaves = send(&server, "/low/leaves", &[]);
+    until_waiting(&server, "low", 1);
+    drop(leaves);
     until_waiting(&server, "low", 0);
     let stays = send(&server, "/low/stays", &[]);
     until_waiting(&server, "low", 1);

@@ -90,6 +90,7 @@ async fn follow(State(shard): State<Shard>, Path(code): Path<String>) -> Respons
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the work takes real time")]
 async fn work(State(shard): State<Shard>) -> Response {
     let worker = shard.workers.acquire().await;
     tokio::time::sleep(WORK).await;

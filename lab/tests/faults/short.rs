@@ -15,5 +15,4 @@ const QUIET: bool = false;
 
 mod classes;
 mod clock;
-mod permits;
 mod support;
