@@ -11,7 +11,7 @@
 //! | shaping | `shaping` | when does each request leave a leaky bucket? |
 //! | waiting | `waiting` | what do thousands of waiting requests cost, and do they all get an answer? |
 //! | outage | `outage` | which requests fail when an upstream server fails? |
-//! | seats | `seats_cost` | what do seats cost while nobody waits for one? |
+//! | seats | `seats_cost` | how much processor time does the scheduler need for a request that gets its seat at once? |
 //! | priorities | `priorities` | who gets through when an upstream server has more requests than it can serve? |
 
 mod bodies;
@@ -90,7 +90,7 @@ concern tidegate alone.
 - `proxy-outage`: one of three upstream servers fails at 2,000 requests a second. It is killed; or it is killed while no
   request is in flight (`refusing`); or it is stopped and does not answer (`hung`; health checks every second).
 - `proxy-seats-50c-cpu`: processor time per request of a group with `concurrency: 1000`, and of one without (`no seats`), at 50
-  connections. Nobody waits for a seat.
+  connections. There are more seats than connections, so every request gets its seat at once.
 - `proxy-priorities`: an upstream server of 8 workers, 20 ms for each request on average, and a group with `concurrency: 8`. The
   class high sends 100 requests a second and low 50 (`calm`); low sends 12 times as many (`spike`); each request of low takes 2 s
   (`slow`); all four classes send 300 a second (`all`). Each scenario takes 30 seconds, its beginning included.";

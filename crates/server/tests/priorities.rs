@@ -116,7 +116,7 @@ fn until_waiting(server: &Server, class: &str, many: u64) {
 fn a_request_of_a_higher_class_gets_the_next_seat() {
     let (url, held) = upstream();
     let server = proxy(&url, 4);
-    // Nobody else is there, so low may use all seats.
+    // The other classes have sent no requests, so their reserved seats are lent to low.
     let lows: Vec<Client> = (0..4).map(|_| send(&server, "/low/a", &[])).collect();
     let running: Vec<Held> = (0..4).map(|_| held.recv().unwrap()).collect();
     let waiting = send(&server, "/low/b", &[]);

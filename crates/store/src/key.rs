@@ -134,7 +134,8 @@ impl Secret {
 // === impl Subject ===
 
 impl Subject {
-    /// A short hash, for tables in the memory of one process. Without the secret nobody can find two keys that share one.
+    /// The lower 64 bits, for tables in the memory of one process. The hash is keyed with the secret, so a client that does not
+    /// know the secret cannot choose two keys with the same bits.
     ///
     /// ```
     /// use tidegate_store::Secret;

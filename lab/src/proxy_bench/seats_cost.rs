@@ -1,4 +1,5 @@
-//! What seats cost while nobody waits for one: the same proxy with and without `concurrency`, in alternating rounds.
+//! How much processor time the scheduler needs for a request that gets its seat at once: the same proxy with and without
+//! `concurrency`, in alternating rounds.
 
 #![expect(clippy::float_arithmetic, reason = "times, for people")]
 

@@ -219,8 +219,8 @@ impl Reader {
         Some(rule)
     }
 
-    /// Key and limits of a rule with a `priority`, which may have neither. Without a key, limits would count all requests
-    /// together, which nobody who left it out wants.
+    /// Key and limits of a rule with a `priority`, which may have neither. Limits without a key are an error: an author who
+    /// forgets the key would get one counter for all clients.
     fn of_priority_rule(
         &mut self,
         fields: &Fields<'_>,

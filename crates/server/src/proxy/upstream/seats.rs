@@ -25,7 +25,7 @@ pub(crate) struct GroupSeats {
 }
 
 impl GroupSeats {
-    /// `None`: a scheduler with this number of seats cannot be built, which does not happen.
+    /// Classes that fit the number of seats (see `fitting`) are always accepted, so this is `None` only for a bug in the scheduler.
     pub(super) fn new(limit: usize) -> Option<Self> {
         let classes = fitting(&Classes::default(), limit);
         let settings = SchedulerSettings { classes, limit: Some(limit), ..Default::default() };
