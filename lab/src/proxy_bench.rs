@@ -13,18 +13,21 @@
 //! | outage | `outage` | which requests fail when an upstream server fails? |
 //! | seats | `seats_cost` | how much processor time does the scheduler need for a request that gets its seat at once? |
 //! | priorities | `priorities` | who gets through when an upstream server has more requests than it can serve? |
+//! | elastic | `elastic` | when does an elastic limit open and close? |
 
 mod bodies;
 mod body_server;
 mod class_server;
 mod conformance;
 mod crowd;
+mod elastic;
 mod figures;
 mod numbered;
 mod outage;
 mod plot;
 mod priorities;
 mod proxies;
+mod random_load;
 mod recorder;
 mod seats_cost;
 mod shaping;
@@ -33,6 +36,7 @@ mod tidegate;
 mod waiting;
 
 use crate::rig::{self, LoadOptions, install};
+use crate::root;
 use crate::rounds::write_section;
 use clap::Args;
 use proxies::ProxyPrograms;
@@ -50,6 +54,7 @@ The experiments, of which --only selects some:
   outage      one of three upstream servers is killed, refuses or hangs (8 s each)
   seats       processor time per request with `concurrency` and without
   priorities  two or four classes share 8 seats: a spike, a slow class, all overloaded (30 s each)
+  elastic     a limit that grows while the upstream server is idle: idle, busy, a ramp (1 min each)
 --rounds applies to the first three and to seats, --seconds to the first two and to seats.")]
 pub(crate) struct ProxyOptions {
     #[command(flatten)]
@@ -63,9 +68,20 @@ pub(crate) struct ProxyOptions {
     /// Number of requests that wait at the same time
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(2..=10_000))]
     waiting: u16,
-    /// Directory for the two plots of shaping; with --write it is docs/plots by default
+    /// Directory for the plots of shaping, priorities and elastic; with --write it is docs/plots by default
     #[arg(long)]
     plots: Option<PathBuf>,
+}
+
+impl ProxyOptions {
+    /// Where the plots go, if they are wanted.
+    fn plots_folder(&self) -> Option<PathBuf> {
+        match (&self.plots, self.rig.write) {
+            (Some(folder), _) => Some(folder.clone()),
+            (None, true) => Some(root().join("docs/plots")),
+            (None, false) => None,
+        }
+    }
 }
 
 const TITLE: &str = "The reverse proxy";
@@ -93,7 +109,11 @@ concern tidegate alone.
   connections. There are more seats than connections, so every request gets its seat at once.
 - `proxy-priorities`: an upstream server of 8 workers, 20 ms for each request on average, and a group with `concurrency: 8`. The
   class high sends 100 requests a second and low 50 (`calm`); low sends 12 times as many (`spike`); each request of low takes 2 s
-  (`slow`); all four classes send 300 a second (`all`). Each scenario takes 30 seconds, its beginning included.";
+  (`slow`); all four classes send 300 a second (`all`). Each scenario takes 30 seconds, its beginning included.
+- `proxy-elastic`: a limit of 100 per minute that grows to 200 while `pressure < 0.7`, and a client that asks 5 times a second.
+  The upstream server of 8 workers is idle for a minute, gets 600 other requests a second for a minute, and then ever more of
+  them, up to 480 a second. `above-later-than-5s` are requests that pass above 100 per minute although the others began more than
+  5 s ago. `changes-on-ramp` is how often the limit opens or closes in the last minute.";
 
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), String> {
     let rows = rig::run(measured(options))?;
@@ -118,6 +138,9 @@ async fn measured(options: &ProxyOptions) -> Result<Vec<String>, String> {
     }
     if selected("proxy-priorities") {
         rows.extend(priorities::priorities("proxy-priorities", options).await?);
+    }
+    if selected("proxy-elastic") {
+        rows.extend(elastic::elastic("proxy-elastic", options).await?);
     }
     if rows.is_empty() {
         return Err(format!("no experiment has `{}` in its name", options.rig.only));

@@ -17,6 +17,7 @@ mod client;
 mod support;
 
 use client::{Client, Operator};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -144,16 +145,23 @@ fn a_request_of_a_higher_class_gets_the_next_seat() {
     drop((lows, waiting, high));
 }
 
+/// Many systems allow a process 1,024 open files, unless it asks for more.
+fn allow_many_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+}
+
 #[test]
 fn keys_of_one_class_take_turns() {
     let (url, held) = upstream();
+    allow_many_files();
     let server = proxy(&url, 3);
     let first: Vec<Client> = (0..3).map(|_| send(&server, "/low/heavy", &[])).collect();
     let running: Vec<Held> = (0..3).map(|_| held.recv().unwrap()).collect();
-    let more: Vec<Client> = (0..30).map(|_| send(&server, "/low/heavy", &[])).collect();
-    until_waiting(&server, "low", 30);
+    let more: Vec<Client> = (0..1_000).map(|_| send(&server, "/low/heavy", &[])).collect();
+    until_waiting(&server, "low", 1_000);
     let other = send(&server, "/low/light", &[]);
-    until_waiting(&server, "low", 31);
+    until_waiting(&server, "low", 1_001);
     for one in running {
         one.answer.send(OK).unwrap();
     }

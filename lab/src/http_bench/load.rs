@@ -75,7 +75,7 @@ fn counted(status: u16) -> Result<(u64, u64), String> {
 // === a single request ===
 
 /// More bytes than any answer of the servers here.
-const LONGEST_ANSWER: usize = 16 << 10;
+const LONGEST_ANSWER: usize = 64 << 10;
 
 /// A keep-alive connection, and a buffer for one answer.
 pub(crate) struct HttpConnection {

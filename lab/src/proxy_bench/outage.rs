@@ -128,6 +128,7 @@ async fn course(fault: Fault, options: &ProxyOptions) -> Result<Course, String> 
         rule: RULE,
         upstreams: &upstreams,
         group: GROUP,
+        admin: None,
         arguments: &[],
     };
     let proxy = proxy.start(&format!("outage-{}", fault.name()), "/").await?;

@@ -1,4 +1,4 @@
-//! Plots as SVG: requests over time, a histogram of gaps, and success and latency by class. They are readable on a light and on a
+//! Plots as SVG: requests over time, a histogram of gaps, success and latency by class, and what an elastic limit grants. They are readable on a light and on a
 //! dark page.
 
 #![expect(clippy::float_arithmetic, reason = "coordinates of a picture")]
@@ -161,6 +161,19 @@ fn seconds_axis(lines: &[ClassLine; 2]) -> Axis<'static> {
     let most = lines.iter().map(|line| line.p99.len()).max().unwrap_or(1).max(1);
     let most = float(u64::try_from(most).unwrap_or(1));
     Axis { name: "seconds", least: 0.0, most, step: nice_step(most / 10.0) }
+}
+
+/// Two values in per cent, second by second.
+pub(crate) fn percentages(title: &str, lines: &[(&str, Vec<f64>); 2]) -> String {
+    let most = lines.iter().map(|(_, values)| values.len()).max().unwrap_or(1).max(1);
+    let most = float(u64::try_from(most).unwrap_or(1));
+    let axes = Axes {
+        title,
+        x: Axis { name: "seconds", least: 0.0, most, step: nice_step(most / 10.0) },
+        y: Axis { name: "%", least: 0.0, most: 100.0, step: 20.0 },
+    };
+    let [(a, first), (b, second)] = lines;
+    axes.picture(&(axes.values("a", a, first) + &axes.values("b", b, second)))
 }
 
 /// How many requests had been offered, and how many had arrived, at each instant in seconds.

@@ -15,28 +15,23 @@
 //! simulated in `crates/limiter/src/scheduler/tests/simulation.rs`.
 
 #![expect(clippy::float_arithmetic, reason = "shares and times, for people")]
-#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 use super::ProxyOptions;
 use super::class_server::ClassServer;
 use super::figures::{Goal, GoalFigure};
 use super::plot::{self, ClassLine};
+use super::random_load::{self, Outcome, RandomLoad, Rate};
 use super::tidegate::TidegateProxy;
-use crate::http_bench::load::HttpConnection;
-use crate::http_bench::wire::get;
 use crate::rig::install;
 use crate::rounds::float;
-use crate::{root, say};
-use std::cell::RefCell;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::time::{Duration, Instant};
-use tokio::task::{JoinSet, LocalSet};
+use crate::say;
+use std::path::Path;
+use std::time::Duration;
 
 /// The classes, the highest first, and the seats that the default shares reserve of eight.
 pub(crate) const CLASSES: [(&str, u32); 4] =
     [("critical", 3), ("high", 2), ("normal", 2), ("low", 1)];
+const PATHS: [&str; 4] = ["/critical", "/high", "/normal", "/low"];
 const HIGH: usize = 1;
 const LOW: usize = 3;
 const SEATS: u32 = 8;
@@ -61,16 +56,6 @@ struct ClassLoad {
     millis: u32,
 }
 
-/// What happened to a request.
-#[derive(Clone, Copy)]
-pub(crate) struct Outcome {
-    pub(crate) class: usize,
-    /// When it was sent, since the start.
-    pub(crate) at: Duration,
-    pub(crate) took: Duration,
-    pub(crate) status: u16,
-}
-
 /// The results of one scenario.
 struct Scenario {
     outcomes: Vec<Outcome>,
@@ -89,7 +74,7 @@ pub(crate) async fn priorities(case: &str, options: &ProxyOptions) -> Result<Vec
     for (name, scenario) in [("calm", &calm), ("spike", &spike), ("slow", &slow), ("all", &all)] {
         scenario.tell(name, options.rig.json);
     }
-    if let Some(folder) = plots(options) {
+    if let Some(folder) = options.plots_folder() {
         spike.plot(&folder, "priorities-spike", "12 times as many requests of low")?;
         slow.plot(&folder, "priorities-slow", "Each request of low takes 2 s")?;
     }
@@ -99,14 +84,6 @@ pub(crate) async fn priorities(case: &str, options: &ProxyOptions) -> Result<Vec
     };
     let figures = figures(&calm, &spike, &slow).into_iter().chain(all.of_all_classes());
     Ok(figures.map(print).collect())
-}
-
-fn plots(options: &ProxyOptions) -> Option<PathBuf> {
-    match (&options.plots, options.rig.write) {
-        (Some(folder), _) => Some(folder.clone()),
-        (None, true) => Some(root().join("docs/plots")),
-        (None, false) => None,
-    }
 }
 
 fn two_classes(spike: u32, slow: u32) -> [ClassLoad; 4] {
@@ -219,75 +196,16 @@ async fn scenario(name: &str, program: &Path, loads: [ClassLoad; 4]) -> Result<S
     let millis = loads.map(|load| load.millis);
     let server = ClassServer::start(millis).map_err(|error| format!("upstream: {error}"))?;
     let upstreams = &[server.address];
-    let proxy = TidegateProxy { program, rule: RULES, upstreams, group: GROUP, arguments: &[] };
+    let proxy = TidegateProxy { program, rule: RULES, upstreams, group: GROUP, admin: None, arguments: &[] };
     let proxy = proxy.start(name, "/live").await?;
-    let address = proxy.address;
-    let sending = tokio::task::spawn_blocking(move || send_all(address, loads));
-    let outcomes = sending.await.map_err(|error| error.to_string())??;
-    Ok(Scenario { outcomes, seats: server.mean_in_flight(LENGTH) })
-}
-
-/// Sends the requests of all classes, on a thread of its own.
-fn send_all(address: SocketAddr, loads: [ClassLoad; 4]) -> Result<Vec<Outcome>, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let outcomes = Rc::<RefCell<Vec<Outcome>>>::default();
-    let local = LocalSet::new();
-    let sent = local.run_until(async {
-        let start = Instant::now();
-        let mut classes = JoinSet::new();
-        for (class, load) in loads.into_iter().enumerate().filter(|(_, load)| load.per_second > 0) {
-            classes.spawn_local(send_class(address, (class, load), start, Rc::clone(&outcomes)));
-        }
-        while classes.join_next().await.is_some() {}
-    });
-    runtime.block_on(sent);
-    Ok(outcomes.take())
-}
-
-/// Sends the requests of one class, at random instants.
-async fn send_class(
-    address: SocketAddr,
-    (class, load): (usize, ClassLoad),
-    start: Instant,
-    outcomes: Rc<RefCell<Vec<Outcome>>>,
-) {
-    let label = CLASSES.get(class).map_or("", |(label, _)| *label);
-    let mut random = super::class_server::Random::new(u64::try_from(class).unwrap_or(0));
-    let idle = Rc::<RefCell<Vec<HttpConnection>>>::default();
-    let mut requests = JoinSet::new();
-    let mut due = Duration::ZERO;
-    for number in 0_u64.. {
-        due = due.saturating_add(random.exponential(1.0 / f64::from(load.per_second)));
-        if due >= LENGTH {
-            break;
-        }
-        let wait = due.saturating_sub(start.elapsed());
-        tokio::time::sleep(wait).await;
-        let path = format!("/{label}/{}", number.checked_rem(USERS).unwrap_or(0));
-        let (idle, outcomes) = (Rc::clone(&idle), Rc::clone(&outcomes));
-        requests.spawn_local(async move {
-            let sent = Instant::now();
-            let status = exchange(address, &path, &idle).await.unwrap_or(0);
-            let (at, took) = (sent.duration_since(start), sent.elapsed());
-            outcomes.borrow_mut().push(Outcome { class, at, took, status });
-        });
-    }
-    while requests.join_next().await.is_some() {}
-}
-
-/// Sends a request over an idle connection, or a new one.
-async fn exchange(
-    address: SocketAddr,
-    path: &str,
-    idle: &RefCell<Vec<HttpConnection>>,
-) -> Result<u16, String> {
-    let kept = idle.borrow_mut().pop();
-    let mut connection = match kept {
-        Some(connection) => connection,
-        None => HttpConnection::open(address).await?,
+    let loads = loads.into_iter().enumerate().filter(|(_, load)| load.per_second > 0);
+    let load = |(class, load): (usize, ClassLoad)| RandomLoad {
+        class,
+        path: PATHS.get(class).copied().unwrap_or(""),
+        users: USERS,
+        rate: Rate::Constant(f64::from(load.per_second)),
+        length: LENGTH,
     };
-    let answer = connection.exchange(get(path).of(|| 0)).await?;
-    idle.borrow_mut().push(connection);
-    Ok(answer.status)
+    let outcomes = random_load::send(proxy.address, loads.map(load).collect()).await?;
+    Ok(Scenario { outcomes, seats: server.mean_in_flight(LENGTH) })
 }

@@ -98,6 +98,7 @@ fn tidegate(programs: &ProxyPrograms, launch: &ProxyLaunch<'_>) -> io::Result<Co
         rule: &format!("{{ name: per-client, key: [ip], limits: [{rate}] }}"),
         upstreams: &[launch.upstream],
         group: "",
+        admin: None,
         arguments: &["--proxy-max-body", "4GiB"],
     };
     proxy.command(launch.address, launch.folder)

@@ -19,7 +19,7 @@ use crate::http_bench::wire::get;
 use crate::rig::schedule::{Pace, Schedule};
 use crate::rig::{self, install};
 use crate::rounds::float;
-use crate::{root, say};
+use crate::say;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -47,12 +47,7 @@ struct Shaped {
 
 pub(crate) async fn shaping(case: &str, options: &ProxyOptions) -> Result<Vec<String>, String> {
     let shaped = measured(options).await?;
-    let folder = match (&options.plots, options.rig.write) {
-        (Some(folder), _) => Some(folder.clone()),
-        (None, true) => Some(root().join("docs/plots")),
-        (None, false) => None,
-    };
-    if let Some(folder) = folder {
+    if let Some(folder) = options.plots_folder() {
         shaped.plot(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     shaped.tell_order(options.rig.json);
@@ -68,7 +63,7 @@ async fn measured(options: &ProxyOptions) -> Result<Shaped, String> {
     let program = install::tidegate(options.rig.tidegate.as_deref())?;
     let upstreams = &[recorder.address];
     let proxy =
-        TidegateProxy { program: &program, rule: RULE, upstreams, group: "", arguments: &[] };
+        TidegateProxy { program: &program, rule: RULE, upstreams, group: "", admin: None, arguments: &[] };
     let proxy = proxy.start("shaping", "/live").await?;
     let (log, request) = (ExchangeLog::default(), get("/n/########"));
     let logged = log.clone();

@@ -17,6 +17,8 @@ pub(crate) struct TidegateProxy<'t> {
     pub(crate) upstreams: &'t [SocketAddr],
     /// More lines of the group of upstream servers, each indented by four spaces.
     pub(crate) group: &'t str,
+    /// Where the admin API listens, if it does.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) arguments: &'t [&'t str],
 }
 
@@ -32,7 +34,8 @@ impl TidegateProxy<'_> {
         command.args(["serve", "--workers", "1", "--log-format", "text", "--policy"]).arg(policy);
         command.arg("--data-dir").arg(data).arg("--proxy-routes").arg(routes);
         command.args(["--proxy-listen", &address.to_string(), "--http-listen", "off"]);
-        command.args(["--admin-listen", "off", "--resp-listen", "off", "--grpc-listen", "off"]);
+        let admin = self.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
+        command.args(["--admin-listen", &admin, "--resp-listen", "off", "--grpc-listen", "off"]);
         // All clients have the same address here.
         command.args(["--proxy-max-connections", "15000"]);
         command.args(["--proxy-max-connections-per-source", "15000"]);

@@ -85,6 +85,7 @@ async fn start(options: &ProxyOptions, upstream: SocketAddr) -> Result<Process, 
         upstreams: &[upstream],
         group: "",
         // All requests come from one address, which gets only a part of the budget.
+        admin: None,
         arguments: &["--drain-timeout", &drain, "--proxy-buffer-budget", "4GiB"],
     };
     proxy.start("waiting", "/free").await

@@ -156,6 +156,6 @@ impl Drop for TempFolder {
 }
 
 /// A free address. Another program may take it before the server does; then the server reports that.
-fn free_address() -> io::Result<SocketAddr> {
+pub(crate) fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

@@ -2,10 +2,13 @@
 //!
 //! ```text
 //!   seats in use / all seats ─┐
-//!   1 if requests wait, or    ├─ the largest ──► of all groups, the largest ──► limiter.signal("pressure", …)
+//!   1 if requests wait, or    ├─ the largest ──► of all groups, the largest ──► smoothed ──► limiter.signal("pressure", …)
 //!     got 503 for want of one │
 //!   1 − usual time / time now ┘   until the head of an answer
 //! ```
+//!
+//! A look sees one instant, and a few requests that arrive together fill the seats for an instant. So the signal follows what is
+//! seen: up within a second, down within five.
 //!
 //! The usual time is the shortest mean of any quarter of a second, and it is forgotten slowly, by a hundredth for each. An upstream
 //! that takes twice its usual time has a pressure of 0.5.
@@ -23,6 +26,9 @@ use tokio::time::interval;
 const SIGNAL: &str = "pressure";
 /// How often it is reported.
 const EVERY: Duration = Duration::from_millis(250);
+/// How many looks it takes to follow a higher pressure, and a lower one: a second and five.
+const LOOKS_UP: u64 = 4;
+const LOOKS_DOWN: u64 = 20;
 /// A mean of fewer answers than this says nothing.
 const LEAST_ANSWERS: u64 = 10;
 
@@ -47,6 +53,10 @@ struct GroupPressure {
     usual: Option<u64>,
 }
 
+/// The pressure without its short peaks, in millionths.
+#[derive(Default)]
+struct SmoothPressure(u64);
+
 /// Reports the pressure again and again; never returns.
 pub(crate) async fn report_pressure<S: Backend>(
     live: Arc<LiveRoutes>,
@@ -55,6 +65,7 @@ pub(crate) async fn report_pressure<S: Backend>(
 ) {
     let mut looks = interval(EVERY);
     let mut groups: HashMap<String, GroupPressure> = HashMap::new();
+    let mut smoothed = SmoothPressure::default();
     loop {
         looks.tick().await;
         let readings = live.readings();
@@ -63,12 +74,24 @@ pub(crate) async fn report_pressure<S: Backend>(
             let sample = GroupSample::of(reading, metrics.first_bytes(&reading.group));
             groups.entry(reading.group.clone()).or_default().look(sample)
         });
-        let thousandths = pressure.max().unwrap_or(0);
+        let thousandths = smoothed.follow(pressure.max().unwrap_or(0));
         let text = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
         if let Ok(pressure) = text.parse() {
             // A number with three places is valid.
             let _ = limiter.signal(SIGNAL, pressure);
         }
+    }
+}
+
+impl SmoothPressure {
+    /// Moves towards what was seen; both are in thousandths.
+    fn follow(&mut self, seen: u64) -> u64 {
+        let (seen, before) = (seen.saturating_mul(1_000), self.0);
+        self.0 = match seen >= before {
+            true => before.saturating_add(seen.saturating_sub(before) / LOOKS_UP),
+            false => before.saturating_sub(before.saturating_sub(seen) / LOOKS_DOWN),
+        };
+        self.0 / 1_000
     }
 }
 
@@ -117,6 +140,17 @@ mod tests {
     use super::*;
 
     const MILLI: u64 = 1_000_000;
+
+    #[test]
+    fn it_follows_a_load_within_seconds_and_ignores_a_short_peak() {
+        let mut pressure = SmoothPressure::default();
+        assert_eq!([1_000; 4].map(|seen| pressure.follow(seen)), [250, 437, 578, 683]);
+        assert_eq!((0..12).map(|_| pressure.follow(1_000)).last(), Some(989)); // after four seconds
+        assert_eq!([0; 4].map(|seen| pressure.follow(seen)), [940, 893, 848, 806]);
+        let mut calm = SmoothPressure::default();
+        let highest = (0..100).map(|look| calm.follow(if look % 20 == 0 { 1_000 } else { 200 }));
+        assert!(highest.max() < Some(500));
+    }
 
     #[test]
     fn seats_waiting_requests_and_sheds_are_pressure() {
