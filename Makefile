@@ -142,14 +142,15 @@ fuzz: ## Fuzz the parsers of RESP, policies, headers and the proxy (10 minutes; 
 	    -artifact_prefix=target/fuzz/found/ target/fuzz/corpus/$$target fuzz/corpus/$$target docs/recipes; \
 	done
 
+# All steps use the same packages and features, so that each library is checked once.
 lint: ## Check formatting, lints and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	$(CARGO) clippy --workspace --all-features --test faults --quiet -- -D warnings
 	$(CARGO) clippy --workspace --all-features --test real_proxies --quiet -- -D warnings
-	$(CARGO) clippy -p tidegate-store --all-features --test shuttle --quiet -- --cfg shuttle -D warnings
-	$(CARGO) clippy -p tidegate-store --all-features --test loom --quiet -- --cfg loom -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	$(CARGO) clippy --workspace --all-features --test shuttle --quiet -- --cfg shuttle -D warnings
+	$(CARGO) clippy --workspace --all-features --test loom --quiet -- --cfg loom -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --all-features --no-deps --quiet
 
 bench: ## Run all benchmarks and write BENCHMARKS.md (40 minutes, on an otherwise idle machine)
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
