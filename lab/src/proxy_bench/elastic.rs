@@ -84,13 +84,8 @@ pub(crate) async fn elastic(case: &str, options: &ProxyOptions) -> Result<Vec<St
 }
 
 fn loads() -> Vec<RandomLoad> {
-    let batch = RandomLoad {
-        class: BATCH,
-        path: "/low",
-        users: 1,
-        rate: Rate::Constant(5.0),
-        length: END,
-    };
+    let batch =
+        RandomLoad { class: BATCH, path: "/low", users: 1, rate: Rate::Constant(5.0), length: END };
     let rate = Rate::At(|time| match time {
         _ if time < BUSY => 0.0,
         _ if time < RAMP => 600.0,
@@ -182,7 +177,8 @@ mod tests {
 
     #[test]
     fn changes_of_the_last_minute_are_counted() {
-        let sample = |(at, granted)| Sample { at: Duration::from_secs(at), granted, seats_used: 0.0 };
+        let sample =
+            |(at, granted)| Sample { at: Duration::from_secs(at), granted, seats_used: 0.0 };
         let samples =
             [(60, 0.0), (70, 100.0), (120, 0.0), (125, 10.0), (130, 50.0), (150, 0.0)].map(sample);
         assert_eq!(changes(&samples), 2);

@@ -196,7 +196,14 @@ async fn scenario(name: &str, program: &Path, loads: [ClassLoad; 4]) -> Result<S
     let millis = loads.map(|load| load.millis);
     let server = ClassServer::start(millis).map_err(|error| format!("upstream: {error}"))?;
     let upstreams = &[server.address];
-    let proxy = TidegateProxy { program, rule: RULES, upstreams, group: GROUP, admin: None, arguments: &[] };
+    let proxy = TidegateProxy {
+        program,
+        rule: RULES,
+        upstreams,
+        group: GROUP,
+        admin: None,
+        arguments: &[],
+    };
     let proxy = proxy.start(name, "/live").await?;
     let loads = loads.into_iter().enumerate().filter(|(_, load)| load.per_second > 0);
     let load = |(class, load): (usize, ClassLoad)| RandomLoad {

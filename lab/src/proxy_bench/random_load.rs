@@ -83,12 +83,7 @@ fn send_all(address: SocketAddr, loads: Vec<RandomLoad>) -> Result<Vec<Outcome>,
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl RandomLoad {
-    async fn send(
-        self,
-        address: SocketAddr,
-        start: Instant,
-        outcomes: Rc<RefCell<Vec<Outcome>>>,
-    ) {
+    async fn send(self, address: SocketAddr, start: Instant, outcomes: Rc<RefCell<Vec<Outcome>>>) {
         let Self { class, path, users, rate, length } = self;
         let mut random = Random::new(u64::try_from(class).unwrap_or(0));
         let idle = Rc::<RefCell<Vec<HttpConnection>>>::default();

@@ -28,7 +28,8 @@ pub(crate) async fn seats_cost(case: &str, options: &ProxyOptions) -> Result<Vec
     let upstream = upstream("seats-upstream").await?;
     let start = async |name: &str, group: &str, program: &Path| {
         let upstreams = &[upstream.address];
-        let proxy = TidegateProxy { program, rule: RULE, upstreams, group, admin: None, arguments: &[] };
+        let proxy =
+            TidegateProxy { program, rule: RULE, upstreams, group, admin: None, arguments: &[] };
         proxy.start(name, "/").await
     };
     let proxies = [start("seats", SEATS, &program).await?, start("no-seats", "", &program).await?];

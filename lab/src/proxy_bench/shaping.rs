@@ -62,8 +62,14 @@ async fn measured(options: &ProxyOptions) -> Result<Shaped, String> {
     let recorder = Recorder::start().map_err(|error| format!("recorder: {error}"))?;
     let program = install::tidegate(options.rig.tidegate.as_deref())?;
     let upstreams = &[recorder.address];
-    let proxy =
-        TidegateProxy { program: &program, rule: RULE, upstreams, group: "", admin: None, arguments: &[] };
+    let proxy = TidegateProxy {
+        program: &program,
+        rule: RULE,
+        upstreams,
+        group: "",
+        admin: None,
+        arguments: &[],
+    };
     let proxy = proxy.start("shaping", "/live").await?;
     let (log, request) = (ExchangeLog::default(), get("/n/########"));
     let logged = log.clone();
