@@ -17,7 +17,6 @@ use super::plot;
 use super::random_load::{self, Outcome, RandomLoad, Rate};
 use super::tidegate::TidegateProxy;
 use crate::http_bench::load::HttpConnection;
-use crate::http_bench::wire::get;
 use crate::rig::install;
 use crate::rig::process::free_address;
 use crate::rounds::float;
@@ -65,7 +64,9 @@ pub(crate) async fn elastic(case: &str, options: &ProxyOptions) -> Result<Vec<St
         arguments: &[],
     };
     let proxy = proxy.start("elastic", "/live").await?;
-    let (outcomes, samples) = tokio::join!(random_load::send(proxy.address, loads()), look(admin));
+    let token = proxy.read("data/operator-token").map_err(|error| error.to_string())?;
+    let sending = random_load::send(proxy.address, loads());
+    let (outcomes, samples) = tokio::join!(sending, look(admin, token.trim()));
     let (outcomes, samples) = (outcomes?, samples?);
     if let Some(folder) = options.plots_folder() {
         draw(&folder, &samples)?;
@@ -137,7 +138,10 @@ fn draw(folder: &Path, samples: &[Sample]) -> Result<(), String> {
 }
 
 /// Reads the metrics ten times a second.
-async fn look(admin: SocketAddr) -> Result<Vec<Sample>, String> {
+async fn look(admin: SocketAddr, token: &str) -> Result<Vec<Sample>, String> {
+    let request = format!(
+        "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
     let (start, mut samples) = (Instant::now(), Vec::new());
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -148,7 +152,10 @@ async fn look(admin: SocketAddr) -> Result<Vec<Sample>, String> {
         if at >= END {
             return Ok(samples);
         }
-        let answer = connection.exchange(get("/metrics").of(|| 0)).await?;
+        let answer = connection.exchange(request.as_bytes()).await?;
+        if answer.status != 200 {
+            return Err(format!("the metrics answer {}", answer.status));
+        }
         let text = str::from_utf8(connection.body(&answer)).map_err(|error| error.to_string())?;
         let granted = sum(text, "tidegate_elastic_granted_percent{");
         let seats_used = sum(text, "tidegate_scheduler_in_flight{");

@@ -98,6 +98,11 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
+    /// A file that the server wrote into its folder.
+    pub(crate) fn read(&self, file: &str) -> io::Result<String> {
+        fs::read_to_string(self.folder.0.join(file))
+    }
+
     /// The output of the server.
     pub(crate) fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.0.join("log")).unwrap_or_default();
