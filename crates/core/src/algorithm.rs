@@ -409,7 +409,7 @@ impl Shape {
     pub(crate) fn mend(&self, state: &mut State, now: Timestamp) {
         match self {
             Self::Unlimited | Self::Blocked => {}
-            Self::FixedWindow(shape) => shape.mend(shape, state, now),
+            Self::FixedWindow(shape) => shape.mend(shape, u64::MAX, state, now),
             Self::SlidingLog(shape) => shape.mend(state, now),
             Self::SlidingBuckets(shape) => shape.mend(state, now),
             Self::SlidingWeighted(shape) => shape.mend(state, now),

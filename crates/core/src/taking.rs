@@ -202,7 +202,7 @@ impl Limit {
         match self.calendars(written) {
             None => written.mend(now),
             Some((new, old)) if new.is_ahead(old, &written.state, now) => {
-                new.mend(old, &mut written.state, now);
+                new.mend(old, self.deepest(), &mut written.state, now);
                 written.shape = self;
             }
             Some(_) => {}

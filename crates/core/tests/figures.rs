@@ -194,3 +194,19 @@ fn takes_of_one_step_are_given_back_whatever_is_left_of_each() {
     written.give_back(now, &limit, &four);
     assert_eq!(written.units_in_use(now), 1);
 }
+
+/// The clock was a day ahead and was corrected, and meanwhile the limit was lowered: what was counted under the larger limit still
+/// fills the smaller one. (Its count did not fit into the bits of the smaller limit, and its upper bits were lost.)
+#[test]
+fn a_count_of_a_larger_calendar_limit_fills_a_smaller_one_after_the_clock_was_set_back() {
+    let day = |day: u64| Timestamp::from_nanos(day * 86_400_000_000_000);
+    let limit = |amount| {
+        let days = Calendar::new((0..10).map(day)).unwrap();
+        Limit::new(amount, days, Algorithm::FIXED_WINDOW).unwrap()
+    };
+    let (large, small) = (limit(64), limit(3));
+    let mut written = Written::empty(&large);
+    assert!(large.take(&mut written, &Ask::new(day(6), Cost::new(64))).decision.passes());
+    assert!(!small.take(&mut written, &Ask::new(day(4), Cost::ONE)).decision.passes());
+    assert!(small.take(&mut written, &Ask::new(day(5), Cost::ONE)).decision.passes());
+}

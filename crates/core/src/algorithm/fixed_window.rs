@@ -180,9 +180,11 @@ impl FixedWindow {
         })
     }
 
-    /// Moves the count of a state that `old` wrote to the window of now.
-    pub(crate) fn mend(&self, old: &Self, state: &mut State, now: Timestamp) {
-        self.put(state, self.windows.opened_by(now), old.packed.count(state.word()));
+    /// Moves the count of a state that `old` wrote to the window of now. A count above `most`, the most that this limit can
+    /// count to, was written under a larger limit and becomes `most`.
+    pub(crate) fn mend(&self, old: &Self, most: u64, state: &mut State, now: Timestamp) {
+        let count = old.packed.count(state.word()).min(most);
+        self.put(state, self.windows.opened_by(now), count);
     }
 
     /// Whether the window of an instant is known. It is not if the instant is before the first boundary of a calendar.
