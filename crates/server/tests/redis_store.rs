@@ -163,7 +163,18 @@ fn a_store_that_stands_still_keeps_nobody_waiting_and_counts_no_ghosts() {
 fn a_store_that_only_answers_pings_is_not_asked() {
     let redis = Redis::started();
     redis.tell(&[
-        "ACL", "SETUSER", "tg", "on", ">hush", "~*", "+@all", "-evalsha", "-eval", "-script",
+        "ACL",
+        "SETUSER",
+        "tg",
+        "on",
+        ">hush",
+        "~*",
+        "+@all",
+        "-fcall",
+        "-function",
+        "-evalsha",
+        "-eval",
+        "-script",
     ]);
     let server = redis.server_at(&format!("{}?user=tg&pass=hush", redis.url()), LIMITED, &PATIENT);
     let ready = server.get("/ready").body;
@@ -173,7 +184,7 @@ fn a_store_that_only_answers_pings_is_not_asked() {
     until_asked(&server);
     assert_eq!(by(&server.check_ip("203.0.113.7")), "store");
     // The permission is revoked again, while there are no requests.
-    redis.tell(&["ACL", "SETUSER", "tg", "-evalsha", "-eval", "-script"]);
+    redis.tell(&["ACL", "SETUSER", "tg", "-fcall", "-function", "-evalsha", "-eval", "-script"]);
     server.until("it is noticed", |server| server.get("/ready").body.contains("evalsha"));
     assert!(!server.log().contains("hush"), "{}", server.log());
 }
@@ -441,7 +452,7 @@ async fn a_node_whose_clock_is_wrong_has_the_calendar_of_the_store() {
 }
 
 /// The permissions that the store's user needs.
-const MAY: &str = "evalsha eval script|load get getrange set del expire pexpire time ping role hget hset zadd zremrangebyscore zcard";
+const MAY: &str = "fcall function|load evalsha eval script|load get getrange set del expire pexpire time ping role hget hset zadd zremrangebyscore zcard";
 
 /// A loopback address that belongs to this process: connections of other processes come from 127.0.0.1, so none of
 /// them can take its port first.

@@ -24,6 +24,7 @@
 //!   whose shape is lost counts as full, once.
 
 mod address;
+mod batches;
 mod breaker;
 mod command_error;
 mod connection;
@@ -32,10 +33,13 @@ mod debt_ledger;
 mod denial_cache;
 mod foreign_data;
 mod keeper;
+mod lanes;
 mod late_replies;
+mod library;
 mod link;
 mod link_state;
 mod node_registry;
+mod packed_plan;
 mod plans;
 mod refunds;
 mod router;
@@ -69,7 +73,7 @@ use router::Router;
 use script::{ScriptCall, ScriptHints, ScriptReply, unexpected_reply};
 use shape_registry::ShapeRegistry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stored_state::StoredState;
 use tidegate_core::{Ask, Cost, Decision, Limit, Now, Plan, Span, StateId, Take, Timestamp};
 use tokio::sync::Semaphore;
@@ -77,7 +81,7 @@ use wire::{Verb, whole_micros};
 
 /// Plans of one call that are decided at the same time.
 const MAX_PARALLEL_PLANS: usize = 128;
-/// How often a script is called for one plan: once, once more for each shape that it did not know, and once more for a
+/// How often a script is called for one plan: once, once more if it needs the long path, once more for each shape that it did not know, and once more for a
 /// calendar whose window has just ended.
 const MAX_TRIES: usize = 18;
 
@@ -114,6 +118,8 @@ pub struct Redis {
     /// Time in microseconds that scripts use instead of the server's clock; `u64::MAX` for none. For tests. Relaxed: a test
     /// orders its own calls.
     test_time: Arc<AtomicU64>,
+    /// Every plan takes the long path. For tests; Relaxed as well.
+    long_path_only: Arc<AtomicBool>,
 }
 
 // === impl Redis ===
@@ -163,6 +169,7 @@ impl Redis {
             charger: None,
             foreign: Arc::default(),
             test_time: Arc::new(AtomicU64::new(u64::MAX)),
+            long_path_only: Arc::default(),
         };
         store.charger = Some(Arc::new(DebtCharger::start(&store)));
         Ok(store)
@@ -184,6 +191,7 @@ impl Redis {
             charger: None,
             foreign: Arc::clone(&self.foreign),
             test_time: Arc::clone(&self.test_time),
+            long_path_only: Arc::clone(&self.long_path_only),
         }
     }
 
@@ -191,6 +199,12 @@ impl Redis {
     #[cfg(feature = "testing")]
     pub fn set_test_time(&self, now: Timestamp) {
         self.test_time.store(now.as_nanos() / 1_000, Ordering::Relaxed);
+    }
+
+    /// Lets every plan take the long path, or those that need it.
+    #[cfg(feature = "testing")]
+    pub fn set_long_path_only(&self, only: bool) {
+        self.long_path_only.store(only, Ordering::Relaxed);
     }
 
     fn test_time(&self) -> Option<u64> {
@@ -220,10 +234,10 @@ impl Redis {
         }
         let tags = self.shapes.tags(call.limits(), until).await;
         let (mut shapes, mut lost) = (Vec::new(), Vec::new());
-        let mut guess = None;
+        let (mut guess, mut long) = (None, self.long_path_only.load(Ordering::Relaxed));
         for _ in 0..MAX_TRIES {
-            let (test, lost_tags) = (self.test_time(), &lost[..]);
-            let hints = ScriptHints { tags: &tags, shapes: &shapes, lost: lost_tags, test, guess };
+            let (tags, test) = (&tags[..], self.test_time());
+            let hints = ScriptHints { tags, shapes: &shapes, lost: &lost, long, test, guess };
             let reply = self.router.call(slot, until, &call, &hints).await?;
             match reply {
                 ScriptReply::UnknownShape(tag) => match self.shapes.shape(tag, until).await? {
@@ -231,6 +245,7 @@ impl Redis {
                     None => lost.push(tag),
                 },
                 ScriptReply::Moved(now) => guess = Some(now),
+                ScriptReply::NeedsLong(now) => (long, guess) = (true, Some(now)),
                 // Perhaps late only because the estimate of the server's clock was wrong. This reply has corrected it.
                 ScriptReply::Late(_) if self.router.now() < until => {}
                 ScriptReply::Late(_) => return Err(StoreError::TimedOut(self.timeout)),

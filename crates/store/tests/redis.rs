@@ -88,14 +88,17 @@ async fn scripts_and_core_agree_to_the_last_integer() {
     // Half of the steps on each engine, all kinds at the same time: a step waits for its reply most of the time.
     for engine in ENGINES {
         let server = Arc::new(Server::start_frozen(engine));
-        let kinds = twin::KINDS.map(|kind| {
-            let server = Arc::clone(&server);
-            tokio::spawn(async move {
-                let rig = server.rig_beside_others().await;
-                twin::compare(&rig, engine, kind, TWIN_STEPS / 2).await
+        let kinds = || twin::KINDS.into_iter().chain([twin::PLANS]);
+        let compared: Vec<_> = kinds()
+            .map(|kind| {
+                let server = Arc::clone(&server);
+                tokio::spawn(async move {
+                    let rig = server.rig_beside_others().await;
+                    twin::compare(&rig, engine, kind, TWIN_STEPS / 2).await
+                })
             })
-        });
-        for (kind, steps) in twin::KINDS.into_iter().zip(kinds) {
+            .collect();
+        for (kind, steps) in kinds().zip(compared) {
             println!("{engine}: {kind}: {} steps", steps.await.unwrap());
         }
     }
@@ -543,7 +546,7 @@ async fn another_secret_is_refused() {
 }
 
 #[tokio::test]
-async fn a_script_that_the_server_forgot_is_loaded_again() {
+async fn programs_that_the_server_forgot_are_loaded_again() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let store = server.store().await;
@@ -553,7 +556,73 @@ async fn a_script_that_the_server_forgot_is_loaded_again() {
         for left in [2, 1, 0] {
             let answer = store.take(std::slice::from_ref(&plan)).await.pop().unwrap().unwrap();
             assert_eq!(answer.done.decisions[0].remaining, left);
-            let () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.unwrap();
+            for kind in ["SCRIPT", "FUNCTION"] {
+                let () = redis::cmd(kind).arg("FLUSH").query_async(&mut connection).await.unwrap();
+            }
         }
+    }
+}
+
+/// How often a server has run a command.
+async fn calls(server: &Server, command: &str) -> u64 {
+    let mut connection = server.connection().await;
+    let info: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
+    let prefix = format!("cmdstat_{command}:calls=");
+    let calls = info.lines().find_map(|line| line.strip_prefix(&prefix));
+    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test]
+async fn scripts_decide_where_functions_are_forbidden() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let mut connection = server.connection().await;
+        let mut forbid = redis::cmd("ACL");
+        forbid.arg(&["SETUSER", "default", "-fcall", "-function"]);
+        let store = server.store().await;
+        let limit = Limit::new(3, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
+        let plan = Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap();
+        let passes = async |store: &Redis| store.take_one(&plan).await.unwrap().done.passes;
+        assert!(passes(&store).await);
+        assert_eq!(calls(&server, "evalsha").await, 0, "{engine}");
+        // While the store is connected, and before another one connects.
+        let () = forbid.query_async(&mut connection).await.unwrap();
+        let second = server.store().await;
+        assert!(passes(&store).await && passes(&second).await, "{engine}");
+        assert!(!passes(&store).await && !passes(&second).await, "{engine}");
+        assert!(calls(&server, "evalsha").await >= 4, "{engine}");
+    }
+}
+
+#[tokio::test]
+async fn plans_that_wait_share_calls_and_each_has_its_own_answer() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let store = server.store().await;
+        let mut connection = server.connection().await;
+        let limit = Limit::new(50, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+        let ten = Limit::new(10, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
+        // Another program's data under the key of one state.
+        let foreign = Plan::new(vec![Take::new(StateId(77), &ten, Cost::ONE)], Span::ZERO).unwrap();
+        let plan = Plan::new(vec![Take::new(StateId(1), &limit, Cost::ONE)], Span::ZERO).unwrap();
+        assert!(store.take_one(&foreign).await.unwrap().done.passes);
+        let keys: Vec<Vec<u8>> =
+            redis::cmd("KEYS").arg("*M").query_async(&mut connection).await.unwrap();
+        let key = keys.iter().find(|key| key.len() == 14 && key.ends_with(&[0, 0, 77])).unwrap();
+        let () = redis::cmd("DEL").arg(key).query_async(&mut connection).await.unwrap();
+        let () = redis::cmd("LPUSH").arg(key).arg("x").query_async(&mut connection).await.unwrap();
+        let before = calls(&server, "fcall").await;
+        let mut plans = vec![plan; 100];
+        plans.insert(60, foreign);
+        let answers = store.take(&plans).await;
+        let passed = answers.iter().filter(|answer| answer.as_ref().is_ok_and(|a| a.done.passes));
+        assert_eq!(passed.count(), 50, "{engine}");
+        let failed: Vec<usize> =
+            (0..).zip(&answers).filter(|(_, answer)| answer.is_err()).map(|(at, _)| at).collect();
+        assert_eq!(failed, [60], "{engine}");
+        assert!(format!("{:?}", answers[60]).contains("WRONGTYPE"), "{:?}", answers[60]);
+        let calls = calls(&server, "fcall").await - before;
+        assert!(calls < 40, "{engine}: {calls} calls for 101 plans");
     }
 }

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | MOVED, ASK | follows the redirect: nothing was done | kept |
 //! | TRYAGAIN | retries after a short pause: nothing was done | kept |
-//! | NOSCRIPT | loads the script and calls it again: nothing was done | kept |
+//! | NOSCRIPT, `Function not found` | loads the programs and calls again: nothing was done | kept |
+//! | no FCALL, or the user may not run it | uses scripts instead of functions: nothing was done | kept |
 //! | CLUSTERDOWN, LOADING, READONLY, OOM, BUSY, NOAUTH… | gets an error: the store refuses | replaced |
 //! | another program's data, an unknown command | gets an error that an operator must look into | kept |
 //! | none, because the connection ended; an error of an unknown kind | gets an error: the store cannot be reached | replaced |
@@ -23,8 +24,10 @@ pub(super) enum CommandError {
     Redirect { to: Option<Address>, asking: bool },
     /// The keys of the command are being migrated right now.
     TryAgain,
-    /// The server does not have the script: NOSCRIPT.
-    NoScript,
+    /// The server does not have the script or the function.
+    NotLoaded,
+    /// The server has no functions, or the user may not call them. This is why.
+    NoFunctions(StoreError),
     /// The command failed.
     Failed(ErrorClass, StoreError),
 }
@@ -162,11 +165,12 @@ impl CommandError {
         if is(ServerErrorKind::TryAgain) {
             return Self::TryAgain;
         }
-        if is(ServerErrorKind::NoScript) {
-            return Self::NoScript;
+        let text: String = error.to_string().chars().take(MAX_TEXT).collect();
+        if is(ServerErrorKind::NoScript) || text.contains("Function not found") {
+            return Self::NotLoaded;
         }
         let class = ErrorClass::of(error);
-        let text: String = error.to_string().chars().take(MAX_TEXT).collect();
+        let lacks_functions = is_about_functions(&text);
         let error = if class == ErrorClass::TimedOut {
             StoreError::TimedOut(timeout)
         } else if class == ErrorClass::Wrong {
@@ -176,6 +180,9 @@ impl CommandError {
         } else {
             StoreError::Unavailable(text.into())
         };
+        if lacks_functions {
+            return Self::NoFunctions(error);
+        }
         Self::Failed(class, error)
     }
 
@@ -206,6 +213,19 @@ impl CommandError {
         Self::Failed(ErrorClass::Wrong, error)
     }
 
+    /// Whether FUNCTION LOAD failed because another node was faster.
+    pub(super) fn is_loaded_already(&self) -> bool {
+        matches!(self, Self::Failed(_, StoreError::Broken(text)) if text.contains("already exists"))
+    }
+
+    /// Whether functions cannot be used on this server: it has none, the user may not load them, or it cannot compile ours.
+    pub(super) const fn forbids_functions(&self) -> bool {
+        matches!(
+            self,
+            Self::NoFunctions(_) | Self::Failed(ErrorClass::Refused | ErrorClass::Wrong, _)
+        )
+    }
+
     /// The error for a caller that cannot follow redirects or retry.
     pub(super) fn into_error(self) -> StoreError {
         match self {
@@ -217,11 +237,19 @@ impl CommandError {
             Self::TryAgain => {
                 StoreError::Unavailable("its keys are being migrated to another server".into())
             }
-            Self::NoScript => {
-                StoreError::Unavailable("it loses the script right after SCRIPT LOAD".into())
+            Self::NotLoaded => {
+                StoreError::Unavailable("it loses the programs right after they are loaded".into())
             }
+            Self::NoFunctions(error) => error,
         }
     }
+}
+
+/// Whether a server says that it has no functions, or that this user may not use them.
+fn is_about_functions(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let refused = text.contains("unknown command") || text.contains("no permissions");
+    refused && (text.contains("fcall") || text.contains("function"))
 }
 
 /// A server that does not know the commands of a cluster or of a sentinel is the wrong kind of server: retrying does not help.
@@ -308,7 +336,7 @@ mod tests {
             );
         }
         assert!(matches!(classified("TRYAGAIN Multiple keys"), CommandError::TryAgain));
-        assert!(matches!(classified("NOSCRIPT No matching script."), CommandError::NoScript));
+        assert!(matches!(classified("NOSCRIPT No matching script."), CommandError::NotLoaded));
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! production.
 
 use super::command_error::CommandError;
+use super::library::ProgramKind;
+use super::packed_plan::{self, PackedPlan};
 use super::script::{self, ScriptCall, ScriptHints, ScriptTimes};
 use super::settings::RedisSettings;
 #[cfg(feature = "testing")]
@@ -38,6 +40,8 @@ pub(super) enum Connection {
 /// What is sent to a server.
 pub(super) enum Message {
     Command(Cmd),
+    /// Plans for the short path, in one call.
+    Plans(Vec<Arc<PackedPlan>>),
     /// A script call for a simulated server, which decides it with the core.
     #[cfg(feature = "testing")]
     Simulated(Arc<SimulatedRequest>),
@@ -67,9 +71,13 @@ impl Host {
         hints: &ScriptHints<'_>,
         times: ScriptTimes,
         echo: u64,
+        kind: ProgramKind,
     ) -> Message {
         match self {
-            Self::Server(_) => Message::Command(script::command(call, hints, times, echo)),
+            Self::Server(_) => match packed_plan::pack(call, hints, times, echo, kind) {
+                Some(plan) => Message::Plans(vec![Arc::new(plan)]),
+                None => Message::Command(script::command(call, hints, times, echo, kind)),
+            },
             #[cfg(feature = "testing")]
             Self::Simulated(_) => {
                 Message::Simulated(Arc::new(SimulatedRequest::of_call(call, hints, times, echo)))
@@ -82,30 +90,35 @@ impl Connection {
     /// Sends a message and waits for its reply. With `asking`, ASKING goes first: the server accepts the command for a slot
     /// that it is importing. The future borrows nothing, so it can outlive the caller.
     pub(super) async fn send(self, message: Arc<Message>, asking: bool) -> RedisResult<Value> {
-        match (self, &*message) {
-            (Self::Server(mut connection), Message::Command(command)) if asking => {
+        let packed;
+        let command = match &*message {
+            Message::Command(command) => command,
+            Message::Plans(plans) => {
+                packed = packed_plan::command(plans);
+                &packed
+            }
+            #[cfg(feature = "testing")]
+            Message::Simulated(request) => {
+                let Self::Simulated(network, number) = self else {
+                    let why = "a simulated call was sent over a real connection";
+                    return Err(std::io::Error::other(why).into());
+                };
+                return network.carry(number, Arc::clone(request)).await?.into_value();
+            }
+        };
+        match self {
+            Self::Server(mut connection) if asking => {
                 let mut both = ::redis::pipe();
                 both.cmd("ASKING").add_command(command.clone());
                 // Two replies: the second one is the command's, and may itself be a redirect.
                 let replies = connection.req_packed_commands(&both, 0, 2).await?;
                 replies.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
             }
-            (Self::Server(mut connection), Message::Command(command)) => {
-                command.query_async(&mut connection).await
-            }
+            Self::Server(mut connection) => command.query_async(&mut connection).await,
             #[cfg(feature = "testing")]
-            (Self::Simulated(network, number), Message::Command(command)) => {
+            Self::Simulated(network, number) => {
                 let request = Arc::new(SimulatedRequest::of_command(command));
                 network.carry(number, request).await?.into_value()
-            }
-            #[cfg(feature = "testing")]
-            (Self::Simulated(network, number), Message::Simulated(request)) => {
-                network.carry(number, Arc::clone(request)).await?.into_value()
-            }
-            #[cfg(feature = "testing")]
-            (Self::Server(_), Message::Simulated(_)) => {
-                Err(std::io::Error::other("a simulated call was sent over a real connection")
-                    .into())
             }
         }
     }

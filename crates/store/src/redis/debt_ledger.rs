@@ -227,7 +227,12 @@ impl Redis {
         };
         match self.call(self.router.slot(charge.state), self.deadline(), call).await {
             Ok(ScriptReply::Found { .. } | ScriptReply::Already | ScriptReply::Over) => true,
-            Ok(ScriptReply::UnknownShape(_) | ScriptReply::Moved(_) | ScriptReply::Late(_))
+            Ok(
+                ScriptReply::UnknownShape(_)
+                | ScriptReply::NeedsLong(_)
+                | ScriptReply::Moved(_)
+                | ScriptReply::Late(_),
+            )
             | Err(_) => false,
         }
     }

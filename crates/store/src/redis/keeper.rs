@@ -11,7 +11,7 @@
 use super::command_error::{CommandError, ErrorClass};
 use super::connection::{Connection, Message, is_replica};
 use super::link_state::LinkCore;
-use super::script::{self, ScriptCall, ScriptHints, ScriptReply, ScriptTimes};
+use super::script::{ScriptCall, ScriptHints, ScriptReply, ScriptTimes};
 use super::settings::RedisClock;
 use super::timers;
 use super::wire::{CONTROL_TTL_SECONDS, ShapeTag, VERIFIER_KEY, Verb};
@@ -105,6 +105,7 @@ impl LinkCore {
 
     async fn connect(&self) -> Result<Connection, StoreError> {
         let connection = self.host.connect(&self.context.settings).await?;
+        self.try_functions();
         let timeout = self.context.settings.longest_timeout();
         let compared = self.compare_verifier(&connection);
         let compared = tokio::time::timeout(timeout.into(), compared).await;
@@ -224,11 +225,16 @@ impl LinkCore {
         let times = self.server_clock.script_times(clock, sent, sent, &hints);
         let times = ScriptTimes { deadline: 0, ..times };
         let echo = self.next_echo.fetch_add(1, Ordering::Relaxed);
-        let message = Arc::new(self.host.script_message(&call, &hints, times, echo));
-        let mut reply = self.send(connection, &message).await;
-        if matches!(reply, Err(CommandError::NoScript)) {
-            let _: Value = self.query(connection, &script::load()).await?;
-            reply = self.send(connection, &message).await;
+        let message = |kind| Arc::new(self.host.script_message(&call, &hints, times, echo, kind));
+        let mut reply = self.send(connection, &message(self.program_kind())).await;
+        if matches!(reply, Err(CommandError::NoFunctions(_))) {
+            self.use_scripts();
+            reply = self.send(connection, &message(self.program_kind())).await;
+        }
+        if matches!(reply, Err(CommandError::NotLoaded)) {
+            let query = |load| async move { self.query(connection, &load).await };
+            self.load_programs(query).await?;
+            reply = self.send(connection, &message(self.program_kind())).await;
         }
         self.script_reply(reply?, echo, sent, times).map(drop)
     }

@@ -7,17 +7,18 @@
 //!   keeper (background task): reconnects, probes, closes the breaker
 //! ```
 //!
-//! A command that may have been counted is never sent again: the caller decides what a failure means. Only after NOSCRIPT,
-//! which proves that nothing was done, is the script loaded and called again.
+//! A command that may have been counted is never sent again: the caller decides what a failure means. Only if the server says
+//! that it does not have the program, which proves that nothing was done, is it loaded and called again.
 
+use super::batches::{LaneCall, LaneEntry};
 use super::command_error::{CommandError, ErrorClass};
-use super::connection::{Host, Message};
+use super::connection::{Connection, Host, Message};
 use super::context::{StoreContext, supervised};
 use super::keeper::keep;
+use super::library::ProgramKind;
 use super::link_state::LinkCore;
-use super::script::{
-    self, LateReply, LateSlot, PendingReply, ScriptCall, ScriptHints, ScriptReply,
-};
+use super::script::{LateReply, LateSlot, PendingReply, ScriptCall, ScriptHints, ScriptReply};
+use super::settings::RedisClock;
 use crate::error::StoreError;
 use crate::sync::lock;
 use ::redis::{Cmd, RedisResult, Value};
@@ -32,7 +33,7 @@ pub(super) struct Link {
     keeper: JoinHandle<()>,
 }
 
-/// How often one call loads the script: another client may run SCRIPT FLUSH again and again.
+/// How often one call loads the programs: another client may run SCRIPT FLUSH or FUNCTION FLUSH again and again.
 const MAX_LOADS: usize = 3;
 
 impl Link {
@@ -85,35 +86,40 @@ impl Link {
         let (clock, sent) = (core.context.settings.clock, core.context.now());
         let times = core.server_clock.script_times(clock, sent, until, hints);
         let echo = core.next_echo.fetch_add(1, Ordering::Relaxed);
-        let message = Arc::new(core.host.script_message(call, hints, times, echo));
+        let message = |kind| Arc::new(core.host.script_message(call, hints, times, echo, kind));
         let late = call.late.map(|slot| (slot, echo));
-        let reply = self.call_loaded(until, &message, asking, late).await?;
+        let reply = self.call_loaded(until, message, asking, late).await?;
         core.script_reply(reply, echo, sent, times)
     }
 
-    /// Sends EVALSHA, and loads the script first if the server replies NOSCRIPT. One caller loads it for all that wait.
+    /// Calls a program, and loads all programs first if the server does not have it. One caller loads them for all that wait.
     async fn call_loaded(
         &self,
         until: Timestamp,
-        message: &Arc<Message>,
+        message: impl Fn(ProgramKind) -> Arc<Message>,
         asking: bool,
         late: Option<(&LateSlot, u64)>,
     ) -> Result<Value, CommandError> {
         let core = &self.core;
         for _ in 0..MAX_LOADS {
-            let loads = core.loads.load(Ordering::Relaxed);
-            match self.exchange(until, message, asking, late).await {
-                Err(CommandError::NoScript) => {}
+            let (loads, kind) = (core.loads.load(Ordering::Relaxed), core.program_kind());
+            match self.exchange(until, &message(kind), asking, late).await {
+                Err(CommandError::NotLoaded) => {}
+                Err(CommandError::NoFunctions(_)) if kind == ProgramKind::Functions => {
+                    core.use_scripts();
+                    continue;
+                }
                 result => return result,
             }
             let locking = tokio::time::timeout(core.left(until).into(), core.loading.lock());
             let _loading = locking.await.map_err(|_late| core.timed_out())?;
             if core.loads.load(Ordering::Relaxed) == loads {
-                self.query(until, &script::load(), false).await?;
+                let query = |load| async move { self.query(until, &load, false).await };
+                core.load_programs(query).await?;
                 core.loads.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.exchange(until, message, asking, late).await
+        self.exchange(until, &message(core.program_kind()), asking, late).await
     }
 
     /// Sends a command.
@@ -144,12 +150,41 @@ impl Link {
             // The caller would not wait for the reply, so nothing is sent and nothing is counted.
             return Err(core.timed_out());
         }
-        let reply = Box::pin(connection.send(Arc::clone(message), asking));
+        let (reply, lane) = self.send(connection, message, asking, until);
         let mut pending = PendingCall { reply, arrived: false, late };
         match tokio::time::timeout(left.into(), pending.reply()).await {
-            Ok(reply) => core.judge(reply, generation),
+            Ok(Some(reply)) => core.judge(reply, generation),
+            // The connection was lost while the message waited.
+            Ok(None) => Err(core.connection().err().unwrap_or_else(|| core.timed_out())),
+            // The call that a waiting plan was part of, if any, is counted by itself.
+            Err(_late) if matches!(lane, SentIn::LaterCall) => Err(core.timed_out()),
             Err(_late) => Err(core.timed_out_after(left)),
         }
+    }
+
+    /// Sends a message, now or together with others.
+    fn send(
+        &self,
+        connection: Connection,
+        message: &Arc<Message>,
+        asking: bool,
+        until: Timestamp,
+    ) -> (PendingReply, SentIn) {
+        let mut sent_in = SentIn::OwnCall(None);
+        if let Message::Plans(plans) = &**message
+            && let [plan] = plans.as_slice()
+            && !asking
+            && self.core.context.settings.clock == RedisClock::Server
+        {
+            sent_in = match LaneEntry::new(&self.core, plan, until) {
+                LaneEntry::Now(call) => SentIn::OwnCall(Some(call)),
+                LaneEntry::Waits(reply) => {
+                    return (Box::pin(async move { reply.await.ok() }), SentIn::LaterCall);
+                }
+            };
+        }
+        let reply = connection.send(Arc::clone(message), asking);
+        (Box::pin(async move { Some(reply.await) }), sent_in)
     }
 }
 
@@ -157,6 +192,16 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.keeper.abort();
     }
+}
+
+/// Which call a message is sent in.
+enum SentIn {
+    /// A call of its own, which perhaps occupies a lane until it is over.
+    OwnCall(
+        #[expect(dead_code, reason = "it leaves the lane when it is dropped")] Option<LaneCall>,
+    ),
+    /// A later call, together with others.
+    LaterCall,
 }
 
 /// A message that was sent. If its caller gives up, because of its deadline or because its future is dropped, the pending reply
@@ -168,7 +213,7 @@ struct PendingCall<'s> {
 }
 
 impl PendingCall<'_> {
-    async fn reply(&mut self) -> RedisResult<Value> {
+    async fn reply(&mut self) -> Option<RedisResult<Value>> {
         let reply = (&mut self.reply).await;
         self.arrived = true;
         reply

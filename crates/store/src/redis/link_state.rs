@@ -10,13 +10,15 @@ use super::breaker::Breaker;
 use super::command_error::CommandError;
 use super::connection::{Connection, Host};
 use super::context::StoreContext;
+use super::lanes::Lanes;
+use super::library::{self, ProgramKind};
 use super::script::{self, ScriptReply, ScriptTimes};
 use super::server_clock::ServerClock;
 use crate::error::StoreError;
 use crate::sync::{Mutex, lock};
-use ::redis::{ErrorKind, RedisError, RedisResult, Value};
+use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_core::{Span, StateId, Timestamp};
 use tokio::sync::{Notify, Semaphore};
 
@@ -33,10 +35,14 @@ pub(super) struct LinkCore {
     pub(super) in_flight: Semaphore,
     /// Notified when the keeper has something to repair.
     pub(super) wake_keeper: Notify,
-    /// Locked while the script is loaded, so that one of many callers that get NOSCRIPT loads it.
+    /// Locked while the programs are loaded, so that one of many callers that miss them loads them.
     pub(super) loading: tokio::sync::Mutex<()>,
-    /// How often the script was loaded. Relaxed: a caller that misses a change loads it once more.
+    /// How often they were loaded. Relaxed: a caller that misses a change loads them once more.
     pub(super) loads: AtomicU64,
+    /// The server has no functions, or this user may not use them. Relaxed: a caller that misses a change finds out by itself.
+    scripts_only: AtomicBool,
+    /// Plans that wait to be sent together.
+    pub(super) lanes: Lanes,
     /// The number (*echo*) of the next script call. The reply repeats it, so that a caller notices the reply to another call.
     /// Relaxed: the numbers only have to differ.
     pub(super) next_echo: AtomicU64,
@@ -79,8 +85,47 @@ impl LinkCore {
             wake_keeper: Notify::new(),
             loading: tokio::sync::Mutex::new(()),
             loads: AtomicU64::new(0),
+            scripts_only: AtomicBool::new(false),
+            lanes: Lanes::default(),
             next_echo: AtomicU64::new(0),
         }
+    }
+
+    /// How this server runs our programs.
+    pub(super) fn program_kind(&self) -> ProgramKind {
+        match self.scripts_only.load(Ordering::Relaxed) {
+            true => ProgramKind::Scripts,
+            false => ProgramKind::Functions,
+        }
+    }
+
+    /// Scripts from now on, until there is a new connection: the server has no functions, or this user may not use them.
+    pub(super) fn use_scripts(&self) {
+        self.scripts_only.store(true, Ordering::Relaxed);
+    }
+
+    /// Functions again, until the server refuses them: perhaps it was replaced by a newer one.
+    pub(super) fn try_functions(&self) {
+        self.scripts_only.store(false, Ordering::Relaxed);
+    }
+
+    /// Loads all programs with these queries: as functions, or else as scripts.
+    pub(super) async fn load_programs<Q: Future<Output = Result<Value, CommandError>>>(
+        &self,
+        query: impl Fn(Cmd) -> Q,
+    ) -> Result<(), CommandError> {
+        if self.program_kind() == ProgramKind::Functions {
+            match query(library::load_functions()).await {
+                // Another node was faster.
+                Err(error) if error.is_loaded_already() => return Ok(()),
+                Err(error) if error.forbids_functions() => self.use_scripts(),
+                result => return result.map(drop),
+            }
+        }
+        for load in library::load_scripts() {
+            query(load).await?;
+        }
+        Ok(())
     }
 
     /// Time left until a deadline.

@@ -85,7 +85,10 @@ impl Redis {
             ScriptReply::Over => Settled::Late,
             ScriptReply::Already => Settled::Already,
             ScriptReply::Found { .. } => Settled::Done,
-            ScriptReply::UnknownShape(_) | ScriptReply::Moved(_) | ScriptReply::Late(_) => {
+            ScriptReply::UnknownShape(_)
+            | ScriptReply::NeedsLong(_)
+            | ScriptReply::Moved(_)
+            | ScriptReply::Late(_) => {
                 return Err(unexpected_reply());
             }
         };

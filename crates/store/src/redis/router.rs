@@ -207,7 +207,7 @@ impl Router {
                     retries = retries.saturating_add(1);
                     timers::sleep(pause.min(self.left(until).into())).await;
                 }
-                Err(error @ CommandError::NoScript) => {
+                Err(error @ (CommandError::NotLoaded | CommandError::NoFunctions(_))) => {
                     return failed(ErrorClass::Other, error.into_error());
                 }
                 Err(error @ CommandError::Redirect { .. }) if !self.context().is_cluster => {

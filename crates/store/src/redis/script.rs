@@ -1,39 +1,21 @@
-//! The Lua scripts: their text, how the plan script is called with EVALSHA, and how its reply is parsed.
+//! Calls of the programs that decide plans, and their replies; and the texts of small scripts.
 //!
 //! ```text
-//!   ScriptCall + ScriptHints + ScriptTimes ──► EVALSHA hash keys… args… ──► ScriptReply
-//!                                              └ NOSCRIPT: SCRIPT LOAD, then EVALSHA again
+//!   ScriptCall + ScriptHints + ScriptTimes ──┬─► short path: keys… packed plan ──┬─► ScriptReply
+//!                                            │                 └ needs the long one
+//!                                            └─► long path: keys… arguments… ────┘
 //! ```
 
+use super::library::{Program, ProgramKind};
 use super::wire::{self, ShapeTag, Verb};
 use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
 use crate::sync::Mutex;
-use ::redis::{Cmd, RedisResult, Script, Value};
+use ::redis::{Cmd, RedisResult, Value};
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tidegate_core::{Limit, Span, Take, Timestamp};
-
-/// The plan script: all algorithms in one text, because one plan may use any of them. A call builds only those that it uses.
-const PLAN: &str = concat!(
-    include_str!("scripts/prelude.lua"),
-    "if uses('TQ') then\n",
-    include_str!("scripts/drain.lua"),
-    "end\nif uses('F') then\n",
-    include_str!("scripts/fixed_window.lua"),
-    "end\nif uses('W') then\n",
-    include_str!("scripts/sliding_weighted.lua"),
-    "end\nif uses('B') then\n",
-    include_str!("scripts/sliding_buckets.lua"),
-    "end\nif uses('L') then\n",
-    include_str!("scripts/sliding_log.lua"),
-    "end\n",
-    include_str!("scripts/plan.lua"),
-);
-
-/// SHA-1 of the plan script, by which EVALSHA calls it.
-static PLAN_SHA: LazyLock<String> = LazyLock::new(|| Script::new(PLAN).get_hash().to_owned());
 
 /// Registers the shape of a tag.
 pub(super) const REGISTER_SHAPE: &str = include_str!("scripts/register.lua");
@@ -74,6 +56,8 @@ pub(super) struct ScriptCall<'c> {
 pub(super) enum ScriptReply {
     /// The values of the states before the call, and whether the plan passes.
     Found { now: Timestamp, passes: bool, values: Vec<Vec<u8>> },
+    /// Nothing was done: the short path cannot decide this plan.
+    NeedsLong(Timestamp),
     /// Nothing was done: a state has a shape that the script was not told. This is its tag.
     UnknownShape(u16),
     /// Nothing was done: at this time another calendar window runs than the one that the caller looked up.
@@ -116,6 +100,8 @@ pub(super) struct ScriptHints<'t> {
     pub(super) shapes: &'t [(u16, Arc<Limit>)],
     /// Tags that an earlier try asked for and that are not in the registry: their states count as full.
     pub(super) lost: &'t [u16],
+    /// An earlier try showed that the call needs the long path.
+    pub(super) long: bool,
     /// Time in microseconds that replaces the server's clock, for tests.
     pub(super) test: Option<u64>,
     /// The server's time according to an earlier try.
@@ -133,14 +119,16 @@ pub(super) struct ScriptTimes {
     pub(super) guess: Timestamp,
 }
 
-/// The EVALSHA command of a call. Its reply must carry `echo`.
+/// The command of a call for the long path. Its reply must carry `echo`.
 pub(super) fn command(
     call: &ScriptCall<'_>,
     hints: &ScriptHints<'_>,
     times: ScriptTimes,
     echo: u64,
+    kind: ProgramKind,
 ) -> Cmd {
-    let mut command = ::redis::cmd("EVALSHA");
+    let program = if call.verb == Verb::Peek { Program::Peek } else { Program::Plan };
+    let mut command = program.command(kind);
     add_keys(&mut command, call, hints.tags.len());
     command.arg(match call.verb {
         Verb::Take => "take",
@@ -169,13 +157,13 @@ pub(super) fn command(
     command
 }
 
-/// Adds the hash of the script, the number of keys and the keys: one for each state, then the mark of the receipt.
+/// Adds the number of keys and the keys: one for each state, then the mark of the receipt.
 fn add_keys(command: &mut Cmd, call: &ScriptCall<'_>, states: usize) {
     let ids =
         call.takes.iter().map(|take| take.state).chain(call.parts.iter().map(|part| part.state));
     let lowest = ids.clone().min();
     let mark = call.receipt.map(|(receipt, _)| wire::receipt_key(receipt, lowest));
-    command.arg(PLAN_SHA.as_str()).arg(states.saturating_add(usize::from(mark.is_some())));
+    command.arg(states.saturating_add(usize::from(mark.is_some())));
     for id in ids {
         command.arg(wire::key(id).as_slice());
     }
@@ -184,19 +172,16 @@ fn add_keys(command: &mut Cmd, call: &ScriptCall<'_>, states: usize) {
     }
 }
 
-/// The SCRIPT LOAD command of the plan script.
-pub(super) fn load() -> Cmd {
-    let mut command = ::redis::cmd("SCRIPT");
-    command.arg("LOAD").arg(PLAN);
-    command
-}
-
 /// Parses the reply to the call with this echo; `None` if it is the reply to another call.
 pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<ScriptReply>, StoreError> {
     let Value::Array(words) = reply else {
         return Err(StoreError::Broken("the reply of a script is not a list".to_owned()));
     };
     let mut words = words.into_iter();
+    if let Some(Value::Int(now)) = words.as_slice().first() {
+        let now = micros(*now)?;
+        return parse_short(now, words.nth(1), echo);
+    }
     let mut word = || words.next().map_or_else(|| Ok(Vec::new()), bytes);
     let kind = String::from_utf8_lossy(&word()?).into_owned();
     let (kind, shown) = kind.split_once('#').unwrap_or((&kind, ""));
@@ -220,6 +205,42 @@ pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<ScriptReply>, Stor
     reply.map(Some)
 }
 
+/// Parses what the short path replies about one plan.
+fn parse_short(
+    now: Timestamp,
+    plan: Option<Value>,
+    echo: u64,
+) -> Result<Option<ScriptReply>, StoreError> {
+    let Some(Value::Array(words)) = plan else { return Err(unexpected_reply()) };
+    let mut words = words.into_iter();
+    if words.next() != i64::try_from(echo).ok().map(Value::Int) {
+        return Ok(None);
+    }
+    let reply = match words.next() {
+        Some(Value::Int(passes @ (0 | 1))) => {
+            let values = words.map(bytes).collect::<Result<_, _>>()?;
+            ScriptReply::Found { now, passes: passes == 1, values }
+        }
+        Some(Value::BulkString(word)) if word == b"late" => ScriptReply::Late(now),
+        Some(Value::BulkString(word)) if word == b"long" => ScriptReply::NeedsLong(now),
+        Some(Value::BulkString(word)) if word == b"error" => {
+            let text = words.next().map_or_else(|| Ok(Vec::new()), bytes)?;
+            let text = String::from_utf8_lossy(&text).chars().take(MAX_ERROR_TEXT).collect();
+            return Err(StoreError::Broken(text));
+        }
+        _ => return Err(unexpected_reply()),
+    };
+    Ok(Some(reply))
+}
+
+/// Longer error texts of a server are cut.
+const MAX_ERROR_TEXT: usize = 200;
+
+fn micros(number: i64) -> Result<Timestamp, StoreError> {
+    let micros = u64::try_from(number).map_err(|_| unexpected_reply())?;
+    Ok(Timestamp::from_nanos(micros.saturating_mul(1_000)))
+}
+
 #[expect(clippy::wildcard_enum_match_arm, reason = "the client's replies are an open set")]
 fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
     match value {
@@ -237,8 +258,8 @@ pub(super) fn unexpected_reply() -> StoreError {
 
 // === late replies ===
 
-/// A reply that has not arrived yet.
-pub(super) type PendingReply = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+/// A reply that has not arrived yet; `None` if the call was not sent.
+pub(super) type PendingReply = Pin<Box<dyn Future<Output = Option<RedisResult<Value>>> + Send>>;
 
 /// The pending reply to a call whose caller has given up.
 pub(super) struct LateReply {
@@ -253,7 +274,7 @@ pub(super) type LateSlot = Mutex<Option<LateReply>>;
 impl LateReply {
     /// The reply of the script, if it arrives within this time.
     pub(super) async fn within(self, timeout: Duration) -> Option<ScriptReply> {
-        let reply = tokio::time::timeout(timeout, self.reply).await.ok()?.ok()?;
+        let reply = tokio::time::timeout(timeout, self.reply).await.ok()??.ok()?;
         parse(reply, self.echo).ok()?
     }
 }

@@ -34,7 +34,7 @@ const MAX_TICKS: u64 = 1 << 51;
 const MAX_COUNT: u64 = 1 << 45;
 /// Entries of a log: a script reads all of them on every call.
 const MAX_IN_LOG: u64 = 1_000;
-const NANOS_PER_MICRO: u64 = 1_000;
+pub(super) const NANOS_PER_MICRO: u64 = 1_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -215,7 +215,7 @@ fn numbers(limit: &Limit, tag: ShapeTag, now: Timestamp) -> String {
     }
 }
 
-fn refill(limit: &Limit) -> Refill {
+pub(super) fn refill(limit: &Limit) -> Refill {
     if let Algorithm::TokenBucket { refill, .. } = limit.algorithm() {
         refill
     } else {
@@ -223,7 +223,7 @@ fn refill(limit: &Limit) -> Refill {
     }
 }
 
-fn period_nanos(limit: &Limit) -> u64 {
+pub(super) fn period_nanos(limit: &Limit) -> u64 {
     match limit.period() {
         Period::Every(span) => span.as_nanos(),
         Period::Calendar(_) => 0,

@@ -1,13 +1,16 @@
 //! Twins: the same random history in the core and in a script, compared at every step.
+//!
+//! Each take goes over the short path or over the long one, alone or with others in one call. All of them read and write the same
+//! state, so they must agree with the core, and with each other.
 
 use super::dice::Dice;
 use tidegate_core::Written;
 use tidegate_core::{
-    Algorithm, Align, Ask, Bound, Cost, Headroom, Limit, Now, Plan, Refill, Span, StateId, Take,
-    TakeReceipt, Timestamp,
+    Algorithm, Align, Ask, Bound, Calendar, Cost, Headroom, Limit, Need, Now, Plan, PlanOutcome,
+    Refill, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp,
 };
 use tidegate_store::testing::Rig;
-use tidegate_store::{Part, ReceiptId, Redis, Settled, Settlement, Store};
+use tidegate_store::{Answer, Part, ReceiptId, Redis, Settled, Settlement, Store, StoreError};
 
 /// Longer than any queue, in whole microseconds.
 const FOREVER: u64 = 4_000_000_000_000_000;
@@ -18,6 +21,9 @@ const STEPS: u64 = 100;
 pub(crate) const KINDS: [&str; 8] =
     ["fixed", "first", "log", "buckets", "weighted", "token", "interval", "leaky"];
 
+/// Plans of several takes, of all kinds.
+pub(crate) const PLANS: &str = "plans";
+
 /// Plays at least `steps` steps of one kind; answers how many.
 pub(crate) async fn compare(rig: &Rig<Redis>, engine: &str, kind: &str, steps: u64) -> u64 {
     let mut dice = Dice::new(
@@ -26,7 +32,10 @@ pub(crate) async fn compare(rig: &Rig<Redis>, engine: &str, kind: &str, steps: u
     let mut done = 0;
     while done < steps {
         let id = StateId(u128::from(done) << 40 | u128::from(dice.roll(1 << 40)));
-        history(rig, kind, id, &mut dice).await;
+        match kind {
+            "plans" => plans_history(rig, id, &mut dice).await,
+            kind => history(rig, kind, id, &mut dice).await,
+        }
         done += STEPS;
     }
     done
@@ -88,11 +97,14 @@ async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
                 assert_eq!(rig.store.peek(&plan).await.unwrap(), [ours], "peek, {}", story());
             }
             _ => {
-                let theirs = rig.store.take(std::slice::from_ref(&plan)).await.pop().unwrap();
-                let theirs = theirs.unwrap_or_else(|error| panic!("{error}; {}", story()));
-                let ours = plan.take(Now::at(now), std::slice::from_mut(&mut core));
-                assert_eq!(theirs.done, ours, "take, {}", story());
-                receipts.extend(ours.receipts[0].map(|receipt| (which, receipt)));
+                let plans = vec![plan.clone(); many(dice)];
+                rig.store.set_long_path_only(dice.roll(3) == 0);
+                let theirs = rig.store.take(&plans).await;
+                let take = |_| plan.take(Now::at(now), std::slice::from_mut(&mut core));
+                let ours: Vec<PlanOutcome> = plans.iter().map(take).collect();
+                assert_same(theirs, &ours, story);
+                let taken = ours.iter().filter_map(|ours| ours.receipts[0]);
+                receipts.extend(taken.map(|receipt| (which, receipt)));
             }
         }
         let nothing = Take { cost: Cost::default(), ..take };
@@ -100,6 +112,96 @@ async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
         let ours = limit.decide(&core, &look.ask(&nothing, Now::at(now)));
         assert_eq!(rig.store.peek(&look).await.unwrap(), [ours], "after, {}", story());
     }
+}
+
+/// Equal plans at once have equal answers in some order: one that needs the long path is decided after those that do not.
+fn assert_same(
+    theirs: Vec<Result<Answer, StoreError>>,
+    ours: &[PlanOutcome],
+    story: impl Fn() -> String,
+) {
+    let done = |theirs: Result<Answer, StoreError>| match theirs {
+        Ok(answer) => format!("{:?}", answer.done),
+        Err(error) => panic!("{error}; {}", story()),
+    };
+    let mut theirs: Vec<String> = theirs.into_iter().map(done).collect();
+    let mut ours: Vec<String> = ours.iter().map(|done| format!("{done:?}")).collect();
+    theirs.sort_unstable();
+    ours.sort_unstable();
+    assert_eq!(theirs, ours, "take, {}", story());
+}
+
+/// How many plans there are at once. The fifth and later ones share a call.
+fn many(dice: &mut Dice) -> usize {
+    usize::try_from(if dice.roll(8) == 0 { 2 + dice.roll(8) } else { 1 }).unwrap()
+}
+
+/// The state of one take of a plan, and the limits that it is taken under.
+struct PlannedState {
+    id: StateId,
+    limits: [Limit; 3],
+    kind: &'static str,
+}
+
+/// A random history of plans of one to three takes, of any kind, under calendars too; required or not, charged if refused or not.
+async fn plans_history(rig: &Rig<Redis>, id: StateId, dice: &mut Dice) {
+    let window = 1_000_000 * (1 + dice.roll(90)) * 1_000;
+    let mut micros = 1_700_000_000_000_000 + dice.roll(window);
+    let states: Vec<PlannedState> = (0..=dice.roll(3))
+        .map(|number| {
+            let kind = [&KINDS[..], &["calendar"]].concat()[usize::try_from(dice.roll(9)).unwrap()];
+            let limits = match kind {
+                "calendar" => calendars(window, dice),
+                kind => shapes(kind, dice),
+            };
+            PlannedState { id: StateId(id.0 ^ u128::from(number)), limits, kind }
+        })
+        .collect();
+    let mut core: Vec<Written<'_>> =
+        states.iter().map(|state| Written::empty(&state.limits[0])).collect();
+    for step in 0..STEPS {
+        micros = advance(micros, window, dice);
+        let now = Timestamp::from_nanos(micros * 1_000);
+        rig.at(now.as_nanos());
+        let takes: Vec<Take<'_>> = states.iter().map(|state| state.take(dice)).collect();
+        let wait = Span::from_nanos([0, dice.roll(window) * 1_000][usize::from(dice.roll(2) == 0)]);
+        let plan = Plan::new(takes, wait).unwrap();
+        let kinds: Vec<&str> = states.iter().map(|state| state.kind).collect();
+        let story = || format!("{kinds:?} step {step} at {micros} µs: {plan:?}");
+        let plans = vec![plan.clone(); many(dice)];
+        rig.store.set_long_path_only(dice.roll(3) == 0);
+        let theirs = rig.store.take(&plans).await;
+        let ours: Vec<PlanOutcome> =
+            plans.iter().map(|plan| plan.take(Now::at(now), &mut core)).collect();
+        assert_same(theirs, &ours, story);
+    }
+}
+
+impl PlannedState {
+    fn take(&self, dice: &mut Dice) -> Take<'_> {
+        let limit = &self.limits[usize::try_from(dice.roll(8)).unwrap().saturating_sub(5)];
+        let cost =
+            [1, 1, 2, dice.roll(limit.capacity() + 2)][usize::try_from(dice.roll(4)).unwrap()];
+        let need = if dice.roll(5) == 0 { Need::Optional } else { Need::Required };
+        let refused = if dice.roll(5) == 0 { RejectedCost::Charged } else { RejectedCost::Free };
+        Take { need, refused, ..Take::new(self.id, limit, Cost::new(cost)) }
+    }
+}
+
+/// Three limits with the same calendar, whose windows are not of equal length.
+fn calendars(window: u64, dice: &mut Dice) -> [Limit; 3] {
+    let minute = 60_000_000_000;
+    let first = 1_600_000_000_000_000_000 / minute * minute;
+    let mut starts = vec![Timestamp::from_nanos(first)];
+    let steps = (200_000_000_000_000_000 / (window * 1_000)).min(400);
+    for _ in 0..steps {
+        let last = starts.last().unwrap().as_nanos();
+        let length = (200_000_000_000_000_000 / steps / minute + dice.roll(3) + 1) * minute;
+        starts.push(Timestamp::from_nanos(last + length));
+    }
+    let calendar = Calendar::new(starts).unwrap();
+    let make = |amount| Limit::new(amount, calendar.clone(), Algorithm::FIXED_WINDOW).unwrap();
+    [make(1 + dice.roll(20)), make(1 + dice.roll(20)), make(1 + dice.roll(20))]
 }
 
 /// Mostly on by a little, sometimes by periods, sometimes back.

@@ -103,7 +103,7 @@ impl SimulatedRedis {
         }
         let reply = match name.as_str() {
             "PING" => Value::SimpleString("PONG".to_owned()),
-            "SCRIPT" => {
+            "SCRIPT" | "FUNCTION" => {
                 self.knows_script = true;
                 Value::Okay
             }
