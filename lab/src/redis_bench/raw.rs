@@ -1,24 +1,11 @@
-//! The peer: `redis-benchmark`, and the call that it repeats.
-//!
-//! The call is not written down here, because the copy would differ from the store's call some day. Instead
-//! the store makes one call, the server's slow log reports it, and two of its arguments are replaced by
-//! others of the same length:
-//!
-//! ```text
-//! EVALSHA sha 1 {xy}0123456789 take "" 1763230000050000 0 0 1 "T 864000000 …"
-//! EVALSHA sha 1 a:000000123456 take "" 1763233600050000 0 0 1 "T 864000000 …"
-//!               └ a random key         └ an hour later: a call after its deadline does nothing, and would be too fast
-//! ```
+//! The peer: `redis-benchmark` with a token bucket as people write it for Redis (`bucket.lua` of the benchmark of RESP), called by
+//! EVALSHA.
 
 #![expect(clippy::float_arithmetic, reason = "rates, for people")]
 
 use super::server::RedisServer;
-use super::tasks;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
-use tidegate_core::Limit;
-use tidegate_store::Redis;
 
 /// One configuration of `redis-benchmark`.
 #[derive(Debug, Clone, Copy)]
@@ -31,9 +18,9 @@ pub(crate) struct RawBenchmark {
     pub(crate) mark: char,
 }
 
-/// A script call of the store, as the slow log reported it.
-pub(crate) struct RecordedCall {
-    words: Vec<Vec<u8>>,
+/// The bucket of the peer, loaded into a server.
+pub(crate) struct PlainBucket {
+    sha: String,
 }
 
 /// Commands in flight. The commands of a round are a multiple of it. Otherwise `redis-benchmark` gets more
@@ -46,14 +33,6 @@ pub(crate) const FIRST: u64 = 300 * IN_FLIGHT;
 const NUMBER: &str = "__rand_int__";
 const KEYS: &str = "1000000";
 
-/// The positions of the key and the deadline in a call.
-const KEY: usize = 3;
-const DEADLINE: usize = 6;
-const HOUR_MICROS: u64 = 3_600_000_000;
-
-/// An entry of the slow log: number, time, duration, command, client address, client name.
-type Logged = (u64, u64, u64, Vec<Vec<u8>>, String, String);
-
 /// How many commands last at least `length` at this rate, and also at a rate that is 25 % higher.
 #[expect(
     clippy::as_conversions,
@@ -65,51 +44,17 @@ pub(crate) fn commands(rate: f64, length: Duration) -> u64 {
     ((rate * 1.25 * length.as_secs_f64()) as u64).next_multiple_of(IN_FLIGHT)
 }
 
-// === impl RecordedCall ===
+// === impl PlainBucket ===
 
-impl RecordedCall {
-    /// Lets the store take once, and reads from the slow log what it sent.
-    pub(crate) async fn of(
-        server: &RedisServer,
-        store: &Arc<Redis>,
-        limit: &Arc<Limit>,
-    ) -> Result<Self, String> {
-        let () = server.ask(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).await?;
-        tasks::used_up(store, limit).await?;
-        let () = server.ask(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
-        let log: Vec<Logged> = server.ask(&["SLOWLOG", "GET", "-1"]).await?;
-        let mut calls = log.into_iter().map(|(_, _, _, words, ..)| Self { words });
-        // The health checks of the store have no deadline.
-        let call = calls.find(|call| call.word(0) == "EVALSHA" && call.deadline() > Some(0));
-        call.ok_or_else(|| "the slow log shows no script call of the store".to_owned())
+impl PlainBucket {
+    pub(crate) async fn load(server: &RedisServer) -> Result<Self, String> {
+        let text = include_str!("../resp_bench/bucket.lua");
+        Ok(Self { sha: server.ask(&["SCRIPT", "LOAD", text]).await? })
     }
 
-    fn word(&self, place: usize) -> String {
-        let word = self.words.get(place).map(Vec::as_slice).unwrap_or_default();
-        String::from_utf8_lossy(word).into_owned()
-    }
-
-    fn deadline(&self) -> Option<u64> {
-        self.word(DEADLINE).parse().ok()
-    }
-
-    /// The same call with another key of the same length, and with a deadline that is not reached.
-    fn with_key(&self, key: &str) -> Result<Vec<String>, String> {
-        let deadline = self.deadline().unwrap_or(0).saturating_add(HOUR_MICROS).to_string();
-        let word = |(place, word): (usize, &Vec<u8>)| {
-            let replaced = match place {
-                KEY => key.to_owned(),
-                DEADLINE => deadline.clone(),
-                _ => String::from_utf8(word.clone()).map_err(|error| error.to_string())?,
-            };
-            let alike = replaced.len() == word.len();
-            if alike {
-                Ok(replaced)
-            } else {
-                Err(format!("the replacement {replaced} has another length"))
-            }
-        };
-        self.words.iter().enumerate().map(word).collect()
+    /// A call that takes 1 of 100 a day.
+    fn call<'c>(&'c self, key: &'c str) -> [&'c str; 7] {
+        ["EVALSHA", &self.sha, "1", key, "100", "0.0011574074", "1"]
     }
 }
 
@@ -119,16 +64,16 @@ impl RawBenchmark {
     /// Sends this many commands, and returns the commands per second.
     pub(crate) async fn rate(
         self,
-        recorded: &RecordedCall,
+        bucket: &PlainBucket,
         server: &RedisServer,
         commands: u64,
     ) -> Result<f64, String> {
-        self.prove_it_takes(recorded, server).await?;
+        self.prove_it_takes(bucket, server).await?;
         let mut command = Command::new("redis-benchmark");
         let [connections, depth] = [self.connections, self.depth].map(|number| number.to_string());
         command.args(["-p", &server.port(), "-c", &connections, "-P", &depth, "-r", KEYS]);
         command.args(["-n", &commands.to_string(), "--csv"]);
-        command.args(recorded.with_key(&self.key(NUMBER))?);
+        command.args(bucket.call(&self.key(NUMBER)));
         // On a thread of its own, so that this thread can react to Ctrl-C.
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         let output = output.map_err(|error| error.to_string())?;
@@ -143,21 +88,15 @@ impl RawBenchmark {
         format!("{}:{number}", self.mark)
     }
 
-    /// Sends one call by hand, and checks that it takes: that the reply is neither an error nor "too late".
+    /// Sends one call by hand, and checks that it takes.
     async fn prove_it_takes(
         self,
-        recorded: &RecordedCall,
+        bucket: &PlainBucket,
         server: &RedisServer,
     ) -> Result<(), String> {
-        let words = recorded.with_key(&self.key("000001000000"))?;
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let (verb, _now, passes, _state): (String, u64, u64, Vec<u8>) = server.ask(&words).await?;
-        let right = verb.starts_with("take#") && passes == 1;
-        if right {
-            Ok(())
-        } else {
-            Err(format!("the recorded call did not take: the reply is {verb} {passes}"))
-        }
+        let (allowed, _left): (u64, u64) =
+            server.ask(&bucket.call(&self.key("000001000000"))).await?;
+        if allowed == 1 { Ok(()) } else { Err("the bucket of the peer refused".to_owned()) }
     }
 }
 
@@ -181,15 +120,5 @@ mod tests {
         assert_eq!(rate_in(head), None);
         assert_eq!(rate_in("Error from server: ERR no"), None);
         assert_eq!(rate_in(""), None);
-    }
-
-    #[test]
-    fn a_call_is_repeated_with_words_of_the_same_length() {
-        let words = ["EVALSHA", "sha", "1", "\u{7f}xy}0123456789", "take", "", "1763230000050000"];
-        let recorded = RecordedCall { words: words.map(|word| word.as_bytes().to_vec()).into() };
-        let again = recorded.with_key("a:__rand_int__").unwrap();
-        let expected = ["EVALSHA", "sha", "1", "a:__rand_int__", "take", "", "1763233600050000"];
-        assert_eq!(again, expected);
-        assert!(recorded.with_key("a:1").is_err());
     }
 }

@@ -1,6 +1,9 @@
 //! The Redis server that tidegate and the peer share, and its command statistics.
 
+#![expect(clippy::float_arithmetic, reason = "times, for people")]
+
 use crate::rig::process::{self, Process};
+use crate::rounds::float;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue};
 
@@ -10,14 +13,16 @@ pub(crate) struct RedisServer {
     connection: MultiplexedConnection,
 }
 
-/// How often Redis ran the commands of the store's script since it started.
+/// How often Redis ran the commands of the store and of the peer since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CommandCounts {
-    /// Calls of `EVALSHA`.
+    /// Calls of `EVALSHA` and `FCALL`.
     pub(crate) calls: u64,
-    /// Calls of `EVALSHA` that returned an error.
+    /// Those that returned an error.
     pub(crate) failed: u64,
-    /// Calls of `SET`, which the script makes for each state that it writes.
+    /// For how long Redis worked on them, in microseconds.
+    pub(crate) micros: u64,
+    /// Calls of `SET` and `HSET`, of which every take makes one.
     pub(crate) sets: u64,
 }
 
@@ -83,10 +88,15 @@ impl CommandCounts {
             };
             info.lines().find_map(of).unwrap_or(0)
         };
+        let both = |commands: [&str; 2], name: &str| {
+            commands.into_iter().map(|command| number(command, name)).fold(0, u64::saturating_add)
+        };
+        let calls = ["evalsha", "fcall"];
         Self {
-            calls: number("evalsha", "calls"),
-            failed: number("evalsha", "failed_calls"),
-            sets: number("set", "calls"),
+            calls: both(calls, "calls"),
+            failed: both(calls, "failed_calls"),
+            micros: both(calls, "usec"),
+            sets: both(["set", "hset"], "calls"),
         }
     }
 
@@ -95,18 +105,18 @@ impl CommandCounts {
         Self {
             calls: self.calls.saturating_sub(before.calls),
             failed: self.failed.saturating_sub(before.failed),
+            micros: self.micros.saturating_sub(before.micros),
             sets: self.sets.saturating_sub(before.sets),
         }
     }
 
-    /// Fails unless at least `many` calls since an earlier count took what they asked for. A take that passes
-    /// writes its state; one that is refused, late or wrong does not. The store's health checks write too,
-    /// hence "at least".
-    pub(crate) fn all_took(self, before: Self, many: u64) -> Result<(), String> {
-        let Self { calls, failed, sets } = self.since(before);
-        let took = failed == 0 && sets >= many && calls >= many;
-        if took {
-            return Ok(());
+    /// How long each of `many` takes since an earlier count took Redis, in microseconds. Fails unless all of them took what they
+    /// asked for. A take that passes writes its state; one that is refused, late or wrong does not. The store's health checks
+    /// write too, hence "at least".
+    pub(crate) fn micros_per_take(self, before: Self, many: u64) -> Result<f64, String> {
+        let Self { calls, failed, micros, sets } = self.since(before);
+        if failed == 0 && sets >= many {
+            return Ok(float(micros) / float(many));
         }
         Err(format!(
             "for {many} takes Redis counted {calls} calls, {failed} errors and {sets} writes"
@@ -121,23 +131,29 @@ mod tests {
     const INFO: &str = "# Commandstats\r\n\
         cmdstat_setex:calls=9,usec=9,usec_per_call=1.00,rejected_calls=9,failed_calls=9\r\n\
         cmdstat_evalsha:calls=12,usec=500,usec_per_call=41.67,rejected_calls=3,failed_calls=1\r\n\
+        cmdstat_fcall:calls=3,usec=90,usec_per_call=30.0,rejected_calls=0,failed_calls=0\r\n\
         cmdstat_set:calls=11,usec=20,usec_per_call=1.82,rejected_calls=0,failed_calls=0\r\n";
 
     #[test]
     fn a_command_is_not_confused_with_one_whose_name_begins_alike() {
-        assert_eq!(CommandCounts::read(INFO), CommandCounts { calls: 12, failed: 1, sets: 11 });
-        assert_eq!(CommandCounts::read(""), CommandCounts { calls: 0, failed: 0, sets: 0 });
+        assert_eq!(
+            CommandCounts::read(INFO),
+            CommandCounts { calls: 15, failed: 1, micros: 590, sets: 11 }
+        );
+        assert_eq!(
+            CommandCounts::read(""),
+            CommandCounts { calls: 0, failed: 0, micros: 0, sets: 0 }
+        );
     }
 
     #[test]
     fn a_round_with_an_error_or_a_take_that_wrote_nothing_fails() {
-        let before = CommandCounts { calls: 5, failed: 1, sets: 5 };
-        let after =
-            |calls, failed, sets| CommandCounts { calls, failed, sets }.all_took(before, 10);
-        assert_eq!(after(15, 1, 15), Ok(()));
-        assert_eq!(after(17, 1, 17), Ok(()));
-        for short in [after(15, 2, 15), after(15, 1, 14), after(14, 1, 15)] {
-            assert!(short.is_err());
-        }
+        let before = CommandCounts { calls: 5, failed: 1, micros: 100, sets: 5 };
+        let after = |failed, sets| {
+            CommandCounts { calls: 6, failed, micros: 350, sets }.micros_per_take(before, 10)
+        };
+        assert_eq!(after(1, 15), Ok(25.0));
+        assert_eq!(after(1, 17), Ok(25.0));
+        assert!(after(2, 15).is_err() && after(1, 14).is_err());
     }
 }

@@ -134,6 +134,9 @@ fn a_store_that_rejects_the_command() {
     play_all(|_| {
         errors([
             "NOSCRIPT No matching script. Please use EVAL.",
+            "ERR Function not found",
+            "ERR unknown command 'FCALL', with args beginning with: ",
+            "NOPERM User tg has no permissions to run the 'fcall' command",
             "NOAUTH Authentication required.",
             "WRONGPASS invalid username-password pair or user is disabled.",
             "NOPERM User tg has no permissions to run the 'evalsha' command",
