@@ -105,11 +105,13 @@ concern tidegate alone.
   (`left`), as many others take their places, and the server gets SIGTERM.
 - `proxy-outage`: one of three upstream servers fails at 2,000 requests a second. It is killed; or it is killed while no
   request is in flight (`refusing`); or it is stopped and does not answer (`hung`; health checks every second).
-- `proxy-seats-50c-cpu`: processor time per request of a group with `concurrency: 1000`, and of one without (`no seats`), at 50
-  connections. There are more seats than connections, so every request gets its seat at once.
+- `proxy-seats-50c-cpu`: processor time per request of a group with `concurrency: 1000`, and of one without (`no seats`), at 5,000
+  requests a second over 50 connections. There are more seats than connections, so every request gets its seat at once.
 - `proxy-priorities`: an upstream server of 8 workers, 20 ms for each request on average, and a group with `concurrency: 8`. The
   class high sends 100 requests a second and low 50 (`calm`); low sends 12 times as many (`spike`); each request of low takes 2 s
-  (`slow`); all four classes send 300 a second (`all`). Each scenario takes 30 seconds, its beginning included.
+  (`slow`); all four classes send 300 a second (`all`). Each scenario takes 30 seconds, its beginning included. In
+  `spike`, low cannot get more than 91 % of the 6 seats that are not reserved for high: high needs 2 on average, sometimes more,
+  and a reserved seat stays free when it needs fewer (8 − E[max(2, N)] = 5.46, for a number N with a Poisson distribution).
 - `proxy-elastic`: a limit of 100 per minute that grows to 200 while `pressure < 0.7`, and a client that asks 5 times a second.
   The upstream server of 8 workers is idle for a minute, gets 600 other requests a second for a minute, and then ever more of
   them, up to 480 a second. `above-later-than-5s` are requests that pass above 100 per minute although the others began more than
