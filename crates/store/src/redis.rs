@@ -1,7 +1,7 @@
-//! The store on Redis or Valkey: one script call per plan.
+//! The store on Redis or Valkey: a program in Lua decides each plan.
 //!
 //! ```text
-//!   plan ──► wire format ──► EVALSHA: read, decide, write all or none ──► server time, states before the call
+//!   plan ──► wire format ──► FCALL or EVALSHA: read, decide, write all or none ──► server time, states before the call
 //!                                                                                    │
 //!   answer ◄── Plan::take, the same function that decides in memory ◄────────────────┘
 //! ```
@@ -81,8 +81,8 @@ use wire::{Verb, whole_micros};
 
 /// Plans of one call that are decided at the same time.
 const MAX_PARALLEL_PLANS: usize = 128;
-/// How often a script is called for one plan: once, once more if it needs the long path, once more for each shape that it did not know, and once more for a
-/// calendar whose window has just ended.
+/// How often a program is called for one plan: once, once more if it needs the long path, once more for each shape that it did
+/// not know, and once more for a calendar whose window has just ended.
 const MAX_TRIES: usize = 18;
 
 /// States in Redis or Valkey: one server, a primary with its sentinels, or a cluster.
@@ -348,7 +348,7 @@ fn invalid_plan(error: tidegate_core::PlanError) -> StoreError {
 impl Store for Redis {
     async fn take(&self, plans: &[Plan<'_>]) -> Vec<Result<Answer, StoreError>> {
         // Plans are pipelined: sent in order over one connection for each server, and decided by the server in that order. A plan
-        // that must be sent again (an unknown shape, NOSCRIPT, a redirect) is decided after later ones.
+        // that must be sent again (an unknown shape, a program that is not loaded, a redirect) is decided after later ones.
         let mut answers = Vec::with_capacity(plans.len());
         for plans in plans.chunks(MAX_PARALLEL_PLANS) {
             answers.extend(join_all(plans.iter().map(|plan| self.decide(plan))).await);

@@ -601,7 +601,8 @@ async fn plans_that_wait_share_calls_and_each_has_its_own_answer() {
         let server = Server::start(engine);
         let store = server.store().await;
         let mut connection = server.connection().await;
-        let limit = Limit::new(50, Span::from_secs(3_600), Algorithm::FIXED_WINDOW).unwrap();
+        // It refills one token in eight days.
+        let limit = Limit::new(50, Span::from_secs(34_560_000), Algorithm::TOKEN_BUCKET).unwrap();
         let ten = Limit::new(10, Span::from_secs(3_600), Algorithm::TOKEN_BUCKET).unwrap();
         // Another program's data under the key of one state.
         let foreign = Plan::new(vec![Take::new(StateId(77), &ten, Cost::ONE)], Span::ZERO).unwrap();

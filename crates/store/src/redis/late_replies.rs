@@ -12,12 +12,11 @@
 use super::Redis;
 use super::debt_ledger::cost_of;
 use super::refunds::OwnedReceipt;
-use super::script::{LateReply, LateSlot, ScriptReply};
+use super::script::{LATE_REPLY_TIMEOUT, LateReply, LateSlot, ScriptReply};
 use super::stored_state::StoredState;
 use crate::error::StoreError;
 use crate::sync::lock;
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate_core::{
     Bound, Cost, Limit, Need, Now, Plan, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp,
     Written,
@@ -60,9 +59,6 @@ impl Drop for LateReplyGuard<'_> {
         }
     }
 }
-
-/// How long the store waits for a late reply.
-const LATE_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl KeptTake {
     fn of(take: &Take<'_>) -> Self {

@@ -71,7 +71,7 @@ pub(super) fn command(plans: &[Arc<PackedPlan>]) -> Cmd {
     command
 }
 
-/// How long a take of a limit takes a server, in microseconds: measured by `lab redis`, on a slow machine.
+/// An estimate of how long a take of a limit takes a server in a call with others, in microseconds, on a slow machine.
 fn micros(limit: &Limit) -> u32 {
     match limit.algorithm() {
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => 12,

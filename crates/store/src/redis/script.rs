@@ -258,6 +258,9 @@ pub(super) fn unexpected_reply() -> StoreError {
 
 // === late replies ===
 
+/// How long the store waits for a reply whose caller has given up, so that what it took can be given back.
+pub(super) const LATE_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A reply that has not arrived yet; `None` if the call was not sent.
 pub(super) type PendingReply = Pin<Box<dyn Future<Output = Option<RedisResult<Value>>> + Send>>;
 

@@ -234,15 +234,20 @@ end
 local HEAD, TAKE = '<i8i8i8i8', '<i8i8i8i8i8i8i8i8i8i8i8'
 local TAKE_BYTES, HEAD_BYTES = 88, 32
 
+-- The reply about a plan that was not decided: because of an error reply of the engine, or because it needs the long path.
+local function undecided(echo, found)
+  if type(found) == 'table' then
+    return { echo, 'error', found.err }
+  end
+  return { echo, 'long' }
+end
+
 -- A plan of one take: nothing has to be kept until the others are read.
 local function single(plan, key, now, echo, max_wait)
   local algorithm, weight, room, required, a, b, c, d, e, f, g = struct.unpack(TAKE, plan, HEAD_BYTES + 1)
   local found, fits, value, lasts = look(key, now, max_wait, algorithm, weight, room, a, b, c, d, e, f, g)
   if fits == nil then
-    if type(found) == 'table' then
-      return { echo, 'error', found.err }
-    end
-    return { echo, 'long' }
+    return undecided(echo, found)
   end
   if fits and weight > 0 and algorithm > 0 then
     write(key, value, lasts)
@@ -258,10 +263,7 @@ local function several(plan, keys, first, takes, now, echo, max_wait)
       struct.unpack(TAKE, plan, HEAD_BYTES + 1 + (i - 1) * TAKE_BYTES)
     local found, fits, value, lasts = look(keys[first + i], now, max_wait, algorithm, weight, room, a, b, c, d, e, f, g)
     if fits == nil then
-      if type(found) == 'table' then
-        return { echo, 'error', found.err }
-      end
-      return { echo, 'long' }
+      return undecided(echo, found)
     end
     if not fits and required == 1 then
       passes = 0
