@@ -102,9 +102,10 @@ impl<S: Store + 'static> Limiter<S> {
     /// Fast path: while no request waits, ask once. Slow path: take part in the queues.
     async fn wait(&self, check: &Check<'_>, mode: WaitMode) -> Result<Verdict, CheckError> {
         if self.inner.queues.is_empty() {
-            let verdict = self.decide(self.live(), check, DecideFor::Waiting).await?;
+            let mut verdict = self.decide(self.live(), check, DecideFor::Waiting).await?;
             if !mode.waits_after(&verdict, check) {
-                return Ok(self.await_turn(verdict, check).await);
+                self.await_turn(&mut verdict, check).await;
+                return Ok(verdict);
             }
         }
         self.wait_in_queue(check, mode).await
@@ -155,15 +156,17 @@ impl<S: Store + 'static> Limiter<S> {
                 continue;
             }
             let (returns, was_queued) = (self.inner.queues.returns(), waiter.is_queued());
-            let verdict =
+            let mut verdict =
                 self.decide(self.live(), &check.waiting(left), DecideFor::Waiting).await?;
             let Some(retry) = mode.retry_within(&verdict, left) else {
                 drop(waiter); // it passes, is promised a turn, or gives up: the next in the queue may ask
-                return Ok(self.await_turn(verdict, check).await);
+                self.await_turn(&mut verdict, check).await;
+                return Ok(verdict);
             };
             if waiter.enqueue(&longest_wait(&verdict, &states), queue_capacity(&verdict)).is_err() {
                 return Ok(verdict);
             }
+            drop(verdict); // its memory is not needed while the request waits
             // A permit that was returned before this request was in the queue did not wake it.
             if was_queued || self.inner.queues.returns() == returns {
                 sleep_or_woken(&waiter, retry).await;
@@ -181,20 +184,15 @@ impl<S: Store + 'static> Limiter<S> {
         left: Span,
     ) -> Result<Option<Verdict>, CheckError> {
         let peek = self.peek(check).await?;
-        let ahead = waiter.ahead_at(states);
-        let wait = shortest_wait(&peek, |index| ahead.get(index).copied().unwrap_or(0));
-        if wait <= left
-            && left > Span::ZERO
-            && waiter.enqueue(behind, queue_capacity(&peek)).is_ok()
-        {
+        let denied = enqueue_behind(peek, waiter, (states, behind), left);
+        if denied.is_none() {
             sleep_or_woken(waiter, left).await;
-            return Ok(None);
         }
-        Ok(Some(peek.refused_behind_others(wait)))
+        Ok(denied)
     }
 
     /// Sleeps until the promised turn, if the verdict is a delay. If the future is dropped meanwhile, the turn is given back.
-    async fn await_turn(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
+    async fn await_turn(&self, verdict: &mut Verdict, check: &Check<'_>) {
         if let Outcome::Delay(delay) = verdict.outcome {
             let mut promise = PromisedTurn { limiter: self, receipt: verdict.receipt.clone() };
             let at = timers::after(delay);
@@ -205,16 +203,7 @@ impl<S: Store + 'static> Limiter<S> {
             promise.receipt = None;
             verdict.outcome = Outcome::Allow; // the delay is over; the caller must not wait again
         }
-        self.with_wanted_receipt(verdict, check)
-    }
-
-    /// Drops the receipt unless it has permits, the caller asked for one, or a rule counts outcomes.
-    fn with_wanted_receipt(&self, mut verdict: Verdict, check: &Check<'_>) -> Verdict {
-        let counts_outcomes = verdict.counts_outcomes();
-        verdict.receipt = verdict.receipt.filter(|receipt| {
-            counts_outcomes || check.receipt || receipt.permits().next().is_some()
-        });
-        verdict
+        drop_unwanted_receipt(verdict, check);
     }
 
     /// Waits until the turns of requests that stopped waiting are given back, for at most one second.
@@ -370,6 +359,30 @@ async fn sleep_or_woken(waiter: &Waiter<'_>, span: Span) {
         () = time => {}
         () = waiter.woken() => {}
     }
+}
+
+/// Enters the queues of the states where older requests wait. Returns the denial if one of them is full, no time is left, or
+/// those ahead need all of it.
+fn enqueue_behind(
+    peek: Verdict,
+    waiter: &mut Waiter<'_>,
+    (states, behind): (&[StateId], &[StateId]),
+    left: Span,
+) -> Option<Verdict> {
+    let ahead = waiter.ahead_at(states);
+    let wait = shortest_wait(&peek, |index| ahead.get(index).copied().unwrap_or(0));
+    let may_help = wait <= left && left > Span::ZERO;
+    if may_help && waiter.enqueue(behind, queue_capacity(&peek)).is_ok() {
+        return None;
+    }
+    Some(peek.refused_behind_others(wait))
+}
+
+/// Drops the receipt unless it has permits, the caller asked for one, or a rule counts outcomes.
+fn drop_unwanted_receipt(verdict: &mut Verdict, check: &Check<'_>) {
+    let is_wanted = verdict.counts_outcomes() || check.receipt;
+    let has_permits = |receipt: &Receipt| receipt.permits().next().is_some();
+    verdict.receipt = verdict.receipt.take().filter(|receipt| is_wanted || has_permits(receipt));
 }
 
 /// The states that make the request wait longest. It enters only their queues: at the other states it would pass sooner, and

@@ -272,9 +272,11 @@ impl<S: Backend> Proxy<S> {
         if let Some(verdict) = self.limiter.try_admit(check) {
             return Some(verdict);
         }
+        // On the heap by itself: most requests are decided above.
+        let admitting = Box::pin(self.limiter.admit(check));
         tokio::select! {
             biased;
-            verdict = record.holding(self.limiter.admit(check)) => return Some(verdict),
+            verdict = record.holding(admitting) => return Some(verdict),
             () = drain.nearly_over.cancelled() => {}
         }
         self.limiter.given_back().await;

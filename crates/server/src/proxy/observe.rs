@@ -19,7 +19,7 @@ use http::{HeaderMap, StatusCode};
 use std::any::Any;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,14 +61,17 @@ impl RequestRecord {
     }
 
     /// Waits for a decision, and takes note of the time if it is not there at once.
-    pub(crate) async fn holding<T>(&mut self, decision: impl Future<Output = T>) -> T {
+    pub(crate) async fn holding<T>(&mut self, decision: Pin<Box<impl Future<Output = T>>>) -> T {
         let (decided, held) = self.timing(decision).await;
         self.held = held;
         decided
     }
 
     /// Waits for a seat, and takes note of the time.
-    pub(crate) async fn waiting_for_seat<T>(&mut self, seat: impl Future<Output = T>) -> T {
+    pub(crate) async fn waiting_for_seat<T>(
+        &mut self,
+        seat: Pin<Box<impl Future<Output = T>>>,
+    ) -> T {
         let (seat, held) = self.timing(seat).await;
         if let (Some(held), Some(pool)) = (held, &self.pool) {
             pool.tally.waited(held);
@@ -80,8 +83,10 @@ impl RequestRecord {
     }
 
     /// Waits for a future. The request counts as held meanwhile. The time is `None` if it did not wait.
-    async fn timing<T>(&self, decision: impl Future<Output = T>) -> (T, Option<Duration>) {
-        let mut decision = pin!(decision);
+    async fn timing<T>(
+        &self,
+        mut decision: Pin<Box<impl Future<Output = T>>>,
+    ) -> (T, Option<Duration>) {
         let tally = self.pool.as_ref().map(|pool| Arc::clone(&pool.tally));
         let mut hold = None;
         let decided = poll_fn(|context| {

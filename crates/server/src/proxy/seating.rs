@@ -20,9 +20,10 @@ impl<S: Backend> Proxy<S> {
         verdict: Option<&Verdict>,
         (head, client, record): (&Parts, &ProxyClient, &mut RequestRecord),
     ) -> Result<Seat, Answer> {
+        let entering = Box::pin(seats.enter(verdict));
         let seat = tokio::select! {
             biased;
-            seat = record.waiting_for_seat(seats.enter(verdict)) => seat.map_err(|shed| shed_answer(&shed, &head.headers)),
+            seat = record.waiting_for_seat(entering) => seat.map_err(|shed| shed_answer(&shed, &head.headers)),
             () = client.drain.nearly_over.cancelled() => Err(stopping()),
         };
         if seat.is_err()
