@@ -19,7 +19,9 @@ use support::address::look_again;
 use support::hammer::Keys;
 use support::server::{ENGINES, Server};
 use support::{hammer, timelines, twin};
-use tidegate_core::{Algorithm, Calendar, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
+use tidegate_core::{
+    Algorithm, Align, Calendar, Cost, Limit, Plan, Span, StateId, Take, Timestamp,
+};
 use tidegate_store::testing::conformance;
 use tidegate_store::{
     Clock, Name, Part, ReceiptId, Redis, RedisSettings, Secret, Settled, Settlement, Store,
@@ -269,6 +271,45 @@ async fn keys_without_ttl(connection: &mut redis::aio::MultiplexedConnection) ->
          return n",
     );
     script.invoke_async(connection).await.unwrap()
+}
+
+/// The time to live of a state is kept by takes that need no longer one.
+#[tokio::test]
+async fn no_state_expires_before_it_stops_to_matter() {
+    let algorithms = [
+        Algorithm::TOKEN_BUCKET,
+        Algorithm::LEAKY_BUCKET,
+        Algorithm::FIXED_WINDOW,
+        Algorithm::FixedWindow { align: Align::First },
+        Algorithm::SlidingWeighted,
+        Algorithm::SlidingBuckets { buckets: 6 },
+    ];
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let (store, mut connection) = (server.store().await, server.connection().await);
+        for (state, algorithm) in (1_u8..).zip(algorithms) {
+            let period = Span::from_secs(3_600);
+            let limit = Limit::new(10, period, algorithm).unwrap();
+            let id = StateId(0x4d4d_4d00 + u128::from(state));
+            let take = Take::new(id, &limit, Cost::ONE);
+            let plan = Plan::new(vec![take], Span::from_secs(86_400)).unwrap();
+            for _ in 0..10 {
+                let answer = store.take_one(&plan).await.unwrap();
+                let reset = answer.done.decisions[0].reset.unwrap();
+                let keys: Vec<Vec<u8>> =
+                    redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+                let is_its = |key: &&Vec<u8>| key.ends_with(&[0x4d, 0x4d, 0x4d, state]);
+                let key = keys.iter().find(is_its).unwrap();
+                let ends: u64 =
+                    redis::cmd("PEXPIRETIME").arg(key).query_async(&mut connection).await.unwrap();
+                let matters = answer.at.after(reset).unwrap();
+                let lasts = Timestamp::from_nanos(ends * 1_000_000);
+                let most = matters.after(period).unwrap().after(period).unwrap();
+                let fits = lasts >= matters && lasts <= most;
+                assert!(fits, "{engine}: {algorithm:?}: {lasts:?}: {answer:?}");
+            }
+        }
+    }
 }
 
 /// A server that refuses the store for a while, because of another password, is used again when it accepts the store.

@@ -43,6 +43,8 @@ pub(super) struct LinkCore {
     scripts_only: AtomicBool,
     /// Plans that wait to be sent together.
     pub(super) lanes: Lanes,
+    /// Locked while the replies of a call are handed to its callers: one call after the other.
+    pub(super) handing_out: tokio::sync::Mutex<()>,
     /// The number (*echo*) of the next script call. The reply repeats it, so that a caller notices the reply to another call.
     /// Relaxed: the numbers only have to differ.
     pub(super) next_echo: AtomicU64,
@@ -87,6 +89,7 @@ impl LinkCore {
             loads: AtomicU64::new(0),
             scripts_only: AtomicBool::new(false),
             lanes: Lanes::default(),
+            handing_out: tokio::sync::Mutex::new(()),
             next_echo: AtomicU64::new(0),
         }
     }

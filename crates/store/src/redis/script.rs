@@ -180,7 +180,8 @@ pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<ScriptReply>, Stor
     let mut words = words.into_iter();
     if let Some(Value::Int(now)) = words.as_slice().first() {
         let now = micros(*now)?;
-        return parse_short(now, words.nth(1), echo);
+        words.next();
+        return parse_short(now, words, echo);
     }
     let mut word = || words.next().map_or_else(|| Ok(Vec::new()), bytes);
     let kind = String::from_utf8_lossy(&word()?).into_owned();
@@ -208,11 +209,9 @@ pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<ScriptReply>, Stor
 /// Parses what the short path replies about one plan.
 fn parse_short(
     now: Timestamp,
-    plan: Option<Value>,
+    mut words: impl Iterator<Item = Value>,
     echo: u64,
 ) -> Result<Option<ScriptReply>, StoreError> {
-    let Some(Value::Array(words)) = plan else { return Err(unexpected_reply()) };
-    let mut words = words.into_iter();
     if words.next() != i64::try_from(echo).ok().map(Value::Int) {
         return Ok(None);
     }

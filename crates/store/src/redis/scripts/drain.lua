@@ -78,17 +78,19 @@ function drain.read(self, value)
   return { zero = tonumber(string.sub(value, 1, -4)), shape = shapes[tag], tag = tag }
 end
 
+-- A state matters until the end of the period that its tick of zero is in: then the level is zero, also if tokens arrive only at
+-- the end of a period. So the time to live stays the same for many takes, and short.lua need not set it.
 function drain.write(self, state)
   local shape = state.shape
-  local lasts = level(shape, state.zero) / shape.per_period * shape.period
+  local lasts = (div(state.zero, shape.per_period) + 1) * shape.period - now
   if type(shape.tag) == 'number' then
-    return text(state.zero) .. string.format('%03d', shape.tag), lasts + shape.period
+    return text(state.zero) .. string.format('%03d', shape.tag), lasts
   end
   local list = { shape.per_period, shape.period, shape.token, shape.full, shape.highest, shape.interval and 1 or 0 }
   for i, number in ipairs(list) do
     list[i] = text(number)
   end
-  return text(state.zero) .. ':' .. table.concat(list, ' ') .. ' ' .. shape.tag, lasts + shape.period
+  return text(state.zero) .. ':' .. table.concat(list, ' ') .. ' ' .. shape.tag, lasts
 end
 
 function drain.mend(self, state)

@@ -10,8 +10,9 @@
 --            echo, deadline, max_wait, number of takes; then for each take
 --            algorithm, weight (-1 if it never passes), room, required (0 or 1), and seven numbers of the algorithm
 --
--- The reply is the time, and a list for each plan: its echo; then 1 or 0 (it passes or not) and the values before the call, or
--- a word, and for `error` its text.
+-- The reply is the time, and then for each plan its echo, its result, and a string for each take. The result is 1 or 0 (it
+-- passes or not), and the strings are the values before the call; or the result is a word, and the first string of `error` is
+-- its text.
 
 local LIMB, LIMBS = 67108864, 4503599627370496 -- 2^26, 2^52
 local SECOND = 1000000
@@ -49,9 +50,10 @@ local function muldiv(a, p, q)
 end
 
 -- One function for each algorithm. It looks at the value of a state, and returns
---   nothing              if this plan must take the long path
---   false                if the take does not fit
---   true, value, lasts   if it fits: the new value, and for how many microseconds it matters
+--   nothing                     if this plan must take the long path
+--   false                       if the take does not fit
+--   true, value, lasts, keeps   if it fits: the new value, for how many microseconds it matters, and whether the one that was
+--                               found matters exactly as long; then the time to live is kept, which is cheaper
 
 -- token_bucket and leaky_bucket, see drain.lua. A caller of token_bucket cannot wait: max_wait is -1.
 local function drain(value, now, max_wait, weight, room, per_period, period, highest, interval, tag)
@@ -61,7 +63,7 @@ local function drain(value, now, max_wait, weight, room, per_period, period, hig
   else
     tick = muldiv(now, per_period, period)
   end
-  local zero = tick
+  local zero, ends = tick
   if value ~= '' then
     if tonumber(string.sub(value, -3)) ~= tag then
       return
@@ -71,7 +73,7 @@ local function drain(value, now, max_wait, weight, room, per_period, period, hig
       return
     end
     if found > tick then
-      zero = found
+      zero, ends = found, found - found % per_period
     end
     if max_wait >= 0 and weight > 0 and found > muldiv(now + max_wait, per_period, period) then
       return false
@@ -81,7 +83,9 @@ local function drain(value, now, max_wait, weight, room, per_period, period, hig
     return false
   end
   zero = zero + weight
-  return true, string.format('%.0f%03d', zero, tag), (zero - tick) / per_period * period + period
+  -- The level is zero at the end of the period that the tick of zero is in, see drain.lua.
+  local last = zero - zero % per_period
+  return true, string.format('%d%03d', zero, tag), (last / per_period + 1) * period - now, last == ends
 end
 
 -- fixed_window, see fixed_window.lua.
@@ -123,14 +127,14 @@ local function fixed_window(value, now, weight, room, kind, step, period, start,
     return
   end
   local ends = kind == 2 and math.max(finish, number * step + 60 * SECOND) or number * step + period
-  return true, string.format('%.0f%09d', number, count + weight), ends - now
+  return true, string.format('%d%09d', number, count + weight), ends - now, count > 0 and kind < 2
 end
 
 -- sliding_weighted, see sliding_weighted.lua.
 local function sliding_weighted(value, now, weight, room, period, room_written)
   local elapsed = now % period
   local number = (now - elapsed) / period
-  local cur, prev = 0, 0
+  local cur, prev, keeps = 0, 0, false
   if value ~= '' then
     local found, found_cur, found_prev = string.match(value, '^(%d+):(%d+):(%d+):%d+$')
     if not found then
@@ -144,7 +148,7 @@ local function sliding_weighted(value, now, weight, room, period, room_written)
       number, elapsed = found, 0
     end
     if found == number then
-      cur, prev = tonumber(found_cur), tonumber(found_prev)
+      cur, prev, keeps = tonumber(found_cur), tonumber(found_prev), true
     elseif found == number - 1 then
       prev = tonumber(found_cur)
     end
@@ -156,14 +160,14 @@ local function sliding_weighted(value, now, weight, room, period, room_written)
   if weight < 0 or used > room - weight then
     return false
   end
-  return true, string.format('%.0f:%.0f:%.0f:%.0f', number, cur + weight, prev, room_written),
-    (number + 2) * period - now
+  return true, string.format('%d:%d:%d:%d', number, cur + weight, prev, room_written),
+    (number + 2) * period - now, keeps
 end
 
 -- sliding_buckets, see sliding_buckets.lua.
 local function sliding_buckets(value, now, weight, room, period, buckets)
   local newest = muldiv(now, buckets, period)
-  local total, first, rest = 0, 0, ''
+  local total, first, rest, keeps = 0, 0, '', false
   if value ~= '' then
     local colon = string.find(value, ':', 1, true)
     local found = colon and tonumber(string.sub(value, 1, colon - 1))
@@ -178,6 +182,7 @@ local function sliding_buckets(value, now, weight, room, period, buckets)
     end
     local shift = newest - found
     local kept, n = shift > 0 and {}, 0
+    keeps = shift == 0
     for age, count in string.gmatch(value, '(%d+),(%d+)') do
       age = age + shift
       if age <= buckets then
@@ -186,7 +191,7 @@ local function sliding_buckets(value, now, weight, room, period, buckets)
           first = tonumber(count)
         elseif kept then
           n = n + 1
-          kept[n] = string.format(';%.0f,%s', age, count)
+          kept[n] = string.format(';%d,%s', age, count)
         end
       end
     end
@@ -201,8 +206,8 @@ local function sliding_buckets(value, now, weight, room, period, buckets)
   if weight < 0 or total > room - weight then
     return false
   end
-  return true, string.format('%.0f:0,%.0f', newest, first + weight) .. rest,
-    (newest + buckets + 1) / buckets * period - now
+  return true, string.format('%d:0,%d', newest, first + weight) .. rest,
+    (newest + buckets + 1) / buckets * period - now, keeps
 end
 
 -- Looks at one take. Returns the value that was found, or an error reply; then what the functions above return.
@@ -210,7 +215,7 @@ local function look(key, now, max_wait, algorithm, weight, room, a, b, c, d, e, 
   if algorithm == 0 then
     return '', weight >= 0 and 0 <= room - weight
   end
-  local value = redis.pcall('GETRANGE', key, 0, 65536)
+  local value = redis.pcall('GETRANGE', key, '0', '65536') -- strings, because numbers would be formatted for each call
   if type(value) == 'table' or #value > 4096 then
     return value
   end
@@ -227,82 +232,92 @@ local function look(key, now, max_wait, algorithm, weight, room, a, b, c, d, e, 
 end
 
 -- Writes a state. The time to live only removes garbage; it is a second longer than needed, in case the clock is stepped.
-local function write(key, value, lasts)
-  redis.call('SET', key, value, 'PX', math.max(math.ceil(lasts / 1000), 0) + 1000)
+local function write(key, value, lasts, keeps)
+  if keeps then
+    redis.call('SET', key, value, 'KEEPTTL')
+  else
+    redis.call('SET', key, value, 'PX', string.format('%d', math.max(math.ceil(lasts / 1000), 0) + 1000))
+  end
 end
 
 local HEAD, TAKE = '<i8i8i8i8', '<i8i8i8i8i8i8i8i8i8i8i8'
 local TAKE_BYTES, HEAD_BYTES = 88, 32
 
 -- The reply about a plan that was not decided: because of an error reply of the engine, or because it needs the long path.
-local function undecided(echo, found)
-  if type(found) == 'table' then
-    return { echo, 'error', found.err }
+local function undecided(reply, at, takes, found)
+  for i = 1, takes do
+    reply[at + i] = ''
   end
-  return { echo, 'long' }
+  if type(found) == 'table' then
+    reply[at], reply[at + 1] = 'error', found.err
+  else
+    reply[at] = 'long'
+  end
 end
 
 -- A plan of one take: nothing has to be kept until the others are read.
-local function single(plan, key, now, echo, max_wait)
+local function single(plan, key, now, max_wait, reply, at, by_server)
   local algorithm, weight, room, required, a, b, c, d, e, f, g = struct.unpack(TAKE, plan, HEAD_BYTES + 1)
-  local found, fits, value, lasts = look(key, now, max_wait, algorithm, weight, room, a, b, c, d, e, f, g)
+  local found, fits, value, lasts, keeps = look(key, now, max_wait, algorithm, weight, room, a, b, c, d, e, f, g)
   if fits == nil then
-    return undecided(echo, found)
+    return undecided(reply, at, 1, found)
   end
   if fits and weight > 0 and algorithm > 0 then
-    write(key, value, lasts)
+    write(key, value, lasts, keeps and by_server)
   end
-  return { echo, (fits or required == 0) and 1 or 0, found }
+  reply[at], reply[at + 1] = (fits or required == 0) and 1 or 0, found
 end
 
-local function several(plan, keys, first, takes, now, echo, max_wait)
-  local reply, passes = { echo, 1 }, 1
-  local values, lasting = {}, {}
+local function several(plan, keys, first, takes, now, max_wait, reply, at, by_server)
+  local passes = 1
+  local values, lasting, keeping = {}, {}, {}
   for i = 1, takes do
     local algorithm, weight, room, required, a, b, c, d, e, f, g =
       struct.unpack(TAKE, plan, HEAD_BYTES + 1 + (i - 1) * TAKE_BYTES)
-    local found, fits, value, lasts = look(keys[first + i], now, max_wait, algorithm, weight, room, a, b, c, d, e, f, g)
+    local found, fits, value, lasts, keeps =
+      look(keys[first + i], now, max_wait, algorithm, weight, room, a, b, c, d, e, f, g)
     if fits == nil then
-      return undecided(echo, found)
+      return undecided(reply, at, takes, found)
     end
     if not fits and required == 1 then
       passes = 0
     elseif fits and weight > 0 and algorithm > 0 then
-      values[i], lasting[i] = value, lasts
+      values[i], lasting[i], keeping[i] = value, lasts, keeps and by_server
     end
-    reply[2 + i] = found
+    reply[at + i] = found
   end
-  reply[2] = passes
+  reply[at] = passes
   if passes == 1 then
     for i = 1, takes do
       if lasting[i] then
-        write(keys[first + i], values[i], lasting[i])
+        write(keys[first + i], values[i], lasting[i], keeping[i])
       end
     end
   end
-  return reply
 end
 
 local function decide(keys, args)
-  local now
+  local now, by_server
   if args[1] ~= '' then
     now = tonumber(args[1])
   else
     local time = redis.call('TIME')
-    now = time[1] * SECOND + time[2]
+    now, by_server = time[1] * SECOND + time[2], true
   end
-  local reply, first = { now }, 0
+  local reply, first, at = { now }, 0, 2
   for i = 2, #args do
     local plan = args[i]
     local echo, deadline, max_wait, takes = struct.unpack(HEAD, plan)
+    reply[at] = echo
     if deadline > 0 and now > deadline then
-      reply[i] = { echo, 'late' }
+      undecided(reply, at + 1, takes)
+      reply[at + 1] = 'late'
     elseif takes == 1 then
-      reply[i] = single(plan, keys[first + 1], now, echo, max_wait)
+      single(plan, keys[first + 1], now, max_wait, reply, at + 1, by_server)
     else
-      reply[i] = several(plan, keys, first, takes, now, echo, max_wait)
+      several(plan, keys, first, takes, now, max_wait, reply, at + 1, by_server)
     end
-    first = first + takes
+    first, at = first + takes, at + 2 + takes
   end
   return reply
 end
