@@ -16,6 +16,14 @@ pub(crate) struct RawBenchmark {
     pub(crate) depth: u32,
     /// The first letter of its keys.
     pub(crate) mark: char,
+    pub(crate) command: RawCommand,
+}
+
+/// What it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RawCommand {
+    Bucket,
+    Incr,
 }
 
 /// The bucket of the peer, loaded into a server.
@@ -52,6 +60,12 @@ impl PlainBucket {
         Ok(Self { sha: server.ask(&["SCRIPT", "LOAD", text]).await? })
     }
 
+    /// Takes once, and returns whether it passed.
+    pub(crate) async fn take(&self, server: &RedisServer, key: &str) -> Result<bool, String> {
+        let (allowed, _left): (u64, u64) = server.ask(&self.call(key)).await?;
+        Ok(allowed == 1)
+    }
+
     /// A call that takes 1 of 100 a day.
     fn call<'c>(&'c self, key: &'c str) -> [&'c str; 7] {
         ["EVALSHA", &self.sha, "1", key, "100", "0.0011574074", "1"]
@@ -68,12 +82,17 @@ impl RawBenchmark {
         server: &RedisServer,
         commands: u64,
     ) -> Result<f64, String> {
-        self.prove_it_takes(bucket, server).await?;
+        if !bucket.take(server, &self.key("000001000000")).await? {
+            return Err("the bucket of the peer refused".to_owned());
+        }
         let mut command = Command::new("redis-benchmark");
         let [connections, depth] = [self.connections, self.depth].map(|number| number.to_string());
         command.args(["-p", &server.port(), "-c", &connections, "-P", &depth, "-r", KEYS]);
         command.args(["-n", &commands.to_string(), "--csv"]);
-        command.args(bucket.call(&self.key(NUMBER)));
+        match self.command {
+            RawCommand::Bucket => command.args(bucket.call(&self.key(NUMBER))),
+            RawCommand::Incr => command.args(["INCR", &self.key(NUMBER)]),
+        };
         // On a thread of its own, so that this thread can react to Ctrl-C.
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         let output = output.map_err(|error| error.to_string())?;
@@ -86,17 +105,6 @@ impl RawBenchmark {
 
     fn key(self, number: &str) -> String {
         format!("{}:{number}", self.mark)
-    }
-
-    /// Sends one call by hand, and checks that it takes.
-    async fn prove_it_takes(
-        self,
-        bucket: &PlainBucket,
-        server: &RedisServer,
-    ) -> Result<(), String> {
-        let (allowed, _left): (u64, u64) =
-            server.ask(&bucket.call(&self.key("000001000000"))).await?;
-        if allowed == 1 { Ok(()) } else { Err("the bucket of the peer refused".to_owned()) }
     }
 }
 

@@ -3,9 +3,19 @@
 #![expect(clippy::float_arithmetic, reason = "times, for people")]
 
 use crate::rig::process::{self, Process};
+use crate::root;
 use crate::rounds::float;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A program that the store can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Redis,
+    Valkey,
+}
 
 /// A Redis server on a free port, and a connection for the lab's own commands.
 pub(crate) struct RedisServer {
@@ -27,9 +37,11 @@ pub(crate) struct CommandCounts {
 }
 
 impl RedisServer {
-    pub(crate) async fn start() -> Result<Self, String> {
-        let with_name = |error: String| format!("redis-server: {error}");
-        let process = Process::spawn("redis-store", |at, folder| Ok(process::redis(at, folder)));
+    pub(crate) async fn start(engine: Engine) -> Result<Self, String> {
+        let program = engine.program();
+        let with_name = |error: String| format!("{}: {error}", program.display());
+        let process =
+            Process::spawn("redis-store", |at, folder| Ok(process::redis_as(&program, at, folder)));
         let mut process = process.map_err(|error| with_name(error.to_string()))?;
         let mut connection = None;
         let connect = async |at| {
@@ -42,8 +54,8 @@ impl RedisServer {
         Ok(Self { process, connection })
     }
 
-    pub(crate) fn url(&self) -> String {
-        url(self.process.address)
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.process.address
     }
 
     pub(crate) fn port(&self) -> String {
@@ -66,12 +78,32 @@ impl RedisServer {
     }
 }
 
-fn url(at: std::net::SocketAddr) -> String {
+pub(crate) fn url(at: SocketAddr) -> String {
     format!("redis://{at}/")
 }
 
 async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     Client::open(url)?.get_multiplexed_async_connection().await
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// The first part of the names of its cases.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Valkey => "valkey",
+        }
+    }
+
+    /// Its program. That of Valkey is where `make deps` puts it.
+    pub(crate) fn program(self) -> PathBuf {
+        match self {
+            Self::Redis => PathBuf::from("redis-server"),
+            Self::Valkey => root().join("target/valkey/valkey-server"),
+        }
+    }
 }
 
 // === impl CommandCounts ===

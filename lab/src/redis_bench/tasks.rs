@@ -6,6 +6,7 @@
 
 use crate::rig::template::Keys;
 use crate::rounds::float;
+use rustix::time::{ClockId, clock_gettime};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +15,9 @@ use tidegate_store::{Redis, Store};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at};
 
-const TASKS: u32 = 64;
-const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
+/// How many tasks there are, unless a case says otherwise.
+pub(crate) const TASKS: u32 = 64;
+pub(crate) const KEYS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
 /// The key whose limit is used up. None of the other keys has this state.
 const USED_UP: StateId = StateId(1);
 
@@ -24,7 +26,19 @@ pub(crate) struct TakeTally {
     pub(crate) passed: u64,
     /// Answers per second.
     pub(crate) rate: f64,
+    /// Processor time of this thread for each answer, in microseconds.
+    pub(crate) cpu_micros: f64,
     took: Duration,
+}
+
+/// A closed loop of takes.
+#[derive(Clone)]
+pub(crate) struct TakeLoad {
+    pub(crate) store: Arc<Redis>,
+    /// The limits of each plan.
+    pub(crate) limits: Arc<[Limit]>,
+    pub(crate) tasks: u32,
+    pub(crate) length: Duration,
 }
 
 impl TakeTally {
@@ -34,52 +48,54 @@ impl TakeTally {
     }
 }
 
-/// A closed loop: each task takes from random keys, and takes again when it has its answer. The keys differ
-/// in each round. A refusal is an error.
-pub(crate) async fn closed(
-    store: &Arc<Redis>,
-    limit: &Arc<Limit>,
-    round: u32,
-    length: Duration,
-) -> Result<TakeTally, String> {
-    let (start, first) = (Instant::now(), round.wrapping_mul(TASKS));
-    let task = |number| {
-        let (store, limit) = (Arc::clone(store), Arc::clone(limit));
-        async move {
-            let (mut keys, mut passed) = (Keys::new(KEYS, first.wrapping_add(number)), 0_u64);
-            while start.elapsed() < length {
-                if !take(&store, &limit, spread(keys.draw())).await? {
-                    return Err(
-                        "the store refused a take although its limit is not used up".to_owned()
-                    );
-                }
-                passed = passed.saturating_add(1);
+impl TakeLoad {
+    /// Each task takes from random keys, and takes again when it has its answer. The keys differ in each round. A refusal is an
+    /// error.
+    pub(crate) async fn run(&self, round: u32) -> Result<TakeTally, String> {
+        let (start, cpu) = (Instant::now(), thread_cpu());
+        let first = round.wrapping_mul(self.tasks);
+        let passed =
+            sum((0..self.tasks).map(|task| self.clone().task(start, first.wrapping_add(task))))
+                .await?;
+        let (took, cpu) = (start.elapsed(), thread_cpu().saturating_sub(cpu));
+        let cpu_micros = cpu.as_secs_f64() * 1e6 / float(passed);
+        Ok(TakeTally { passed, rate: per_second(passed, took), cpu_micros, took })
+    }
+
+    async fn task(self, start: Instant, seed: u32) -> Result<u64, String> {
+        let (mut keys, mut passed) = (Keys::new(KEYS, seed), 0_u64);
+        while start.elapsed() < self.length {
+            if !take(&self.store, &self.limits, random_state(&mut keys)).await? {
+                return Err("the store refused a take although its limit is not used up".to_owned());
             }
-            Ok(passed)
+            passed = passed.saturating_add(1);
         }
-    };
-    let passed = sum((0..TASKS).map(task)).await?;
-    let took = start.elapsed();
-    Ok(TakeTally { passed, rate: per_second(passed, took), took })
+        Ok(passed)
+    }
+}
+
+/// Processor time of this thread.
+fn thread_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// An open loop: the tasks take turns to request the key that is used up, at instants `apart` from each
 /// other. A take that passes is an error.
 pub(crate) async fn open(
     store: &Arc<Redis>,
-    limit: &Arc<Limit>,
+    limits: &Arc<[Limit]>,
     apart: Duration,
     length: Duration,
 ) -> Result<TakeTally, String> {
     let start = Instant::now();
     let task = |number| {
-        let (store, limit) = (Arc::clone(store), Arc::clone(limit));
+        let (store, limits) = (Arc::clone(store), Arc::clone(limits));
         let first = start.checked_add(apart.saturating_mul(number)).unwrap_or(start);
         let mut turns = interval_at(first, apart.saturating_mul(TASKS));
         async move {
             let mut refused = 0_u64;
             while turns.tick().await.duration_since(start) < length {
-                if take(&store, &limit, USED_UP).await? {
+                if take(&store, &limits, USED_UP).await? {
                     return Err("the store allowed a take although the limit is used up".to_owned());
                 }
                 refused = refused.saturating_add(1);
@@ -89,21 +105,29 @@ pub(crate) async fn open(
     };
     let refused = sum((0..TASKS).map(task)).await?;
     let took = start.elapsed();
-    Ok(TakeTally { passed: 0, rate: per_second(refused, took), took })
+    Ok(TakeTally { passed: 0, rate: per_second(refused, took), cpu_micros: 0.0, took })
 }
 
 /// Uses up the limit of one key, if the limit is 1.
-pub(crate) async fn used_up(store: &Redis, limit: &Limit) -> Result<(), String> {
-    let passes = take(store, limit, USED_UP).await?;
+pub(crate) async fn used_up(store: &Redis, limits: &[Limit]) -> Result<(), String> {
+    let passes = take(store, limits, USED_UP).await?;
     if passes { Ok(()) } else { Err("the store refused the first take".to_owned()) }
 }
 
-/// Takes once, and returns whether it passed.
-async fn take(store: &Redis, limit: &Limit, state: StateId) -> Result<bool, String> {
-    let plan = Plan::new(vec![Take::new(state, limit, Cost::ONE)], Span::ZERO);
+/// Takes once from each limit, and returns whether it passed.
+pub(crate) async fn take(store: &Redis, limits: &[Limit], state: StateId) -> Result<bool, String> {
+    // The states of several limits differ in bits that do not decide the slot.
+    let state = |number: u128| StateId(state.0.wrapping_add(number));
+    let takes = (0..).zip(limits).map(|(number, limit)| Take::new(state(number), limit, Cost::ONE));
+    let plan = Plan::new(takes.collect::<Vec<_>>(), Span::ZERO);
     let plan = plan.map_err(|error| error.to_string())?;
     let answer = store.take(&[plan]).await.pop().ok_or("the store returned no answer")?;
     answer.map(|answer| answer.done.passes).map_err(|error| error.to_string())
+}
+
+/// The state of a random key.
+pub(crate) fn random_state(keys: &mut Keys) -> StateId {
+    spread(keys.draw())
 }
 
 /// The state of a key: distinct for each key, and spread like a hash.

@@ -135,8 +135,13 @@ pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) ->
 
 /// The command that runs Redis in the foreground, without persistence.
 pub(crate) fn redis(address: SocketAddr, folder: &Path) -> Command {
+    redis_as(Path::new("redis-server"), address, folder)
+}
+
+/// Redis, or a program with the same arguments, such as Valkey.
+pub(crate) fn redis_as(program: &Path, address: SocketAddr, folder: &Path) -> Command {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(program);
     command.args(["--bind", &host, "--port", &port, "--save", "", "--appendonly", "no", "--dir"]);
     command.arg(folder);
     command
