@@ -39,6 +39,7 @@ mod library;
 mod link;
 mod link_state;
 mod node_registry;
+mod old_libraries;
 mod packed_plan;
 mod plans;
 mod refunds;

@@ -89,6 +89,29 @@ async fn plans_over_several_slots_exceed_no_limit_and_refund_everything() {
     }
 }
 
+/// A refusal is cached also if another slot had to give something back for it, and the cached answer says what is left there.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_over_several_slots_are_cached() {
+    let cluster = Cluster::start("redis").await;
+    let store = cluster.store().await;
+    let (user, ip) = (hourly(1), hourly(100));
+    let plan = plan(&[(1, &user), (1_001, &ip)]);
+    assert!(store.take(&plan).await[0].as_ref().unwrap().done.passes);
+    let mut cached = None;
+    for _ in 0..1_000 {
+        let answer = store.take(&plan).await.pop().unwrap().unwrap();
+        assert!(!answer.done.passes);
+        if answer.remembered {
+            cached = Some(answer);
+            break;
+        }
+    }
+    let cached = cached.expect("no refusal was cached");
+    let left = cached.done.decisions.iter().map(|decision| decision.remaining);
+    assert_eq!(left.collect::<Vec<_>>(), [0, 99]);
+    assert_eq!(used(&store, 1_001, &ip).await, 1);
+}
+
 /// Slots migrate with their keys while stores count in them: there is no error, and exactly the limit passes.
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_that_migrate_lose_no_count_and_cause_no_error() {

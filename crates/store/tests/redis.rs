@@ -604,6 +604,51 @@ async fn programs_that_the_server_forgot_are_loaded_again() {
     }
 }
 
+#[tokio::test]
+async fn libraries_that_no_node_uses_are_deleted() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let mut connection = server.connection().await;
+        // The mark of a library is in the slot of the canary, so a first store shows where that is.
+        let first = server.store().await;
+        let mark = loop {
+            let mut keys = redis::cmd("KEYS");
+            let marks: Vec<String> =
+                keys.arg("{*}tidegate_*").query_async(&mut connection).await.unwrap();
+            match marks.into_iter().next() {
+                Some(mark) => break mark,
+                None => look_again().await,
+            }
+        };
+        let slot = mark.split("tidegate_").next().unwrap();
+        for name in ["tidegate_old", "tidegate_used", "other"] {
+            let text = format!(
+                "#!lua name={name}\nredis.register_function('{name}_f', function() return 1 end)"
+            );
+            let mut load = redis::cmd("FUNCTION");
+            let _: String = load.arg("LOAD").arg(text).query_async(&mut connection).await.unwrap();
+        }
+        let mut set = redis::cmd("SET");
+        let () = set
+            .arg(format!("{slot}tidegate_used"))
+            .arg(1)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        drop(first);
+        let _second = server.store().await;
+        let exists = async |function: &str| {
+            let mut call = redis::cmd("FCALL");
+            let mut connection = connection.clone();
+            call.arg(function).arg(0).query_async::<u64>(&mut connection).await.is_ok()
+        };
+        while exists("tidegate_old_f").await {
+            look_again().await;
+        }
+        assert!(exists("tidegate_used_f").await && exists("other_f").await, "{engine}");
+    }
+}
+
 /// How often a server has run a command.
 async fn calls(server: &Server, command: &str) -> u64 {
     let mut connection = server.connection().await;

@@ -50,6 +50,12 @@ const FRESH_FOR: Span = Span::from_millis(400);
 const FRESH_WHILE_RENEWING: Span = Span::from_millis(500);
 
 impl CachedState {
+    /// A state as it is now.
+    pub(super) fn new(written: &Written<'_>, now: Timestamp) -> Self {
+        let (shape, state) = (written.shape.clone(), written.state.clone());
+        Self { shape, state, at: now, renewing: false }
+    }
+
     pub(super) fn written(&self) -> Written<'_> {
         Written { shape: &self.shape, state: self.state.clone() }
     }
@@ -92,9 +98,17 @@ impl DenialCache {
             return;
         }
         for (take, written) in plan.takes().iter().zip(states) {
-            let (shape, state) = (written.shape.clone(), written.state.clone());
-            let cached = CachedState { shape, state, at: now, renewing: false };
-            self.remember(take.state, cached);
+            self.remember(take.state, CachedState::new(written, now));
+        }
+    }
+
+    /// Caches the states of one slot, as they are after a refund, because another slot refused the plan.
+    pub(super) fn note_refunded(&self, plan: &Plan<'_>, states: &[(StateId, CachedState)]) {
+        if !self.enabled || plan.takes().iter().any(bypasses_cache) {
+            return;
+        }
+        for (state, cached) in states {
+            self.remember(*state, cached.clone());
         }
     }
 

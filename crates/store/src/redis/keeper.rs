@@ -11,6 +11,7 @@
 use super::command_error::{CommandError, ErrorClass};
 use super::connection::{Connection, Message, is_replica};
 use super::link_state::LinkCore;
+use super::old_libraries::LOOK_INTERVAL;
 use super::script::{ScriptCall, ScriptHints, ScriptReply, ScriptTimes};
 use super::settings::RedisClock;
 use super::timers;
@@ -40,7 +41,7 @@ pub(super) fn canary(tag: u16) -> StateId {
 
 /// Looks after the connection, for ever.
 pub(super) async fn keep(link: Arc<LinkCore>) {
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut looked_for_libraries) = (FIRST_PAUSE, None);
     loop {
         let is_open = lock(&link.state).breaker.is_open();
         if is_open {
@@ -52,6 +53,12 @@ pub(super) async fn keep(link: Arc<LinkCore>) {
             Ok(()) => FIRST_PAUSE,
             Err(_) => pause.saturating_mul(2).min(LONGEST_PAUSE),
         };
+        let now = link.context.now();
+        let is_due = |looked: Timestamp| now.since(looked) >= LOOK_INTERVAL;
+        if pause == FIRST_PAUSE && looked_for_libraries.is_none_or(is_due) {
+            link.delete_old_libraries().await;
+            looked_for_libraries = Some(now);
+        }
     }
 }
 
@@ -126,7 +133,7 @@ impl LinkCore {
         }
     }
 
-    async fn query<T: FromRedisValue>(
+    pub(super) async fn query<T: FromRedisValue>(
         &self,
         connection: &Connection,
         command: &Cmd,

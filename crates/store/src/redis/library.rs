@@ -57,8 +57,9 @@ struct Library {
     take_script: String,
     take_hash: String,
     plan_hash: String,
-    /// The library of functions.
+    /// The library of functions, and its name.
     text: String,
+    name: String,
     /// The names of the functions: take, plan, peek.
     names: [String; 3],
 }
@@ -67,7 +68,7 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let hash = |text: &str| Script::new(text).get_hash().to_owned();
     let take_script = format!("{SHORT}\nreturn decide(KEYS, ARGV)\n");
     let body = format!("{SHORT}\nlocal function plan(KEYS, ARGV)\n{PLAN}\nend\n");
-    let library = format!("tidegate_{}", hash(&body));
+    let library = format!("{PREFIX}{}", hash(&body));
     let names = ["take", "plan", "peek"].map(|name| format!("{library}_{name}"));
     let [take, plan, peek] = &names;
     let text = format!(
@@ -76,8 +77,17 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
          redis.register_function('{plan}', plan)\n\
          redis.register_function{{ function_name = '{peek}', callback = plan, flags = {{ 'no-writes' }} }}\n"
     );
-    Library { take_hash: hash(&take_script), plan_hash: hash(PLAN), take_script, text, names }
+    let (take_hash, plan_hash) = (hash(&take_script), hash(PLAN));
+    Library { take_hash, plan_hash, take_script, text, name: library, names }
 });
+
+/// How the names of our libraries begin, of this and other versions.
+pub(super) const PREFIX: &str = "tidegate_";
+
+/// The name of the library.
+pub(super) fn name() -> &'static str {
+    &LIBRARY.name
+}
 
 impl Program {
     /// The command that calls it, without keys and arguments.

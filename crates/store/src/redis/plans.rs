@@ -21,7 +21,7 @@ use crate::error::StoreError;
 use crate::store::Answer;
 use futures_util::future::join_all;
 use tidegate_core::{
-    Decision, Now, Plan, PlanOutcome, RejectedCost, Take, TakeReceipt, Timestamp, Written,
+    Decision, Now, Plan, PlanOutcome, RejectedCost, StateId, Take, TakeReceipt, Timestamp, Written,
 };
 
 /// The takes of a plan that are in one slot.
@@ -45,6 +45,8 @@ struct GroupOutcome {
     done: PlanOutcome,
     /// The decision on each take as if nothing were counted, if the group passes: the answer after a refund.
     undone: Vec<Decision>,
+    /// The state of each take after a refund, if the group passes.
+    refunded: Vec<(StateId, CachedState)>,
 }
 
 impl Redis {
@@ -104,15 +106,30 @@ impl Redis {
         let undo = |(take, found): (&Take<'_>, &StoredState<'_>)| {
             take.limit.decide(&found.written(), &plan.ask(take, Now::at(now)))
         };
-        let undone = if passes && scope == PlanScope::OneSlot {
-            takes.iter().zip(&found).map(undo).collect()
-        } else {
-            vec![]
-        };
+        let (mut undone, mut refunded) = (vec![], vec![]);
+        if passes && scope == PlanScope::OneSlot {
+            undone = takes.iter().zip(&found).map(undo).collect();
+            let before = found.iter().map(StoredState::written);
+            refunded = self.refunded_states(takes, before.zip(&states));
+        }
         if self.test_time().is_none() {
             self.denials.note(&plan, &done, &states, self.router.now());
         }
-        Ok(GroupOutcome { at: now, done, undone })
+        Ok(GroupOutcome { at: now, done, undone, refunded })
+    }
+
+    /// The states of takes after a refund: those before the take, if its refusal is free, and those after it otherwise.
+    fn refunded_states<'w>(
+        &self,
+        takes: &[Take<'_>],
+        states: impl Iterator<Item = (Written<'w>, &'w Written<'w>)>,
+    ) -> Vec<(StateId, CachedState)> {
+        let now = self.router.now();
+        let state = |(take, (before, after)): (&Take<'_>, (Written<'w>, &Written<'w>))| {
+            let kept = if take.refused == RejectedCost::Free { &before } else { after };
+            (take.state, CachedState::new(kept, now))
+        };
+        takes.iter().zip(states).map(state).collect()
     }
 
     /// Decides takes that are in several slots. If some of the slots are unreachable, nothing is taken.
@@ -143,7 +160,12 @@ impl Redis {
         }
         let mut merged = MergedAnswer::new(plan.takes().len(), passes);
         for (group, taken) in groups.iter().zip(taken) {
-            merged.add(group, taken?);
+            let taken = taken?;
+            if !passes && self.test_time().is_none() {
+                // The slots that refuse have noted their states already.
+                self.denials.note_refunded(plan, &taken.refunded);
+            }
+            merged.add(group, taken);
         }
         merged.answer()
     }
@@ -191,7 +213,7 @@ impl Redis {
                 take.limit.decide(&cached.written(), &group.plan.ask(take, Now::at(estimate)))
             };
             let undone = group.plan.takes().iter().zip(states()).map(undo).collect();
-            outcomes.push((group, GroupOutcome { at: estimate, done, undone }));
+            outcomes.push((group, GroupOutcome { at: estimate, done, undone, refunded: vec![] }));
         }
         if passes {
             return Ok(None);

@@ -75,6 +75,11 @@ pub(super) fn receipt_key(receipt: ReceiptId, beside: Option<StateId>) -> Vec<u8
     marked
 }
 
+/// The key of the mark that a library is used, in the slot of a state.
+pub(super) fn library_key(library: &str, beside: StateId) -> Vec<u8> {
+    key(beside).iter().copied().take(4).chain(library.bytes()).collect()
+}
+
 // === supported limits ===
 
 /// Whether a script can count under a limit without any rounding error; otherwise the reason.
