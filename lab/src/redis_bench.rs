@@ -17,11 +17,13 @@
 //! | `lone` | how long does a take last when nothing else happens? |
 //! | `distance` | does a round trip of a millisecond cost throughput? |
 //! | `bystander` | how long do other clients of the server wait meanwhile? |
+//! | `primaries` | what does a take cost in a cluster, where only plans of one slot share a call? |
 
 mod bystander;
 mod distance;
 mod kinds;
 mod lone;
+mod primaries;
 mod raw;
 mod saturated;
 mod server;
@@ -61,6 +63,8 @@ client thread, a million keys in random order.
 - `redis-1ms`: 1,024 tasks, with a relay that adds a millisecond to the round trip, against the same relay without delay.
 - `redis-bystander`: the latency of another client's `GET`, 1,000 a second, while 64 tasks take without pause, against what
   `redis-benchmark` with the plain bucket on 64 connections causes.
+- `redis-3-primaries`: the 64 tasks on a cluster of three primaries, against one server. Here only plans of the same slot share
+  a call. `-cpu` is the processor time of all servers for a take. All of them share the two cores, so the rates say little.
 - `redis-refused-10000`: one key whose limit is used up is requested 10,000 times a second. The left figure is the
   number of script calls that Redis counts per second, one of which is the store's health check. The right figure is the
   number of requests per second. The first row is with the denial cache, the second (`always-asked`) without it. Here a
@@ -86,6 +90,7 @@ async fn measured(options: &LoadOptions) -> Result<Vec<String>, String> {
     rows.extend(lone::rows(options).await?);
     rows.extend(distance::rows(options).await?);
     rows.extend(bystander::rows(options).await?);
+    rows.extend(primaries::rows(options).await?);
     for (case, remember) in REFUSED.into_iter().filter(|(case, _)| case.contains(&options.only)) {
         let (ours, peer) = refused(remember).await?;
         let row = Comparison { bench: "redis", case, ours, peer, peer_name: "asked", unit: "1/s" };

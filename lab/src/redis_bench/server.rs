@@ -9,6 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A program that the store can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,10 @@ pub(crate) struct CommandCounts {
 
 impl RedisServer {
     pub(crate) async fn start(engine: Engine) -> Result<Self, String> {
+        Self::start_with(engine, &[]).await
+    }
+
+    pub(crate) async fn start_with(engine: Engine, arguments: &[&str]) -> Result<Self, String> {
         let program = engine.program();
         let with_name = |error: String| format!("{}: {error}", program.display());
         let process =
@@ -56,6 +61,11 @@ impl RedisServer {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.process.address
+    }
+
+    /// The processor time of the server.
+    pub(crate) fn cpu(&self) -> Result<Duration, String> {
+        Ok(self.process.group().map_err(|error| error.to_string())?.cpu())
     }
 
     pub(crate) fn port(&self) -> String {
