@@ -43,10 +43,12 @@ mod old_libraries;
 mod packed_plan;
 mod plans;
 mod refunds;
+mod reply_meter;
 mod router;
 mod script;
 mod sentinels;
 mod server_clock;
+mod server_stream;
 mod settings;
 mod shape_registry;
 mod shared_document;
@@ -453,7 +455,7 @@ impl SharedDocument for Redis {
     const SHARED: bool = true;
 
     async fn document(&self, known: u64) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
-        shared_document::read(&self.router, self.deadline(), known).await
+        shared_document::read(&self.router, || self.deadline(), known).await
     }
 
     async fn replace_document(

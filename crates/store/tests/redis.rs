@@ -13,6 +13,7 @@
 mod support;
 
 use futures_util::future::join_all;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 use support::address::look_again;
@@ -24,9 +25,10 @@ use tidegate_core::{
 };
 use tidegate_store::testing::conformance;
 use tidegate_store::{
-    Clock, Name, Part, ReceiptId, Redis, RedisSettings, Secret, Settled, Settlement, Store,
-    StoreError, StoreHealth,
+    Clock, Name, Part, ReceiptId, Redis, RedisSettings, Secret, Settled, Settlement,
+    SharedDocument, Store, StoreError, StoreHealth,
 };
+use tokio::sync::Semaphore;
 
 #[tokio::test]
 async fn redis_and_valkey_keep_the_contract() {
@@ -492,6 +494,46 @@ async fn a_long_value_of_another_program_is_not_read() {
 }
 
 /// A port without TLS does not answer a TLS handshake.
+/// Replies are bounded, so a long document is read in pieces.
+#[tokio::test]
+async fn a_long_document_is_read_in_pieces() {
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let store = server.store().await;
+        assert_eq!(store.document(0).await.unwrap(), None);
+        let text: Vec<u8> = (0..=250_u8).cycle().take(3_000_000).collect();
+        for (old, length) in [(0, 3_000_000), (1, 1 << 19), (2, 1)] {
+            assert!(store.replace_document((old, old + 1), &text[..length]).await.unwrap());
+            let read = store.document(old).await.unwrap().unwrap();
+            assert!(read == (old + 1, text[..length].to_vec()), "{engine}: {length}");
+            assert_eq!(store.document(old + 1).await.unwrap(), None);
+        }
+        let long = vec![b'x'; (32 << 20) + 1];
+        let error = store.replace_document((3, 4), &long).await.unwrap_err();
+        assert!(error.to_string().contains("longer than 32 MiB"), "{error}");
+    }
+}
+
+/// A store that replies with 64 MiB loses the connection before it has sent them.
+#[tokio::test]
+async fn a_reply_that_is_too_long_ends_the_connection() {
+    const LENGTH: usize = 64 << 20;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        client.write_all(format!("*2\r\n+a\r\n${LENGTH}\r\n").as_bytes()).unwrap();
+        let piece = [b'x'; 65_536];
+        (0..LENGTH / piece.len()).take_while(|_| client.write_all(&piece).is_ok()).count()
+    });
+    let timeout = Span::from_secs(60);
+    let settings = RedisSettings { connect_timeout: timeout, timeout, ..RedisSettings::new(&url) };
+    let error = Redis::connect(&settings, &Secret::new([7; 32])).await.unwrap_err();
+    assert!(error.to_string().contains("longer than 1024 KiB"), "{error}");
+    let sent = server.join().unwrap();
+    assert!(sent < LENGTH / 65_536, "all was read");
+}
+
 #[tokio::test]
 async fn the_error_of_a_port_without_tls_suggests_the_cause() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -601,6 +643,45 @@ async fn programs_that_the_server_forgot_are_loaded_again() {
                 let () = redis::cmd(kind).arg("FLUSH").query_async(&mut connection).await.unwrap();
             }
         }
+    }
+}
+
+/// Calls with many plans fail as a whole if the server has lost the program. All of their callers are answered nevertheless.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_are_flushed_under_load_cause_no_error() {
+    const TASKS: u64 = 32;
+    const TAKES: u64 = 100;
+    for engine in ENGINES {
+        let server = Server::start(engine);
+        let store = Arc::new(server.store().await);
+        // It refills one token in about five hours.
+        let limit = Limit::new(2_000, Span::from_secs(34_560_000), Algorithm::TOKEN_BUCKET);
+        let limit: &'static Limit = Box::leak(Box::new(limit.unwrap()));
+        let answers = Arc::new(Semaphore::new(0));
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let (store, answers) = (Arc::clone(&store), Arc::clone(&answers));
+                tokio::spawn(async move {
+                    let take = Take::new(StateId(1), limit, Cost::ONE);
+                    let plan = Plan::new(vec![take], Span::ZERO).unwrap();
+                    let mut passed = 0;
+                    for _ in 0..TAKES {
+                        passed += u64::from(store.take_one(&plan).await.unwrap().done.passes);
+                        answers.add_permits(1);
+                    }
+                    passed
+                })
+            })
+            .collect();
+        let mut connection = server.connection().await;
+        for _ in 0..20 {
+            answers.acquire_many(100).await.unwrap().forget();
+            for kind in ["SCRIPT", "FUNCTION"] {
+                let () = redis::cmd(kind).arg("FLUSH").query_async(&mut connection).await.unwrap();
+            }
+        }
+        let passed = join_all(tasks).await.into_iter().map(Result::unwrap).sum::<u64>();
+        assert_eq!(passed, 2_000, "{engine}");
     }
 }
 

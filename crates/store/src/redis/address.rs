@@ -7,12 +7,15 @@
 //!   redis+sentinel://[user:password@]host:port,…/name     the sentinels of a primary; rediss+sentinel://
 //! ```
 
+use super::server_stream::client_config;
 use super::settings::RedisTls;
 use crate::error::StoreError;
 use ::redis::io::tcp::TcpSettings;
 use ::redis::{Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo};
 use ::redis::{RedisConnectionInfo, TlsCertificates};
+use rustls::ClientConfig;
 use std::fmt;
+use std::sync::Arc;
 
 /// The TCP address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,7 +26,7 @@ pub(super) struct Address {
 
 /// The kind of deployment, and where to begin.
 pub(super) enum Deployment {
-    One(Client),
+    One(ServerClient),
     /// Seeds: any server of a cluster knows the others.
     Cluster(Vec<Address>),
     /// The sentinels, and the name by which they know the primary.
@@ -33,8 +36,14 @@ pub(super) enum Deployment {
 /// What connecting to any server of the store needs besides an address: credentials and TLS.
 pub(super) struct ConnectOptions {
     info: RedisConnectionInfo,
-    secure: bool,
-    tls: Option<TlsCertificates>,
+    /// The same for the client library and for our own connections.
+    tls: Option<(TlsCertificates, Arc<ClientConfig>)>,
+}
+
+/// One server, and how to connect to it.
+pub(super) struct ServerClient {
+    pub(super) client: Client,
+    pub(super) tls: Option<Arc<ClientConfig>>,
 }
 
 const DEFAULT_PORT: u16 = 6_379;
@@ -76,7 +85,7 @@ pub(super) fn parse(url: &str, tls: &RedisTls) -> Result<(Deployment, ConnectOpt
     };
     if kind == UrlKind::One {
         let info = url.into_connection_info().map_err(|error| invalid(&error.to_string()))?;
-        let options = ConnectOptions::new(info.redis_settings().clone(), secure, tls);
+        let options = ConnectOptions::new(info.redis_settings().clone(), secure, tls)?;
         let client = options.client_at(info.addr().clone())?;
         return Ok((Deployment::One(client), options));
     }
@@ -91,7 +100,7 @@ pub(super) fn parse(url: &str, tls: &RedisTls) -> Result<(Deployment, ConnectOpt
             .ok_or_else(|| invalid(&format!("write `{server}` like `host:{default_port}`")))
     });
     let servers = servers.collect::<Result<Vec<_>, _>>()?;
-    let options = ConnectOptions::new(info.redis_settings().clone(), secure, tls);
+    let options = ConnectOptions::new(info.redis_settings().clone(), secure, tls)?;
     match kind {
         UrlKind::Sentinels if name.is_empty() => {
             Err(invalid("add the name of the primary, as in `redis+sentinel://host:26379/name`"))
@@ -112,21 +121,24 @@ enum UrlKind {
 }
 
 impl ConnectOptions {
-    fn new(info: RedisConnectionInfo, secure: bool, tls: &RedisTls) -> Self {
+    fn new(info: RedisConnectionInfo, secure: bool, tls: &RedisTls) -> Result<Self, StoreError> {
+        if !secure {
+            return Ok(Self { info, tls: None });
+        }
+        let client = tls.client.clone();
         let certificates = TlsCertificates {
-            client_tls: tls
-                .client
-                .clone()
+            client_tls: client
                 .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
             root_cert: tls.authority.clone(),
         };
-        Self { info, secure, tls: secure.then_some(certificates) }
+        let config = client_config(tls).map_err(|error| invalid(&error))?;
+        Ok(Self { info, tls: Some((certificates, config)) })
     }
 
     /// A client of one server.
-    pub(super) fn client(&self, address: &Address) -> Result<Client, StoreError> {
+    pub(super) fn client(&self, address: &Address) -> Result<ServerClient, StoreError> {
         let Address { host, port } = address.clone();
-        self.client_at(if self.secure {
+        self.client_at(if self.tls.is_some() {
             ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
         } else {
             ConnectionAddr::Tcp(host, port)
@@ -134,26 +146,23 @@ impl ConnectOptions {
     }
 
     /// A client of a sentinel. Sentinels do not share the users of the servers, so it logs in without credentials.
-    pub(super) fn client_of_sentinel(&self, address: &Address) -> Result<Client, StoreError> {
-        let anonymous = Self {
-            info: RedisConnectionInfo::default(),
-            secure: self.secure,
-            tls: self.tls.clone(),
-        };
+    pub(super) fn client_of_sentinel(&self, address: &Address) -> Result<ServerClient, StoreError> {
+        let anonymous = Self { info: RedisConnectionInfo::default(), tls: self.tls.clone() };
         anonymous.client(address)
     }
 
-    fn client_at(&self, address: ConnectionAddr) -> Result<Client, StoreError> {
+    fn client_at(&self, address: ConnectionAddr) -> Result<ServerClient, StoreError> {
         let to_invalid = |error: ::redis::RedisError| invalid(&error.to_string());
         let info = address.into_connection_info().map_err(to_invalid)?;
         let info = info
             .set_redis_settings(self.info.clone())
             .set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        match &self.tls {
-            Some(tls) => Client::build_with_tls(info, tls.clone()),
+        let client = match &self.tls {
+            Some((certificates, _)) => Client::build_with_tls(info, certificates.clone()),
             None => Client::open(info),
-        }
-        .map_err(to_invalid)
+        };
+        let tls = self.tls.as_ref().map(|(_, config)| Arc::clone(config));
+        Ok(ServerClient { client: client.map_err(to_invalid)?, tls })
     }
 }
 

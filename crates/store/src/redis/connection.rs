@@ -9,22 +9,24 @@
 //! Everything above this seam (links, breakers, registries, denial cache, plans) is the same code in a simulation and in
 //! production.
 
+use super::address::ServerClient;
 use super::command_error::CommandError;
 use super::library::ProgramKind;
 use super::packed_plan::{self, PackedPlan};
 use super::script::{self, ScriptCall, ScriptHints, ScriptTimes};
+use super::server_stream::ServerStream;
 use super::settings::RedisSettings;
 #[cfg(feature = "testing")]
 use super::simulated::{Network, SimulatedRequest};
 use crate::error::StoreError;
 use ::redis::aio::{ConnectionLike as _, MultiplexedConnection};
-use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, RedisResult, Value};
+use ::redis::{AsyncConnectionConfig, Cmd, RedisResult, Value};
 use std::sync::Arc;
 
 /// A server that can be connected to.
 pub(super) enum Host {
     /// Redis or Valkey.
-    Server(Box<Client>),
+    Server(Box<ServerClient>),
     #[cfg(feature = "testing")]
     Simulated(Arc<dyn Network>),
 }
@@ -132,29 +134,38 @@ pub(super) fn is_replica(role: &Value) -> bool {
 
 /// Connects to a server, within the connect timeout of the settings.
 pub(super) async fn connect(
-    client: &Client,
+    server: &ServerClient,
     settings: &RedisSettings,
 ) -> Result<MultiplexedConnection, StoreError> {
-    let config = AsyncConnectionConfig::new()
-        // Each call has its own deadline.
-        .set_response_timeout(None)
-        .set_connection_timeout(Some(settings.connect_timeout.into()))
-        .set_pipeline_buffer_size(settings.in_flight);
-    let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    let error = match tokio::time::timeout(settings.connect_timeout.into(), connecting).await {
+    let connecting =
+        tokio::time::timeout(settings.connect_timeout.into(), logged_in(server, settings));
+    let error = match connecting.await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) if !error.is_timeout() => {
             return Err(CommandError::of(&error, settings.timeout).into_error());
         }
         Ok(Err(_)) | Err(_) => StoreError::TimedOut(settings.connect_timeout),
     };
-    if uses_tls(client) {
+    if server.tls.is_some() {
         let why = "no TLS handshake; does this port speak TLS? If not, use `redis://`";
         return Err(StoreError::Unavailable(why.into()));
     }
     Err(error)
 }
 
-fn uses_tls(client: &Client) -> bool {
-    matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
+async fn logged_in(
+    server: &ServerClient,
+    settings: &RedisSettings,
+) -> RedisResult<MultiplexedConnection> {
+    let info = server.client.get_connection_info();
+    let stream = ServerStream::connect(info.addr(), server.tls.as_ref()).await?;
+    // Each call has its own deadline.
+    let config = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(settings.in_flight);
+    let login = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config);
+    let (connection, driver) = login.await?;
+    // It ends with the last clone of the connection.
+    tokio::spawn(driver);
+    Ok(connection)
 }

@@ -23,11 +23,13 @@ pub(super) const REGISTER_SHAPE: &str = include_str!("scripts/register.lua");
 /// Announces a node, and returns how many nodes there are.
 pub(super) const COUNT_NODES: &str = include_str!("scripts/nodes.lua");
 
-/// Reads the shared document. Returns nothing if the caller knows this version already.
+/// Reads a piece of the shared document: its version, its length, and the bytes from `ARGV[2]` on, of which there are at most
+/// `ARGV[3]`. Returns nothing if the caller knows this version already.
 pub(super) const READ_DOCUMENT: &str = "
 local version = redis.call('HGET', KEYS[1], 'version') or '0'
 if version == ARGV[1] then return false end
-return { version, redis.call('HGET', KEYS[1], 'text') or '' }";
+local text = redis.call('HGET', KEYS[1], 'text') or ''
+return { version, #text, string.sub(text, ARGV[2] + 1, ARGV[2] + ARGV[3]) }";
 
 /// Compare-and-set: writes the next version of the shared document if the current version is the expected one.
 pub(super) const REPLACE_DOCUMENT: &str = "
