@@ -12,8 +12,8 @@
 //! | you want to | read |
 //! |---|---|
 //! | write the header fields of a response | [`HeaderStyle::write`] |
-//! | answer a denied request | [`refusal`], or [`grpc_refusal`] for gRPC |
-//! | answer a request that a busy upstream has no capacity for | [`overload`], or [`grpc_overload`] for gRPC |
+//! | answer a denied request | [`refusal_to`], or [`refusal`] and [`grpc_refusal`] if you know the protocol |
+//! | answer a request that a busy upstream has no capacity for | [`overload_to`], or [`overload`] and [`grpc_overload`] |
 //! | read what a server said about its limits | [`Heard`] |
 //! | keep a client from asking too early | [`Pacer`] |
 //!
@@ -21,6 +21,7 @@
 //! never 0, and `Retry-After` is never earlier than `t`. Only limits that can deny are shown to clients: rules in shadow mode
 //! and rules that only flag or deprioritize are for the operator.
 
+mod by_protocol;
 mod fields;
 mod grpc;
 mod pacer;
@@ -28,6 +29,7 @@ mod parse;
 mod problem;
 mod words;
 
+pub use by_protocol::{is_grpc, overload_to, refusal_to};
 pub use fields::{HeaderStyle, LegacyReset, Reduced, policy_name};
 pub use grpc::{grpc_overload, grpc_refusal};
 pub use pacer::Pacer;

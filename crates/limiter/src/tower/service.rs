@@ -4,7 +4,7 @@ use super::body::{BoxedPermit, PermitBody};
 use super::{DEFAULT_WAIT, Settings};
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::http::{HeaderStyle, grpc_overload, grpc_refusal, overload, refusal};
+use crate::http::{HeaderStyle, overload_to, refusal_to};
 use crate::limiter::Limiter;
 use crate::receipt::Report;
 use crate::scheduler::{Seat, Shed};
@@ -160,7 +160,7 @@ impl<S: Store + 'static> Gate<'_, S> {
             Ok(seat) => seat,
             Err(shed) => {
                 self.give_back(&verdict).await;
-                return Ok(shed_response(&shed, &parts.headers).map(own_body));
+                return Ok(overload_to(&parts.headers, &shed).map(own_body));
             }
         };
         let (request, mut after) = self.admitted((verdict, seat), parts, body);
@@ -251,13 +251,7 @@ impl<S: Store + 'static> Gate<'_, S> {
 
     /// The response to a denied request, as gRPC for gRPC requests.
     fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Response<String> {
-        let mut response = if is_grpc(request) {
-            let mut response = grpc_refusal(verdict).map(|()| String::new());
-            self.settings.style.write(verdict, response.headers_mut());
-            response
-        } else {
-            refusal(verdict, &self.settings.style)
-        };
+        let mut response = refusal_to(request, verdict, &self.settings.style);
         expose(response.headers_mut(), request.contains_key(header::ORIGIN));
         response
     }
@@ -287,19 +281,6 @@ impl AfterResponse {
             expose(response.headers_mut(), self.cross_origin);
         }
         response.map(|body| Either::Left(PermitBody::new(body, self.permit)))
-    }
-}
-
-fn is_grpc(request: &HeaderMap) -> bool {
-    let kind = request.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    kind.starts_with(b"application/grpc")
-}
-
-/// The response to a request for which the inner service has no capacity, as gRPC for gRPC requests.
-fn shed_response(shed: &Shed, request: &HeaderMap) -> Response<String> {
-    match is_grpc(request) {
-        true => grpc_overload(shed).map(|()| String::new()),
-        false => overload(shed),
     }
 }
 

@@ -31,7 +31,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate::http::{HeaderStyle, grpc_refusal, refusal};
+use tidegate::http::{HeaderStyle, is_grpc, refusal_to};
 use tidegate::{Check, CheckError, Limiter, Seat, Span, Verdict};
 use tidegate_policy::{AttributeError, Attributes, NormalPath};
 use tokio::time::Instant;
@@ -291,14 +291,8 @@ impl<S: Backend> Proxy<S> {
 
     /// The answer to a request that a limit refuses, as gRPC for gRPC requests.
     pub(super) fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Answer {
-        let is_grpc = headers::is_grpc(request);
-        let mut response = if is_grpc {
-            let mut response = grpc_refusal(verdict).map(|()| String::new());
-            self.style.write(verdict, response.headers_mut());
-            response
-        } else {
-            refusal(verdict, &self.style)
-        };
+        let is_grpc = is_grpc(request);
+        let mut response = refusal_to(request, verdict, &self.style);
         expose(response.headers_mut(), request.contains_key(header::ORIGIN));
         let (mut parts, body) = response.into_parts();
         parts.headers.remove(header::CONTENT_TYPE);

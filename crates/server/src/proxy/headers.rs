@@ -37,12 +37,6 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::mem;
 
-/// Whether a request is a gRPC call.
-pub(crate) fn is_grpc(request: &HeaderMap) -> bool {
-    let kind = request.get(http::header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    kind.starts_with(b"application/grpc")
-}
-
 /// How the upstream server says that a request went, in its `tidegate-outcome` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamOutcome {

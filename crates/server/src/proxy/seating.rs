@@ -1,14 +1,13 @@
 //! Waiting for a seat of the group, when all that a request may have are taken.
 
 use super::gate::{Proxy, ProxyClient, stopping};
-use super::headers;
 use super::observe::RequestRecord;
 use super::upstream::GroupSeats;
 use crate::backend::Backend;
 use crate::web::{Answer, PROBLEM};
 use http::request::Parts;
 use http::{HeaderMap, header};
-use tidegate::http::{grpc_overload, overload};
+use tidegate::http::{is_grpc, overload_to};
 use tidegate::{Report, Seat, Shed, Verdict};
 
 impl<S: Backend> Proxy<S> {
@@ -38,11 +37,8 @@ impl<S: Backend> Proxy<S> {
 
 /// The answer to a request for which the upstream has no capacity, as gRPC for gRPC requests.
 fn shed_answer(shed: &Shed, request: &HeaderMap) -> Answer {
-    let is_grpc = headers::is_grpc(request);
-    let response =
-        if is_grpc { grpc_overload(shed).map(|()| String::new()) } else { overload(shed) };
-    let (mut parts, body) = response.into_parts();
+    let (mut parts, body) = overload_to(request, shed).into_parts();
     parts.headers.remove(header::CONTENT_TYPE);
-    let kind = if is_grpc { "application/grpc" } else { PROBLEM };
+    let kind = if is_grpc(request) { "application/grpc" } else { PROBLEM };
     Answer::new(parts.status, kind, body).with_all(&parts.headers)
 }

@@ -43,10 +43,15 @@ pub(super) fn pack(
     let max_wait = call.max_wait.as_nanos() / NANOS_PER_MICRO;
     let head = [echo, times.deadline, max_wait.min(MAX_EXACT)];
     let takes = u64::try_from(call.takes.len()).ok()?;
-    let mut numbers: Vec<u8> = head.into_iter().chain([takes]).flat_map(u64::to_le_bytes).collect();
+    let many = call.takes.len().saturating_mul(PACKED_NUMBERS).saturating_add(4);
+    let mut numbers = Vec::with_capacity(many.saturating_mul(8));
+    for number in head.into_iter().chain([takes]) {
+        numbers.extend_from_slice(&number.to_le_bytes());
+    }
     for (take, tag) in call.takes.iter().zip(hints.tags) {
-        let take = packed_take(take, *tag, times.guess)?;
-        numbers.extend(take.into_iter().flat_map(i64::to_le_bytes));
+        for number in packed_take(take, *tag, times.guess)? {
+            numbers.extend_from_slice(&number.to_le_bytes());
+        }
     }
     let keys: Vec<[u8; 14]> = call.takes.iter().map(|take| wire::key(take.state)).collect();
     let slot = call.takes.first().map_or(0, |take| slot_of_state(take.state));
