@@ -45,8 +45,11 @@ impl RedisServer {
     pub(crate) async fn start_with(engine: Engine, arguments: &[&str]) -> Result<Self, String> {
         let program = engine.program();
         let with_name = |error: String| format!("{}: {error}", program.display());
-        let process =
-            Process::spawn("redis-store", |at, folder| Ok(process::redis_as(&program, at, folder)));
+        let process = Process::spawn("redis-store", |at, folder| {
+            let mut command = process::redis_as(&program, at, folder);
+            command.args(arguments);
+            Ok(command)
+        });
         let mut process = process.map_err(|error| with_name(error.to_string()))?;
         let mut connection = None;
         let connect = async |at| {
