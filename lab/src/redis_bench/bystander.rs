@@ -13,6 +13,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tidegate_core::Algorithm;
@@ -85,19 +86,29 @@ impl Bystander {
     }
 }
 
-/// One `GET` every millisecond; each counts from when it was due.
+/// One `GET` every millisecond, whether or not the earlier ones are answered; each counts from when it was due.
 fn gets(server: SocketAddr, stop: &AtomicBool) -> io::Result<Tally> {
     let mut socket = TcpStream::connect(server)?;
     socket.set_nodelay(true)?;
-    let mut tally = Tally::new().map_err(io::Error::other)?;
-    let (mut due, mut reply) = (Instant::now(), [0; NOTHING.len()]);
+    let mut replies = socket.try_clone()?;
+    let (sender, sent) = mpsc::channel::<Instant>();
+    let reader = thread::spawn(move || {
+        let mut tally = Tally::new().map_err(io::Error::other)?;
+        let mut reply = [0; NOTHING.len()];
+        for due in sent {
+            replies.read_exact(&mut reply)?;
+            tally.note(1, 0, due.elapsed());
+        }
+        Ok(tally)
+    });
+    let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         due = due.checked_add(EVERY).unwrap_or(due);
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        // A late timer is not the server's fault; a late answer to the last `GET` is.
         socket.write_all(GET)?;
-        socket.read_exact(&mut reply)?;
-        tally.note(1, 0, due.elapsed());
+        // If the reader has ended, its error says why.
+        let _ = sender.send(due);
     }
-    Ok(tally)
+    drop(sender);
+    reader.join().unwrap_or_else(|_| Err(io::Error::other("the reader panicked")))
 }

@@ -9,6 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A program that the store can use.
@@ -45,7 +46,10 @@ impl RedisServer {
     pub(crate) async fn start_with(engine: Engine, arguments: &[&str]) -> Result<Self, String> {
         let program = engine.program();
         let with_name = |error: String| format!("{}: {error}", program.display());
-        let process = Process::spawn("redis-store", |at, folder| {
+        // Several servers may run at a time. Relaxed: the numbers only have to differ.
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("redis-store-{}", STARTED.fetch_add(1, Ordering::Relaxed));
+        let process = Process::spawn(&name, |at, folder| {
             let mut command = process::redis_as(&program, at, folder);
             command.args(arguments);
             Ok(command)
