@@ -67,8 +67,8 @@ client thread, a million keys in random order.
   a call. `-cpu` is the processor time of all servers for a take. All of them share the two cores, so the rates say little.
 - `redis-refused-10000`: one key whose limit is used up is requested 10,000 times a second. The left figure is the
   number of script calls that Redis counts per second, one of which is the store's health check. The right figure is the
-  number of requests per second. The first row is with the denial cache, the second (`always-asked`) without it. Here a
-  small ratio is good: it is the share of the requests that reach Redis.";
+  number of requests per second. The first row is with the denial cache, the second (`always-asked`) without it; then
+  requests that wait share calls. Here a small ratio is good.";
 
 pub(crate) fn run(options: &LoadOptions) -> Result<(), String> {
     install::provide("redis-server", "redis-server")?;
