@@ -84,11 +84,13 @@ async fn giving_back_a_receipt_from_before_the_clock_was_set_back_keeps_the_coun
     }
 }
 
-/// At least this many steps of each kind, without a difference.
+/// At least this many steps of each kind, without a difference. `TWIN_STEPS` sets another number.
 const TWIN_STEPS: u64 = 50_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_and_core_agree_to_the_last_integer() {
+    let wanted = std::env::var("TWIN_STEPS").ok().map(|steps| steps.parse().unwrap());
+    let wanted: u64 = wanted.unwrap_or(TWIN_STEPS);
     // Half of the steps on each engine, all kinds at the same time: a step waits for its reply most of the time.
     for engine in ENGINES {
         let server = Arc::new(Server::start_frozen(engine));
@@ -98,7 +100,7 @@ async fn scripts_and_core_agree_to_the_last_integer() {
                 let server = Arc::clone(&server);
                 tokio::spawn(async move {
                     let rig = server.rig_beside_others().await;
-                    twin::compare(&rig, engine, kind, TWIN_STEPS / 2).await
+                    twin::compare(&rig, engine, kind, wanted / 2).await
                 })
             })
             .collect();
