@@ -656,8 +656,9 @@ async fn programs_that_are_flushed_under_load_cause_no_error() {
     for engine in ENGINES {
         let server = Server::start(engine);
         let store = Arc::new(server.store().await);
-        // It refills one token in about five hours.
-        let limit = Limit::new(2_000, Span::from_secs(34_560_000), Algorithm::TOKEN_BUCKET);
+        // It refills one token in more than two hours, and all takes pass: each of them is a call, and none is answered by the
+        // denial cache, so that a call meets few of the flushes.
+        let limit = Limit::new(4_000, Span::from_secs(34_560_000), Algorithm::TOKEN_BUCKET);
         let limit: &'static Limit = Box::leak(Box::new(limit.unwrap()));
         let answers = Arc::new(Semaphore::new(0));
         let tasks: Vec<_> = (0..TASKS)
@@ -683,7 +684,10 @@ async fn programs_that_are_flushed_under_load_cause_no_error() {
             }
         }
         let passed = join_all(tasks).await.into_iter().map(Result::unwrap).sum::<u64>();
-        assert_eq!(passed, 2_000, "{engine}");
+        assert_eq!(passed, TASKS * TAKES, "{engine}");
+        let take = Take::new(StateId(1), limit, Cost::ONE);
+        let left = store.peek(&Plan::new(vec![take], Span::ZERO).unwrap()).await.unwrap();
+        assert_eq!(left[0].remaining, 4_000 - TASKS * TAKES, "{engine}");
     }
 }
 

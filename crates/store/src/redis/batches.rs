@@ -6,9 +6,9 @@
 //!                                 └─► one has waited for a millisecond ──────────────►
 //! ```
 //!
-//! One call with many plans costs a server about two thirds of the time per plan that a call for each costs, and it costs a node
-//! fewer system calls. So a further call must not be much smaller than those under way. With a long round trip, plans that
-//! waited for the calls under way would take twice as long. So no plan waits for more than about a millisecond.
+//! One call with many plans costs a server about half of the time per plan that a call for each costs, and it costs a node fewer
+//! system calls. So a further call must not be much smaller than those under way. With a long round trip, plans that
+//! waited for the calls under way would take twice as long. So no plan waits for more than about two milliseconds.
 //!
 //! - **Turns.** A server often writes the replies of several calls together. They are handed out one call after the other, and
 //!   the callers of the first one run in between. So the server works on their next plans while the others are woken.

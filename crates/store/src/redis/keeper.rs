@@ -49,13 +49,14 @@ pub(super) async fn keep(link: Arc<LinkCore>) {
         } else {
             let _ = tokio::time::timeout(PROBE_INTERVAL, link.wake_keeper.notified()).await;
         }
-        pause = match link.update_breaker().await {
+        let updated = link.update_breaker().await;
+        pause = match &updated {
             Ok(()) => FIRST_PAUSE,
             Err(_) => pause.saturating_mul(2).min(LONGEST_PAUSE),
         };
         let now = link.context.now();
         let is_due = |looked: Timestamp| now.since(looked) >= LOOK_INTERVAL;
-        if pause == FIRST_PAUSE && looked_for_libraries.is_none_or(is_due) {
+        if updated.is_ok() && looked_for_libraries.is_none_or(is_due) {
             link.delete_old_libraries().await;
             looked_for_libraries = Some(now);
         }

@@ -15,7 +15,7 @@ const CALLS: usize = 4;
 const MAX_PLANS: usize = 32;
 /// The most time that a call may take the server, in microseconds.
 const MAX_MICROS: u32 = 250;
-/// The longest that a plan waits for others. A watch looks every so often, so that it may be a little longer.
+/// How long a plan waits for others. A task looks every millisecond, so it may be up to two.
 pub(super) const MAX_WAIT: Span = Span::from_millis(1);
 
 /// The plans that wait for a server, by slot. Locked for a look, never across an await.
@@ -156,7 +156,7 @@ impl Lane {
         self.waiting.front().is_some_and(|first| now.since(first.since) >= MAX_WAIT)
     }
 
-    /// Whether nobody knows of this lane.
+    /// Whether the lane can be removed: it has no plans, and no task will look at it again.
     fn is_unused(&self) -> bool {
         self.calls == 0 && self.waiting.is_empty() && !self.is_scheduled && !self.is_watched
     }

@@ -182,11 +182,11 @@ impl Sentinels {
     ) -> Result<(), StoreError> {
         let to_store_error =
             |error: RedisError| CommandError::of(&error, context.settings.timeout).into_error();
-        let client = options.client_of_sentinel(sentinel)?;
-        let mut events = client.client.get_async_pubsub().await.map_err(to_store_error)?;
+        let server = options.client_of_sentinel(sentinel)?;
+        let mut events = server.client.get_async_pubsub().await.map_err(to_store_error)?;
         events.subscribe(&EVENTS).await.map_err(to_store_error)?;
         let mut events = events.into_on_message();
-        let mut connection = connect(&client, &context.settings).await?;
+        let mut connection = connect(&server, &context.settings).await?;
         loop {
             let named = self.query(&mut connection, context).await?;
             lock(&self.view).update(named, None);
