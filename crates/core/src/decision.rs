@@ -160,6 +160,9 @@ pub struct TakeReceipt {
     pub mark: u64,
     /// How much was counted: a cost for windows, ticks for buckets. A charge into debt may count less than its cost.
     pub weight: u64,
+    /// Whether `mark` is the end of the slot that the cost has in a leased bucket. Such a cost is given back only if its slot is
+    /// the last one: behind it, other nodes may hold slices that they have not spent; see [`Slice`](crate::Slice).
+    pub is_slot: bool,
 }
 
 // === impl Cost ===

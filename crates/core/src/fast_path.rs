@@ -148,7 +148,13 @@ impl PreparedTake<'_> {
             remaining: counter.units(room.saturating_sub(used)),
             reset: Some(counter.until(used, 0)),
         };
-        Some((word, Taken { decision, receipt: passes.then_some(TakeReceipt { mark, weight }) }))
+        Some((
+            word,
+            Taken {
+                decision,
+                receipt: passes.then_some(TakeReceipt { mark, weight, is_slot: false }),
+            },
+        ))
     }
 
     /// Whether a take would pass; cheaper than [`take`](Self::take). `false` if the state needs the slow path.

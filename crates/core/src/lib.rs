@@ -21,6 +21,7 @@
 //! | the question to a limit and its answer | [`Ask`], [`Decision`] |
 //! | what is remembered | [`State`], [`Written`], [`TakeReceipt`] |
 //! | how several limits are taken together | [`Plan`] |
+//! | how a node takes a part of a limit in advance | [`Slice`], [`LeaseAsk`] |
 //! | the fast path for stores that keep one-word states | [`Limit::prepare`], [`PreparedTake`] |
 //!
 //! **Spans are half-open.** A hit at `t` counts in `[t, t + W)` and is free at `t + W`.
@@ -40,9 +41,11 @@ mod decision;
 mod fast_path;
 mod headroom;
 mod inline_vec;
+mod lease;
 mod limit;
 mod plan;
 mod ratio;
+mod slice;
 mod state;
 mod take;
 mod taking;
@@ -58,8 +61,10 @@ pub use decision::{Ask, Bound, Cost, Decision, Outcome, Retry, TakeReceipt, Take
 pub use fast_path::PreparedTake;
 pub use headroom::Headroom;
 pub use inline_vec::InlineVec;
+pub use lease::{LeaseAsk, LeaseTerms, NoLease};
 pub use limit::Limit;
 pub use plan::{Plan, PlanError, PlanOutcome};
+pub use slice::{Slice, TimeRange};
 pub use state::{State, StateContents};
 pub use take::{Freshness, NamedBy, Need, RejectedCost, StateId, Take, WhenFull};
 pub use time::{Now, Span, Timestamp};

@@ -348,6 +348,11 @@ impl Limit {
         }
     }
 
+    /// The weight of a cost of 1 under the plain bound.
+    pub(crate) fn unit(&self) -> u64 {
+        self.measure.unit.max(1)
+    }
+
     /// How many whole costs of 1 this much measure is, rounded down.
     pub(crate) fn whole_units(&self, measure: u64) -> u64 {
         measure.checked_div(self.measure.unit).unwrap_or(0)

@@ -1,6 +1,7 @@
 //! One take of a plan: which limit, which state, what cost, and what a refusal means.
 
 use crate::decision::{Ask, Bound, Cost};
+use crate::lease::LeaseTerms;
 use crate::limit::Limit;
 use crate::time::Now;
 
@@ -26,8 +27,8 @@ pub struct Take<'l> {
     pub bound: Bound,
     /// Whether a refusal, by the plan or by this take, still counts the cost.
     pub refused: RejectedCost,
-    /// How recent the state must be. No store reads it yet.
-    pub freshness: Freshness,
+    /// How recent the state must be.
+    pub freshness: Freshness<'l>,
     /// What to do if the store has no memory for a new state.
     pub when_full: WhenFull,
     /// Who defined the limit.
@@ -91,26 +92,24 @@ pub enum RejectedCost {
     Charged,
 }
 
-/// How recent the state that decides must be, for stores that several nodes share. No store reads it yet: all of them decide by
-/// the shared state itself.
+/// How recent the state that decides must be, for stores that several nodes share. A store in the memory of one process always
+/// decides by the state itself.
 ///
 /// ```
-/// use tidegate_core::{Algorithm, Cost, Freshness, Limit, Span, StateId, Take};
+/// use tidegate_core::{Algorithm, Cost, Freshness, LeaseTerms, Limit, Span, StateId, Take};
 /// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
-/// let exact = Take::new(StateId(7), &limit, Cost::ONE);
-/// let leased = Take { freshness: Freshness::Lease, ..exact };
+/// let (exact, terms) = (Take::new(StateId(7), &limit, Cost::ONE), LeaseTerms::default());
+/// let leased = Take { freshness: Freshness::Lease(&terms), ..exact };
 /// assert_eq!(exact.freshness, Freshness::Exact);
 /// assert!(!exact.asks_the_same(&leased));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Freshness {
+pub enum Freshness<'l> {
     /// The shared state itself.
     #[default]
     Exact,
-    /// A lease: a share of the limit that the node took in advance. Not used yet.
-    Lease,
-    /// A local count that the node reports to the store in batches. Not used yet.
-    Batch,
+    /// A [slice](crate::Slice) of the limit that the node took in advance, if it holds one.
+    Lease(&'l LeaseTerms),
 }
 
 /// What a store with bounded memory does with a new state when its memory is full of states in use.

@@ -135,8 +135,31 @@ impl Written<'_> {
     /// ```
     pub fn give_back(&mut self, now: Timestamp, taken_under: &Limit, receipt: &TakeReceipt) {
         self.mend_by_own_limit(now);
-        let TakeReceipt { mark, weight } = *receipt;
-        self.shape.shape.remove(&taken_under.shape, &mut self.state, now, mark, weight);
+        let TakeReceipt { mark, weight, is_slot } = *receipt;
+        if !is_slot {
+            self.shape.shape.remove(&taken_under.shape, &mut self.state, now, mark, weight);
+        } else if self.ends_with(taken_under, receipt)
+            && let Shape::TokenBucket(shape) = &self.shape.shape
+        {
+            shape.0.lower(&mut self.state, now, weight);
+        }
+    }
+
+    /// Whether the slot of a take is the last one of this bucket. A slot that is not can be given back only as a
+    /// [`Slice`](crate::Slice).
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit, Span, State, TakeReceipt, Written};
+    /// let limit = Limit::new(3, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
+    /// let written = Written { shape: &limit, state: State::Word(100) };
+    /// let ends_at = |mark| written.ends_with(&limit, &TakeReceipt { mark, weight: 7, is_slot: true });
+    /// assert_eq!([100, 93].map(ends_at), [true, false]);
+    /// ```
+    #[must_use]
+    pub fn ends_with(&self, taken_under: &Limit, receipt: &TakeReceipt) -> bool {
+        receipt.is_slot
+            && self.state.word() == receipt.mark
+            && self.shape.shape == taken_under.shape
     }
 
     /// Drops what has expired. Afterwards two states that mean the same at `now` are equal, and a state in which nothing
@@ -292,7 +315,12 @@ impl Limit {
     }
 
     /// Adds a weight and returns its receipt. A weight of 0 writes nothing.
-    fn write<'l>(&'l self, written: &mut Written<'l>, now: Timestamp, weight: u64) -> TakeReceipt {
+    pub(crate) fn write<'l>(
+        &'l self,
+        written: &mut Written<'l>,
+        now: Timestamp,
+        weight: u64,
+    ) -> TakeReceipt {
         let mut mark = 0;
         if weight > 0 {
             if !core::ptr::eq(self, written.shape) {
@@ -301,7 +329,7 @@ impl Limit {
             }
             mark = self.shape.add(&mut written.state, now, weight);
         }
-        TakeReceipt { mark, weight }
+        TakeReceipt { mark, weight, is_slot: false }
     }
 
     /// How much is in use, in the unit of this limit.

@@ -15,7 +15,6 @@
 
 use crate::algorithm::{Shape, leaky_bucket::LeakyBucket, token_bucket::TokenBucket};
 use crate::calendar::Period;
-use crate::decision::{Bound, Cost};
 use crate::limit::Limit;
 use crate::state::State;
 use crate::time::Timestamp;
@@ -119,16 +118,12 @@ impl Limit {
         let began = until.as_nanos().saturating_sub(period.as_nanos());
         now.min(Timestamp::from_nanos(began))
     }
-
-    /// The weight of a cost of 1.
-    fn unit(&self) -> u64 {
-        self.weight(Cost::ONE, Bound::Plain).unwrap_or(1).max(1)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Cost;
     use crate::algorithm::{Algorithm, Align, Refill};
     use crate::decision::Ask;
     use crate::time::Span;

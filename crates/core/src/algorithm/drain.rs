@@ -149,6 +149,19 @@ impl Drain {
         nanos.map(Timestamp::from_nanos)
     }
 
+    /// When the next refill is; `None` if tokens come back one by one.
+    pub(crate) fn next_refill(&self, now: Timestamp) -> Option<Timestamp> {
+        match self.refill {
+            Refill::Continuous => None,
+            Refill::Interval => self.instant(self.at(now).checked_add(1)?),
+        }
+    }
+
+    /// How long it takes until this many ticks have passed; `None` if that is forever.
+    pub(crate) fn span_of(&self, ticks: u64) -> Option<Span> {
+        Some(self.instant(ticks)?.since(Timestamp::EPOCH))
+    }
+
     /// The tick of an instant, rounded up.
     pub(crate) fn at_or_after(&self, instant: Timestamp) -> u64 {
         self.ticks.ceil(instant.as_nanos())

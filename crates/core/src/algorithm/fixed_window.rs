@@ -92,6 +92,30 @@ impl FixedWindow {
         Some(Self { windows: Windows::Calendar(calendar), packed: Packed::new(most)? })
     }
 
+    /// How long a window is; `None` if windows are those of a calendar.
+    pub(crate) const fn length(&self) -> Option<Span> {
+        match &self.windows {
+            Windows::Epoch(ratio) => Some(Span::from_nanos(ratio.den())),
+            Windows::First { length, .. } => Some(Span::from_nanos(*length)),
+            Windows::Calendar(_) => None,
+        }
+    }
+
+    /// When the window of an instant ends; `None` if windows begin with their first hit.
+    pub(crate) fn running_until(&self, now: Timestamp) -> Option<Timestamp> {
+        match &self.windows {
+            Windows::First { .. } => None,
+            windows @ (Windows::Epoch(_) | Windows::Calendar(_)) => {
+                windows.end(windows.opened_by(now))
+            }
+        }
+    }
+
+    /// When a window ends; `None` if nobody knows.
+    pub(crate) fn end(&self, window: u64) -> Option<Timestamp> {
+        self.windows.end(window)
+    }
+
     /// The hits in use, of a state that `old` wrote.
     pub(crate) fn used(&self, old: &Self, state: &State, now: Timestamp) -> u64 {
         self.read(old, state, now).map_or(0, |(_, count)| count)

@@ -66,6 +66,16 @@ impl SlidingBuckets {
         Some(Self { windows, wide: most > u64::from(u16::MAX) })
     }
 
+    /// How long a sub-window is, rounded down.
+    pub(crate) fn length(&self) -> Span {
+        Span::from_nanos(self.windows.den().checked_div(self.windows.num()).unwrap_or(0))
+    }
+
+    /// When a sub-window ends.
+    pub(crate) fn end(&self, number: u64) -> Option<Timestamp> {
+        self.windows.first(number.checked_add(1)?).map(Timestamp::from_nanos)
+    }
+
     pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
         let State::Buckets(buckets) = state else { return 0 };
         let gone: u64 = buckets.leaving(self.current(now)).map(|number| buckets.get(number)).sum();
@@ -156,7 +166,7 @@ impl SlidingBuckets {
         self.fresh(newest).filled_with(counts)
     }
 
-    fn current(&self, now: Timestamp) -> u64 {
+    pub(crate) fn current(&self, now: Timestamp) -> u64 {
         self.windows.floor(now.as_nanos())
     }
 

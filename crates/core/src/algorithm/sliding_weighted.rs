@@ -92,6 +92,21 @@ impl SlidingWeighted {
         Some(Self { windows: Ratio::new(1, window)?, packed: Packed::new(most)?, narrow, room })
     }
 
+    /// How long a window is.
+    pub(crate) const fn length(&self) -> Span {
+        Span::from_nanos(self.windows.den())
+    }
+
+    /// The number of the window of an instant.
+    pub(crate) fn running(&self, now: Timestamp) -> u64 {
+        self.windows.floor(now.as_nanos())
+    }
+
+    /// When a window ends.
+    pub(crate) fn end(&self, window: u64) -> Option<Timestamp> {
+        self.start(window.checked_add(1)?)
+    }
+
     pub(crate) fn used(&self, state: &State, now: Timestamp) -> u64 {
         let reading = self.read(state, now);
         reading.cur.saturating_add(self.share(reading.prev, reading.elapsed))

@@ -1,6 +1,7 @@
 //! The laws, one function per law.
 
 use crate::history::{Case, Family, Params, Step};
+use crate::leases;
 use crate::model::Model;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -30,10 +31,11 @@ pub(crate) const LAWS: &[Law] = &[
     Law { name: "edited limits never forget use", holds: reshape_never_forgets },
     Law { name: "state contents convert back to the same state", holds: contents_round_trip },
     Law { name: "headroom grants exactly its share", holds: headroom_is_exact },
+    Law { name: "slices keep the bounds of the limit", holds: leases::slices_keep_the_bounds },
     Law { name: "extreme numbers get an answer", holds: extremes_are_answered },
 ];
 
-type Holds = Result<(), TestCaseError>;
+pub(crate) type Holds = Result<(), TestCaseError>;
 
 // === playing a history ===
 
@@ -42,7 +44,7 @@ fn ask_at(now: u64, step: &Step) -> Ask {
 }
 
 /// The requests with their times.
-fn timed(case: &Case) -> impl Iterator<Item = (u64, &Step)> {
+pub(crate) fn timed(case: &Case) -> impl Iterator<Item = (u64, &Step)> {
     let mut now = case.params.start;
     case.steps.iter().map(move |step| {
         now += step.gap;
@@ -52,10 +54,10 @@ fn timed(case: &Case) -> impl Iterator<Item = (u64, &Step)> {
 
 /// A request that passed: the time of the request, the time of its turn, and its cost.
 #[derive(Clone, Copy, Debug)]
-struct Passed {
-    at: u64,
-    turn: u64,
-    cost: u64,
+pub(crate) struct Passed {
+    pub(crate) at: u64,
+    pub(crate) turn: u64,
+    pub(crate) cost: u64,
 }
 
 fn passed(now: u64, cost: u64, decision: &Decision) -> Option<Passed> {
@@ -101,7 +103,7 @@ fn keeps_its_bound(case: &Case) -> Holds {
 }
 
 /// Checks the bound that each algorithm promises, on every span between two takes that passed.
-fn within_bounds(params: &Params, history: &[Passed]) -> Holds {
+pub(crate) fn within_bounds(params: &Params, history: &[Passed]) -> Holds {
     let model = Model::new(params);
     for (first, from) in history.iter().enumerate() {
         let mut sum = 0u128;

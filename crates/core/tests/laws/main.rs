@@ -16,6 +16,7 @@
 
 mod history;
 mod law;
+mod leases;
 mod model;
 
 use history::Family;
