@@ -128,6 +128,24 @@ impl Clock {
     }
 }
 
+impl Clock {
+    /// The time since boot: it cannot be set, and unlike steady time it is never slewed. So the distance between two readings is
+    /// right, but a reading by itself says nothing. A manual or borrowed clock returns its steady time.
+    ///
+    /// ```
+    /// let clock = tidegate_store::Clock::system();
+    /// let (earlier, later) = (clock.since_boot(), clock.since_boot());
+    /// assert!(earlier <= later);
+    /// ```
+    #[must_use]
+    pub fn since_boot(&self) -> Timestamp {
+        match &*self.0 {
+            ClockSource::System(_) => Timestamp::from_nanos(boot_nanos()),
+            ClockSource::Manual(_) | ClockSource::Borrowed(_) => self.now().steady,
+        }
+    }
+}
+
 impl fmt::Debug for ClockSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -48,6 +48,9 @@ mod clock;
 mod error;
 mod key;
 mod keyed_hash;
+#[cfg(feature = "redis")]
+mod leases;
+mod limit_serial;
 mod memory;
 #[cfg(any(loom, shuttle))]
 pub mod models;
@@ -56,8 +59,10 @@ mod plan_vec;
 mod private_file;
 #[cfg(feature = "redis")]
 mod redis;
+mod reports;
 mod secret;
 mod settled;
+mod state_hasher;
 mod store;
 mod sync;
 #[cfg(feature = "testing")]
@@ -71,8 +76,9 @@ pub use plain::Plain;
 pub use private_file::read_private;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
+pub use reports::{Gauges, LeaseReport, LinkReport, StoreReport};
 pub use secret::Secret;
 pub use store::{
-    Answer, Charged, Gauges, LinkReport, Part, ReceiptId, Settled, Settlement, SharedDocument,
-    SingleAnswer, Store, StoreHealth, StoreReport,
+    Answer, AnsweredBy, Charged, Part, ReceiptId, Settled, Settlement, SharedDocument,
+    SingleAnswer, Store, StoreHealth,
 };

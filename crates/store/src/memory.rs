@@ -159,7 +159,8 @@ mod tests;
 
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::store::{Answer, Charged, Gauges, Settled, Settlement};
+use crate::reports::Gauges;
+use crate::store::{Answer, Charged, Settled, Settlement};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
 use budget::Budget;

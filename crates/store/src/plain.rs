@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::plan_vec::PlanVec;
 use crate::settled::SettledReceipts;
-use crate::store::{Answer, Charged, Settled, Settlement, Store};
+use crate::store::{Answer, AnsweredBy, Charged, Settled, Settlement, Store};
 use crate::sync::{Mutex, MutexGuard, lock};
 use interned_limits::InternedLimits;
 use shard::Shard;
@@ -86,7 +86,7 @@ impl Plain {
         let mut written = held.written(&limits, plan.takes().iter().map(|take| take.limit));
         let done = plan.take(held.now, &mut written);
         self.write_back(&mut held, written, &limits);
-        Answer { at: held.now.steady, done, remembered: false }
+        Answer { at: held.now.steady, done, by: AnsweredBy::Store }
     }
 
     /// Counts takes whether or not they pass, without async.

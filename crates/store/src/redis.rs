@@ -26,6 +26,7 @@
 mod address;
 mod batches;
 mod breaker;
+mod canary;
 mod command_error;
 mod connection;
 mod context;
@@ -35,6 +36,7 @@ mod foreign_data;
 mod keeper;
 mod lanes;
 mod late_replies;
+mod leasing;
 mod library;
 mod link;
 mod link_state;
@@ -64,13 +66,16 @@ pub use settings::{RedisClock, RedisSettings, RedisTls};
 
 use crate::error::StoreError;
 use crate::key::Secret;
+use crate::leases::LeaseTable;
+use crate::reports::{LeaseReport, StoreReport};
 use crate::store::{
-    Answer, Charged, Part, Settled, Settlement, SharedDocument, Store, StoreHealth, StoreReport,
+    Answer, Charged, Part, Settled, Settlement, SharedDocument, Store, StoreHealth,
 };
 use debt_ledger::{DebtCharger, DebtLedger};
 use denial_cache::DenialCache;
 use foreign_data::ForeignData;
 use futures_util::future::{join_all, try_join_all};
+use leasing::LeaseKeeper;
 use node_registry::NodeRegistry;
 use router::Router;
 use script::{ScriptCall, ScriptHints, ScriptReply, unexpected_reply};
@@ -78,9 +83,9 @@ use shape_registry::ShapeRegistry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stored_state::StoredState;
-use tidegate_core::{Ask, Cost, Decision, Limit, Now, Plan, Span, StateId, Take, Timestamp};
-use tokio::sync::Semaphore;
-use wire::{Verb, whole_micros};
+use tidegate_core::{Ask, Cost, Decision, Limit, Plan, Span, StateId, Take, Timestamp};
+use tokio::sync::{Notify, Semaphore};
+use wire::Verb;
 
 /// Plans of one call that are decided at the same time.
 const MAX_PARALLEL_PLANS: usize = 128;
@@ -116,6 +121,12 @@ pub struct Redis {
     debts: Arc<DebtLedger>,
     /// Charges them; ends with the store.
     charger: Option<Arc<DebtCharger>>,
+    /// What this node holds of limits that it shares with others.
+    leases: Arc<LeaseTable>,
+    /// Notified when a lease begins.
+    leases_begun: Arc<Notify>,
+    /// Looks at the leases; ends with the store.
+    lease_keeper: Option<Arc<LeaseKeeper>>,
     /// Keys that hold data of other programs.
     foreign: Arc<ForeignData>,
     /// Time in microseconds that scripts use instead of the server's clock; `u64::MAX` for none. For tests. Relaxed: a test
@@ -170,15 +181,19 @@ impl Redis {
             late_permits: Arc::new(Semaphore::new(settings.in_flight)),
             debts: Arc::default(),
             charger: None,
+            leases: Arc::new(LeaseTable::new()),
+            leases_begun: Arc::default(),
+            lease_keeper: None,
             foreign: Arc::default(),
             test_time: Arc::new(AtomicU64::new(u64::MAX)),
             long_path_only: Arc::default(),
         };
         store.charger = Some(Arc::new(DebtCharger::start(&store)));
+        store.lease_keeper = Some(Arc::new(LeaseKeeper::start(&store)));
         Ok(store)
     }
 
-    /// A handle to the same store for a background task. It does not hold the charger, so the charger ends with the store.
+    /// A handle to the same store for a background task. It does not hold the background tasks, so they end with the store.
     fn for_task(&self) -> Self {
         Self {
             router: Arc::clone(&self.router),
@@ -192,6 +207,9 @@ impl Redis {
             late_permits: Arc::clone(&self.late_permits),
             debts: Arc::clone(&self.debts),
             charger: None,
+            leases: Arc::clone(&self.leases),
+            leases_begun: Arc::clone(&self.leases_begun),
+            lease_keeper: None,
             foreign: Arc::clone(&self.foreign),
             test_time: Arc::clone(&self.test_time),
             long_path_only: Arc::clone(&self.long_path_only),
@@ -252,7 +270,10 @@ impl Redis {
                 // Perhaps late only because the estimate of the server's clock was wrong. This reply has corrected it.
                 ScriptReply::Late(_) if self.router.now() < until => {}
                 ScriptReply::Late(_) => return Err(StoreError::TimedOut(self.timeout)),
-                ScriptReply::Found { .. } | ScriptReply::Over | ScriptReply::Already => {
+                ScriptReply::Found { .. }
+                | ScriptReply::Granted { .. }
+                | ScriptReply::Over
+                | ScriptReply::Already => {
                     return Ok(reply);
                 }
             }
@@ -318,27 +339,6 @@ impl Redis {
         charged.at = now;
         Ok(())
     }
-
-    /// Peeks at the takes of one slot, each with its index in the plan.
-    async fn peek_in_slot(
-        &self,
-        plan: &Plan<'_>,
-        slot: u16,
-        until: Timestamp,
-        takes: &[(usize, Take<'_>)],
-    ) -> Result<Vec<(usize, Decision)>, StoreError> {
-        let max_wait = whole_micros(plan.max_wait());
-        let only_takes: Vec<Take<'_>> = takes.iter().map(|(_, take)| *take).collect();
-        let call = ScriptCall::of_takes(Verb::Peek, &only_takes, max_wait);
-        let reply = self.call(slot, until, call).await?;
-        let ScriptReply::Found { now, values, .. } = reply else { return Err(unexpected_reply()) };
-        let found = self.parse_states(only_takes.iter().map(|take| take.limit), &values)?;
-        let decide = |((index, take), found): (&(usize, Take<'_>), &StoredState<'_>)| {
-            let ask = plan.ask(take, Now::at(now));
-            (*index, take.limit.decide(&found.written(), &Ask { max_wait, ..ask }))
-        };
-        Ok(takes.iter().zip(&found).map(decide).collect())
-    }
 }
 
 /// A plan that the core does not accept: the caller's plan was accepted before, so this is a bug.
@@ -399,6 +399,7 @@ impl Store for Redis {
 
     async fn reset(&self, states: &[StateId]) -> Result<usize, StoreError> {
         self.denials.forget(states.iter().copied());
+        self.leases.forget(states);
         let until = self.deadline();
         let mut count = 0_usize;
         for (slot, states) in self.by_slot(states.iter().copied(), |state| *state) {
@@ -411,6 +412,10 @@ impl Store for Redis {
             count = count.saturating_add(usize::try_from(deleted).unwrap_or(0));
         }
         Ok(count)
+    }
+
+    async fn release(&self) {
+        self.give_back_leases().await;
     }
 
     fn wall_clock(&self) -> Option<Timestamp> {
@@ -448,6 +453,10 @@ impl StoreHealth for Redis {
 
     fn report(&self) -> Option<StoreReport> {
         Some(self.router.report())
+    }
+
+    fn leases(&self) -> Vec<LeaseReport> {
+        self.leases.report()
     }
 }
 

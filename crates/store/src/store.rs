@@ -1,6 +1,7 @@
 //! The contract of every store: [`Store`], and the values that it takes and returns.
 
 use crate::error::StoreError;
+use crate::reports::{Gauges, LeaseReport, StoreReport};
 use std::sync::Arc;
 use tidegate_core::{
     Decision, Limit, Plan, PlanOutcome, StateId, Take, TakeReceipt, Taken, Timestamp,
@@ -94,6 +95,11 @@ pub trait Store: Send + Sync {
     /// Removes states; returns how many there were.
     fn reset(&self, states: &[StateId]) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
+    /// Gives back what this node holds of limits that it shares with others, before it shuts down.
+    fn release(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
     /// Whether the store can count under this limit. It is called when a policy is loaded, so that an unsupported limit is
     /// refused then and not at the first request.
     fn supports(&self, limit: &Limit) -> Result<(), StoreError>;
@@ -142,6 +148,11 @@ pub trait StoreHealth {
     /// How full the store is. For stores that can fill up.
     fn gauges(&self) -> Option<Gauges> {
         None
+    }
+
+    /// What this node holds of limits that it shares with others, by group. For stores that lease.
+    fn leases(&self) -> Vec<LeaseReport> {
+        vec![]
     }
 }
 
@@ -216,6 +227,10 @@ impl<S: Store> Store for Arc<S> {
         S::reset(self, states).await
     }
 
+    async fn release(&self) {
+        S::release(self).await;
+    }
+
     fn supports(&self, limit: &Limit) -> Result<(), StoreError> {
         S::supports(self, limit)
     }
@@ -253,6 +268,10 @@ impl<S: StoreHealth> StoreHealth for Arc<S> {
     fn gauges(&self) -> Option<Gauges> {
         S::gauges(self)
     }
+
+    fn leases(&self) -> Vec<LeaseReport> {
+        S::leases(self)
+    }
 }
 
 impl<S: SharedDocument + Send + Sync> SharedDocument for Arc<S> {
@@ -287,8 +306,26 @@ pub struct Answer {
     pub at: Timestamp,
     /// What was decided.
     pub done: PlanOutcome,
-    /// The answer is a refusal from the denial cache; the store was not asked.
-    pub remembered: bool,
+    /// Who decided.
+    pub by: AnsweredBy,
+}
+
+/// Who decided a plan.
+///
+/// ```
+/// use tidegate_core::{Plan, Span, Timestamp};
+/// use tidegate_store::{AnsweredBy, Clock, Memory};
+/// let store = Memory::new(Clock::manual(Timestamp::EPOCH));
+/// assert_eq!(store.take_now(&Plan::new(vec![], Span::ZERO).unwrap()).by, AnsweredBy::Store);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnsweredBy {
+    /// The store.
+    Store,
+    /// The denial cache refused; the store was not asked.
+    Cache,
+    /// What this node holds of the limits was spent; the store was not asked.
+    Lease,
 }
 
 /// The answer to a single take.
@@ -308,69 +345,15 @@ pub struct Answer {
 pub struct SingleAnswer {
     /// What was decided.
     pub taken: Taken,
-    /// The answer is a refusal from the denial cache; the store was not asked.
-    pub remembered: bool,
+    /// Who decided.
+    pub by: AnsweredBy,
 }
 
 /// The answer to a plan of one take.
 fn single(answer: &Answer) -> Result<SingleAnswer, StoreError> {
     let taken = answer.done.only();
     let taken = taken.ok_or_else(|| StoreError::Unavailable("no answer".into()))?;
-    Ok(SingleAnswer { taken, remembered: answer.remembered })
-}
-
-/// How full a store in memory is.
-///
-/// ```
-/// use tidegate_store::{Clock, Memory};
-/// let gauges = Memory::with_budget(Clock::system(), 64 << 20).gauges();
-/// assert_eq!(gauges.budget, 64 << 20);
-/// assert!(gauges.bytes <= gauges.budget);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gauges {
-    /// States in the table.
-    pub entries: usize,
-    /// Bytes in use, apart from a small fixed amount.
-    pub bytes: usize,
-    /// Bytes that may be used.
-    pub budget: usize,
-    /// States that were removed from the table while they still counted.
-    pub demotions: u64,
-    /// What a new key would begin with, on average: thousandths of a cost of 1.
-    pub overcount_thousandths: u64,
-}
-
-/// The condition of the servers of a store.
-///
-/// ```
-/// use tidegate_store::{LinkReport, StoreReport};
-/// let link = LinkReport { name: "10.0.0.1:6379".to_owned(), asked: false };
-/// let report = StoreReport { links: vec![link], errors: vec![("timed_out", 3)], restarts: 0 };
-/// assert!(report.links.iter().any(|link| !link.asked)); // a server is unreachable
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoreReport {
-    /// Each server.
-    pub links: Vec<LinkReport>,
-    /// How many calls had no answer, by error class.
-    pub errors: Vec<(&'static str, u64)>,
-    /// How often a background task of the store was restarted.
-    pub restarts: u64,
-}
-
-/// The condition of one server of a store.
-///
-/// ```
-/// let away = tidegate_store::LinkReport { name: "10.0.0.1:6379".to_owned(), asked: false };
-/// assert!(!away.asked);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkReport {
-    /// The address of the server.
-    pub name: String,
-    /// Whether requests are sent to it. If not, its circuit breaker is open until the server answers a probe.
-    pub asked: bool,
+    Ok(SingleAnswer { taken, by: answer.by })
 }
 
 /// The answer to charges.
@@ -425,7 +408,7 @@ pub struct Settlement<'s> {
 /// use tidegate_core::{Algorithm, Limit, TakeReceipt, Span, StateId};
 /// use tidegate_store::Part;
 /// let limit = Limit::new(5, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
-/// let part = Part { state: StateId(1), limit: &limit, receipt: TakeReceipt { mark: 0, weight: 2 } };
+/// let part = Part { state: StateId(1), limit: &limit, receipt: TakeReceipt { mark: 0, weight: 2, is_slot: false } };
 /// assert_eq!(part.receipt.weight, 2);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use support::cluster::{Cluster, PATIENCE};
 use support::server::{ENGINES, Server};
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take};
 use tidegate_store::testing::conformance;
-use tidegate_store::{Redis, RedisSettings, Secret, Store, StoreError, StoreHealth};
+use tidegate_store::{AnsweredBy, Redis, RedisSettings, Secret, Store, StoreError, StoreHealth};
 
 /// The state of a key: the upper bits choose the slot.
 fn state(key: u128) -> StateId {
@@ -101,7 +101,7 @@ async fn refusals_over_several_slots_are_cached() {
     for _ in 0..1_000 {
         let answer = store.take(&plan).await.pop().unwrap().unwrap();
         assert!(!answer.done.passes);
-        if answer.remembered {
+        if answer.by == AnsweredBy::Cache {
             cached = Some(answer);
             break;
         }

@@ -2,8 +2,10 @@
 
 use super::Memory;
 use crate::error::StoreError;
+use crate::reports::Gauges;
 use crate::store::{
-    Answer, Charged, Gauges, Settled, Settlement, SharedDocument, SingleAnswer, Store, StoreHealth,
+    Answer, AnsweredBy, Charged, Settled, Settlement, SharedDocument, SingleAnswer, Store,
+    StoreHealth,
 };
 use crate::sync::lock;
 use tidegate_core::{Decision, Limit, Plan, StateId, Take};
@@ -28,7 +30,7 @@ impl Store for Memory {
 
     async fn take_each(&self, takes: &[Take<'_>]) -> Vec<Result<SingleAnswer, StoreError>> {
         let taken = self.take_each_now(takes).into_iter();
-        taken.map(|taken| Ok(SingleAnswer { taken, remembered: false })).collect()
+        taken.map(|taken| Ok(SingleAnswer { taken, by: AnsweredBy::Store })).collect()
     }
 
     async fn charge(&self, takes: &[Take<'_>]) -> Result<Charged, StoreError> {

@@ -24,7 +24,7 @@ use super::bucket::{Bucket, Entry, EntrySnapshot, LockedBucket, Read};
 use super::limit_numbers::{Epoch, LimitNumber};
 use super::table::Candidate;
 use super::tag::Tag;
-use crate::store::Answer;
+use crate::store::{Answer, AnsweredBy};
 use crate::sync::spin_loop;
 use std::cell::Cell;
 use tidegate_core::{
@@ -134,7 +134,7 @@ impl Memory {
             let now = reading.first();
             (now, self.take_all_optimistically(plan, now)?)
         };
-        Some(Answer { at: now.steady, done, remembered: false })
+        Some(Answer { at: now.steady, done, by: AnsweredBy::Store })
     }
 
     /// Decides one take. A refusal does not change the state, so it writes nothing, and refused threads do not slow each other

@@ -37,11 +37,12 @@
 
 use super::region::{Region, Zeroed};
 use super::steps;
+use crate::limit_serial::next_serial;
 use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, lock, read, write, yield_point};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64 as StampCounter};
 use tidegate_core::{Limit, NamedBy};
 
 /// Places of the cache; a limit replaces the previous one in its place. Models have few, which are cleared in a few steps.
@@ -121,13 +122,6 @@ pub(super) struct LimitNumber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epoch(u64);
 
-/// The serial number of a limit that has none yet; 0 is not used. All stores of the process share one counter, because they may
-/// share limits. Relaxed: only the number itself matters.
-fn next_stamp() -> u64 {
-    static NEXT: StampCounter = StampCounter::new(1);
-    NEXT.fetch_add(1, Relaxed)
-}
-
 // === impl LimitNumbers ===
 
 impl LimitNumbers {
@@ -155,7 +149,7 @@ impl LimitNumbers {
     #[inline]
     pub(super) fn number(&self, limit: &Limit) -> Option<LimitNumber> {
         let epoch = Epoch(self.epoch.load(Acquire));
-        let stamp = limit.serial(next_stamp);
+        let stamp = limit.serial(next_serial);
         let place = usize::try_from(stamp).unwrap_or(0) & CACHED.saturating_sub(1);
         let cached = self.cache.get(place)?;
         let word = cached.load(Relaxed);
@@ -169,7 +163,7 @@ impl LimitNumbers {
     /// The number of a limit that is not cached.
     #[cold]
     fn look_up(&self, limit: &Limit, epoch: Epoch, cached: &AtomicU64) -> Option<LimitNumber> {
-        let stamp = limit.serial(next_stamp);
+        let stamp = limit.serial(next_serial);
         let limits = self.limits();
         let number = *limits.by_limit.get(limit)?;
         // Cached under the lock, so that a thread that claims the number clears it from the cache. A stamp that does not fit

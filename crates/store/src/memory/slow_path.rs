@@ -15,7 +15,7 @@ use super::lookup::{FoundState, StateRequest};
 use super::table::{Location, LockedBuckets};
 use super::tag::Tag;
 use crate::plan_vec::PlanVec;
-use crate::store::Answer;
+use crate::store::{Answer, AnsweredBy};
 use crate::sync::yield_point;
 use std::sync::atomic::Ordering;
 use tidegate_core::{
@@ -74,7 +74,7 @@ impl Memory {
         let now = locked.now;
         let done = plan.take(now, &mut written);
         self.write_back(locked, &requests, &found, &written);
-        (now, Answer { at: now.steady, done, remembered: false })
+        (now, Answer { at: now.steady, done, by: AnsweredBy::Store })
     }
 
     /// Decides one take by a clock that is read while its state is locked. Also returns the reading. The result is boxed, so

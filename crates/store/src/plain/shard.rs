@@ -1,7 +1,8 @@
 //! A shard: some of the states, and the order in which they are swept.
 
+use crate::state_hasher::PassThroughHasher;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use tidegate_core::{Limit, Now, State, StateId, Written};
 
@@ -22,27 +23,6 @@ pub(super) struct Shard {
     added: bool,
     /// How often the shard was used, modulo 256.
     uses: u8,
-}
-
-/// A hasher for names of states, which are keyed hashes already: it passes on some of their bits, not those that chose the
-/// shard.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PassThroughHasher(u64);
-
-impl Hasher for PassThroughHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u128(&mut self, id: u128) {
-        self.0 = u64::try_from((id >> 32) & u128::from(u64::MAX)).unwrap_or(0);
-    }
 }
 
 impl Shard {

@@ -228,7 +228,8 @@ impl Redis {
         match self.call(self.router.slot(charge.state), self.deadline(), call).await {
             Ok(ScriptReply::Found { .. } | ScriptReply::Already | ScriptReply::Over) => true,
             Ok(
-                ScriptReply::UnknownShape(_)
+                ScriptReply::Granted { .. }
+                | ScriptReply::UnknownShape(_)
                 | ScriptReply::NeedsLong(_)
                 | ScriptReply::Moved(_)
                 | ScriptReply::Late(_),

@@ -102,6 +102,19 @@ impl DenialCache {
         }
     }
 
+    /// Caches a state at this time of the store, if it refuses a cost of 1. `now` is the time of this node.
+    pub(super) fn note_state(
+        &self,
+        state: StateId,
+        written: &Written<'_>,
+        at: Timestamp,
+        now: Timestamp,
+    ) {
+        if self.enabled && !written.shape.peek(written, at).passes() {
+            self.remember(state, CachedState::new(written, now));
+        }
+    }
+
     /// Caches the states of one slot, as they are after a refund, because another slot refused the plan.
     pub(super) fn note_refunded(&self, plan: &Plan<'_>, states: &[(StateId, CachedState)]) {
         if !self.enabled || plan.takes().iter().any(bypasses_cache) {

@@ -31,13 +31,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// Canary calls that may time out, one after another, before the server counts as down.
 const MAX_CANARIES: usize = 3;
-/// `tidegate canary`. The ids of other states are hashes, so no request uses this one.
-const CANARY: u128 = 0x7469_6465_6761_7465_2063_616e_6172_7900;
-
-/// The canary state with this hash tag, which is the upper 16 bits of its id and chooses the slot.
-pub(super) fn canary(tag: u16) -> StateId {
-    StateId(CANARY & (u128::MAX >> 16) | u128::from(tag) << 112)
-}
 
 /// Looks after the connection, for ever.
 pub(super) async fn keep(link: Arc<LinkCore>) {
@@ -71,6 +64,7 @@ impl LinkCore {
         match &probed {
             Ok(connection) => {
                 if state.connection.is_none() {
+                    self.context.begin_epoch();
                     state.connection = Some(connection.clone());
                     state.generation = state.generation.saturating_add(1);
                 }

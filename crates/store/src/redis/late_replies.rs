@@ -18,8 +18,8 @@ use crate::error::StoreError;
 use crate::sync::lock;
 use std::sync::Arc;
 use tidegate_core::{
-    Bound, Cost, Limit, Need, Now, Plan, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp,
-    Written,
+    Bound, Cost, Freshness, Limit, Need, Now, Plan, RejectedCost, Span, StateId, Take, TakeReceipt,
+    Timestamp, Written,
 };
 use tokio::runtime::Handle;
 
@@ -31,6 +31,7 @@ struct KeptTake {
     need: Need,
     bound: Bound,
     refused: RejectedCost,
+    leased: bool,
 }
 
 /// Settles the reply to a plan if the caller gives up before it arrives: on drop, it takes over the pending reply.
@@ -63,7 +64,8 @@ impl Drop for LateReplyGuard<'_> {
 impl KeptTake {
     fn of(take: &Take<'_>) -> Self {
         let Take { state, cost, need, bound, refused, .. } = *take;
-        Self { state, limit: take.limit.clone(), cost, need, bound, refused }
+        let leased = take.freshness != Freshness::Exact;
+        Self { state, limit: take.limit.clone(), cost, need, bound, refused, leased }
     }
 
     fn take(&self) -> Take<'_> {
@@ -106,10 +108,13 @@ impl Redis {
         let takes: Vec<Take<'_>> = kept.iter().map(KeptTake::take).collect();
         let plan = Plan::new(takes, max_wait).map_err(super::invalid_plan)?;
         let done = plan.take(Now::at(now), &mut states);
-        let taken = kept.iter().zip(done.receipts);
-        let part = |(take, receipt): (&KeptTake, Option<TakeReceipt>)| {
-            Some((take.state, take.limit.clone(), receipt?))
-        };
+        let taken = kept.iter().zip(done.receipts).zip(&states);
+        let part =
+            |((take, receipt), written): ((&KeptTake, Option<TakeReceipt>), &Written<'_>)| {
+                let receipt = receipt?;
+                let receipt = if take.leased { written.slot_of(receipt) } else { receipt };
+                Some((take.state, take.limit.clone(), receipt))
+            };
         Ok(taken.filter_map(part).collect())
     }
 }

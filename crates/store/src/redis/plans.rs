@@ -18,10 +18,11 @@ use super::script::{ScriptCall, ScriptReply, unexpected_reply};
 use super::stored_state::StoredState;
 use super::wire::{Verb, whole_micros};
 use crate::error::StoreError;
-use crate::store::Answer;
+use crate::store::{Answer, AnsweredBy};
 use futures_util::future::join_all;
 use tidegate_core::{
-    Decision, Now, Plan, PlanOutcome, RejectedCost, StateId, Take, TakeReceipt, Timestamp, Written,
+    Ask, Decision, Freshness, Now, Plan, PlanOutcome, RejectedCost, StateId, Take, TakeReceipt,
+    Timestamp, Written,
 };
 
 /// The takes of a plan that are in one slot.
@@ -50,8 +51,8 @@ struct GroupOutcome {
 }
 
 impl Redis {
-    /// Decides one plan.
-    pub(super) async fn decide(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
+    /// Decides one plan, by the denial cache or the store.
+    pub(super) async fn decide_exactly(&self, plan: &Plan<'_>) -> Result<Answer, StoreError> {
         if let Some(answer) = self.cached_denial(plan)? {
             return Ok(answer);
         }
@@ -61,7 +62,7 @@ impl Redis {
         if takes.iter().all(|take| self.router.slot(take.state) == slot) {
             let taken = self.take_in_slot(slot, until, plan, PlanScope::Whole).await;
             let taken = taken.inspect_err(|error| self.note_foreign(takes, error))?;
-            return Ok(Answer { at: taken.at, done: taken.done, remembered: false });
+            return Ok(Answer { at: taken.at, done: taken.done, by: AnsweredBy::Store });
         }
         self.take_across_slots(plan, until).await
     }
@@ -96,7 +97,8 @@ impl Redis {
         let found = self.parse_states(takes.iter().map(|take| take.limit), &values)?;
         let mut states: Vec<Written<'_>> = found.iter().map(StoredState::written).collect();
         let plan = Plan::new(takes.to_vec(), max_wait).map_err(super::invalid_plan)?;
-        let done = plan.take(Now::at(now), &mut states);
+        let mut done = plan.take(Now::at(now), &mut states);
+        name_slots(takes, &mut done, &states);
         if done.passes != passes {
             return Err(StoreError::Broken(format!(
                 "the script says passes = {passes}, the core {} at {now:?} for {values:?}",
@@ -187,6 +189,27 @@ impl Redis {
         self.refund(refunds.collect(), until).await;
     }
 
+    /// Peeks at the takes of one slot, each with its index in the plan.
+    pub(super) async fn peek_in_slot(
+        &self,
+        plan: &Plan<'_>,
+        slot: u16,
+        until: Timestamp,
+        takes: &[(usize, Take<'_>)],
+    ) -> Result<Vec<(usize, Decision)>, StoreError> {
+        let max_wait = whole_micros(plan.max_wait());
+        let only_takes: Vec<Take<'_>> = takes.iter().map(|(_, take)| *take).collect();
+        let call = ScriptCall::of_takes(Verb::Peek, &only_takes, max_wait);
+        let reply = self.call(slot, until, call).await?;
+        let ScriptReply::Found { now, values, .. } = reply else { return Err(unexpected_reply()) };
+        let found = self.parse_states(only_takes.iter().map(|take| take.limit), &values)?;
+        let decide = |((index, take), found): (&(usize, Take<'_>), &StoredState<'_>)| {
+            let ask = plan.ask(take, Now::at(now));
+            (*index, take.limit.decide(&found.written(), &Ask { max_wait, ..ask }))
+        };
+        Ok(takes.iter().zip(&found).map(decide).collect())
+    }
+
     /// Remembers takes that failed because of another program's data.
     fn note_foreign(&self, takes: &[Take<'_>], error: &StoreError) {
         self.foreign.note(takes, error, self.router.now());
@@ -222,8 +245,23 @@ impl Redis {
         for (group, outcome) in outcomes {
             merged.add(&group, outcome);
         }
-        merged.answer().map(|answer| Some(Answer { remembered: true, ..answer }))
+        merged.answer().map(|answer| Some(Answer { by: AnsweredBy::Cache, ..answer }))
     }
+}
+
+/// Lets the receipts of leased buckets name the slots of their takes.
+fn name_slots(takes: &[Take<'_>], done: &mut PlanOutcome, states: &[Written<'_>]) {
+    if takes.iter().all(|take| take.freshness == Freshness::Exact) {
+        return;
+    }
+    let slot =
+        |((take, receipt), written): ((&Take<'_>, &Option<TakeReceipt>), &Written<'_>)| match take
+            .freshness
+        {
+            Freshness::Exact => *receipt,
+            Freshness::Lease(_) => receipt.map(|receipt| written.slot_of(receipt)),
+        };
+    done.receipts = takes.iter().zip(&done.receipts).zip(states).map(slot).collect();
 }
 
 impl GroupOutcome {
@@ -279,6 +317,6 @@ impl MergedAnswer {
             decisions: decisions.into(),
             receipts: receipts.into(),
         };
-        Ok(Answer { at: self.at, done, remembered: false })
+        Ok(Answer { at: self.at, done, by: AnsweredBy::Store })
     }
 }

@@ -84,8 +84,14 @@ impl Redis {
         let settled = match self.call(slot, until, ScriptCall::give_back(&first, receipt)).await? {
             ScriptReply::Over => Settled::Late,
             ScriptReply::Already => Settled::Already,
-            ScriptReply::Found { .. } => Settled::Done,
-            ScriptReply::UnknownShape(_)
+            ScriptReply::Found { values, .. } => {
+                if receipt.is_some() {
+                    self.refund_as_slices(&first, &values);
+                }
+                Settled::Done
+            }
+            ScriptReply::Granted { .. }
+            | ScriptReply::UnknownShape(_)
             | ScriptReply::NeedsLong(_)
             | ScriptReply::Moved(_)
             | ScriptReply::Late(_) => {
@@ -98,6 +104,22 @@ impl Redis {
             }
         }
         Ok(settled)
+    }
+
+    /// Slots that were not the last ones of their buckets stay counted in the store. This node may spend them again.
+    fn refund_as_slices(&self, parts: &[Part<'_>], values: &[Vec<u8>]) {
+        if parts.iter().all(|part| !part.receipt.is_slot) {
+            return;
+        }
+        let Ok(found) = self.parse_states(parts.iter().map(|part| part.limit), values) else {
+            return;
+        };
+        let now = self.lease_moment();
+        for (part, found) in parts.iter().zip(&found) {
+            if part.receipt.is_slot && !found.written().ends_with(part.limit, &part.receipt) {
+                self.leases.refund(&now, part.state, part.limit, &part.receipt);
+            }
+        }
     }
 
     // === refunds ===

@@ -7,10 +7,10 @@
 //! ```
 
 use super::address::{self, Address, ConnectOptions, Deployment};
+use super::canary::canary;
 use super::command_error::{CommandError, ErrorClass};
 use super::connection::Host;
 use super::context::{StoreContext, supervised};
-use super::keeper::canary;
 use super::link::Link;
 use super::script::{ScriptCall, ScriptHints, ScriptReply};
 use super::sentinels::Sentinels;
@@ -21,7 +21,7 @@ use super::topology::{Discovery, ServerMap, Topology};
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::key::Secret;
-use crate::store::{LinkReport, StoreReport};
+use crate::reports::{LinkReport, StoreReport};
 use ::redis::{Cmd, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -128,6 +128,17 @@ impl Router {
     /// The time by this node's monotonic clock.
     pub(super) fn now(&self) -> Timestamp {
         self.context().now()
+    }
+
+    /// The time since boot, and the number of the present epoch.
+    pub(super) fn since_boot_and_epoch(&self) -> (Timestamp, u64) {
+        let context = self.context();
+        (context.clock.since_boot(), context.epoch.load(Ordering::Acquire))
+    }
+
+    /// Whose clock decides.
+    pub(super) fn clock_kind(&self) -> RedisClock {
+        self.context().settings.clock
     }
 
     /// The slot by which a state is routed: 0 for all states unless the store is a cluster. States of one slot can be decided

@@ -15,7 +15,7 @@ use ::redis::{Cmd, RedisResult, Value};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_core::{Limit, Span, Take, Timestamp};
+use tidegate_core::{LeaseAsk, Limit, Span, Take, Timestamp};
 
 /// Registers the shape of a tag.
 pub(super) const REGISTER_SHAPE: &str = include_str!("scripts/register.lua");
@@ -51,6 +51,8 @@ pub(super) struct ScriptCall<'c> {
     pub(super) receipt: Option<(ReceiptId, Timestamp)>,
     /// Where the pending reply is left if the caller gives up before it arrives; `None` if nothing has to be settled then.
     pub(super) late: Option<&'c LateSlot>,
+    /// For [`Verb::Grant`]: what is asked for.
+    pub(super) ask: Option<LeaseAsk>,
 }
 
 /// The reply of the plan script.
@@ -58,6 +60,8 @@ pub(super) struct ScriptCall<'c> {
 pub(super) enum ScriptReply {
     /// The values of the states before the call, and whether the plan passes.
     Found { now: Timestamp, passes: bool, values: Vec<Vec<u8>> },
+    /// The value of the state before the call, and how much of the limit was granted.
+    Granted { now: Timestamp, amount: u64, values: Vec<Vec<u8>> },
     /// Nothing was done: the short path cannot decide this plan.
     NeedsLong(Timestamp),
     /// Nothing was done: a state has a shape that the script was not told. This is its tag.
@@ -84,12 +88,17 @@ impl<'c> ScriptCall<'c> {
         receipt: Option<(ReceiptId, Timestamp)>,
     ) -> Self {
         let (verb, max_wait) = (Verb::GiveBack, Span::ZERO);
-        Self { verb, takes: &[], parts, max_wait, receipt, late: None }
+        Self { verb, takes: &[], parts, max_wait, receipt, late: None, ask: None }
     }
 
     /// A call about takes, without a receipt, whose late reply needs no settling.
     pub(super) const fn of_takes(verb: Verb, takes: &'c [Take<'c>], max_wait: Span) -> Self {
-        Self { verb, takes, parts: &[], max_wait, receipt: None, late: None }
+        Self { verb, takes, parts: &[], max_wait, receipt: None, late: None, ask: None }
+    }
+
+    /// A call that asks for a slice of a limit. The take has a cost of 1.
+    pub(super) const fn grant(take: &'c [Take<'c>], ask: LeaseAsk) -> Self {
+        Self { ask: Some(ask), ..Self::of_takes(Verb::Grant, take, Span::ZERO) }
     }
 }
 
@@ -137,6 +146,7 @@ pub(super) fn command(
         Verb::Charge => "charge",
         Verb::GiveBack => "give_back",
         Verb::Peek => "peek",
+        Verb::Grant => "grant",
     });
     command.arg(times.test.map(|micros| micros.to_string()).unwrap_or_default());
     command.arg(times.deadline);
@@ -155,6 +165,9 @@ pub(super) fn command(
     }
     for tag in hints.lost {
         command.arg(format!("lost {tag}"));
+    }
+    if let Some(ask) = &call.ask {
+        command.arg(wire::ask(ask));
     }
     command
 }
@@ -202,6 +215,11 @@ pub(super) fn parse(reply: Value, echo: u64) -> Result<Option<ScriptReply>, Stor
             let passes = wire::number::<u8>(&word()?)? == 1;
             let values = words.map(bytes).collect::<Result<_, _>>()?;
             Ok(ScriptReply::Found { now, passes, values })
+        }
+        "grant" => {
+            let amount = wire::number(&word()?)?;
+            let values = words.map(bytes).collect::<Result<_, _>>()?;
+            Ok(ScriptReply::Granted { now, amount, values })
         }
         other => Err(StoreError::Broken(format!("the reply of a script begins with `{other}`"))),
     };

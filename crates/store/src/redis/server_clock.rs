@@ -70,6 +70,7 @@ impl ServerClock {
         timeout: Span,
     ) {
         let (ScriptReply::Found { now: server, .. }
+        | ScriptReply::Granted { now: server, .. }
         | ScriptReply::NeedsLong(server)
         | ScriptReply::Moved(server)
         | ScriptReply::Late(server)) = reply

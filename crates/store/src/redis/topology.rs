@@ -13,10 +13,10 @@
 //! connects only to servers that the cluster itself lists.
 
 use super::address::{Address, ConnectOptions};
+use super::canary::canary;
 use super::command_error::{CommandError, unusable_if_broken};
 use super::connection::{Host, connect};
 use super::context::{StoreContext, supervised};
-use super::keeper::canary;
 use super::link::Link;
 use super::sentinels::Sentinels;
 use super::slots::{Slots, slot_of_state};
@@ -146,6 +146,9 @@ impl Topology {
     }
 
     pub(super) fn publish(&self, map: ServerMap) {
+        if self.map().slots != map.slots {
+            self.context.begin_epoch();
+        }
         *lock(&self.map) = Arc::new(map);
         self.published.send_modify(|count| *count = count.wrapping_add(1));
     }

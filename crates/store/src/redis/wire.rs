@@ -14,8 +14,8 @@ use crate::error::StoreError;
 use crate::store::{Part, ReceiptId};
 use std::sync::Arc;
 use tidegate_core::{
-    Algorithm, Align, Bound, Headroom, Limit, Need, Period, Refill, RejectedCost, Span,
-    StateContents, StateId, Take, Timestamp,
+    Algorithm, Align, Bound, Headroom, LeaseAsk, Limit, Need, Period, Refill, RejectedCost, Span,
+    StateContents, StateId, Take, TakeReceipt, Timestamp,
 };
 
 /// What a script call does.
@@ -25,6 +25,7 @@ pub(super) enum Verb {
     Charge,
     GiveBack,
     Peek,
+    Grant,
 }
 
 /// The largest number that a script is given: Lua counts in doubles, which are exact up to 2⁵³.
@@ -148,10 +149,12 @@ pub(super) fn take(verb: Verb, take: &Take<'_>, tag: ShapeTag, now: Timestamp) -
     let weight = match (verb, take.limit.weight(take.cost, take.bound)) {
         _ if take.limit.is_unlimited() => "0".to_owned(),
         (Verb::Charge, weight) => weight.unwrap_or(u64::MAX).min(take.limit.deepest()).to_string(),
-        (Verb::Take | Verb::GiveBack | Verb::Peek, Some(weight)) if weight <= room => {
+        (Verb::Take | Verb::GiveBack | Verb::Peek | Verb::Grant, Some(weight))
+            if weight <= room =>
+        {
             weight.to_string()
         }
-        (Verb::Take | Verb::GiveBack | Verb::Peek, _) => "-1".to_owned(), // it never passes
+        (Verb::Take | Verb::GiveBack | Verb::Peek | Verb::Grant, _) => "-1".to_owned(), // it never passes
     };
     let required = u8::from(take.need == Need::Required);
     let charged = u8::from(take.refused == RejectedCost::Charged);
@@ -168,12 +171,19 @@ pub(super) fn take(verb: Verb, take: &Take<'_>, tag: ShapeTag, now: Timestamp) -
 /// The argument of a part that is given back.
 pub(super) fn part(part: &Part<'_>, tag: ShapeTag, now: Timestamp) -> String {
     let (letter, numbers) = (letter_of(part.limit), numbers(part.limit, tag, now));
-    format!("{letter} {} 0 0 0 0 {} {numbers}", part.receipt.weight, part.receipt.mark)
+    let TakeReceipt { mark, weight, is_slot } = part.receipt;
+    format!("{letter} {weight} 0 0 0 {} {mark} {numbers}", u8::from(is_slot))
 }
 
 /// The argument that tells a script the shape of a tag; see `drain.lua`.
 pub(super) fn shape(limit: &Limit, tag: u16) -> String {
     numbers(limit, ShapeTag::Registered(tag), Timestamp::EPOCH)
+}
+
+/// The argument that says what a node asks for; see `plan.lua`.
+pub(super) fn ask(ask: &LeaseAsk) -> String {
+    let LeaseAsk { most, least, parts, ahead } = ask;
+    format!("grant {most} {least} {parts} {}", ahead.as_nanos() / NANOS_PER_MICRO)
 }
 
 fn letter_of(limit: &Limit) -> char {

@@ -6,8 +6,8 @@
 use super::dice::Dice;
 use tidegate_core::Written;
 use tidegate_core::{
-    Algorithm, Align, Ask, Bound, Calendar, Cost, Headroom, Limit, Need, Now, Plan, PlanOutcome,
-    Refill, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp,
+    Algorithm, Align, Ask, Bound, Calendar, Cost, Headroom, LeaseAsk, Limit, Need, Now, Plan,
+    PlanOutcome, Refill, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp,
 };
 use tidegate_store::testing::Rig;
 use tidegate_store::{Answer, Part, ReceiptId, Redis, Settled, Settlement, Store, StoreError};
@@ -72,7 +72,14 @@ async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
         );
         let plan = Plan::new(vec![take], wait).unwrap();
         let story = || format!("{kind} step {step} at {micros} µs: {take:?}, wait {wait}");
-        match dice.roll(10) {
+        match dice.roll(11) {
+            10 if limit.can_lease().is_ok() => {
+                let ask = ask(limit, dice);
+                let theirs = rig.store.grant_slice(id, limit, ask).await.unwrap();
+                let ours = limit.grant(&mut core, now, &ask);
+                assert_eq!(theirs, ours, "grant {ask:?}, {}", story());
+                receipts.extend(ours.map(|slice| (which, slice.receipt())));
+            }
             0 => {
                 let theirs = rig.store.charge(&[take]).await.unwrap();
                 let ask = Ask { max_wait: Span::ZERO, ..plan.ask(&take, Now::at(now)) };
@@ -104,13 +111,32 @@ async fn history(rig: &Rig<Redis>, kind: &str, id: StateId, dice: &mut Dice) {
                 let ours: Vec<PlanOutcome> = plans.iter().map(take).collect();
                 assert_same(theirs, &ours, story);
                 let taken = ours.iter().filter_map(|ours| ours.receipts[0]);
+                let before = receipts.len();
                 receipts.extend(taken.map(|receipt| (which, receipt)));
+                // On leased limits, the last receipt names the slot of its take.
+                let as_slot = receipts.len() > before && dice.roll(3) == 0;
+                if let (true, Some((_, last))) = (as_slot, receipts.last_mut()) {
+                    *last = core.slot_of(*last);
+                }
             }
         }
         let nothing = Take { cost: Cost::default(), ..take };
         let look = Plan::new(vec![nothing], Span::from_nanos(FOREVER)).unwrap();
         let ours = limit.decide(&core, &look.ask(&nothing, Now::at(now)));
         assert_eq!(rig.store.peek(&look).await.unwrap(), [ours], "after, {}", story());
+    }
+}
+
+/// A random ask for a slice.
+fn ask(limit: &Limit, dice: &mut Dice) -> LeaseAsk {
+    let capacity = limit.capacity();
+    let ahead = [0, 1_000, 100_000_000, 1_000_000_000, 3_000_000_000]
+        [usize::try_from(dice.roll(5)).unwrap()];
+    LeaseAsk {
+        most: 1 + dice.roll(capacity + 2),
+        least: [0, 1, 2, dice.roll(capacity + 2)][usize::try_from(dice.roll(4)).unwrap()],
+        parts: 1 + dice.roll(6),
+        ahead: Span::from_nanos(ahead),
     }
 }
 

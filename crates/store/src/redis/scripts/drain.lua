@@ -138,6 +138,13 @@ end
 -- the state's limit; the faster one is assumed.
 function token_bucket.remove(self, state, mark, ticks)
   local taken, shape = self.shape, state.shape
+  if self.slot then
+    -- Behind a slot that is not the last one, nodes may hold slices that they have not spent.
+    if shape ~= taken or state.zero ~= mark then
+      return state
+    end
+    return lower(state, ticks)
+  end
   local left = convert_down(shape, taken, less(ticks, less(tick(taken, now), mark)))
   if shape == taken then
     return lower(state, left)
@@ -145,6 +152,10 @@ function token_bucket.remove(self, state, mark, ticks)
   local start = micros_around(taken, mark)
   local here = less(convert_down(shape, taken, ticks), less(tick(shape, now), tick(shape, start)))
   return lower(state, math.min(left, here))
+end
+
+function token_bucket.reach(self, ahead)
+  return tick(self.shape, now + math.min(ahead, TOLERANCE)) - tick(self.shape, now)
 end
 
 algorithms.T = token_bucket

@@ -5,10 +5,11 @@ local verb = ARGV[1]
 -- Parses the numbers of a take: its limit as the algorithm needs it.
 --   always   letter, weight (-1 if it never passes), room, deepest, required (0 or 1), charged (0 or 1), mark;
 --            then the numbers of the algorithm
+--   for give_back, `charged` says whether the mark is the end of a slot; for grant, the weight is that of a cost of 1
 local function parse_take(list)
   local self = {
     letter = list[1], algorithm = algorithms[list[1]], weight = list[2], room = list[3], deepest = list[4],
-    required = list[5] == 1, charged = list[6] == 1, mark = list[7],
+    required = list[5] == 1, charged = list[6] == 1, slot = list[6] == 1, mark = list[7],
   }
   if list[1] == 'T' or list[1] == 'Q' then
     self.shape = shape_of(list, 8)
@@ -28,10 +29,13 @@ local takes = {}
 for i = 1, count do
   takes[i] = parse_take(numbers(ARGV[7 + i]))
 end
+local asked
 for i = 8 + count, #ARGV do
   local list = numbers(ARGV[i])
   if list[1] == 'lost' then
     lost[list[2]] = true
+  elseif list[1] == 'grant' then
+    asked = { most = list[2], least = list[3], parts = list[4], ahead = list[5] }
   elseif shape_of then
     shape_of(list, 1)
   end
@@ -110,8 +114,23 @@ local function add(take, weight)
   end
 end
 
+-- How much of a limit is granted as a slice; see Limit::grant in lease.rs.
+local function granted(take)
+  local reach = take.algorithm.reach and take.algorithm.reach(take, asked.ahead) or 0
+  local free = div(less(take.room + reach, take.used), take.weight)
+  local amount = math.max(math.min(asked.most, div(free, asked.parts)), asked.least)
+  -- Nobody knows when the last window of a calendar ends.
+  if amount > free or (take.kind == 2 and take.finish >= 9007199254740992) then
+    return 0
+  end
+  return amount
+end
+
 for _, take in ipairs(takes) do
-  if verb == 'give_back' then
+  if verb == 'grant' then
+    reply[3] = granted(take)
+    add(take, reply[3] * take.weight)
+  elseif verb == 'give_back' then
     if take.state then
       take.state, take.changed = take.algorithm.remove(take, take.state, take.mark, take.weight), true
     end

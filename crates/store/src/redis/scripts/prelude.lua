@@ -5,7 +5,7 @@
 -- microsecond long (2^52). Where a product would not fit, muldiv divides it while it is being built.
 --
 --   KEYS     the key of each state; then the mark of the receipt, if give_back or charge has one
---   ARGV[1]  the verb: take, charge, give_back, peek
+--   ARGV[1]  the verb: take, charge, give_back, peek, grant
 --   ARGV[2]  the time in microseconds, for tests; if empty, the server's own time is used
 --   ARGV[3]  the deadline in microseconds of the server's time, or 0: a call that arrives later does nothing
 --   ARGV[4]  how long the caller can wait for its turn, in microseconds
@@ -14,7 +14,9 @@
 --   ARGV[7]  the echo: a number that the reply repeats, so that a caller notices the reply to another call
 --   ARGV[8…] for each state its numbers, separated by spaces; the first one is the letter of the algorithm
 --   then     for each further shape that the caller knows, its numbers, which end with its tag;
---            for each tag that is not in the registry, `lost` and the tag
+--            for each tag that is not in the registry, `lost` and the tag;
+--            for the verb grant, `grant`, the most and the least that is asked for, into how many parts what is free is
+--            divided, and how far a slice may reach beyond a full bucket, in microseconds
 --
 -- The reply holds the time and the states before the call. The caller computes everything else of its answer
 -- from them, with the same functions that decide in memory.
@@ -105,6 +107,7 @@ local max_wait = tonumber(ARGV[4])
 --   waits(self, state)                  whether the caller can wait for its turn
 --   add(self, state, weight)            the state after a take
 --   remove(self, state, mark, weight)   the state after a take is given back
+--   reach(self, ahead)                  how much further a slice may reach, if it may
 -- `self` holds the numbers of the current limit.
 local algorithms = {}
 

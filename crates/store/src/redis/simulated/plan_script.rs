@@ -65,8 +65,8 @@ impl SimulatedRedis {
                 ReceiptMark::First => {}
             }
         }
-        let (passes, effect) = self.decide_and_write(call, &found, now);
-        let mut words = vec![u8::from(passes).to_string().into_bytes()];
+        let (result, effect) = self.decide_and_write(call, &found, now);
+        let mut words = vec![result.to_string().into_bytes()];
         words.extend(found.iter().map(|read| read.value.clone()));
         let read = call.states().zip(&found);
         let lost = read.filter(|(_, read)| read.lost).map(|((state, _), _)| state).collect();
@@ -139,10 +139,10 @@ impl SimulatedRedis {
         call: &OwnedCall,
         found: &[ScriptState],
         now: Timestamp,
-    ) -> (bool, Option<Effect>) {
+    ) -> (u64, Option<Effect>) {
         let before: Vec<Written<'_>> = found.iter().map(ScriptState::written).collect();
         let mut after = before.clone();
-        let (passes, effect) = call.decide(now, &mut after);
+        let (result, effect) = call.decide(now, &mut after);
         if call.verb != Verb::Peek {
             let names = call.states().zip(&call.tags).zip(found);
             for (((((state, limit), tag), read), before), after) in names.zip(&before).zip(&after) {
@@ -152,7 +152,7 @@ impl SimulatedRedis {
                 }
             }
         }
-        (passes, effect)
+        (result, effect)
     }
 
     fn write(&mut self, state: StateId, written: &Written<'_>, now: Timestamp, tag: ShapeTag) {
@@ -210,29 +210,42 @@ impl OwnedCall {
         own.map(|(limit, _)| limit).or_else(told)
     }
 
-    /// Applies the call to its states.
-    fn decide<'s>(&'s self, now: Timestamp, states: &mut [Written<'s>]) -> (bool, Option<Effect>) {
+    /// Applies the call to its states. The first value is the result: for a plan, whether it passes (0 or 1); for a grant, how
+    /// much was granted.
+    fn decide<'s>(&'s self, now: Timestamp, states: &mut [Written<'s>]) -> (u64, Option<Effect>) {
         match self.verb {
             Verb::Take => {
                 let takes: Vec<Take<'_>> = self.takes.iter().map(OwnedTake::take).collect();
-                let Ok(plan) = Plan::new(takes, self.max_wait) else { return (false, None) };
+                let Ok(plan) = Plan::new(takes, self.max_wait) else { return (0, None) };
                 let passes = plan.take(Now::at(now), states).passes;
                 let (takes, max_wait) = (self.takes.clone(), self.max_wait);
-                (passes, Some(Effect::Took { takes, max_wait, passes }))
+                (u64::from(passes), Some(Effect::Took { takes, max_wait, passes }))
             }
             Verb::Charge => {
                 for (take, written) in self.takes.iter().zip(states) {
                     take.limit.charge(written, &Ask::new(now, take.cost).bounded(take.bound));
                 }
-                (true, Some(Effect::Charged(self.takes.clone())))
+                (1, Some(Effect::Charged(self.takes.clone())))
             }
             Verb::GiveBack => {
                 for (part, written) in self.parts.iter().zip(states) {
                     written.give_back(now, &part.limit, &part.receipt);
                 }
-                (true, Some(Effect::GaveBack(self.parts.clone())))
+                (1, Some(Effect::GaveBack(self.parts.clone())))
             }
-            Verb::Peek => (true, None),
+            Verb::Peek => (1, None),
+            Verb::Grant => {
+                let (Some(take), Some(written), Some(ask)) =
+                    (self.takes.first(), states.first_mut(), self.ask)
+                else {
+                    return (0, None);
+                };
+                let weight = take.limit.weight(Cost::ONE, take.bound).unwrap_or(1).max(1);
+                let slice = take.limit.grant(written, now, &ask);
+                let amount =
+                    slice.and_then(|slice| slice.weight().checked_div(weight)).unwrap_or(0);
+                (amount, Some(Effect::Granted { take: take.clone(), ask, amount }))
+            }
         }
     }
 }

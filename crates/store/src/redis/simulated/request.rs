@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use tidegate_core::{
-    Bound, Cost, Limit, Need, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp,
+    Bound, Cost, LeaseAsk, Limit, Need, RejectedCost, Span, StateId, Take, TakeReceipt, Timestamp,
 };
 
 /// A future of the network.
@@ -47,6 +47,7 @@ pub(super) struct OwnedCall {
     pub(super) parts: Vec<OwnedPart>,
     pub(super) max_wait: Span,
     pub(super) receipt: Option<(ReceiptId, Timestamp)>,
+    pub(super) ask: Option<LeaseAsk>,
     pub(super) tags: Vec<ShapeTag>,
     pub(super) shapes: Vec<(u16, Arc<Limit>)>,
     pub(super) lost: Vec<u16>,
@@ -113,6 +114,15 @@ pub enum Effect {
     Charged(Vec<OwnedTake>),
     /// It gave back.
     GaveBack(Vec<OwnedPart>),
+    /// It granted a slice of a limit, or nothing.
+    Granted {
+        /// The state and its limit, with a cost of 1.
+        take: OwnedTake,
+        /// What was asked for.
+        ask: LeaseAsk,
+        /// What was granted, in costs of 1.
+        amount: u64,
+    },
 }
 
 // === impl SimulatedRequest ===
@@ -130,6 +140,7 @@ impl SimulatedRequest {
             parts: call.parts.iter().map(OwnedPart::of).collect(),
             max_wait: call.max_wait,
             receipt: call.receipt,
+            ask: call.ask,
             tags: hints.tags.to_vec(),
             shapes: hints.shapes.to_vec(),
             lost: hints.lost.to_vec(),
@@ -162,6 +173,13 @@ impl SimulatedRequest {
         matches!(&self.0, RequestBody::Script(call) if call.verb == Verb::Take)
     }
 
+    /// Whether this is a canary call of a keeper, which takes from a state of its own.
+    #[must_use]
+    pub fn is_canary(&self) -> bool {
+        let RequestBody::Script(call) = &self.0 else { return false };
+        call.takes.first().is_some_and(|take| crate::redis::canary::is_canary(take.state))
+    }
+
     /// The states and costs that this gives back, if it gives back anything.
     pub fn gives_back(&self) -> impl Iterator<Item = (StateId, u64)> {
         let parts = match &self.0 {
@@ -190,6 +208,7 @@ impl OwnedCall {
             Verb::Charge => "charge",
             Verb::GiveBack => "give_back",
             Verb::Peek => "peek",
+            Verb::Grant => "grant",
         }
     }
 }

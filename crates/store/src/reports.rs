@@ -1,0 +1,84 @@
+//! What stores report to operators.
+
+/// How full a store in memory is.
+///
+/// ```
+/// use tidegate_store::{Clock, Memory};
+/// let gauges = Memory::with_budget(Clock::system(), 64 << 20).gauges();
+/// assert_eq!(gauges.budget, 64 << 20);
+/// assert!(gauges.bytes <= gauges.budget);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gauges {
+    /// States in the table.
+    pub entries: usize,
+    /// Bytes in use, apart from a small fixed amount.
+    pub bytes: usize,
+    /// Bytes that may be used.
+    pub budget: usize,
+    /// States that were removed from the table while they still counted.
+    pub demotions: u64,
+    /// What a new key would begin with, on average: thousandths of a cost of 1.
+    pub overcount_thousandths: u64,
+}
+
+/// The condition of the servers of a store.
+///
+/// ```
+/// use tidegate_store::{LinkReport, StoreReport};
+/// let link = LinkReport { name: "10.0.0.1:6379".to_owned(), asked: false };
+/// let report = StoreReport { links: vec![link], errors: vec![("timed_out", 3)], restarts: 0 };
+/// assert!(report.links.iter().any(|link| !link.asked)); // a server is unreachable
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreReport {
+    /// Each server.
+    pub links: Vec<LinkReport>,
+    /// How many calls had no answer, by error class.
+    pub errors: Vec<(&'static str, u64)>,
+    /// How often a background task of the store was restarted.
+    pub restarts: u64,
+}
+
+/// The condition of one server of a store.
+///
+/// ```
+/// let away = tidegate_store::LinkReport { name: "10.0.0.1:6379".to_owned(), asked: false };
+/// assert!(!away.asked);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkReport {
+    /// The address of the server.
+    pub name: String,
+    /// Whether requests are sent to it. If not, its circuit breaker is open until the server answers a probe.
+    pub asked: bool,
+}
+
+/// What a node holds of the limits of one group, and what became of the rest, in costs of 1, rounded down for each lease.
+///
+/// ```
+/// use tidegate_store::LeaseReport;
+/// let report = LeaseReport { group: 3, leases: 1, granted: 100, spent: 60, held: 40, ..LeaseReport::default() };
+/// assert_eq!(report.granted, report.spent + report.held);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseReport {
+    /// The group; see [`LeaseTerms`](tidegate_core::LeaseTerms).
+    pub group: u32,
+    /// How many states are leased now.
+    pub leases: u64,
+    /// How many calls were made for leases: each asks for a part of a limit.
+    pub asks: u64,
+    /// How much is held now: what could be refused elsewhere although it is not used.
+    pub held: u64,
+    /// How much was granted.
+    pub granted: u64,
+    /// How much was spent.
+    pub spent: u64,
+    /// How much was given back.
+    pub returned: u64,
+    /// How much was not spent in time.
+    pub drained: u64,
+    /// How much was lost, for example with a connection. It still counts in the store, until its time has passed.
+    pub lost: u64,
+}
