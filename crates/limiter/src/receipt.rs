@@ -193,11 +193,12 @@ impl ReceiptPart {
     fn beyond(&self, true_cost: Cost) -> Option<Part<'_>> {
         let kept = self.limit.weight(true_cost, self.bound).unwrap_or(u64::MAX);
         let weight = self.receipt.weight.saturating_sub(kept);
-        // A bucket drains what is kept first, so the rest counts as if it had been taken that much later.
+        // A bucket drains what is kept first, so the rest counts as if it had been taken that much later. Of a slot the end is
+        // given back, and the mark is the end already.
         let drained = matches!(self.limit.algorithm(), Algorithm::TokenBucket { .. });
-        let later = if drained { kept } else { 0 };
+        let later = if drained && !self.receipt.is_slot { kept } else { 0 };
         let mark = self.receipt.mark.saturating_add(later);
-        let receipt = TakeReceipt { mark, weight };
+        let receipt = TakeReceipt { mark, weight, ..self.receipt };
         (weight > 0).then_some(Part { state: self.state, limit: &self.limit, receipt })
     }
 }

@@ -17,6 +17,7 @@ use tidegate_core::{
 use tidegate_policy::{
     ClassIndex, Count, OnLimit, PathError, Policy, PriorityClass, Rule, RuleLimit,
 };
+use tidegate_store::AnsweredBy;
 
 /// The answer of a [`Limiter`](crate::Limiter) to one request.
 ///
@@ -86,7 +87,7 @@ pub enum DecidedBy {
     Store,
     /// The denial cache: this node remembers that the store denied the key, and until when.
     Cache,
-    /// A share of the limit that this node holds.
+    /// A part of the limit that this node holds.
     Lease,
     /// The shared sketch of a store whose memory is full.
     Sketch,
@@ -94,6 +95,16 @@ pub enum DecidedBy {
     Fallback,
     /// The policy alone, because there was nothing to count.
     Policy,
+}
+
+impl From<AnsweredBy> for DecidedBy {
+    fn from(by: AnsweredBy) -> Self {
+        match by {
+            AnsweredBy::Store => Self::Store,
+            AnsweredBy::Cache => Self::Cache,
+            AnsweredBy::Lease => Self::Lease,
+        }
+    }
 }
 
 /// The decision of one limit about a request.

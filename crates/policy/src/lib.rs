@@ -71,6 +71,6 @@ pub use model::pattern::{Pattern, PatternError};
 pub use model::policy::{Origin, Policy, Tiers};
 pub use model::priority::{ClassIndex, Classes, ClassesError, PriorityClass};
 pub use model::rate::{CalendarUnit, Per, Rate, RateError};
-pub use model::rule::{Count, Mode, OnLimit, OnStoreError, Rule, Skipped};
+pub use model::rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Rule, Skipped};
 pub use model::unit::Unit;
 pub use tidegate_core::WhenFull;

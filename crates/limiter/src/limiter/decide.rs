@@ -268,7 +268,7 @@ impl<S: Store> Limiter<S> {
 impl Decided {
     fn by_store(answer: Answer) -> Self {
         let PlanOutcome { decisions, receipts, .. } = answer.done;
-        let by = if answer.remembered { DecidedBy::Cache } else { DecidedBy::Store };
+        let by = answer.by.into();
         Self { decisions, receipts, at: answer.at, by, shares: None, local_takes: vec![] }
     }
 

@@ -91,8 +91,7 @@ impl<S: Store> Limiter<S> {
         let takes: SmallVec<[Take<'_>; 4]> = takes.iter().map(|take| self.named(take)).collect();
         let answers = self.inner.store.take_each(&takes).await;
         let decided = |(take, answer): (&Take<'_>, Result<SingleAnswer, StoreError>)| match answer {
-            Ok(SingleAnswer { taken, remembered: true }) => Ok((taken.decision, DecidedBy::Cache)),
-            Ok(SingleAnswer { taken, remembered: false }) => Ok((taken.decision, DecidedBy::Store)),
+            Ok(SingleAnswer { taken, by }) => Ok((taken.decision, by.into())),
             Err(_) => self.named_locally(take),
         };
         takes.iter().zip(answers).map(decided).collect()

@@ -6,8 +6,10 @@ use crate::live::Live;
 use crate::verdict::QueuePlace;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
-use tidegate_core::{Algorithm, Bound, Cost, InlineVec, Need, RejectedCost, Span, Take};
-use tidegate_policy::{Attributes, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit};
+use tidegate_core::{Algorithm, Bound, Cost, Freshness, InlineVec, Need, RejectedCost, Span, Take};
+use tidegate_policy::{
+    Attributes, Consistency, Mode, OnLimit, Origin, ResolvedRule, Rule, RuleLimit,
+};
 use tidegate_store::{KeyName, LimitName, Store, Subject};
 
 /// One take of a plan, with the rule and limit that it comes from.
@@ -126,6 +128,7 @@ impl<S: Store> Limiter<S> {
                 bound,
                 refused,
                 when_full: rule.when_full(),
+                freshness: freshness(rule),
                 ..Take::new(state, limit.limit(), cost)
             };
             planned.push(PlannedTake {
@@ -154,6 +157,13 @@ impl<S: Store> Limiter<S> {
                 }
             }
         }
+    }
+}
+
+const fn freshness(rule: &Rule) -> Freshness<'_> {
+    match rule.consistency() {
+        Consistency::Exact => Freshness::Exact,
+        Consistency::Lease(terms) => Freshness::Lease(terms),
     }
 }
 

@@ -65,6 +65,8 @@ fn take_receipt(mut rest: &[u8]) -> Option<Receipt> {
 
 /// What is added to the percentage of a [`Bound::Part`].
 const PARTS: u64 = 2;
+/// What is added to the number of a [`Count`] if the mark of the part is the end of a slot.
+const SLOTS: u64 = 3;
 
 fn put_part(bytes: &mut Vec<u8>, part: &ReceiptPart) {
     varint::encode_wide(bytes, part.state.0);
@@ -76,14 +78,12 @@ fn put_part(bytes: &mut Vec<u8>, part: &ReceiptPart) {
             Bound::Part(percent) => u64::from(percent).saturating_add(PARTS),
         },
     );
-    put(
-        bytes,
-        match part.count {
-            Count::All => 0,
-            Count::Failures => 1,
-            Count::Successes => 2,
-        },
-    );
+    let count = match part.count {
+        Count::All => 0,
+        Count::Failures => 1,
+        Count::Successes => 2,
+    };
+    put(bytes, if part.receipt.is_slot { SLOTS.saturating_add(count) } else { count });
     put(bytes, part.receipt.mark);
     put(bytes, part.receipt.weight);
     put_limit(bytes, &part.limit, part.receipt.mark);
@@ -101,13 +101,15 @@ fn take_part(rest: &mut &[u8]) -> Option<ReceiptPart> {
         1 => Bound::Headroom,
         part => Bound::Part(u8::try_from(part.checked_sub(PARTS)?).ok()?),
     };
-    let count = match take(rest)? {
+    let count = take(rest)?;
+    let is_slot = count >= SLOTS;
+    let count = match if is_slot { count.checked_sub(SLOTS)? } else { count } {
         0 => Count::All,
         1 => Count::Failures,
         2 => Count::Successes,
         _ => return None,
     };
-    let receipt = tidegate_core::TakeReceipt { mark: take(rest)?, weight: take(rest)? };
+    let receipt = tidegate_core::TakeReceipt { mark: take(rest)?, weight: take(rest)?, is_slot };
     let limit = take_limit(rest)?;
     let permit = match limit.lease() {
         Some(_) => Some(take_permit(rest)?),
@@ -278,7 +280,11 @@ mod tests {
             bound: [Bound::Plain, Bound::Headroom, Bound::Part(1), Bound::Part(99)]
                 [usize::try_from(n % 4).unwrap()],
             count: [Count::All, Count::Failures, Count::Successes][usize::try_from(n % 3).unwrap()],
-            receipt: tidegate_core::TakeReceipt { mark: 1_440 + n, weight: u64::MAX - n },
+            receipt: tidegate_core::TakeReceipt {
+                mark: 1_440 + n,
+                weight: u64::MAX - n,
+                is_slot: n % 2 == 1,
+            },
         });
         Receipt {
             id: ReceiptId(u128::MAX / 3),

@@ -12,9 +12,9 @@ use crate::model::changes::{Changes, ResolvedRule};
 use crate::model::path::Case;
 use crate::model::policy::Policy;
 use crate::model::priority::ClassIndex;
-use crate::model::rule::{Count, Mode, OnLimit, Rule, Skipped};
+use crate::model::rule::{Consistency, Count, Mode, OnLimit, Rule, Skipped};
 use std::fmt;
-use tidegate_core::{Algorithm, RejectedCost};
+use tidegate_core::{Algorithm, LeaseTerms, RejectedCost};
 
 /// The effect of every rule on one request.
 ///
@@ -140,11 +140,17 @@ impl Policy {
         };
         let rejected = (rule.count_rejected == RejectedCost::Charged)
             .then(|| "rejected requests count too".to_owned());
+        let lease = match rule.consistency {
+            Consistency::Exact => None,
+            Consistency::Lease(LeaseTerms { share, interval, .. }) => Some(format!(
+                "lease: a node may hold up to {share} % of a limit and spend it by itself, and asks every {interval}; never more than the limit passes"
+            )),
+        };
         let case = (rule.key.case() == Case::Insensitive)
             .then(|| "paths are compared without regard to case".to_owned());
         let shadow = shadow.then(|| "shadow: counts and reports, but denies nothing".to_owned());
         let stop = rule.stop.then(|| "stop: later rules are skipped".to_owned());
-        let notes = [priority, mode, on_limit, count, rejected, case, shadow, stop];
+        let notes = [priority, mode, on_limit, count, rejected, lease, case, shadow, stop];
         notes.into_iter().flatten().collect()
     }
 }

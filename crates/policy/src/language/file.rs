@@ -27,7 +27,7 @@ use crate::model::path::Case;
 use crate::model::pattern::Pattern;
 use crate::model::policy::{Ambiguous, Policy, Tiers};
 use crate::model::priority::Classes;
-use crate::model::rule::{Mode, Rule};
+use crate::model::rule::{Consistency, Mode, Rule, lease_group};
 use std::collections::HashMap;
 use tidegate_core::{Headroom, Span};
 
@@ -202,7 +202,7 @@ impl Reader {
             None => (key, limits),
         };
         let rest = self.behavior(&fields, settings.classes);
-        let rule = Rule {
+        let mut rule = Rule {
             name: name?,
             place: node.place,
             conditions,
@@ -215,7 +215,11 @@ impl Reader {
             priority,
             ..rest
         };
+        if let Consistency::Lease(terms) = &mut rule.consistency {
+            terms.group = lease_group(&rule.name);
+        }
         self.permits_are_returned(&fields, &rule);
+        self.limits_can_be_leased(&fields, &rule);
         Some(rule)
     }
 

@@ -76,6 +76,43 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_without_effect_is_a_warning() {
+        let warning = |limit: &str| {
+            let rule =
+                format!("  - {{ name: a, key: [ip], limits: [{limit}], consistency: lease }}\n");
+            warnings(&with_rules(&rule)).into_iter().find(|text| text.contains("lease"))
+        };
+        for (limit, why) in [
+            ("31/s", "a limit is leased from 16 for each node on"),
+            ("{ rate: 5000/s, algorithm: sliding_buckets }", "at least ten intervals"),
+            ("{ rate: 5000/500ms, algorithm: fixed_window }", "at least ten intervals"),
+        ] {
+            let text = warning(limit).unwrap();
+            assert!(text.contains("has no effect") && text.contains(why), "{text}");
+        }
+        for limit in ["32/s", "{ rate: 5000/s, algorithm: fixed_window }", "5000/calendar-day"] {
+            assert_eq!(warning(limit), None, "{limit}");
+        }
+    }
+
+    #[test]
+    fn limits_that_cannot_be_leased_are_an_error() {
+        for (limit, why) in [
+            ("{ rate: 99/s, algorithm: leaky_bucket }", "promises turns"),
+            ("{ rate: 99/s, algorithm: sliding_log }", "at its own instant"),
+            ("{ concurrent: 99 }", "in flight"),
+        ] {
+            let rule = format!(
+                "  - {{ name: a, key: [ip], limits: [99/s], tiers: {{ pro: {{ limits: [{limit}] }} }}, consistency: lease }}\n"
+            );
+            let text = with_rules(&rule)
+                .replace("rules:", "tiers: { default: free, known: [free, pro] }\nrules:");
+            let error = Policy::parse(text).unwrap_err().to_string();
+            assert!(error.contains("cannot be leased") && error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
     fn more_limits_than_fit_in_a_plan_are_an_error() {
         let rules: String = (0..6)
             .map(|n| format!("  - {{ name: r{n}, key: [ip], limits: [1/s, 10/min, 100/h] }}\n"))

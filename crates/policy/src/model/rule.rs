@@ -14,7 +14,7 @@ use crate::model::number::Number;
 use crate::model::overrides::Overrides;
 use crate::model::path::Case;
 use crate::model::priority::ClassIndex;
-use tidegate_core::{Headroom, RejectedCost, Span, WhenFull};
+use tidegate_core::{Headroom, LeaseTerms, RejectedCost, Span, WhenFull};
 
 /// A rule of a policy. Its fields are the keys of the file, which `docs/policy.yaml` explains.
 ///
@@ -42,11 +42,31 @@ pub struct Rule {
     pub(crate) count: Count,
     pub(crate) on_store_error: OnStoreError,
     pub(crate) when_full: WhenFull,
+    pub(crate) consistency: Consistency,
     pub(crate) shadow: bool,
     pub(crate) enabled: bool,
     pub(crate) stop: bool,
     /// The class of its requests, if the rule decides about that.
     pub(crate) priority: Option<ClassIndex>,
+}
+
+/// How exact the counters are that several nodes share.
+///
+/// ```
+/// use tidegate_policy::{Consistency, Policy};
+/// let policy = Policy::parse("
+/// version: 1
+/// rules: [{ name: a, key: [ip], limits: [100/s], consistency: { lease: { share: 5% } } }]
+/// ").unwrap();
+/// assert!(matches!(policy.rules()[0].consistency(), Consistency::Lease(terms) if terms.share == 5));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// The store decides each request.
+    #[default]
+    Exact,
+    /// Nodes take parts of a limit in advance, and spend them by themselves. The limit still holds.
+    Lease(LeaseTerms),
 }
 
 /// How strictly a limit is enforced.
@@ -192,6 +212,12 @@ impl Mode {
     }
 }
 
+/// The group under which a store reports the leases of a rule: a hash of its name (FNV-1a), so that it stays the same when the
+/// policy is edited.
+pub(crate) fn lease_group(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 // === impl Rule ===
 
 impl Rule {
@@ -212,6 +238,7 @@ impl Rule {
             count: Count::All,
             on_store_error: OnStoreError::Local,
             when_full: WhenFull::Shared,
+            consistency: Consistency::Exact,
             shadow: false,
             enabled: true,
             stop: false,
@@ -306,6 +333,25 @@ impl Rule {
     #[must_use]
     pub const fn when_full(&self) -> WhenFull {
         self.when_full
+    }
+
+    /// How exact the counters are that several nodes share.
+    #[must_use]
+    pub const fn consistency(&self) -> &Consistency {
+        &self.consistency
+    }
+
+    /// The group under which a store reports the leases of this rule.
+    ///
+    /// ```
+    /// # let policy = tidegate_policy::Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/s], consistency: lease }] }").unwrap();
+    /// # use tidegate_policy::Consistency;
+    /// let rule = &policy.rules()[0];
+    /// assert!(matches!(rule.consistency(), Consistency::Lease(terms) if terms.group == rule.lease_group()));
+    /// ```
+    #[must_use]
+    pub fn lease_group(&self) -> u32 {
+        lease_group(&self.name)
     }
 
     /// Shadow mode: the rule counts and reports, but denies nothing.

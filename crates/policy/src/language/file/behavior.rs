@@ -1,23 +1,24 @@
 //! Reads the settings of a rule for requests above the limit, for counting, and for failures of the store.
 
 use super::{DEFAULT_QUEUE, LONGEST_WAIT};
-use crate::document::{Document, Value, shown};
+use crate::document::{Document, Entry, Value, shown};
 use crate::language::grammar;
 use crate::language::reader::{Chosen, Fields, Reader};
 use crate::model::allowance::Allowance;
 use crate::model::identity::Identity;
 use crate::model::priority::Classes;
 use crate::model::rate;
-use crate::model::rule::{Count, Mode, OnLimit, OnStoreError, Rule};
-use tidegate_core::{RejectedCost, Span, WhenFull};
+use crate::model::rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Rule};
+use tidegate_core::{LeaseTerms, NoLease, RejectedCost, Span, WhenFull};
+
+const SHORTEST_INTERVAL: Span = Span::from_millis(10);
+const LONGEST_INTERVAL: Span = Span::from_secs(1);
 
 impl Reader {
     /// A rule with these settings, and with the default of everything else.
     pub(super) fn behavior(&mut self, fields: &Fields<'_>, classes: &Classes) -> Rule {
         let on_limit = fields.get("on_limit").and_then(|node| self.on_limit(node, classes));
-        if let Some(node) = fields.get("consistency") {
-            self.consistency(node);
-        }
+        let consistency = fields.get("consistency").and_then(|node| self.consistency(node));
         let count = match self.word(fields, "count", &grammar::COUNT) {
             "failures" => Count::Failures,
             "successes" => Count::Successes,
@@ -43,6 +44,7 @@ impl Reader {
             count,
             on_store_error,
             when_full,
+            consistency: consistency.unwrap_or_default(),
             shadow: self.flag_or(fields, "shadow", false),
             enabled: self.flag_or(fields, "enabled", true),
             stop: self.flag_or(fields, "stop", false),
@@ -146,16 +148,58 @@ impl Reader {
         Some(OnLimit::Delay { max_wait, max_queue: max_queue.unwrap_or(DEFAULT_QUEUE) })
     }
 
-    /// Only `exact` exists. A policy that asks for write-back must not be counted in another way than it says.
-    fn consistency(&mut self, node: &Document) {
-        match &node.value {
-            Value::Map(entries) if entries.iter().any(|entry| &*entry.name == "write_back") => {
-                let text = "`write_back` is not available yet; write `consistency: exact`";
-                self.note(node.place, text);
+    fn consistency(&mut self, node: &Document) -> Option<Consistency> {
+        let is_old = |entries: &[Entry]| entries.iter().any(|entry| &*entry.name == "write_back");
+        if matches!(&node.value, Value::Map(entries) if is_old(entries)) {
+            let text = "`write_back` is now called `lease`; write `consistency: lease`, or `{ lease: { share: 10%, interval: 100ms } }`";
+            return self.wrong(node.place, text);
+        }
+        match self.choice(node, &grammar::CONSISTENCY)? {
+            Chosen::Word("lease") => Some(Consistency::Lease(LeaseTerms::default())),
+            Chosen::Word(_) => Some(Consistency::Exact),
+            Chosen::Form(_, node) => {
+                let fields = self.record(node, &grammar::LEASE)?;
+                let default = LeaseTerms::default();
+                let share = match fields.get("share") {
+                    Some(node) => self.percent(node, "`share`", 1, 50)?,
+                    None => u16::from(default.share),
+                };
+                let interval = match fields.get("interval") {
+                    Some(node) => self.lease_interval(node)?,
+                    None => default.interval,
+                };
+                let share = u8::try_from(share).unwrap_or(default.share);
+                Some(Consistency::Lease(LeaseTerms { share, interval, ..default }))
             }
-            Value::Nothing | Value::Text(..) | Value::List(_) | Value::Map(_) => {
-                self.choice(node, &grammar::CONSISTENCY);
-            }
+        }
+    }
+
+    fn lease_interval(&mut self, node: &Document) -> Option<Span> {
+        let interval = self.length(node, "`interval`")?;
+        if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
+            let text = "`interval` of a lease is `10ms` to `1s`";
+            return self.wrong(node.place, text);
+        }
+        Some(interval)
+    }
+
+    /// Reports limits that cannot be leased, of the rule and of its tiers and overrides.
+    pub(super) fn limits_can_be_leased(&mut self, fields: &Fields<'_>, rule: &Rule) {
+        let (Consistency::Lease(_), Some(node)) = (&rule.consistency, fields.get("consistency"))
+        else {
+            return;
+        };
+        let limits = rule.allowances().flat_map(Allowance::limits);
+        let mut refused = limits.filter_map(|limit| limit.limit().can_lease().err());
+        if let Some(why) = refused.next() {
+            let instead = match why {
+                NoLease::Turns | NoLease::Log => "`, or use token_bucket",
+                NoLease::Permits => "`, and put the other limits into another rule",
+            };
+            let text = format!(
+                "limits of this rule cannot be leased: {why}; write `consistency: exact{instead}"
+            );
+            self.note(node.place, text);
         }
     }
 }

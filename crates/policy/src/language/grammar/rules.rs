@@ -271,4 +271,29 @@ pub(crate) static DELAY: Record = Record {
     others: None,
 };
 
-pub(crate) static CONSISTENCY: Choice = words("`consistency`", &["exact"]);
+pub(crate) static CONSISTENCY: Choice = Choice {
+    title: "`consistency`",
+    words: &["exact", "lease"],
+    forms: &[optional(
+        "lease",
+        "Nodes take parts of a limit in advance, and spend them by themselves.",
+        Shape::Record(&LEASE),
+    )],
+};
+
+pub(crate) static LEASE: Record = Record {
+    title: "`lease`",
+    fields: &[
+        optional(
+            "share",
+            "Sets the most of a limit that a node takes at a time. The default is 10%.",
+            PERCENT,
+        ),
+        optional(
+            "interval",
+            "Sets how often a busy node asks, from 10ms to 1s. The default is 100ms.",
+            LENGTH,
+        ),
+    ],
+    others: None,
+};

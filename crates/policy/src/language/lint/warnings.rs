@@ -4,15 +4,16 @@ use super::throughput::makes_useless;
 use super::witness::{matching, witness};
 use super::{ALWAYS_PRESENT, MOST_COMPARED, is_always_present};
 use crate::document::{MOST_PROBLEMS, Problem, shortened};
+use crate::model::allowance::Allowance;
 use crate::model::condition::Condition;
 use crate::model::expression::Expression;
 use crate::model::path::Case;
 use crate::model::pattern::Pattern;
 use crate::model::policy::Policy;
-use crate::model::rule::{OnLimit, Rule};
+use crate::model::rule::{Consistency, OnLimit, Rule};
 use crate::suggest::nearest;
 use std::collections::HashMap;
-use tidegate_core::RejectedCost;
+use tidegate_core::{Limit, RejectedCost};
 
 /// All warnings of a policy, in the order of the file.
 pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
@@ -34,9 +35,28 @@ pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
         problems.extend(case_variants(rule));
         problems.extend(unknown_tier(policy, rule));
         problems.extend(unreturned_permits(policy, rule));
+        problems.extend(stays_exact(rule));
     }
     problems.sort_by_key(|problem| problem.place);
     shortened(problems)
+}
+
+/// A limit of a leased rule that two nodes would not lease.
+fn stays_exact(rule: &Rule) -> Option<Problem> {
+    let Consistency::Lease(terms) = &rule.consistency else { return None };
+    let mut limits = rule.allowances().flat_map(Allowance::limits);
+    let limit = limits.find(|limit| !limit.limit().is_worth_leasing(terms, 2))?;
+    let least = Limit::LEAST_LEASED_PART.saturating_mul(2);
+    let why = if limit.limit().capacity() < least.saturating_mul(2) {
+        format!("a limit is leased from {least} for each node on")
+    } else {
+        "its windows must be at least ten intervals of the lease long".to_owned()
+    };
+    let text = format!(
+        "`consistency: lease` has no effect on {}: {why}; until then the store decides each request",
+        limit.summary()
+    );
+    Some(Problem::new(rule.place, text))
 }
 
 fn identity_warnings(policy: &Policy) -> Vec<Problem> {
