@@ -11,6 +11,7 @@
 
 mod encode;
 mod encode_groups;
+mod encode_leases;
 mod group_tally;
 mod tally;
 
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tidegate::SchedulerReading;
-use tidegate_store::{Gauges, StoreReport};
+use tidegate_store::{Gauges, LeaseReport, StoreReport};
 
 /// All counters of the server.
 #[derive(Debug, Default)]
@@ -102,6 +103,8 @@ pub(crate) struct GaugeReadings {
     pub(crate) elastic: Vec<(String, u64)>,
     /// How many requests passed only because of the headroom of a rule.
     pub(crate) over: Vec<(String, u64)>,
+    /// What this node holds of the limits of each leased rule.
+    pub(crate) leases: Vec<(String, LeaseReport)>,
 }
 
 /// A group of upstream servers when it is read.

@@ -146,6 +146,7 @@ impl<S: Backend> Server<S> {
             Ok(()) => tracing::info!("stopped; every request was answered"),
             Err(_) => tracing::warn!("stopped; some connections were closed before their answer"),
         }
+        self.limiter.store().release().await;
     }
 
     /// Sets the status that the gRPC health service reports.

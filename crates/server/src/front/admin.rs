@@ -5,7 +5,7 @@
 //!   GET  /admin/v1/policy              PUT  /admin/v1/policy    ?dry_run=true  ?force=true    DELETE
 //!   POST /admin/v1/peek   /explain     POST /admin/v1/reset
 //!   PUT  /admin/v1/rules  /overrides   /tiers   /signals
-//!   GET  /admin/v1/upstreams           PUT  /admin/v1/upstreams
+//!   GET  /admin/v1/upstreams  /leases  PUT  /admin/v1/upstreams
 //! ```
 //!
 //! Every request carries a token: a reader's token to inspect, an operator's token to change. There are no cookies, so a web

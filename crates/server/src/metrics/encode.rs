@@ -1,6 +1,7 @@
 //! The metrics as `OpenMetrics` text.
 
 use super::encode_groups::CollectedGroups;
+use super::encode_leases;
 use super::tally::{BUCKETS, Row};
 use super::{GaugeReadings, Metrics, Refused, Reload};
 use prometheus_client::collector::Collector;
@@ -27,11 +28,11 @@ struct Collected {
 
 /// One metric, with a value for each value of its label. Without a label, there is one value.
 #[derive(Debug)]
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    label: &'static str,
-    values: Vec<(Cow<'static, str>, u64)>,
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) label: &'static str,
+    pub(super) values: Vec<(Cow<'static, str>, u64)>,
 }
 
 pub(super) fn text(metrics: &Metrics, readings: &GaugeReadings) -> String {
@@ -82,7 +83,7 @@ fn add_hits(hits: &mut BTreeMap<[String; 2], [u64; 2]>, front: &str, row: &Row) 
 }
 
 fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
-    vec![
+    let mut counters = vec![
         refusals(metrics),
         reloads(metrics),
         store_errors(metrics, readings),
@@ -91,7 +92,11 @@ fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
         overflow(readings),
         restarts(metrics, readings),
         over(readings),
-    ]
+    ];
+    if !readings.leases.is_empty() {
+        counters.extend(encode_leases::counters(readings));
+    }
+    counters
 }
 
 fn over(readings: &GaugeReadings) -> Family {
@@ -173,6 +178,9 @@ pub(super) fn read(cell: &AtomicU64) -> u64 {
 
 fn gauges(readings: &GaugeReadings) -> Vec<Family> {
     let mut gauges = vec![policy_version(readings), elastic(readings)];
+    if !readings.leases.is_empty() {
+        gauges.extend(encode_leases::gauges(readings));
+    }
     if let Some(store) = &readings.store {
         gauges.push(breakers(store));
         gauges.push(Family::single(

@@ -433,6 +433,7 @@ mod tests {
             upstreams: Some(vec![]),
             elastic: vec![],
             over: vec![],
+            leases: vec![],
         };
         let text = writer.metrics.text(&readings);
         assert!(text.contains("tidegate_access_log_lines_dropped_total{} 3"), "{text}");

@@ -43,8 +43,12 @@ on_limit: { flag: .. }    => 60 `..` is not a valid name for a flag; use ¤, not
 count_rejected: yes => 58 `count_rejected` is `true` or `false`, not `yes`
 count: failure     => 49 `count` is ¤, not `failure`, did you mean `failures`?
 consistency: exactly => 55 `consistency` is ¤, not `exactly`, did you mean `exact`?
-consistency: { write_back: { lease: 5%, interval: 1s } } => 55 `write_back` is not available yet; write `consistency: exact`
-consistency: {} => 55 `consistency` is `exact`, not a map
+consistency: { write_back: { lease: 5%, interval: 1s } } => 55 `write_back` is now called `lease`; write `consistency: lease`, or `{ lease: { share: 10%, interval: 100ms } }`
+consistency: {} => 55 `consistency` is ¤: one of them, not 0
+consistency: { lease: 5% } => 64 `lease` is a map with keys such as `share`, `interval`, not a text
+consistency: { lease: { share: 51% } } => 73 `share` is `1%` to `50%`, not `51%`
+consistency: { lease: { interval: 5ms } } => 76 `interval` of a lease is `10ms` to `1s`
+consistency: { lease: { interval: 2s } } => 76 `interval` of a lease is `10ms` to `1s`
 on_store_error: open => 58 `on_store_error` is `local` or `allow` or `deny`, not `open`
 when_full: sahred   => 53 `when_full` is ¤, not `sahred`, did you mean `shared`?
 ",

@@ -162,6 +162,7 @@ impl<S: Backend> AdminHandler<S> {
             }
             AdminAction::PutSignals => self.put_signals(call, actor),
             AdminAction::Upstreams => Ok(self.upstreams()),
+            AdminAction::Leases => Ok(self.leases_status()),
             AdminAction::PutUpstreams => self.put_upstream(call, actor).await,
         }
     }

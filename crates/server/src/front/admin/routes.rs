@@ -23,6 +23,7 @@ pub(super) enum AdminAction {
     Control,
     Audit,
     Rules,
+    Leases,
     Policy,
     PutPolicy,
     DeletePolicy,
@@ -49,12 +50,13 @@ const fn route(
 }
 
 /// All endpoints that need a token; every other path is answered with 404.
-const ROUTES: [AdminRoute; 18] = [
+const ROUTES: [AdminRoute; 19] = [
     route("GET", "/metrics", AdminRole::Reader, AdminAction::Metrics),
     route("GET", "/admin/v1/status", AdminRole::Reader, AdminAction::Status),
     route("GET", "/admin/v1/control", AdminRole::Reader, AdminAction::Control),
     route("GET", "/admin/v1/audit", AdminRole::Reader, AdminAction::Audit),
     route("GET", "/admin/v1/rules", AdminRole::Reader, AdminAction::Rules),
+    route("GET", "/admin/v1/leases", AdminRole::Reader, AdminAction::Leases),
     route("GET", "/admin/v1/policy", AdminRole::Reader, AdminAction::Policy),
     route("GET", "/rlconfig", AdminRole::Reader, AdminAction::RuleFiles),
     route("PUT", "/admin/v1/policy", AdminRole::Operator, AdminAction::PutPolicy),

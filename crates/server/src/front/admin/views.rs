@@ -12,7 +12,8 @@ use crate::web::{Answer, Call, JSON};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use tidegate::{Changes, Check, Elasticity};
-use tidegate_policy::Mode;
+use tidegate_policy::{Consistency, Mode, Rule};
+use tidegate_store::LeaseReport;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const YAML: &str = "application/yaml";
@@ -40,6 +41,7 @@ impl<S: Backend> AdminHandler<S> {
             upstreams: self.upstreams.as_ref().map(|live| live.readings()),
             elastic: self.limiter.elasticities().into_iter().map(granted).collect(),
             over: self.over(),
+            leases: self.leases(),
         };
         Answer::new(StatusCode::OK, OPENMETRICS, self.metrics.text(&moment))
     }
@@ -54,6 +56,30 @@ impl<S: Backend> AdminHandler<S> {
             .filter(|(rule, _)| has_headroom(rule))
             .map(|(rule, stats)| (rule, stats.over))
             .collect()
+    }
+
+    /// What this node holds of the limits of each leased rule.
+    fn leases(&self) -> Vec<(String, LeaseReport)> {
+        let (policy, reports) = (self.rulebook.policy(), self.limiter.store().leases());
+        let leased = |rule: &&Rule| *rule.consistency() != Consistency::Exact;
+        let report = |rule: &Rule| {
+            let group = rule.lease_group();
+            let found = reports.iter().find(|report| report.group == group).copied();
+            (rule.name().to_owned(), found.unwrap_or_default())
+        };
+        policy.rules().iter().filter(leased).map(report).collect()
+    }
+
+    pub(super) fn leases_status(&self) -> Answer {
+        let rule = |(rule, report): &(String, LeaseReport)| {
+            json!({
+                "rule": rule, "overshoot_bound": 0, "keys": report.leases, "held": report.held,
+                "asks": report.asks, "granted": report.granted, "spent": report.spent,
+                "returned": report.returned, "drained": report.drained, "lost": report.lost,
+            })
+        };
+        let rules: Vec<Value> = self.leases().iter().map(rule).collect();
+        Answer::json(StatusCode::OK, &json!({ "rules": rules }))
     }
 
     pub(super) fn status(&self) -> Answer {

@@ -298,6 +298,7 @@ mod tests {
                 upstreams: None,
                 elastic: vec![],
                 over: vec![],
+                leases: vec![],
             };
             assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
         }
