@@ -41,8 +41,8 @@ simulate: ## Show what the six algorithms decide about the same sequence of requ
 SEEDS ?= 2000
 FIRST ?= 0
 
-simulate-cluster: ## Simulate deployments with faults, for SEEDS=2000 seeds from FIRST=0 on; SEED=7 prints what happens in one
-	$(CARGO) run --quiet --release -p tidegate-simulator -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
+simulate-cluster: ## Simulate deployments with faults, for SEEDS=2000 seeds from FIRST=0 on; SEED=7 prints what happens in one; LEASES=1 leases the limits
+	$(CARGO) run --quiet --release -p tidegate-simulator -- $(if $(LEASES),--leases) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
 
 # The steps after the tests use the same packages and features, so that cargo does not rebuild a quarter of the libraries.
 BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug

@@ -166,10 +166,9 @@ async fn report(
 
 pub(crate) fn decider(verdict: &Verdict) -> Decider {
     match verdict.decided_by {
-        DecidedBy::Store | DecidedBy::Sketch | DecidedBy::Lease | DecidedBy::Policy => {
-            Decider::Store
-        }
+        DecidedBy::Store | DecidedBy::Sketch | DecidedBy::Policy => Decider::Store,
         DecidedBy::Cache => Decider::Cache,
+        DecidedBy::Lease => Decider::Lease,
         DecidedBy::Fallback => Decider::Fallback,
     }
 }
@@ -190,8 +189,12 @@ fn decided_at(
     let mut backend = world.backend();
     let list = backend.pending.get_mut(&process.number)?;
     let mut taken = Vec::new();
+    // The node may have spent what it holds for the user, and the store decided only for the tenant. If both are refused, the
+    // decision of another request for the same user may look the same.
+    let may_be_spent = world.scenario.lease.is_some() && world.scenario.tenants.is_some();
+    let mut spent_here = false;
     for (subject, limit) in subjects(&world.scenario, arrival).zip(verdict.limits()) {
-        let index = list.iter().position(|pending| {
+        let found = list.iter().position(|pending| {
             // A take that passed on one server and was refused on the other is given back, and answered as if it were not taken.
             let remaining = if pending.passes == verdict.allowed() {
                 pending.remaining
@@ -204,8 +207,14 @@ fn decided_at(
                 && (pending.passes || !verdict.allowed())
                 && remaining == limit.decision.remaining
                 && pending.cost == arrival.cost
-        })?;
-        taken.push(list.remove(index));
+        });
+        match found {
+            None if may_be_spent && subject == arrival.user => spent_here = true,
+            found => taken.push(list.remove(found?)),
+        }
+    }
+    if spent_here {
+        return Some([asked, taken.first()?.at]);
     }
     let passes = taken.iter().all(|pending| pending.passes);
     (passes == verdict.allowed()).then_some([taken.first()?.at, taken.last()?.at])

@@ -72,6 +72,8 @@ pub enum Decider {
     Store,
     /// The denial cache of the node.
     Cache,
+    /// What the node holds of the limit.
+    Lease,
     /// The fallback of the node.
     Fallback,
 }

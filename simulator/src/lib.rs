@@ -25,6 +25,8 @@
 mod caller;
 mod checks;
 mod history;
+mod leased;
+mod load;
 mod model;
 mod names;
 mod network;
@@ -37,8 +39,9 @@ mod timers;
 
 pub use checks::{Violation, violations};
 pub use history::{Answered, Decider, History};
+pub use load::{Load, LoadResult, play_load};
 pub use run::run;
-pub use scenario::{Arrival, Fault, FaultKind, Reported, RuleSpec, Scenario};
+pub use scenario::{Arrival, Fault, FaultKind, LeaseSpec, Reported, RuleSpec, Scenario};
 pub use shrink::shrunk;
 
 /// Runs a scenario, and returns the promises that its history breaks.

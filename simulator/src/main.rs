@@ -24,6 +24,9 @@ struct Cli {
     /// Stop at the first seed that breaks a promise, without a trace.
     #[arg(long)]
     brief: bool,
+    /// Lease the limits.
+    #[arg(long)]
+    leases: bool,
     /// Go on after a seed that breaks a promise, and count them.
     #[arg(long)]
     count: bool,
@@ -40,12 +43,12 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Some(seed) = cli.seed {
         let lines = if cli.all { usize::MAX } else { MAX_LINES };
-        return replay(seed, lines);
+        return replay(seed, cli.leases, lines);
     }
     let mut broken: u64 = 0;
     let last = cli.first.saturating_add(cli.seeds);
     for seed in cli.first..last {
-        let scenario = Scenario::of(seed);
+        let scenario = scenario(seed, cli.leases);
         let found = check(&scenario);
         progress(seed.saturating_sub(cli.first).saturating_add(1), cli.seeds, broken);
         if !found.is_empty() {
@@ -59,7 +62,7 @@ fn main() -> ExitCode {
             let faults = scenario.faults.iter().map(|fault| fault.kind).collect::<Vec<_>>();
             print(&format!("\nseed {seed}: {}; faults {faults:?}", texts.join("; ")));
             if !cli.count {
-                return replay(seed, MAX_LINES);
+                return replay(seed, cli.leases, MAX_LINES);
             }
         }
     }
@@ -67,9 +70,13 @@ fn main() -> ExitCode {
     if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn scenario(seed: u64, leases: bool) -> Scenario {
+    if leases { Scenario::leased(seed) } else { Scenario::of(seed) }
+}
+
 /// Runs one seed. If it breaks a promise, prints the trace of the smallest scenario that still breaks it.
-fn replay(seed: u64, lines: usize) -> ExitCode {
-    let scenario = Scenario::of(seed);
+fn replay(seed: u64, leases: bool, lines: usize) -> ExitCode {
+    let scenario = scenario(seed, leases);
     let history = run(&scenario);
     print(&format!("seed {seed}, trace hash {:016x}", history.hash()));
     if check(&scenario).is_empty() {
@@ -93,7 +100,8 @@ fn replay(seed: u64, lines: usize) -> ExitCode {
     for violation in check(&small) {
         print(&format!("BROKEN {violation}"));
     }
-    print(&format!("replay: make simulate-cluster SEED={seed}"));
+    let leases = if leases { " LEASES=1" } else { "" };
+    print(&format!("replay: make simulate-cluster SEED={seed}{leases}"));
     ExitCode::FAILURE
 }
 

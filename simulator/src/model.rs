@@ -58,6 +58,13 @@ impl Model {
                 }
                 None
             }
+            Effect::Granted { take, ask, .. } => {
+                let found = self.found([(take.state, &take.limit)].into_iter());
+                let mut written = written(&found);
+                take.limit.grant(&mut written[0], now, ask);
+                self.keep(&found, &written);
+                None
+            }
             Effect::GaveBack(parts) => {
                 for part in parts {
                     let found = self.found([(part.state, &part.limit)].into_iter());
@@ -76,6 +83,7 @@ impl Model {
     pub(crate) fn reshaped(&self, executed: &Executed) -> Vec<StateId> {
         let takes = match &executed.effect {
             Effect::Took { takes, .. } | Effect::Charged(takes) => takes.as_slice(),
+            Effect::Granted { take, .. } => std::slice::from_ref(take),
             Effect::GaveBack(_) => &[],
         };
         let other = |take: &&OwnedTake| {
@@ -106,6 +114,7 @@ impl Model {
             Effect::Took { takes, .. } | Effect::Charged(takes) => {
                 takes.iter().map(|take| (take.state, &take.limit)).collect()
             }
+            Effect::Granted { take, .. } => vec![(take.state, &take.limit)],
             Effect::GaveBack(parts) => parts.iter().map(|part| (part.state, &part.limit)).collect(),
         };
         for (_, limit) in limits.into_iter().filter(|(id, _)| *id == state) {

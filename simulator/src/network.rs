@@ -338,6 +338,7 @@ impl World {
                 takes.first().map(|take| take.state)
             }
             Effect::GaveBack(parts) => parts.first().map(|part| part.state),
+            Effect::Granted { take, .. } => Some(take.state),
         };
         self.states.iter().flatten().any(|of_user| Some(*of_user) == state)
     }
@@ -479,6 +480,9 @@ fn describe(executed: &Executed) -> String {
             format!("a charge of {costs}")
         }
         Effect::GaveBack(parts) => format!("{} takes are given back", parts.len()),
+        Effect::Granted { take, ask, amount } => {
+            format!("a slice of {amount} of {} is granted, {ask:?}", take.limit.amount())
+        }
     }
 }
 
@@ -486,6 +490,6 @@ fn describe(executed: &Executed) -> String {
 const fn too_late(executed: &Executed) -> Duration {
     match &executed.effect {
         Effect::GaveBack(_) => GIVEN_BACK_TOO_LATE,
-        Effect::Took { .. } | Effect::Charged(_) => TOO_LATE,
+        Effect::Took { .. } | Effect::Charged(_) | Effect::Granted { .. } => TOO_LATE,
     }
 }

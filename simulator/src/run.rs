@@ -190,7 +190,12 @@ async fn record_end(world: &Arc<World>, nodes: &[Arc<Node>]) {
         ));
         let seen = (node.number, Some(decider(&verdict)), complaint);
         let restarts = process.limiter.store().report().map_or(0, |report| report.restarts);
+        let imbalance = process.limiter.store().lease_imbalance();
         let mut backend = world.backend();
+        if let Some(what) = imbalance {
+            let wrong = format!("leases of node {} do not add up: {what}", node.number);
+            backend.history.wrong.push(wrong);
+        }
         backend.history.healed.push(seen);
         if restarts > 0 {
             backend.history.wrong.push(format!("a task of node {} panicked", node.number));

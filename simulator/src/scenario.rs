@@ -20,6 +20,8 @@ pub struct Scenario {
     pub keeps_disk: bool,
     /// The rule for users, and the version that [`FaultKind::NewPolicy`] loads.
     pub rules: [RuleSpec; 2],
+    /// How the rule for users is leased, if it is.
+    pub lease: Option<LeaseSpec>,
     /// An additional rule for tenants. The store then has two servers, and most requests need both.
     pub tenants: Option<RuleSpec>,
     /// The faults.
@@ -39,6 +41,15 @@ pub struct RuleSpec {
     pub seconds: u64,
     /// The burst, if it differs from the amount.
     pub burst: Option<u64>,
+}
+
+/// How a rule is leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseSpec {
+    /// The most of a limit that a node asks for, in percent.
+    pub share: u64,
+    /// How often it asks, in milliseconds.
+    pub interval: u64,
 }
 
 /// A request.
@@ -145,15 +156,18 @@ const NOTICED_WITHIN: u64 = 1_500;
 /// that the seeds in `simulator/tests/promises.rs` get none of these features.
 const ADDED: u64 = 0x6164_6465_6404_dc87;
 /// The time of the last request, at the latest.
-const LONGEST: u64 = 14_000;
+pub(crate) const LONGEST: u64 = 14_000;
 
 impl RuleSpec {
     /// A rule of a policy with this limit.
-    fn rule(&self, name: &str, key: &str) -> String {
+    fn rule(&self, name: &str, key: &str, lease: Option<LeaseSpec>) -> String {
         let Self { algorithm, amount, seconds, burst } = self;
         let burst = burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
         let limit = format!("{{ rate: {amount}/{seconds}s, algorithm: {algorithm}{burst} }}");
-        format!("{{ name: {name}, key: [{key}], limits: [{limit}] }}")
+        let lease = lease.map_or(String::new(), |LeaseSpec { share, interval }| {
+            format!(", consistency: {{ lease: {{ share: {share}%, interval: {interval}ms }} }}")
+        });
+        format!("{{ name: {name}, key: [{key}], limits: [{limit}]{lease} }}")
     }
 
     /// The limit.
@@ -169,7 +183,7 @@ impl RuleSpec {
     }
 
     pub(crate) fn rule_limit(&self) -> RuleLimit {
-        let policy = policy(&[self.rule("r", "user")]);
+        let policy = policy(&[self.rule("r", "user", None)]);
         policy.rules()[0].allowance().limits()[0].clone()
     }
 }
@@ -228,6 +242,7 @@ impl Scenario {
             store_clock: signed(&mut random, 1_500),
             keeps_disk: random.happens(500),
             rules,
+            lease: None,
             tenants: None,
             faults,
             arrivals,
@@ -310,8 +325,8 @@ impl Scenario {
 
     /// The policy of a node: version 0, or version 1 after [`FaultKind::NewPolicy`].
     pub(crate) fn policy(&self, version: usize) -> Policy {
-        let users = self.rules[version].rule("r", "user");
-        let tenants = self.tenants.iter().map(|tenants| tenants.rule("t", "tenant"));
+        let users = self.rules[version].rule("r", "user", self.lease);
+        let tenants = self.tenants.iter().map(|tenants| tenants.rule("t", "tenant", None));
         policy(&std::iter::once(users).chain(tenants).collect::<Vec<_>>())
     }
 

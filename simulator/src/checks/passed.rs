@@ -3,25 +3,26 @@
 use super::{Violation, lost_at};
 use crate::history::{Answered, Decider, History};
 use crate::scenario::{FaultKind, Scenario};
-use tidegate_core::{Algorithm, Limit, Period};
+use tidegate_core::{Algorithm, Limit, Period, Span};
 
 /// The timeout of the store, in nanoseconds.
 const PATIENCE: u64 = 50_000_000;
 /// Ends of intervals that are checked for one user.
 const MAX_STEPS: usize = 150;
 
-/// The first interval in which more passed for a user or tenant than may.
+/// The first interval in which more passed for a user or tenant than may: by everybody, or by the store and by what nodes held of
+/// its limit.
 pub(super) fn ceiling(scenario: &Scenario, history: &History, subject: usize) -> Option<Violation> {
+    let ceiling = Ceiling::new(scenario, history, subject);
     let passed = history.answered.iter().filter(|answer| answer.is_of(subject) && answer.allowed);
-    let nodes = u32::try_from(scenario.clocks.len()).unwrap();
-    let limits = scenario.rules_of(subject).map(|rule| (rule.limit(), rule.share(nodes)));
-    // If one server was down, the other may have decided its part some time before the answer.
-    let earlier = if scenario.tenants.is_some() { PATIENCE } else { 0 };
-    let ceiling = |from: u64, to| {
-        let most = most(scenario, history, &limits, from.saturating_sub(earlier), to);
-        most + given_back_after_a_loss(scenario, history, subject, from)
-    };
-    let (passed, ceiling) = excess(passed, subject, ceiling)?;
+    let by_store = passed.clone().filter(|answer| answer.by != Decider::Fallback);
+    let found = excess(passed, subject, |from, to| {
+        ceiling.of_store(from, to).max(ceiling.of_all(from, to)) + ceiling.eased(from, to)
+    });
+    let found = found.or_else(|| {
+        excess(by_store, subject, |from, to| ceiling.of_store(from, to) + ceiling.eased(from, to))
+    });
+    let (passed, ceiling) = found?;
     Some(Violation::Ceiling { user: subject, passed, ceiling })
 }
 
@@ -124,56 +125,120 @@ fn excess<'h>(
     None
 }
 
-/// How much may pass for one user within an interval: the limit of the store, once more for each time that it lost its counts,
-/// plus the share of every process. A process that may think that it is alone grants the whole limit.
-fn most(
-    scenario: &Scenario,
-    history: &History,
-    limits: &[(Limit, Limit); 2],
-    from: u64,
-    to: u64,
-) -> u64 {
-    let by = |(limit, share): &(Limit, Limit)| {
-        let millis = |nanos: u64| nanos / 1_000_000;
-        // A failover loses the counts of its replication lag.
-        let losses = scenario.faults.iter().filter(|fault| {
-            let lost_at = lost_at(fault);
-            fault.kind.loses_data() && millis(from) <= lost_at + 1 && lost_at <= millis(to) + 1
-        });
-        let of_store = of_one(limit, from, to, scenario.store_clock, 0);
-        let of_store = of_store * (1 + u64::try_from(losses.count()).unwrap());
-        if scenario.is_healthy() {
-            return of_store;
-        }
-        let of_process = |(process, (node, began, ended)): (usize, &(usize, u64, u64))| {
-            let lives = *began <= millis(to) && millis(from) <= *ended;
-            let (off, drift) = scenario.clocks[*node];
-            let is_alone = !knows_the_others(scenario, history, process)
-                && sees_nothing_until(scenario, history, process) < millis(to);
-            let share = if is_alone { limit } else { share };
-            if lives { of_one(share, from, to, off, drift) } else { 0 }
-        };
-        of_store + history.processes.iter().enumerate().map(of_process).sum::<u64>()
-    };
-    by(&limits[0]).max(by(&limits[1]))
+/// How much may pass for one user or tenant.
+struct Ceiling<'s> {
+    scenario: &'s Scenario,
+    /// Both versions of the limit, and the share of a node.
+    limits: [(Limit, Limit); 2],
+    /// When the store lost its counts, in milliseconds.
+    losses: Vec<u64>,
+    /// How much all nodes together hold at most, and when that may pass in addition, in milliseconds: when the store has lost its
+    /// counts or the state, and when the limit is edited.
+    held: u64,
+    eased: Vec<u64>,
+    /// For how long a slice can be spent, in nanoseconds.
+    slice_life: u64,
+    /// What was taken before the store lost its counts and given back afterwards, and when they were lost, in nanoseconds: the store
+    /// cannot know that it has forgotten the take, so the room goes to others. Together with the interval before the loss no more
+    /// than the ceiling passes.
+    given_back: Vec<(u64, u64)>,
+    /// The node of each process, when it began and ended, and from when on it may think that it is alone. Then it grants the whole
+    /// limit.
+    processes: Vec<(usize, u64, u64, u64)>,
+    /// If one server was down, the other may have decided its part some time before the answer.
+    earlier: u64,
 }
 
-/// What was taken before the store lost its counts and given back afterwards: the store cannot know that it has forgotten the take,
-/// so the room goes to others. Together with the interval before the loss no more than the ceiling passes.
-fn given_back_after_a_loss(
-    scenario: &Scenario,
-    history: &History,
-    subject: usize,
-    from: u64,
-) -> u64 {
-    let losses = scenario.faults.iter().filter(|fault| fault.kind.loses_data());
-    let losses: Vec<u64> = losses.map(|fault| lost_at(fault) * 1_000_000).collect();
-    let straddles = |answer: &&Answered| {
+impl<'s> Ceiling<'s> {
+    fn new(scenario: &'s Scenario, history: &History, subject: usize) -> Self {
+        let nodes = u32::try_from(scenario.clocks.len()).unwrap();
+        let limits = scenario.rules_of(subject).map(|rule| (rule.limit(), rule.share(nodes)));
+        let lost = scenario.faults.iter().filter(|fault| fault.kind.loses_data());
+        let losses: Vec<u64> = lost.map(lost_at).collect();
+        let eases = |fault: &&crate::Fault| {
+            let edits = matches!(fault.kind, FaultKind::NewPolicy(_) | FaultKind::ForeignState(_));
+            fault.kind.loses_data() || edits
+        };
+        let of_process = |(process, (node, began, ended)): (usize, &(usize, u64, u64))| {
+            let alone_from = match knows_the_others(scenario, history, process) {
+                true => u64::MAX,
+                false => sees_nothing_until(scenario, history, process),
+            };
+            (*node, *began, *ended, alone_from)
+        };
+        let life = |(limit, _): &(Limit, Limit)| {
+            limit.slice_life().map_or(0, Span::as_nanos) + Span::from_secs(1).as_nanos()
+        };
+        Self {
+            scenario,
+            slice_life: life(&limits[0]).max(life(&limits[1])),
+            limits,
+            given_back: given_back_after_a_loss(history, subject, &losses),
+            losses,
+            held: if subject < scenario.users() { scenario.most_held() } else { 0 },
+            eased: scenario.faults.iter().filter(eases).map(lost_at).collect(),
+            processes: history.processes.iter().enumerate().map(of_process).collect(),
+            earlier: if scenario.tenants.is_some() { PATIENCE } else { 0 },
+        }
+    }
+
+    /// The limit of the store, once more for each time that it lost its counts. A failover loses the counts of its replication lag.
+    fn of_store(&self, from: u64, to: u64) -> u64 {
+        let from = from.saturating_sub(self.earlier);
+        let losses = 1 + count_within(&self.losses, from, to);
+        let of = |(limit, _): &(Limit, Limit)| {
+            of_one(limit, from, to, self.scenario.store_clock, 0) * losses
+        };
+        of(&self.limits[0]).max(of(&self.limits[1]))
+    }
+
+    /// The same, and the share of every process.
+    fn of_all(&self, from: u64, to: u64) -> u64 {
+        let of_store = self.of_store(from, to);
+        if self.scenario.is_healthy() {
+            return of_store;
+        }
+        let from = from.saturating_sub(self.earlier);
+        let millis = |nanos: u64| nanos / 1_000_000;
+        let by = |(limit, share): &(Limit, Limit)| {
+            let of_process = |(node, began, ended, alone_from): &(usize, u64, u64, u64)| {
+                let lives = *began <= millis(to) && millis(from) <= *ended;
+                let (off, drift) = self.scenario.clocks[*node];
+                let share = if *alone_from < millis(to) { limit } else { share };
+                if lives { of_one(share, from, to, off, drift) } else { 0 }
+            };
+            self.processes.iter().map(of_process).sum::<u64>()
+        };
+        of_store + by(&self.limits[0]).max(by(&self.limits[1]))
+    }
+
+    /// What may pass in addition, because something was lost or edited.
+    fn eased(&self, from: u64, to: u64) -> u64 {
+        let earlier = self.given_back.iter().filter(|(lost, _)| *lost <= from);
+        let given_back: u64 = earlier.map(|(_, amount)| amount).sum();
+        // What was held then can be spent for as long as a slice lives.
+        let from = from.saturating_sub(self.slice_life);
+        self.held * count_within(&self.eased, from, to) + given_back
+    }
+}
+
+/// How many of these times, in milliseconds, are within an interval.
+fn count_within(times: &[u64], from: u64, to: u64) -> u64 {
+    let (from, to) = (from / 1_000_000, to / 1_000_000);
+    let within = times.iter().filter(|at| from <= **at + 1 && **at <= to + 1);
+    u64::try_from(within.count()).unwrap()
+}
+
+/// What was taken before the store lost its counts and given back afterwards, each with the time of the first such loss.
+fn given_back_after_a_loss(history: &History, subject: usize, losses: &[u64]) -> Vec<(u64, u64)> {
+    let of = |answer: &Answered| {
         let (taken, settled) = (answer.decided_of(subject), answer.settled);
-        let between = |lost: &u64| taken <= *lost + 1_000_000 && *lost <= settled && *lost <= from;
-        answer.is_of(subject) && answer.allowed && losses.iter().any(between)
+        let losses = losses.iter().map(|lost| lost * 1_000_000);
+        let between = losses.filter(|lost| taken <= *lost + 1_000_000 && *lost <= settled);
+        Some((between.min()?, answer.given_back.1))
     };
-    history.answered.iter().filter(straddles).map(|answer| answer.given_back.1).sum()
+    let passed = history.answered.iter().filter(|answer| answer.is_of(subject) && answer.allowed);
+    passed.filter_map(of).collect()
 }
 
 /// The most that one exact counter grants within an interval, by a clock that is off and drifts.
