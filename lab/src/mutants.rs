@@ -4,6 +4,7 @@
 //! ```text
 //!   lab mutants            lab/mutants/core.txt     the core        laws, unit tests, timelines
 //!   lab mutants --cluster  lab/mutants/cluster.txt  store, limiter  2,000 simulated deployments
+//!   lab mutants --leases   lab/mutants/leases.txt   core, store     2,000 deployments with leases, directed tests
 //! ```
 //!
 //! The crates are copied to a folder under `target`, so that no mutant can stay in the real source. For each
@@ -13,6 +14,7 @@
 mod cluster;
 mod copy;
 mod core;
+mod leases;
 
 use crate::{root, say};
 use clap::Args;
@@ -25,6 +27,9 @@ pub(crate) struct MutantOptions {
     /// Change the store and the limiter instead of the core; the simulator must find the mutants
     #[arg(long)]
     cluster: bool,
+    /// Change leases; the simulator or a directed test must find the mutants
+    #[arg(long, conflicts_with = "cluster")]
+    leases: bool,
     /// Run only the mutants whose name contains this text
     #[arg(long, default_value = "")]
     only: String,
@@ -44,6 +49,7 @@ struct Mutant {
 enum MutantSet {
     Core,
     Cluster,
+    Leases,
 }
 
 impl MutantSet {
@@ -52,6 +58,7 @@ impl MutantSet {
         match self {
             Self::Core => "lab/mutants/core.txt",
             Self::Cluster => "lab/mutants/cluster.txt",
+            Self::Leases => "lab/mutants/leases.txt",
         }
     }
 
@@ -59,7 +66,9 @@ impl MutantSet {
     fn copy(self) -> io::Result<WorkspaceCopy> {
         match self {
             Self::Core => WorkspaceCopy::new("target/mutants", &core::CRATES),
-            Self::Cluster => WorkspaceCopy::new("target/mutants-cluster", &cluster::CRATES),
+            Self::Cluster | Self::Leases => {
+                WorkspaceCopy::new("target/mutants-cluster", &cluster::CRATES)
+            }
         }
     }
 
@@ -67,7 +76,8 @@ impl MutantSet {
     fn first_failure(self, copy: &WorkspaceCopy) -> Result<Option<String>, String> {
         match self {
             Self::Core => core::first_failure(copy),
-            Self::Cluster => cluster::first_failure(copy),
+            Self::Cluster => cluster::first_failure(copy, &[]),
+            Self::Leases => leases::first_failure(copy),
         }
     }
 
@@ -83,7 +93,11 @@ impl MutantSet {
 
 /// Tests every mutant; fails if one was not caught.
 pub(crate) fn run(options: &MutantOptions) -> Result<(), String> {
-    let set = if options.cluster { MutantSet::Cluster } else { MutantSet::Core };
+    let set = match (options.cluster, options.leases) {
+        (true, _) => MutantSet::Cluster,
+        (_, true) => MutantSet::Leases,
+        (false, false) => MutantSet::Core,
+    };
     let list = fs::read_to_string(root().join(set.list())).map_err(context(set.list()))?;
     let mut mutants = parse(set.list(), &list)?;
     mutants.retain(|mutant| mutant.name.contains(&options.only));

@@ -460,3 +460,40 @@ fn own_address() -> std::net::SocketAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     std::net::SocketAddr::from(([127, a | 128, b, c], 20_000))
 }
+
+/// A hot key is spent from what the server holds of its limit. Operators see how much that is, and a server that stops gives it
+/// back.
+#[test]
+fn a_hot_key_is_leased_and_what_is_left_is_given_back() {
+    let redis = Redis::started();
+    let rule = "{ name: hot, key: [ip], limits: [{ rate: 1000000/week, algorithm: fixed_window }], consistency: { lease: { interval: 1s } } }";
+    let mut server = redis.server(rule, &PATIENT);
+    let other = redis.server(rule, &PATIENT);
+    until_asked(&server);
+    until_asked(&other);
+    let batch = vec![r#"{"attributes":{"ip":"203.0.113.7"}}"#; 50].join(",");
+    let mut passed = 0;
+    server.until("requests are spent from a lease", |server| {
+        let told = server.post("/v1/check", &format!("[{batch}]")).json();
+        let told = told.as_array().unwrap();
+        assert!(told.iter().all(|told| told["allowed"] == true), "{told:?}");
+        passed += told.len();
+        told.iter().any(|told| told["decided_by"] == "lease")
+    });
+    server.until("operators see what is held", |server| {
+        let leases = server.admin("GET", "/admin/v1/leases", "", "").json();
+        let rule = &leases["rules"][0];
+        assert_eq!((&rule["rule"], &rule["overshoot_bound"]), (&"hot".into(), &0.into()));
+        let sum =
+            |names: &[&str]| names.iter().map(|name| rule[*name].as_u64().unwrap()).sum::<u64>();
+        let parts = sum(&["held", "spent", "returned", "drained", "lost"]);
+        sum(&["asks"]) > 0 && sum(&["spent"]) > 0 && sum(&["granted"]) == parts
+    });
+    assert!(server.metric("tidegate_lease_spent_total{rule=\"hot\"}") > 0);
+    assert_eq!(server.metric("tidegate_lease_overshoot_bound{rule=\"hot\"}"), 0);
+    server.signal("TERM");
+    assert!(server.wait().success());
+    other.until("what was held is given back", |other| {
+        left(other, "203.0.113.7") == 1_000_000 - passed
+    });
+}

@@ -16,11 +16,14 @@ const MOST_SECONDS_PLAYING: u32 = 1_800;
 /// The exit code of `timeout` for a program that it had to stop.
 const TIMED_OUT: i32 = 124;
 
-/// The first seed in which a promise is broken.
-pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, String> {
+/// The first seed in which a promise is broken. `options` are further options of the simulator.
+pub(super) fn first_failure(
+    copy: &WorkspaceCopy,
+    options: &[&str],
+) -> Result<Option<String>, String> {
     copy.build(MOST_SECONDS_BUILDING, &["build", "-p", "tidegate-simulator"])?;
     let mut play = bounded(MOST_SECONDS_PLAYING, copy.built("simulate-cluster"));
-    play.args(["--seeds", SEEDS, "--brief"]);
+    play.args(["--seeds", SEEDS, "--brief"]).args(options);
     let played = output(play)?;
     let found = String::from_utf8_lossy(&played.stdout).into_owned();
     let seed = found.lines().find(|line| line.starts_with("seed "));

@@ -29,6 +29,7 @@ mod herd;
 mod hurried;
 mod jitter;
 mod late;
+mod leases;
 mod lost_slot;
 mod newcomer;
 mod outages;

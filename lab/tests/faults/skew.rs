@@ -39,6 +39,11 @@ fn three_servers_whose_clocks_differ_by_ten_seconds() {
     assert!(admitted.values().all(|count| *count == 100), "{admitted:?}");
 }
 
+#[test]
+fn three_servers_whose_clocks_are_set_while_they_hold_leases() {
+    crate::leases::clocks_of_nodes_that_are_set();
+}
+
 /// Checks the test itself: the changed clock reaches the server. Without a store it decides by its own clock,
 /// so windows of an hour end ten minutes early.
 #[test]

@@ -90,7 +90,14 @@ fn dependencies_point_one_way() {
         ("tidegate-simulator", &["tidegate-core", "tidegate-policy", "tidegate-store", "tidegate"]),
         (
             "tidegate-lab",
-            &["tidegate-core", "tidegate-policy", "tidegate-store", "tidegate", "tidegate-server"],
+            &[
+                "tidegate-core",
+                "tidegate-policy",
+                "tidegate-store",
+                "tidegate",
+                "tidegate-server",
+                "tidegate-simulator",
+            ],
         ),
     ]);
     for (package, dependencies) in edges() {

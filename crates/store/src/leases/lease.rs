@@ -266,6 +266,9 @@ impl Lease {
     }
 
     fn undo(&mut self, receipt: &TakeReceipt, epoch: u64) {
+        if self.totals.spent < receipt.weight {
+            return; // an earlier lease spent it
+        }
         self.totals.spent = self.totals.spent.saturating_sub(receipt.weight);
         if epoch != self.epoch {
             self.totals.lost = self.totals.lost.saturating_add(receipt.weight);

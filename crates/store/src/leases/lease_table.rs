@@ -53,6 +53,7 @@ pub(crate) struct Spent {
     /// The estimated time of the store.
     pub(crate) at: tidegate_core::Timestamp,
     epoch: u64,
+    serial: u64,
 }
 
 /// The calls that events lead to, each about one state.
@@ -93,7 +94,7 @@ impl LeaseTable {
         }
         let mut shard = self.shard(take.state)?;
         let entry = self.current(&mut shard, now, take, actions)?;
-        let lease = &mut entry.lease;
+        let (serial, lease) = (entry.serial, &mut entry.lease);
         let receipt = lease.spend(now, weight)?;
         let action = lease.renewal(now);
         actions.extend(action.map(|action| (take.state, action)));
@@ -102,12 +103,16 @@ impl LeaseTable {
         let remaining = lease.held().checked_div(unit).unwrap_or(0);
         let reset = Some(lease.reset().since(early));
         let decision = Decision { outcome: Outcome::Allow, over: false, remaining, reset };
-        Some(Spent { decision, receipt, at: early, epoch: now.epoch })
+        Some(Spent { decision, receipt, at: early, epoch: now.epoch, serial })
     }
 
-    /// Puts back what was spent for a plan that is refused.
+    /// Puts back what was spent for a plan that is refused, unless the limit was edited meanwhile.
     pub(crate) fn undo(&self, now: &LeaseMoment, state: StateId, spent: &Spent) {
-        self.on_event(now, state, LeaseEvent::Undone(spent.receipt, spent.epoch));
+        if let Some(mut shard) = self.shard(state)
+            && let Some(entry) = shard.get_mut(&state).filter(|entry| entry.serial == spent.serial)
+        {
+            entry.lease.on_event(now, LeaseEvent::Undone(spent.receipt, spent.epoch));
+        }
     }
 
     /// A take was not spent here: the store or a cached refusal decided it.
@@ -140,14 +145,18 @@ impl LeaseTable {
         self.hot.is_hot(take.state, now.local, terms.interval)
     }
 
-    /// Tells the lease of a state, if there is one, what happened.
-    pub(crate) fn on_event(
+    /// Tells a lease what became of its ask. If it has ended meanwhile, and perhaps another one has begun, the slice is lost.
+    pub(crate) fn answered(
         &self,
         now: &LeaseMoment,
         state: StateId,
+        limit: &Arc<Limit>,
         event: LeaseEvent,
     ) -> Option<LeaseAction> {
-        self.shard(state)?.get_mut(&state)?.lease.on_event(now, event)
+        let mut shard = self.shard(state)?;
+        let entry = shard.get_mut(&state)?;
+        // Each lease has a copy of its limit of its own, so this is the lease that asked.
+        Arc::ptr_eq(entry.lease.limit(), limit).then(|| entry.lease.on_event(now, event))?
     }
 
     /// A cost that was taken under a limit is given back as a slice of this node, if it leases this limit.
@@ -334,4 +343,99 @@ fn add_totals(report: &mut LeaseReport, lease: &Lease) {
     add(&mut report.returned, returned);
     add(&mut report.drained, drained);
     add(&mut report.lost, lost);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clock_sample::ClockSample;
+    use super::super::lease::Granted;
+    use super::*;
+    use tidegate_core::{Algorithm, LeaseAsk, Span, Timestamp, Written};
+
+    const TERMS: LeaseTerms = LeaseTerms { share: 10, interval: Span::from_millis(100), group: 1 };
+    const NOW: Timestamp = Timestamp::from_nanos(5_000_000_000);
+
+    fn moment() -> LeaseMoment {
+        LeaseMoment { local: NOW, nodes: 2, epoch: 0 }
+    }
+
+    fn limit(amount: u64) -> Limit {
+        Limit::new(amount, Span::from_secs(60), Algorithm::FIXED_WINDOW).unwrap()
+    }
+
+    fn leased(state: u128, limit: &Limit) -> Take<'_> {
+        Take { freshness: Freshness::Lease(&TERMS), ..Take::new(StateId(state), limit, Cost::ONE) }
+    }
+
+    /// Makes a state hot, and returns the ask that this leads to.
+    fn asked(table: &LeaseTable, take: &Take<'_>) -> (Arc<Limit>, LeaseAsk) {
+        let passes = take.limit.peek(&Written::empty(take.limit), NOW);
+        let mut actions = LeaseActions::new();
+        for _ in 0..8 {
+            table.missed(&moment(), take, &passes, &mut actions);
+        }
+        let ask = actions.pop().map(|(_, action)| action);
+        let Some(LeaseAction::Ask(limit, ask)) = ask else { panic!("{ask:?}") };
+        (limit, ask)
+    }
+
+    fn granted(limit: &Limit, ask: &LeaseAsk) -> LeaseEvent {
+        let slice = limit.grant(&mut Written::empty(limit), NOW, ask);
+        let sample = ClockSample::new(NOW, NOW, NOW);
+        LeaseEvent::Granted(Granted { slice, reset: Timestamp::END, sample, epoch: 0 })
+    }
+
+    #[test]
+    fn a_grant_is_spent_and_what_is_undone_is_spent_again() {
+        let (table, limit, mut actions) = (LeaseTable::new(), limit(1_000), LeaseActions::new());
+        let take = leased(7, &limit);
+        assert_eq!(table.spend(&moment(), &take, &mut actions), None);
+        let (asked_under, ask) = asked(&table, &take);
+        table.answered(&moment(), take.state, &asked_under, granted(&limit, &ask));
+        let held = table.report()[0].held;
+        let spent = table.spend(&moment(), &take, &mut actions).unwrap();
+        assert_eq!((spent.decision.remaining, table.report()[0].held), (held - 1, held - 1));
+        table.undo(&moment(), take.state, &spent);
+        assert_eq!((table.report()[0].held, table.imbalance()), (held, None));
+    }
+
+    /// Ticks and windows of one limit mean nothing under another one.
+    #[test]
+    fn a_grant_under_an_edited_limit_is_lost() {
+        let (table, old, new) = (LeaseTable::new(), limit(1_000), limit(2_000));
+        let (asked_under, ask) = asked(&table, &leased(7, &old));
+        let (asked_again, _) = asked(&table, &leased(7, &new));
+        table.answered(&moment(), StateId(7), &asked_under, granted(&old, &ask));
+        assert_eq!(table.report()[0].held, 0);
+        table.answered(&moment(), StateId(7), &asked_again, granted(&new, &ask));
+        assert!(table.report()[0].held > 0);
+        // And what was spent under the old limit is not put back under the new one.
+        let mut actions = LeaseActions::new();
+        let spent = table.spend(&moment(), &leased(7, &new), &mut actions).unwrap();
+        let held = table.report()[0].held;
+        table.undo(&moment(), StateId(7), &Spent { serial: spent.serial + 1, ..spent });
+        assert_eq!(table.report()[0].held, held);
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_gives_back_what_was_not_used_for_the_longest_time() {
+        let (table, limit) = (LeaseTable::new(), limit(1_000_000));
+        let mut actions = LeaseActions::new();
+        let passes = limit.peek(&Written::empty(&limit), NOW);
+        // Each state is hot in an interval of its own: so none is in the way of another.
+        let later = |n: u64| LeaseMoment {
+            local: NOW.after(Span::from_millis(100 * n)).unwrap(),
+            ..moment()
+        };
+        for state in 0..20_000_u64 {
+            let id = u128::from(state).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+            let take = leased(id, &limit);
+            for _ in 0..8 {
+                table.missed(&later(state), &take, &passes, &mut actions);
+            }
+        }
+        let leases = table.report()[0].leases;
+        assert!(leases <= 16_384 && leases > 10_000, "{leases}");
+        assert_eq!(table.imbalance(), None);
+    }
 }

@@ -143,7 +143,7 @@ impl Redis {
             Ok(granted) => LeaseEvent::Granted(granted),
             Err(_) => LeaseEvent::Unanswered,
         };
-        let action = self.leases.on_event(&self.lease_moment(), state, event);
+        let action = self.leases.answered(&self.lease_moment(), state, limit, event);
         self.carry_out(action.map(|action| (state, action)).into_iter().collect());
     }
 

@@ -43,6 +43,8 @@ pub(crate) enum DecidedBy {
     Store,
     /// The denial cache, with a recent refusal of the store.
     Cache,
+    /// What the node holds of the limit.
+    Lease,
     Fallback,
     /// No rule applied, or there was no answer.
     None,
@@ -262,6 +264,7 @@ impl Verdict {
         let by = match body["decided_by"].as_str() {
             Some("store") => DecidedBy::Store,
             Some("cache") => DecidedBy::Cache,
+            Some("lease") => DecidedBy::Lease,
             Some("fallback") => DecidedBy::Fallback,
             _ => DecidedBy::None,
         };

@@ -1,0 +1,30 @@
+//! Mutants of leases. The simulator must find each within 2,000 seeds with leases; or else a directed test
+//! does: one busy key on eight nodes, or the search over all orders of a few steps.
+
+use super::cluster;
+use super::copy::{WorkspaceCopy, output};
+
+/// The time limit for building and running a directed test.
+const MOST_SECONDS: u32 = 1_800;
+
+/// The first seed in which a promise is broken, or the directed test that fails.
+pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, String> {
+    if let Some(seed) = cluster::first_failure(copy, &["--leases"])? {
+        return Ok(Some(seed));
+    }
+    let tests: [&[&str]; 2] = [
+        &["-p", "tidegate-simulator", "--test", "leases"],
+        &["-p", "tidegate-store", "--features", "testing,redis", "--lib", "leases"],
+    ];
+    for test in tests {
+        copy.build(MOST_SECONDS, &[&["test", "--no-run"], test].concat())?;
+        let tested = output(copy.cargo(MOST_SECONDS, &[&["test"], test].concat()))?;
+        if !tested.status.success() {
+            let printed = String::from_utf8_lossy(&tested.stdout);
+            let failed = printed.lines().find_map(|line| line.strip_suffix(" stdout ----"));
+            let name = failed.unwrap_or("caught").trim_start_matches("---- ");
+            return Ok(Some(format!("test: {name}")));
+        }
+    }
+    Ok(None)
+}
