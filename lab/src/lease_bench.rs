@@ -12,6 +12,8 @@ mod virtual_load;
 
 use crate::http_bench::load::{HttpClient, HttpConnection};
 use crate::http_bench::wire::post;
+use crate::resp_bench;
+use crate::resp_bench::load::{Pipeline, ReplyMeaning, RespClient, RespConnection};
 use crate::rig::process::{self, Process};
 use crate::rig::{
     self, LoadOptions, install,
@@ -41,29 +43,43 @@ enum Sharing {
     Memory,
 }
 
+/// How requests arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Http,
+    /// `TG.CHECK` over RESP, sixteen in a pipeline.
+    Resp,
+}
+
 /// One kind of load.
 struct LeaseCase {
     name: &'static str,
+    protocol: Protocol,
     /// How many keys there are.
     keys: NonZeroU32,
 }
 
-const CASES: [LeaseCase; 2] = [
-    LeaseCase { name: "lease-hot-key", keys: NonZeroU32::MIN },
-    LeaseCase { name: "lease-cold-keys", keys: NonZeroU32::new(1_000_000).unwrap() },
+const ONE: NonZeroU32 = NonZeroU32::MIN;
+const MANY: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
+const CASES: [LeaseCase; 3] = [
+    LeaseCase { name: "lease-hot-key-http", protocol: Protocol::Http, keys: ONE },
+    LeaseCase { name: "lease-hot-key-resp", protocol: Protocol::Resp, keys: ONE },
+    LeaseCase { name: "lease-cold-keys", protocol: Protocol::Http, keys: MANY },
 ];
+/// Commands in a pipeline.
+const DEPTH: u64 = 16;
 
 const RATE: [Figure; 1] = [Figure { suffix: "", unit: "1/s", of: Tally::rate }];
 
 const TITLE: &str = "Leases";
 const TEXT: &str = "\
-Two servers, 25 connections to each, checks over HTTP/1.1 in a closed loop. Servers, Redis and the two load generators
+Two servers, 25 connections to each, checks in a closed loop: over HTTP/1.1, or `TG.CHECK` over RESP, 16 in a pipeline. Servers, Redis and the two load generators
 share the machine. The rows compare two servers that share their limits with `consistency: lease` on one Redis with:
 
 - `memory`: the same two servers with `--store memory:`, which share nothing;
 - `exact`: the same two servers with `consistency: exact` on the same Redis.
 
-`lease-hot-key` asks for one key all the time. `lease-cold-keys` asks for a million keys in random order, of which none is
+`lease-hot-key` asks for one key all the time, and nothing is refused. `lease-cold-keys` asks for a million keys in random order, of which none is
 hot, so that the store decides each request.
 
 The table below is from virtual time: a token bucket of 20,000 a second on eight nodes, with a round trip of 1 ms to the
@@ -104,7 +120,9 @@ async fn tallies(
     let kinds = [Sharing::Lease, Sharing::Exact, Sharing::Memory];
     let mut running = Vec::new();
     for sharing in kinds {
-        running.push(RunningPair::start(sharing, tidegate, redis.address).await?);
+        let launch =
+            PairLaunch { sharing, protocol: case.protocol, tidegate, redis: redis.address };
+        running.push(RunningPair::start(&launch).await?);
     }
     let mut tallies = [vec![], vec![], vec![]];
     for round in 0..=options.rounds {
@@ -122,14 +140,13 @@ async fn tallies(
 struct RunningPair(Vec<Process>);
 
 impl RunningPair {
-    async fn start(sharing: Sharing, tidegate: &Path, redis: SocketAddr) -> Result<Self, String> {
+    async fn start(launch: &PairLaunch<'_>) -> Result<Self, String> {
         let mut servers = Vec::new();
         for number in 0..SERVERS {
-            let name = format!("{sharing:?}-{number}");
-            let server =
-                Process::spawn(&name, |at, folder| command(sharing, tidegate, redis, at, folder));
+            let name = format!("{:?}-{:?}-{number}", launch.sharing, launch.protocol);
+            let server = Process::spawn(&name, |at, folder| launch.command(at, folder));
             let mut server = server.map_err(|error| format!("tidegate: {error}"))?;
-            server.wait_until_answering(ask).await?;
+            server.wait_until_answering(async |at| launch.protocol.ask(at).await).await?;
             server.pause();
             servers.push(server);
         }
@@ -141,15 +158,17 @@ impl RunningPair {
         let _resumed: Vec<_> = self.0.iter().map(Process::resume).collect();
         let length = Duration::from_secs(seconds);
         let schedule = Schedule { connections: CONNECTIONS, pace: Pace::Closed, length };
-        let load = |server: &Process, seed: u32| {
-            let keys = case.keys;
-            let client = move |number: u32| {
-                HttpClient::new(request(), Keys::new(keys, number.saturating_add(seed)))
-            };
-            rig::load(server.address, schedule, client)
-        };
         let [first, second] = self.0.as_slice() else { return Err("no servers".to_owned()) };
-        let (mut sum, other) = tokio::try_join!(load(first, 0), load(second, CONNECTIONS))?;
+        let (mut sum, other) = match case.protocol {
+            Protocol::Http => tokio::try_join!(
+                rig::load(first.address, schedule, http_client(case.keys, 0)),
+                rig::load(second.address, schedule, http_client(case.keys, CONNECTIONS)),
+            )?,
+            Protocol::Resp => tokio::try_join!(
+                rig::load(first.address, schedule, resp_client(case.keys, 0)),
+                rig::load(second.address, schedule, resp_client(case.keys, CONNECTIONS)),
+            )?,
+        };
         sum.latency.add(&other.latency).map_err(|error| error.to_string())?;
         sum.passed = sum.passed.saturating_add(other.passed);
         sum.refused = sum.refused.saturating_add(other.refused);
@@ -161,44 +180,77 @@ impl RunningPair {
     }
 }
 
+fn http_client(keys: NonZeroU32, seed: u32) -> impl FnMut(u32) -> HttpClient + Send + 'static {
+    move |number| HttpClient::new(request(), Keys::new(keys, number.saturating_add(seed)))
+}
+
+fn resp_client(keys: NonZeroU32, seed: u32) -> impl FnMut(u32) -> RespClient + Send + 'static {
+    move |number| RespClient::new(pipeline(DEPTH), Keys::new(keys, number.saturating_add(seed)))
+}
+
 fn request() -> Template {
     post("/v1/check", r#"{"attributes":{"ip":"10.1##.1##.1##"}}"#)
 }
 
-async fn ask(address: SocketAddr) -> Result<(), String> {
-    let mut connection = HttpConnection::open(address).await?;
-    let answer = connection.exchange(request().of(|| 0)).await?;
-    if answer.status == 200 { Ok(()) } else { Err(format!("answered {}", answer.status)) }
+fn pipeline(depth: u64) -> Pipeline {
+    let commands = Template::new(&resp_bench::wire::command("TG.CHECK 1 ip 10.1##.1##.1##"));
+    let commands = commands.repeated(usize::try_from(depth).unwrap_or(1));
+    Pipeline { commands, depth, meaning: ReplyMeaning::ZeroRefuses }
 }
 
-/// The command line of a server.
-fn command(
-    sharing: Sharing,
-    tidegate: &Path,
-    redis: SocketAddr,
-    at: SocketAddr,
-    folder: &Path,
-) -> io::Result<Command> {
-    let consistency = if sharing == Sharing::Lease { "lease" } else { "exact" };
-    let rule = format!(
-        "{{ name: per-client, key: [ip], limits: [1000000/s], consistency: {consistency} }}"
-    );
-    let (policy, data) = (folder.join("policy.yaml"), folder.join("data"));
-    fs::create_dir(&data)?;
-    fs::write(&policy, format!("version: 1\nrules:\n  - {rule}\n"))?;
-    let secret = folder.join("secret");
-    fs::write(&secret, [7; 32])?;
-    fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    let store = match sharing {
-        Sharing::Lease | Sharing::Exact => format!("redis://{redis}/"),
-        Sharing::Memory => "memory:".to_owned(),
-    };
-    let mut command = Command::new(tidegate);
-    command.arg("serve").arg("--policy").arg(policy).arg("--data-dir").arg(data);
-    command.arg("--secret-file").arg(secret).args(["--store", &store, "--redis-timeout", "1s"]);
-    command.args(["--http-listen", &at.to_string()]);
-    for listener in ["--admin-listen", "--resp-listen", "--grpc-listen"] {
-        command.args([listener, "off"]);
+impl Protocol {
+    /// Asks a server once.
+    async fn ask(self, address: SocketAddr) -> Result<(), String> {
+        match self {
+            Self::Http => {
+                let mut connection = HttpConnection::open(address).await?;
+                let answer = connection.exchange(request().of(|| 0)).await?;
+                let is_right = answer.status == 200;
+                if is_right { Ok(()) } else { Err(format!("answered {}", answer.status)) }
+            }
+            Self::Resp => {
+                let mut connection = RespConnection::open(address).await?;
+                connection.exchange(pipeline(1).commands.of(|| 0), 1).await.map(drop)
+            }
+        }
     }
-    Ok(command)
+}
+
+/// How a pair of servers is started.
+struct PairLaunch<'l> {
+    sharing: Sharing,
+    protocol: Protocol,
+    tidegate: &'l Path,
+    redis: SocketAddr,
+}
+
+impl PairLaunch<'_> {
+    /// The command line of a server.
+    fn command(&self, at: SocketAddr, folder: &Path) -> io::Result<Command> {
+        let consistency = if self.sharing == Sharing::Lease { "lease" } else { "exact" };
+        let rule = format!(
+            "{{ name: per-client, key: [ip], limits: [2000000/s], consistency: {consistency} }}"
+        );
+        let (policy, data) = (folder.join("policy.yaml"), folder.join("data"));
+        fs::create_dir(&data)?;
+        fs::write(&policy, format!("version: 1\nrules:\n  - {rule}\n"))?;
+        let secret = folder.join("secret");
+        fs::write(&secret, [7; 32])?;
+        fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        let store = match self.sharing {
+            Sharing::Lease | Sharing::Exact => format!("redis://{}/", self.redis),
+            Sharing::Memory => "memory:".to_owned(),
+        };
+        let mut command = Command::new(self.tidegate);
+        command.arg("serve").arg("--policy").arg(policy).arg("--data-dir").arg(data);
+        command.arg("--secret-file").arg(secret).args(["--store", &store, "--redis-timeout", "1s"]);
+        let at = at.to_string();
+        let (http, resp) = match self.protocol {
+            Protocol::Http => (at.as_str(), "off"),
+            Protocol::Resp => ("off", at.as_str()),
+        };
+        command.args(["--http-listen", http, "--resp-listen", resp]);
+        command.args(["--admin-listen", "off", "--grpc-listen", "off"]);
+        Ok(command)
+    }
 }

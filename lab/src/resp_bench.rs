@@ -7,9 +7,9 @@
 //! under test, about the same amount per command for each server. So the ratios are nearer to 1 than those of
 //! the servers alone.
 
-mod load;
+pub(crate) mod load;
 mod servers;
-mod wire;
+pub(crate) mod wire;
 
 use crate::rig::{
     self, LoadOptions,
