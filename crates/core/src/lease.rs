@@ -262,7 +262,7 @@ impl Limit {
         drain.at(later).saturating_sub(drain.at(now))
     }
 
-    /// The slice that was just written; `None` if nobody knows when its window ends.
+    /// The slice that was just written; `None` if the table of a calendar does not say when its window ends.
     fn slice(&self, written: &Written<'_>, now: Timestamp, receipt: TakeReceipt) -> Option<Slice> {
         let TakeReceipt { mark: window, weight: left, .. } = receipt;
         let hits = |ends| Slice::Hits { left, window, ends };

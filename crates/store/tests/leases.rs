@@ -118,8 +118,8 @@ async fn what_is_not_spent_is_given_back_when_a_node_shuts_down() {
     }
 }
 
-/// A bucket of 20 per hour: ten taken, ten leased by another node, ten given back. Behind the lease nothing can be given back to
-/// the store, or 30 would pass.
+/// One node takes, another node leases, and the first one gives back its take. The store must not give its tokens to others:
+/// they would pass in addition to what the second node holds.
 #[tokio::test]
 async fn a_cost_is_not_given_back_behind_a_slice_that_another_node_holds() {
     let server = Server::start(ENGINES[0]);

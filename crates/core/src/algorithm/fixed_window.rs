@@ -111,7 +111,7 @@ impl FixedWindow {
         }
     }
 
-    /// When a window ends; `None` if nobody knows.
+    /// When a window ends; `None` if it is the last one in the table of a calendar.
     pub(crate) fn end(&self, window: u64) -> Option<Timestamp> {
         self.windows.end(window)
     }

@@ -54,7 +54,6 @@ pub(crate) struct Lease {
     asking: bool,
     /// No ask before this time.
     not_before: Timestamp,
-
     last_granted: u64,
     /// How long it took until the last slice could be spent, because it reached ahead of a full bucket.
     lead: Span,
@@ -428,7 +427,8 @@ impl Lease {
         self.slices.clear();
     }
 
-    /// Nothing is held, nothing is under way, and nobody has needed it for some time.
+    /// Whether the table may remove this lease: it holds nothing, no ask is under way, and no take has asked for its state for some
+    /// time.
     pub(crate) fn is_over(&self, now: &LeaseMoment) -> bool {
         let idle = Span::from_nanos(self.idle(now).as_nanos() / 2);
         self.held() == 0 && !self.asking && idle >= self.patience()
@@ -438,8 +438,8 @@ impl Lease {
         now.local.since(self.used_at)
     }
 
-    /// A lease that nobody needs for this long gives back what it holds. What a bucket holds passes by itself, and only the last
-    /// slice of all nodes can be given back.
+    /// If no take asks for the state for this long, the lease gives back what it holds. For a bucket this is longer: its slices
+    /// lose their value as time passes, and the store accepts only the last slice of all nodes.
     fn patience(&self) -> Span {
         let intervals = Span::from_nanos(self.interval().as_nanos().saturating_mul(2));
         match self.limit.ticks() {

@@ -176,7 +176,7 @@ impl LeaseTable {
         }
     }
 
-    /// Lets time pass: leases that nobody needs give back what they hold, and end.
+    /// Tells all leases that time has passed. Those whose states no take has asked for give back what they hold, and are removed.
     pub(crate) fn look(&self, now: &LeaseMoment, actions: &mut LeaseActions) {
         self.nodes.store(now.nodes, Ordering::Relaxed);
         for shard in &self.shards {
@@ -281,6 +281,7 @@ impl LeaseTable {
                 self.end_one(shard, now, oldest, actions);
             }
         }
+        self.nodes.store(now.nodes, Ordering::Relaxed);
         let lease = Lease::new(Arc::new(take.limit.clone()), *terms, now);
         let entry = TableEntry { serial: take.limit.serial(next_serial), lease };
         shard.insert(take.state, entry);
