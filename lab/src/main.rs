@@ -2,6 +2,7 @@
 
 mod core_bench;
 mod demo;
+mod durable_bench;
 mod embedded;
 mod flood;
 mod full_cost;
@@ -40,6 +41,8 @@ enum Experiment {
     /// Show tidegate as a reverse proxy at work, live in the terminal: a URL shortener, and users who send
     /// more than their limits allow
     Demo(demo::DemoOptions),
+    /// Compare the durable store with the store in memory: processor time, bytes written, time to start
+    Durable(durable_bench::DurableOptions),
     /// Compare the store in memory with `governor` and `throttlecrab`
     Embedded(embedded::EmbeddedOptions),
     /// Send 100 million unknown clients through a memory budget of 256 MiB
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Experiment::Bare(options) => http_bench::bare::run(&options),
         Experiment::Core(options) => core_bench::run(&options),
         Experiment::Demo(options) => demo::run(&options),
+        Experiment::Durable(options) => durable_bench::run(&options),
         Experiment::Embedded(options) => embedded::run(&options),
         Experiment::Flood(options) => flood::run(&options),
         Experiment::FullCost(options) => full_cost::run(&options),

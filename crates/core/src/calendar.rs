@@ -113,6 +113,18 @@ impl Calendar {
         (start.copied().unwrap_or(Timestamp::EPOCH), self.boundaries.get(next).copied())
     }
 
+    /// The boundaries, in ascending order.
+    ///
+    /// ```
+    /// use tidegate_core::{Calendar, Timestamp};
+    /// let table = Calendar::new([Timestamp::EPOCH]).unwrap();
+    /// assert_eq!(table.boundaries(), [Timestamp::EPOCH]);
+    /// ```
+    #[must_use]
+    pub fn boundaries(&self) -> &[Timestamp] {
+        &self.boundaries
+    }
+
     /// Whether `now` is at or after the first boundary.
     pub(crate) fn begins_by(&self, now: Timestamp) -> bool {
         self.boundaries.first().is_some_and(|first| *first <= now)

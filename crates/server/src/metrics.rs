@@ -10,6 +10,7 @@
 //! labels are fixed by the program, by the names of rules and by the routes file, so a client cannot create new ones.
 
 mod encode;
+mod encode_durability;
 mod encode_groups;
 mod encode_leases;
 mod group_tally;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tidegate::SchedulerReading;
-use tidegate_store::{Gauges, LeaseReport, StoreReport};
+use tidegate_store::{DurableReport, Gauges, LeaseReport, StoreReport};
 
 /// All counters of the server.
 #[derive(Debug, Default)]
@@ -105,6 +106,8 @@ pub(crate) struct GaugeReadings {
     pub(crate) over: Vec<(String, u64)>,
     /// What this node holds of the limits of each leased rule.
     pub(crate) leases: Vec<(String, LeaseReport)>,
+    /// What was written to the data directory, if the counters are there.
+    pub(crate) durability: Option<DurableReport>,
 }
 
 /// A group of upstream servers when it is read.

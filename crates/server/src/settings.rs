@@ -38,6 +38,7 @@ use tidegate_store::RedisClock;
 pub(crate) struct Settings {
     pub(crate) policy: Option<PathBuf>,
     pub(crate) store: StoreUrl,
+    pub(crate) file: FileOptions,
     pub(crate) redis: RedisOptions,
     pub(crate) data_dir: PathBuf,
     pub(crate) secret_file: PathBuf,
@@ -82,8 +83,19 @@ pub(crate) struct Settings {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum StoreUrl {
     Memory,
+    /// In memory, and in the data directory.
+    File,
     /// The URL. It may contain a password, so it is never printed.
     Redis(String),
+}
+
+/// The settings of the durable store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileOptions {
+    pub(crate) write_interval: Duration,
+    pub(crate) sync_interval: Duration,
+    /// Bytes in a second.
+    pub(crate) write_rate: usize,
 }
 
 /// The settings of the Redis store.
@@ -175,6 +187,7 @@ impl Settings {
         let settings = Self {
             policy: path(reader.text("policy")),
             store,
+            file: reader.file(),
             redis: reader.redis(),
             secret_file,
             workers: reader.check("workers", value::workers).unwrap_or(1),
@@ -226,6 +239,7 @@ impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Memory => "memory:",
+            Self::File => "file:",
             Self::Redis(_) => "redis:",
         })
     }

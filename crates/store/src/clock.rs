@@ -146,6 +146,21 @@ impl Clock {
     }
 }
 
+impl Clock {
+    /// Goes on where a clock of an earlier process was: `last` and `since_boot` are its last readings. On the same run of the
+    /// machine steady time goes on by the time since boot. Otherwise it keeps its distance from the wall clock. It never goes
+    /// back. A manual or borrowed clock is not changed.
+    pub(crate) fn resume(&self, last: Now, since_boot: Timestamp, same_boot: bool) {
+        if let ClockSource::System(shared) = &*self.0 {
+            let renewing = sync::lock(&shared.renewing);
+            let (boot, wall) = (boot_nanos(), wall_nanos());
+            let next =
+                shared.write(Slew::resumed(boot, wall, last, since_boot, same_boot), &renewing);
+            shared.publish(next, &renewing);
+        }
+    }
+}
+
 impl fmt::Debug for ClockSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -247,6 +262,19 @@ impl Slew {
     fn new(boot: u64, wall: u64) -> Self {
         let offset = difference(wall, boot);
         Self { read_at: boot, offset, target: offset, wall: offset }
+    }
+
+    /// The slew of a process that goes on where another one was.
+    fn resumed(boot: u64, wall: u64, last: Now, since_boot: Timestamp, same_boot: bool) -> Self {
+        let (steady, calendar) = (last.steady.as_nanos(), last.calendar.as_nanos());
+        let wall = difference(wall, boot);
+        let offset = if same_boot {
+            difference(steady, since_boot.as_nanos())
+        } else {
+            wall.saturating_add(difference(steady, calendar))
+        };
+        let offset = offset.max(difference(steady, boot));
+        Self { read_at: boot, offset, target: offset, wall }
     }
 
     const fn words(&self) -> [u64; 4] {

@@ -23,6 +23,7 @@
 //! | how a key becomes the name of a state | [`Name`], [`Secret`] |
 //! | how the time is read | [`Clock`] |
 //! | the fast store in memory, within a budget of bytes | [`Memory`] |
+//! | the same with a log on disk, which survives the end of the process | [`Durable`] |
 //! | the simple store in memory, which is the reference in tests | [`Plain`] |
 
 #![cfg_attr(
@@ -45,6 +46,7 @@
 )]
 
 mod clock;
+mod durable;
 mod error;
 mod key;
 mod keyed_hash;
@@ -69,6 +71,7 @@ mod sync;
 pub mod testing;
 
 pub use clock::Clock;
+pub use durable::{Damage, DataError, Durable, DurableSettings, Recovered};
 pub use error::StoreError;
 pub use key::{KeyName, LimitName, Name, Subject};
 pub use memory::Memory;
@@ -76,7 +79,7 @@ pub use plain::Plain;
 pub use private_file::read_private;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
-pub use reports::{Gauges, LeaseReport, LinkReport, StoreReport};
+pub use reports::{DurableReport, Gauges, LeaseReport, LinkReport, StoreReport};
 pub use secret::Secret;
 pub use store::{
     Answer, AnsweredBy, Charged, Part, ReceiptId, Settled, Settlement, SharedDocument,

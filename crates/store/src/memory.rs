@@ -11,6 +11,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `dirty` | what changed since it was last written to the log on disk |
 //! | `region` | memory from the operating system, zero until it is written |
 //! | `budget` | divides the bytes among everything that grows with the keys |
 //! | `linear_hashing` | how a table grows by one bucket at a time |
@@ -31,6 +32,9 @@
 //! | `slow_path` | every kind of plan, under locks |
 //! | `fast_path` | optimistic takes of states that are in the table |
 //! | `batches` | many takes with one reading of the clock |
+//! | `collect` | what changed, as records for the log on disk |
+//! | `restore` | records of the log on disk, back into memory |
+//! | `measure` | how full the store is |
 //! | `contract` | the trait `Store` |
 //!
 //! Keys are not stored: a state is known by 64 bits of its name, and two keys with the same 64 bits share it (`tag.rs` has the
@@ -137,18 +141,22 @@ mod blocks;
 mod bloom;
 mod bucket;
 mod budget;
+mod collect;
 mod contract;
 mod demotion;
+mod dirty;
 mod eviction;
 mod expiry;
 mod fast_path;
 mod limit_numbers;
 mod linear_hashing;
 mod lookup;
+mod measure;
 #[cfg(loom)]
 pub(crate) mod models;
 mod receipts;
 mod region;
+mod restore;
 mod sketch;
 mod slow_path;
 mod steps;
@@ -159,16 +167,19 @@ mod tests;
 
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::reports::Gauges;
 use crate::store::{Answer, Charged, Settled, Settlement};
 use crate::sync::{Mutex, lock};
 use blocks::Blocks;
 use budget::Budget;
+pub(crate) use collect::{Collected, Hand, Record, Recorder, Writing};
+use dirty::{ChangeList, Kept};
 use limit_numbers::{LimitNumbers, NUMBERS};
 use lookup::StateRequest;
 use receipts::Receipts;
+pub(crate) use receipts::SettledReceipt;
 use sketch::Sketch;
-use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use sketch::{SketchGeometry, SketchLine};
+use std::sync::atomic::AtomicU64;
 use table::Table;
 use tag::Tag;
 use tidegate_core::{Ask, Cost, Decision, Limit, NamedBy, Plan, StateId, Take, Taken, WhenFull};
@@ -200,6 +211,9 @@ pub struct Memory {
     demotions: AtomicU64,
     /// How many more insertions skip cuckoo displacement, after it failed in a full table.
     displacement_pause: AtomicU64,
+    /// Tags of states that left the table although the log on disk may still have them, if there is a log. Locked while
+    /// buckets are locked; no other lock is taken while it is held.
+    gone: Option<Mutex<ChangeList<Tag>>>,
 }
 
 impl Memory {
@@ -230,18 +244,29 @@ impl Memory {
         Self::with_limit_numbers(clock, bytes, NUMBERS)
     }
 
+    /// The same, for states that are also kept on disk: it notes what changes.
+    pub(crate) fn kept_on_disk(clock: Clock, bytes: usize) -> Self {
+        Self::build(clock, bytes, NUMBERS, Kept::OnDisk)
+    }
+
     /// The same with `numbers` limit numbers. Tests and models have few, so that numbers are used again soon.
     pub(crate) fn with_limit_numbers(clock: Clock, bytes: usize, numbers: usize) -> Self {
+        Self::build(clock, bytes, numbers, Kept::InMemory)
+    }
+
+    fn build(clock: Clock, bytes: usize, numbers: usize, kept: Kept) -> Self {
         let budget = Budget::new(bytes);
+        let gone = ChangeList::new(budget.most_changes());
         Self {
             clock,
-            table: Table::new(&budget),
+            table: Table::new(&budget, kept),
             blocks: Blocks::new(&budget),
             limit_numbers: LimitNumbers::new(numbers),
-            sketch: Sketch::new(&budget),
-            settled: Mutex::new(Receipts::new(&budget)),
+            sketch: Sketch::new(&budget, kept),
+            settled: Mutex::new(Receipts::new(&budget, kept)),
             demotions: AtomicU64::new(0),
             displacement_pause: AtomicU64::new(0),
+            gone: (kept == Kept::OnDisk).then(|| Mutex::new(gone)),
             budget,
         }
     }
@@ -409,69 +434,6 @@ impl Memory {
     /// ```
     pub fn reset_now(&self, states: &[StateId]) -> usize {
         states.iter().filter(|id| self.reset_one(Tag::of(**id))).count()
-    }
-
-    /// How many states are in the table, without the empty ones.
-    ///
-    /// ```
-    /// # use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
-    /// # use tidegate_store::{Clock, Memory};
-    /// # let limit = Limit::new(15, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let store = Memory::new(Clock::system());
-    /// let takes = [7, 8, 7].map(|id| Take::new(StateId(id), &limit, Cost::ONE));
-    /// store.take_each_now(&takes);
-    /// assert_eq!(store.len(), 2);
-    /// ```
-    pub fn len(&self) -> usize {
-        let mut live = 0usize;
-        self.table.walk(|bucket| {
-            let here = bucket.entries().filter(|(_, entry)| entry.word != 0).count();
-            live = live.saturating_add(here);
-        });
-        live
-    }
-
-    /// Whether no state is in the table, apart from empty ones.
-    ///
-    /// ```
-    /// # use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
-    /// # use tidegate_store::{Clock, Memory};
-    /// # let limit = Limit::new(15, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let store = Memory::new(Clock::system());
-    /// store.take_one_now(&Take::new(StateId(7), &limit, Cost::ONE));
-    /// assert!(!store.is_empty());
-    /// store.reset_now(&[StateId(7)]);
-    /// assert!(store.is_empty());
-    /// ```
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// How full the store is.
-    ///
-    /// ```
-    /// # use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take};
-    /// # use tidegate_store::{Clock, Memory};
-    /// # let limit = Limit::new(15, Span::from_secs(60), Algorithm::TOKEN_BUCKET).unwrap();
-    /// let store = Memory::new(Clock::system());
-    /// store.take_one_now(&Take::new(StateId(7), &limit, Cost::ONE));
-    /// let gauges = store.gauges();
-    /// assert_eq!((gauges.entries, gauges.demotions), (1, 0));
-    /// assert!(gauges.bytes <= gauges.budget);
-    /// ```
-    pub fn gauges(&self) -> Gauges {
-        let demotions = self.demotions.load(Ordering::Relaxed);
-        Gauges {
-            entries: usize::try_from(self.table.entries()).unwrap_or(0),
-            bytes: self.budget.used().saturating_add(if demotions > 0 {
-                self.budget.sketch()
-            } else {
-                0
-            }),
-            budget: self.budget.total(),
-            demotions,
-            overcount_thousandths: self.overcount_thousandths(),
-        }
     }
 
     /// The clock by which the store decides.

@@ -436,6 +436,8 @@ impl Store for Redis {
 }
 
 impl StoreHealth for Redis {
+    const WATCHED: bool = true;
+
     fn complaint(&self) -> Option<String> {
         let complaints = [
             self.router.complaint(),

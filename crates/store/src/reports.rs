@@ -1,5 +1,7 @@
 //! What stores report to operators.
 
+use tidegate_core::Span;
+
 /// How full a store in memory is.
 ///
 /// ```
@@ -81,4 +83,30 @@ pub struct LeaseReport {
     pub drained: u64,
     /// How much was lost, for example with a connection. It still counts in the store, until its time has passed.
     pub lost: u64,
+}
+
+/// What a durable store wrote to its data directory, and what a crash would lose.
+///
+/// ```
+/// let report = tidegate_store::DurableReport::default();
+/// assert_eq!((report.bytes_written, report.problem), (0, None));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DurableReport {
+    /// Why a crash would lose more than usual.
+    pub problem: Option<String>,
+    /// Bytes that were written to logs and snapshots.
+    pub bytes_written: u64,
+    /// How often changes were written.
+    pub writes: u64,
+    /// How often they were synced.
+    pub syncs: u64,
+    /// How many snapshots were completed.
+    pub snapshots: u64,
+    /// How long the longest write took.
+    pub longest_write: Span,
+    /// How long the longest sync took.
+    pub longest_sync: Span,
+    /// How many writes or syncs failed.
+    pub errors: u64,
 }

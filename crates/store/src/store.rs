@@ -1,7 +1,7 @@
 //! The contract of every store: [`Store`], and the values that it takes and returns.
 
 use crate::error::StoreError;
-use crate::reports::{Gauges, LeaseReport, StoreReport};
+use crate::reports::{DurableReport, Gauges, LeaseReport, StoreReport};
 use std::sync::Arc;
 use tidegate_core::{
     Decision, Limit, Plan, PlanOutcome, StateId, Take, TakeReceipt, Taken, Timestamp,
@@ -124,6 +124,9 @@ pub trait Store: Send + Sync {
 
 /// The condition of a store, for operators and health checks. The defaults are for a store without servers and without a bound.
 pub trait StoreHealth {
+    /// Whether the store can have problems that are worth watching for.
+    const WATCHED: bool = false;
+
     /// What the store has no room for at the moment and therefore refuses. For stores that can fill up.
     fn shortage(&self) -> Option<&'static str> {
         None
@@ -147,6 +150,11 @@ pub trait StoreHealth {
 
     /// How full the store is. For stores that can fill up.
     fn gauges(&self) -> Option<Gauges> {
+        None
+    }
+
+    /// What was written to disk, and what a crash would lose. For stores that have a data directory.
+    fn durability(&self) -> Option<DurableReport> {
         None
     }
 
@@ -249,6 +257,12 @@ impl<S: Store> Store for Arc<S> {
 }
 
 impl<S: StoreHealth> StoreHealth for Arc<S> {
+    const WATCHED: bool = S::WATCHED;
+
+    fn durability(&self) -> Option<DurableReport> {
+        S::durability(self)
+    }
+
     fn shortage(&self) -> Option<&'static str> {
         S::shortage(self)
     }

@@ -15,7 +15,7 @@ compile_error!(
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, fence},
+    sync::atomic::{AtomicU8, AtomicU64, fence},
     sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
     thread::yield_now,
 };
@@ -23,7 +23,7 @@ pub(crate) use std::{
 #[cfg(loom)]
 pub(crate) use loom::{
     hint::spin_loop,
-    sync::atomic::{AtomicU64, fence},
+    sync::atomic::{AtomicU8, AtomicU64, fence},
     sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
     thread::yield_now,
 };
@@ -31,7 +31,7 @@ pub(crate) use loom::{
 #[cfg(shuttle)]
 pub(crate) use shuttle::{
     hint::spin_loop,
-    sync::atomic::AtomicU64,
+    sync::atomic::{AtomicU8, AtomicU64},
     sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
     thread::yield_now,
 };

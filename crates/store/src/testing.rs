@@ -13,8 +13,11 @@
 
 mod case_helpers;
 mod cases;
+mod crashes;
+mod crashing_disk;
 mod faulty;
 mod permit_cases;
+mod random;
 mod receipt_cases;
 
 #[cfg(feature = "redis")]
@@ -22,6 +25,7 @@ pub use crate::redis::simulated::{
     Effect, Executed, Network, NetworkFuture, OwnedPart, OwnedTake, SimulatedRedis, SimulatedReply,
     SimulatedRequest,
 };
+pub use crashes::{CrashTally, play_crashes};
 pub use faulty::{Fault, Faulty};
 
 use crate::Store;

@@ -1,5 +1,5 @@
 //! Mutants of leases. The simulator must find each within 2,000 seeds with leases; or else a directed test
-//! does: one busy key on eight nodes, or the search over all orders of a few steps.
+//! does: the laws of slices, one busy key on eight nodes, or the search over all orders of a few steps.
 
 use super::cluster;
 use super::copy::{WorkspaceCopy, output};
@@ -12,7 +12,8 @@ pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, Stri
     if let Some(seed) = cluster::first_failure(copy, &["--leases"])? {
         return Ok(Some(seed));
     }
-    let tests: [&[&str]; 2] = [
+    let tests: [&[&str]; 3] = [
+        &["-p", "tidegate-core", "--test", "laws", "leases"],
         &["-p", "tidegate-simulator", "--test", "leases"],
         &["-p", "tidegate-store", "--features", "testing,redis", "--lib", "leases"],
     ];

@@ -1,5 +1,6 @@
 //! The metrics as `OpenMetrics` text.
 
+use super::encode_durability;
 use super::encode_groups::CollectedGroups;
 use super::encode_leases;
 use super::tally::{BUCKETS, Row};
@@ -96,6 +97,7 @@ fn counters(metrics: &Metrics, readings: &GaugeReadings) -> Vec<Family> {
     if !readings.leases.is_empty() {
         counters.extend(encode_leases::counters(readings));
     }
+    counters.extend(readings.durability.iter().flat_map(encode_durability::counters));
     counters
 }
 
@@ -181,6 +183,7 @@ fn gauges(readings: &GaugeReadings) -> Vec<Family> {
     if !readings.leases.is_empty() {
         gauges.extend(encode_leases::gauges(readings));
     }
+    gauges.extend(readings.durability.iter().flat_map(encode_durability::gauges));
     if let Some(store) = &readings.store {
         gauges.push(breakers(store));
         gauges.push(Family::single(
@@ -323,7 +326,7 @@ pub(super) fn seconds(nanos: u64) -> f64 {
 
 impl Family {
     /// A metric without labels. Without a value, it has only its description.
-    fn single(name: &'static str, help: &'static str, value: Option<u64>) -> Self {
+    pub(super) fn single(name: &'static str, help: &'static str, value: Option<u64>) -> Self {
         let values = value.map(|value| (Cow::Borrowed(""), value));
         Self { name, help, label: "", values: values.into_iter().collect() }
     }

@@ -434,6 +434,7 @@ mod tests {
             elastic: vec![],
             over: vec![],
             leases: vec![],
+            durability: None,
         };
         let text = writer.metrics.text(&readings);
         assert!(text.contains("tidegate_access_log_lines_dropped_total{} 3"), "{text}");

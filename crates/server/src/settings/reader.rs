@@ -1,7 +1,7 @@
 //! Parses the text of each setting into its value, and collects all problems with their sources.
 
 use super::sources::Given;
-use super::{Listen, RedisOptions, Settings, value};
+use super::{FileOptions, Listen, RedisOptions, Settings, value};
 use crate::front::grpc::GrpcOptions;
 use crate::net::{Caps, CertificateFiles, Timeouts, TlsFiles};
 use crate::proxy::TokenSettings;
@@ -116,6 +116,14 @@ impl<'g> Reader<'g> {
         let headers = self.check("grpc.response_headers", value::response_headers);
         let metadata = self.check("grpc.dynamic_metadata", value::switch);
         GrpcOptions { headers: headers.unwrap_or_default(), metadata: metadata.unwrap_or(true) }
+    }
+
+    pub(super) fn file(&mut self) -> FileOptions {
+        FileOptions {
+            write_interval: self.time("file.write_interval"),
+            sync_interval: self.time("file.sync_interval"),
+            write_rate: self.check("file.write_rate", value::write_rate).unwrap_or(1),
+        }
     }
 
     pub(super) fn redis(&mut self) -> RedisOptions {

@@ -122,10 +122,12 @@ pub(super) fn words(text: &str) -> Vec<String> {
     words.map(str::to_ascii_lowercase).collect()
 }
 
-/// `memory:`, or where a Redis or Valkey store is.
+/// `memory:`, `file:`, or where a Redis or Valkey store is.
 pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
-    if text == "memory:" {
-        return Ok(StoreUrl::Memory);
+    match text {
+        "memory:" => return Ok(StoreUrl::Memory),
+        "file:" => return Ok(StoreUrl::File),
+        _ => {}
     }
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     let (family, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
@@ -137,7 +139,16 @@ pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
     if known {
         return Ok(StoreUrl::Redis(text.to_owned()));
     }
-    Err("a store is written like `memory:`, `redis://user:password@host:6379/`, `redis+unix:///path`, `redis+cluster://host:port,host:port` or `redis+sentinel://host:port/name`".to_owned())
+    Err("a store is written like `memory:`, `file:`, `redis://user:password@host:6379/`, `redis+unix:///path`, `redis+cluster://host:port,host:port` or `redis+sentinel://host:port/name`".to_owned())
+}
+
+/// Bytes in a second: at least a mebibyte.
+pub(super) fn write_rate(text: &str) -> Result<usize, String> {
+    bytes(text).and_then(
+        |rate| {
+            if rate >= 1 << 20 { Ok(rate) } else { Err("at least `1MiB`".to_owned()) }
+        },
+    )
 }
 
 /// `on` or `off`.

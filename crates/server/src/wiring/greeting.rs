@@ -17,7 +17,7 @@ impl<S: Backend> Server<S> {
         let connections = on.fold(0_usize, |sum, listen| sum.saturating_add(listen.caps.all));
         let mebibytes = |bytes: usize| bytes.checked_div(1 << 20).unwrap_or(0);
         let counters = match self.settings.store {
-            StoreUrl::Memory => {
+            StoreUrl::Memory | StoreUrl::File => {
                 format!("{} MiB for counters, ", mebibytes(self.settings.memory_budget))
             }
             StoreUrl::Redis(_) => String::new(),

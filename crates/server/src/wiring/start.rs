@@ -16,8 +16,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidegate::{Clock, Limiter, Memory, Policy, Secret};
-use tidegate_store::{Redis, RedisSettings, RedisTls};
+use tidegate_store::{Damage, Durable, DurableSettings, Recovered, Redis, RedisSettings, RedisTls};
 use tonic_health::server::HealthReporter;
+
+/// Reading a data directory of more bytes than this takes a while, so it shows its progress.
+const WORTH_SHOWING: u64 = 64 << 20;
 
 /// Starts the server and runs it until it is stopped.
 pub(crate) async fn start(settings: Settings, out: &mut impl Write) -> Result<(), Failure> {
@@ -77,6 +80,10 @@ impl Prepared {
                 let store = Memory::with_budget(self.clock.clone(), budget);
                 self.serve(store, out).await
             }
+            StoreUrl::File => {
+                let store = self.open_data()?;
+                self.serve(store, out).await
+            }
             StoreUrl::Redis(url) => {
                 let known_nodes = known_nodes(&self.settings.data_dir);
                 let redis = redis_settings(&url, &self.settings.redis)?;
@@ -85,6 +92,36 @@ impl Prepared {
                 self.serve(store.map_err(|error| format!("store: {error}"))?, out).await
             }
         }
+    }
+
+    /// Reads the counters of the data directory into memory.
+    fn open_data(&self) -> Result<Durable, Failure> {
+        let options = self.settings.file;
+        let settings = DurableSettings {
+            budget: self.settings.memory_budget,
+            write_every: options.write_interval.into(),
+            sync_every: options.sync_interval.into(),
+            bytes_per_second: u64::try_from(options.write_rate).unwrap_or(u64::MAX),
+            ..DurableSettings::new(self.settings.data_dir.join("states"))
+        };
+        let mut tenths = 0;
+        let mut progress = |read: u64, all: u64| {
+            let tenth = read.saturating_mul(10).checked_div(all).unwrap_or(10);
+            if tenth > tenths && all > WORTH_SHOWING {
+                tenths = tenth;
+                tracing::info!("reading the counters: {}0 % of {} MiB", tenth, all >> 20);
+            }
+        };
+        let opened = Durable::open(&settings, &self.secret, self.clock.clone(), &mut progress);
+        let (store, recovered) = opened.map_err(|error| format!("store: {error}"))?;
+        for Damage { file, offset, bytes } in &recovered.damage {
+            tracing::error!("{file} is damaged: {bytes} bytes from byte {offset} on were left out");
+        }
+        let Recovered { states, frames, .. } = recovered;
+        if frames > 0 {
+            tracing::info!("read {states} records of counters from the data directory");
+        }
+        Ok(store)
     }
 
     async fn serve<S: Backend>(self, store: S, out: &mut impl Write) -> Result<(), Failure> {

@@ -56,7 +56,7 @@ impl<S: Backend> Server<S> {
 
     /// Watches the health of a store outside this process.
     pub(super) fn watch_store(&self) {
-        if S::IN_PROCESS {
+        if !S::WATCHED {
             return;
         }
         let watch = Rc::new(StoreWatch::new(

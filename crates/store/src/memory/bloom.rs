@@ -32,6 +32,7 @@ use super::sketch::{
 };
 use super::tag::Tag;
 use smallvec::SmallVec;
+use std::cmp::Reverse;
 use tidegate_core::{Limit, Now, Period, Usage};
 
 /// Pages of a generation, at most.
@@ -81,6 +82,9 @@ struct Page {
 }
 
 type Pages = SmallVec<[(Slot, Page); SLOTS]>;
+
+/// Pages without their slots.
+type PageSet = SmallVec<[Page; SLOTS]>;
 
 /// The use with which a key begins, by the filter of its home; `None` when one of its bits is clear.
 pub(super) fn find(home: &Bucket, tag: Tag, limit: &Limit) -> Option<Usage> {
@@ -139,6 +143,89 @@ pub(super) fn remove_ended(bucket: &mut LockedBucket<'_>, now: Now) -> bool {
     ended.retain(|(_, page)| page.has_ended(now));
     ended.iter().for_each(|(slot, _)| bucket.clear(*slot));
     !ended.is_empty()
+}
+
+/// Adds pages that were saved to the pages of a bucket, which may have marks that the saved ones do not have. If the bucket they
+/// were saved from does not `exist`, they are those of a bucket that would be split off this one: then all pages of a scale become
+/// one. `make_room` frees a slot if none is free.
+pub(super) fn restore(
+    bucket: &mut LockedBucket<'_>,
+    saved: &[(u64, u64)],
+    exists: bool,
+    mut make_room: impl FnMut(&mut LockedBucket<'_>),
+) {
+    let old = pages(bucket.bucket());
+    old.iter().for_each(|(slot, _)| bucket.clear(*slot));
+    let old: PageSet = old.into_iter().map(|(_, page)| page).collect();
+    let saved = saved.iter().map(|(tag, bits)| Page::of(*tag, *bits));
+    let mut new: PageSet = PageSet::new();
+    if exists {
+        new.extend(saved);
+    } else {
+        saved.for_each(|page| add_to_scale(&mut new, &page));
+    }
+    for page in &old {
+        add_page_of(&mut new, page, generation_size(&old, page));
+    }
+    if new.len() > MOST_PAGES {
+        let mut folded = PageSet::new();
+        new.iter().for_each(|page| add_to_scale(&mut folded, page));
+        new = folded;
+        new.sort_unstable_by_key(|page| Reverse(page.until));
+    }
+    for page in new.iter().take(MOST_PAGES) {
+        make_room(bucket);
+        if let Some(slot) = bucket.free() {
+            bucket.put(slot, page.entry());
+        }
+    }
+}
+
+/// Adds the marks of a page, of which its generation has `count`, to pages that may have its keys.
+fn add_page_of(pages: &mut PageSet, page: &Page, count: usize) {
+    if !pages.iter().any(|other| other.scale == page.scale) {
+        pages.push(*page);
+        return;
+    }
+    let of_generation = generation_size(pages, page);
+    if of_generation == 0 {
+        // Another generation of the scale, with all its pages: a key may be in any of them.
+        pages
+            .iter_mut()
+            .filter(|other| other.scale == page.scale)
+            .for_each(|other| other.add(page));
+        return;
+    }
+    for other in pages.iter_mut().filter(|other| other.is_of_generation(page)) {
+        let (larger, smaller) = (other.index.max(page.index), other.index.min(page.index));
+        let shares_keys = ancestor(larger, count.min(of_generation))
+            == ancestor(smaller, count.min(of_generation));
+        if shares_keys {
+            other.add(page);
+        }
+        other.until = other.until.max(page.until);
+    }
+}
+
+/// Adds the marks of a page to the one page of its scale.
+fn add_to_scale(pages: &mut PageSet, page: &Page) {
+    match pages.iter_mut().find(|other| other.scale == page.scale) {
+        Some(other) => other.add(page),
+        None => pages.push(Page { generation: 0, index: 0, ..*page }),
+    }
+}
+
+/// How many pages there are in the generation of a page.
+fn generation_size(pages: &PageSet, of: &Page) -> usize {
+    pages.iter().filter(|page| page.is_of_generation(of)).count()
+}
+
+/// The page among the first `count` from which a page was split off, directly or not.
+fn ancestor(mut index: usize, count: usize) -> usize {
+    while index >= count.max(1) {
+        index = parent(index);
+    }
+    index
 }
 
 /// Sets a mark in the generation of a page. Returns the page to add if the mark's own page is crowded.
@@ -265,6 +352,13 @@ impl Page {
         Entry { tag, limit_number: 0, in_blocks: false, word: self.bits }
     }
 
+    /// Adds the marks of another page.
+    fn add(&mut self, other: &Self) {
+        self.bits |= other.bits;
+        self.most = self.most.max(other.most);
+        self.until = self.until.max(other.until);
+    }
+
     /// Whether a page is of the same generation.
     fn is_of_generation(&self, other: &Self) -> bool {
         (self.scale, self.generation) == (other.scale, other.generation)
@@ -295,6 +389,7 @@ fn hash(tag: Tag) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::budget::Budget;
+    use super::super::dirty::Kept;
     use super::super::table::Table;
     use super::*;
     use proptest::prelude::*;
@@ -415,7 +510,7 @@ mod tests {
     fn marks_hold_in_both_buckets_of_a_split() {
         let daily = limit(86_400, Algorithm::TOKEN_BUCKET);
         let budget = Budget::new(1 << 20);
-        let table = Table::new(&budget);
+        let table = Table::new(&budget, Kept::InMemory);
         for tag in (1..=200).map(Tag) {
             let mut held = table.lock_all(&[tag]);
             let home = held.home(tag).unwrap();

@@ -26,12 +26,17 @@
 //! thread that wants to write compares the entry again under the lock ([`Bucket::lock_if_unchanged`]), so the worst result is
 //! one wrong refusal.
 
+use super::dirty::DirtyBits;
 use super::region::Zeroed;
 use crate::sync::{AtomicU64, fence, spin_loop, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// States in a bucket.
 pub(super) const SLOTS: usize = 7;
+
+/// The slots of a bucket.
+pub(super) const ALL_SLOTS: [Slot; SLOTS] =
+    [Slot(0), Slot(1), Slot(2), Slot(3), Slot(4), Slot(5), Slot(6)];
 
 /// Tags from here on are not tags of states: their slots hold pages of a Bloom filter.
 pub(super) const FIRST_PAGE_TAG: u64 = 0xffff << 48;
@@ -83,6 +88,8 @@ pub(super) struct LockedBucket<'t> {
     bucket: &'t Bucket,
     /// The head as it will be when unlocked, with the old version.
     head: u64,
+    /// Where changes of its slots are noted, if the states are also kept on disk.
+    dirty: Option<&'t DirtyBits>,
 }
 
 impl Bucket {
@@ -114,7 +121,7 @@ impl Bucket {
         self.head.compare_exchange(head, head | LOCK, Acquire, Relaxed).ok()?;
         // Release: a reader that sees a write from here on also sees the lock.
         fence(Release);
-        Some(LockedBucket { bucket: self, head })
+        Some(LockedBucket { bucket: self, head, dirty: None })
     }
 
     /// Reads the entry of a state without the lock: an optimistic read.
@@ -158,6 +165,25 @@ impl Bucket {
         let locked = self.try_lock_from(snapshot.head)?;
         // Versions repeat, so equal heads are not enough.
         (locked.get(snapshot.slot) == snapshot.entry).then_some(locked)
+    }
+
+    /// Reads all slots without the lock: an optimistic read. `None` when another thread has the bucket locked, or changed it
+    /// meanwhile.
+    pub(super) fn read_all(&self) -> Option<[Entry; SLOTS]> {
+        let head = self.head.load(Acquire);
+        if head & LOCK != 0 {
+            return None;
+        }
+        let tail = self.tail.load(Relaxed);
+        let entries = ALL_SLOTS.map(|slot| Entry {
+            tag: slot.of(&self.tags).load(Relaxed),
+            limit_number: slot.limit_number_in(head, tail),
+            in_blocks: head >> slot.in_blocks_bit() & 1 == 1,
+            word: slot.of(&self.words).load(Relaxed),
+        });
+        // Acquire: the head is read again after everything above.
+        fence(Acquire);
+        (self.head.load(Relaxed) == head).then_some(entries)
     }
 
     /// The slots that hold pages of a Bloom filter, with their tags and words. Exact for the holder of the lock, a hint for
@@ -205,6 +231,26 @@ impl<'t> LockedBucket<'t> {
         self.bucket
     }
 
+    /// The same bucket, whose changes are noted in these dirty bits.
+    #[inline]
+    pub(super) const fn noting(mut self, dirty: Option<&'t DirtyBits>) -> Self {
+        self.dirty = dirty;
+        self
+    }
+
+    /// Whether a slot changed since it was last collected.
+    pub(super) fn is_dirty(&self, slot: Slot) -> bool {
+        self.dirty.is_some_and(|dirty| dirty.has(slot.bit()))
+    }
+
+    /// Notes that a slot was written.
+    #[inline]
+    fn note(&self, slot: Slot) {
+        if let Some(dirty) = self.dirty {
+            dirty.set(slot.bit());
+        }
+    }
+
     pub(super) fn find(&self, tag: u64) -> Option<Slot> {
         self.bucket.find(tag)
     }
@@ -240,11 +286,13 @@ impl<'t> LockedBucket<'t> {
         } else {
             self.head = with(self.head);
         }
+        self.note(slot);
     }
 
     /// Replaces the word of a slot, and nothing else.
     pub(super) fn set_word(&self, snapshot: &EntrySnapshot, word: u64) {
         snapshot.slot.of(&self.bucket.words).store(word, Relaxed);
+        self.note(snapshot.slot);
     }
 
     pub(super) fn clear(&mut self, slot: Slot) {
@@ -270,6 +318,11 @@ impl Slot {
 
     fn number(self) -> u32 {
         u32::try_from(self.0).unwrap_or(0)
+    }
+
+    /// Its bit in the dirty bits of the bucket.
+    pub(super) const fn bit(self) -> u8 {
+        1 << self.0
     }
 
     /// The bit of the head that says whether its state is in blocks.

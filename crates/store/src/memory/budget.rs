@@ -16,6 +16,8 @@ const FLOOR_PART: usize = 32;
 const RECEIPTS_FLOOR_PART: usize = 64;
 /// The most that settled receipts may take, so that they leave room for states: an eighth.
 const RECEIPTS_MOST_PART: usize = 8;
+/// The part that a list of changes takes, if the states are also kept on disk: a 256th.
+const CHANGES_PART: usize = 256;
 /// The smallest budget; with less there would be no room for any state. Models have less, so that they are full sooner.
 const LEAST: usize = if cfg!(any(loom, shuttle)) { 1_024 } else { 8 * 1_024 };
 
@@ -50,6 +52,11 @@ impl Budget {
     /// The most that settled receipts may ever use.
     pub(super) const fn most_of_receipts(&self) -> usize {
         self.total / RECEIPTS_MOST_PART
+    }
+
+    /// How many changes a list holds until they are collected: of tags or receipts, at most a 256th of the budget.
+    pub(super) const fn most_changes(&self) -> usize {
+        self.total / CHANGES_PART / 16
     }
 
     /// The most that buckets and blocks may use together while there are few receipts.

@@ -75,6 +75,7 @@ impl Memory {
             None => {
                 // The state has grown, and there are no blocks for it.
                 self.demote_to_sketch(tag, written, now);
+                self.note_gone(tag);
                 self.free_blocks(&old);
                 self.table.removed();
                 held.clear(at);

@@ -9,6 +9,7 @@ use super::bucket::{Entry, LockedBucket, SLOTS, Slot};
 use super::limit_numbers::NumberedLimits;
 use super::table::{Location, LockedBuckets};
 use super::tag::Tag;
+use crate::sync::lock;
 use smallvec::SmallVec;
 use tidegate_core::{Now, Span, State, Timestamp, Written};
 
@@ -73,8 +74,17 @@ impl Memory {
         }
     }
 
-    /// Removes a state from a slot.
+    /// Notes that a state left the table although the log on disk may still have it.
+    pub(super) fn note_gone(&self, tag: Tag) {
+        self.gone.iter().for_each(|gone| lock(gone).push(tag));
+    }
+
+    /// Removes a state from a slot. If it changed since the last collection, the log has an older state of it. That may last
+    /// longer, or hide what the sketch or the Bloom filter remembers.
     pub(super) fn clear_slot(&self, bucket: &mut LockedBucket<'_>, slot: Slot, entry: Entry) {
+        if bucket.is_dirty(slot) {
+            self.note_gone(Tag(entry.tag));
+        }
         self.free_blocks(&entry);
         self.limit_numbers.release(entry.limit_number);
         self.table.removed();

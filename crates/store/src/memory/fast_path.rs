@@ -163,7 +163,7 @@ impl Memory {
             if next == word {
                 return Some((now, taken));
             }
-            let Some(locked) = read.bucket.lock_if_unchanged(&read.snapshot) else {
+            let Some(locked) = self.table.lock_if_unchanged(read.bucket, &read.snapshot) else {
                 spin_loop();
                 continue;
             };
@@ -196,7 +196,9 @@ impl Memory {
         };
         let decided: InlineVec<(OptimisticRead<'_>, u64, Taken)> =
             plan.takes().iter().map(decide).collect::<Option<_>>()?;
-        let held = decided.iter().map(|(read, ..)| read.bucket.lock_if_unchanged(&read.snapshot));
+        let held = decided
+            .iter()
+            .map(|(read, ..)| self.table.lock_if_unchanged(read.bucket, &read.snapshot));
         let held: InlineVec<LockedBucket<'_>> = held.collect::<Option<_>>()?;
         if !decided.iter().all(|(read, ..)| self.limit_numbers.is_current(read.epoch)) {
             return None;

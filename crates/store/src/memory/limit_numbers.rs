@@ -269,6 +269,12 @@ impl LimitNumbers {
         }
     }
 
+    /// Who named the limit of a number.
+    pub(super) fn named_by(&self, number: u16) -> NamedBy {
+        let by_caller = |RefCount(word): &RefCount| word.load(Relaxed) & BY_CALLER != 0;
+        if self.count(number).is_some_and(by_caller) { NamedBy::Caller } else { NamedBy::Policy }
+    }
+
     /// Whether limits that callers name are refused at the moment.
     pub(super) fn is_short(&self) -> bool {
         self.short.load(Relaxed)

@@ -16,6 +16,7 @@
 //! million.
 
 use super::budget::Budget;
+use super::dirty::{ChangeList, Kept};
 use super::linear_hashing::{parent, place};
 use super::region::{Region, Zeroed};
 use crate::store::{ReceiptId, Settled, Settlement};
@@ -59,12 +60,24 @@ pub(super) struct Receipts {
     sweep_hand: usize,
     /// Whether the last receipt found no room.
     full: bool,
+    /// Receipts that were settled since the last collection, if they are also kept on disk.
+    fresh: Option<ChangeList<SettledReceipt>>,
+}
+
+/// A settled receipt as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SettledReceipt {
+    /// 64 bits of its name; never 0.
+    pub(crate) tag: u64,
+    /// The second by which it has ended.
+    pub(crate) second: u32,
 }
 
 impl Receipts {
-    pub(super) fn new(budget: &Budget) -> Self {
+    pub(super) fn new(budget: &Budget, kept: Kept) -> Self {
         let buckets = Region::reserve(budget.most_of_receipts() / BUCKET_BYTES);
-        Self { buckets, count: 0, taken: 0, sweep_hand: 0, full: false }
+        let fresh = (kept == Kept::OnDisk).then(|| ChangeList::new(budget.most_changes()));
+        Self { buckets, count: 0, taken: 0, sweep_hand: 0, full: false, fresh }
     }
 
     /// Marks a receipt as settled, unless it was settled before, its time is over, or there is no room to remember it.
@@ -85,8 +98,43 @@ impl Receipts {
         if self.taken >= self.count.saturating_mul(TARGET_LOAD) {
             self.grow(budget);
         }
-        self.full = !self.insert(tag, second(settlement.until), now, budget);
-        if self.full { Settled::Full } else { Settled::Done }
+        let second = second(settlement.until);
+        self.full = !self.insert(tag, second, now, budget);
+        if self.full {
+            return Settled::Full;
+        }
+        if let Some(fresh) = &mut self.fresh {
+            fresh.push(SettledReceipt { tag, second });
+        }
+        Settled::Done
+    }
+
+    /// The receipts that were settled since the last collection; also whether some are missing.
+    pub(super) fn take_fresh(&mut self) -> (Vec<SettledReceipt>, bool) {
+        self.fresh.as_mut().map_or((vec![], false), ChangeList::take)
+    }
+
+    /// The receipts in a bucket; `None` after the last bucket.
+    pub(super) fn bucket(&self, place: usize) -> Option<impl Iterator<Item = SettledReceipt>> {
+        let bucket = self.buckets.get(place).filter(|_| place < self.count)?;
+        let all = bucket.tags.iter().zip(&bucket.seconds);
+        let all = all.map(|(tag, second)| (tag.load(Relaxed), second.load(Relaxed)));
+        let receipts = all.filter(|(tag, _)| *tag != 0);
+        Some(receipts.map(|(tag, second)| SettledReceipt { tag, second }))
+    }
+
+    /// Remembers a receipt that was settled before the store was opened, if there is room and it has not ended.
+    pub(super) fn restore(&mut self, receipt: SettledReceipt, now: Timestamp, budget: &Budget) {
+        let SettledReceipt { tag, second } = receipt;
+        let ended = u64::from(second) <= now.as_nanos() / NANOS;
+        let is_known = self.candidates(tag).into_iter().flatten().any(|bucket| bucket.has(tag));
+        if tag == 0 || ended || is_known {
+            return;
+        }
+        if self.taken >= self.count.saturating_mul(TARGET_LOAD) {
+            self.grow(budget);
+        }
+        self.insert(tag, second, now, budget);
     }
 
     /// Whether the last receipt was refused because the store has no room to remember it.
@@ -210,7 +258,7 @@ mod tests {
     #[test]
     fn receipts_stay_within_the_budget_and_none_is_settled_twice() {
         let budget = Budget::new(1 << 20);
-        let mut receipts = Receipts::new(&budget);
+        let mut receipts = Receipts::new(&budget, Kept::InMemory);
         let mut settled = vec![];
         for id in 1..=600_000u128 {
             match receipts.settle(&settlement(id, 60), at(1), &budget) {
@@ -239,7 +287,7 @@ mod tests {
     #[test]
     fn ended_receipts_make_room_for_new_ones() {
         let budget = Budget::new(16 << 20);
-        let mut receipts = Receipts::new(&budget);
+        let mut receipts = Receipts::new(&budget, Kept::InMemory);
         for id in 1..=300_000u64 {
             let now = id / 100;
             let one = settlement(u128::from(id), now + 10);

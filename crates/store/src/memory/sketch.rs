@@ -31,7 +31,12 @@
 //! The first class that needs lines gets three quarters of them, the next one three quarters of the rest. One line is kept for
 //! each class that has none yet.
 
+mod saved;
+
+pub(crate) use saved::{SketchGeometry, SketchLine};
+
 use super::budget::Budget;
+use super::dirty::{DirtyBits, Kept};
 use super::region::{Region, Zeroed};
 use super::tag::Tag;
 use crate::sync::{AtomicU64, Mutex, lock};
@@ -67,6 +72,8 @@ pub(super) struct Sketch {
     classes: [Counter; SketchClass::ALL.len()],
     /// How many lines were given to classes.
     claimed: Mutex<usize>,
+    /// One bit for each line, if the sketch is also kept on disk.
+    dirty: Option<Region<DirtyBits>>,
 }
 
 /// Groups of limits that may share lines.
@@ -101,10 +108,11 @@ struct Cell {
 }
 
 impl Sketch {
-    pub(super) fn new(budget: &Budget) -> Self {
-        let lines = Region::reserve(budget.sketch() / LINE_BYTES);
+    pub(super) fn new(budget: &Budget, kept: Kept) -> Self {
+        let lines: Region<Line> = Region::reserve(budget.sketch() / LINE_BYTES);
+        let dirty = (kept == Kept::OnDisk).then(|| Region::reserve(lines.len()));
         let locks = (0..LOCKS).map(|_| Mutex::new(())).collect();
-        Self { lines, locks, classes: Default::default(), claimed: Mutex::new(0) }
+        Self { lines, locks, classes: Default::default(), claimed: Mutex::new(0), dirty }
     }
 
     /// What is remembered of a state; `None` when that is nothing. The use may have ended.
@@ -208,6 +216,16 @@ impl Sketch {
             let code = encode(in_use.units).max(old >> shift & 0xff);
             word.store((old & !(0xff << shift)) | (code << shift), Relaxed);
         }
+        self.note(line);
+    }
+
+    /// Notes that a line was written.
+    fn note(&self, line: usize) {
+        self.dirty
+            .as_ref()
+            .and_then(|dirty| dirty.get(line))
+            .into_iter()
+            .for_each(|bits| bits.set(1));
     }
 
     fn lock_of(&self, line: usize) -> Option<&Mutex<()>> {
@@ -405,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_remembered_key_begins_with_at_least_its_use_until_that_ends() {
-        let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
+        let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20), Kept::InMemory), daily());
         let (now, until) = (Timestamp::from_nanos(5 * NANOS), Timestamp::from_nanos(90 * NANOS));
         assert_eq!(sketch.get(Tag(1), &limit), None);
         for n in 1..=10_000u64 {
@@ -425,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_new_key_in_a_flood_of_ones_begins_with_one() {
-        let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20)), daily());
+        let (sketch, limit) = (Sketch::new(&Budget::new(1 << 20), Kept::InMemory), daily());
         let (now, until) = (Timestamp::EPOCH, Timestamp::from_nanos(NANOS));
         for n in 1..=1_000_000u64 {
             sketch.add(Tag(n), SketchClass::of(&limit), Usage { units: 1, until }, Now::at(now));
@@ -439,7 +457,7 @@ mod tests {
 
     #[test]
     fn periods_of_different_classes_do_not_share_lines() {
-        let sketch = Sketch::new(&Budget::new(64 * 1_024));
+        let sketch = Sketch::new(&Budget::new(64 * 1_024), Kept::InMemory);
         let second = Limit::new(20, Span::from_secs(1), Algorithm::FIXED_WINDOW).unwrap();
         let until = Timestamp::from_nanos(NANOS);
         for n in 1..=100_000u64 {
@@ -470,7 +488,7 @@ mod tests {
         for budget in [8 * 1_024, 10_000, 1 << 20] {
             for first in 0..limits.len() {
                 limits.rotate_left(first);
-                let sketch = Sketch::new(&Budget::new(budget));
+                let sketch = Sketch::new(&Budget::new(budget), Kept::InMemory);
                 for (limit, until) in limits.iter().zip(1u64..) {
                     let in_use = Usage { units: 1, until: Timestamp::from_nanos(until * NANOS) };
                     let (class, now) = (SketchClass::of(limit), Now::at(Timestamp::EPOCH));

@@ -253,6 +253,7 @@ impl Memory {
             // The limit has no number, so the table cannot say under which limit the state was written.
             (true, None) => {
                 self.demote_to_sketch(row.tag, written, now);
+                self.note_gone(row.tag);
                 self.remove(held, *at, *entry);
             }
         }
@@ -344,6 +345,7 @@ impl Memory {
         let empty = Entry { tag: tag.0, limit_number: 0, in_blocks: false, word: 0 };
         match found {
             Some((at, entry)) => {
+                self.note_gone(tag);
                 if keep_empty {
                     self.free_blocks(&entry);
                     held.put(at, Entry { limit_number: entry.limit_number, ..empty });
@@ -354,6 +356,7 @@ impl Memory {
             }
             None => {
                 if let Some(at) = held.free(tag).filter(|_| keep_empty) {
+                    self.note_gone(tag);
                     self.limit_numbers.pin(empty.limit_number);
                     self.table.added();
                     held.put(at, empty);

@@ -11,8 +11,9 @@
 //! publishes the new count before it unlocks either. So a thread that has locked a candidate checks again whether the bucket
 //! still is one; from then on it stays one until it is unlocked.
 
-use super::bucket::{Bucket, Entry, LockedBucket, Read, SLOTS, Slot};
+use super::bucket::{ALL_SLOTS, Bucket, Entry, EntrySnapshot, LockedBucket, Read, SLOTS, Slot};
 use super::budget::Budget;
+use super::dirty::{DirtyBits, Kept};
 use super::linear_hashing::{children, parent, place};
 use super::region::Region;
 use super::tag::Tag;
@@ -42,6 +43,8 @@ pub(super) struct Table {
     sweep_hand: AtomicU64,
     /// How many threads walk over all buckets at the moment. Meanwhile no state moves, or a walk could miss it.
     walks: AtomicU64,
+    /// For each bucket, if the states are also kept on disk.
+    dirty: Option<Region<DirtyBits>>,
 }
 
 /// Buckets that are locked together.
@@ -68,15 +71,16 @@ pub(super) struct Location {
 // === impl Table ===
 
 impl Table {
-    pub(super) fn new(budget: &Budget) -> Self {
-        let buckets = Region::reserve(budget.most_of_one() / BUCKET_BYTES);
+    pub(super) fn new(budget: &Budget, kept: Kept) -> Self {
+        let buckets: Region<Bucket> = Region::reserve(budget.most_of_one() / BUCKET_BYTES);
+        let dirty = (kept == Kept::OnDisk).then(|| Region::reserve(buckets.len()));
         let first = FIRST_BUCKETS.min(buckets.len());
         let mut count = 0u64;
         while count < wide(first) && budget.grow_buckets(BUCKET_BYTES) {
             count = count.saturating_add(1);
         }
         let [count, entries, sweep_hand, walks] = [count, 0, 0, 0].map(AtomicU64::new);
-        Self { buckets, count, growing: Mutex::new(()), entries, sweep_hand, walks }
+        Self { buckets, count, growing: Mutex::new(()), entries, sweep_hand, walks, dirty }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -109,6 +113,38 @@ impl Table {
         &self.buckets[place]
     }
 
+    fn lock(&self, place: usize) -> LockedBucket<'_> {
+        self.bucket(place).lock().noting(self.dirty_bits(place))
+    }
+
+    fn try_lock(&self, place: usize) -> Option<LockedBucket<'_>> {
+        Some(self.bucket(place).try_lock()?.noting(self.dirty_bits(place)))
+    }
+
+    /// Locks a bucket if it still is as the snapshot says, see [`Bucket::lock_if_unchanged`].
+    #[inline]
+    pub(super) fn lock_if_unchanged<'t>(
+        &'t self,
+        bucket: &'t Bucket,
+        snapshot: &EntrySnapshot,
+    ) -> Option<LockedBucket<'t>> {
+        let locked = bucket.lock_if_unchanged(snapshot)?;
+        Some(locked.noting(self.dirty_bits_of(bucket)))
+    }
+
+    fn dirty_bits(&self, place: usize) -> Option<&DirtyBits> {
+        self.dirty.as_ref()?.get(place)
+    }
+
+    /// The same for a bucket of this table whose place is not known.
+    #[inline]
+    fn dirty_bits_of(&self, bucket: &Bucket) -> Option<&DirtyBits> {
+        let dirty = self.dirty.as_ref()?;
+        let from_start =
+            std::ptr::from_ref(bucket).addr().wrapping_sub(self.buckets.as_ptr().addr());
+        dirty.get(from_start.checked_div(size_of::<Bucket>())?)
+    }
+
     /// The first candidate of a state. It also has the Bloom filter in which the state is remembered when it is demoted.
     pub(super) fn home(&self, tag: Tag) -> &Bucket {
         let [first, _] = tag.hashes();
@@ -117,20 +153,21 @@ impl Table {
 
     /// Locks the home of a state without waiting. `None` when another thread has it, or when it is not the home any more.
     pub(super) fn try_lock_home(&self, tag: Tag) -> Option<LockedBucket<'_>> {
-        let home = self.home(tag).try_lock()?;
-        std::ptr::eq(home.bucket(), self.home(tag)).then_some(home)
+        let home = self.home(tag);
+        let locked = home.try_lock()?.noting(self.dirty_bits_of(home));
+        std::ptr::eq(home, self.home(tag)).then_some(locked)
     }
 
     /// Asks the processor to fetch the home of a state, where the state probably is.
     pub(super) fn prefetch(&self, tag: Tag) {
         let [first, _] = tag.hashes();
-        self.buckets.prefetch(place(first, self.count()));
+        self.prefetch_place(place(first, self.count()));
     }
 
     /// Asks the processor to fetch both candidates of a state that is needed next: fetching one bucket too many costs less than
     /// waiting for memory twice.
     pub(super) fn prefetch_both(&self, tag: Tag) {
-        tag.candidates(self.count()).into_iter().for_each(|place| self.buckets.prefetch(place));
+        tag.candidates(self.count()).into_iter().for_each(|place| self.prefetch_place(place));
     }
 
     /// Reads a state without a lock. Also says in which candidate it looked last.
@@ -181,7 +218,7 @@ impl Table {
         };
         loop {
             let candidates = places();
-            let locked = candidates.iter().map(|place| (*place, self.bucket(*place).lock()));
+            let locked = candidates.iter().map(|place| (*place, self.lock(*place)));
             let held = LockedBuckets { table: self, buckets: locked.collect() };
             if places() == candidates {
                 return held;
@@ -189,11 +226,45 @@ impl Table {
         }
     }
 
+    /// The next bucket from `from` on that changed since its bits were last taken, and which of its slots did. `None` when there
+    /// is none. Takes the bits.
+    pub(super) fn next_changed(&self, from: usize) -> Option<(usize, u8)> {
+        let dirty = self.dirty.as_ref()?.get(from..self.count())?;
+        let changed = dirty.iter().position(DirtyBits::seem_set)?;
+        let place = from.saturating_add(changed);
+        Some((place, self.dirty_bits(place)?.take()))
+    }
+
+    /// Asks the processor to fetch a bucket, and its dirty bits.
+    pub(super) fn prefetch_place(&self, place: usize) {
+        self.buckets.prefetch(place);
+        self.dirty.iter().for_each(|dirty| dirty.prefetch(place));
+    }
+
+    /// Reads all slots of a bucket as of one instant, without its lock if possible.
+    pub(super) fn read_all(&self, place: usize) -> [Entry; SLOTS] {
+        let bucket = self.bucket(place);
+        bucket.read_all().unwrap_or_else(|| {
+            let locked = bucket.lock();
+            ALL_SLOTS.map(|slot| locked.get(slot))
+        })
+    }
+
+    /// Locks a bucket by its place, unless the table is smaller.
+    pub(super) fn lock_place(&self, place: usize) -> Option<LockedBucket<'_>> {
+        (place < self.count()).then(|| self.lock(place))
+    }
+
+    /// Takes the bits of all buckets.
+    pub(super) fn forget_changes(&self) {
+        self.dirty.iter().flat_map(|dirty| dirty.iter()).for_each(|bits| _ = bits.take());
+    }
+
     /// Locks the next bucket to sweep, unless another thread has it locked.
     pub(super) fn lock_next_to_sweep(&self) -> Option<LockedBucket<'_>> {
         let sweep_hand = usize::try_from(self.sweep_hand.fetch_add(1, Relaxed)).unwrap_or(0);
         let place = sweep_hand.checked_rem(self.count())?;
-        self.bucket(place).try_lock()
+        self.try_lock(place)
     }
 
     /// Visits every bucket, locked. Every state that exists during the whole walk is seen exactly once, also while the table
@@ -213,7 +284,7 @@ impl Table {
 
     /// Visits a bucket, and the buckets from `first` on that were split off it. Locks in ascending order, like all code here.
     fn visit_family(&self, place: usize, first: usize, visit: &mut impl FnMut(&LockedBucket<'_>)) {
-        let bucket = self.bucket(place).lock();
+        let bucket = self.lock(place);
         visit(&bucket);
         // A split of this bucket needs its lock to raise the count. So under the lock the count includes all its children.
         let count = self.count();
@@ -248,7 +319,7 @@ impl Table {
             return;
         }
         let (parent, child) = (parent(count), count);
-        let (mut from, mut to) = (self.bucket(parent).lock(), self.bucket(child).lock());
+        let (mut from, mut to) = (self.lock(parent), self.lock(child));
         let grown = count.saturating_add(1);
         let moved: SmallVec<[(Slot, Entry); SLOTS]> = from
             .entries()
@@ -379,7 +450,7 @@ impl<'t> LockedBuckets<'t> {
     /// Locks the other candidate of a state without waiting. `None` also when the bucket is no candidate any more, and while
     /// states may not move.
     fn try_lock(&self, there: usize, from: usize, entry: Entry) -> Option<LockedBucket<'t>> {
-        let locked = self.table.bucket(there).try_lock()?;
+        let locked = self.table.try_lock(there)?;
         let usable = self.other(from, Tag(entry.tag)) == Some(there) && self.table.may_move();
         usable.then_some(locked)
     }
@@ -431,7 +502,7 @@ mod tests {
     /// tries to move the state there. The walk must still see the state, once.
     #[test]
     fn a_walk_sees_a_state_once_that_another_thread_wants_to_move() {
-        let table = Table::new(&Budget::new(1 << 20));
+        let table = Table::new(&Budget::new(1 << 20), Kept::InMemory);
         let ascending = |tag: &Tag| {
             let [first, second] = tag.candidates(table.count());
             first + 2 <= second
@@ -466,7 +537,7 @@ mod tests {
         const STATES: usize = 200;
         for (grown_before, grown_at) in [(0, 40), (1, 0), (10, 5), (30, 20), (63, 70), (64, 40)] {
             let budget = Budget::new(1 << 20);
-            let table = Table::new(&budget);
+            let table = Table::new(&budget, Kept::InMemory);
             (0..grown_before).for_each(|_| table.grow(&budget));
             for tag in 1..=STATES {
                 let mut held = table.lock_all(&[Tag(wide(tag))]);

@@ -42,6 +42,7 @@ impl<S: Backend> AdminHandler<S> {
             elastic: self.limiter.elasticities().into_iter().map(granted).collect(),
             over: self.over(),
             leases: self.leases(),
+            durability: store.durability(),
         };
         Answer::new(StatusCode::OK, OPENMETRICS, self.metrics.text(&moment))
     }

@@ -299,6 +299,7 @@ mod tests {
                 elastic: vec![],
                 over: vec![],
                 leases: vec![],
+                durability: None,
             };
             assert!(metrics.text(&moment).contains("tidegate_panics_total{} 10\n"));
         }

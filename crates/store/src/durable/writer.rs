@@ -1,0 +1,368 @@
+//! The writer: changes go to the log, and now and then everything to a snapshot. It has no thread and reads no timer, so tests
+//! drive it step by step.
+//!
+//! ```text
+//!   log-1  ████████████████│ sync                    a snapshot comes after the frames of the logs before it
+//!   log-2                  │██████████████ …         changes from then on
+//!   snapshot-3.new          ░░░░░░░░░░░│             everything, part by part, while changes go on
+//!                                      └── sync, rename, sync the folder: then log-1 and older snapshots are removed
+//! ```
+//!
+//! **When something fails.** Decisions are made in memory, so they go on. The file that failed is never used again: after a failed
+//! write its end is unknown, and after a failed sync the system may have dropped what it could not write, while the next sync
+//! would succeed. A new log and a snapshot of everything replace it.
+
+use super::directory::{self, Listing};
+use super::disk::{AppendedFile, Disk};
+use super::format::{FileHeader, FileKind, FrameTime};
+use super::frame::{FrameBuilder, FrameFacts};
+use super::recovery::LogEnd;
+use crate::memory::{Collected, Hand, Memory, Writing};
+use std::io;
+use std::sync::Arc;
+
+/// A log that is shorter than this is not replaced by a snapshot.
+const LEAST_LOG: u64 = 64 << 20;
+/// A log that is longer than this many times the last snapshot is replaced by a snapshot.
+const LOG_PER_SNAPSHOT: u64 = 2;
+
+/// Writes the changes of a store to a data directory.
+pub(crate) struct LogWriter<D: Disk> {
+    disk: D,
+    memory: Arc<Memory>,
+    identity: Identity,
+    /// The number of the last file.
+    number: u64,
+    /// The sequence number of the last frame.
+    sequence: u64,
+    /// Up to this sequence number, all frames are certainly on disk.
+    synced: u64,
+    /// The log, unless the last one failed.
+    log: Option<OpenFile<D>>,
+    snapshot: Option<SnapshotJob<D>>,
+    /// Whether something is in memory that neither the files nor the dirty bits have, until a snapshot is complete.
+    is_incomplete: bool,
+    frame: FrameBuilder,
+    /// A frame is closed when it has this many bytes.
+    frame_bytes: usize,
+    /// How far the writing of changes has come, between two frames.
+    flushing: Option<Hand>,
+    /// Bytes of all logs since the last snapshot.
+    log_bytes: u64,
+    /// Bytes of the last snapshot.
+    snapshot_bytes: u64,
+}
+
+/// What all files of a run say in their headers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) verifier: u128,
+    pub(crate) boot: u128,
+}
+
+struct OpenFile<D: Disk> {
+    file: Arc<D::Appended>,
+    number: u64,
+    id: u64,
+}
+
+/// A snapshot that is being written.
+struct SnapshotJob<D: Disk> {
+    file: OpenFile<D>,
+    hand: Hand,
+    frame: FrameBuilder,
+    frames: u64,
+    bytes: u64,
+    /// Logs with smaller numbers are not needed when it is complete.
+    first_log: u64,
+    /// Whether nothing was lost since it began.
+    is_complete: bool,
+}
+
+/// What to sync: the log as it is now.
+pub(crate) struct SyncPoint<D: Disk> {
+    file: Arc<D::Appended>,
+    number: u64,
+    sequence: u64,
+}
+
+impl<D: Disk> SyncPoint<D> {
+    /// Syncs it. This may take long; the writer can go on meanwhile.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+}
+
+impl<D: Disk> LogWriter<D> {
+    /// Goes on after a recovery. The first log is created by [`Self::begin`].
+    pub(crate) fn new(
+        disk: D,
+        memory: Arc<Memory>,
+        identity: Identity,
+        end: &LogEnd,
+        frame_bytes: usize,
+    ) -> Self {
+        let LogEnd { sequence, number, log_bytes, snapshot_bytes, is_closed, .. } = *end;
+        Self {
+            disk,
+            memory,
+            identity,
+            number,
+            sequence,
+            synced: sequence,
+            log: None,
+            snapshot: None,
+            // A sync of the last process may have failed: then what was read here is not on disk, and nobody can tell.
+            is_incomplete: !is_closed,
+            frame: FrameBuilder::new(frame_bytes),
+            frame_bytes,
+            flushing: None,
+            log_bytes,
+            snapshot_bytes,
+        }
+    }
+
+    /// Begins a new log. What was written to the log before must be on disk first, or a frame of the new log could outlive a frame
+    /// before it.
+    pub(crate) fn begin(&mut self) -> io::Result<()> {
+        if let Some(log) = self.log.take() {
+            log.file.sync().inspect_err(|_| self.is_incomplete = true)?;
+            self.note_synced(self.sequence);
+        }
+        let log = self.create(FileKind::Log)?;
+        self.disk.sync_folder()?;
+        self.log = Some(log);
+        if self.is_incomplete {
+            self.write_receipts().inspect_err(|_| self.give_up_log())?;
+        }
+        Ok(())
+    }
+
+    /// Writes all settled receipts. Some may have been in a frame that was lost, and the next frames have what they gave back.
+    fn write_receipts(&mut self) -> io::Result<()> {
+        let mut hand = Memory::begin_receipts();
+        loop {
+            let (writing, _) = self.memory.collect(&mut hand, &mut self.frame);
+            if !self.frame.is_empty() {
+                self.write_frame(false)?;
+            }
+            if writing == Writing::Finished {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The states whose changes are written.
+    pub(crate) fn memory(&self) -> Arc<Memory> {
+        Arc::clone(&self.memory)
+    }
+
+    /// Writes everything that changed. Returns how many bytes were written. After an error, the log cannot be used any more, and
+    /// a snapshot is needed.
+    pub(crate) fn flush(&mut self) -> io::Result<u64> {
+        let mut bytes = 0u64;
+        loop {
+            let (written, writing) = self.flush_part()?;
+            bytes = bytes.saturating_add(written);
+            if writing == Writing::Finished {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// Writes the next frame of what changed. Also says whether that was all.
+    pub(crate) fn flush_part(&mut self) -> io::Result<(u64, Writing)> {
+        if self.log.is_none() {
+            self.flushing = None;
+            return Ok((0, Writing::Finished));
+        }
+        let mut hand = self.flushing.take().unwrap_or_else(|| {
+            let (hand, lost) = self.memory.begin_collection(Collected::Changes);
+            self.note_lost(lost);
+            hand
+        });
+        let (writing, lost) = self.memory.collect(&mut hand, &mut self.frame);
+        self.note_lost(lost);
+        let written = if self.frame.is_empty() {
+            0
+        } else {
+            self.write_frame(false).inspect_err(|_| self.give_up_log())?
+        };
+        if writing == Writing::Unfinished {
+            self.flushing = Some(hand);
+        }
+        Ok((written, writing))
+    }
+
+    /// Writes everything that changed, says that nothing follows, and syncs it.
+    pub(crate) fn close(&mut self) -> io::Result<()> {
+        self.flush()?;
+        self.write_frame(!self.is_incomplete)?;
+        self.log.take().map_or(Ok(()), |log| log.file.sync())
+    }
+
+    fn write_frame(&mut self, is_last: bool) -> io::Result<u64> {
+        let Some(log) = &self.log else { return Ok(0) };
+        self.frame.geometry(&self.memory.sketch_geometry());
+        let sequence = self.sequence.saturating_add(1);
+        let facts = self.facts(is_last, sequence, self.synced);
+        let bytes = self.frame.finish(&facts, log.id);
+        log.file.append(bytes)?;
+        let written = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.sequence = sequence;
+        self.log_bytes = self.log_bytes.saturating_add(written);
+        Ok(written)
+    }
+
+    /// The log as it is now, to be synced; `None` when all of it is on disk.
+    pub(crate) fn sync_point(&self) -> Option<SyncPoint<D>> {
+        let log = self.log.as_ref().filter(|_| self.synced < self.sequence)?;
+        let (file, number) = (Arc::clone(&log.file), log.number);
+        Some(SyncPoint { file, number, sequence: self.sequence })
+    }
+
+    /// A sync has ended. If it failed, the log cannot be used any more, and a snapshot is needed.
+    pub(crate) fn synced(&mut self, point: &SyncPoint<D>, result: &io::Result<()>) {
+        match result {
+            Ok(()) => self.note_synced(point.sequence),
+            Err(_) if self.log.as_ref().is_some_and(|log| log.number == point.number) => {
+                self.give_up_log();
+            }
+            Err(_) => self.note_lost(true),
+        }
+    }
+
+    /// Frames up to this one are on disk, unless something before them is not.
+    fn note_synced(&mut self, sequence: u64) {
+        if !self.is_incomplete {
+            self.synced = self.synced.max(sequence);
+        }
+    }
+
+    /// Notes whether something was lost that only a later snapshot has.
+    fn note_lost(&mut self, lost: bool) {
+        self.is_incomplete |= lost;
+        self.snapshot.iter_mut().for_each(|job| job.is_complete &= !lost);
+    }
+
+    /// The log is not used any more, and neither is a snapshot that relies on it.
+    pub(crate) fn give_up_log(&mut self) {
+        self.log = None;
+        self.flushing = None;
+        self.frame = FrameBuilder::new(self.frame_bytes);
+        self.is_incomplete = true;
+        self.give_up_snapshot();
+    }
+
+    /// Whether something is in memory that a crash would lose, however long ago it changed.
+    pub(crate) const fn is_incomplete(&self) -> bool {
+        self.log.is_none() || self.is_incomplete
+    }
+
+    /// Whether a snapshot is being written.
+    pub(crate) const fn is_writing_snapshot(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
+    /// Whether a snapshot should be written: something is only in memory, or the logs are long.
+    pub(crate) fn is_snapshot_due(&self) -> bool {
+        let most = self.snapshot_bytes.saturating_mul(LOG_PER_SNAPSHOT).max(LEAST_LOG);
+        self.snapshot.is_none() && (self.is_incomplete() || self.log_bytes > most)
+    }
+
+    /// Begins a new log, and a snapshot of everything before it.
+    pub(crate) fn begin_snapshot(&mut self) -> io::Result<()> {
+        self.give_up_snapshot();
+        self.begin()?;
+        let first_log = self.number;
+        let file = self.create(FileKind::Snapshot)?;
+        let (hand, _) = self.memory.begin_collection(Collected::Everything);
+        let (frame, frames, bytes) = (FrameBuilder::new(self.frame_bytes), 0, 0);
+        let is_complete = true;
+        let job = SnapshotJob { file, hand, frame, frames, bytes, first_log, is_complete };
+        self.snapshot = Some(job);
+        Ok(())
+    }
+
+    /// Writes the next part of the snapshot. Returns how many bytes were written.
+    pub(crate) fn continue_snapshot(&mut self) -> io::Result<u64> {
+        let Some(mut job) = self.snapshot.take() else { return Ok(0) };
+        let (writing, _) = self.memory.collect(&mut job.hand, &mut job.frame);
+        job.frame.geometry(&self.memory.sketch_geometry());
+        job.frames = job.frames.saturating_add(1);
+        let facts = self.facts(writing == Writing::Finished, job.frames, 0);
+        let bytes = job.frame.finish(&facts, job.file.id);
+        let written = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        job.bytes = job.bytes.saturating_add(written);
+        let result = job.file.file.append(bytes).and_then(|()| match writing {
+            Writing::Unfinished => Ok(()),
+            Writing::Finished => self.complete(&job),
+        });
+        if let Err(error) = result {
+            self.snapshot = Some(job);
+            self.give_up_snapshot();
+            return Err(error);
+        }
+        if writing == Writing::Unfinished {
+            self.snapshot = Some(job);
+        }
+        Ok(written)
+    }
+
+    /// Makes a snapshot durable, and removes the files that it replaces.
+    fn complete(&mut self, job: &SnapshotJob<D>) -> io::Result<()> {
+        job.file.file.sync()?;
+        let name = directory::name(FileKind::Snapshot, job.file.number);
+        self.disk.rename(&directory::unfinished(job.file.number), &name)?;
+        self.disk.sync_folder()?;
+        self.snapshot_bytes = job.bytes;
+        self.log_bytes = 0;
+        self.is_incomplete &= !job.is_complete;
+        // If they cannot be listed or removed, they are at the next snapshot.
+        if let Ok(listing) = Listing::read(&self.disk, None) {
+            let old = listing.files.iter().filter(|file| match file.header.kind {
+                FileKind::Log => file.header.number < job.first_log,
+                FileKind::Snapshot => file.header.number < job.file.number,
+            });
+            let old = old.map(|file| &file.name).chain(&listing.unfinished).chain(&listing.damaged);
+            old.for_each(|name| _ = self.disk.remove(name));
+        }
+        Ok(())
+    }
+
+    fn give_up_snapshot(&mut self) {
+        if let Some(job) = self.snapshot.take() {
+            // It may be away already, or the disk is; the next start removes it.
+            let _ = self.disk.remove(&directory::unfinished(job.file.number));
+        }
+    }
+
+    fn create(&mut self, kind: FileKind) -> io::Result<OpenFile<D>> {
+        // A number is never used again, not even after an error.
+        self.number = self.number.saturating_add(1);
+        let number = self.number;
+        let name = match kind {
+            FileKind::Log => directory::name(kind, number),
+            FileKind::Snapshot => directory::unfinished(number),
+        };
+        let mut id = [0; 8];
+        getrandom::fill(&mut id).map_err(io::Error::other)?;
+        let id = u64::from_le_bytes(id);
+        let Identity { verifier, boot } = self.identity;
+        let (after, time) = (self.sequence, self.time());
+        let header = FileHeader { kind, number, id, verifier, boot, after, time };
+        let file = self.disk.create(&name)?;
+        file.append(&header.bytes())?;
+        Ok(OpenFile { file: Arc::new(file), number, id })
+    }
+
+    fn facts(&self, is_last: bool, sequence: u64, synced: u64) -> FrameFacts {
+        let buckets = u64::try_from(self.memory.buckets()).unwrap_or(u64::MAX);
+        FrameFacts { is_last, sequence, synced, time: self.time(), buckets }
+    }
+
+    fn time(&self) -> FrameTime {
+        let clock = self.memory.clock();
+        FrameTime { now: clock.now(), since_boot: clock.since_boot() }
+    }
+}
