@@ -30,6 +30,7 @@ impl Scenario {
         let first = RuleSpec { algorithm, amount, seconds, burst };
         let more = if random.happens(500) { random.within(1, amount) } else { 0 };
         scenario.rules = [first.clone(), RuleSpec { amount: amount + more, ..first }];
+        scenario.separate_tags();
         for _ in 0..random.within(2, 8) {
             scenario.add_hot_user(random);
         }

@@ -80,6 +80,8 @@ use node_registry::NodeRegistry;
 use router::Router;
 use script::{ScriptCall, ScriptHints, ScriptReply, unexpected_reply};
 use shape_registry::ShapeRegistry;
+#[cfg(feature = "testing")]
+pub(crate) use shape_registry::share_a_tag;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stored_state::StoredState;

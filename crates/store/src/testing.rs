@@ -30,6 +30,8 @@ pub use faulty::{Fault, Faulty};
 
 use crate::Store;
 use std::fmt;
+#[cfg(feature = "redis")]
+use tidegate_core::Limit;
 use tidegate_core::Timestamp;
 
 /// Sets the time by which a store decides.
@@ -68,6 +70,20 @@ pub struct Rig<S> {
 /// ```
 pub async fn conformance<S: Store>(make: impl AsyncFn() -> Rig<S>) -> usize {
     cases::all(make).await
+}
+
+/// Whether the store on Redis has the same tag for the shapes of two limits, as for one pair in 999. After a loss of its registry
+/// of shapes, a state that was written under one of them may be read under the other.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Limit, Span};
+/// let limit = Limit::new(15, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap();
+/// assert!(!tidegate_store::testing::share_a_shape_tag(&limit, &limit)); // they are the same
+/// ```
+#[cfg(feature = "redis")]
+#[must_use]
+pub fn share_a_shape_tag(one: &Limit, other: &Limit) -> bool {
+    crate::redis::share_a_tag(one, other)
 }
 
 impl<S> Rig<S> {

@@ -11,7 +11,12 @@
 //!   current limit, and is written back like that. At most one fill time later it is right again, and more than the limit
 //!   never passes.
 //! - A node never registers a shape under a tag that it has seen with another shape, not even in a new registry.
-//! - The loss of the registry is noticed within a second, by its epoch. Shapes are registered again when they are next used.
+//! - The loss of the registry is noticed within a second, by its epoch. A node then registers its shapes again. From then on, a tag
+//!   means what the new registry says. Only where that says nothing, it means what it meant in the old one.
+//!
+//! **What is left.** The store loses its data; within a second, before it notices, a node writes a state under a tag; and another
+//! node registers the other of two colliding shapes under the same tag. Then that state is misread, once. One pair of shapes in 999
+//! collides.
 
 use super::router::Router;
 use super::script;
@@ -52,6 +57,10 @@ struct KnownShapes {
     tags: HashMap<Limit, ShapeTag>,
     /// At most 999, since tags have three digits.
     shapes: HashMap<u16, Arc<Limit>>,
+    /// What tags meant in registries that were lost. Two shapes with the same tag may be registered in the other order since.
+    older: HashMap<u16, Arc<Limit>>,
+    /// Limits that were registered in a registry that was lost, and have to be registered again.
+    lost: Vec<Limit>,
     /// The epoch of the registry that the tags are in.
     epoch: Option<String>,
     /// Nothing is registered until this time, because registering failed.
@@ -142,12 +151,11 @@ impl ShapeRegistry {
             Err(StoreError::Refuses(why)) if why.contains("NOPERM") => None,
             answered => answered?,
         };
-        let Some(shape) = text.and_then(|text| wire::parse_shape(&text).ok()) else {
-            return Ok(None);
-        };
-        let shape = Arc::new(shape);
-        lock(&self.core.known).shapes.insert(tag, Arc::clone(&shape));
-        Ok(Some(shape))
+        let registered = text.and_then(|text| wire::parse_shape(&text).ok()).map(Arc::new);
+        let mut known = lock(&self.core.known);
+        let shape = registered.or_else(|| known.older.get(&tag).map(Arc::clone));
+        known.shapes.extend(shape.iter().map(|shape| (tag, Arc::clone(shape))));
+        Ok(shape)
     }
 
     /// The shape of a tag that this process has looked up or registered before.
@@ -186,7 +194,7 @@ impl RegistryCore {
         until: Timestamp,
     ) -> Result<ShapeTag, StoreError> {
         let text = wire::shape_text(limit);
-        if lock(&self.known).shapes.get(&tag).is_some_and(|old| wire::shape_text(old) != text) {
+        if lock(&self.known).has_other(tag, &text) {
             return Ok(ShapeTag::Inline);
         }
         let mut register = ::redis::cmd("EVAL");
@@ -195,7 +203,11 @@ impl RegistryCore {
         register.arg(CONTROL_TTL_SECONDS).arg(EPOCH_FIELD).arg(format!("{}-{number}", self.name));
         let (registered, epoch): (bool, String) = self.query(&register, until).await?;
         let mut known = lock(&self.known);
-        if known.tags.len() >= MAX_TAGS || known.epoch.as_ref().is_some_and(|old| *old != epoch) {
+        let is_new = known.epoch.as_ref().is_some_and(|old| *old != epoch);
+        if is_new {
+            known.forget_registry();
+        }
+        if known.tags.len() >= MAX_TAGS || is_new {
             known.tags.clear();
         }
         (known.epoch, known.why) = (Some(epoch), None);
@@ -210,6 +222,17 @@ impl RegistryCore {
         Ok(tag)
     }
 
+    /// Registers the limits of a registry that was lost, before another node registers a limit with the same tag. What cannot be
+    /// registered now is when it is next used.
+    async fn register_again(&self, until: Timestamp) {
+        let lost = std::mem::take(&mut lock(&self.known).lost);
+        for limit in lost {
+            if self.register(tag_of(&limit), &limit, until).await.is_err() {
+                return;
+            }
+        }
+    }
+
     async fn query<T: FromRedisValue>(
         &self,
         command: &::redis::Cmd,
@@ -220,12 +243,30 @@ impl RegistryCore {
     }
 }
 
+// === impl KnownShapes ===
+
+impl KnownShapes {
+    /// Whether this node has seen the tag with another shape.
+    fn has_other(&self, tag: u16, text: &str) -> bool {
+        let seen = [&self.shapes, &self.older].map(|shapes| shapes.get(&tag));
+        seen.into_iter().flatten().any(|shape| wire::shape_text(shape) != text)
+    }
+
+    /// The registry was lost: from now on, the new one says what tags mean. States may have been written since under tags that it
+    /// does not have yet.
+    fn forget_registry(&mut self) {
+        let old = std::mem::take(&mut self.shapes);
+        self.older.extend(old);
+        let registered = self.tags.iter().filter(|(_, tag)| **tag != ShapeTag::Inline);
+        self.lost = registered.map(|(limit, _)| limit.clone()).collect();
+    }
+}
+
 /// The tag of the canary, which no state is written under: it must not keep a tag from a limit of a policy.
 const CANARY_TAG: u16 = 0;
 
 /// Registers a canary limit every second, for ever, in the same way as any bucket. So the loss of the registry, or an error that
-/// prevents registering, is noticed before a request needs the registry. Lost shapes are registered again when they are next
-/// used.
+/// prevents registering, is noticed before a request needs the registry.
 async fn watch(core: Arc<RegistryCore>, timeout: Span) {
     let Ok(canary) = Limit::new(1_000_000, Span::from_secs(1), Algorithm::TOKEN_BUCKET) else {
         return;
@@ -234,7 +275,7 @@ async fn watch(core: Arc<RegistryCore>, timeout: Span) {
         timers::sleep(WATCH_INTERVAL).await;
         let until = core.router.now().after(timeout).unwrap_or(Timestamp::END);
         match core.register(CANARY_TAG, &canary, until).await {
-            Ok(_) => {}
+            Ok(_) => core.register_again(until).await,
             // The registered shapes may or may not be there still.
             Err(error @ (StoreError::Broken(_) | StoreError::Refuses(_))) => {
                 let mut known = lock(&core.known);
@@ -245,6 +286,13 @@ async fn watch(core: Arc<RegistryCore>, timeout: Span) {
             Err(_) => {}
         }
     }
+}
+
+/// Whether two buckets have the same tag. Nodes that use both may misread a state when the registry is lost.
+#[cfg(feature = "testing")]
+pub(crate) fn share_a_tag(one: &Limit, other: &Limit) -> bool {
+    let are_buckets = one.ticks().is_some() && other.ticks().is_some();
+    are_buckets && one != other && tag_of(one) == tag_of(other)
 }
 
 /// The tag of a shape, 1 to 999. Every node must compute the same tag, so the hash has a fixed key.
