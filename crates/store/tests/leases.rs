@@ -118,31 +118,65 @@ async fn what_is_not_spent_is_given_back_when_a_node_shuts_down() {
     }
 }
 
-/// One node takes, another node leases, and the first one gives back its take. The store must not give its tokens to others:
-/// they would pass in addition to what the second node holds.
-#[tokio::test]
-async fn a_cost_is_not_given_back_behind_a_slice_that_another_node_holds() {
-    let server = Server::start(ENGINES[0]);
-    let nodes = [node(&server).await, node(&server).await];
-    let limit = Limit::new(1_000, LONG, Algorithm::TOKEN_BUCKET).unwrap();
-    let leased = leased(5, &limit);
-    let first = take(&nodes[0], leased).await.2.unwrap();
-    assert!(first.is_slot);
-    let (passed, _) = until_leased(&nodes[1], leased).await;
-    let before = counted(&nodes[0], leased).await;
-    let part = Part { state: leased.state, limit: &limit, receipt: first };
-    let settlement = Settlement { id: ReceiptId(1), until: Timestamp::END, parts: &[part] };
-    assert_eq!(nodes[0].give_back(&settlement).await.unwrap(), Settled::Done);
-    assert_eq!(counted(&nodes[0], leased).await, before);
-    assert_eq!(nodes[0].give_back(&settlement).await.unwrap(), Settled::Already);
-    // A cost that was spent from the lease goes back to the lease of the node that gives it back.
-    let held = report(&nodes[1]).held;
-    let spent = take(&nodes[1], leased).await;
-    assert_eq!((spent.0, spent.1), (true, AnsweredBy::Lease), "{passed}");
-    let part = Part { receipt: spent.2.unwrap(), ..part };
-    let settlement = Settlement { id: ReceiptId(2), parts: &[part], ..settlement };
-    assert_eq!(nodes[1].give_back(&settlement).await.unwrap(), Settled::Done);
-    assert!(report(&nodes[1]).held >= held);
+/// What is given back. `make mutants-leases` runs these on mutants.
+mod settling {
+    use super::*;
+
+    /// One node takes, another node leases, and the first one gives back its take. The store must not give its tokens to others:
+    /// they would pass in addition to what the second node holds.
+    #[tokio::test]
+    async fn a_cost_is_not_given_back_behind_a_slice_that_another_node_holds() {
+        let server = Server::start(ENGINES[0]);
+        let nodes = [node(&server).await, node(&server).await];
+        let limit = Limit::new(1_000, LONG, Algorithm::TOKEN_BUCKET).unwrap();
+        let leased = leased(5, &limit);
+        let first = take(&nodes[0], leased).await.2.unwrap();
+        assert!(first.is_slot);
+        let (passed, _) = until_leased(&nodes[1], leased).await;
+        let before = counted(&nodes[0], leased).await;
+        let part = Part { state: leased.state, limit: &limit, receipt: first };
+        let settlement = Settlement { id: ReceiptId(1), until: Timestamp::END, parts: &[part] };
+        assert_eq!(nodes[0].give_back(&settlement).await.unwrap(), Settled::Done);
+        assert_eq!(counted(&nodes[0], leased).await, before);
+        assert_eq!(nodes[0].give_back(&settlement).await.unwrap(), Settled::Already);
+        // A cost that was spent from the lease goes back to the lease of the node that gives it back.
+        let held = report(&nodes[1]).held;
+        let spent = take(&nodes[1], leased).await;
+        assert_eq!((spent.0, spent.1), (true, AnsweredBy::Lease), "{passed}");
+        let part = Part { receipt: spent.2.unwrap(), ..part };
+        let settlement = Settlement { id: ReceiptId(2), parts: &[part], ..settlement };
+        assert_eq!(nodes[1].give_back(&settlement).await.unwrap(), Settled::Done);
+        assert!(report(&nodes[1]).held >= held);
+    }
+
+    /// A slot that is given back is free in the store, or the node that gives it back holds it: one of them, and not both.
+    #[tokio::test]
+    async fn a_slot_is_given_back_to_the_store_or_to_a_lease() {
+        let server = Server::start(ENGINES[0]);
+        let (holder, other) = (node(&server).await, node(&server).await);
+        let limit = Limit::new(100_000, LONG, Algorithm::TOKEN_BUCKET).unwrap();
+        let leased = leased(6, &limit);
+        until_leased(&holder, leased).await;
+        for id in 1..=1_000 {
+            let (asks, held) = (report(&holder).asks, report(&holder).held);
+            let (_, by, receipt) = take(&other, leased).await;
+            assert_eq!(by, AnsweredBy::Store);
+            let before = counted(&other, leased).await;
+            let part = Part { state: leased.state, limit: &limit, receipt: receipt.unwrap() };
+            let settlement =
+                Settlement { id: ReceiptId(id), until: Timestamp::END, parts: &[part] };
+            assert_eq!(holder.give_back(&settlement).await.unwrap(), Settled::Done);
+            let (free, more) =
+                (before - counted(&other, leased).await, report(&holder).held - held);
+            // The holder may still have asked for more meanwhile. It asks no more when nobody takes.
+            if report(&holder).asks == asks && free + more > 0 {
+                assert_eq!(free + more, 1, "{free} free in the store, {more} held");
+                return;
+            }
+            look_again().await;
+        }
+        panic!("the node never stops asking");
+    }
 }
 
 /// A plan of a leased and an exact limit: if the exact one refuses, nothing stays spent of the lease.

@@ -1,5 +1,6 @@
 //! Mutants of leases. The simulator must find each within 2,000 seeds with leases; or else a directed test
-//! does: the laws of slices, one busy key on eight nodes, or the search over all orders of a few steps.
+//! does: the laws of slices, one busy key on eight nodes, the search over all orders of a few steps, or nodes
+//! on a real Redis.
 
 use super::cluster;
 use super::copy::{WorkspaceCopy, output};
@@ -12,10 +13,11 @@ pub(super) fn first_failure(copy: &WorkspaceCopy) -> Result<Option<String>, Stri
     if let Some(seed) = cluster::first_failure(copy, &["--leases"])? {
         return Ok(Some(seed));
     }
-    let tests: [&[&str]; 3] = [
+    let tests: [&[&str]; 4] = [
         &["-p", "tidegate-core", "--test", "laws", "leases"],
         &["-p", "tidegate-simulator", "--test", "leases"],
         &["-p", "tidegate-store", "--features", "testing,redis", "--lib", "leases"],
+        &["-p", "tidegate-store", "--features", "testing,redis", "--test", "leases", "settling"],
     ];
     for test in tests {
         copy.build(MOST_SECONDS, &[&["test", "--no-run"], test].concat())?;
