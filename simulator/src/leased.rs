@@ -2,6 +2,7 @@
 
 use crate::random::Random;
 use crate::scenario::{Arrival, BEGINS, LONGEST, LeaseSpec, Reported, RuleSpec, Scenario};
+use tidegate_store::testing::share_a_shape_tag;
 
 /// Seeds the random numbers of leases.
 const LEASED: u64 = 0x6c65_6173_6564_0001;
@@ -36,6 +37,21 @@ impl Scenario {
         }
         scenario.arrivals.sort_by_key(|arrival| arrival.at);
         scenario
+    }
+
+    /// Changes limits that have the same tag in the registry of shapes, which one pair in 999 has. After a loss of the registry,
+    /// states of such limits may be misread, and the histories would show nothing else.
+    pub(crate) fn separate_tags(&mut self) {
+        let [first, second] = &mut self.rules;
+        while share_a_shape_tag(&first.limit(), &second.limit()) {
+            second.amount += 1;
+        }
+        if let Some(tenants) = &mut self.tenants {
+            let users = [first.limit(), second.limit()];
+            while users.iter().any(|limit| share_a_shape_tag(limit, &tenants.limit())) {
+                tenants.amount += 1;
+            }
+        }
     }
 
     /// Adds many requests of one user within a short time.

@@ -6,7 +6,6 @@
 use crate::random::Random;
 use tidegate_core::Limit;
 use tidegate_policy::{Policy, RuleLimit};
-use tidegate_store::testing::share_a_shape_tag;
 
 /// Everything that is decided before a run begins.
 #[derive(Clone, Debug)]
@@ -251,21 +250,6 @@ impl Scenario {
         scenario.add_to(&mut Random::new(seed ^ ADDED));
         scenario.separate_tags();
         scenario
-    }
-
-    /// Changes limits that have the same tag in the registry of shapes, which one pair in 999 has. After a loss of the registry,
-    /// states of such limits may be misread, and the histories would show nothing else.
-    pub(crate) fn separate_tags(&mut self) {
-        let [first, second] = &mut self.rules;
-        while share_a_shape_tag(&first.limit(), &second.limit()) {
-            second.amount += 1;
-        }
-        if let Some(tenants) = &mut self.tenants {
-            let users = [first.limit(), second.limit()];
-            while users.iter().any(|limit| share_a_shape_tag(limit, &tenants.limit())) {
-                tenants.amount += 1;
-            }
-        }
     }
 
     /// Adds features that scenarios did not have at first. Their random numbers are separate, so a seed keeps everything else.

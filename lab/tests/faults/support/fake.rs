@@ -3,9 +3,9 @@
 //! The commands at the beginning of a connection (`HELLO`, `AUTH`, `CLIENT`, `SELECT`) are always forwarded,
 //! so that a bad reply always hits a decision.
 
-use super::{free_address, resp};
+use super::{free_listener, resp};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -35,8 +35,7 @@ const HANDSHAKE: [&str; 4] = ["HELLO", "AUTH", "CLIENT", "SELECT"];
 
 impl FakeRedis {
     pub(crate) fn start(real: SocketAddr) -> Self {
-        let address = free_address();
-        let listener = TcpListener::bind(address).unwrap();
+        let (listener, address) = free_listener();
         let shared = Arc::new(FakeState {
             real,
             behaviour: Mutex::new(Behaviour::Correct),

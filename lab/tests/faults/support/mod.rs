@@ -64,13 +64,19 @@ impl Drop for Folder {
 /// down: outgoing connections come from 127.0.0.1, so they can neither take the port nor connect to
 /// themselves there.
 pub(crate) fn free_address() -> SocketAddr {
+    free_listener().1
+}
+
+/// A listener on a free address. It must not be closed and opened again: if another thread starts a process at that
+/// moment, the process holds the old one until it executes its program.
+pub(crate) fn free_listener() -> (TcpListener, SocketAddr) {
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let [_, a, b, c] = std::process::id().to_be_bytes();
     loop {
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let address = SocketAddr::from(([127, a | 128, b, c], port));
-        if TcpListener::bind(address).is_ok() {
-            return address;
+        if let Ok(listener) = TcpListener::bind(address) {
+            return (listener, address);
         }
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! Replies are forwarded one by one, because some of the rules count them.
 
-use super::{Dice, PATIENCE, free_address, resp};
+use super::{Dice, PATIENCE, free_listener, resp};
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -112,8 +112,7 @@ impl Proxy {
             links: Mutex::new(Vec::new()),
             over: AtomicBool::new(false),
         });
-        let address = free_address();
-        let listener = TcpListener::bind(address).unwrap();
+        let (listener, address) = free_listener();
         let serving = Arc::clone(&shared);
         thread::spawn(move || serving.listen(&listener));
         Self { address, shared }
@@ -375,8 +374,7 @@ mod tests {
 
     /// A server that answers each byte with a reply of five bytes, a proxy in front of it, and a client.
     fn proxied_client() -> (Proxy, TcpStream) {
-        let address = free_address();
-        let listener = TcpListener::bind(address).unwrap();
+        let (listener, address) = free_listener();
         thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
             while let Ok(1) = stream.read(&mut [0; 1]) {
