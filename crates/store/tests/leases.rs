@@ -168,7 +168,8 @@ mod settling {
             assert_eq!(holder.give_back(&settlement).await.unwrap(), Settled::Done);
             let (free, more) =
                 (before - counted(&other, leased).await, report(&holder).held - held);
-            // The holder may still have asked for more meanwhile. It asks no more when nobody takes.
+            // An ask of the holder, from before, may have been answered during these calls; then the numbers say nothing. The
+            // holder makes no takes now, so it soon stops asking.
             if report(&holder).asks == asks && free + more > 0 {
                 assert_eq!(free + more, 1, "{free} free in the store, {more} held");
                 return;

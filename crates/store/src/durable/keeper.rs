@@ -220,7 +220,10 @@ impl<D: Disk> Worker<D> {
         while self.writer.is_writing_snapshot() {
             match self.writer.continue_snapshot() {
                 Ok(more) => bytes = bytes.saturating_add(more),
-                Err(error) => _ = self.failed("writing a snapshot", &error, began),
+                Err(error) => {
+                    self.failed("writing a snapshot", &error, began);
+                    break;
+                }
             }
             if !self.writer.is_writing_snapshot() && !self.writer.is_incomplete() {
                 self.retry_at = None;

@@ -112,7 +112,8 @@ impl<D: Disk> LogWriter<D> {
             synced: sequence,
             log: None,
             snapshot: None,
-            // A sync of the last process may have failed: then what was read here is not on disk, and nobody can tell.
+            // If the last process did not stop as it should, one of its syncs may have failed. Then the system may have dropped what
+            // this process has just read from its cache, so everything is written again, to a snapshot.
             is_incomplete: !is_closed,
             frame: FrameBuilder::new(frame_bytes),
             frame_bytes,

@@ -24,7 +24,7 @@
 //! and be missed: then their new slots are dirty, and the next collection of changes has them.
 
 use super::Memory;
-use super::bucket::{ALL_SLOTS, Entry, FIRST_PAGE_TAG, LockedBucket, SLOTS};
+use super::bucket::{ALL_SLOTS, Entry, FIRST_PAGE_TAG, SLOTS, Slot};
 use super::limit_numbers::NumberedLimits;
 use super::receipts::SettledReceipt;
 use super::sketch::{SketchGeometry, SketchLine};
@@ -36,8 +36,6 @@ use tidegate_core::{Limit, NamedBy, Now, StateId};
 
 /// Buckets that are fetched together.
 const AHEAD: usize = 16;
-/// How many times so many buckets are read while the limits are locked for reading.
-const READ_TOGETHER: usize = 64;
 
 /// What the log is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,9 +159,8 @@ impl Memory {
         now: Now,
         recorder: &mut impl Recorder,
     ) -> Next {
-        let limits = self.limit_numbers.limits();
         let mut next = from;
-        for _ in 0..READ_TOGETHER {
+        while !recorder.is_full() {
             // Some together: their buckets are fetched while others are read.
             let mut changed: SmallVec<[(usize, u8); AHEAD]> = SmallVec::new();
             while changed.len() < AHEAD
@@ -177,10 +174,7 @@ impl Memory {
                 return Next::Line(0);
             }
             for (place, slots) in changed {
-                self.collect_bucket(place, slots, collected, &limits, now, recorder);
-            }
-            if recorder.is_full() {
-                break;
+                self.collect_bucket(place, slots, collected, now, recorder);
             }
         }
         Next::Bucket(next)
@@ -200,24 +194,47 @@ impl Memory {
         place: usize,
         slots: u8,
         collected: Collected,
+        now: Now,
+        recorder: &mut impl Recorder,
+    ) {
+        // The limits are locked after a bucket, as everywhere: a thread that waits for a bucket while it has locked the limits, and
+        // one that waits for the limits while it has locked that bucket, would wait for each other.
+        let epoch = self.limit_numbers.epoch();
+        let is_slot = |slot: Slot| slot.bit() & slots != 0;
+        let in_blocks = |entries: &[Entry; SLOTS]| {
+            entries.iter().zip(ALL_SLOTS).any(|(entry, slot)| entry.in_blocks && is_slot(slot))
+        };
+        let read = self.table.read_all(place).filter(|entries| !in_blocks(entries));
+        if let Some(entries) = read {
+            let limits = self.limit_numbers.limits();
+            // In the same epoch, the numbers in the slots still mean the same limits.
+            if self.limit_numbers.is_current(epoch) {
+                self.collect_entries(place, &entries, slots, collected, &limits, now, recorder);
+                return;
+            }
+        }
+        // Another thread has the bucket locked, or a state is in blocks, which are read under the lock.
+        let Some(bucket) = self.table.lock_place(place) else { return };
+        let entries = ALL_SLOTS.map(|slot| bucket.get(slot));
+        let limits = self.limit_numbers.limits();
+        self.collect_entries(place, &entries, slots, collected, &limits, now, recorder);
+    }
+
+    /// Records the entries of some slots of a bucket.
+    #[expect(clippy::too_many_arguments, reason = "what is read, and how it is recorded")]
+    fn collect_entries(
+        &self,
+        place: usize,
+        entries: &[Entry; SLOTS],
+        slots: u8,
+        collected: Collected,
         limits: &NumberedLimits,
         now: Now,
         recorder: &mut impl Recorder,
     ) {
-        let entries = self.table.read_all(place);
         let in_slots = || entries.iter().zip(ALL_SLOTS).filter(|(_, slot)| slot.bit() & slots != 0);
-        if in_slots().any(|(entry, _)| entry.in_blocks) {
-            // Blocks are read under the lock of their bucket.
-            let bucket = self.table.lock_place(place);
-            let entries = bucket.iter().flat_map(LockedBucket::entries);
-            for (_, entry) in entries.filter(|(slot, _)| slot.bit() & slots != 0) {
-                self.collect_state(&entry, collected, limits, now, recorder);
-            }
-        } else {
-            let states = in_slots().filter(|(entry, _)| entry.tag != 0 && !is_page(entry));
-            for (entry, _) in states {
-                self.collect_state(entry, collected, limits, now, recorder);
-            }
+        for (entry, _) in in_slots().filter(|(entry, _)| entry.tag != 0 && !is_page(entry)) {
+            self.collect_state(entry, collected, limits, now, recorder);
         }
         if in_slots().any(|(entry, _)| is_page(entry)) {
             let pages = entries.iter().filter(|entry| is_page(entry));

@@ -280,6 +280,11 @@ impl LimitNumbers {
         self.short.load(Relaxed)
     }
 
+    /// The present epoch.
+    pub(super) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Acquire))
+    }
+
     /// Whether no number was claimed since that epoch.
     pub(super) fn is_current(&self, epoch: Epoch) -> bool {
         self.epoch.load(Acquire) == epoch.0

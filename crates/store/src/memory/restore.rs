@@ -1,4 +1,4 @@
-//! Restoring: records of the log on disk, back into memory. Nobody uses the store meanwhile.
+//! Restoring: records of the log on disk, back into memory. It happens at the start, before the first take.
 //!
 //! States go where new states go, so a smaller budget than before demotes some of them. Lines of the sketch are divided anew
 //! (`sketch/saved.rs`). Pages of Bloom filters belong to a bucket. So the table first grows to the size that it had. Where the

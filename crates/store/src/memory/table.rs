@@ -11,7 +11,7 @@
 //! publishes the new count before it unlocks either. So a thread that has locked a candidate checks again whether the bucket
 //! still is one; from then on it stays one until it is unlocked.
 
-use super::bucket::{ALL_SLOTS, Bucket, Entry, EntrySnapshot, LockedBucket, Read, SLOTS, Slot};
+use super::bucket::{Bucket, Entry, EntrySnapshot, LockedBucket, Read, SLOTS, Slot};
 use super::budget::Budget;
 use super::dirty::{DirtyBits, Kept};
 use super::linear_hashing::{children, parent, place};
@@ -241,13 +241,9 @@ impl Table {
         self.dirty.iter().for_each(|dirty| dirty.prefetch(place));
     }
 
-    /// Reads all slots of a bucket as of one instant, without its lock if possible.
-    pub(super) fn read_all(&self, place: usize) -> [Entry; SLOTS] {
-        let bucket = self.bucket(place);
-        bucket.read_all().unwrap_or_else(|| {
-            let locked = bucket.lock();
-            ALL_SLOTS.map(|slot| locked.get(slot))
-        })
+    /// Reads all slots of a bucket as of one instant, without its lock. `None` when another thread has it locked, or changes it.
+    pub(super) fn read_all(&self, place: usize) -> Option<[Entry; SLOTS]> {
+        self.bucket(place).read_all()
     }
 
     /// Locks a bucket by its place, unless the table is smaller.
