@@ -140,8 +140,8 @@ impl ShapeRegistry {
         tag: u16,
         until: Timestamp,
     ) -> Result<Option<Arc<Limit>>, StoreError> {
-        if let Ok(shape) = self.known(tag) {
-            return Ok(Some(shape));
+        if let Some(shape) = lock(&self.core.known).shapes.get(&tag) {
+            return Ok(Some(Arc::clone(shape)));
         }
         let mut get = ::redis::cmd("HGET");
         let text: Option<String> = match self.core.query(get.arg(SHAPES_KEY).arg(tag), until).await
@@ -158,10 +158,9 @@ impl ShapeRegistry {
         Ok(shape)
     }
 
-    /// The shape of a tag that this process has looked up or registered before.
+    /// The shape of a tag that this process has told a script: it has looked it up or registered it before.
     pub(super) fn known(&self, tag: u16) -> Result<Arc<Limit>, StoreError> {
-        let shape = lock(&self.core.known).shapes.get(&tag).map(Arc::clone);
-        shape.ok_or_else(|| {
+        lock(&self.core.known).told(tag).ok_or_else(|| {
             StoreError::Broken(format!("a state names shape {tag}, which is not in the registry"))
         })
     }
@@ -246,6 +245,11 @@ impl RegistryCore {
 // === impl KnownShapes ===
 
 impl KnownShapes {
+    /// What a tag means that a script was told, and that is in its reply. The registry may have been lost in between.
+    fn told(&self, tag: u16) -> Option<Arc<Limit>> {
+        self.shapes.get(&tag).or_else(|| self.older.get(&tag)).map(Arc::clone)
+    }
+
     /// Whether this node has seen the tag with another shape.
     fn has_other(&self, tag: u16, text: &str) -> bool {
         let seen = [&self.shapes, &self.older].map(|shapes| shapes.get(&tag));
@@ -300,4 +304,24 @@ fn tag_of(limit: &Limit) -> u16 {
     let mut hasher = SipHasher13::new();
     hasher.write(wire::shape_text(limit).as_bytes());
     u16::try_from(hasher.finish() % 999).unwrap_or(0).saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(amount: u64) -> Limit {
+        Limit::new(amount, Span::from_secs(1), Algorithm::TOKEN_BUCKET).unwrap()
+    }
+
+    #[test]
+    fn a_reply_is_read_by_the_tags_that_its_script_was_told_although_the_registry_was_lost_since() {
+        let mut known = KnownShapes::default();
+        known.shapes.insert(7, Arc::new(bucket(15)));
+        known.forget_registry();
+        assert_eq!(known.told(7).as_deref(), Some(&bucket(15)));
+        known.shapes.insert(7, Arc::new(bucket(20))); // the new registry says otherwise
+        assert_eq!(known.told(7).as_deref(), Some(&bucket(20)));
+        assert_eq!(known.told(8), None);
+    }
 }
