@@ -141,10 +141,10 @@ SANCOV := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-
 	-Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Clink-dead-code -Ccodegen-units=1
 FUZZ_SECONDS := 100
 
-fuzz: ## Fuzz the parsers of RESP, policies, headers and the proxy (10 minutes; FUZZ_SECONDS=60 shortens each of the six)
+fuzz: ## Fuzz the parsers of RESP, policies, headers, the proxy and data directories (12 minutes; FUZZ_SECONDS=60 shortens each of the seven)
 	@command -v c++ >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends g++; }
 	cd fuzz && RUSTFLAGS='$(SANCOV)' $(CARGO) build --release --target "$$(rustc -vV | sed -n 's/host: //p')" --target-dir ../target/fuzz
-	@set -e; for target in resp policy headers proxy_request proxy_answer proxy_body; do \
+	@set -e; for target in resp policy headers proxy_request proxy_answer proxy_body data; do \
 	  echo "== $$target"; mkdir -p target/fuzz/found target/fuzz/corpus/$$target; \
 	  target/fuzz/$$(rustc -vV | sed -n 's/host: //p')/release/$$target -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 -verbosity=0 \
 	    -artifact_prefix=target/fuzz/found/ target/fuzz/corpus/$$target fuzz/corpus/$$target docs/recipes; \

@@ -1,6 +1,7 @@
 //! The command line: parses it, runs the subcommand, and returns the exit code. Each subcommand has a file of its own.
 
 mod check;
+mod data;
 mod policy;
 mod serve;
 mod simulate;
@@ -29,6 +30,8 @@ enum Command {
     Simulate(simulate::SimulateOptions),
     /// Checks and explains policy files.
     Policy(policy::PolicyOptions),
+    /// Looks into the data directory of a server that is not running.
+    Data(data::DataOptions),
 }
 
 /// Parses the command line and runs its subcommand.
@@ -39,6 +42,7 @@ pub fn run() -> ExitCode {
         Command::Check(options) => check::run(&options, out),
         Command::Simulate(options) => simulate::run(&options, out).map(|()| ExitCode::SUCCESS),
         Command::Policy(options) => policy::run(&options, out),
+        Command::Data(options) => data::run(&options, out),
     };
     match outcome {
         Ok(code) => code,

@@ -17,6 +17,7 @@ mod value;
 
 pub(crate) use sources::PREFIX;
 pub(crate) use table::Flags;
+pub(crate) use value::bytes as parse_bytes;
 
 use crate::front::grpc::GrpcOptions;
 use crate::log::{LogFormat, LogOptions};

@@ -13,8 +13,15 @@
 //! A difference of up to a second is *slewed*, that is, corrected a little at a time, so that steady time neither stops nor runs
 //! back. A larger difference means that an operator set the clock. Only calendar windows follow it, because they are defined
 //! by the wall clock.
+//!
+//! After a restart of the machine, the wall clock may be wrong; see `restart`.
+
+mod restart;
+
+pub(crate) use restart::ClockDoubt;
 
 use crate::sync::{self, AtomicU64, Mutex, MutexGuard, fence};
+use restart::Restart;
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::sync::Arc;
@@ -148,16 +155,28 @@ impl Clock {
 
 impl Clock {
     /// Goes on where a clock of an earlier process was: `last` and `since_boot` are its last readings. On the same run of the
-    /// machine steady time goes on by the time since boot. Otherwise it keeps its distance from the wall clock. It never goes
-    /// back. A manual or borrowed clock is not changed.
+    /// machine steady time goes on by the time since boot. Otherwise it keeps its distance from the wall clock, if that can be
+    /// right. It never goes back. A manual or borrowed clock is not changed.
     pub(crate) fn resume(&self, last: Now, since_boot: Timestamp, same_boot: bool) {
         if let ClockSource::System(shared) = &*self.0 {
-            let renewing = sync::lock(&shared.renewing);
+            let mut renewing = sync::lock(&shared.renewing);
             let (boot, wall) = (boot_nanos(), wall_nanos());
-            let next =
-                shared.write(Slew::resumed(boot, wall, last, since_boot, same_boot), &renewing);
+            let slew = if same_boot {
+                *renewing = None;
+                Slew::continued(boot, wall, last, since_boot)
+            } else {
+                Slew::restarted(boot, wall, last, &mut renewing)
+            };
+            let next = shared.write(slew, &renewing);
             shared.publish(next, &renewing);
         }
+    }
+
+    /// Why the wall clock is not followed, if it is not.
+    pub(crate) fn doubt(&self) -> Option<ClockDoubt> {
+        let ClockSource::System(shared) = &*self.0 else { return None };
+        let restart = *sync::lock(&shared.renewing);
+        restart?.doubt(boot_nanos(), wall_nanos())
     }
 }
 
@@ -184,14 +203,14 @@ impl fmt::Debug for ClockSource {
 struct SlewLatch {
     version: AtomicU64,
     copies: [[AtomicU64; 4]; 2],
-    /// Held by the one reader that renews the slew.
-    renewing: Mutex<()>,
+    /// Held by the one reader that renews the slew. While the wall clock cannot be right, it says since when.
+    renewing: Mutex<Option<Restart>>,
 }
 
 impl SlewLatch {
     fn new(slew: Slew) -> Self {
         let copies = [slew.words(), slew.words()].map(|words| words.map(AtomicU64::new));
-        Self { version: AtomicU64::new(0), copies, renewing: Mutex::new(()) }
+        Self { version: AtomicU64::new(0), copies, renewing: Mutex::new(None) }
     }
 
     fn get(&self) -> Slew {
@@ -211,20 +230,20 @@ impl SlewLatch {
     /// Renews the slew, unless another thread is doing that; then this thread goes on with the old one. Both clocks are read
     /// together under the lock: a delay between the two readings would look like a step of the wall clock.
     fn renewed(&self) -> Option<Slew> {
-        let renewing = sync::try_lock(&self.renewing)?;
+        let mut renewing = sync::try_lock(&self.renewing)?;
         let slew = self.get();
         let (boot, wall) = (boot_nanos(), wall_nanos());
         if boot.saturating_sub(slew.read_at) < READ_EVERY.as_nanos() {
             return Some(slew);
         }
-        let slew = slew.renewed(boot, wall);
+        let slew = slew.renewed_after(boot, wall, &mut renewing);
         let next = self.write(slew, &renewing);
         self.publish(next, &renewing);
         Some(slew)
     }
 
     /// Writes the copy that is not valid; returns the version in which it will be.
-    fn write(&self, slew: Slew, _renewing: &MutexGuard<'_, ()>) -> u64 {
+    fn write(&self, slew: Slew, _renewing: &MutexGuard<'_, Option<Restart>>) -> u64 {
         let next = self.version.load(Ordering::Relaxed).wrapping_add(1);
         // Release: the present version was stored before these words are.
         fence(Ordering::Release);
@@ -234,7 +253,7 @@ impl SlewLatch {
         next
     }
 
-    fn publish(&self, next: u64, _renewing: &MutexGuard<'_, ()>) {
+    fn publish(&self, next: u64, _renewing: &MutexGuard<'_, Option<Restart>>) {
         // Release: readers of this version see the words.
         self.version.store(next, Ordering::Release);
     }
@@ -264,16 +283,34 @@ impl Slew {
         Self { read_at: boot, offset, target: offset, wall: offset }
     }
 
-    /// The slew of a process that goes on where another one was.
-    fn resumed(boot: u64, wall: u64, last: Now, since_boot: Timestamp, same_boot: bool) -> Self {
-        let (steady, calendar) = (last.steady.as_nanos(), last.calendar.as_nanos());
+    /// The slew of a process that goes on where another one was, on the same run of the machine.
+    fn continued(boot: u64, wall: u64, last: Now, since_boot: Timestamp) -> Self {
+        let steady = last.steady.as_nanos();
+        let offset = difference(steady, since_boot.as_nanos()).max(difference(steady, boot));
+        Self { read_at: boot, offset, target: offset, wall: difference(wall, boot) }
+    }
+
+    /// The slew of a process that goes on where another one was, before the machine was restarted.
+    fn restarted(boot: u64, wall: u64, last: Now, restart: &mut Option<Restart>) -> Self {
+        let offset = difference(last.steady.as_nanos(), boot);
+        let from_last = difference(last.calendar.as_nanos(), boot);
+        *restart = Some(Restart::new(last, boot));
+        let slew = Self { read_at: boot, offset, target: offset, wall: from_last };
+        slew.renewed_after(boot, wall, restart)
+    }
+
+    /// The next slew. After a restart, time goes on as it was until the wall clock can be right. Then steady time has the same
+    /// distance from it as before the restart, unless it would go back.
+    fn renewed_after(self, boot: u64, wall: u64, restart: &mut Option<Restart>) -> Self {
+        let Some(since) = *restart else { return self.renewed(boot, wall) };
+        if since.doubt(boot, wall).is_some() {
+            return Self { read_at: boot, ..self };
+        }
+        *restart = None;
+        let Now { steady, calendar } = since.last();
         let wall = difference(wall, boot);
-        let offset = if same_boot {
-            difference(steady, since_boot.as_nanos())
-        } else {
-            wall.saturating_add(difference(steady, calendar))
-        };
-        let offset = offset.max(difference(steady, boot));
+        let before = difference(steady.as_nanos(), calendar.as_nanos());
+        let offset = wall.saturating_add(before).max(self.offset);
         Self { read_at: boot, offset, target: offset, wall }
     }
 
@@ -433,6 +470,70 @@ mod tests {
             shared.publish(next, &renewing);
             assert_eq!(shared.get(), after);
         }
+    }
+
+    /// The last time on disk: steady time was five minutes ahead of the wall clock.
+    const LAST: Now = Now {
+        steady: Timestamp::from_nanos(WALL + 300 * SECOND),
+        calendar: Timestamp::from_nanos(WALL),
+    };
+    const DAY: u64 = 86_400 * SECOND;
+
+    #[test]
+    fn after_a_restart_steady_time_keeps_its_distance_from_a_plausible_clock() {
+        let mut restart = None;
+        let slew = Slew::restarted(7 * SECOND, WALL + DAY, LAST, &mut restart);
+        let now = slew.now(8 * SECOND);
+        assert_eq!(now.calendar.as_nanos(), WALL + DAY + SECOND);
+        assert_eq!(now.steady.as_nanos(), WALL + DAY + 301 * SECOND);
+        assert_eq!(restart, None);
+    }
+
+    #[test]
+    fn a_clock_that_cannot_be_right_is_followed_when_it_is_set() {
+        for (wrong, doubt) in [(0, ClockDoubt::TooEarly), (2 * WALL, ClockDoubt::TooLate)] {
+            let mut restart = None;
+            let mut slew = Slew::restarted(7 * SECOND, wrong, LAST, &mut restart);
+            for second in 8..100 {
+                let boot = second * SECOND;
+                slew = slew.renewed_after(boot, wrong + boot, &mut restart);
+                let passed = boot - 7 * SECOND;
+                assert_eq!(slew.now(boot).calendar.as_nanos(), WALL + passed);
+                assert_eq!(slew.now(boot).steady.as_nanos(), WALL + passed + 300 * SECOND);
+                let said = restart.and_then(|restart| restart.doubt(boot, wrong + boot));
+                assert_eq!(said, Some(doubt));
+            }
+            let boot = 101 * SECOND;
+            slew = slew.renewed_after(boot, WALL + DAY, &mut restart);
+            assert_eq!(restart, None);
+            assert_eq!(slew.now(boot).calendar.as_nanos(), WALL + DAY);
+            assert_eq!(slew.now(boot).steady.as_nanos(), WALL + DAY + 300 * SECOND);
+        }
+    }
+
+    #[test]
+    fn after_ten_minutes_any_clock_is_followed_and_steady_time_does_not_go_back() {
+        for (wall, steady) in
+            [(0, WALL + 900 * SECOND), (WALL + 900 * DAY, WALL + 900 * DAY + 300 * SECOND)]
+        {
+            let mut restart = None;
+            let slew = Slew::restarted(0, wall, LAST, &mut restart);
+            let just_before = slew.renewed_after(599 * SECOND, wall, &mut restart);
+            assert!(restart.is_some());
+            let boot = 600 * SECOND;
+            let slew = just_before.renewed_after(boot, wall, &mut restart);
+            assert_eq!(restart, None);
+            assert_eq!(slew.now(boot).calendar.as_nanos(), wall);
+            assert_eq!(slew.now(boot).steady.as_nanos(), steady);
+        }
+    }
+
+    #[test]
+    fn on_the_same_run_of_the_machine_time_goes_on_by_the_time_since_boot() {
+        let since_boot = Timestamp::from_nanos(50 * SECOND);
+        let slew = Slew::continued(60 * SECOND, 5, LAST, since_boot); // the wall clock was set to 1970
+        assert_eq!(slew.now(60 * SECOND).steady.as_nanos(), WALL + 310 * SECOND);
+        assert_eq!(slew.now(60 * SECOND).calendar.as_nanos(), 5);
     }
 
     proptest! {

@@ -18,6 +18,7 @@
 //! | `recovery` | the newest snapshot and the logs, back into memory |
 //! | `writer` | changes to the log, and everything to a snapshot, step by step |
 //! | `keeper` | the threads that make the writer's steps |
+//! | `inspect` | looking into a directory that no server uses |
 //!
 //! **The promise.** After a crash, each state by itself is a value that it had between the last completed write (of the process: the
 //! last completed sync, if the power failed) and the crash. States are not written at one instant. So of a plan of several limits,
@@ -31,6 +32,7 @@ mod directory;
 pub(crate) mod disk;
 mod format;
 mod frame;
+mod inspect;
 mod keeper;
 mod limit_bytes;
 mod recovery;
@@ -38,6 +40,7 @@ mod segment;
 pub(crate) mod writer;
 
 pub use directory::DataError;
+pub use inspect::{Compacted, DataContents, DataFile};
 pub use recovery::{Damage, Recovered};
 
 use crate::clock::Clock;
@@ -132,13 +135,14 @@ impl Durable {
     ) -> Result<(Self, Recovered), DataError> {
         let folder = settings.folder.display().to_string();
         let disk = Folder::open(&settings.folder).map_err(DataError::io(&folder))?;
+        let warning = disk.warning();
         let identity = Identity { verifier: secret.verifier(), boot: boot_id() };
         let opening =
             Opening { budget: settings.budget, identity, clock, frame_bytes: FRAME_BYTES };
         let (writer, recovered) = opening.open(disk, progress)?;
         let memory = writer.memory();
         let keeper = Keeper::start(writer, settings).map_err(DataError::io(&folder))?;
-        Ok((Self { memory, keeper }, recovered))
+        Ok((Self { memory, keeper }, Recovered { warning, ..recovered }))
     }
 
     /// The states.
@@ -188,6 +192,31 @@ impl Opening {
         writer.begin().map_err(DataError::io("the data directory"))?;
         Ok((writer, recovered))
     }
+}
+
+/// The name and the bytes of a log with these contents: as they are, or as the body of a frame with a valid checksum.
+#[cfg(feature = "testing")]
+pub(crate) fn strange_log(
+    identity: Identity,
+    contents: &[u8],
+    as_frame: bool,
+) -> (String, Vec<u8>) {
+    use format::{FileHeader, FileKind, FrameHeader, FrameTime};
+    let (kind, number, id) = (FileKind::Log, 1, 5);
+    let at = tidegate_core::Timestamp::EPOCH;
+    let time = FrameTime { now: tidegate_core::Now::at(at), since_boot: at };
+    let Identity { verifier, boot } = identity;
+    let header = FileHeader { kind, number, id, verifier, boot, after: 0, time };
+    let mut bytes = header.bytes();
+    if as_frame {
+        let (length, checksum) =
+            (u32::try_from(contents.len()).unwrap_or(0), format::checksum(contents, id));
+        let (is_last, sequence, synced, buckets) = (false, 1, 0, 1 << 40);
+        let frame = FrameHeader { length, is_last, sequence, synced, time, buckets, checksum };
+        bytes.extend(frame.bytes(id));
+    }
+    bytes.extend_from_slice(contents);
+    (directory::name(kind, number), bytes)
 }
 
 /// Which run of the machine this is; 0 when the system does not say.
@@ -250,7 +279,8 @@ impl StoreHealth for Durable {
     }
 
     fn complaint(&self) -> Option<String> {
-        self.keeper.report().problem
+        let doubt = || self.memory.clock().doubt().map(|doubt| doubt.text().to_owned());
+        self.keeper.report().problem.or_else(doubt)
     }
 
     fn gauges(&self) -> Option<Gauges> {

@@ -71,7 +71,9 @@ mod sync;
 pub mod testing;
 
 pub use clock::Clock;
-pub use durable::{Damage, DataError, Durable, DurableSettings, Recovered};
+pub use durable::{
+    Compacted, Damage, DataContents, DataError, DataFile, Durable, DurableSettings, Recovered,
+};
 pub use error::StoreError;
 pub use key::{KeyName, LimitName, Name, Subject};
 pub use memory::Memory;

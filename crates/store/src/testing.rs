@@ -19,6 +19,7 @@ mod faulty;
 mod permit_cases;
 mod random;
 mod receipt_cases;
+mod strange_data;
 
 #[cfg(feature = "redis")]
 pub use crate::redis::simulated::{
@@ -27,6 +28,7 @@ pub use crate::redis::simulated::{
 };
 pub use crashes::{CrashTally, play_crashes};
 pub use faulty::{Fault, Faulty};
+pub use strange_data::open_strange_data;
 
 use crate::Store;
 use std::fmt;

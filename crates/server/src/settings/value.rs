@@ -35,7 +35,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// `256MiB`.
-pub(super) fn bytes(text: &str) -> Result<usize, String> {
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     let units = [("KiB", 1_usize << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let found = units.iter().find_map(|(unit, size)| Some((text.strip_suffix(unit)?, *size)));
     let size =

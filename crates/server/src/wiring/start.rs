@@ -117,6 +117,9 @@ impl Prepared {
         for Damage { file, offset, bytes } in &recovered.damage {
             tracing::error!("{file} is damaged: {bytes} bytes from byte {offset} on were left out");
         }
+        if let Some(warning) = recovered.warning {
+            tracing::warn!("the data directory may not survive a restart: {warning}");
+        }
         let Recovered { states, frames, .. } = recovered;
         if frames > 0 {
             tracing::info!("read {states} records of counters from the data directory");

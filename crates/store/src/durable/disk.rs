@@ -5,6 +5,12 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Kinds of file systems, as `statfs(2)` lists them.
+const TMPFS: u32 = 0x0102_1994;
+const RAMFS: u32 = 0x8584_58f6;
+const OVERLAYFS: u32 = 0x794c_7630;
+const NFS: u32 = 0x6969;
+
 /// A folder of files that are written once, from beginning to end.
 pub(crate) trait Disk: Send + Sync + 'static {
     /// A file that is being written.
@@ -54,6 +60,27 @@ impl Folder {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         Ok(Self { path: path.to_owned() })
+    }
+
+    /// Opens a folder that exists.
+    pub(crate) fn existing(path: &Path) -> io::Result<Self> {
+        fs::read_dir(path)?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Why files in this folder may not be there after a restart, if the kind of its file system says so.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        let kind = rustix::fs::statfs(&self.path).ok()?.f_type;
+        match u32::try_from(kind).unwrap_or(0) {
+            TMPFS | RAMFS => Some("it is in memory (tmpfs): a restart of the machine empties it"),
+            OVERLAYFS => Some(
+                "it is a layer of a container (overlayfs): it ends with the container; mount a volume there",
+            ),
+            NFS => {
+                Some("it is on a network file system (NFS): its pauses will delay what is written")
+            }
+            _ => None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::DurableSettings;
 use super::disk::Disk;
-use super::writer::{LogWriter, SyncPoint};
+use super::writer::{LogWriter, SNAPSHOT_PER_LOG, SyncPoint};
 use crate::clock::Clock;
 use crate::reports::DurableReport;
 use std::io;
@@ -216,6 +216,8 @@ impl<D: Disk> Worker<D> {
             .saturating_mul(u128::from(self.settings.write_every.as_nanos()))
             / 1_000_000_000;
         let most = u64::try_from(most).unwrap_or(u64::MAX).saturating_sub(written);
+        // When the log alone needs the whole rate, the interval stretches, so that the snapshot comes to its end.
+        let most = most.max(written.saturating_mul(SNAPSHOT_PER_LOG));
         let mut bytes = 0u64;
         while self.writer.is_writing_snapshot() {
             match self.writer.continue_snapshot() {

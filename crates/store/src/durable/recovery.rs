@@ -43,6 +43,8 @@ pub struct Recovered {
     pub bytes: u64,
     /// What was damaged. The rest was read.
     pub damage: Vec<Damage>,
+    /// Why the directory may not survive a restart, if its file system says so.
+    pub warning: Option<&'static str>,
 }
 
 /// A part of a file that could not be read.

@@ -10,7 +10,12 @@
 //!
 //! **When something fails.** Decisions are made in memory, so they go on. The file that failed is never used again: after a failed
 //! write its end is unknown, and after a failed sync the system may have dropped what it could not write, while the next sync
-//! would succeed. A new log and a snapshot of everything replace it.
+//! would succeed. A new log and a snapshot of everything replace it. If that log fails, too, it is removed: nothing relies on it, and
+//! a disk that fails for hours must not be filled with logs.
+//!
+//! **How much space it takes.** The logs have at most 64 MiB, or one and a half times the last snapshot. While a snapshot is written,
+//! at most one byte is logged for two bytes of it. So with the old snapshot and the new one, there are never more than 64 MiB and four
+//! times the larger snapshot, apart from one frame.
 
 use super::directory::{self, Listing};
 use super::disk::{AppendedFile, Disk};
@@ -23,8 +28,10 @@ use std::sync::Arc;
 
 /// A log that is shorter than this is not replaced by a snapshot.
 const LEAST_LOG: u64 = 64 << 20;
-/// A log that is longer than this many times the last snapshot is replaced by a snapshot.
-const LOG_PER_SNAPSHOT: u64 = 2;
+/// Logs that are longer than the last snapshot by this much of it, in hundredths, are replaced by a snapshot.
+const LOG_PERCENT: u64 = 150;
+/// For each byte that is logged while a snapshot is written, this many bytes of the snapshot are.
+pub(crate) const SNAPSHOT_PER_LOG: u64 = 2;
 
 /// Writes the changes of a store to a data directory.
 pub(crate) struct LogWriter<D: Disk> {
@@ -42,6 +49,8 @@ pub(crate) struct LogWriter<D: Disk> {
     snapshot: Option<SnapshotJob<D>>,
     /// Whether something is in memory that neither the files nor the dirty bits have, until a snapshot is complete.
     is_incomplete: bool,
+    /// Whether a log has failed since the last snapshot. If the next one fails, too, it is removed.
+    has_failed: bool,
     frame: FrameBuilder,
     /// A frame is closed when it has this many bytes.
     frame_bytes: usize,
@@ -62,6 +71,7 @@ pub(crate) struct Identity {
 
 struct OpenFile<D: Disk> {
     file: Arc<D::Appended>,
+    name: String,
     number: u64,
     id: u64,
 }
@@ -115,6 +125,7 @@ impl<D: Disk> LogWriter<D> {
             // If the last process did not stop as it should, one of its syncs may have failed. Then the system may have dropped what
             // this process has just read from its cache, so everything is written again, to a snapshot.
             is_incomplete: !is_closed,
+            has_failed: false,
             frame: FrameBuilder::new(frame_bytes),
             frame_bytes,
             flushing: None,
@@ -127,11 +138,18 @@ impl<D: Disk> LogWriter<D> {
     /// before it.
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         if let Some(log) = self.log.take() {
-            log.file.sync().inspect_err(|_| self.is_incomplete = true)?;
+            if let Err(error) = log.file.sync() {
+                self.log = Some(log);
+                self.give_up_log();
+                return Err(error);
+            }
             self.note_synced(self.sequence);
         }
         let log = self.create(FileKind::Log)?;
-        self.disk.sync_folder()?;
+        if let Err(error) = self.disk.sync_folder() {
+            let _ = self.disk.remove(&log.name);
+            return Err(error);
+        }
         self.log = Some(log);
         if self.is_incomplete {
             self.write_receipts().inspect_err(|_| self.give_up_log())?;
@@ -248,7 +266,11 @@ impl<D: Disk> LogWriter<D> {
 
     /// The log is not used any more, and neither is a snapshot that relies on it.
     pub(crate) fn give_up_log(&mut self) {
-        self.log = None;
+        if let Some(log) = self.log.take().filter(|_| self.has_failed) {
+            // If it cannot be removed, it is after the next snapshot.
+            let _ = self.disk.remove(&log.name);
+        }
+        self.has_failed = true;
         self.flushing = None;
         self.frame = FrameBuilder::new(self.frame_bytes);
         self.is_incomplete = true;
@@ -267,7 +289,7 @@ impl<D: Disk> LogWriter<D> {
 
     /// Whether a snapshot should be written: something is only in memory, or the logs are long.
     pub(crate) fn is_snapshot_due(&self) -> bool {
-        let most = self.snapshot_bytes.saturating_mul(LOG_PER_SNAPSHOT).max(LEAST_LOG);
+        let most = (self.snapshot_bytes / 100).saturating_mul(LOG_PERCENT).max(LEAST_LOG);
         self.snapshot.is_none() && (self.is_incomplete() || self.log_bytes > most)
     }
 
@@ -314,11 +336,12 @@ impl<D: Disk> LogWriter<D> {
     fn complete(&mut self, job: &SnapshotJob<D>) -> io::Result<()> {
         job.file.file.sync()?;
         let name = directory::name(FileKind::Snapshot, job.file.number);
-        self.disk.rename(&directory::unfinished(job.file.number), &name)?;
+        self.disk.rename(&job.file.name, &name)?;
         self.disk.sync_folder()?;
         self.snapshot_bytes = job.bytes;
         self.log_bytes = 0;
         self.is_incomplete &= !job.is_complete;
+        self.has_failed &= self.is_incomplete;
         // If they cannot be listed or removed, they are at the next snapshot.
         if let Ok(listing) = Listing::read(&self.disk, None) {
             let old = listing.files.iter().filter(|file| match file.header.kind {
@@ -334,7 +357,7 @@ impl<D: Disk> LogWriter<D> {
     fn give_up_snapshot(&mut self) {
         if let Some(job) = self.snapshot.take() {
             // It may be away already, or the disk is; the next start removes it.
-            let _ = self.disk.remove(&directory::unfinished(job.file.number));
+            let _ = self.disk.remove(&job.file.name);
         }
     }
 
@@ -353,8 +376,12 @@ impl<D: Disk> LogWriter<D> {
         let (after, time) = (self.sequence, self.time());
         let header = FileHeader { kind, number, id, verifier, boot, after, time };
         let file = self.disk.create(&name)?;
-        file.append(&header.bytes())?;
-        Ok(OpenFile { file: Arc::new(file), number, id })
+        if let Err(error) = file.append(&header.bytes()) {
+            // Without its header, it is nothing. A disk that is full for hours must not be filled with such files.
+            let _ = self.disk.remove(&name);
+            return Err(error);
+        }
+        Ok(OpenFile { file: Arc::new(file), name, number, id })
     }
 
     fn facts(&self, is_last: bool, sequence: u64, synced: u64) -> FrameFacts {

@@ -78,6 +78,11 @@ pub(super) struct Entry {
     pub(super) word: u64,
 }
 
+impl Entry {
+    /// What an empty slot has.
+    const NONE: Self = Self { tag: 0, limit_number: 0, in_blocks: false, word: 0 };
+}
+
 /// One of the slots of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(usize);
@@ -167,23 +172,34 @@ impl Bucket {
         (locked.get(snapshot.slot) == snapshot.entry).then_some(locked)
     }
 
-    /// Reads all slots without the lock: an optimistic read. `None` when another thread has the bucket locked, or changed it
-    /// meanwhile.
-    pub(super) fn read_all(&self) -> Option<[Entry; SLOTS]> {
+    /// Reads slots without the lock: an optimistic read. Slots without an entry are left out. `false` when another thread has the
+    /// bucket locked or changed it meanwhile, or when one of the slots has a page or a state in blocks.
+    pub(super) fn read_plain(&self, slots: u8, entries: &mut impl Extend<Entry>) -> bool {
         let head = self.head.load(Acquire);
         if head & LOCK != 0 {
-            return None;
+            return false;
         }
         let tail = self.tail.load(Relaxed);
-        let entries = ALL_SLOTS.map(|slot| Entry {
-            tag: slot.of(&self.tags).load(Relaxed),
-            limit_number: slot.limit_number_in(head, tail),
-            in_blocks: head >> slot.in_blocks_bit() & 1 == 1,
-            word: slot.of(&self.words).load(Relaxed),
-        });
+        let (mut read, mut count) = ([Entry::NONE; SLOTS], 0usize);
+        let mut is_plain = true;
+        for slot in ALL_SLOTS.into_iter().filter(|slot| slot.bit() & slots != 0) {
+            let tag = slot.of(&self.tags).load(Relaxed);
+            let in_blocks = head >> slot.in_blocks_bit() & 1 == 1;
+            is_plain &= tag < FIRST_PAGE_TAG && !in_blocks;
+            let limit_number = slot.limit_number_in(head, tail);
+            let word = slot.of(&self.words).load(Relaxed);
+            if let Some(entry) = read.get_mut(count).filter(|_| tag != 0) {
+                *entry = Entry { tag, limit_number, in_blocks, word };
+                count = count.saturating_add(1);
+            }
+        }
         // Acquire: the head is read again after everything above.
         fence(Acquire);
-        (self.head.load(Relaxed) == head).then_some(entries)
+        let is_read = is_plain && self.head.load(Relaxed) == head;
+        if is_read {
+            entries.extend(read.into_iter().take(count));
+        }
+        is_read
     }
 
     /// The slots that hold pages of a Bloom filter, with their tags and words. Exact for the holder of the lock, a hint for

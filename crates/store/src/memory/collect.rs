@@ -24,7 +24,7 @@
 //! and be missed: then their new slots are dirty, and the next collection of changes has them.
 
 use super::Memory;
-use super::bucket::{ALL_SLOTS, Entry, FIRST_PAGE_TAG, SLOTS, Slot};
+use super::bucket::{ALL_SLOTS, Entry, FIRST_PAGE_TAG, SLOTS};
 use super::limit_numbers::NumberedLimits;
 use super::receipts::SettledReceipt;
 use super::sketch::{SketchGeometry, SketchLine};
@@ -173,9 +173,7 @@ impl Memory {
             if changed.is_empty() {
                 return Next::Line(0);
             }
-            for (place, slots) in changed {
-                self.collect_bucket(place, slots, collected, now, recorder);
-            }
+            self.collect_group(&changed, collected, now, recorder);
         }
         Next::Bucket(next)
     }
@@ -188,8 +186,40 @@ impl Memory {
         }
     }
 
-    /// Records slots of a bucket.
-    fn collect_bucket(
+    /// Records slots of some buckets, which are not locked if that can be avoided.
+    ///
+    /// The limits are locked after a bucket, as everywhere: a thread that waits for a bucket while it has locked the limits, and one
+    /// that waits for the limits while it has locked that bucket, would wait for each other.
+    fn collect_group(
+        &self,
+        changed: &[(usize, u8)],
+        collected: Collected,
+        now: Now,
+        recorder: &mut impl Recorder,
+    ) {
+        let epoch = self.limit_numbers.epoch();
+        let mut read: SmallVec<[Entry; AHEAD]> = SmallVec::new();
+        let left: SmallVec<[(usize, u8); AHEAD]> = changed
+            .iter()
+            .filter(|(place, slots)| !self.table.read_plain(*place, *slots, &mut read))
+            .copied()
+            .collect();
+        let limits = self.limit_numbers.limits();
+        // In the same epoch, the numbers in the slots still mean the same limits.
+        let is_current = self.limit_numbers.is_current(epoch);
+        if is_current {
+            for entry in &read {
+                self.collect_state(entry, collected, &limits, now, recorder);
+            }
+        }
+        drop(limits);
+        for (place, slots) in if is_current { &left } else { changed } {
+            self.collect_locked(*place, *slots, collected, now, recorder);
+        }
+    }
+
+    /// Records slots of a bucket under its lock.
+    fn collect_locked(
         &self,
         place: usize,
         slots: u8,
@@ -197,44 +227,12 @@ impl Memory {
         now: Now,
         recorder: &mut impl Recorder,
     ) {
-        // The limits are locked after a bucket, as everywhere: a thread that waits for a bucket while it has locked the limits, and
-        // one that waits for the limits while it has locked that bucket, would wait for each other.
-        let epoch = self.limit_numbers.epoch();
-        let is_slot = |slot: Slot| slot.bit() & slots != 0;
-        let in_blocks = |entries: &[Entry; SLOTS]| {
-            entries.iter().zip(ALL_SLOTS).any(|(entry, slot)| entry.in_blocks && is_slot(slot))
-        };
-        let read = self.table.read_all(place).filter(|entries| !in_blocks(entries));
-        if let Some(entries) = read {
-            let limits = self.limit_numbers.limits();
-            // In the same epoch, the numbers in the slots still mean the same limits.
-            if self.limit_numbers.is_current(epoch) {
-                self.collect_entries(place, &entries, slots, collected, &limits, now, recorder);
-                return;
-            }
-        }
-        // Another thread has the bucket locked, or a state is in blocks, which are read under the lock.
         let Some(bucket) = self.table.lock_place(place) else { return };
         let entries = ALL_SLOTS.map(|slot| bucket.get(slot));
         let limits = self.limit_numbers.limits();
-        self.collect_entries(place, &entries, slots, collected, &limits, now, recorder);
-    }
-
-    /// Records the entries of some slots of a bucket.
-    #[expect(clippy::too_many_arguments, reason = "what is read, and how it is recorded")]
-    fn collect_entries(
-        &self,
-        place: usize,
-        entries: &[Entry; SLOTS],
-        slots: u8,
-        collected: Collected,
-        limits: &NumberedLimits,
-        now: Now,
-        recorder: &mut impl Recorder,
-    ) {
         let in_slots = || entries.iter().zip(ALL_SLOTS).filter(|(_, slot)| slot.bit() & slots != 0);
         for (entry, _) in in_slots().filter(|(entry, _)| entry.tag != 0 && !is_page(entry)) {
-            self.collect_state(entry, collected, limits, now, recorder);
+            self.collect_state(entry, collected, &limits, now, recorder);
         }
         if in_slots().any(|(entry, _)| is_page(entry)) {
             let pages = entries.iter().filter(|entry| is_page(entry));

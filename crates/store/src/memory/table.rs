@@ -241,9 +241,9 @@ impl Table {
         self.dirty.iter().for_each(|dirty| dirty.prefetch(place));
     }
 
-    /// Reads all slots of a bucket as of one instant, without its lock. `None` when another thread has it locked, or changes it.
-    pub(super) fn read_all(&self, place: usize) -> Option<[Entry; SLOTS]> {
-        self.bucket(place).read_all()
+    /// Reads slots of a bucket as of one instant, without its lock. `false` when they have to be read under the lock.
+    pub(super) fn read_plain(&self, place: usize, slots: u8, to: &mut impl Extend<Entry>) -> bool {
+        self.bucket(place).read_plain(slots, to)
     }
 
     /// Locks a bucket by its place, unless the table is smaller.
