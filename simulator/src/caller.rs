@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidegate::{Check, DecidedBy, Receipt, Report, Settled, Verdict};
-use tidegate_core::{Cost, Span};
+use tidegate_core::{Algorithm, Cost, Limit, Period, Span, Timestamp};
 
 /// How long a caller without its own timeout waits, in milliseconds: the timeout of the store.
 const PATIENCE: u64 = 50;
@@ -224,11 +224,28 @@ fn decided_at(
 fn refused_there(world: &World, arrival: &Arrival, verdict: &Verdict) -> bool {
     let (backend, now) = (world.backend(), world.nanos());
     // A node's estimate of the store's time is a few milliseconds off, and it calls the store if in doubt.
-    let then = shifted(now.saturating_sub(CLOCK_ERROR), world.scenario.store_clock, 0);
+    let [then, store_now] = [now.saturating_sub(CLOCK_ERROR), now]
+        .map(|time| shifted(time, world.scenario.store_clock, 0));
     subjects(&world.scenario, arrival).zip(verdict.limits()).any(|(subject, limit)| {
         world.states[subject].into_iter().any(|state| {
             backend.refused_more_lately(state, now)
+                // A take of another node may have moved the model to the next window already.
+                || begins_between(limit.limit, then, store_now)
                 || backend.model.refuses(state, limit.limit, arrival.cost, then)
         })
     })
+}
+
+/// Whether a window or sub-window of a limit begins between two times.
+fn begins_between(limit: &Limit, from: Timestamp, to: Timestamp) -> bool {
+    let Period::Every(period) = limit.period() else { return false };
+    let step = match limit.algorithm() {
+        Algorithm::FixedWindow { .. } | Algorithm::SlidingWeighted => period.as_nanos(),
+        Algorithm::SlidingBuckets { buckets } => period.as_nanos() / u64::from(buckets),
+        Algorithm::SlidingLog
+        | Algorithm::TokenBucket { .. }
+        | Algorithm::LeakyBucket { .. }
+        | Algorithm::Concurrent => return false,
+    };
+    from.as_nanos() / step != to.as_nanos() / step
 }

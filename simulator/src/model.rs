@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use tidegate_core::{
-    Ask, Cost, Decision, Limit, Now, Plan, State, StateContents, StateId, Take, Timestamp, Written,
+    Ask, Cost, Decision, Limit, Now, Plan, Span, State, StateContents, StateId, Take, Timestamp,
+    Written,
 };
 use tidegate_store::testing::{Effect, Executed, OwnedPart, OwnedTake};
 
@@ -108,7 +109,7 @@ impl Model {
         self.short.get(&state).map_or(0, |(ticks, token)| ticks.div_ceil(*token))
     }
 
-    /// A state whose shape the store has lost counts as full.
+    /// A state whose shape the store has lost counts as full in a second.
     fn fill(&mut self, state: StateId, executed: &Executed, now: Timestamp) {
         let limits: Vec<(StateId, &Limit)> = match &executed.effect {
             Effect::Took { takes, .. } | Effect::Charged(takes) => {
@@ -119,6 +120,7 @@ impl Model {
         };
         for (_, limit) in limits.into_iter().filter(|(id, _)| *id == state) {
             let mut full = Written::empty(limit);
+            let now = now.after(Span::from_secs(1)).unwrap_or(now);
             limit.charge(&mut full, &Ask::new(now, Cost::new(limit.capacity())));
             let state_of_it = full.state.clone();
             self.states.insert(state, (limit.clone(), state_of_it));

@@ -189,7 +189,7 @@ impl Opening {
             disk.sync(&log.name).map_err(DataError::io(&log.name))?;
         }
         let mut writer = LogWriter::new(disk, memory, identity, &end, frame_bytes);
-        writer.begin().map_err(DataError::io("the data directory"))?;
+        writer.begin_first().map_err(DataError::io("the data directory"))?;
         Ok((writer, recovered))
     }
 }

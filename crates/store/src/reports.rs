@@ -103,7 +103,7 @@ pub struct DurableReport {
     pub syncs: u64,
     /// How many snapshots were completed.
     pub snapshots: u64,
-    /// How long the longest write took.
+    /// How long the longest write took, from the time when it was due.
     pub longest_write: Span,
     /// How long the longest sync took.
     pub longest_sync: Span,

@@ -394,7 +394,7 @@ async fn the_loss_of_the_registry_grants_nothing() {
 }
 
 /// The story: a state whose shape was lost was read by the current limit, and two versions of a policy on one key let everything
-/// pass. Now the state counts as full, once: one fill time later it is right again.
+/// pass. Now the state counts as full in a second, once: a second and one fill time later it is right again.
 #[tokio::test]
 async fn a_state_of_an_unknown_shape_counts_as_full_for_one_fill_time() {
     for engine in ENGINES {
@@ -422,9 +422,9 @@ async fn a_state_of_an_unknown_shape_counts_as_full_for_one_fill_time() {
         second.set_test_time(at(1));
         assert!(!passes(&second, &new, 1).await, "{engine}: nothing is known of it");
         // It was written back as full, and drains from there.
-        second.set_test_time(at(1 + 36));
+        second.set_test_time(at(2 + 36));
         assert!(passes(&second, &new, 1).await && !passes(&second, &new, 1).await, "{engine}");
-        second.set_test_time(at(1 + 36 + 3_600));
+        second.set_test_time(at(2 + 36 + 3_600));
         assert!(passes(&second, &new, 100).await, "{engine}");
     }
 }

@@ -128,6 +128,11 @@ impl Listing {
     }
 }
 
+/// Whether a file was begun before the one with this number.
+pub(crate) fn is_before(name: &str, number: u64) -> bool {
+    number_of(name).is_some_and(|(of, _)| of < number)
+}
+
 /// The number in the name of a file, and whether the file is finished. `None` for files of others.
 fn number_of(name: &str) -> Option<(u64, bool)> {
     let (finished, is_finished) =

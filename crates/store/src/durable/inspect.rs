@@ -220,6 +220,11 @@ impl DurableSettings {
         while writer.is_writing_snapshot() {
             writer.continue_snapshot().map_err(DataError::io(&folder))?;
         }
+        if let Some(snapshot) = writer.sync_work() {
+            let result = snapshot.run();
+            writer.synced(&snapshot, &result);
+            result.map_err(DataError::io(&folder))?;
+        }
         writer.close().map_err(DataError::io(&folder))?;
         Ok(Compacted { recovered, bytes: [before, bytes()?] })
     }

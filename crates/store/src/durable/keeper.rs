@@ -7,7 +7,7 @@
 
 use super::DurableSettings;
 use super::disk::Disk;
-use super::writer::{LogWriter, SNAPSHOT_PER_LOG, SyncPoint};
+use super::writer::{LogWriter, SNAPSHOT_PER_LOG, SyncWork};
 use crate::clock::Clock;
 use crate::reports::DurableReport;
 use std::io;
@@ -27,6 +27,8 @@ const LATE: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Keeper {
     shared: Arc<Shared>,
+    clock: Clock,
+    settings: DurableSettings,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -41,6 +43,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct KeeperState {
     report: DurableReport,
+    /// Since when a write, and a sync, have been going on.
+    writing_since: Option<Timestamp>,
+    syncing_since: Option<Timestamp>,
     is_stopping: bool,
     has_stopped: bool,
 }
@@ -66,16 +71,17 @@ impl Keeper {
         settings: &DurableSettings,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let (points, to_sync) = mpsc::sync_channel::<SyncPoint<D>>(1);
+        let (work, to_sync) = mpsc::sync_channel::<SyncWork<D>>(1);
         let (results, synced) = mpsc::channel();
         let clock = writer.memory().clock().clone();
+        let (own_clock, own_settings) = (clock.clone(), settings.clone());
         let syncer = Syncer { clock: clock.clone(), shared: Arc::clone(&shared), to_sync, results };
         let worker = Worker {
             writer,
             clock,
             shared: Arc::clone(&shared),
             settings: settings.clone(),
-            syncer: Some(SyncerLink { points, synced, is_busy: false }),
+            syncer: Some(SyncerLink { work, synced, is_busy: false }),
             last_sync: Timestamp::EPOCH,
             retry_at: None,
         };
@@ -84,11 +90,35 @@ impl Keeper {
             spawn("tidegate-sync").spawn(move || syncer.run())?,
             spawn("tidegate-write").spawn(move || worker.run())?,
         ];
-        Ok(Self { shared, threads: Mutex::new(threads) })
+        let (clock, settings) = (own_clock, own_settings);
+        Ok(Self { shared, clock, settings, threads: Mutex::new(threads) })
     }
 
     pub(super) fn report(&self) -> DurableReport {
-        self.shared.lock().report.clone()
+        let now = self.clock.since_boot();
+        let (report, hanging) = {
+            let state = self.shared.lock();
+            let late = |since: Option<Timestamp>, interval: Span| {
+                let lasts = now.since(since?);
+                let is_late =
+                    lasts.as_nanos() > interval.as_nanos().saturating_mul(u64::from(LATE));
+                is_late.then_some(lasts)
+            };
+            let write = late(state.writing_since, self.settings.write_every);
+            let sync = late(state.syncing_since, self.settings.sync_every);
+            (
+                state.report.clone(),
+                write.map(|lasts| ("write", lasts)).or(sync.map(|lasts| ("sync", lasts))),
+            )
+        };
+        let hangs = |(what, lasts): (&str, Span)| {
+            let millis = lasts.as_nanos() / 1_000_000;
+            format!(
+                "the disk has not answered a {what} for {millis} ms; decisions go on from memory, and a crash would lose what was counted since"
+            )
+        };
+        let problem = hanging.map(hangs).or(report.problem);
+        DurableReport { problem, ..report }
     }
 
     /// Writes and syncs what changed, and ends the threads. Does not wait for a disk that hangs.
@@ -116,23 +146,25 @@ impl Drop for Keeper {
 struct Syncer<D: Disk> {
     clock: Clock,
     shared: Arc<Shared>,
-    to_sync: mpsc::Receiver<SyncPoint<D>>,
-    results: mpsc::Sender<(SyncPoint<D>, io::Result<()>)>,
+    to_sync: mpsc::Receiver<SyncWork<D>>,
+    results: mpsc::Sender<(SyncWork<D>, io::Result<()>)>,
 }
 
 impl<D: Disk> Syncer<D> {
     /// Syncs until the writer ends.
     fn run(&self) {
-        while let Ok(point) = self.to_sync.recv() {
+        while let Ok(work) = self.to_sync.recv() {
             let began = self.clock.since_boot();
-            let result = point.sync();
+            self.shared.lock().syncing_since = Some(began);
+            let result = work.run();
             let took = self.clock.since_boot().since(began);
             {
-                let report = &mut self.shared.lock().report;
-                report.syncs = report.syncs.saturating_add(1);
-                report.longest_sync = report.longest_sync.max(took);
+                let state = &mut *self.shared.lock();
+                state.syncing_since = None;
+                state.report.syncs = state.report.syncs.saturating_add(1);
+                state.report.longest_sync = state.report.longest_sync.max(took);
             }
-            if self.results.send((point, result)).is_err() {
+            if self.results.send((work, result)).is_err() {
                 return;
             }
         }
@@ -141,8 +173,8 @@ impl<D: Disk> Syncer<D> {
 
 /// The writer's side of the syncing thread.
 struct SyncerLink<D: Disk> {
-    points: mpsc::SyncSender<SyncPoint<D>>,
-    synced: mpsc::Receiver<(SyncPoint<D>, io::Result<()>)>,
+    work: mpsc::SyncSender<SyncWork<D>>,
+    synced: mpsc::Receiver<(SyncWork<D>, io::Result<()>)>,
     is_busy: bool,
 }
 
@@ -161,11 +193,21 @@ struct Worker<D: Disk> {
 impl<D: Disk> Worker<D> {
     /// Writes until the keeper is told to stop, and then once more.
     fn run(mut self) {
+        let mut due = self.clock.since_boot();
         loop {
             let began = self.clock.since_boot();
+            self.shared.lock().writing_since = Some(due);
             let bytes = self.step(began);
-            let took = self.clock.since_boot().since(began);
-            let pause = self.pause(bytes, took);
+            let ended = self.clock.since_boot();
+            {
+                let state = &mut *self.shared.lock();
+                state.writing_since = None;
+                state.report.writes = state.report.writes.saturating_add(1);
+                // Also the time by which it began too late.
+                state.report.longest_write = state.report.longest_write.max(ended.since(due));
+            }
+            let pause = self.pause(bytes, ended.since(began));
+            due = ended.after(pause).unwrap_or(ended);
             if self.shared.waits_for(pause) {
                 break;
             }
@@ -192,15 +234,10 @@ impl<D: Disk> Worker<D> {
             Ok(bytes) => bytes,
             Err(error) => self.failed("writing the log", &error, began),
         };
-        {
-            let took = self.clock.since_boot().since(began);
-            let report = &mut self.shared.lock().report;
-            report.writes = report.writes.saturating_add(1);
-            report.bytes_written = report.bytes_written.saturating_add(bytes);
-            report.longest_write = report.longest_write.max(took);
-        }
         self.begin_sync(began);
         bytes = bytes.saturating_add(self.snapshot(began, bytes));
+        let report = &mut self.shared.lock().report;
+        report.bytes_written = report.bytes_written.saturating_add(bytes);
         bytes
     }
 
@@ -227,28 +264,20 @@ impl<D: Disk> Worker<D> {
                     break;
                 }
             }
-            if !self.writer.is_writing_snapshot() && !self.writer.is_incomplete() {
-                self.retry_at = None;
-                let report = &mut self.shared.lock().report;
-                report.snapshots = report.snapshots.saturating_add(1);
-                report.problem = None;
-            }
             if bytes >= most {
                 break;
             }
         }
-        let report = &mut self.shared.lock().report;
-        report.bytes_written = report.bytes_written.saturating_add(bytes);
         bytes
     }
 
-    /// Hands the log to the syncing thread, unless that is busy.
+    /// Hands the log or a snapshot to the syncing thread, unless that is busy.
     fn begin_sync(&mut self, now: Timestamp) {
         let is_due = now.since(self.last_sync) >= self.settings.sync_every;
-        let point = self.writer.sync_point().filter(|_| is_due);
-        let link = self.syncer.as_mut().filter(|link| !link.is_busy);
-        if let (Some(point), Some(link)) = (point, link) {
-            link.is_busy = link.points.send(point).is_ok();
+        let link = self.syncer.as_mut().filter(|link| is_due && !link.is_busy);
+        let Some(link) = link else { return };
+        if let Some(work) = self.writer.sync_work() {
+            link.is_busy = link.work.send(work).is_ok();
             self.last_sync = now;
         }
     }
@@ -258,11 +287,27 @@ impl<D: Disk> Worker<D> {
         let Some(link) = &mut self.syncer else { return };
         let results: Vec<_> = link.synced.try_iter().collect();
         link.is_busy &= results.is_empty();
-        for (point, result) in results {
-            self.writer.synced(&point, &result);
-            if let Err(error) = result {
-                self.failed("syncing the log", &error, self.clock.since_boot());
+        for (work, result) in results {
+            self.writer.synced(&work, &result);
+            match (result, work) {
+                (Err(error), SyncWork::Log(_)) => {
+                    self.failed("syncing the log", &error, self.clock.since_boot());
+                }
+                (Err(error), SyncWork::Snapshot(_)) => {
+                    self.failed("completing a snapshot", &error, self.clock.since_boot());
+                }
+                (Ok(()), SyncWork::Snapshot(_)) => self.snapshot_completed(),
+                (Ok(()), SyncWork::Log(_)) => {}
             }
+        }
+    }
+
+    fn snapshot_completed(&mut self) {
+        let report = &mut self.shared.lock().report;
+        report.snapshots = report.snapshots.saturating_add(1);
+        if !self.writer.is_incomplete() {
+            self.retry_at = None;
+            report.problem = None;
         }
     }
 

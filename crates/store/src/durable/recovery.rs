@@ -8,11 +8,11 @@
 //!                                      count               a later frame says so
 //! ```
 //!
-//! When the power fails, the last frames that were written and not yet synced may be on disk or not, in any combination. A frame
-//! after a missing one must not count then: it could have a state to which something was given back, while the missing one has the
-//! receipt. So a gap in the frames that were never synced ends the log; that is normal. Every frame says up to which sequence
-//! number everything was synced when it was written. A gap below that number is damage: it is reported, and the frames after it
-//! count.
+//! When the power fails, the last frames that were written and not yet synced may be on disk or not, in any combination, also
+//! where a new log has begun meanwhile. A frame after a missing one must not count then: it could have a state to which something was
+//! given back, while the missing one has the receipt. So a gap in the frames that were never synced ends the log; that is normal.
+//! Every frame says up to which sequence number everything was synced when it was written. A gap below that number is damage: it is
+//! reported, and the frames after it count.
 //!
 //! The next log says after which frame it comes. So frames that did not count once never count later.
 
@@ -88,11 +88,11 @@ pub(crate) struct Recovery<'r, D> {
 }
 
 /// Which frames of a log count.
-#[derive(Clone, Copy)]
-struct Counting {
+struct Counting<'l> {
     after: u64,
     /// Up to this sequence number, if a later file says so.
     up_to: Option<u64>,
+    logs: &'l [&'l ListedFile],
 }
 
 impl<'r, D: Disk> Recovery<'r, D> {
@@ -118,11 +118,19 @@ impl<'r, D: Disk> Recovery<'r, D> {
             recovery.read_snapshot(snapshot)?;
         }
         let logs: Vec<&ListedFile> = listing.logs().collect();
-        for (at, log) in logs.iter().enumerate() {
-            let later = logs.iter().skip(at.saturating_add(1));
-            let up_to = later.map(|log| log.header.after).min();
-            recovery.end.log_bytes = recovery.end.log_bytes.saturating_add(log.bytes);
-            recovery.read_log(log, Counting { after, up_to })?;
+        recovery.end.log_bytes = logs.iter().map(|log| log.bytes).sum();
+        for at in 0..logs.len() {
+            let (read, later) = logs.split_at(at.saturating_add(1));
+            let up_to = later.iter().map(|log| log.header.after).min();
+            let counting = Counting { after, up_to, logs: &logs };
+            let has_ended = match read.last() {
+                Some(log) => recovery.read_log(log, &counting)?,
+                None => false,
+            };
+            if has_ended {
+                recovery.end.is_closed = false;
+                break;
+            }
         }
         let Self { recovered, end, .. } = recovery;
         Ok((recovered, end))
@@ -148,11 +156,22 @@ impl<'r, D: Disk> Recovery<'r, D> {
         Ok(())
     }
 
-    fn read_log(&mut self, file: &ListedFile, counting: Counting) -> Result<(), DataError> {
+    /// Reads a log. Returns whether the log ends here, so that no later file counts.
+    fn read_log(&mut self, file: &ListedFile, counting: &Counting<'_>) -> Result<bool, DataError> {
         let mut frames = self.open(file)?;
         let mut gap = None;
         self.end.is_closed = false;
-        self.end.sequence = self.end.sequence.max(file.header.after);
+        if counting.up_to.is_some_and(|up_to| file.header.after >= up_to) {
+            return Ok(false); // none of its frames count
+        }
+        if file.header.after > self.end.sequence {
+            // The end of the log before is missing.
+            if self.is_end(counting)? {
+                return Ok(true);
+            }
+            self.damaged(file, 0, 0);
+            self.end.sequence = file.header.after;
+        }
         loop {
             let (header, body) = match frames.next().map_err(DataError::io(&file.name))? {
                 NextFrame::Frame(header, body) => (header, body),
@@ -160,26 +179,35 @@ impl<'r, D: Disk> Recovery<'r, D> {
                     gap = gap.or(Some((offset, bytes)));
                     continue;
                 }
-                NextFrame::End => break,
+                NextFrame::End => return Ok(false),
             };
             let is_missing = header.sequence > self.end.sequence.saturating_add(1);
             if header.sequence <= counting.after && !is_missing {
                 continue; // the snapshot has it
             }
             if counting.up_to.is_some_and(|up_to| header.sequence > up_to) {
-                break;
+                return Ok(false);
             }
             if is_missing || gap.is_some() {
-                let missing = self.end.sequence.saturating_add(1);
                 let (offset, bytes) = gap.take().unwrap_or_default();
-                if counting.up_to.is_none() && self.synced_in(file)? < missing {
-                    break; // it was never synced: the end of the log
+                if self.is_end(counting)? {
+                    return Ok(true);
                 }
                 self.damaged(file, offset, bytes);
             }
             self.restore(file, &header, body);
         }
-        Ok(())
+    }
+
+    /// Whether the next frame, which is missing, was never synced: then the log ends here.
+    fn is_end(&self, counting: &Counting<'_>) -> Result<bool, DataError> {
+        let missing = self.end.sequence.saturating_add(1);
+        for log in counting.logs.iter().rev() {
+            if self.synced_in(log)? >= missing {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Up to which sequence number everything was certainly on disk, by all frames of a log.

@@ -2,11 +2,13 @@
 //! drive it step by step.
 //!
 //! ```text
-//!   log-1  ████████████████│ sync                    a snapshot comes after the frames of the logs before it
+//!   log-1  ████████████████│                         a snapshot comes after the frames of the logs before it
 //!   log-2                  │██████████████ …         changes from then on
 //!   snapshot-3.new          ░░░░░░░░░░░│             everything, part by part, while changes go on
 //!                                      └── sync, rename, sync the folder: then log-1 and older snapshots are removed
 //! ```
+//!
+//! A sync may take seconds, so the writer makes none: it hands out what to sync ([`SyncWork`]), and is told the result.
 //!
 //! **When something fails.** Decisions are made in memory, so they go on. The file that failed is never used again: after a failed
 //! write its end is unknown, and after a failed sync the system may have dropped what it could not write, while the next sync
@@ -35,7 +37,7 @@ pub(crate) const SNAPSHOT_PER_LOG: u64 = 2;
 
 /// Writes the changes of a store to a data directory.
 pub(crate) struct LogWriter<D: Disk> {
-    disk: D,
+    disk: Arc<D>,
     memory: Arc<Memory>,
     identity: Identity,
     /// The number of the last file.
@@ -46,6 +48,8 @@ pub(crate) struct LogWriter<D: Disk> {
     synced: u64,
     /// The log, unless the last one failed.
     log: Option<OpenFile<D>>,
+    /// Logs before it, which are not synced yet, from the oldest to the newest.
+    replaced: Vec<OpenFile<D>>,
     snapshot: Option<SnapshotJob<D>>,
     /// Whether something is in memory that neither the files nor the dirty bits have, until a snapshot is complete.
     is_incomplete: bool,
@@ -60,6 +64,8 @@ pub(crate) struct LogWriter<D: Disk> {
     log_bytes: u64,
     /// Bytes of the last snapshot.
     snapshot_bytes: u64,
+    /// The last frame before a snapshot of this process, be it complete or not.
+    snapshot_after: u64,
 }
 
 /// What all files of a run say in their headers.
@@ -74,6 +80,10 @@ struct OpenFile<D: Disk> {
     name: String,
     number: u64,
     id: u64,
+    /// The sequence number before its first frame.
+    after: u64,
+    /// Whether the file is certainly in the folder after a power failure.
+    is_in_folder: bool,
 }
 
 /// A snapshot that is being written.
@@ -83,28 +93,99 @@ struct SnapshotJob<D: Disk> {
     frame: FrameBuilder,
     frames: u64,
     bytes: u64,
-    /// Logs with smaller numbers are not needed when it is complete.
+    /// Logs with smaller numbers than this one are not needed when it is complete.
+    log: Arc<D::Appended>,
     first_log: u64,
+    /// The bytes of those logs.
+    replaces: u64,
     /// Whether nothing was lost since it began.
     is_complete: bool,
+    stage: Stage,
 }
 
-/// What to sync: the log as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Parts of it are missing.
+    Writing,
+    /// Everything is in the file.
+    Written,
+    /// It is being synced.
+    Syncing,
+}
+
+/// What to sync. This may take long; the writer can go on meanwhile.
+pub(crate) enum SyncWork<D: Disk> {
+    /// The log as it is now.
+    Log(SyncPoint<D>),
+    /// A snapshot, which then takes the place of older files.
+    Snapshot(SnapshotPoint<D>),
+}
+
+/// A log to sync, and those before it.
 pub(crate) struct SyncPoint<D: Disk> {
-    file: Arc<D::Appended>,
+    disk: Arc<D>,
+    /// From the oldest to the newest. A frame must not be on disk for certain while one before it is not.
+    files: Vec<Arc<D::Appended>>,
+    sync_folder: bool,
+    /// The name and the number of the newest log.
+    name: String,
     number: u64,
     sequence: u64,
 }
 
+/// A snapshot to sync.
+pub(crate) struct SnapshotPoint<D: Disk> {
+    disk: Arc<D>,
+    file: Arc<D::Appended>,
+    /// The first log that is needed besides. Its header says that frames of older logs do not count.
+    log: Arc<D::Appended>,
+    number: u64,
+    first_log: u64,
+}
+
+impl<D: Disk> SyncWork<D> {
+    pub(crate) fn run(&self) -> io::Result<()> {
+        match self {
+            Self::Log(point) => point.sync(),
+            Self::Snapshot(point) => point.complete(),
+        }
+    }
+}
+
 impl<D: Disk> SyncPoint<D> {
-    /// Syncs it. This may take long; the writer can go on meanwhile.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync()
+    fn sync(&self) -> io::Result<()> {
+        self.files.iter().try_for_each(|file| file.sync())?;
+        // If somebody has removed it, writing and syncing it still succeed.
+        self.disk.open(&self.name)?;
+        if self.sync_folder { self.disk.sync_folder() } else { Ok(()) }
+    }
+}
+
+impl<D: Disk> SnapshotPoint<D> {
+    /// Makes a snapshot durable, and removes the files that it replaces.
+    fn complete(&self) -> io::Result<()> {
+        self.log.sync()?;
+        self.file.sync()?;
+        let name = directory::name(FileKind::Snapshot, self.number);
+        self.disk.rename(&directory::unfinished(self.number), &name)?;
+        self.disk.sync_folder()?;
+        // If they cannot be listed or removed, they are at the next snapshot.
+        if let Ok(listing) = Listing::read(&*self.disk, None) {
+            let old = listing.files.iter().filter(|file| match file.header.kind {
+                FileKind::Log => file.header.number < self.first_log,
+                FileKind::Snapshot => file.header.number < self.number,
+            });
+            let damaged = listing.damaged.iter();
+            let damaged = damaged.filter(|name| directory::is_before(name, self.first_log));
+            let old = old.map(|file| &file.name).chain(damaged);
+            old.for_each(|name| _ = self.disk.remove(name));
+        }
+        Ok(())
     }
 }
 
 impl<D: Disk> LogWriter<D> {
-    /// Goes on after a recovery. The first log is created by [`Self::begin`].
+    /// Goes on after a recovery. The first log is created by [`Self::begin_first`].
     pub(crate) fn new(
         disk: D,
         memory: Arc<Memory>,
@@ -114,13 +195,14 @@ impl<D: Disk> LogWriter<D> {
     ) -> Self {
         let LogEnd { sequence, number, log_bytes, snapshot_bytes, is_closed, .. } = *end;
         Self {
-            disk,
+            disk: Arc::new(disk),
             memory,
             identity,
             number,
             sequence,
             synced: sequence,
             log: None,
+            replaced: vec![],
             snapshot: None,
             // If the last process did not stop as it should, one of its syncs may have failed. Then the system may have dropped what
             // this process has just read from its cache, so everything is written again, to a snapshot.
@@ -131,26 +213,26 @@ impl<D: Disk> LogWriter<D> {
             flushing: None,
             log_bytes,
             snapshot_bytes,
+            snapshot_after: sequence,
         }
     }
 
-    /// Begins a new log. What was written to the log before must be on disk first, or a frame of the new log could outlive a frame
-    /// before it.
-    pub(crate) fn begin(&mut self) -> io::Result<()> {
-        if let Some(log) = self.log.take() {
-            if let Err(error) = log.file.sync() {
-                self.log = Some(log);
-                self.give_up_log();
-                return Err(error);
-            }
-            self.note_synced(self.sequence);
-        }
+    /// Begins the first log, which says up to which frame those of earlier processes count. It must be on disk before anything
+    /// relies on that.
+    pub(crate) fn begin_first(&mut self) -> io::Result<()> {
+        self.begin()?;
+        let Some(log) = &mut self.log else { return Ok(()) };
+        log.file.sync()?;
+        self.disk.sync_folder()?;
+        log.is_in_folder = true;
+        Ok(())
+    }
+
+    /// Begins a new log.
+    fn begin(&mut self) -> io::Result<()> {
         let log = self.create(FileKind::Log)?;
-        if let Err(error) = self.disk.sync_folder() {
-            let _ = self.disk.remove(&log.name);
-            return Err(error);
-        }
-        self.log = Some(log);
+        let before = self.log.replace(log);
+        self.replaced.extend(before.filter(|_| self.synced < self.sequence));
         if self.is_incomplete {
             self.write_receipts().inspect_err(|_| self.give_up_log())?;
         }
@@ -217,7 +299,9 @@ impl<D: Disk> LogWriter<D> {
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush()?;
         self.write_frame(!self.is_incomplete)?;
-        self.log.take().map_or(Ok(()), |log| log.file.sync())
+        let point = self.sync_point().map_or(Ok(()), |point| point.sync());
+        self.log = None;
+        point
     }
 
     fn write_frame(&mut self, is_last: bool) -> io::Result<u64> {
@@ -233,22 +317,64 @@ impl<D: Disk> LogWriter<D> {
         Ok(written)
     }
 
-    /// The log as it is now, to be synced; `None` when all of it is on disk.
-    pub(crate) fn sync_point(&self) -> Option<SyncPoint<D>> {
-        let log = self.log.as_ref().filter(|_| self.synced < self.sequence)?;
-        let (file, number) = (Arc::clone(&log.file), log.number);
-        Some(SyncPoint { file, number, sequence: self.sequence })
+    /// What there is to sync, a snapshot first. Its result must be [told](Self::synced) before the next.
+    pub(crate) fn sync_work(&mut self) -> Option<SyncWork<D>> {
+        if let Some(job) = self.snapshot.as_mut().filter(|job| job.stage == Stage::Written) {
+            job.stage = Stage::Syncing;
+            let (disk, file) = (Arc::clone(&self.disk), Arc::clone(&job.file.file));
+            let (number, log, first_log) = (job.file.number, Arc::clone(&job.log), job.first_log);
+            return Some(SyncWork::Snapshot(SnapshotPoint { disk, file, log, number, first_log }));
+        }
+        self.sync_point().map(SyncWork::Log)
     }
 
-    /// A sync has ended. If it failed, the log cannot be used any more, and a snapshot is needed.
-    pub(crate) fn synced(&mut self, point: &SyncPoint<D>, result: &io::Result<()>) {
-        match result {
-            Ok(()) => self.note_synced(point.sequence),
-            Err(_) if self.log.as_ref().is_some_and(|log| log.number == point.number) => {
-                self.give_up_log();
-            }
-            Err(_) => self.note_lost(true),
+    /// The log as it is now, to be synced; `None` when all of it is on disk.
+    fn sync_point(&self) -> Option<SyncPoint<D>> {
+        let log = self.log.as_ref().filter(|_| self.synced < self.sequence)?;
+        let files = self.replaced.iter().chain([log]).map(|log| Arc::clone(&log.file)).collect();
+        let (disk, sync_folder) = (Arc::clone(&self.disk), !log.is_in_folder);
+        let (name, number, sequence) = (log.name.clone(), log.number, self.sequence);
+        Some(SyncPoint { disk, files, sync_folder, name, number, sequence })
+    }
+
+    /// A sync has ended. If it failed, its file cannot be used any more, and a snapshot is needed.
+    pub(crate) fn synced(&mut self, work: &SyncWork<D>, result: &io::Result<()>) {
+        match work {
+            SyncWork::Log(point) => self.log_synced(point, result.is_ok()),
+            SyncWork::Snapshot(point) => self.snapshot_synced(point, result.is_ok()),
         }
+    }
+
+    fn log_synced(&mut self, point: &SyncPoint<D>, is_synced: bool) {
+        let logs = || self.replaced.iter().chain(&self.log);
+        if !logs().any(|log| log.number == point.number) {
+            // It was given up meanwhile: it has no frame that counts.
+            return;
+        }
+        if !is_synced {
+            self.give_up_log();
+            return;
+        }
+        self.note_synced(point.sequence);
+        self.replaced.retain(|log| log.number > point.number);
+        let log = self.log.iter_mut().filter(|log| log.number == point.number);
+        log.for_each(|log| log.is_in_folder = true);
+    }
+
+    fn snapshot_synced(&mut self, point: &SnapshotPoint<D>, is_synced: bool) {
+        let Some(job) = self.snapshot.take_if(|job| job.file.number == point.number) else {
+            return;
+        };
+        if !is_synced {
+            // It may be away already, or the disk is; the next start removes it. Perhaps its log could not be synced.
+            let _ = self.disk.remove(&job.file.name);
+            self.give_up_log();
+            return;
+        }
+        self.snapshot_bytes = job.bytes;
+        self.log_bytes = self.log_bytes.saturating_sub(job.replaces);
+        self.is_incomplete &= !job.is_complete;
+        self.has_failed &= self.is_incomplete;
     }
 
     /// Frames up to this one are on disk, unless something before them is not.
@@ -269,7 +395,10 @@ impl<D: Disk> LogWriter<D> {
         if let Some(log) = self.log.take().filter(|_| self.has_failed) {
             // If it cannot be removed, it is after the next snapshot.
             let _ = self.disk.remove(&log.name);
+            // Its numbers are used again, so that none is missing, but not those that a snapshot may say it has.
+            self.sequence = log.after.max(self.snapshot_after);
         }
+        self.replaced.clear();
         self.has_failed = true;
         self.flushing = None;
         self.frame = FrameBuilder::new(self.frame_bytes);
@@ -282,34 +411,54 @@ impl<D: Disk> LogWriter<D> {
         self.log.is_none() || self.is_incomplete
     }
 
-    /// Whether a snapshot is being written.
-    pub(crate) const fn is_writing_snapshot(&self) -> bool {
+    /// Whether there is a snapshot that is not complete.
+    pub(crate) const fn has_snapshot(&self) -> bool {
         self.snapshot.is_some()
+    }
+
+    /// Whether parts of a snapshot have to be written.
+    pub(crate) fn is_writing_snapshot(&self) -> bool {
+        self.snapshot.as_ref().is_some_and(|job| job.stage == Stage::Writing)
     }
 
     /// Whether a snapshot should be written: something is only in memory, or the logs are long.
     pub(crate) fn is_snapshot_due(&self) -> bool {
         let most = (self.snapshot_bytes / 100).saturating_mul(LOG_PERCENT).max(LEAST_LOG);
-        self.snapshot.is_none() && (self.is_incomplete() || self.log_bytes > most)
+        !self.has_snapshot() && (self.is_incomplete() || self.log_bytes > most)
     }
 
-    /// Begins a new log, and a snapshot of everything before it.
+    /// Begins a new log, and a snapshot of everything before it, unless the last one is not complete yet.
     pub(crate) fn begin_snapshot(&mut self) -> io::Result<()> {
-        self.give_up_snapshot();
+        if self.has_snapshot() {
+            return Ok(());
+        }
+        let replaces = self.log_bytes;
         self.begin()?;
+        let Some(log) = self.log.as_ref().map(|log| Arc::clone(&log.file)) else { return Ok(()) };
         let first_log = self.number;
         let file = self.create(FileKind::Snapshot)?;
+        self.snapshot_after = self.sequence;
         let (hand, _) = self.memory.begin_collection(Collected::Everything);
-        let (frame, frames, bytes) = (FrameBuilder::new(self.frame_bytes), 0, 0);
-        let is_complete = true;
-        let job = SnapshotJob { file, hand, frame, frames, bytes, first_log, is_complete };
-        self.snapshot = Some(job);
+        self.snapshot = Some(SnapshotJob {
+            file,
+            hand,
+            frame: FrameBuilder::new(self.frame_bytes),
+            frames: 0,
+            bytes: 0,
+            log,
+            first_log,
+            replaces,
+            is_complete: true,
+            stage: Stage::Writing,
+        });
         Ok(())
     }
 
     /// Writes the next part of the snapshot. Returns how many bytes were written.
     pub(crate) fn continue_snapshot(&mut self) -> io::Result<u64> {
-        let Some(mut job) = self.snapshot.take() else { return Ok(0) };
+        let Some(mut job) = self.snapshot.take_if(|job| job.stage == Stage::Writing) else {
+            return Ok(0);
+        };
         let (writing, _) = self.memory.collect(&mut job.hand, &mut job.frame);
         job.frame.geometry(&self.memory.sketch_geometry());
         job.frames = job.frames.saturating_add(1);
@@ -317,45 +466,22 @@ impl<D: Disk> LogWriter<D> {
         let bytes = job.frame.finish(&facts, job.file.id);
         let written = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         job.bytes = job.bytes.saturating_add(written);
-        let result = job.file.file.append(bytes).and_then(|()| match writing {
-            Writing::Unfinished => Ok(()),
-            Writing::Finished => self.complete(&job),
-        });
-        if let Err(error) = result {
+        if let Err(error) = job.file.file.append(bytes) {
             self.snapshot = Some(job);
             self.give_up_snapshot();
             return Err(error);
         }
-        if writing == Writing::Unfinished {
-            self.snapshot = Some(job);
+        if writing == Writing::Finished {
+            job.stage = Stage::Written;
         }
+        self.snapshot = Some(job);
         Ok(written)
     }
 
-    /// Makes a snapshot durable, and removes the files that it replaces.
-    fn complete(&mut self, job: &SnapshotJob<D>) -> io::Result<()> {
-        job.file.file.sync()?;
-        let name = directory::name(FileKind::Snapshot, job.file.number);
-        self.disk.rename(&job.file.name, &name)?;
-        self.disk.sync_folder()?;
-        self.snapshot_bytes = job.bytes;
-        self.log_bytes = 0;
-        self.is_incomplete &= !job.is_complete;
-        self.has_failed &= self.is_incomplete;
-        // If they cannot be listed or removed, they are at the next snapshot.
-        if let Ok(listing) = Listing::read(&self.disk, None) {
-            let old = listing.files.iter().filter(|file| match file.header.kind {
-                FileKind::Log => file.header.number < job.first_log,
-                FileKind::Snapshot => file.header.number < job.file.number,
-            });
-            let old = old.map(|file| &file.name).chain(&listing.unfinished).chain(&listing.damaged);
-            old.for_each(|name| _ = self.disk.remove(name));
-        }
-        Ok(())
-    }
-
+    /// Gives up the snapshot, unless it is being synced: then it comes to its end, and something may be missing in it.
     fn give_up_snapshot(&mut self) {
-        if let Some(job) = self.snapshot.take() {
+        self.snapshot.iter_mut().for_each(|job| job.is_complete = false);
+        if let Some(job) = self.snapshot.take_if(|job| job.stage != Stage::Syncing) {
             // It may be away already, or the disk is; the next start removes it.
             let _ = self.disk.remove(&job.file.name);
         }
@@ -381,7 +507,7 @@ impl<D: Disk> LogWriter<D> {
             let _ = self.disk.remove(&name);
             return Err(error);
         }
-        Ok(OpenFile { file: Arc::new(file), name, number, id })
+        Ok(OpenFile { file: Arc::new(file), name, number, id, after, is_in_folder: false })
     }
 
     fn facts(&self, is_last: bool, sequence: u64, synced: u64) -> FrameFacts {

@@ -8,8 +8,8 @@
 //!
 //! - A shape that cannot be registered, for whatever reason, is written inline until it can be. This takes more memory.
 //! - A tag that is not in the registry belongs to a state of which nothing is known. The state counts as full, once, under the
-//!   current limit, and is written back like that. At most one fill time later it is right again, and more than the limit
-//!   never passes.
+//!   current limit, and is written back like that: full in a second, because nodes may hold leases of what comes back until then.
+//!   At most a second and one fill time later it is right again, and more than the limit never passes.
 //! - A node never registers a shape under a tag that it has seen with another shape, not even in a new registry.
 //! - The loss of the registry is noticed within a second, by its epoch. A node then registers its shapes again. From then on, a tag
 //!   means what the new registry says. Only where that says nothing, it means what it meant in the old one.

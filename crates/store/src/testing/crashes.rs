@@ -12,7 +12,7 @@ mod model;
 use super::crashing_disk::CrashingDisk;
 use super::random::Random;
 use crate::clock::Clock;
-use crate::durable::writer::{LogWriter, SyncPoint};
+use crate::durable::writer::{LogWriter, SyncWork};
 use crate::durable::{Identity, Opening};
 use crate::memory::{Memory, Writing};
 use crate::store::{Part, ReceiptId, Settled, Settlement};
@@ -89,7 +89,7 @@ struct History {
     receipts: Vec<Receipt>,
     marks: Marks,
     /// A sync in progress, and the mark that holds when it has ended.
-    syncing: Option<(SyncPoint<CrashingDisk>, u64)>,
+    syncing: Option<(SyncWork<CrashingDisk>, u64)>,
     tally: CrashTally,
 }
 
@@ -297,39 +297,41 @@ impl History {
     fn sync(&mut self) {
         match self.syncing.take() {
             None => {
-                self.syncing = self.writer.sync_point().map(|point| (point, self.marks.written));
+                self.syncing = self.writer.sync_work().map(|work| (work, self.marks.written));
             }
-            Some((point, mark)) => {
-                let result = point.sync();
-                self.writer.synced(&point, &result);
+            Some((work, mark)) => {
+                let result = work.run();
+                self.writer.synced(&work, &result);
                 if result.is_ok() && !self.writer.is_incomplete() {
-                    self.marks.synced = self.marks.synced.max(mark);
+                    match work {
+                        SyncWork::Log(_) => self.marks.synced = self.marks.synced.max(mark),
+                        SyncWork::Snapshot(_) => self.snapshot_completed(),
+                    }
                 }
             }
         }
     }
 
     fn begin_snapshot(&mut self) {
-        if !self.writer.is_writing_snapshot() && self.writer.begin_snapshot().is_ok() {
+        if !self.writer.has_snapshot() && self.writer.begin_snapshot().is_ok() {
             self.marks.snapshot = self.step;
         }
     }
 
+    fn snapshot_completed(&mut self) {
+        self.tally.snapshots += 1;
+        self.marks.synced = self.marks.synced.max(self.marks.snapshot);
+        self.marks.written = self.marks.written.max(self.marks.snapshot);
+    }
+
     fn continue_snapshot(&mut self) {
-        if self.writer.is_incomplete() && !self.writer.is_writing_snapshot() {
+        if self.writer.is_incomplete() {
             self.begin_snapshot();
         }
         let parts = 1 + self.random.below(20);
         for _ in 0..parts {
-            let was_writing = self.writer.is_writing_snapshot();
-            let result = self.writer.continue_snapshot();
-            if was_writing && result.is_ok() && !self.writer.is_writing_snapshot() {
-                self.tally.snapshots += 1;
-                if !self.writer.is_incomplete() {
-                    self.marks.synced = self.marks.synced.max(self.marks.snapshot);
-                    self.marks.written = self.marks.written.max(self.marks.snapshot);
-                }
-            }
+            // If it fails, the next step begins another one.
+            let _ = self.writer.continue_snapshot();
         }
     }
 

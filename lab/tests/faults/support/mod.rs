@@ -11,6 +11,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod crowd;
+pub(crate) mod disk_fault;
 pub(crate) mod fake;
 pub(crate) mod grpc;
 pub(crate) mod load;

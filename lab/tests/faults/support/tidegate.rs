@@ -26,6 +26,8 @@ pub(crate) struct Deployment {
 pub(crate) struct Tidegate {
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
+    /// `None` unless it listens for Redis clients.
+    pub(crate) resp: Option<SocketAddr>,
     /// `None` unless it is a reverse proxy.
     pub(crate) proxy: Option<SocketAddr>,
     admin: SocketAddr,
@@ -115,6 +117,7 @@ impl Deployment {
         clock: Option<&Shim>,
     ) -> Tidegate {
         let log = std::fs::File::create(folder.join("log")).unwrap();
+        let with_resp = flags.contains(&"--resp-listen");
         let mut command = Command::new(binary);
         command
             .args(["serve", "--store", store])
@@ -122,7 +125,8 @@ impl Deployment {
             .args([OsStr::new("--policy"), self.policy.as_os_str()])
             .args(["--data-dir", &folder.text("data")])
             .args(["--http-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
-            .args(["--grpc-listen", "127.0.0.1:0", "--resp-listen", "off"])
+            .args(["--grpc-listen", "127.0.0.1:0"])
+            .args(if with_resp { &[][..] } else { &["--resp-listen", "off"] })
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -133,12 +137,14 @@ impl Deployment {
         let mut process = Process::spawn(&mut command);
         let mut greeting = BufReader::new(process.child().stdout.take().unwrap());
         let (mut http, mut grpc, mut admin, mut proxy) = (None, None, None, None);
+        let mut resp = None;
         let mut line = String::new();
         while http.is_none() && greeting.read_line(&mut line).unwrap() > 0 {
             let address = line.split("://").nth(1).and_then(|rest| rest.split('/').next());
             let address = address.and_then(|address| address.trim().parse().ok());
             match line.split_whitespace().next() {
                 Some("http") => http = address,
+                Some("resp") => resp = address,
                 // The line of gRPC has an address without a scheme.
                 Some("grpc") => {
                     grpc = line.split_whitespace().nth(1).and_then(|at| at.parse().ok());
@@ -157,6 +163,7 @@ impl Deployment {
         Tidegate {
             http,
             grpc,
+            resp,
             proxy,
             admin,
             folder,
@@ -172,6 +179,11 @@ impl Deployment {
 impl Tidegate {
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    /// The data directory.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.join("data")
     }
 
     /// Sends a check on a new connection.

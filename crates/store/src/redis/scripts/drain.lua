@@ -73,7 +73,8 @@ function drain.read(self, value)
   end
   local tag = tonumber(string.sub(value, -3))
   if lost[tag] and not shapes[tag] then
-    return { zero = tick(self.shape, now) + self.shape.full, shape = self.shape, lost = true }
+    -- Full, and what nodes may hold beyond that: slices are granted for up to a second ahead.
+    return { zero = tick(self.shape, now + 1000000) + self.shape.full, shape = self.shape, lost = true }
   end
   return { zero = tonumber(string.sub(value, 1, -4)), shape = shapes[tag], tag = tag }
 end

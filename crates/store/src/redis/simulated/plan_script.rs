@@ -5,7 +5,7 @@ use super::server::{Datum, NANOS_PER_MICRO, SimulatedRedis};
 use crate::redis::wire::{self, ShapeTag, Verb, WrittenUnder};
 use ::redis::Value;
 use tidegate_core::{
-    Ask, Cost, Limit, Now, Plan, State, StateContents, StateId, Take, Timestamp, Written,
+    Ask, Cost, Limit, Now, Plan, Span, State, StateContents, StateId, Take, Timestamp, Written,
 };
 
 /// What was found under the key of a state.
@@ -173,10 +173,11 @@ impl ScriptState {
         Self { value: vec![], shape: limit.clone(), tag, contents, lost: false }
     }
 
-    /// A value whose shape is lost counts as full.
+    /// A value whose shape is lost counts as full, for a second ahead.
     fn full(limit: &Limit, tag: ShapeTag, now: Timestamp) -> Self {
         let mut written = Written::empty(limit);
-        limit.charge(&mut written, &Ask::new(now, Cost::new(limit.capacity())));
+        let ahead = now.after(Span::from_secs(1)).unwrap_or(now);
+        limit.charge(&mut written, &Ask::new(ahead, Cost::new(limit.capacity())));
         let (value, contents) = (wire::value(&written, now, tag), written.remembered(now));
         Self { value: value.into_bytes(), shape: limit.clone(), tag, contents, lost: true }
     }
