@@ -23,7 +23,7 @@ help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build and start the server; FLAGS='--policy my.yaml' uses your own rules
-	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(FLAGS)
+	$(CARGO) run --release -p tidegate-server -- serve --data-dir target/run $(if $(findstring --store,$(FLAGS)),,--store file:) $(FLAGS)
 
 # setpriv stops the demo when make ends for any reason.
 demo: ## Show a URL shortener behind tidegate's reverse proxy, live in the terminal; FLAGS='--seconds 60' sets how long

@@ -21,14 +21,14 @@ const KEYS_PER_CONNECTION: u64 = 2_500;
 /// Each connection asks this many times, together, every four milliseconds: 50,000 a second in all.
 const TOGETHER: u64 = 50;
 const EVERY: Duration = Duration::from_millis(4);
-/// A bucket that is never empty, and of which one token comes back in a year.
-const BURST: u64 = 1_000_000_000;
+/// A bucket that is never empty. A token comes back in 53 minutes.
+const BURST: u64 = 1_000_000;
 
 /// A request of a key that was admitted: the key, how much of it is used, and when the answer came.
 type Admitted = (u64, u64, Instant);
 
 fn command(key: u64, quantity: u64) -> String {
-    let words = ["CL.THROTTLE", &format!("key:{key}"), &BURST.to_string(), "1", "31536000"];
+    let words = ["CL.THROTTLE", &format!("key:{key}"), &BURST.to_string(), "10000", "31536000"];
     let words: Vec<String> =
         words.iter().map(|word| (*word).to_owned()).chain([quantity.to_string()]).collect();
     let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
