@@ -16,6 +16,7 @@
 //! | `segment` | reading a file of frames, and skipping what is damaged |
 //! | `directory` | the files of a data directory |
 //! | `recovery` | the newest snapshot and the logs, back into memory |
+//! | `sync_work` | what the writer hands out to be synced |
 //! | `writer` | changes to the log, and everything to a snapshot, step by step |
 //! | `keeper` | the threads that make the writer's steps |
 //! | `inspect` | looking into a directory that no server uses |
@@ -37,6 +38,7 @@ mod keeper;
 mod limit_bytes;
 mod recovery;
 mod segment;
+pub(crate) mod sync_work;
 pub(crate) mod writer;
 
 pub use directory::DataError;

@@ -44,7 +44,7 @@ fn limits() -> Vec<Limit> {
 }
 
 fn id(number: usize) -> StateId {
-    StateId((number as u128 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    StateId((u128::try_from(number).unwrap() + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 fn settings(folder: &Path) -> DurableSettings {
@@ -150,7 +150,8 @@ fn this_version_writes_what_version_1_wrote() {
 /// The body of the first frame of a file.
 fn first_body(file: &str) -> Vec<u8> {
     let bytes = fs::read(Path::new(GOLDEN).join(file)).unwrap();
-    let length = u32::from_le_bytes(*bytes[136..].first_chunk().unwrap()) as usize;
+    let length = u32::from_le_bytes(*bytes[136..].first_chunk().unwrap());
+    let length = usize::try_from(length).unwrap();
     bytes[208..208 + length].to_vec()
 }
 

@@ -7,7 +7,8 @@
 
 use super::DurableSettings;
 use super::disk::Disk;
-use super::writer::{LogWriter, SNAPSHOT_PER_LOG, SyncWork};
+use super::sync_work::SyncWork;
+use super::writer::{LogWriter, SNAPSHOT_PER_LOG};
 use crate::clock::Clock;
 use crate::reports::DurableReport;
 use std::io;
