@@ -2,6 +2,7 @@
 
 #![expect(clippy::float_arithmetic, reason = "ratios, for people")]
 
+mod servers;
 mod steady_load;
 
 use crate::rounds::{Comparison, float, median, write_section};
@@ -32,7 +33,10 @@ pub(crate) struct DurableOptions {
     /// Seconds of a round
     #[arg(long, default_value_t = 4)]
     seconds: u64,
-    /// The largest number of keys that are recovered
+    /// The tidegate binary; by default the one in the directory of this program
+    #[arg(long)]
+    tidegate: Option<PathBuf>,
+    /// The largest number of keys that are recovered, and that a snapshot has
     #[arg(long, default_value_t = 10_000_000)]
     keys: u64,
 }
@@ -42,7 +46,11 @@ const TEXT: &str = "\
 The store `file:` against `memory:`, embedded, on the same takes and in one run. `cpu` is the processor time of the whole process,
 with the threads that write and sync, for a second of one million takes in an open loop over a million keys: one take per call
 (`single`) or 64 (`batch64`). `written` is what goes to the disk in that second; the peer is what the changed states alone would
-take. `recovery` is the time to open a data directory of so many keys on one thread; the peer is reading its files once.";
+take. `recovery` is the time to open a data directory of so many keys on one thread; the peer is reading its files once.
+
+`resp-pipe64` and `resp-open` are servers with the two stores, over RESP, with 50 connections that send 64 commands together, in a closed
+loop or a million a second. `snapshot` is how long one in a thousand callers waits at least, at 20,000 a second, while a snapshot of so many keys
+is written, and afterwards.";
 
 const KEYS: u64 = 1_000_000;
 
@@ -59,6 +67,7 @@ pub(crate) fn run(options: &DurableOptions) -> Result<(), String> {
             measure_recovery(&name, keys, options, &mut rows)?;
         }
     }
+    rows.extend(servers::rows(options)?);
     if options.write { write_section(TITLE, TEXT, &rows) } else { Ok(()) }
 }
 

@@ -249,6 +249,12 @@ impl Memory {
         Self::build(clock, bytes, NUMBERS, Kept::OnDisk)
     }
 
+    /// The same with `numbers` limit numbers, for a model.
+    #[cfg(shuttle)]
+    pub(crate) fn kept_on_disk_with(clock: Clock, bytes: usize, numbers: usize) -> Self {
+        Self::build(clock, bytes, numbers, Kept::OnDisk)
+    }
+
     /// The same with `numbers` limit numbers. Tests and models have few, so that numbers are used again soon.
     pub(crate) fn with_limit_numbers(clock: Clock, bytes: usize, numbers: usize) -> Self {
         Self::build(clock, bytes, numbers, Kept::InMemory)

@@ -12,7 +12,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Arc;
 use shuttle::thread;
 use tidegate_core::{Algorithm, Cost, Limit, Plan, Span, StateId, Take, Timestamp};
-use tidegate_store::{Clock, Memory, Part, ReceiptId, Settled, Settlement};
+use tidegate_store::{Clock, Memory, Part, ReceiptId, Settled, Settlement, models};
 
 /// How many orders are tried for each model.
 const ORDERS: usize = 2_000;
@@ -276,5 +276,34 @@ fn a_state_is_never_read_under_the_next_limit_of_its_number() {
         let passed = taker.join().unwrap();
         let more = (0..3).filter(|_| store.take_now(&plan(&[1], mine)).done.passes).count();
         assert_eq!(passed + more, 2);
+    });
+}
+
+/// Two threads take from states under several limits, so that limit numbers are used again, while a third one collects what changed.
+/// None waits for ever, and what was collected last is what there is.
+#[test]
+fn what_changes_is_collected_while_numbers_are_used_again() {
+    let limits: Vec<&'static Limit> = (5..8).map(limit).collect();
+    check_few(move || {
+        let clock = Clock::manual(Timestamp::EPOCH);
+        let store = Arc::new(models::kept_on_disk(clock, 1 << 16, 2));
+        let takers: Vec<_> = (0..2u128)
+            .map(|taker| {
+                let (store, limits) = (Arc::clone(&store), limits.clone());
+                thread::spawn(move || {
+                    for (id, limit) in (0..).zip(limits) {
+                        store.take_now(&plan(&[taker * 2 + id % 2], limit));
+                    }
+                })
+            })
+            .collect();
+        let mut collected = models::collected(&store, false);
+        collected.extend(models::collected(&store, false));
+        takers.into_iter().for_each(|taker| taker.join().unwrap());
+        collected.extend(models::collected(&store, false));
+        let all = models::collected(&store, true);
+        for (tag, state) in &all {
+            assert_eq!(collected.get(tag), Some(state), "a change of {tag:x} was lost");
+        }
     });
 }

@@ -103,6 +103,11 @@ impl Process {
         fs::read_to_string(self.folder.0.join(file))
     }
 
+    /// The path of a file in its folder.
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.folder.0.join(file)
+    }
+
     /// The output of the server.
     pub(crate) fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.0.join("log")).unwrap_or_default();

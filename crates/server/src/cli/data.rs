@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tidegate::{Clock, Secret};
-use tidegate_core::{Limit, Period, Timestamp};
+use tidegate_core::{Limit, Period, Span, Timestamp};
 use tidegate_store::{Compacted, Damage, DataContents, DataFile, DurableSettings, Recovered};
 
 /// The exit code when something is damaged.
@@ -230,10 +230,21 @@ fn progress() -> impl FnMut(u64, u64) {
 /// A limit, for people.
 fn limit_text(limit: &Limit) -> String {
     let period = match limit.period() {
-        Period::Every(span) => span.to_string(),
+        Period::Every(span) => span_text(*span),
         Period::Calendar(_) => "calendar period".to_owned(),
     };
     format!("{} per {period}, {}", limit.amount(), limit.algorithm().name())
+}
+
+/// A length of time, in the largest unit in which it is a whole number.
+fn span_text(span: Span) -> String {
+    const SECOND: u64 = 1_000_000_000;
+    let units = [(86_400 * SECOND, "d"), (3_600 * SECOND, "h"), (60 * SECOND, "min")];
+    let whole = units.iter().find(|(unit, _)| span.as_nanos().is_multiple_of(*unit));
+    whole.map_or_else(
+        || span.to_string(),
+        |(unit, name)| format!("{}{name}", span.as_nanos() / unit),
+    )
 }
 
 /// A time of the wall clock, to the second.

@@ -228,10 +228,20 @@ impl<D: Disk> LogWriter<D> {
     /// Writes everything that changed, says that nothing follows, and syncs it.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush()?;
+        // The last frame says that all others are on disk, so that a change in them is not taken for a power failure.
+        self.sync_now()?;
         self.write_frame(!self.is_incomplete)?;
-        let point = self.sync_point().map_or(Ok(()), |point| point.sync());
+        self.sync_now()?;
         self.log = None;
-        point
+        Ok(())
+    }
+
+    /// Syncs the log, and waits for that.
+    fn sync_now(&mut self) -> io::Result<()> {
+        let Some(point) = self.sync_point() else { return Ok(()) };
+        let result = point.sync();
+        self.log_synced(&point, result.is_ok());
+        result
     }
 
     fn write_frame(&mut self, is_last: bool) -> io::Result<u64> {
