@@ -5,8 +5,7 @@
 pub use crate::{
     clock::models::a_clock_is_read_while_another_thread_renews_it,
     memory::models::{
-        a_bucket_is_read_as_of_one_instant, a_change_is_collected_or_still_noted,
-        a_number_is_not_written_after_another_limit_got_it,
+        a_bucket_is_read_as_of_one_instant, a_number_is_not_written_after_another_limit_got_it,
         a_reader_sees_all_that_a_holder_wrote_or_nothing, optimistic_writes_lose_no_take,
     },
 };
@@ -28,7 +27,10 @@ pub fn kept_on_disk(clock: crate::Clock, bytes: usize, numbers: usize) -> crate:
 /// Collects what changed, or everything: the amount of the limit and the word of each state, by its tag.
 #[cfg(shuttle)]
 #[must_use]
-pub fn collected(store: &crate::Memory, everything: bool) -> collecting::States {
+pub fn collected(
+    store: &crate::Memory,
+    everything: bool,
+) -> std::collections::BTreeMap<u64, (u64, u64)> {
     collecting::states(store, everything)
 }
 
@@ -37,9 +39,6 @@ mod collecting {
     use crate::memory::{Collected, Memory, Record, Recorder, Writing};
     use std::collections::{BTreeMap, HashMap};
     use tidegate_core::{Limit, NamedBy};
-
-    /// The amount of the limit and the word of each state, by its tag.
-    pub type States = BTreeMap<u64, (u64, u64)>;
 
     /// A frame that takes a few states, so that a collection has several.
     #[derive(Default)]
@@ -69,10 +68,10 @@ mod collecting {
         }
     }
 
-    pub(super) fn states(store: &Memory, everything: bool) -> States {
+    pub(super) fn states(store: &Memory, everything: bool) -> BTreeMap<u64, (u64, u64)> {
         let what = if everything { Collected::Everything } else { Collected::Changes };
         let (mut hand, _) = store.begin_collection(what);
-        let mut states = States::new();
+        let mut states = BTreeMap::new();
         loop {
             let mut frame = SmallFrame::default();
             let (writing, _) = store.collect(&mut hand, &mut frame);

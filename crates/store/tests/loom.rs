@@ -30,8 +30,3 @@ fn a_number_is_not_written_after_another_limit_got_it() {
 fn a_clock_is_read_while_another_thread_renews_it() {
     models::a_clock_is_read_while_another_thread_renews_it();
 }
-
-#[test]
-fn a_change_is_collected_or_still_noted() {
-    models::a_change_is_collected_or_still_noted();
-}

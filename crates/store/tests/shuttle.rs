@@ -260,7 +260,7 @@ fn a_state_is_never_read_under_the_next_limit_of_its_number() {
     check_interrupted(move || {
         let now = Timestamp::from_nanos(1_800_000_000_000_000_000);
         let clock = Clock::manual(now);
-        let store = Arc::new(tidegate_store::models::with_limit_numbers(clock, 1 << 20, 2));
+        let store = Arc::new(models::with_limit_numbers(clock, 1 << 20, 2));
         // The limit `other` has a state. The limit `mine` has none any more, and its number is in the cache.
         assert!(store.take_now(&plan(&[10], other)).done.passes);
         assert!(store.take_now(&plan(&[1], mine)).done.passes);

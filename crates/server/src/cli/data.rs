@@ -240,11 +240,11 @@ fn limit_text(limit: &Limit) -> String {
 fn span_text(span: Span) -> String {
     const SECOND: u64 = 1_000_000_000;
     let units = [(86_400 * SECOND, "d"), (3_600 * SECOND, "h"), (60 * SECOND, "min")];
-    let whole = units.iter().find(|(unit, _)| span.as_nanos().is_multiple_of(*unit));
-    whole.map_or_else(
-        || span.to_string(),
-        |(unit, name)| format!("{}{name}", span.as_nanos() / unit),
-    )
+    let whole = units.iter().find_map(|(unit, name)| {
+        let count = span.as_nanos().checked_div(*unit)?;
+        (count.checked_mul(*unit) == Some(span.as_nanos())).then(|| format!("{count}{name}"))
+    });
+    whole.unwrap_or_else(|| span.to_string())
 }
 
 /// A time of the wall clock, to the second.

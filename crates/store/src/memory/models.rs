@@ -1,10 +1,9 @@
 //! Models for loom: a few steps of several threads, in every order, with every value that the memory model allows a load to see.
 //!
 //! Loom understands fences and relaxed loads; shuttle, which runs the other models, does not. So here is what depends on
-//! memory ordering: reading a bucket without its lock (the seqlock), limit numbers that are used again, and dirty bits.
+//! memory ordering: reading a bucket without its lock (the seqlock), and limit numbers that are used again.
 
 use super::bucket::{Bucket, Entry, Read};
-use super::dirty::DirtyBits;
 use super::limit_numbers::LimitNumbers;
 use crate::sync::{check_model, yield_now};
 use loom::sync::Arc;
@@ -109,41 +108,6 @@ pub fn a_reader_sees_all_that_a_holder_wrote_or_nothing() {
         }
         holder.join().expect("it does not panic");
     });
-}
-
-/// A thread changes a state twice while another one collects what changed: what the collector did not see is still noted.
-pub fn a_change_is_collected_or_still_noted() {
-    check_model(|| {
-        let (bucket, dirty) = (bucket(0), Arc::new(DirtyBits::default()));
-        let writer = thread::spawn({
-            let (bucket, dirty) = (Arc::clone(&bucket), Arc::clone(&dirty));
-            move || {
-                for word in [20, 30] {
-                    let mut locked = bucket.lock().noting(Some(&dirty));
-                    let slot = locked.find(MINE.tag).expect("it was put there");
-                    locked.put(slot, Entry { word, ..MINE });
-                }
-            }
-        });
-        let first = collected(&bucket, &dirty);
-        writer.join().expect("it does not panic");
-        let last = collected(&bucket, &dirty);
-        assert_eq!(last.or(first), Some(30), "a change was lost");
-    });
-}
-
-/// The state, if it is noted that it changed.
-fn collected(bucket: &Bucket, dirty: &DirtyBits) -> Option<u64> {
-    let slots = dirty.take();
-    if slots == 0 {
-        return None;
-    }
-    let mut entries = vec![];
-    if !bucket.read_plain(slots, &mut entries) {
-        let locked = bucket.lock();
-        entries.extend(locked.find(MINE.tag).map(|slot| locked.get(slot)));
-    }
-    entries.first().map(|entry| entry.word)
 }
 
 /// There is one number for two limits. It is given to the second limit while a thread writes a state under the first. The
