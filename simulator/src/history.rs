@@ -1,11 +1,11 @@
 //! The history of a run: what happened, by the true time.
 
-use crate::model::Model;
+use crate::model::{Model, ReplayedPlan};
 use siphasher::sip::SipHasher13;
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
-use tidegate_core::{StateId, Timestamp};
-use tidegate_store::testing::SimulatedRedis;
+use tidegate_core::{Decision, StateId, TakeReceipt, Timestamp};
+use tidegate_store::testing::{Effect, Executed, OwnedPart, OwnedTake, SimulatedRedis};
 
 /// Everything that the checks look at.
 #[derive(Debug, Default)]
@@ -24,6 +24,8 @@ pub struct History {
     pub processes: Vec<(usize, u64, u64)>,
     /// Costs that the store counted although the reply was lost, or what gave them back, by state.
     pub untold: BTreeMap<StateId, u64>,
+    /// Takes that were undone after the store had lost its counts: when it lost them, in nanoseconds, the state and the cost.
+    pub undone_after_loss: Vec<(u64, StateId, u64)>,
     /// What the store has counted in the end, by user and then by tenant.
     pub counted: Vec<u64>,
     /// What could not be given back, because a bucket had refilled by itself, by user and then by tenant.
@@ -144,7 +146,20 @@ pub(crate) struct Backend {
     given_back: BTreeMap<StateId, u64>,
     /// When data was last lost, in nanoseconds.
     lost: Option<u64>,
+    /// What was taken since then.
+    taken: Vec<Taken>,
+    /// What was taken before, each with the time of the first loss after it.
+    forgotten: Vec<(u64, Taken)>,
     pub(crate) history: History,
+}
+
+/// A take of a process.
+#[derive(Debug)]
+struct Taken {
+    process: usize,
+    state: StateId,
+    /// What its receipt says if the limit is exact, and if it is leased.
+    receipts: [TakeReceipt; 2],
 }
 
 /// How long a denial cache may use a state, in nanoseconds: half a second after the reply has reached the node.
@@ -159,12 +174,74 @@ impl Backend {
     /// Counts were lost.
     pub(crate) fn lost_data(&mut self, at: u64) {
         self.lost = Some(at);
+        self.forgotten.extend(self.taken.drain(..).map(|taken| (at, taken)));
+    }
+
+    /// A process took something.
+    fn took(&mut self, process: usize, state: StateId, receipts: [TakeReceipt; 2]) {
+        self.taken.push(Taken { process, state, receipts });
+    }
+
+    /// A process undid a take.
+    pub(crate) fn undid(&mut self, process: usize, part: &OwnedPart) {
+        let is_it = |(_, taken): &(u64, Taken)| {
+            (taken.process, taken.state) == (process, part.state)
+                && taken.receipts.contains(&part.receipt)
+        };
+        let found = self.forgotten.iter().position(is_it);
+        if let Some((lost, _)) = found.map(|found| self.forgotten.swap_remove(found)) {
+            self.history.undone_after_loss.push((lost, part.state, part.cost()));
+        }
     }
 
     /// Whether a denial cache may still hold a state that refuses more than the store's state does now.
     pub(crate) fn refused_more_lately(&self, state: StateId, now: u64) -> bool {
         let eased = self.lost.max(self.given_back.get(&state).copied());
         eased.is_some_and(|eased| now - eased <= CACHED_FOR)
+    }
+
+    /// Replays in the model what the server did, and compares the two.
+    pub(crate) fn replay(
+        &mut self,
+        process: usize,
+        executed: &Executed,
+        at: u64,
+    ) -> Option<Vec<PendingAnswer>> {
+        // Under another policy a state may refill sooner than a denial cache computes.
+        for state in self.model.reshaped(executed) {
+            self.gave_back(state, at);
+        }
+        if let Effect::GaveBack(parts) = &executed.effect {
+            parts.iter().for_each(|part| self.gave_back(part.state, at));
+        }
+        let ReplayedPlan { passes, decisions, receipts } = self.model.replay(executed)?;
+        for (state, receipts) in receipts {
+            self.took(process, state, receipts);
+        }
+        let Effect::Took { takes, passes: said, .. } = &executed.effect else { return None };
+        if passes != *said {
+            let (cost, amount) = (takes[0].cost.get(), takes[0].limit.amount());
+            self.history.wrong.push(format!(
+                "the store decided passes = {said} for a take of {cost} under a limit of {amount}, the core {passes}"
+            ));
+        }
+        let first = self.decided;
+        self.decided += takes.len();
+        let told = |((number, take), [told, before]): ((usize, &OwnedTake), [Decision; 2])| {
+            let (remaining, before) = (told.remaining, before.remaining);
+            PendingAnswer {
+                number,
+                state: take.state,
+                passes,
+                cost: take.cost.get(),
+                remaining,
+                before,
+                at,
+            }
+        };
+        let told: Vec<PendingAnswer> = (first..).zip(takes).zip(decisions).map(told).collect();
+        self.pending.entry(process).or_default().extend_from_slice(&told);
+        Some(told)
     }
 }
 

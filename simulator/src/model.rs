@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use tidegate_core::{
-    Ask, Cost, Decision, Limit, Now, Plan, Span, State, StateContents, StateId, Take, Timestamp,
-    Written,
+    Ask, Cost, Decision, Limit, Now, Plan, Span, State, StateContents, StateId, Take, TakeReceipt,
+    Timestamp, Written,
 };
 use tidegate_store::testing::{Effect, Executed, OwnedPart, OwnedTake};
 
@@ -18,6 +18,16 @@ pub(crate) struct Model {
     short: BTreeMap<StateId, (u64, u64)>,
 }
 
+/// What the core decides about a plan.
+#[derive(Debug)]
+pub(crate) struct ReplayedPlan {
+    pub(crate) passes: bool,
+    /// For each take, the decision in the answer, and the one if the take had not been counted.
+    pub(crate) decisions: Vec<[Decision; 2]>,
+    /// What was taken: under an exact limit, and under a leased one.
+    pub(crate) receipts: Vec<(StateId, [TakeReceipt; 2])>,
+}
+
 impl Model {
     pub(crate) fn forget_all(&mut self) {
         self.states.clear();
@@ -27,9 +37,8 @@ impl Model {
         self.states.remove(&state);
     }
 
-    /// Does what the store did. For a plan, returns whether it passes, and two decisions for each take: the one in the answer,
-    /// and the one if the take had not been counted.
-    pub(crate) fn replay(&mut self, executed: &Executed) -> Option<(bool, Vec<[Decision; 2]>)> {
+    /// Does what the store did. For a plan, returns what the core decides.
+    pub(crate) fn replay(&mut self, executed: &Executed) -> Option<ReplayedPlan> {
         let now = executed.at;
         for state in &executed.lost {
             self.fill(*state, executed, now);
@@ -45,9 +54,16 @@ impl Model {
                 };
                 let before: Vec<Decision> = takes.iter().zip(&written).map(judge).collect();
                 let done = plan.take(Now::at(now), &mut written);
+                let receipts = done.receipts.iter().zip(&takes).zip(&written);
+                let receipts = receipts.filter_map(|((receipt, take), written)| {
+                    let receipt = (*receipt)?;
+                    Some((take.state, [receipt, written.slot_of(receipt)]))
+                });
+                let receipts = receipts.collect();
                 self.keep(&found, &written);
                 let both = done.decisions.into_iter().zip(before);
-                Some((done.passes, both.map(|(after, before)| [after, before]).collect()))
+                let decisions = both.map(|(after, before)| [after, before]).collect();
+                Some(ReplayedPlan { passes: done.passes, decisions, receipts })
             }
             Effect::Charged(takes) => {
                 for take in takes {

@@ -8,9 +8,9 @@ use crate::timers;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tidegate_core::{Decision, StateId, Timestamp};
+use tidegate_core::{StateId, Timestamp};
 use tidegate_store::testing::{
-    Effect, Executed, Network, NetworkFuture, OwnedTake, SimulatedReply, SimulatedRequest,
+    Effect, Executed, Network, NetworkFuture, SimulatedReply, SimulatedRequest,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -315,6 +315,9 @@ impl World {
         let (reply, executed) = backend.server.execute(now, request);
         let told = executed.as_ref().and_then(|executed| backend.replay(process, executed, at));
         let told = told.unwrap_or_default();
+        if executed.is_some() {
+            request.refunds().iter().for_each(|part| backend.undid(process, part));
+        }
         let too_late =
             executed.as_ref().filter(|executed| self.is_of_users(executed)).map(too_late);
         if too_late.is_some_and(|too_late| timers::since(sent) > too_late) {
@@ -362,49 +365,6 @@ impl World {
                 *backend.history.untold.entry(answer.state).or_default() += answer.cost;
             }
         }
-    }
-}
-
-impl Backend {
-    /// Replays in the model what the server did, and compares the two.
-    fn replay(
-        &mut self,
-        process: usize,
-        executed: &Executed,
-        at: u64,
-    ) -> Option<Vec<PendingAnswer>> {
-        // Under another policy a state may refill sooner than a denial cache computes.
-        for state in self.model.reshaped(executed) {
-            self.gave_back(state, at);
-        }
-        if let Effect::GaveBack(parts) = &executed.effect {
-            parts.iter().for_each(|part| self.gave_back(part.state, at));
-        }
-        let (passes, decisions) = self.model.replay(executed)?;
-        let Effect::Took { takes, passes: said, .. } = &executed.effect else { return None };
-        if passes != *said {
-            let (cost, amount) = (takes[0].cost.get(), takes[0].limit.amount());
-            self.history.wrong.push(format!(
-                "the store decided passes = {said} for a take of {cost} under a limit of {amount}, the core {passes}"
-            ));
-        }
-        let first = self.decided;
-        self.decided += takes.len();
-        let told = |((number, take), [told, before]): ((usize, &OwnedTake), [Decision; 2])| {
-            let (remaining, before) = (told.remaining, before.remaining);
-            PendingAnswer {
-                number,
-                state: take.state,
-                passes,
-                cost: take.cost.get(),
-                remaining,
-                before,
-                at,
-            }
-        };
-        let told: Vec<PendingAnswer> = (first..).zip(takes).zip(decisions).map(told).collect();
-        self.pending.entry(process).or_default().extend_from_slice(&told);
-        Some(told)
     }
 }
 

@@ -84,7 +84,9 @@ pub(crate) async fn start(world: Arc<World>, node: Arc<Node>) {
     let wires = (0..world.scenario.servers()).map(wire).collect();
     let known = node.disk.load(Ordering::Relaxed);
     let known_nodes = (world.scenario.keeps_disk && known > 0).then_some(known);
-    let settings = RedisSettings { known_nodes, ..RedisSettings::new("redis://simulated/") };
+    let node_id = world.scenario.keeps_disk.then(|| u64::try_from(node.number).unwrap());
+    let settings =
+        RedisSettings { known_nodes, node_id, ..RedisSettings::new("redis://simulated/") };
     let store = Redis::simulated(&settings, &secret(), clock.clone(), wires).await;
     let limiter = Limiter::new(node.policy(&world), store.expect("a store"), secret(), clock);
     let limiter = limiter.expect("a limiter");

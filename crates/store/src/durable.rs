@@ -29,9 +29,9 @@
 //! **The disk never delays a decision.** If it fails or stalls, decisions go on from memory, [`StoreHealth::complaint`] says what
 //! would be lost, and when the disk works again, a snapshot of everything is written.
 
-mod directory;
+pub(crate) mod directory;
 pub(crate) mod disk;
-mod format;
+pub(crate) mod format;
 mod frame;
 mod inspect;
 mod keeper;
@@ -42,6 +42,7 @@ pub(crate) mod sync_work;
 pub(crate) mod writer;
 
 pub use directory::DataError;
+pub use format::DataFileKind;
 pub use inspect::{Compacted, DataContents, DataFile};
 pub use recovery::{Damage, Recovered};
 
@@ -194,31 +195,6 @@ impl Opening {
         writer.begin_first().map_err(DataError::io("the data directory"))?;
         Ok((writer, recovered))
     }
-}
-
-/// The name and the bytes of a log with these contents: as they are, or as the body of a frame with a valid checksum.
-#[cfg(feature = "testing")]
-pub(crate) fn strange_log(
-    identity: Identity,
-    contents: &[u8],
-    as_frame: bool,
-) -> (String, Vec<u8>) {
-    use format::{FileHeader, FileKind, FrameHeader, FrameTime};
-    let (kind, number, id) = (FileKind::Log, 1, 5);
-    let at = tidegate_core::Timestamp::EPOCH;
-    let time = FrameTime { now: tidegate_core::Now::at(at), since_boot: at };
-    let Identity { verifier, boot } = identity;
-    let header = FileHeader { kind, number, id, verifier, boot, after: 0, time };
-    let mut bytes = header.bytes();
-    if as_frame {
-        let (length, checksum) =
-            (u32::try_from(contents.len()).unwrap_or(0), format::checksum(contents, id));
-        let (is_last, sequence, synced, buckets) = (false, 1, 0, 1 << 40);
-        let frame = FrameHeader { length, is_last, sequence, synced, time, buckets, checksum };
-        bytes.extend(frame.bytes(id));
-    }
-    bytes.extend_from_slice(contents);
-    (directory::name(kind, number), bytes)
 }
 
 /// Which run of the machine this is; 0 when the system does not say.

@@ -47,7 +47,30 @@ pub enum StoreError {
     /// The configuration of the store is wrong, and waiting does not help: change the address or the secret.
     #[error("the store cannot be used like this: {0}")]
     Unusable(String),
+    /// The store holds the states of another secret. Waiting does not help: give this node the secret of the nodes that use the
+    /// store already, or use another store.
+    #[error(
+        "the store holds the states of another secret; all nodes that share a store need the same one"
+    )]
+    OtherSecret,
     /// The store sent an invalid answer: a bug, or data of another program. An operator must look into it.
     #[error("the store sent an invalid answer: {0}")]
     Broken(String),
+}
+
+impl StoreError {
+    /// Whether waiting does not help: the configuration must change first.
+    pub(crate) const fn is_for_good(&self) -> bool {
+        match self {
+            Self::Unusable(_) | Self::OtherSecret => true,
+            Self::Unavailable(_)
+            | Self::Refuses(_)
+            | Self::TimedOut(_)
+            | Self::Partly(_)
+            | Self::Overloaded
+            | Self::TooManyLimits
+            | Self::Unsupported { .. }
+            | Self::Broken(_) => false,
+        }
+    }
 }

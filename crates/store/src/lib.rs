@@ -26,6 +26,7 @@
 //! | the same with a log on disk, which survives the end of the process | [`Durable`] |
 //! | the simple store in memory, which is the reference in tests | [`Plain`] |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     test,
     allow(
@@ -72,7 +73,8 @@ pub mod testing;
 
 pub use clock::Clock;
 pub use durable::{
-    Compacted, Damage, DataContents, DataError, DataFile, Durable, DurableSettings, Recovered,
+    Compacted, Damage, DataContents, DataError, DataFile, DataFileKind, Durable, DurableSettings,
+    Recovered,
 };
 pub use error::StoreError;
 pub use key::{KeyName, LimitName, Name, Subject};
@@ -80,8 +82,8 @@ pub use memory::Memory;
 pub use plain::Plain;
 pub use private_file::read_private;
 #[cfg(feature = "redis")]
-pub use redis::{Redis, RedisClock, RedisSettings, RedisTls};
-pub use reports::{DurableReport, Gauges, LeaseReport, LinkReport, StoreReport};
+pub use redis::{Redis, RedisClock, RedisProbe, RedisSettings, RedisTls};
+pub use reports::{DurableReport, Gauges, LeaseReport, LinkReport, NodeReport, StoreReport};
 pub use secret::Secret;
 pub use store::{
     Answer, AnsweredBy, Charged, Part, ReceiptId, Settled, Settlement, SharedDocument,

@@ -24,15 +24,8 @@ pub fn kept_on_disk(clock: crate::Clock, bytes: usize, numbers: usize) -> crate:
     crate::Memory::kept_on_disk_with(clock, bytes, numbers)
 }
 
-/// Collects what changed, or everything: the amount of the limit and the word of each state, by its tag.
 #[cfg(shuttle)]
-#[must_use]
-pub fn collected(
-    store: &crate::Memory,
-    everything: bool,
-) -> std::collections::BTreeMap<u64, (u64, u64)> {
-    collecting::states(store, everything)
-}
+pub use collecting::{all_states, changed_states};
 
 #[cfg(shuttle)]
 mod collecting {
@@ -68,8 +61,19 @@ mod collecting {
         }
     }
 
-    pub(super) fn states(store: &Memory, everything: bool) -> BTreeMap<u64, (u64, u64)> {
-        let what = if everything { Collected::Everything } else { Collected::Changes };
+    /// Collects what changed: the amount of the limit and the word of each state, by its tag.
+    #[must_use]
+    pub fn changed_states(store: &Memory) -> BTreeMap<u64, (u64, u64)> {
+        states(store, Collected::Changes)
+    }
+
+    /// The same for everything.
+    #[must_use]
+    pub fn all_states(store: &Memory) -> BTreeMap<u64, (u64, u64)> {
+        states(store, Collected::Everything)
+    }
+
+    fn states(store: &Memory, what: Collected) -> BTreeMap<u64, (u64, u64)> {
         let (mut hand, _) = store.begin_collection(what);
         let mut states = BTreeMap::new();
         loop {

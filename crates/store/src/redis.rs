@@ -19,9 +19,8 @@
 //!   refuses, what the others took is given back. More than the limit never passes; for a moment less may pass.
 //! - **Denial cache.** A node answers repeated refusals itself for half a second ([`denial_cache`]).
 //! - **Shapes.** The value of a bucket names the limit it was written under by a tag of three digits, which a registry in the
-//!   same Redis translates ([`shape_registry`]). A script that finds an unknown tag does nothing and replies with the tag; the
-//!   caller looks it up and calls again. A shape that cannot be registered is written inline and takes more memory. A state
-//!   whose shape is lost counts as full, once.
+//!   same Redis translates ([`shape_registry`]). A script that finds an unknown tag does nothing and replies with it; the caller
+//!   looks it up and calls again. A shape that cannot be registered is written inline. A state whose shape is lost counts as full, once.
 
 mod address;
 mod batches;
@@ -41,9 +40,11 @@ mod library;
 mod link;
 mod link_state;
 mod node_registry;
+mod node_tally;
 mod old_libraries;
 mod packed_plan;
 mod plans;
+mod probe;
 mod refunds;
 mod reply_meter;
 mod router;
@@ -62,12 +63,13 @@ mod timers;
 mod topology;
 mod wire;
 
+pub use probe::RedisProbe;
 pub use settings::{RedisClock, RedisSettings, RedisTls};
 
 use crate::error::StoreError;
 use crate::key::Secret;
 use crate::leases::LeaseTable;
-use crate::reports::{LeaseReport, StoreReport};
+use crate::reports::{LeaseReport, NodeReport, StoreReport};
 use crate::store::{
     Answer, Charged, Part, Settled, Settlement, SharedDocument, Store, StoreHealth,
 };
@@ -111,7 +113,8 @@ pub struct Redis {
     denials: Arc<DenialCache>,
     nodes: Arc<NodeRegistry>,
     timeout: Span,
-    /// A random number that tells this node from others: in the registries, and in the receipts of its charges.
+    /// A random number that tells this process from others: in the registries, and in the receipts of its charges. It differs after
+    /// a restart, because receipts are numbered from 0.
     node_id: u64,
     /// Numbers the receipts of the charges of this node's debts. Relaxed: the numbers only have to differ.
     next_receipt: Arc<AtomicU64>,
@@ -418,6 +421,7 @@ impl Store for Redis {
 
     async fn release(&self) {
         self.give_back_leases().await;
+        self.nodes.leave().await;
     }
 
     fn wall_clock(&self) -> Option<Timestamp> {
@@ -441,9 +445,10 @@ impl StoreHealth for Redis {
     const WATCHED: bool = true;
 
     fn complaint(&self) -> Option<String> {
+        let unreachable = self.router.complaint();
         let complaints = [
-            self.router.complaint(),
-            self.nodes.complaint(),
+            unreachable.clone(),
+            self.nodes.complaint(unreachable.is_some()),
             self.shapes.complaint(),
             self.foreign.complaint(self.router.now()),
         ];
@@ -453,6 +458,14 @@ impl StoreHealth for Redis {
 
     fn known_nodes(&self) -> Option<u32> {
         self.nodes.known()
+    }
+
+    fn announce_policy(&self, hash: &str) {
+        self.nodes.set_policy(hash);
+    }
+
+    fn node_reports(&self) -> Vec<NodeReport> {
+        self.nodes.report()
     }
 
     fn report(&self) -> Option<StoreReport> {

@@ -42,6 +42,27 @@ pub struct StoreReport {
     pub restarts: u64,
 }
 
+/// A node that shares a store with others.
+///
+/// ```
+/// use tidegate_core::Span;
+/// use tidegate_store::NodeReport;
+/// let node = NodeReport { name: "0f".to_owned(), is_this: true, policy: "9f86d081884c".to_owned(), silent: Span::ZERO };
+/// assert!(node.is_this && node.silent == Span::ZERO);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeReport {
+    /// Its name, which it keeps when it restarts.
+    pub name: String,
+    /// Whether it is the node that reports.
+    pub is_this: bool,
+    /// The hash of the policy in force on it. Empty if it has not told.
+    pub policy: String,
+    /// For how long it was not announced while others were. A silent node is dead or cut off from the store; it is counted for half a
+    /// minute.
+    pub silent: Span,
+}
+
 /// The condition of one server of a store.
 ///
 /// ```

@@ -1,7 +1,7 @@
 //! The contract of every store: [`Store`], and the values that it takes and returns.
 
 use crate::error::StoreError;
-use crate::reports::{DurableReport, Gauges, LeaseReport, StoreReport};
+use crate::reports::{DurableReport, Gauges, LeaseReport, NodeReport, StoreReport};
 use std::sync::Arc;
 use tidegate_core::{
     Decision, Limit, Plan, PlanOutcome, StateId, Take, TakeReceipt, Taken, Timestamp,
@@ -95,7 +95,8 @@ pub trait Store: Send + Sync {
     /// Removes states; returns how many there were.
     fn reset(&self, states: &[StateId]) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
-    /// Gives back what this node holds of limits that it shares with others, before it shuts down.
+    /// Gives back what this node holds of limits that it shares with others, and tells them that it leaves. Call it once, before the
+    /// node shuts down.
     fn release(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -141,6 +142,14 @@ pub trait StoreHealth {
     /// the store.
     fn known_nodes(&self) -> Option<u32> {
         None
+    }
+
+    /// Tells the other nodes the hash of the policy in force on this one. For stores that nodes share.
+    fn announce_policy(&self, _hash: &str) {}
+
+    /// The nodes that share the store, as far as this one knows them. For stores that nodes share.
+    fn node_reports(&self) -> Vec<NodeReport> {
+        vec![]
     }
 
     /// The condition of its servers. For stores that have some.
@@ -273,6 +282,14 @@ impl<S: StoreHealth> StoreHealth for Arc<S> {
 
     fn known_nodes(&self) -> Option<u32> {
         S::known_nodes(self)
+    }
+
+    fn announce_policy(&self, hash: &str) {
+        S::announce_policy(self, hash);
+    }
+
+    fn node_reports(&self) -> Vec<NodeReport> {
+        S::node_reports(self)
     }
 
     fn report(&self) -> Option<StoreReport> {

@@ -297,11 +297,11 @@ fn what_changes_is_collected_while_numbers_are_used_again() {
                 })
             })
             .collect();
-        let mut collected = models::collected(&store, false);
-        collected.extend(models::collected(&store, false));
+        let mut collected = models::changed_states(&store);
+        collected.extend(models::changed_states(&store));
         takers.into_iter().for_each(|taker| taker.join().unwrap());
-        collected.extend(models::collected(&store, false));
-        let all = models::collected(&store, true);
+        collected.extend(models::changed_states(&store));
+        let all = models::all_states(&store);
         for (tag, state) in &all {
             assert_eq!(collected.get(tag), Some(state), "a change of {tag:x} was lost");
         }

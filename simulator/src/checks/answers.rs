@@ -130,7 +130,10 @@ fn least_share(scenario: &Scenario, history: &History, process: usize) -> u64 {
     let (node, began, _) = history.processes[process];
     // At the first request a node has counted the others, unless it was restarted or its clock is slow.
     let counted = began == 0 && scenario.clocks[node].1 >= 0;
-    let ever = u32::try_from(history.processes.len()).unwrap();
+    // A process that has the disk of the one before it is the same node.
+    let identities =
+        if scenario.keeps_disk { scenario.clocks.len() } else { history.processes.len() };
+    let ever = u32::try_from(identities).unwrap();
     let nodes = if counted { ever } else { ever.max(ASSUMED_NODES) };
     let share = |rule: &crate::RuleSpec| rule.share(nodes).capacity();
     scenario.rules.iter().map(share).min().unwrap()

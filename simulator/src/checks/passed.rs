@@ -2,6 +2,7 @@
 
 use super::{Violation, lost_at};
 use crate::history::{Answered, Decider, History};
+use crate::names;
 use crate::scenario::{FaultKind, Scenario};
 use tidegate_core::{Algorithm, Limit, Period, Span};
 
@@ -173,7 +174,7 @@ impl<'s> Ceiling<'s> {
             scenario,
             slice_life: life(&limits[0]).max(life(&limits[1])),
             limits,
-            given_back: given_back_after_a_loss(history, subject, &losses),
+            given_back: given_back_after_a_loss(scenario, history, subject, &losses),
             losses,
             held: if subject < scenario.users() { scenario.most_held() } else { 0 },
             eased: scenario.faults.iter().filter(eases).map(lost_at).collect(),
@@ -229,8 +230,13 @@ fn count_within(times: &[u64], from: u64, to: u64) -> u64 {
     u64::try_from(within.count()).unwrap()
 }
 
-/// What was taken before the store lost its counts and given back afterwards, each with the time of the first such loss.
-fn given_back_after_a_loss(history: &History, subject: usize, losses: &[u64]) -> Vec<(u64, u64)> {
+/// What was taken before the store lost its counts, and reported or undone afterwards, each with the time of the first such loss.
+fn given_back_after_a_loss(
+    scenario: &Scenario,
+    history: &History,
+    subject: usize,
+    losses: &[u64],
+) -> Vec<(u64, u64)> {
     let of = |answer: &Answered| {
         let (taken, settled) = (answer.decided_of(subject), answer.settled);
         let losses = losses.iter().map(|lost| lost * 1_000_000);
@@ -238,7 +244,10 @@ fn given_back_after_a_loss(history: &History, subject: usize, losses: &[u64]) ->
         Some((between.min()?, answer.given_back.1))
     };
     let passed = history.answered.iter().filter(|answer| answer.is_of(subject) && answer.allowed);
-    passed.filter_map(of).collect()
+    let states = [0, 1].map(|version| names::state(scenario, subject, version));
+    let undone = history.undone_after_loss.iter().filter(|(_, state, _)| states.contains(state));
+    let undone = undone.map(|(lost, _, cost)| (*lost, *cost));
+    passed.filter_map(of).chain(undone).collect()
 }
 
 /// The most that one exact counter grants within an interval, by a clock that is off and drifts.

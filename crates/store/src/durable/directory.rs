@@ -7,7 +7,7 @@
 //! ```
 
 use super::disk::Disk;
-use super::format::{FileHeader, FileKind, HeaderError};
+use super::format::{DataFileKind, FileHeader, HeaderError};
 use super::segment::{FrameFile, Unreadable};
 use std::io;
 
@@ -15,16 +15,16 @@ use std::io;
 const UNFINISHED: &str = ".new";
 
 /// The name of a file.
-pub(crate) fn name(kind: FileKind, number: u64) -> String {
+pub(crate) fn name(kind: DataFileKind, number: u64) -> String {
     match kind {
-        FileKind::Log => format!("log-{number:010}"),
-        FileKind::Snapshot => format!("snapshot-{number:010}"),
+        DataFileKind::Log => format!("log-{number:010}"),
+        DataFileKind::Snapshot => format!("snapshot-{number:010}"),
     }
 }
 
 /// The name of a snapshot until it is complete.
 pub(crate) fn unfinished(number: u64) -> String {
-    format!("{}{UNFINISHED}", name(FileKind::Snapshot, number))
+    format!("{}{UNFINISHED}", name(DataFileKind::Snapshot, number))
 }
 
 /// The files of a directory.
@@ -45,6 +45,18 @@ pub(crate) struct ListedFile {
     pub(crate) name: String,
     pub(crate) header: FileHeader,
     pub(crate) bytes: u64,
+}
+
+impl ListedFile {
+    /// Opens it to read its frames.
+    pub(crate) fn open<D: Disk>(&self, disk: &D) -> Result<FrameFile<D::Read>, DataError> {
+        FrameFile::open(disk, &self.name).map_err(|error| {
+            DataError::io(&self.name)(match error {
+                Unreadable::Io(error) => error,
+                Unreadable::Header(_) => io::Error::other("it changed while it was read"),
+            })
+        })
+    }
 }
 
 /// Why a data directory cannot be used. Its files are untouched.
@@ -119,12 +131,12 @@ impl Listing {
 
     /// The newest snapshot.
     pub(crate) fn snapshot(&self) -> Option<&ListedFile> {
-        self.files.iter().rfind(|file| file.header.kind == FileKind::Snapshot)
+        self.files.iter().rfind(|file| file.header.kind == DataFileKind::Snapshot)
     }
 
     /// The logs, from the oldest to the newest.
     pub(crate) fn logs(&self) -> impl DoubleEndedIterator<Item = &ListedFile> {
-        self.files.iter().filter(|file| file.header.kind == FileKind::Log)
+        self.files.iter().filter(|file| file.header.kind == DataFileKind::Log)
     }
 }
 
@@ -148,8 +160,8 @@ mod tests {
 
     #[test]
     fn names_are_read_back_and_other_files_are_left_alone() {
-        assert_eq!(number_of(&name(FileKind::Log, 3)), Some((3, true)));
-        assert_eq!(number_of(&name(FileKind::Snapshot, 12)), Some((12, true)));
+        assert_eq!(number_of(&name(DataFileKind::Log, 3)), Some((3, true)));
+        assert_eq!(number_of(&name(DataFileKind::Snapshot, 12)), Some((12, true)));
         assert_eq!(number_of(&unfinished(12)), Some((12, false)));
         for other in ["log", "log-3", "log-00000000xy", "snapshot-", "notes.txt", "log-0000000003~"]
         {

@@ -19,7 +19,7 @@ pub(crate) const FRAME_MAGIC: &[u8; 8] = b"tgframe1";
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileKind {
+pub enum DataFileKind {
     /// What changed.
     Log,
     /// Everything, apart from what later logs have.
@@ -29,7 +29,7 @@ pub(crate) enum FileKind {
 /// The beginning of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
-    pub(crate) kind: FileKind,
+    pub(crate) kind: DataFileKind,
     /// Later files have larger numbers.
     pub(crate) number: u64,
     /// A random number that no other file has.
@@ -99,8 +99,8 @@ impl FrameTime {
 impl FileHeader {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let kind = match self.kind {
-            FileKind::Log => 1u8,
-            FileKind::Snapshot => 2,
+            DataFileKind::Log => 1u8,
+            DataFileKind::Snapshot => 2,
         };
         let mut bytes = FILE_MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
@@ -137,8 +137,8 @@ impl FileHeader {
         let (content, rest) = bytes.split_at_checked(FILE_HEADER.checked_sub(8)?)?;
         let checksum = Cursor(rest).u64()?;
         let kind = match kind {
-            1 => FileKind::Log,
-            2 => FileKind::Snapshot,
+            1 => DataFileKind::Log,
+            2 => DataFileKind::Snapshot,
             _ => return None,
         };
         let intact =
@@ -238,7 +238,7 @@ mod tests {
 
     fn file() -> FileHeader {
         FileHeader {
-            kind: FileKind::Snapshot,
+            kind: DataFileKind::Snapshot,
             number: 7,
             id: 0x1122_3344_5566_7788,
             verifier: 3 << 100,

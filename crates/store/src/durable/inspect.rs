@@ -2,10 +2,10 @@
 
 use super::directory::{DataError, ListedFile, Listing};
 use super::disk::Folder;
-use super::format::FileKind;
+use super::format::DataFileKind;
 use super::frame::{self, Content, FRAME_BYTES, WORD_BYTES};
 use super::recovery::{Recovered, Recovery};
-use super::segment::{FrameFile, NextFrame, Unreadable};
+use super::segment::NextFrame;
 use super::{DurableSettings, Identity, Opening, boot_id, limit_bytes};
 use crate::clock::Clock;
 use crate::memory::Memory;
@@ -32,8 +32,8 @@ pub struct DataContents {
 pub struct DataFile {
     /// Its name.
     pub name: String,
-    /// Whether it is a snapshot; otherwise it is a log.
-    pub is_snapshot: bool,
+    /// Whether it is a log or a snapshot.
+    pub kind: DataFileKind,
     /// How long it is.
     pub bytes: u64,
     /// When it was begun, by the wall clock.
@@ -100,7 +100,7 @@ fn read_file(
 ) -> Result<DataFile, DataError> {
     let mut found = DataFile {
         name: file.name.clone(),
-        is_snapshot: file.header.kind == FileKind::Snapshot,
+        kind: file.header.kind,
         bytes: file.bytes,
         created: file.header.time.now.calendar,
         written: None,
@@ -110,12 +110,7 @@ fn read_file(
         is_ended: false,
         damaged_bytes: 0,
     };
-    let mut frames = FrameFile::open(disk, &file.name).map_err(|error| match error {
-        Unreadable::Io(error) => DataError::io(&file.name)(error),
-        Unreadable::Header(_) => {
-            DataError::io(&file.name)(std::io::Error::other("it changed while it was read"))
-        }
-    })?;
+    let mut frames = file.open(disk)?;
     loop {
         match frames.next().map_err(DataError::io(&file.name))? {
             NextFrame::Frame(header, body) => {

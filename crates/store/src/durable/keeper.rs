@@ -1,7 +1,7 @@
 //! The threads of a durable store: one writes, one syncs. A sync may take long, and writes go on meanwhile.
 //!
 //! ```text
-//!   writer    write ─ 50 ms ─ write ─ 50 ms ─ write ─ …        a part of a snapshot after each, if one is being written
+//!   writer    write ─ 50 ms ─ write ─ 50 ms ─ write ─ …        parts of a snapshot in between, if one is being written
 //!   syncer              sync ──────── sync ───                 the log as it was when the sync began
 //! ```
 
@@ -75,11 +75,10 @@ impl Keeper {
         let (work, to_sync) = mpsc::sync_channel::<SyncWork<D>>(1);
         let (results, synced) = mpsc::channel();
         let clock = writer.memory().clock().clone();
-        let (own_clock, own_settings) = (clock.clone(), settings.clone());
         let syncer = Syncer { clock: clock.clone(), shared: Arc::clone(&shared), to_sync, results };
         let worker = Worker {
             writer,
-            clock,
+            clock: clock.clone(),
             shared: Arc::clone(&shared),
             settings: settings.clone(),
             syncer: Some(SyncerLink { work, synced, is_busy: false }),
@@ -91,35 +90,19 @@ impl Keeper {
             spawn("tidegate-sync").spawn(move || syncer.run())?,
             spawn("tidegate-write").spawn(move || worker.run())?,
         ];
-        let (clock, settings) = (own_clock, own_settings);
-        Ok(Self { shared, clock, settings, threads: Mutex::new(threads) })
+        let (settings, threads) = (settings.clone(), Mutex::new(threads));
+        Ok(Self { shared, clock, settings, threads })
     }
 
     pub(super) fn report(&self) -> DurableReport {
         let now = self.clock.since_boot();
-        let (report, hanging) = {
+        let (report, writing, syncing) = {
             let state = self.shared.lock();
-            let late = |since: Option<Timestamp>, interval: Span| {
-                let lasts = now.since(since?);
-                let is_late =
-                    lasts.as_nanos() > interval.as_nanos().saturating_mul(u64::from(LATE));
-                is_late.then_some(lasts)
-            };
-            let write = late(state.writing_since, self.settings.write_every);
-            let sync = late(state.syncing_since, self.settings.sync_every);
-            (
-                state.report.clone(),
-                write.map(|lasts| ("write", lasts)).or(sync.map(|lasts| ("sync", lasts))),
-            )
+            (state.report.clone(), state.writing_since, state.syncing_since)
         };
-        let hangs = |(what, lasts): (&str, Span)| {
-            let millis = lasts.as_nanos() / 1_000_000;
-            format!(
-                "the disk has not answered a {what} for {millis} ms; decisions go on from memory, and a crash would lose what was counted since"
-            )
-        };
-        let problem = hanging.map(hangs).or(report.problem);
-        DurableReport { problem, ..report }
+        let hanging = hanging("write", writing, self.settings.write_every, now)
+            .or_else(|| hanging("sync", syncing, self.settings.sync_every, now));
+        DurableReport { problem: hanging.or(report.problem), ..report }
     }
 
     /// Writes and syncs what changed, and ends the threads. Does not wait for a disk that hangs.
@@ -135,6 +118,18 @@ impl Keeper {
             threads.drain(..).for_each(|thread| _ = thread.join());
         }
     }
+}
+
+/// What operators are told when the disk has not answered for several intervals.
+fn hanging(what: &str, since: Option<Timestamp>, interval: Span, now: Timestamp) -> Option<String> {
+    let lasts = now.since(since?);
+    let is_late = lasts.as_nanos() > interval.as_nanos().saturating_mul(u64::from(LATE));
+    let millis = lasts.as_nanos() / 1_000_000;
+    is_late.then(|| {
+        format!(
+            "the disk has not answered a {what} for {millis} ms; decisions go on from memory, and a crash would lose what was counted since"
+        )
+    })
 }
 
 impl Drop for Keeper {
@@ -197,19 +192,12 @@ impl<D: Disk> Worker<D> {
         let mut due = self.clock.since_boot();
         loop {
             let began = self.clock.since_boot();
-            self.shared.lock().writing_since = Some(due);
-            let bytes = self.step(began);
+            let bytes = self.step(began, due);
+            let interval = self.settings.write_every.max(self.at_rate(bytes));
             let ended = self.clock.since_boot();
-            {
-                let state = &mut *self.shared.lock();
-                state.writing_since = None;
-                state.report.writes = state.report.writes.saturating_add(1);
-                // Also the time by which it began too late.
-                state.report.longest_write = state.report.longest_write.max(ended.since(due));
-            }
-            let pause = self.pause(bytes, ended.since(began));
-            due = ended.after(pause).unwrap_or(ended);
-            if self.shared.waits_for(pause) {
+            self.report_delay(interval.max(ended.since(began)));
+            due = began.after(interval).unwrap_or(ended);
+            if self.shared.waits_for(due.since(ended)) {
                 break;
             }
         }
@@ -218,31 +206,49 @@ impl<D: Disk> Worker<D> {
         self.shared.changed.notify_all();
     }
 
-    /// How long to wait after a step that wrote this many bytes and took this long.
-    fn pause(&self, bytes: u64, took: Span) -> Span {
+    /// How long so many bytes take at the rate of the settings.
+    fn at_rate(&self, bytes: u64) -> Span {
         let nanos = u128::from(bytes).saturating_mul(1_000_000_000);
-        let at_rate = nanos.checked_div(u128::from(self.settings.bytes_per_second)).unwrap_or(0);
-        let at_rate = Span::from_nanos(u64::try_from(at_rate).unwrap_or(u64::MAX));
-        let interval = self.settings.write_every.max(at_rate);
-        self.report_delay(interval.max(took));
-        Span::from_nanos(interval.as_nanos().saturating_sub(took.as_nanos()))
+        let nanos = nanos.checked_div(u128::from(self.settings.bytes_per_second)).unwrap_or(0);
+        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Writes what changed, begins a sync if it is time, and writes a part of a snapshot. Returns how many bytes were written.
-    fn step(&mut self, began: Timestamp) -> u64 {
+    /// Writes what changed, begins a sync if it is time, and writes parts of a snapshot. Returns how many bytes were written.
+    fn step(&mut self, began: Timestamp, due: Timestamp) -> u64 {
         self.collect_syncs();
-        let mut bytes = match self.writer.flush() {
+        let flushed = self.writing_since(due, LogWriter::flush);
+        {
+            // Also the time by which it began too late.
+            let took = self.clock.since_boot().since(due);
+            let report = &mut self.shared.lock().report;
+            report.writes = report.writes.saturating_add(1);
+            report.longest_write = report.longest_write.max(took);
+        }
+        let written = match flushed {
             Ok(bytes) => bytes,
             Err(error) => self.failed("writing the log", &error, began),
         };
         self.begin_sync(began);
-        bytes = bytes.saturating_add(self.snapshot(began, bytes));
+        let bytes = written.saturating_add(self.snapshot(began, written));
         let report = &mut self.shared.lock().report;
         report.bytes_written = report.bytes_written.saturating_add(bytes);
         bytes
     }
 
-    /// Begins a snapshot if one is due, and writes parts of it, at the rate that is left.
+    /// Lets the writer write, and operators see since when.
+    fn writing_since<T>(
+        &mut self,
+        since: Timestamp,
+        write: impl FnOnce(&mut LogWriter<D>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.shared.lock().writing_since = Some(since);
+        let written = write(&mut self.writer);
+        self.shared.lock().writing_since = None;
+        written
+    }
+
+    /// Begins a snapshot if one is due, and writes parts of it, at the rate that is left. There are pauses between the parts, because
+    /// the threads that decide requests may be waiting for this processor.
     fn snapshot(&mut self, began: Timestamp, written: u64) -> u64 {
         if self.writer.is_snapshot_due() && self.retry_at.is_none_or(|at| at <= began) {
             match self.writer.begin_snapshot() {
@@ -256,16 +262,22 @@ impl<D: Disk> Worker<D> {
         let most = u64::try_from(most).unwrap_or(u64::MAX).saturating_sub(written);
         // When the log alone needs the whole rate, the interval stretches, so that the snapshot comes to its end.
         let most = most.max(written.saturating_mul(SNAPSHOT_PER_LOG));
+        let ends = self.settings.write_every.max(self.at_rate(written.saturating_add(most)));
         let mut bytes = 0u64;
-        while self.writer.is_writing_snapshot() {
-            match self.writer.continue_snapshot() {
+        while self.writer.is_writing_snapshot() && bytes < most {
+            let now = self.clock.since_boot();
+            if bytes > 0 && now.since(began) >= ends {
+                break; // the disk is slow, and the log comes first
+            }
+            match self.writing_since(now, LogWriter::continue_snapshot) {
                 Ok(more) => bytes = bytes.saturating_add(more),
                 Err(error) => {
                     self.failed("writing a snapshot", &error, began);
                     break;
                 }
             }
-            if bytes >= most {
+            let next = began.after(self.at_rate(written.saturating_add(bytes))).unwrap_or(now);
+            if self.shared.waits_for(next.since(self.clock.since_boot())) {
                 break;
             }
         }

@@ -18,10 +18,10 @@
 
 use super::directory::{DataError, ListedFile, Listing};
 use super::disk::Disk;
-use super::format::{FileKind, FrameHeader, FrameTime};
+use super::format::{DataFileKind, FrameHeader, FrameTime};
 use super::frame::{self, Content, WORD_BYTES};
 use super::limit_bytes;
-use super::segment::{FrameFile, NextFrame, Unreadable};
+use super::segment::NextFrame;
 use crate::memory::{Memory, Record, SketchGeometry};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -119,14 +119,10 @@ impl<'r, D: Disk> Recovery<'r, D> {
         }
         let logs: Vec<&ListedFile> = listing.logs().collect();
         recovery.end.log_bytes = logs.iter().map(|log| log.bytes).sum();
-        for at in 0..logs.len() {
-            let (read, later) = logs.split_at(at.saturating_add(1));
-            let up_to = later.iter().map(|log| log.header.after).min();
-            let counting = Counting { after, up_to, logs: &logs };
-            let has_ended = match read.last() {
-                Some(log) => recovery.read_log(log, &counting)?,
-                None => false,
-            };
+        for (at, log) in logs.iter().enumerate() {
+            let later = logs.iter().skip(at.saturating_add(1));
+            let up_to = later.map(|log| log.header.after).min();
+            let has_ended = recovery.read_log(log, &Counting { after, up_to, logs: &logs })?;
             if has_ended {
                 recovery.end.is_closed = false;
                 break;
@@ -137,7 +133,7 @@ impl<'r, D: Disk> Recovery<'r, D> {
     }
 
     fn read_snapshot(&mut self, file: &ListedFile) -> Result<(), DataError> {
-        let mut frames = self.open(file)?;
+        let mut frames = file.open(self.disk)?;
         let (mut last, before) = (false, self.end.sequence);
         loop {
             match frames.next().map_err(DataError::io(&file.name))? {
@@ -158,7 +154,7 @@ impl<'r, D: Disk> Recovery<'r, D> {
 
     /// Reads a log. Returns whether the log ends here, so that no later file counts.
     fn read_log(&mut self, file: &ListedFile, counting: &Counting<'_>) -> Result<bool, DataError> {
-        let mut frames = self.open(file)?;
+        let mut frames = file.open(self.disk)?;
         let mut gap = None;
         self.end.is_closed = false;
         if counting.up_to.is_some_and(|up_to| file.header.after >= up_to) {
@@ -212,7 +208,7 @@ impl<'r, D: Disk> Recovery<'r, D> {
 
     /// Up to which sequence number everything was certainly on disk, by all frames of a log.
     fn synced_in(&self, file: &ListedFile) -> Result<u64, DataError> {
-        let mut frames = self.open(file)?;
+        let mut frames = file.open(self.disk)?;
         let mut synced = 0;
         loop {
             match frames.next().map_err(DataError::io(&file.name))? {
@@ -221,16 +217,6 @@ impl<'r, D: Disk> Recovery<'r, D> {
                 NextFrame::End => return Ok(synced),
             }
         }
-    }
-
-    fn open(&self, file: &ListedFile) -> Result<FrameFile<D::Read>, DataError> {
-        FrameFile::open(self.disk, &file.name).map_err(|error| match error {
-            Unreadable::Io(error) => DataError::Io { name: file.name.clone(), error },
-            Unreadable::Header(_) => {
-                let error = std::io::Error::other("it changed while it was read");
-                DataError::Io { name: file.name.clone(), error }
-            }
-        })
     }
 
     fn damaged(&mut self, file: &ListedFile, offset: u64, bytes: u64) {
@@ -281,7 +267,7 @@ impl<'r, D: Disk> Recovery<'r, D> {
         self.recovered.states = self.recovered.states.saturating_add(states);
         self.recovered.frames = self.recovered.frames.saturating_add(1);
         self.recovered.bytes = self.recovered.bytes.saturating_add(u64::from(header.length));
-        if file.header.kind == FileKind::Log {
+        if file.header.kind == DataFileKind::Log {
             self.end.sequence = self.end.sequence.max(header.sequence);
             self.end.is_closed = header.is_last;
         }

@@ -2,7 +2,7 @@
 
 use super::directory::{self, Listing};
 use super::disk::{AppendedFile, Disk};
-use super::format::FileKind;
+use super::format::DataFileKind;
 use std::io;
 use std::sync::Arc;
 
@@ -48,7 +48,8 @@ impl<D: Disk> SyncWork<D> {
 impl<D: Disk> SyncPoint<D> {
     pub(super) fn sync(&self) -> io::Result<()> {
         self.files.iter().try_for_each(|file| file.sync())?;
-        // If somebody has removed it, writing and syncing it still succeed.
+        // An operator may have removed the log. The open file can still be written and synced then, but no start would find it. So
+        // look whether its name is still in the folder.
         self.disk.open(&self.name)?;
         if self.sync_folder { self.disk.sync_folder() } else { Ok(()) }
     }
@@ -59,14 +60,14 @@ impl<D: Disk> SnapshotPoint<D> {
     fn complete(&self) -> io::Result<()> {
         self.log.sync()?;
         self.file.sync()?;
-        let name = directory::name(FileKind::Snapshot, self.number);
+        let name = directory::name(DataFileKind::Snapshot, self.number);
         self.disk.rename(&directory::unfinished(self.number), &name)?;
         self.disk.sync_folder()?;
         // If they cannot be listed or removed, they are at the next snapshot.
         if let Ok(listing) = Listing::read(&*self.disk, None) {
             let old = listing.files.iter().filter(|file| match file.header.kind {
-                FileKind::Log => file.header.number < self.first_log,
-                FileKind::Snapshot => file.header.number < self.number,
+                DataFileKind::Log => file.header.number < self.first_log,
+                DataFileKind::Snapshot => file.header.number < self.number,
             });
             let damaged = listing.damaged.iter();
             let damaged = damaged.filter(|name| directory::is_before(name, self.first_log));

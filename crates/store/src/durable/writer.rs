@@ -21,7 +21,7 @@
 
 use super::directory;
 use super::disk::{AppendedFile, Disk};
-use super::format::{FileHeader, FileKind, FrameTime};
+use super::format::{DataFileKind, FileHeader, FrameTime};
 use super::frame::{FrameBuilder, FrameFacts};
 use super::recovery::LogEnd;
 use super::sync_work::{SnapshotPoint, SyncPoint, SyncWork};
@@ -160,7 +160,7 @@ impl<D: Disk> LogWriter<D> {
 
     /// Begins a new log.
     fn begin(&mut self) -> io::Result<()> {
-        let log = self.create(FileKind::Log)?;
+        let log = self.create(DataFileKind::Log)?;
         let before = self.log.replace(log);
         self.replaced.extend(before.filter(|_| self.synced < self.sequence));
         if self.is_incomplete {
@@ -376,7 +376,7 @@ impl<D: Disk> LogWriter<D> {
         self.begin()?;
         let Some(log) = self.log.as_ref().map(|log| Arc::clone(&log.file)) else { return Ok(()) };
         let first_log = self.number;
-        let file = self.create(FileKind::Snapshot)?;
+        let file = self.create(DataFileKind::Snapshot)?;
         self.snapshot_after = self.sequence;
         let (hand, _) = self.memory.begin_collection(Collected::Everything);
         self.snapshot = Some(SnapshotJob {
@@ -427,13 +427,13 @@ impl<D: Disk> LogWriter<D> {
         }
     }
 
-    fn create(&mut self, kind: FileKind) -> io::Result<OpenFile<D>> {
+    fn create(&mut self, kind: DataFileKind) -> io::Result<OpenFile<D>> {
         // A number is never used again, not even after an error.
         self.number = self.number.saturating_add(1);
         let number = self.number;
         let name = match kind {
-            FileKind::Log => directory::name(kind, number),
-            FileKind::Snapshot => directory::unfinished(number),
+            DataFileKind::Log => directory::name(kind, number),
+            DataFileKind::Snapshot => directory::unfinished(number),
         };
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(io::Error::other)?;

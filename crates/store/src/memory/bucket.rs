@@ -78,11 +78,6 @@ pub(super) struct Entry {
     pub(super) word: u64,
 }
 
-impl Entry {
-    /// What an empty slot has.
-    const NONE: Self = Self { tag: 0, limit_number: 0, in_blocks: false, word: 0 };
-}
-
 /// One of the slots of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(usize);
@@ -172,32 +167,31 @@ impl Bucket {
         (locked.get(snapshot.slot) == snapshot.entry).then_some(locked)
     }
 
-    /// Reads slots without the lock: an optimistic read. Slots without an entry are left out. `false` when another thread has the
-    /// bucket locked or changed it meanwhile, or when one of the slots has a page or a state in blocks.
-    pub(super) fn read_plain(&self, slots: u8, entries: &mut impl Extend<Entry>) -> bool {
+    /// Reads slots without the lock: an optimistic read. Slots without an entry are left out. `false`, and nothing is read, when
+    /// another thread has the bucket locked or changed it meanwhile, or when one of the slots has a page or a state in blocks.
+    pub(super) fn read_plain(&self, slots: u8, entries: &mut Vec<Entry>) -> bool {
         let head = self.head.load(Acquire);
         if head & LOCK != 0 {
             return false;
         }
         let tail = self.tail.load(Relaxed);
-        let (mut read, mut count) = ([Entry::NONE; SLOTS], 0usize);
+        let before = entries.len();
         let mut is_plain = true;
-        for slot in ALL_SLOTS.into_iter().filter(|slot| slot.bit() & slots != 0) {
+        for slot in Slot::of_bits(slots) {
             let tag = slot.of(&self.tags).load(Relaxed);
             let in_blocks = head >> slot.in_blocks_bit() & 1 == 1;
             is_plain &= tag < FIRST_PAGE_TAG && !in_blocks;
             let limit_number = slot.limit_number_in(head, tail);
             let word = slot.of(&self.words).load(Relaxed);
-            if let Some(entry) = read.get_mut(count).filter(|_| tag != 0) {
-                *entry = Entry { tag, limit_number, in_blocks, word };
-                count = count.saturating_add(1);
+            if tag != 0 {
+                entries.push(Entry { tag, limit_number, in_blocks, word });
             }
         }
         // Acquire: the head is read again after everything above.
         fence(Acquire);
         let is_read = is_plain && self.head.load(Relaxed) == head;
-        if is_read {
-            entries.extend(read.into_iter().take(count));
+        if !is_read {
+            entries.truncate(before);
         }
         is_read
     }
@@ -327,6 +321,16 @@ impl<'t> LockedBucket<'t> {
 }
 
 impl Slot {
+    /// The slots whose bits are set. It looks at no other slot: most buckets have one that changed.
+    fn of_bits(bits: u8) -> impl Iterator<Item = Self> {
+        let mut left = usize::from(bits) & ((1 << SLOTS) - 1);
+        std::iter::from_fn(move || {
+            let slot = usize::try_from(left.trailing_zeros()).ok().filter(|slot| *slot < SLOTS)?;
+            left &= left.wrapping_sub(1);
+            Some(Self(slot))
+        })
+    }
+
     #[expect(clippy::indexing_slicing, reason = "a slot is below the number of slots")]
     fn of(self, words: &[AtomicU64; SLOTS]) -> &AtomicU64 {
         &words[self.0]

@@ -37,6 +37,9 @@ use tidegate_core::{Limit, NamedBy, Now, StateId};
 /// Buckets that are fetched together.
 const AHEAD: usize = 16;
 
+/// Buckets to collect, and which of their slots.
+type Group = SmallVec<[(usize, u8); AHEAD]>;
+
 /// What the log is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Record<'r> {
@@ -160,22 +163,30 @@ impl Memory {
         recorder: &mut impl Recorder,
     ) -> Next {
         let mut next = from;
-        while !recorder.is_full() {
-            // Some together: their buckets are fetched while others are read.
-            let mut changed: SmallVec<[(usize, u8); AHEAD]> = SmallVec::new();
-            while changed.len() < AHEAD
-                && let Some((place, slots)) = self.next_bucket(next, collected)
-            {
-                self.table.prefetch_place(place);
-                changed.push((place, slots));
-                next = place.saturating_add(1);
-            }
-            if changed.is_empty() {
-                return Next::Line(0);
-            }
-            self.collect_group(&changed, collected, now, recorder);
+        let mut group = self.next_group(&mut next, collected);
+        while !group.is_empty() {
+            // The next buckets are fetched while these are read.
+            let following = match recorder.is_full() {
+                true => Group::new(),
+                false => self.next_group(&mut next, collected),
+            };
+            self.collect_group(&group, collected, now, recorder);
+            group = following;
         }
-        Next::Bucket(next)
+        if recorder.is_full() { Next::Bucket(next) } else { Next::Line(0) }
+    }
+
+    /// The next buckets to collect, which the processor is asked to fetch. Empty when none is left.
+    fn next_group(&self, next: &mut usize, collected: Collected) -> Group {
+        let mut group = Group::new();
+        while group.len() < AHEAD
+            && let Some((place, slots)) = self.next_bucket(*next, collected)
+        {
+            self.table.prefetch_place(place);
+            group.push((place, slots));
+            *next = place.saturating_add(1);
+        }
+        group
     }
 
     /// The next bucket to collect, and which of its slots.
@@ -192,14 +203,14 @@ impl Memory {
     /// that waits for the limits while it has locked that bucket, would wait for each other.
     fn collect_group(
         &self,
-        changed: &[(usize, u8)],
+        changed: &Group,
         collected: Collected,
         now: Now,
         recorder: &mut impl Recorder,
     ) {
         let epoch = self.limit_numbers.epoch();
-        let mut read: SmallVec<[Entry; AHEAD]> = SmallVec::new();
-        let left: SmallVec<[(usize, u8); AHEAD]> = changed
+        let mut read = Vec::with_capacity(AHEAD);
+        let left: Group = changed
             .iter()
             .filter(|(place, slots)| !self.table.read_plain(*place, *slots, &mut read))
             .copied()

@@ -242,7 +242,7 @@ impl Table {
     }
 
     /// Reads slots of a bucket as of one instant, without its lock. `false` when they have to be read under the lock.
-    pub(super) fn read_plain(&self, place: usize, slots: u8, to: &mut impl Extend<Entry>) -> bool {
+    pub(super) fn read_plain(&self, place: usize, slots: u8, to: &mut Vec<Entry>) -> bool {
         self.bucket(place).read_plain(slots, to)
     }
 

@@ -196,12 +196,13 @@ impl CommandError {
             StoreError::Unavailable(why) => StoreError::Unavailable(why.to_string().into()),
             StoreError::Refuses(why) => StoreError::Refuses(why.clone()),
             StoreError::Unusable(why) => StoreError::Unusable(why.clone()),
+            StoreError::OtherSecret => StoreError::OtherSecret,
             StoreError::Broken(why) => StoreError::Broken(why.clone()),
             StoreError::TimedOut(after) => {
                 StoreError::Unavailable(format!("it did not answer within {after}").into())
             }
-            other @ (StoreError::Partly(_)
-            | StoreError::Overloaded
+            StoreError::Partly(_) => StoreError::Unavailable("some of its servers are down".into()),
+            other @ (StoreError::Overloaded
             | StoreError::TooManyLimits
             | StoreError::Unsupported { .. }) => StoreError::Unavailable(other.to_string().into()),
         };
@@ -263,7 +264,8 @@ pub(super) fn unusable_if_broken(error: StoreError) -> StoreError {
         | StoreError::Overloaded
         | StoreError::TooManyLimits
         | StoreError::Unsupported { .. }
-        | StoreError::Unusable(_)) => other,
+        | StoreError::Unusable(_)
+        | StoreError::OtherSecret) => other,
     }
 }
 
@@ -351,6 +353,24 @@ mod tests {
                     .starts_with("the store refuses: "),
                 "{error}"
             );
+        }
+    }
+
+    /// An error that is passed on once more does not repeat itself: `the store cannot be reached: the store cannot be reached: …`.
+    #[test]
+    fn an_error_that_is_passed_on_says_everything_once() {
+        for error in [
+            StoreError::Unavailable("Connection refused".into()),
+            StoreError::Refuses("OOM".to_owned()),
+            StoreError::TimedOut(Span::from_millis(50)),
+            StoreError::Partly(vec![1]),
+            StoreError::Overloaded,
+            StoreError::Unusable("no such user".to_owned()),
+        ] {
+            let once = CommandError::not_sent(&error).into_error();
+            let twice = CommandError::not_sent(&once).into_error().to_string();
+            assert_eq!(once.to_string(), twice);
+            assert!(twice.matches("cannot be reached").count() <= 1, "{twice}");
         }
     }
 

@@ -168,10 +168,7 @@ impl LinkCore {
         if stored.is_none_or(|stored| stored == self.context.verifier) {
             return Ok(());
         }
-        Err(CommandError::wrong(StoreError::Unusable(
-            "the server holds the states of another secret; use that secret, or another database"
-                .to_owned(),
-        )))
+        Err(CommandError::wrong(StoreError::OtherSecret))
     }
 
     /// Writes the verifier again if it was lost with the data, so that no deployment with another secret uses this server.

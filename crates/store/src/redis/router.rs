@@ -108,7 +108,7 @@ impl Router {
         };
         let router = Self { topology, tasks };
         match first {
-            Err(error @ StoreError::Unusable(_)) => Err(error),
+            Err(error) if error.is_for_good() => Err(error),
             first => Ok((router, first)),
         }
     }

@@ -20,8 +20,8 @@ use tidegate_core::{LeaseAsk, Limit, Span, Take, Timestamp};
 /// Registers the shape of a tag.
 pub(super) const REGISTER_SHAPE: &str = include_str!("scripts/register.lua");
 
-/// Announces a node, and returns how many nodes there are.
-pub(super) const COUNT_NODES: &str = include_str!("scripts/nodes.lua");
+/// Announces a node, and returns all nodes.
+pub(super) const ANNOUNCE_NODE: &str = include_str!("scripts/nodes.lua");
 
 /// Reads a piece of the shared document: its version, its length, and the bytes from `ARGV[2]` on, of which there are at most
 /// `ARGV[3]`. Returns nothing if the caller knows this version already.

@@ -30,6 +30,9 @@ pub struct RedisSettings {
     pub clock: RedisClock,
     /// How many nodes count in the store. `None`: the nodes count each other through the store.
     pub nodes: Option<u32>,
+    /// The identity of this node, the same after a restart, so that a restarted node is not counted twice. No two nodes of a store may
+    /// have the same. `None`: a random one.
+    pub node_id: Option<u64>,
     /// The last known number of nodes, for a start while the store is unreachable.
     pub known_nodes: Option<u32>,
     /// Whether the node keeps a denial cache: it answers repeated refusals itself for half a second.
@@ -84,6 +87,7 @@ impl RedisSettings {
             in_flight: 1_024,
             clock: RedisClock::Server,
             nodes: None,
+            node_id: None,
             known_nodes: None,
             remember_refusals: true,
         }

@@ -222,7 +222,8 @@ impl Topology {
         // An error that retrying cannot fix is reported before one that it may fix.
         let mut worst = Ok(());
         for result in results {
-            if !matches!(worst, Err(StoreError::Unusable(_))) && result.is_err() {
+            let is_for_good = worst.as_ref().is_err_and(StoreError::is_for_good);
+            if !is_for_good && result.is_err() {
                 worst = result;
             }
         }

@@ -4,12 +4,41 @@ use super::crashing_disk::CrashingDisk;
 use super::random::Random;
 use crate::clock::Clock;
 use crate::durable::disk::{AppendedFile, Disk};
-use crate::durable::{Identity, Opening, strange_log};
-use tidegate_core::{Algorithm, Cost, Limit, Span, StateId, Take, Timestamp};
+use crate::durable::format::{self, DataFileKind, FileHeader, FrameHeader, FrameTime};
+use crate::durable::{Identity, Opening, directory};
+use tidegate_core::{Algorithm, Cost, Limit, Now, Span, StateId, Take, Timestamp};
 
 const IDENTITY: Identity = Identity { verifier: 7, boot: 1 };
 const BUDGET: usize = 64 << 10;
 const TAKES: u64 = 20;
+
+/// Where in a log the arbitrary bytes are.
+#[derive(Clone, Copy)]
+enum StrangePlace {
+    /// After its header, instead of frames.
+    AfterHeader,
+    /// In a frame with a valid checksum.
+    FrameBody,
+}
+
+fn strange_log(contents: &[u8], place: StrangePlace) -> Vec<u8> {
+    let Identity { verifier, boot } = IDENTITY;
+    let (kind, number, id) = (DataFileKind::Log, 1, 5);
+    let time = FrameTime { now: Now::at(Timestamp::EPOCH), since_boot: Timestamp::EPOCH };
+    let mut log = FileHeader { kind, number, id, verifier, boot, after: 0, time }.bytes();
+    match place {
+        StrangePlace::AfterHeader => {}
+        StrangePlace::FrameBody => {
+            let length = u32::try_from(contents.len()).unwrap();
+            let checksum = format::checksum(contents, id);
+            let (is_last, sequence, synced, buckets) = (false, 1, 0, 1 << 40);
+            let frame = FrameHeader { length, is_last, sequence, synced, time, buckets, checksum };
+            log.extend(frame.bytes(id));
+        }
+    }
+    log.extend_from_slice(contents);
+    log
+}
 
 /// Opens a data directory with one log, whose header is valid and whose rest is these bytes; or, if the first byte is odd, one frame
 /// with a valid checksum and these bytes as its body. Then it takes, writes what changed, and opens the directory again.
@@ -24,8 +53,9 @@ const TAKES: u64 = 20;
 pub fn open_strange_data(bytes: &[u8]) {
     let disk = CrashingDisk::new(Random::new(1));
     let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
-    let (name, log) = strange_log(IDENTITY, rest, first % 2 == 1);
-    disk.create(&name).unwrap().append(&log).unwrap();
+    let place = if first % 2 == 1 { StrangePlace::FrameBody } else { StrangePlace::AfterHeader };
+    let name = directory::name(DataFileKind::Log, 1);
+    disk.create(&name).unwrap().append(&strange_log(rest, place)).unwrap();
     let clock = Clock::manual(Timestamp::from_nanos(1_800_000_000_000_000_000));
     for _ in 0..2 {
         let opening =

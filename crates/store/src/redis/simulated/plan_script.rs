@@ -87,7 +87,7 @@ impl SimulatedRedis {
         let value = match self.data.get(wire::key(state).as_slice()) {
             None => return Ok(StateLookup::Read(Box::new(ScriptState::nothing(limit)))),
             Some(Datum::Text(value, _)) => value,
-            Some(Datum::Hash(_) | Datum::Scores(_) | Datum::Foreign) => {
+            Some(Datum::Hash(_) | Datum::Nodes(_) | Datum::Foreign) => {
                 return Err(SimulatedReply::wrong_type());
             }
         };

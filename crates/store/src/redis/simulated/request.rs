@@ -186,7 +186,15 @@ impl SimulatedRequest {
             RequestBody::Script(call) => call.parts.as_slice(),
             RequestBody::Command(_) => &[],
         };
-        parts.iter().map(|part| (part.state, cost_of(&part.limit, &part.receipt).get()))
+        parts.iter().map(|part| (part.state, part.cost()))
+    }
+
+    /// The takes that this undoes, because their request was not granted. A settlement of a receipt undoes none.
+    pub fn refunds(&self) -> &[OwnedPart] {
+        match &self.0 {
+            RequestBody::Script(call) if call.receipt.is_none() => &call.parts,
+            RequestBody::Script(_) | RequestBody::Command(_) => &[],
+        }
     }
 }
 
@@ -194,7 +202,7 @@ fn command_name(words: &[Vec<u8>]) -> &'static str {
     let runs = |script: &str| words.get(1).is_some_and(|text| text == script.as_bytes());
     match words.first().map(Vec::as_slice) {
         Some(b"EVAL") if runs(script::REGISTER_SHAPE) => "register",
-        Some(b"EVAL") if runs(script::COUNT_NODES) => "nodes",
+        Some(b"EVAL") if runs(script::ANNOUNCE_NODE) => "nodes",
         Some(b"HGET") => "look up shape",
         Some(b"DEL") => "reset",
         Some(_) | None => "command",
@@ -231,6 +239,12 @@ impl OwnedTake {
 impl OwnedPart {
     fn of(part: &Part<'_>) -> Self {
         Self { state: part.state, limit: part.limit.clone(), receipt: part.receipt }
+    }
+
+    /// What it stands for, in whole costs, rounded down.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        cost_of(&self.limit, &self.receipt).get()
     }
 }
 

@@ -30,9 +30,20 @@ pub(super) enum Datum {
     /// A string. The marks of receipts have the time in microseconds at which they expire.
     Text(Vec<u8>, Option<u64>),
     Hash(BTreeMap<Vec<u8>, Vec<u8>>),
-    Scores(BTreeMap<Vec<u8>, u64>),
+    /// The nodes, by their names.
+    Nodes(BTreeMap<Vec<u8>, SimulatedNode>),
     /// Data of another program.
     Foreign,
+}
+
+/// A node that was announced.
+#[derive(Clone, Debug)]
+pub(super) struct SimulatedNode {
+    /// When, in milliseconds.
+    at: u64,
+    process: Vec<u8>,
+    state: Vec<u8>,
+    policy: Vec<u8>,
 }
 
 pub(super) const NANOS_PER_MICRO: u64 = 1_000;
@@ -116,7 +127,7 @@ impl SimulatedRedis {
             "GET" => match self.data.get(word(1)) {
                 None => Value::Nil,
                 Some(Datum::Text(value, _)) => Value::BulkString(value.clone()),
-                Some(Datum::Hash(_) | Datum::Scores(_) | Datum::Foreign) => {
+                Some(Datum::Hash(_) | Datum::Nodes(_) | Datum::Foreign) => {
                     return SimulatedReply::wrong_type();
                 }
             },
@@ -149,8 +160,8 @@ impl SimulatedRedis {
                 Value::Array(vec![Value::Int(i64::from(known == word(5))), epoch])
             });
         }
-        if text == script::COUNT_NODES.as_bytes() {
-            return self.count_nodes(word(3), word(4), now);
+        if text == script::ANNOUNCE_NODE.as_bytes() {
+            return self.announce_node(word(3), [4, 5, 6, 7, 8].map(word), now);
         }
         if text == script::READ_DOCUMENT.as_bytes() {
             return self.hash(word(3), |_| Value::Nil);
@@ -172,13 +183,30 @@ impl SimulatedRedis {
         SimulatedReply(Ok(reply))
     }
 
-    fn count_nodes(&mut self, key: &[u8], name: &[u8], now: Timestamp) -> SimulatedReply {
+    /// What `nodes.lua` does.
+    fn announce_node(
+        &mut self,
+        key: &[u8],
+        [name, process, before, state, policy]: [&[u8]; 5],
+        now: Timestamp,
+    ) -> SimulatedReply {
         let now = now.as_nanos() / NANOS_PER_MICRO / MICROS_PER_MILLI;
-        let datum = self.data.entry(key.to_vec()).or_insert_with(|| Datum::Scores(BTreeMap::new()));
-        let Datum::Scores(nodes) = datum else { return SimulatedReply::wrong_type() };
-        nodes.insert(name.to_vec(), now);
-        nodes.retain(|_, called| *called <= now && *called > now.saturating_sub(NODE_KEPT_MILLIS));
-        SimulatedReply(Ok(Value::Int(i64::try_from(nodes.len()).unwrap_or(0))))
+        let datum = self.data.entry(key.to_vec()).or_insert_with(|| Datum::Nodes(BTreeMap::new()));
+        let Datum::Nodes(nodes) = datum else { return SimulatedReply::wrong_type() };
+        let before = str::from_utf8(before).ok().and_then(|at| at.parse().ok()).unwrap_or(0_u64);
+        let taken = |node: &SimulatedNode| node.process != process && node.at > before;
+        if before > 0 && nodes.get(name).is_some_and(taken) {
+            return SimulatedReply(Ok(Value::Array(vec![Value::Int(1)])));
+        }
+        let [process, state, policy] = [process, state, policy].map(<[u8]>::to_vec);
+        nodes.insert(name.to_vec(), SimulatedNode { at: now, process, state, policy });
+        nodes.retain(|_, node| node.at <= now && now.saturating_sub(node.at) < NODE_KEPT_MILLIS);
+        let mut reply = vec![Value::Int(0), Value::Int(i64::try_from(now).unwrap_or(i64::MAX))];
+        for (name, node) in nodes {
+            let fields = [name.clone(), node.state.clone(), node.policy.clone()];
+            reply.extend(fields.map(Value::BulkString));
+        }
+        SimulatedReply(Ok(Value::Array(reply)))
     }
 }
 
