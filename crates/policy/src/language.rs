@@ -35,7 +35,8 @@ pub struct PolicyError {
 }
 
 impl Policy {
-    /// Parses a policy file, or returns everything that is wrong with it.
+    /// Parses a policy file, or returns everything that is wrong with it. A policy can be valid and still not do what its author
+    /// wants: see [`Policy::warnings`].
     ///
     /// ```
     /// use tidegate_policy::Policy;
@@ -48,7 +49,10 @@ impl Policy {
         file::read(text.as_ref()).map_err(|problems| PolicyError { problems })
     }
 
-    /// Warnings: what is valid but probably a mistake.
+    /// Warnings: what is valid but probably a mistake, such as a limit that no request meets. `tidegate policy lint` prints the
+    /// same list, and a limiter logs it when it gets the policy.
+    ///
+    /// A policy of Envoy's rule files has none here; its own are in [`Descriptors::warnings`](crate::Descriptors::warnings).
     ///
     /// ```
     /// let policy = tidegate_policy::Policy::parse("
@@ -57,8 +61,9 @@ impl Policy {
     /// assert!(policy.warnings()[0].text.contains("a request without `user`"));
     /// ```
     #[must_use]
-    pub fn warnings(&self) -> Vec<Problem> {
-        lint::warnings(self)
+    pub fn warnings(&self) -> &[Problem] {
+        let find = || if self.descriptors.is_some() { vec![] } else { lint::warnings(self) };
+        self.warnings.get_or_init(find)
     }
 }
 

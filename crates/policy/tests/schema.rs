@@ -141,6 +141,8 @@ fn the_schema_and_the_reader_agree_on_forms() {
         "tiers: { pro: { scale: 0 } }",
         "tiers: { pro: unlimited }",
         "tiers: { pro: { limits: [9/s] } }",
+        "tiers: { pro: { limits: unlimited } }",
+        "tiers: { pro: { limits: 9/s } }",
         "tiers: { pro: limited }",
         "tiers: [pro]",
         "overrides: [{ key: { ip: 10.0.0.1 }, limits: [9/s] }]",
@@ -212,6 +214,10 @@ fn the_schema_and_the_reader_agree_on_forms() {
             "{ user: { duplicates: first } }",
             "{ user: { from: 'cookie:sid', duplicates: both } }",
             "{ user: { from: 'cookie:sid', decode: base64 } }",
+            "{ user: { from: 'header:x', peers: any } }",
+            "{ user: { from: 'header:x', peers: trusted } }",
+            "{ user: { from: 'header:x', peers: all } }",
+            "{ user: { peers: any } }",
             "{ user: { from: 'cookie:sid', digest: true } }",
             "{ user: [] }",
             "[]",
@@ -233,6 +239,22 @@ fn the_schema_and_the_reader_agree_on_forms() {
             "{ version: 1, paths: { case: any }, rules: [{ name: a, key: [], limits: [1/s] }] }",
         ]
         .map(str::to_owned),
+    );
+    let one = |rule: &str| format!("{{ version: 1, rules: [{{ name: a, {rule} }}] }}");
+    texts.extend(
+        [
+            "match: { path: /healthz }, limits: unlimited, stop: true",
+            "key: [user], limits: unlimited",
+            "priority: high",
+            "priority: high, limits: unlimited",
+            "key: [ip], limits: infinite",
+            "limits: 15/s",
+            "limits: [15/s]",
+            "key: [ip]",
+            "stop: true",
+        ]
+        .iter()
+        .map(|rule| one(rule)),
     );
     let documents: Vec<Json> = texts.iter().map(|text| read(text)).collect();
     for (text, valid) in texts.iter().zip(valid(&documents)) {

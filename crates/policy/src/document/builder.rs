@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 pub(super) struct Builder<'t> {
+    text: &'t str,
     parser: Parser<'t, BufferedInput<PacedChars<'t>>>,
     pace: Rc<Pace>,
     dialect: Dialect,
@@ -28,6 +29,7 @@ impl<'t> Builder<'t> {
     pub(super) fn new(text: &'t str, dialect: Dialect) -> Self {
         let (chars, pace) = PacedChars::new(text);
         Self {
+            text,
             parser: Parser::new_from_iter(chars),
             pace,
             dialect,
@@ -134,7 +136,24 @@ impl<'t> Builder<'t> {
         if text.contains("unknown anchor") {
             return problem(place, "`*` begins a YAML alias; put the text in quotes");
         }
+        if text.contains("tab") {
+            let text = "a tab in the indentation; YAML is indented by spaces only";
+            return problem(self.tab_near(place).unwrap_or(place), text);
+        }
         problem(place, text)
+    }
+
+    /// The first tab in the indentation of the lines around a place. The parser takes a line with a tab for a part of the line
+    /// above, and reports the end of that one.
+    fn tab_near(&self, place: Place) -> Option<Place> {
+        let first = usize::try_from(place.line).ok()?.saturating_sub(2);
+        let mut lines = self.text.lines().skip(first).take(3).zip(first..);
+        lines.find_map(|(line, above)| {
+            let indentation = |c: &char| [' ', '\t'].contains(c);
+            let at = line.chars().take_while(indentation).position(|c| c == '\t')?;
+            let [line, column] = [above, at].map(|n| narrow(n.saturating_add(1)));
+            Some(Place { line, column })
+        })
     }
 
     fn node(&mut self, event: Event<'t>, place: Place, depth: usize) -> Result<Document, Problem> {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   ✓ create-url   user=alice
-//!        2/s token_bucket (s)        from tier pro
+//!       2 per s    token_bucket     from tier pro
+//!       500 per h  sliding_buckets  from tier pro
 //!   ✗ uploads      `method` is GET, not POST
 //! ```
 
@@ -148,9 +149,13 @@ impl Policy {
         };
         let case = (rule.key.case() == Case::Insensitive)
             .then(|| "paths are compared without regard to case".to_owned());
+        let invented = rule.key.names().find(|name| self.identity.lets_clients_invent(name));
+        let invented =
+            invented.map(|name| format!("{name} is read from every peer: clients can invent it"));
         let shadow = shadow.then(|| "shadow: counts and reports, but denies nothing".to_owned());
         let stop = rule.stop.then(|| "stop: later rules are skipped".to_owned());
-        let notes = [priority, mode, on_limit, count, rejected, lease, case, shadow, stop];
+        let notes =
+            [priority, mode, on_limit, count, rejected, lease, case, invented, shadow, stop];
         notes.into_iter().flatten().collect()
     }
 }
@@ -249,11 +254,24 @@ impl fmt::Display for AppliedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.key)?;
         if self.limits.is_empty() && !self.origin.is_empty() {
-            writeln!(f, "    unlimited, from {}", self.origin)?;
+            writeln!(f, "    unlimited  from {}", self.origin)?;
         }
-        for limit in &self.limits {
-            writeln!(f, "    {limit}, from {}", self.origin)?;
+        let limits: Vec<(String, &str)> = self.limits.iter().map(|limit| columns(limit)).collect();
+        let first = limits.iter().map(|(rate, _)| rate.chars().count()).max().unwrap_or(0);
+        let second = limits.iter().map(|(_, rest)| rest.chars().count()).max().unwrap_or(0);
+        for (rate, rest) in limits {
+            writeln!(f, "    {rate:first$}  {rest:second$}  from {}", self.origin)?;
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "    {note}"))
     }
+}
+
+/// A limit in two columns: `500/15min sliding_log` is `500 per 15 min` and `sliding_log`.
+fn columns(limit: &str) -> (String, &str) {
+    let (rate, rest) = limit.split_once(' ').unwrap_or((limit, ""));
+    let Some((amount, period)) = rate.split_once('/') else { return (rate.to_owned(), rest) };
+    let digits = period.chars().take_while(char::is_ascii_digit).count();
+    let (count, unit) = period.split_at(digits);
+    let space = if count.is_empty() { "" } else { " " };
+    (format!("{amount} per {count}{space}{unit}"), rest)
 }

@@ -28,6 +28,7 @@ use crate::model::pattern::Pattern;
 use crate::model::policy::{Ambiguous, Policy, Tiers};
 use crate::model::priority::Classes;
 use crate::model::rule::{Consistency, Mode, Rule, lease_group};
+use crate::suggest::nearest;
 use std::collections::HashMap;
 use tidegate_core::{Headroom, Span};
 
@@ -41,6 +42,9 @@ const MOST_VALUES: usize = 1_000;
 const LONGEST_WAIT: Span = Span::from_secs(3_600);
 /// Waiting requests hold memory, and a queue of a thousand requests of one key never empties in time.
 const DEFAULT_QUEUE: usize = 1_000;
+
+/// The attributes that have a meaning of their own under `match`.
+const KNOWN_ATTRIBUTES: [&str; 4] = ["method", "path", "ip", "tier"];
 
 pub(crate) fn read(bytes: &[u8]) -> Result<Policy, Vec<Problem>> {
     let (document, problems) = Document::read(bytes);
@@ -193,13 +197,15 @@ impl Reader {
         let key = fields.get("key").and_then(|node| self.key(node)).map(|key| key.with_case(case));
         let mode = fields.get("mode").and_then(|node| self.mode(node, settings.identity));
         let mode = mode.unwrap_or_default();
-        let limits = fields.get("limits").and_then(|node| self.limits(node, mode.headroom()));
-        let (tiers, overrides) =
-            self.exceptions(&fields, limits.as_deref(), key.as_ref(), &mode, settings);
+        let allowance = fields.get("limits").and_then(|n| self.allowance(n, mode.headroom()));
+        let base = allowance.as_ref().map_or(&[][..], Allowance::limits);
+        let (tiers, overrides) = self.exceptions(&fields, base, key.as_ref(), &mode, settings);
         let priority = self.class(&fields, "priority", settings.classes);
-        let (key, limits) = match priority {
-            Some(_) => self.of_priority_rule(&fields, key, limits),
-            None => (key, limits),
+        let (key, allowance) = match (priority, &allowance) {
+            (Some(_), _) | (None, Some(Allowance::Unlimited)) => {
+                self.of_rule_without_key(&fields, key, allowance, &tiers)
+            }
+            (None, _) => (key, allowance),
         };
         let rest = self.behavior(&fields, settings.classes);
         let mut rule = Rule {
@@ -208,7 +214,7 @@ impl Reader {
             conditions,
             when: when.map(|when| when.with_case(case)),
             key: key?,
-            allowance: Allowance::Limits(limits?),
+            allowance: allowance?,
             tiers,
             overrides,
             mode,
@@ -218,45 +224,49 @@ impl Reader {
         if let Consistency::Lease(terms) = &mut rule.consistency {
             terms.group = lease_group(&rule.name);
         }
+        self.unlimited_has_no_settings(&fields, &rule);
         self.permits_are_returned(&fields, &rule);
         self.limits_can_be_leased(&fields, &rule);
         Some(rule)
     }
 
-    /// Key and limits of a rule with a `priority`, which may have neither. Limits without a key are an error: an author who
-    /// forgets the key would get one counter for all clients.
-    fn of_priority_rule(
+    /// Key and allowance of a rule with a `priority`, which may have neither, or of an unlimited one, which needs no key. Limits
+    /// without a key are an error: an author who forgets the key would get one counter for all clients.
+    fn of_rule_without_key(
         &mut self,
         fields: &Fields<'_>,
         key: Option<Key>,
-        limits: Option<Vec<RuleLimit>>,
-    ) -> (Option<Key>, Option<Vec<RuleLimit>>) {
+        allowance: Option<Allowance>,
+        tiers: &[(Box<str>, Allowance)],
+    ) -> (Option<Key>, Option<Allowance>) {
         let (has_key, has_limits) = (fields.get("key").is_some(), fields.get("limits").is_some());
-        if has_limits && !has_key {
+        let counts = (has_limits && allowance != Some(Allowance::Unlimited))
+            || fields.get("overrides").is_some()
+            || tiers.iter().any(|(_, allowance)| !allowance.limits().is_empty());
+        if counts && !has_key {
             let text = "a rule with `limits` needs the key `key`; write `key: []` to count all requests together";
             self.note(fields.place, text);
         }
         let key = if has_key { key } else { Some(Key::default()) };
-        let limits = if has_limits { limits } else { Some(vec![]) };
-        (key, limits)
+        let allowance = if has_limits { allowance } else { Some(Allowance::Limits(vec![])) };
+        (key, allowance)
     }
 
     /// The allowances of tiers and of single customers.
     fn exceptions(
         &mut self,
         fields: &Fields<'_>,
-        limits: Option<&[RuleLimit]>,
+        base: &[RuleLimit],
         key: Option<&Key>,
         mode: &Mode,
         settings: &Settings<'_>,
     ) -> (Vec<(Box<str>, Allowance)>, Overrides) {
         let headroom = mode.headroom();
-        let base = limits.unwrap_or_default();
         let tiers = fields.get("tiers");
         let tiers =
             tiers.map_or(vec![], |node| self.rule_tiers(node, base, settings.tiers, headroom));
         let overrides = fields.get("overrides").map_or_else(Overrides::default, |node| {
-            self.overrides(node, key, settings.identity, headroom)
+            self.overrides(node, key, settings.identity, (base, headroom))
         });
         (tiers, overrides)
     }
@@ -289,7 +299,7 @@ impl Reader {
                 let text = "`cost` does not belong in `match`; write `when: 'cost <= 100'`";
                 return self.wrong(entry.place, text);
             }
-            name => self.named_condition(entry.place, name, nodes)?,
+            name => self.named_condition((entry.place, name), nodes, identity)?,
         })
     }
 
@@ -313,10 +323,17 @@ impl Reader {
     /// A condition on an attribute that is not special.
     fn named_condition(
         &mut self,
-        place: Place,
-        name: &str,
+        (place, name): (Place, &str),
         nodes: &[Document],
+        identity: &Identity,
     ) -> Option<Condition> {
+        if let Some(meant) = misspelt(name, identity) {
+            let text = format!(
+                "`{}` is not an attribute of `identity`, so the rule would never match; did you mean `{meant}`?",
+                shown(name)
+            );
+            return self.wrong(place, text);
+        }
         if !is_attribute(name) {
             let text = format!(
                 "`{}` is not a valid attribute name; use 1 to 64 of `A-Z a-z 0-9 _ - .`",
@@ -388,6 +405,19 @@ impl Reader {
         }
         self.ok(node.place, Key::parse(parts))
     }
+}
+
+/// The attribute that is meant by a plural, by capitals or by a misspelt `method`. No request has such an attribute, unless
+/// the policy reads it. Other names may be attributes that the caller sends.
+fn misspelt(name: &str, identity: &Identity) -> Option<&'static str> {
+    if KNOWN_ATTRIBUTES.contains(&name) || identity.reads(name) {
+        return None;
+    }
+    let small = name.to_ascii_lowercase();
+    let singular = small.strip_suffix('s').unwrap_or(&small);
+    let known =
+        KNOWN_ATTRIBUTES.into_iter().find(|known| **known == *small || **known == *singular);
+    known.or_else(|| nearest(name, ["method"].into_iter()))
 }
 
 /// The position of a character of a text.

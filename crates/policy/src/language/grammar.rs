@@ -8,7 +8,7 @@ mod rules;
 pub(crate) use rules::{
     ALGORITHM, ALIGN, CONCURRENCY_RECORD, CONSISTENCY, COUNT, DELAY, ELASTIC, LEASE, LIMIT_RECORD,
     MODE, MOST_CONCURRENT, ON_LIMIT, ON_STORE_ERROR, OVERRIDE, REFILL, RULE, TIER_ALLOWANCE,
-    WHEN_FULL,
+    UNLIMITED, WHEN_FULL,
 };
 
 /// A map with known keys.
@@ -36,8 +36,17 @@ pub(crate) struct Field {
 pub(crate) enum Required {
     Yes,
     No,
-    /// Unless the record has this other key.
-    Unless(&'static str),
+    /// Unless the record has one of these.
+    Unless(&'static [Instead]),
+}
+
+/// What a record may have instead of a required key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instead {
+    /// Another key.
+    Key(&'static str),
+    /// Another key with this word as its value.
+    Word(&'static str, &'static str),
 }
 
 /// The kind of value that a key takes.
@@ -94,12 +103,12 @@ const fn optional(name: &'static str, doc: &'static str, shape: Shape) -> Field 
 }
 
 const fn required_unless(
-    other: &'static str,
+    instead: &'static [Instead],
     name: &'static str,
     doc: &'static str,
     shape: Shape,
 ) -> Field {
-    Field { name, doc, shape, required: Required::Unless(other) }
+    Field { name, doc, shape, required: Required::Unless(instead) }
 }
 
 const fn words(title: &'static str, words: &'static [&'static str]) -> Choice {
@@ -182,6 +191,11 @@ pub(crate) static SOURCE_RECORD: Record = Record {
             Shape::Choice(&DUPLICATES),
         ),
         optional(
+            "peers",
+            "Sets whose requests have the attribute. With `trusted`, the default, the source is read only from the peers under `trusted`. With `any`, it is read from every peer. Use `any` only for what clients show to prove who they are, such as API keys. A client that invents keys gets a new counter for each of them, so it escapes every limit by this key; add a rule with `key: [ip]`, which limits it all the same.",
+            Shape::Choice(&PEERS),
+        ),
+        optional(
             "decode",
             "Sets how the value is decoded: `percent` decodes %41, and `form` also turns + into a space. The default is `form` for query parameters and `none` otherwise.",
             Shape::Choice(&DECODE),
@@ -191,6 +205,7 @@ pub(crate) static SOURCE_RECORD: Record = Record {
 };
 
 pub(crate) static DUPLICATES: Choice = words("`duplicates`", &["reject", "first", "last"]);
+pub(crate) static PEERS: Choice = words("`peers`", &["trusted", "any"]);
 pub(crate) static DECODE: Choice = words("`decode`", &["none", "percent", "form"]);
 
 pub(crate) static PATHS: Record = Record {

@@ -177,7 +177,35 @@ mod tests {
             ),
             (
                 "identity: { user: 'header:x-user' }\nrules: [{ name: a, key: [user|ip], limits: [2/s] }]",
-                "`trusted` is empty",
+                "`trusted` is empty: the attribute will always be absent",
+            ),
+            (
+                "identity: { api_key: { from: 'header:x', peers: any } }\nrules: [{ name: a, key: [api_key|ip], limits: [2/s] }]",
+                "a client that invents values gets a new counter for each of them; add a rule with `key: [ip]`",
+            ),
+            (
+                "identity: { api_key: { from: 'header:x', peers: any } }\nrules: [{ name: a, match: { path: /a }, key: [method, api_key|ip], limits: [2/s] }, { name: b, match: { path: /b }, key: [ip], limits: [2/s] }]",
+                "`api_key` is read from every peer",
+            ),
+            (
+                "rules: [{ name: a, match: { path: /healthz }, limits: unlimited }, { name: b, key: [ip], limits: [2/s] }]",
+                "`limits: unlimited` has no effect: the other rules still count its requests; add `stop: true`",
+            ),
+            (
+                "rules: [{ name: b, key: [ip], limits: [2/s] }, { name: a, match: { path: /healthz }, limits: unlimited, stop: true }]",
+                "`stop: true` skips only later rules, and there are none; put it above",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [{ rate: 3/min, algorithm: sliding_log }], overrides: [{ key: { ip: 192.0.2.1 }, limits: [{ rate: 4/min, algorithm: token_bucket }] }] }]",
+                "an override: `4/min` is a token_bucket, but `3/min` of the rule, which it replaces, is a sliding_log",
+            ),
+            (
+                "tiers: { default: free, known: [free, pro] }\nrules: [{ name: a, key: [ip], limits: [{ rate: 3/min, algorithm: sliding_log }], tiers: { pro: { limits: [{ rate: 4/min, burst: 9 }] } } }]",
+                "tier `pro`: `4/min` is a token_bucket",
+            ),
+            (
+                "rules: [{ name: a, key: [ip], limits: [{ rate: 3/min, algorithm: sliding_log }, 2/s], overrides: [{ key: { ip: 192.0.2.1 }, limits: [9/2min] }] }]",
+                "`9/2min` replaces no limit of the rule, so it is a token_bucket; write `{ rate: 9/2min, algorithm: … }`",
             ),
             (
                 "identity: { trusted: everyone }\nrules: [{ name: a, key: [ip], limits: [2/s] }]",
@@ -223,6 +251,10 @@ mod tests {
             "rules: [{ name: a, key: [ip], limits: [2/s, { rate: 10/min, algorithm: sliding_weighted }, { rate: 500/h, algorithm: sliding_buckets }] }]",
             "rules: [{ name: a, key: [user], limits: [2/s] }, { name: b, key: [ip], limits: [2/s] }]",
             "rules: [{ name: a, match: { path: /x/** }, key: [user], limits: [2/s] }, { name: b, match: { path: /** }, key: [ip], limits: [2/s] }]",
+            "identity: { api_key: { from: 'header:x', peers: any } }\nrules: [{ name: a, key: [api_key|ip], limits: [2/s] }, { name: b, key: [ip], limits: [9/s] }]",
+            "rules: [{ name: a, match: { path: /healthz }, limits: unlimited, stop: true }, { name: b, key: [ip], limits: [2/s] }]",
+            "rules: [{ name: a, match: { path: /healthz }, limits: unlimited, stop: true }, { name: b, key: [user|ip], limits: [2/s] }]",
+            "rules: [{ name: a, key: [ip], limits: [{ rate: 3/min, algorithm: sliding_log }], overrides: [{ key: { ip: 192.0.2.1 }, limits: [4/min, { rate: 9/calendar-day }] }] }]",
             "rules: [{ name: a, match: { tenant: x }, key: [tenant], limits: [2/s] }]",
             "rules: [{ name: a, key: [ip], limits: [{ rate: 10/min, algorithm: fixed_window }, 2/s] }]",
             "rules: [{ name: a, key: [ip], limits: [{ concurrent: 5 }, 1/s, 900/h] }]",

@@ -4,7 +4,7 @@
 //! read to its end, and its author learns about all mistakes in one go.
 
 use crate::document::{Document, Entry, MOST_PROBLEMS, Place, Problem, Value, shown};
-use crate::language::grammar::{Choice, Field, Record, Required};
+use crate::language::grammar::{Choice, Field, Instead, Record, Required};
 use crate::suggest::{hint, nearest};
 
 /// Keys of one record that are checked. No record has more; further ones repeat a mistake.
@@ -113,11 +113,20 @@ impl Reader {
     }
 
     fn missing_keys(&mut self, place: Place, entries: &[Entry], record: &'static Record) {
-        let has = |name: &str| entries.iter().take(MOST_ENTRIES).any(|entry| *entry.name == *name);
+        let has = |name: &str, fits: &dyn Fn(&Value) -> bool| {
+            let mut entries = entries.iter().take(MOST_ENTRIES);
+            entries.any(|entry| *entry.name == *name && fits(&entry.node.value))
+        };
+        let is_there = |instead: &Instead| match instead {
+            Instead::Key(name) => has(name, &|_| true),
+            Instead::Word(name, word) => {
+                has(name, &|value| matches!(value, Value::Text(text, _) if text == word))
+            }
+        };
         let is_needed = |field: &&Field| match field.required {
             Required::Yes => true,
             Required::No => false,
-            Required::Unless(other) => !has(other),
+            Required::Unless(all) => !all.iter().any(is_there),
         };
         for field in record.fields.iter().filter(is_needed) {
             // A misspelt key was reported already, so it is not reported as missing too.

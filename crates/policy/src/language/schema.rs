@@ -2,7 +2,7 @@
 //!
 //! It is printed from the table that the reader uses, so every key that the reader knows is in the schema.
 
-use crate::language::grammar::{Choice, Field, POLICY, Record, Required, Shape};
+use crate::language::grammar::{Choice, Field, Instead, POLICY, Record, Required, Shape};
 use serde_json::{Map, Value, json};
 
 /// The JSON Schema (draft 2020-12) of a policy file.
@@ -24,26 +24,34 @@ pub fn schema() -> String {
 fn record(record: &Record) -> Value {
     let properties: Map<String, Value> =
         record.fields.iter().map(|field| (field.name.to_owned(), property(field))).collect();
-    let names = |wanted: &dyn Fn(Required) -> bool| -> Vec<&str> {
-        let fields = record.fields.iter().filter(|field| wanted(field.required));
-        fields.map(|field| field.name).collect()
-    };
+    let required = record.fields.iter().filter(|field| field.required == Required::Yes);
     let mut value = json!({
         "type": "object",
         "properties": properties,
-        "required": names(&|required| required == Required::Yes),
+        "required": required.map(|field| field.name).collect::<Vec<_>>(),
         "additionalProperties": record.others.map_or(Value::Bool(false), shape),
     });
-    let replaced = names(&|required| matches!(required, Required::Unless(_)));
-    let replacing = record.fields.iter().find_map(|field| match field.required {
-        Required::Unless(other) => Some(other),
+    let replaceable = record.fields.iter().filter_map(|field| match field.required {
+        Required::Unless(all) => Some(either(field.name, all)),
         Required::Yes | Required::No => None,
     });
-    if let (Some(other), Value::Object(fields)) = (replacing, &mut value) {
-        let either = json!([{ "required": replaced }, { "required": [other] }]);
-        fields.insert("anyOf".into(), either);
+    let replaceable: Vec<Value> = replaceable.collect();
+    if let (false, Value::Object(fields)) = (replaceable.is_empty(), &mut value) {
+        fields.insert("allOf".into(), replaceable.into());
     }
     value
+}
+
+/// A key, or what the record may have instead of it.
+fn either(name: &str, all: &[Instead]) -> Value {
+    let others = all.iter().map(|instead| match instead {
+        Instead::Key(other) => json!({ "required": [other] }),
+        Instead::Word(other, word) => {
+            json!({ "required": [other], "properties": { *other: { "const": word } } })
+        }
+    });
+    let any: Vec<Value> = [json!({ "required": [name] })].into_iter().chain(others).collect();
+    json!({ "anyOf": any })
 }
 
 fn property(field: &Field) -> Value {

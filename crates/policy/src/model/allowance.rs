@@ -7,6 +7,9 @@
 //!
 //! The id of a limit is its name, else its period as written. The amount is not part of the id, so a customer who is moved to
 //! another tier keeps the current counts.
+//!
+//! Counts are also lost if the algorithm changes. So a limit of a tier or an override that says only its rate (`4/min`) counts
+//! like the limit of the rule that it replaces, see [`Allowance::in_place_of`].
 
 use crate::model::number::Number;
 use crate::model::rate::{Per, Rate};
@@ -44,13 +47,15 @@ struct LimitParts {
     id: Box<str>,
     rate: Rate,
     limit: Limit,
+    /// Only the rate was said, so everything else is that of the limit that this one replaces, if there is one.
+    only_rate: bool,
     /// See [`RuleLimit::tag`].
     tag: OnceLock<u128>,
     /// See [`RuleLimit::note`].
     note: OnceLock<Box<str>>,
 }
 
-/// The tag and the note are derived values, so they are not compared.
+/// The tag and the note are derived values, so they are not compared. Neither is the way in which the limit was written.
 impl PartialEq for LimitParts {
     fn eq(&self, other: &Self) -> bool {
         (&self.id, &self.rate, &self.limit) == (&other.id, &other.rate, &other.limit)
@@ -99,18 +104,24 @@ impl Allowance {
         }
     }
 
-    /// The same limits with the headroom of the rule's mode.
-    pub(crate) fn with_headroom(self, headroom: Headroom) -> Result<Self, RuleLimitError> {
-        Ok(match self {
-            Self::Unlimited => Self::Unlimited,
-            Self::Limits(limits) => {
-                let stretched = limits.iter().map(|limit| {
-                    let (id, rate) = (Some(limit.id()), limit.rate().clone());
-                    RuleLimit::new(id, rate, limit.limit().algorithm(), headroom)
-                });
-                Self::Limits(stretched.collect::<Result<_, _>>()?)
-            }
-        })
+    /// These limits in place of the limits of a rule, with the headroom of its mode.
+    ///
+    /// A limit that says only its rate takes algorithm and options from the limit that it replaces: the one with its id, else
+    /// the only one with its period, whose id it takes too. If it replaces none and all limits of the rule have the same
+    /// algorithm, it takes those of the first limit.
+    pub(crate) fn in_place_of(
+        self,
+        rule: &[RuleLimit],
+        headroom: Headroom,
+    ) -> Result<Self, RuleLimitError> {
+        let Self::Limits(limits) = self else { return Ok(Self::Unlimited) };
+        let placed = limits.iter().map(|limit| limit.in_place_of(rule, &limits, headroom));
+        Ok(Self::Limits(placed.collect::<Result<_, _>>()?))
+    }
+
+    /// The first limit that counts in another way than the limits of the rule that it stands in for, as a sentence.
+    pub(crate) fn departure(&self, rule: &[RuleLimit]) -> Option<String> {
+        self.limits().iter().find_map(|limit| limit.departure(rule))
     }
 
     /// Recomputes the boundaries of calendar windows.
@@ -129,7 +140,7 @@ impl Allowance {
 
 impl RuleLimit {
     /// A limit from the short form, such as `15/s`: a token bucket whose burst is the amount. A calendar period is a fixed
-    /// window.
+    /// window. In an override, it counts like the limit that it replaces.
     ///
     /// ```
     /// use tidegate_policy::RuleLimit;
@@ -142,7 +153,7 @@ impl RuleLimit {
             return Err(RuleLimitError::Zero);
         }
         let algorithm = Self::default_algorithm(&rate);
-        Self::new(None, rate, algorithm, Headroom::None)
+        Ok(Self::new(None, rate, algorithm, Headroom::None)?.of_only_a_rate())
     }
 
     /// A limit with this rate and algorithm. `name` is its id, if it has one of its own.
@@ -173,9 +184,15 @@ impl RuleLimit {
             id,
             rate,
             limit,
+            only_rate: false,
             tag: OnceLock::new(),
             note: OnceLock::new(),
         })))
+    }
+
+    /// The same limit, written as a rate without algorithm and options.
+    pub(crate) fn of_only_a_rate(self) -> Self {
+        Self(Arc::new(LimitParts { only_rate: true, ..LimitParts::clone(&self.0) }))
     }
 
     /// The algorithm of a limit that does not name one.
@@ -258,6 +275,83 @@ impl RuleLimit {
     /// Multiplies amount, burst and queue by a number, rounded down, at least 1. An amount of 0 stays 0.
     pub(crate) fn scaled(&self, scale: Number) -> Result<Self, RuleLimitError> {
         let times = |n: u64| if n == 0 { 0 } else { scale.times(n).max(1) };
+        let rate = self.rate().with_amount(times(self.rate().amount));
+        self.resized(self.id(), rate, self.limit().headroom(), times)
+    }
+
+    /// See [`Allowance::in_place_of`]. `siblings` are all limits of the list that this one belongs to.
+    fn in_place_of(
+        &self,
+        rule: &[Self],
+        siblings: &[Self],
+        headroom: Headroom,
+    ) -> Result<Self, RuleLimitError> {
+        let is_rate = matches!(self.rate().per, Per::Every(_)) && self.0.only_rate;
+        let Some(model) = self.model(rule).filter(|_| is_rate) else {
+            let algorithm = self.limit().algorithm();
+            let limit = Self::new(Some(self.id()), self.rate().clone(), algorithm, headroom)?;
+            return Ok(if self.0.only_rate { limit.of_only_a_rate() } else { limit });
+        };
+        let alike = |other: &&Self| other.rate().per == self.rate().per || other.id() == model.id();
+        let is_unnamed = self.id() == self.rate().period_text();
+        let takes_id = is_unnamed
+            && model.rate().per == self.rate().per
+            && siblings.iter().filter(alike).count() == 1;
+        let id = if takes_id { model.id() } else { self.id() };
+        let (amount, of) = (u128::from(self.rate().amount), u128::from(model.rate().amount));
+        // Burst and queue keep their ratio to the amount.
+        let times = |n: u64| {
+            let product = u128::from(n).saturating_mul(amount);
+            let sized = product.checked_div(of).unwrap_or(u128::from(n));
+            if n == 0 { 0 } else { u64::try_from(sized).unwrap_or(u64::MAX).max(1) }
+        };
+        model.resized(id, self.rate().clone(), headroom, times)
+    }
+
+    /// The limit of a rule that this one replaces: the one with its id, else the only one with its period.
+    fn replaced<'r>(&self, rule: &'r [Self]) -> Option<&'r Self> {
+        let named = rates(rule).find(|limit| limit.id() == self.id());
+        let mut of_period = rates(rule).filter(|limit| limit.rate().per == self.rate().per);
+        named.or_else(|| of_period.next().filter(|_| of_period.next().is_none()))
+    }
+
+    /// The limit of a rule whose algorithm and options this one takes.
+    fn model<'r>(&self, rule: &'r [Self]) -> Option<&'r Self> {
+        let name = |limit: &Self| limit.limit().algorithm().name();
+        let first = rates(rule).next();
+        let shared = first.filter(|first| rates(rule).all(|limit| name(limit) == name(first)));
+        self.replaced(rule).or(shared)
+    }
+
+    /// See [`Allowance::departure`].
+    fn departure(&self, rule: &[Self]) -> Option<String> {
+        let name = |limit: &Self| limit.limit().algorithm().name();
+        let (text, mine) = (self.summary(), name(self));
+        rates(std::slice::from_ref(self)).next()?;
+        match self.replaced(rule) {
+            Some(old) if name(old) != mine => Some(format!(
+                "`{text}` is a {mine}, but `{}` of the rule, which it replaces, is a {}; so what was counted is lost, and the customer gets a fresh allowance",
+                old.summary(),
+                name(old)
+            )),
+            None if self.0.only_rate && matches!(self.rate().per, Per::Every(_)) => {
+                rates(rule).next()?;
+                Some(format!(
+                    "`{text}` replaces no limit of the rule, so it is a {mine}; write `{{ rate: {text}, algorithm: … }}`"
+                ))
+            }
+            Some(_) | None => None,
+        }
+    }
+
+    /// The same limit with another id, rate and headroom. `times` computes the new burst and queue.
+    fn resized(
+        &self,
+        id: &str,
+        rate: Rate,
+        headroom: Headroom,
+        times: impl Fn(u64) -> u64,
+    ) -> Result<Self, RuleLimitError> {
         let algorithm = match self.limit().algorithm() {
             Algorithm::TokenBucket { burst, refill } => {
                 Algorithm::TokenBucket { burst: burst.map(times), refill }
@@ -269,8 +363,7 @@ impl RuleLimit {
             | Algorithm::SlidingWeighted
             | Algorithm::Concurrent) => other,
         };
-        let rate = self.rate().with_amount(times(self.rate().amount));
-        Self::new(Some(self.id()), rate, algorithm, self.limit().headroom())
+        Self::new(Some(id), rate, algorithm, headroom)
     }
 
     fn renew(&mut self, now: Timestamp) {
@@ -284,6 +377,11 @@ impl RuleLimit {
             *self = Self(Arc::new(LimitParts { limit, ..LimitParts::clone(&self.0) }));
         }
     }
+}
+
+/// The limits that are rates: a concurrency limit counts something else.
+fn rates(limits: &[RuleLimit]) -> impl Iterator<Item = &RuleLimit> {
+    limits.iter().filter(|limit| limit.limit().lease().is_none())
 }
 
 /// A calendar with a single endless window, until the real boundaries are computed.

@@ -63,8 +63,13 @@ pub enum ChangeError {
     #[error("there is no rule `{0}`")]
     NoRule(String),
     /// There is no tier with this name.
-    #[error("there is no tier `{0}`")]
-    NoTier(String),
+    #[error("there is no tier `{name}`{known}")]
+    NoTier {
+        /// The name.
+        name: String,
+        /// The tiers that exist, as the end of a sentence.
+        known: String,
+    },
     /// The override does not fit the rule.
     #[error(transparent)]
     Override(#[from] OverrideError),
@@ -146,7 +151,23 @@ pub struct ResolvedRule<'p> {
 // === impl Changes ===
 
 impl Changes {
-    /// Sets an override: an allowance for the customers with these values of the rule's key.
+    /// Sets an override: an allowance for the customers with these values of the rule's key. A limit that says only its rate
+    /// counts like the limit of the rule that it replaces.
+    ///
+    /// ```
+    /// use tidegate_policy::{Allowance, Attributes, Changes, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [user], limits: [{ rate: 3/min, algorithm: sliding_log }] }]").unwrap();
+    /// let mut changes = Changes::default();
+    /// let four = Allowance::parse("[4/min]").unwrap();
+    /// changes.set_override(&policy, "a", &[("user", "alice")], four).unwrap();
+    /// let alice = Attributes::new().with("user", "alice")?;
+    /// let resolved = policy.resolve(&changes, &alice, 1);
+    /// let limit = resolved.rules[0].allowance.limits()[0].limit();
+    /// assert_eq!((limit.amount(), limit.algorithm().name()), (4, "sliding_log"));
+    /// # Ok::<(), tidegate_policy::AttributeError>(())
+    /// ```
     pub fn set_override(
         &mut self,
         policy: &Policy,
@@ -155,7 +176,8 @@ impl Changes {
         allowance: Allowance,
     ) -> Result<(), ChangeError> {
         let rule = find(policy, rule)?;
-        let allowance = allowance.with_headroom(rule.mode().headroom())?;
+        let limits = rule.allowance().limits();
+        let allowance = allowance.in_place_of(limits, rule.mode().headroom())?;
         let overrides = &mut self.rule(rule.name()).overrides;
         overrides.insert(rule.key(), policy.identity().ipv6_prefix(), who, allowance)?;
         Ok(())
@@ -203,7 +225,8 @@ impl Changes {
         tier: Option<&str>,
     ) -> Result<(), ChangeError> {
         if let Some(tier) = tier.filter(|tier| !policy.tiers().is_known(tier)) {
-            return Err(ChangeError::NoTier(shown(tier)));
+            let known = policy.tiers().listed();
+            return Err(ChangeError::NoTier { name: shown(tier), known });
         }
         // Values have the form that requests have: a whole address, or the digest of a secret.
         let address = Some(value).filter(|_| attribute == "ip").and_then(parse_address);
@@ -237,6 +260,30 @@ impl Changes {
     pub fn has_calendars(&self) -> bool {
         let mut overrides = self.rules.values().flat_map(|change| change.overrides.allowances());
         overrides.any(Allowance::has_calendar)
+    }
+
+    /// Overrides that are valid but probably a mistake: their limits count by another algorithm than the rule's, so what was
+    /// counted is lost.
+    ///
+    /// ```
+    /// use tidegate_policy::{Allowance, Changes, Policy};
+    /// let policy = Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [user], limits: [{ rate: 3/min, algorithm: sliding_log }] }]").unwrap();
+    /// let mut changes = Changes::default();
+    /// let other = Allowance::parse("[{ rate: 4/min, algorithm: token_bucket }]").unwrap();
+    /// changes.set_override(&policy, "a", &[("user", "alice")], other).unwrap();
+    /// assert!(changes.warnings(&policy)[0].contains("fresh allowance"));
+    /// ```
+    #[must_use]
+    pub fn warnings(&self, policy: &Policy) -> Vec<String> {
+        let warning = |rule: &Rule| {
+            let limits = rule.allowance().limits();
+            let text =
+                self.allowances_of(rule).find_map(|allowance| allowance.departure(limits))?;
+            Some(format!("rule `{}`: an override: {text}", rule.name()))
+        };
+        policy.rules().iter().filter_map(warning).collect()
     }
 
     /// Every allowance that was set at run time under a rule.
@@ -406,10 +453,9 @@ rules:
         changes.assign_tier(&policy, ("ip", "::ffff:203.0.113.7"), Some("pro")).unwrap();
         let request = Attributes::new().with("ip", "203.0.113.7").unwrap();
         assert_eq!(policy.resolve(&changes, &request, 1).tier, Some("pro"));
-        assert_eq!(
-            changes.assign_tier(&policy, ("user", "bob"), Some("gold")),
-            Err(ChangeError::NoTier("gold".to_owned()))
-        );
+        let refused = changes.assign_tier(&policy, ("user", "bob"), Some("gold")).unwrap_err();
+        let expected = "there is no tier `gold`; the tiers are `free`, `pro`, `enterprise`";
+        assert_eq!(refused.to_string(), expected);
     }
 
     #[test]

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A client can forge everything that it sends. So headers, cookies and queries are read only from trusted peers; for any
-//! other peer, only its address is used. A claim of a token (`jwt:sub`) and what an auth server says (`auth:x-user`) are the
-//! exceptions: they count from every peer, but only the caller can verify them. Secrets are replaced by their digests here, so that no counter, log or dashboard
-//! ever contains one.
+//! other peer, only its address is used, and sources that the policy marks with `peers: any`: credentials of the client itself,
+//! such as API keys. A claim of a token (`jwt:sub`) and what an auth server says (`auth:x-user`) are the exceptions: they count
+//! from every peer, but only the caller can verify them. Secrets are replaced by their digests here, so that nothing shows one.
 //!
 //! Of `Cookie: sid=REAL; sid=7` some frameworks use the first value and some the last. A client must not be one customer
 //! here and another one in the service behind, so a request with different values of something that the policy reads is
@@ -75,10 +75,21 @@ pub struct Request<'r, 'h> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) place: SourcePlace,
+    pub(crate) peers: Peers,
     /// Whether only the digest of the value is kept.
     pub(crate) secret: bool,
     pub(crate) duplicates: Duplicates,
     pub(crate) decode: Decode,
+}
+
+/// From whom a source is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Peers {
+    /// Only from trusted peers, which write the value for their clients.
+    #[default]
+    Trusted,
+    /// From every peer. A client that invents values gets a new counter for each of them.
+    Any,
 }
 
 /// A source whose values the caller must verify before they become attributes.
@@ -200,17 +211,17 @@ impl Identity {
         digest: &dyn Fn(&str) -> String,
     ) -> Result<Attributes<'r>, AttributeError> {
         let mut attributes = Attributes::of(request.method, request.target)?;
-        let Some(peer) = request.peer else { return Ok(attributes) };
-        if !self.trusts(peer) {
-            return Ok(attributes.from_address(peer));
+        let is_trusted = request.peer.is_some_and(|peer| self.trusts(peer));
+        if let Some(peer) = request.peer {
+            let hops = if is_trusted { request.texts(self.header.name()) } else { vec![] };
+            let client = self.trusted.client(peer, hops.iter().map(|hop| &**hop));
+            attributes = attributes.from_address(client);
         }
-        let hops = request.texts(self.header.name());
-        attributes =
-            attributes.from_address(self.trusted.client(peer, hops.iter().map(|hop| &**hop)));
-        if let Some(class) = request.named_class() {
+        if let Some(class) = request.named_class().filter(|_| is_trusted) {
             attributes.set("priority", class)?;
         }
-        for (name, source) in &self.sources {
+        let is_read = |source: &Source| is_trusted || source.peers == Peers::Any;
+        for (name, source) in self.sources.iter().filter(|(_, source)| is_read(source)) {
             let value = source.read(request).map_err(|DifferentValues| {
                 AttributeError::Duplicates(name.to_string(), source.place.to_string())
             })?;
@@ -219,6 +230,17 @@ impl Identity {
             }
         }
         Ok(attributes)
+    }
+
+    /// Whether an attribute is read from requests.
+    pub(crate) fn reads(&self, name: &str) -> bool {
+        self.sources.iter().any(|(known, _)| **known == *name)
+    }
+
+    /// Whether every client can invent values of an attribute: it is read from any peer, and not verified.
+    pub(crate) fn lets_clients_invent(&self, name: &str) -> bool {
+        let mut sources = self.sources.iter().filter(|(known, _)| **known == *name);
+        sources.any(|(_, source)| source.peers == Peers::Any)
     }
 
     /// Whether attributes contain secrets, or texts that are too long to show.
@@ -239,6 +261,27 @@ impl Identity {
     /// ```
     pub fn conceal(&self, attributes: &mut Attributes<'_>, digest: &dyn Fn(&str) -> String) {
         attributes.conceal(|name, value| self.hides(name, value).then(|| digest(value)));
+    }
+
+    /// The value of an attribute as a log may show it: a secret or an overlong text is replaced by its digest.
+    ///
+    /// ```
+    /// let policy = tidegate_policy::Policy::parse("
+    /// version: 1
+    /// rules: [{ name: a, key: [user], limits: [15/s] }]
+    /// ").unwrap();
+    /// let shown = |name, value| policy.identity().shown(name, value, &|_| "#5f".to_owned());
+    /// assert_eq!(shown("user", "alice"), "alice");
+    /// assert_eq!(shown("api_key", "hunter2"), "#5f");
+    /// ```
+    #[must_use]
+    pub fn shown<'v>(
+        &self,
+        name: &str,
+        value: &'v str,
+        digest: &dyn Fn(&str) -> String,
+    ) -> Cow<'v, str> {
+        if self.hides(name, value) { digest(value).into() } else { value.into() }
     }
 
     fn hides(&self, name: &str, value: &str) -> bool {
@@ -349,7 +392,8 @@ impl Source {
             | SourcePlace::Jwt(_)
             | SourcePlace::Auth(_) => Decode::Nothing,
         };
-        Self { place, secret, duplicates: Duplicates::Reject, decode }
+        let (peers, duplicates) = (Peers::Trusted, Duplicates::Reject);
+        Self { place, peers, secret, duplicates, decode }
     }
 
     /// Sets an attribute to a value of this source, or to its digest.
@@ -519,6 +563,51 @@ rules: [{ name: a, key: [user], limits: [1/s] }]
         let known: Vec<&str> = stranger.iter().map(|(name, _)| name).collect();
         assert_eq!(known, ["ip", "method", "path"]);
         assert_eq!(stranger.get("ip").as_deref(), Some("198.51.100.1"));
+    }
+
+    /// A client that shows an API key could not be counted by it unless a proxy passed the key on.
+    #[test]
+    fn a_source_with_peers_any_is_read_from_every_peer_and_no_other_source_is() {
+        let policy = Policy::parse(
+            "
+version: 1
+identity:
+  trusted: [10.0.0.0/8]
+  user: header:x-user-id
+  api_key: { from: header:x-api-key, peers: any }
+rules: [{ name: a, key: [api_key|ip], limits: [1/s] }, { name: b, key: [ip], limits: [9/s] }]
+",
+        )
+        .unwrap();
+        let known = |peer: Option<&str>, keys: &[&'static str]| {
+            let values = |wanted: &str| -> Vec<&'static [u8]> {
+                match wanted {
+                    "x-api-key" => keys.iter().map(|key| key.as_bytes()).collect(),
+                    "x-user-id" => vec![b"alice"],
+                    "x-forwarded-for" => vec![b"203.0.113.7"],
+                    "tidegate-priority" => vec![b"critical"],
+                    _ => vec![],
+                }
+            };
+            let peer = peer.and_then(|peer| peer.parse().ok());
+            let request = Request { peer, method: "GET", target: "/", headers: &values };
+            let known = policy.attributes(&request, &|secret| format!("#{}", secret.len()));
+            let names = ["ip", "user", "api_key", "priority"];
+            known.map(|known| names.map(|name| known.get(name).map(Cow::into_owned)))
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            known(Some("198.51.100.1"), &["s3cr3t"]),
+            Ok([some("198.51.100.1"), None, some("#6"), None])
+        );
+        assert_eq!(known(None, &["s3cr3t"]), Ok([None, None, some("#6"), None]));
+        assert_eq!(
+            known(Some("10.0.0.1"), &["s3cr3t"]),
+            Ok([some("203.0.113.7"), some("alice"), some("#6"), some("critical")])
+        );
+        assert_eq!(known(Some("198.51.100.1"), &[]), Ok([some("198.51.100.1"), None, None, None]));
+        // Also here, a client is not one customer for tidegate and another one for the service behind it.
+        assert!(known(Some("198.51.100.1"), &["s3cr3t", "other"]).is_err());
     }
 
     #[test]

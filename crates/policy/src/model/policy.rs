@@ -9,6 +9,7 @@
 //! A rule applies when its `match` and `when` hold and the request has every attribute of its key. A rule with `stop` ends
 //! the list only when it applies: a rule on users with `stop` lets anonymous requests continue to the rule on addresses.
 
+use crate::document::Problem;
 use crate::model::allowance::Allowance;
 use crate::model::attributes::{AttributeError, Attributes};
 use crate::model::descriptors::Descriptors;
@@ -19,7 +20,7 @@ use crate::model::path::PathError;
 use crate::model::priority::Classes;
 use crate::model::rule::{OnLimit, Rule};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tidegate_core::Timestamp;
 
 /// All rules of a policy file.
@@ -47,6 +48,8 @@ pub struct Policy {
     pub(crate) index: Index,
     /// Only for a policy that was read from Envoy's rule files: the trees that find its rules.
     pub(crate) descriptors: Option<Arc<Descriptors>>,
+    /// See [`Policy::warnings`]. Clones share them.
+    pub(crate) warnings: Arc<OnceLock<Vec<Problem>>>,
 }
 
 /// The plans (tiers) of customers.
@@ -110,7 +113,8 @@ impl Policy {
     pub(crate) fn new(identity: Identity, tiers: Tiers, rules: Vec<Rule>) -> Self {
         let index = Index::new(&rules);
         let (ambiguous, classes) = (Ambiguous::default(), Classes::default());
-        Self { identity, tiers, rules, ambiguous, classes, index, descriptors: None }
+        let warnings = Arc::default();
+        Self { identity, tiers, rules, ambiguous, classes, index, descriptors: None, warnings }
     }
 
     /// The rules, in the order of the file.
@@ -305,6 +309,11 @@ impl Policy {
 // === impl Rule ===
 
 impl Rule {
+    /// Whether the rule counts no request: it only sets a priority class, or its requests are unlimited.
+    pub(crate) fn counts_nothing(&self) -> bool {
+        self.allowances().all(|allowance| allowance.limits().is_empty())
+    }
+
     /// The allowance of a customer under this rule, and where it comes from. A tier's `limits` and an override replace the
     /// limits of the rule.
     ///
@@ -351,6 +360,16 @@ impl Tiers {
     #[must_use]
     pub fn usual(&self) -> Option<&str> {
         self.default.as_deref()
+    }
+
+    /// All tiers, as the end of a sentence: `; the tiers are …`.
+    pub(crate) fn listed(&self) -> String {
+        let names: Vec<String> = self.known.iter().map(|tier| format!("`{tier}`")).collect();
+        match names.as_slice() {
+            [] => "; list the tiers above the rules: `tiers: { default: free, known: [free, …] }`"
+                .to_owned(),
+            names => format!("; the tiers are {}", names.join(", ")),
+        }
     }
 
     /// The tier with this name if it is known, else the default tier.

@@ -75,7 +75,10 @@ pub enum CalendarUnit {
 /// ```
 /// use tidegate_policy::{Rate, RateError};
 /// let error = "10/m".parse::<Rate>().unwrap_err();
-/// assert_eq!(error.to_string(), "unknown period `m`; did you mean `min`?");
+/// assert_eq!(
+///     error.to_string(),
+///     "unknown period `m`; write `min` for minutes, or `calendar-month` for months"
+/// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
@@ -96,6 +99,9 @@ pub enum RateError {
         /// The most similar unit.
         meant: &'static str,
     },
+    /// `m`, which people write for minutes and for months.
+    #[error("unknown period `m`; write `min` for minutes, or `calendar-month` for months")]
+    MinuteOrMonth,
     /// A calendar period with a factor.
     #[error("a calendar period has no factor; write `{0}`")]
     CalendarFactor(&'static str),
@@ -118,9 +124,10 @@ const CALENDARS: [(&str, CalendarUnit); 3] = [
     ("calendar-month", CalendarUnit::Month),
 ];
 /// Other spellings that people use for a unit, and the unit to suggest.
-const OTHER_NAMES: [(&str, &str); 31] = [
+const OTHER_NAMES: [(&str, &str); 32] = [
     ("m", "min"),
     ("M", "calendar-month"),
+    ("mo", "calendar-month"),
     ("minute", "min"),
     ("minutes", "min"),
     ("mins", "min"),
@@ -175,7 +182,11 @@ impl Rate {
 
 /// Parses a length of time, written as in a rate: `2s`, `100ms`.
 pub(crate) fn length(text: &str) -> Result<Span, RateError> {
-    match per(text)? {
+    let no_month = |error| match error == RateError::MinuteOrMonth {
+        true => RateError::Unit { found: "m".to_owned(), meant: "min" },
+        false => error,
+    };
+    match per(text).map_err(no_month)? {
         Per::Every(span) if text.starts_with(|c: char| c.is_ascii_digit()) => Ok(span),
         Per::Every(_) | Per::Calendar { .. } => Err(RateError::Factor(shown(text))),
     }
@@ -212,6 +223,9 @@ fn per(period: &str) -> Result<Per, RateError> {
     }
     let unit_at = period.find(|c: char| !c.is_ascii_digit()).unwrap_or(period.len());
     let (factor, unit) = period.split_at(unit_at);
+    if unit == "m" {
+        return Err(RateError::MinuteOrMonth);
+    }
     let Some((_, millis)) = UNITS.iter().find(|(name, _)| *name == unit) else {
         return Err(RateError::Unit { found: shown(unit), meant: nearest(unit) });
     };
@@ -290,7 +304,10 @@ mod tests {
             ("18446744073709551616/s", "at most 18446744073709551615"),
             ("10 /s", "`10 ` is not a valid amount"),
             ("10/ s", "did you mean `s`?"),
-            ("10/m", "did you mean `min`?"),
+            ("10/m", "write `min` for minutes, or `calendar-month` for months"),
+            ("10/5m", "write `min` for minutes, or `calendar-month` for months"),
+            ("100/d", "did you mean `day`?"),
+            ("100/mo", "did you mean `calendar-month`?"),
             ("10/M", "did you mean `calendar-month`?"),
             ("10/minute", "did you mean `min`?"),
             ("10/sec", "did you mean `s`?"),

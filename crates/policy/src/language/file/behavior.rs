@@ -11,6 +11,18 @@ use crate::model::rate;
 use crate::model::rule::{Consistency, Count, Mode, OnLimit, OnStoreError, Rule};
 use tidegate_core::{LeaseTerms, NoLease, RejectedCost, Span, WhenFull};
 
+/// Settings of a rule that say how its limits count, or what happens above them.
+const OF_LIMITS: [&str; 8] = [
+    "mode",
+    "on_limit",
+    "count_rejected",
+    "count",
+    "consistency",
+    "on_store_error",
+    "when_full",
+    "shadow",
+];
+
 const SHORTEST_INTERVAL: Span = Span::from_millis(10);
 const LONGEST_INTERVAL: Span = Span::from_secs(1);
 
@@ -49,6 +61,24 @@ impl Reader {
             enabled: self.flag_or(fields, "enabled", true),
             stop: self.flag_or(fields, "stop", false),
             ..Rule::new(Box::default(), fields.place, Allowance::Unlimited)
+        }
+    }
+
+    /// Reports what has no effect on a rule whose requests are all unlimited.
+    pub(super) fn unlimited_has_no_settings(&mut self, fields: &Fields<'_>, rule: &Rule) {
+        if rule.allowance != Allowance::Unlimited || !rule.counts_nothing() {
+            return;
+        }
+        for entry in fields.entries().iter().filter(|entry| OF_LIMITS.contains(&&*entry.name)) {
+            let name = &entry.name;
+            let text = format!("`{name}` has no effect with `limits: unlimited`; remove it");
+            self.note(entry.place, text);
+        }
+        // Scaling no limits leaves an empty list.
+        let is_scaled = |(_, allowance): &(_, Allowance)| *allowance != Allowance::Unlimited;
+        if let (Some(node), true) = (fields.get("tiers"), rule.tiers.iter().any(is_scaled)) {
+            let text = "`scale` has no effect with `limits: unlimited`; write `limits: […]` for this tier, or remove it";
+            self.note(node.place, text);
         }
     }
 
@@ -114,7 +144,11 @@ impl Reader {
         match percent.filter(|percent| (least..=most).contains(percent)) {
             Some(percent) => Some(percent),
             None => {
-                let text = format!("{what} is `{least}%` to `{most}%`, not `{}`", shown(text));
+                let bare = text.trim_end_matches('%').trim().parse::<u16>().ok();
+                let meant = bare.filter(|percent| (least..=most).contains(percent));
+                let hint = meant.map_or_else(String::new, |n| format!("; write `{n}%`"));
+                let found = shown(text);
+                let text = format!("{what} is `{least}%` to `{most}%`, not `{found}`{hint}");
                 self.wrong(node.place, text)
             }
         }

@@ -3,10 +3,10 @@
 use super::MOST_TIERS;
 use crate::document::{Document, Entry, Value, shown};
 use crate::language::grammar;
-use crate::language::reader::{Chosen, Reader};
+use crate::language::reader::{Chosen, Fields, Reader};
 use crate::model::address::{HopHeader, Trusted, parse_network};
 use crate::model::attributes::is_attribute;
-use crate::model::identity::{Decode, Duplicates, Identity, Source, contain_all_addresses};
+use crate::model::identity::{Decode, Duplicates, Identity, Peers, Source, contain_all_addresses};
 use crate::model::policy::Tiers;
 use crate::suggest::{hint, nearest};
 use ipnet::IpNet;
@@ -88,7 +88,7 @@ impl Reader {
         Some((entry.name.as_ref().into(), source))
     }
 
-    /// `{ from: cookie:sid, duplicates: first, decode: percent }`
+    /// `{ from: cookie:sid, peers: any, duplicates: first, decode: percent }`
     fn long_source(&mut self, entry: &Entry) -> Option<Source> {
         let fields = self.record(&entry.node, &grammar::SOURCE_RECORD)?;
         let duplicates = match self.word(&fields, "duplicates", &grammar::DUPLICATES) {
@@ -102,15 +102,38 @@ impl Reader {
             "form" => Some(Decode::Form),
             _ => None,
         };
+        let peers = match self.word(&fields, "peers", &grammar::PEERS) {
+            "any" => Peers::Any,
+            _ => Peers::Trusted,
+        };
+        if let (Some(node), Peers::Any, "tier" | "priority") =
+            (fields.get("peers"), peers, &*entry.name)
+        {
+            let text = format!(
+                "with `peers: any`, every client would choose its own {}; remove it",
+                entry.name
+            );
+            self.note(node.place, text);
+        }
         let from = fields.get("from")?;
         let text = self.text(from, "`from`")?;
         let source = self.source_text(entry, from, text)?;
+        if source.place.verified().is_some() {
+            self.verified_sources_have_no_options(&fields);
+        }
+        Some(Source { peers, duplicates, decode: decode.unwrap_or(source.decode), ..source })
+    }
+
+    fn verified_sources_have_no_options(&mut self, fields: &Fields<'_>) {
         let choice = ["duplicates", "decode"].into_iter().find_map(|name| fields.get(name));
-        if let Some(choice) = choice.filter(|_| source.place.verified().is_some()) {
+        if let Some(choice) = choice {
             let text = "a claim of a token or a field of an auth server has one value, which is not encoded; remove `duplicates` and `decode`";
             self.note(choice.place, text);
         }
-        Some(Source { duplicates, decode: decode.unwrap_or(source.decode), ..source })
+        if let Some(peers) = fields.get("peers") {
+            let text = "a claim of a token or a field of an auth server is read from every peer; remove `peers`";
+            self.note(peers.place, text);
+        }
     }
 
     fn source_text(&mut self, entry: &Entry, node: &Document, text: &str) -> Option<Source> {

@@ -31,8 +31,11 @@ const OPTIONS: [(&str, &str); 5] = [
     ("align", "fixed_window"),
 ];
 
+/// A name that the field uses for several algorithms.
+const AMBIGUOUS_ALGORITHM: &str = "sliding_window";
+
 impl Reader {
-    pub(super) fn limits(&mut self, node: &Document, headroom: Headroom) -> Option<Vec<RuleLimit>> {
+    fn limits(&mut self, node: &Document, headroom: Headroom) -> Option<Vec<RuleLimit>> {
         let list = self.list(node, "`limits`")?;
         if list.is_empty() {
             return self.wrong(node.place, "`limits` is empty; write a rate such as `15/s`");
@@ -64,9 +67,14 @@ impl Reader {
 
     fn limit(&mut self, node: &Document, headroom: Headroom) -> Option<RuleLimit> {
         if let Value::Text(text, _) = &node.value {
+            if text == grammar::UNLIMITED {
+                let text = "`unlimited` stands in place of the list; write `limits: unlimited`";
+                return self.wrong(node.place, text);
+            }
             let rate = self.rate(node, text, Some(false))?;
             let algorithm = RuleLimit::default_algorithm(&rate);
-            return self.built(node, None, rate, algorithm, headroom);
+            let limit = self.built(node, None, rate, algorithm, headroom)?;
+            return Some(limit.of_only_a_rate());
         }
         if is_concurrency(node) {
             return self.concurrency(node, headroom);
@@ -84,7 +92,10 @@ impl Reader {
             None => None,
         };
         block?;
-        self.built(node, name.as_deref(), rate?, algorithm?, headroom)
+        let limit = self.built(node, name.as_deref(), rate?, algorithm?, headroom)?;
+        let says_how = |entry: &Entry| !["rate", "name", "block"].contains(&&*entry.name);
+        let says_how = fields.entries().iter().any(says_how);
+        Some(if says_how { limit } else { limit.of_only_a_rate() })
     }
 
     /// `{ concurrent: 20, name: …, lease: 30s }`
@@ -155,10 +166,8 @@ impl Reader {
 
     fn algorithm(&mut self, fields: &Fields<'_>, rate: Option<&Rate>) -> Option<Algorithm> {
         let default = rate.map_or(Algorithm::TOKEN_BUCKET, RuleLimit::default_algorithm).name();
-        let name = match fields.get("algorithm").map(|node| self.choice(node, &grammar::ALGORITHM))
-        {
-            Some(Some(Chosen::Word(name))) => Some(name),
-            Some(_) => None,
+        let name = match fields.get("algorithm") {
+            Some(node) => self.algorithm_name(node),
             None => Some(default),
         };
         if let Some(name) = name {
@@ -184,6 +193,18 @@ impl Reader {
             "leaky_bucket" => Algorithm::LeakyBucket { queue },
             _ => Algorithm::TokenBucket { burst, refill },
         })
+    }
+
+    fn algorithm_name<'d>(&mut self, node: &'d Document) -> Option<&'d str> {
+        let is_ambiguous = |text: &str| text.replace('-', "_") == AMBIGUOUS_ALGORITHM;
+        if matches!(&node.value, Value::Text(text, _) if is_ambiguous(text)) {
+            let text = "several algorithms are called a sliding window; write `sliding_log` (exact; for large amounts `sliding_buckets`) or `sliding_weighted` (an estimate, in less memory)";
+            return self.wrong(node.place, text);
+        }
+        match self.choice(node, &grammar::ALGORITHM)? {
+            Chosen::Word(name) => Some(name),
+            Chosen::Form(..) => None,
+        }
     }
 
     /// Reports options that belong to another algorithm.
@@ -250,10 +271,9 @@ impl Reader {
         tiers: Option<&Tiers>,
         headroom: Headroom,
     ) -> Option<(Box<str>, Allowance)> {
-        let known = tiers.map_or(&[][..], |tiers| &tiers.known);
         let name: Box<str> = entry.name.as_ref().into();
-        if !known.contains(&name) {
-            self.unknown_tier(entry, known);
+        if tiers.is_none_or(|tiers| !tiers.is_known(&name)) {
+            self.unknown_tier(entry, tiers.unwrap_or(&Tiers::default()));
         }
         let allowance = match self.choice(&entry.node, &grammar::TIER_ALLOWANCE)? {
             Chosen::Word(_) => Allowance::Unlimited,
@@ -263,19 +283,16 @@ impl Reader {
                 let error = |error| format!("scaled by {scale}: {error}");
                 Allowance::Limits(self.ok(node.place, scaled.map_err(error))?)
             }
-            Chosen::Form(_, node) => Allowance::Limits(self.limits(node, headroom)?),
+            Chosen::Form(_, node) => self.allowance_instead(node, base, headroom)?,
         };
         Some((name, allowance))
     }
 
-    fn unknown_tier(&mut self, entry: &Entry, known: &[Box<str>]) {
+    fn unknown_tier(&mut self, entry: &Entry, tiers: &Tiers) {
         let name = &*entry.name;
-        let hint = match known {
-            [] => "; list the tiers above the rules: `tiers: { default: free, known: [free, …] }`"
-                .to_owned(),
-            known => hint(name, known.iter().map(|tier| &**tier)),
-        };
-        self.note(entry.place, format!("unknown tier `{}`{hint}", shown(name)));
+        let hint = hint(name, tiers.known.iter().map(|tier| &**tier));
+        let text = format!("unknown tier `{}`{hint}{}", shown(name), tiers.listed());
+        self.note(entry.place, text);
     }
 
     fn scale(&mut self, node: &Document) -> Option<Number> {
@@ -302,11 +319,11 @@ impl Reader {
         node: &Document,
         key: Option<&Key>,
         identity: &Identity,
-        headroom: Headroom,
+        (base, headroom): (&[RuleLimit], Headroom),
     ) -> Overrides {
         let mut overrides = Overrides::default();
         for node in self.list(node, "`overrides`").unwrap_or_default() {
-            let read = self.an_override(node, identity, headroom);
+            let read = self.an_override(node, identity, (base, headroom));
             let (Some((who, allowance)), Some(key)) = (read, key) else { continue };
             let who: Vec<(&str, &str)> = who.iter().map(|(n, v)| (*n, v.as_str())).collect();
             let inserted = overrides.insert(key, identity.ipv6_prefix(), &who, allowance);
@@ -324,11 +341,12 @@ impl Reader {
         &mut self,
         node: &'d Document,
         identity: &Identity,
-        headroom: Headroom,
+        (base, headroom): (&[RuleLimit], Headroom),
     ) -> Option<(Vec<(&'d str, String)>, Allowance)> {
         let fields = self.record(node, &grammar::OVERRIDE)?;
         let who = fields.get("key").and_then(|node| self.map(node, "an override's `key`"));
-        let allowance = fields.get("limits").and_then(|node| self.allowance(node, headroom));
+        let allowance = fields.get("limits");
+        let allowance = allowance.and_then(|node| self.allowance_instead(node, base, headroom));
         let pairs: Vec<(&str, String)> = who?
             .iter()
             .filter_map(|entry| {
@@ -341,12 +359,30 @@ impl Reader {
         (pairs.len() == who?.len()).then_some((pairs, allowance?))
     }
 
+    /// An allowance in place of the limits of a rule.
+    fn allowance_instead(
+        &mut self,
+        node: &Document,
+        base: &[RuleLimit],
+        headroom: Headroom,
+    ) -> Option<Allowance> {
+        let allowance = self.allowance(node, headroom)?;
+        self.ok(node.place, allowance.in_place_of(base, headroom))
+    }
+
     /// `unlimited`, or a list of limits.
     pub(super) fn allowance(&mut self, node: &Document, headroom: Headroom) -> Option<Allowance> {
         match &node.value {
-            Value::Text(text, _) if text == "unlimited" => Some(Allowance::Unlimited),
-            Value::Text(text, _) if nearest(text, ["unlimited"].into_iter()).is_some() => {
+            Value::Text(text, _) if text == grammar::UNLIMITED => Some(Allowance::Unlimited),
+            Value::Text(text, _) if nearest(text, [grammar::UNLIMITED].into_iter()).is_some() => {
                 let text = format!("unknown word `{}`, did you mean `unlimited`?", shown(text));
+                self.wrong(node.place, text)
+            }
+            Value::Text(text, _) if text.parse::<Rate>().is_err() => {
+                let text = format!(
+                    "`limits` is a list of rates, such as `[15/s]`, or `unlimited`, not `{}`",
+                    shown(text)
+                );
                 self.wrong(node.place, text)
             }
             Value::Text(..) | Value::Nothing | Value::List(_) | Value::Map(_) => {

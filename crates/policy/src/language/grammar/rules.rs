@@ -1,8 +1,8 @@
 //! The keys of a rule, and of its limits.
 
 use super::{
-    Choice, EXPRESSION, KEY_PART, LENGTH, NAME, PERCENT, RATE, Record, Shape, optional, required,
-    required_unless, words,
+    Choice, EXPRESSION, Instead, KEY_PART, LENGTH, NAME, PERCENT, RATE, Record, Shape, optional,
+    required, required_unless, words,
 };
 
 pub(crate) static RULE: Record = Record {
@@ -31,16 +31,16 @@ pub(crate) static RULE: Record = Record {
             NAME,
         ),
         required_unless(
-            "priority",
+            &[Instead::Key("priority"), Instead::Word("limits", UNLIMITED)],
             "key",
             "Lists the attributes that select the counter: [user, ip] is a pair, [user|ip] is the first one that is present, [ip/48] is an IPv6 network, and [] is one counter for all requests.",
             Shape::List(&KEY_PART),
         ),
         required_unless(
-            "priority",
+            &[Instead::Key("priority")],
             "limits",
-            "Lists the limits. A request takes from all of them, or from none.",
-            Shape::List(&LIMIT),
+            "Lists the limits. A request takes from all of them, or from none. With `unlimited`, the rule has no limits and needs no `key`; with `stop: true` in addition, it exempts its requests from all later rules.",
+            LIMITS,
         ),
         optional(
             "tiers",
@@ -94,6 +94,14 @@ pub(crate) static RULE: Record = Record {
     others: None,
 };
 
+/// The word in place of a list of limits.
+pub(crate) const UNLIMITED: &str = "unlimited";
+
+const LIMITS: Shape = Shape::ShortOrLong(
+    &Shape::Text { pattern: "^unlimited$", example: UNLIMITED },
+    &Shape::List(&LIMIT),
+);
+
 pub(crate) static LIMIT: Shape = Shape::ShortOrLong(
     &RATE,
     &Shape::ShortOrLong(&Shape::Record(&LIMIT_RECORD), &Shape::Record(&CONCURRENCY_RECORD)),
@@ -139,7 +147,7 @@ pub(crate) static LIMIT_RECORD: Record = Record {
         ),
         optional(
             "algorithm",
-            "Selects the algorithm that counts. The default is token_bucket.",
+            "Selects the algorithm that counts. The default is token_bucket; under a tier or an override, it is the algorithm of the limit that this one replaces.",
             Shape::Choice(&ALGORITHM),
         ),
         optional(
@@ -196,8 +204,8 @@ pub(crate) static TIER_ALLOWANCE: Choice = Choice {
         ),
         optional(
             "limits",
-            "Lists the limits of this tier, in place of the rule's.",
-            Shape::List(&LIMIT),
+            "Lists the limits of this tier, in place of the rule's. A limit that says only its rate counts like the limit that it replaces.",
+            LIMITS,
         ),
     ],
 };
@@ -212,11 +220,8 @@ pub(crate) static OVERRIDE: Record = Record {
         ),
         required(
             "limits",
-            "Lists their limits, in place of the rule's, or says `unlimited`.",
-            Shape::ShortOrLong(
-                &Shape::Text { pattern: "^unlimited$", example: "unlimited" },
-                &Shape::List(&LIMIT),
-            ),
+            "Lists their limits, in place of the rule's, or says `unlimited`. A limit that says only its rate counts like the limit that it replaces.",
+            LIMITS,
         ),
     ],
     others: None,

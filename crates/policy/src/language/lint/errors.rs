@@ -57,7 +57,7 @@ fn hides(stop: &Rule, rule: &Rule) -> bool {
 }
 
 /// Whether every request that matches `narrow` matches `wide` too.
-fn covers(wide: &Rule, narrow: &Rule) -> bool {
+pub(super) fn covers(wide: &Rule, narrow: &Rule) -> bool {
     wide.conditions.iter().all(|wide| narrow.conditions.iter().any(|narrow| wide.covers(narrow)))
 }
 

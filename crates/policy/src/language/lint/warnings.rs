@@ -1,5 +1,6 @@
 //! Warnings: valid policies that probably do not do what their author wants.
 
+use super::errors::covers;
 use super::throughput::makes_useless;
 use super::witness::{matching, witness};
 use super::{ALWAYS_PRESENT, MOST_COMPARED, is_always_present};
@@ -7,6 +8,7 @@ use crate::document::{MOST_PROBLEMS, Problem, shortened};
 use crate::model::allowance::Allowance;
 use crate::model::condition::Condition;
 use crate::model::expression::Expression;
+use crate::model::identity::Peers;
 use crate::model::path::Case;
 use crate::model::pattern::Pattern;
 use crate::model::policy::Policy;
@@ -28,6 +30,9 @@ pub(crate) fn warnings(policy: &Policy) -> Vec<Problem> {
         }
         problems.extend(useless_limits(rule));
         problems.extend(uncounted(rule, &matching));
+        problems.extend(invented(policy, rule, &matching));
+        problems.extend(exempts_from_nothing(policy, number, rule));
+        problems.extend(other_algorithm(rule));
         problems.extend(duplicate_rule(&matching, number, rule));
         problems.extend(conflicting_settings(rule));
         problems.extend(misspelt(policy, rule));
@@ -64,10 +69,13 @@ fn identity_warnings(policy: &Policy) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut warn = |text: String| problems.push(Problem::new(identity.place, text));
     // Claims of tokens are read from every peer.
-    let mut read = identity.sources.iter().filter(|(_, source)| source.place.verified().is_none());
+    let mut read = identity
+        .sources
+        .iter()
+        .filter(|(_, source)| source.place.verified().is_none() && source.peers == Peers::Trusted);
     if let Some((name, _)) = read.next().filter(|_| identity.trusted.is_empty()) {
         warn(format!(
-            "`identity.{name}` is read from requests, but `trusted` is empty: the attribute will always be absent, and behind a proxy all clients share the proxy's address"
+            "`identity.{name}` is read from requests, but `trusted` is empty: the attribute will always be absent, and behind a proxy all clients share the proxy's address; list your proxies, or write `{{ from: …, peers: any }}` for a credential that clients send themselves, such as an API key"
         ));
     }
     if identity.everyone {
@@ -114,10 +122,10 @@ fn uncounted(rule: &Rule, matching: &[(usize, &Rule)]) -> Option<Problem> {
         let demands: Vec<&Condition> = demands.collect();
         let covers =
             other.conditions.iter().all(|wide| demands.iter().any(|narrow| wide.covers(narrow)));
-        always && covers && other.when.is_none() && !other.shadow && !only_sets_priority(other)
+        always && covers && other.when.is_none() && !other.shadow && !other.counts_nothing()
     };
     let matched = rule.conditions.iter().any(|condition| part.contains(&condition.attribute()));
-    if only_sets_priority(rule) || matched || matching.iter().any(|(_, other)| counts(other)) {
+    if rule.counts_nothing() || matched || matching.iter().any(|(_, other)| counts(other)) {
         return None;
     }
     let names = part.join("|");
@@ -136,8 +144,8 @@ fn duplicate_rule(matching: &[(usize, &Rule)], number: usize, rule: &Rule) -> Op
             && other.when == rule.when
             && (other.shadow, &other.on_limit) == (rule.shadow, &rule.on_limit)
             && (other.count, &other.mode) == (rule.count, &rule.mode)
-            && !only_sets_priority(other)
-            && !only_sets_priority(rule)
+            && !other.counts_nothing()
+            && !rule.counts_nothing()
     };
     let earlier = matching.iter().find(|(n, other)| *n < number && same(other))?;
     let text = format!(
@@ -147,8 +155,54 @@ fn duplicate_rule(matching: &[(usize, &Rule)], number: usize, rule: &Rule) -> Op
     Some(Problem::new(rule.place, text))
 }
 
-fn only_sets_priority(rule: &Rule) -> bool {
-    rule.allowance.limits().is_empty() && rule.priority.is_some()
+/// A rule whose key a client can invent, while no rule limits the client by its address.
+fn invented(policy: &Policy, rule: &Rule, matching: &[(usize, &Rule)]) -> Option<Problem> {
+    let name = rule.key.names().find(|name| policy.identity.lets_clients_invent(name))?;
+    let bounds = |other: &Rule| {
+        let certain = other.key.names().all(|name| ["ip", "method"].contains(&name));
+        certain && covers(other, rule) && other.when.is_none() && !other.counts_nothing()
+    };
+    let mut bounding = matching.iter().filter(|(_, other)| !other.shadow && bounds(other));
+    if rule.counts_nothing() || bounding.next().is_some() {
+        return None;
+    }
+    let text = format!(
+        "rule `{}`: `{name}` is read from every peer (`peers: any`), so a client that invents values gets a new counter for each of them; add a rule with `key: [ip]` for the same requests",
+        rule.name
+    );
+    Some(Problem::new(rule.place, text))
+}
+
+/// An unlimited rule that changes nothing: it exempts only from later rules, and only with `stop`.
+fn exempts_from_nothing(policy: &Policy, number: usize, rule: &Rule) -> Option<Problem> {
+    let changes_something = rule.priority.is_some() || !rule.counts_nothing();
+    if rule.allowance != Allowance::Unlimited || changes_something {
+        return None;
+    }
+    let mut later = policy.rules.iter().skip(number.saturating_add(1));
+    let why = match (rule.stop, later.any(|rule| rule.enabled)) {
+        (true, true) => return None,
+        (true, false) => {
+            "`stop: true` skips only later rules, and there are none; put it above the rules that it exempts from"
+        }
+        (false, _) => "the other rules still count its requests; add `stop: true`",
+    };
+    let text = format!("rule `{}`: `limits: unlimited` has no effect: {why}", rule.name);
+    Some(Problem::new(rule.place, text))
+}
+
+/// A tier or an override that counts by another algorithm than the rule, so that a customer gets a fresh allowance with it.
+fn other_algorithm(rule: &Rule) -> Option<Problem> {
+    let limits = rule.allowance.limits();
+    let of_tier = rule.tiers.iter().find_map(|(tier, allowance)| {
+        allowance.departure(limits).map(|text| format!("tier `{tier}`: {text}"))
+    });
+    let of_override = || {
+        let text = rule.overrides.allowances().find_map(|allowance| allowance.departure(limits));
+        text.map(|text| format!("an override: {text}"))
+    };
+    let text = of_tier.or_else(of_override)?;
+    Some(Problem::new(rule.place, format!("rule `{}`: {text}", rule.name)))
 }
 
 /// Settings that do not work well together.
@@ -233,7 +287,8 @@ fn case_variants(rule: &Rule) -> Option<Problem> {
 fn unknown_tier(policy: &Policy, rule: &Rule) -> Option<Problem> {
     let tiers = rule.conditions.iter().find(|condition| condition.attribute() == "tier")?;
     let unknown = tiers.values().find(|tier| !policy.tiers.is_known(tier))?;
-    let text = format!("rule `{}`: there is no tier `{unknown}`; list it under `tiers`", rule.name);
+    let known = policy.tiers.listed();
+    let text = format!("rule `{}`: there is no tier `{unknown}`{known}", rule.name);
     Some(Problem::new(rule.place, text))
 }
 
