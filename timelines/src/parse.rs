@@ -253,6 +253,18 @@ pub(crate) fn time(word: Option<&str>) -> Result<Timestamp, String> {
     Ok(time)
 }
 
+/// A date such as `2026-03-29`, `2026-03-29T12:00:00Z` or `2026-03-29T12:00[Europe/Berlin]`, from 1970 on.
+pub(crate) fn date(word: Option<&str>) -> Result<Timestamp, String> {
+    let parsed = word.and_then(|word| {
+        let zoned = |text: &str| text.parse::<jiff::Zoned>().map(|zoned| zoned.timestamp());
+        let time = word.parse::<jiff::Timestamp>().or_else(|_| zoned(word));
+        let time = time.or_else(|_| zoned(&format!("{word}[UTC]"))).ok()?;
+        u64::try_from(time.as_nanosecond()).ok().map(Timestamp::from_nanos)
+    });
+    let all = "a date such as 2026-03-29, 2026-03-29T12:00:00Z or 2026-03-29T12:00[Europe/Berlin]";
+    parsed.ok_or_else(|| expected(all, word))
+}
+
 /// A span such as `1.5s`, `500ms` or `min`. It must be a whole number of nanoseconds.
 pub(crate) fn span(word: Option<&str>) -> Result<Span, String> {
     let parsed = word.and_then(|word| {

@@ -11,23 +11,31 @@
 //! at 0s user=alice take    -> deny, retry 6s, api/min deny, api/h remaining 490
 //! ```
 //!
+//! `tidegate policy test` plays such files; `docs/testing-policies.md` explains them to users.
+//!
 //! | line | meaning |
 //! |---|---|
 //! | `# …` | a comment, on its own line or at the end of a line; inside a policy it belongs to the policy |
+//! | `policy FILE` | a policy file, relative to the folder of this file |
+//! | `policy`, then a policy, then `end` | the policy itself |
+//! | `start DATE` | the instant from which times are measured; without it, 1970-01-01T00:00:00Z |
 //! | `scenario TITLE` | begins a scenario, with an empty store |
-//! | `policy`, then a policy, then `end` | the policy of the limiter |
-//! | `at TIME [WHO] take [N] [times K] [waiting SPAN] [as NAME] -> ANSWER` | takes a cost of N (by default 1), K times; every take must give this answer |
+//! | `at TIME [WHO] take [N] [times K] [waiting SPAN] [as NAME] [then OUTCOME] -> ANSWER` | takes a cost of N (by default 1), K times; every take must give this answer |
 //! | `at TIME [WHO] peek [N] [waiting SPAN] -> ANSWER` | the answer that a take would get; takes nothing |
-//! | `at TIME report NAME success`, `failure`, `cancelled` or `cost N` `[-> SETTLED]` | reports the outcome of the take with that name |
+//! | `at TIME report NAME OUTCOME [-> SETTLED]` | reports the outcome of the take with that name |
 //! | `at TIME reset RULE [WHO] [-> N]` | forgets what a rule counted; there must be N states |
 //! | `at TIME signal NAME VALUE` | sets a signal, such as the load |
 //! | `at TIME tier NAME=VALUE TIER` | assigns a customer to a tier; `none` removes the assignment |
 //! | `at TIME override RULE WHO RATE[,RATE …]` | sets limits for some customers; `unlimited` sets none; `none` removes the override |
 //! | `at TIME enable RULE on`, `at TIME shadow RULE on` | or `off`, or `file` for the value in the policy |
-//! | `at TIME reload`, then a policy, then `end` | replaces the policy |
+//! | `at TIME reload FILE`; or `at TIME reload`, then a policy, then `end` | replaces the policy |
 //!
-//! `WHO` is a list of attributes, such as `user=alice ip=203.0.113.7`. Times and spans are written as in the other
-//! scenarios. `SETTLED` is `settled`, `already` or `late`.
+//! `policy` and `start` before the first scenario hold for all scenarios of the file that do not have their own.
+//!
+//! `WHO` is a list of attributes, such as `user=alice ip=203.0.113.7`. With `times`, `{n}` in a value is the number of the
+//! repetition, from 1. Times and spans are written as in the other scenarios. A `DATE` is `2026-03-29`,
+//! `2026-03-29T12:00:00Z` or `2026-03-29T12:00[Europe/Berlin]`. An `OUTCOME` is `success`, `failure`, `cancelled` or
+//! `cost N`; with `then`, each take that passes is reported at once. `SETTLED` is `settled`, `already` or `late`.
 //!
 //! An `ANSWER` is `allow`, `delay SPAN` or `deny`, then any of `retry SPAN`, `never`, `over`, `shadow deny`,
 //! `low priority`, `flag WORD`, `version N`, `limits N` (how many limits decided), `no rules` (no limit decided). The answer
@@ -36,8 +44,10 @@
 //! `shadow deny`, `low priority` and flags of the whole answer must be absent if they are not mentioned.
 
 mod parse;
+mod write;
 
 pub use parse::parse;
+pub use write::{fact_text, outcome_text, retry_text, span_text};
 
 use crate::Expected;
 use tidegate_core::{Cost, Retry, Span, Timestamp};
@@ -52,10 +62,29 @@ pub struct Scenario {
     pub title: String,
     /// The line on which the scenario begins.
     pub line: usize,
-    /// The text of the first policy.
-    pub policy: String,
+    /// The first policy.
+    pub policy: PolicySource,
     /// The events, in order; never empty.
     pub steps: Vec<Step>,
+}
+
+/// Where a policy comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicySource {
+    /// A file.
+    File {
+        /// The line that names it.
+        line: usize,
+        /// Its path, relative to the folder of the scenarios.
+        path: String,
+    },
+    /// The scenario itself.
+    Text {
+        /// The line on which it begins.
+        line: usize,
+        /// The policy, without `end`.
+        text: String,
+    },
 }
 
 /// One line of a scenario.
@@ -63,6 +92,8 @@ pub struct Scenario {
 pub struct Step {
     /// The line number.
     pub line: usize,
+    /// The line, without a comment.
+    pub text: String,
     /// When it happens.
     pub at: Timestamp,
     /// What happens.
@@ -83,6 +114,8 @@ pub enum Action {
         times: u32,
         /// A name for reporting its outcome later.
         name: Option<String>,
+        /// The outcome that is reported at once for each that passes.
+        then: Option<Outcome>,
     },
     /// A request is decided but not counted.
     Peek(Ask),
@@ -121,8 +154,8 @@ pub enum Action {
     Enable(String, Option<bool>),
     /// Shadow mode of a rule is switched on or off; `None` restores the value in the policy.
     Shadow(String, Option<bool>),
-    /// The policy is replaced by this text.
-    Reload(String),
+    /// The policy is replaced by this one.
+    Reload(PolicySource),
 }
 
 /// A request and its expected answer.

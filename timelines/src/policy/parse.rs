@@ -1,8 +1,10 @@
 //! Parses scenarios for policies, line by line and word by word. An error names its line and what was expected.
 
-use super::{Action, Allowance, Answer, Ask, Fact, Outcome, Said, Scenario, Settled, Step, Who};
+use super::{
+    Action, Allowance, Answer, Ask, Fact, Outcome, PolicySource, Said, Scenario, Settled, Step, Who,
+};
 use crate::Expected;
-use crate::parse::{ParseError, end, expected, number, span, time};
+use crate::parse::{ParseError, date, end, expected, number, span, time};
 use core::str::SplitWhitespace;
 use tidegate_core::{Cost, Retry, Span, Timestamp};
 
@@ -10,55 +12,126 @@ use tidegate_core::{Cost, Retry, Span, Timestamp};
 type Lines<'t> = core::iter::Zip<core::ops::RangeFrom<usize>, core::str::Lines<'t>>;
 type Words<'t> = SplitWhitespace<'t>;
 
-/// The scenarios of one file.
+/// The most repetitions of one line, so that a file cannot keep a machine busy for hours.
+const MOST_TIMES: u32 = 1_000_000;
+
+/// The lines before the first event, of the file or of one scenario.
+#[derive(Clone, Default)]
+struct Preamble {
+    policy: Option<PolicySource>,
+    start: Option<Timestamp>,
+}
+
+/// A scenario that is being read.
+struct Draft {
+    title: String,
+    line: usize,
+    preamble: Preamble,
+    steps: Vec<Step>,
+}
+
+/// The scenarios of one file; at least one.
 pub fn parse(text: &str) -> Result<Vec<Scenario>, ParseError> {
-    let mut scenarios = Vec::new();
+    let (mut of_file, mut drafts) = (Preamble::default(), Vec::<Draft>::new());
     let mut lines = (1..).zip(text.lines());
     while let Some((line, text)) = lines.next() {
         let text = without_remark(text);
-        if text.is_empty() {
-            continue;
+        let (word, rest) = two(text);
+        match (word, drafts.last_mut()) {
+            ("", _) => {}
+            ("scenario", _) => drafts.push(Draft::new(line, rest, &of_file)?),
+            ("policy" | "start", None) => of_file.add(line, text, &mut lines)?,
+            ("policy" | "start", Some(draft)) => draft.add(line, text, &of_file, &mut lines)?,
+            (_, Some(draft)) => draft.add_step(line, text, &mut lines)?,
+            (_, None) => {
+                let all =
+                    "expected `policy`, `start DATE` or `scenario TITLE` before anything else";
+                return Err(at_line(line, all));
+            }
         }
-        if let Some(title) = text.strip_prefix("scenario ") {
-            let (title, policy) = (title.trim().to_owned(), String::new());
-            scenarios.push(Scenario { title, line, policy, steps: Vec::new() });
-            continue;
-        }
-        let Some(scenario) = scenarios.last_mut() else {
-            return Err(at_line(line, "expected `scenario TITLE` before anything else"));
-        };
-        parse_line(scenario, line, text, &mut lines)?;
     }
-    match scenarios.iter().find(|scenario| scenario.steps.is_empty()) {
-        Some(empty) => Err(at_line(empty.line, "a scenario needs a policy and at least one event")),
-        None => Ok(scenarios),
+    if drafts.is_empty() {
+        return Err(at_line(1, "there is no scenario; begin one with `scenario TITLE`"));
+    }
+    drafts.into_iter().map(Draft::finish).collect()
+}
+
+// === impl Draft ===
+
+impl Draft {
+    fn new(line: usize, title: Option<&str>, of_file: &Preamble) -> Result<Self, ParseError> {
+        let title = title.ok_or_else(|| at_line(line, expected("a title", None)))?.to_owned();
+        Ok(Self { title, line, preamble: of_file.clone(), steps: Vec::new() })
+    }
+
+    /// Adds a line of the preamble, which takes precedence over the preamble of the file.
+    fn add(
+        &mut self,
+        line: usize,
+        text: &str,
+        of_file: &Preamble,
+        lines: &mut Lines<'_>,
+    ) -> Result<(), ParseError> {
+        if !self.steps.is_empty() {
+            let problem = "a scenario has one policy and one start, before its first event; to change the policy, write `at TIME reload`";
+            return Err(at_line(line, problem));
+        }
+        let policy = text.starts_with("policy");
+        if policy && self.preamble.policy == of_file.policy {
+            self.preamble.policy = None;
+        } else if !policy && self.preamble.start == of_file.start {
+            self.preamble.start = None;
+        }
+        self.preamble.add(line, text, lines)
+    }
+
+    fn add_step(
+        &mut self,
+        line: usize,
+        text: &str,
+        lines: &mut Lines<'_>,
+    ) -> Result<(), ParseError> {
+        if self.preamble.policy.is_none() {
+            let problem = "expected `policy` as the first line of a scenario, or `policy FILE` before the first scenario";
+            return Err(at_line(line, problem));
+        }
+        let (since, mut action) = action(text).map_err(|problem| at_line(line, problem))?;
+        if let Action::Reload(PolicySource::Text { line: first, text }) = &mut action {
+            (*first, *text) = (line.saturating_add(1), block(line, lines)?);
+        }
+        let start = self.preamble.start.unwrap_or(Timestamp::EPOCH);
+        let past = Span::from_nanos(since.as_nanos());
+        let at = start.after(past).ok_or_else(|| at_line(line, "it is past the end of time"))?;
+        self.steps.push(Step { line, text: text.to_owned(), at, action });
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Scenario, ParseError> {
+        let Self { title, line, preamble, steps } = self;
+        match preamble.policy {
+            Some(policy) if !steps.is_empty() => Ok(Scenario { title, line, policy, steps }),
+            _ => Err(at_line(line, "a scenario needs a policy and at least one event")),
+        }
     }
 }
 
-/// Parses one line of a scenario, and the policy that follows it if there is one.
-fn parse_line(
-    scenario: &mut Scenario,
-    line: usize,
-    text: &str,
-    lines: &mut Lines<'_>,
-) -> Result<(), ParseError> {
-    match (text, scenario.policy.is_empty()) {
-        ("policy", true) => scenario.policy = block(line, lines)?,
-        ("policy", false) => {
-            return Err(at_line(line, "a scenario has one policy; write `at TIME reload`"));
+// === impl Preamble ===
+
+impl Preamble {
+    /// Adds `policy`, `policy FILE` or `start DATE`.
+    fn add(&mut self, line: usize, text: &str, lines: &mut Lines<'_>) -> Result<(), ParseError> {
+        let (word, rest) = two(text);
+        let twice = || at_line(line, format!("`{word}` is given twice; give it once"));
+        if word == "start" {
+            let start = date(rest).map_err(|problem| at_line(line, problem))?;
+            return self.start.replace(start).map_or(Ok(()), |_| Err(twice()));
         }
-        (_, true) => {
-            return Err(at_line(line, "expected `policy` as the first line of a scenario"));
-        }
-        (_, false) => {
-            let (at, mut action) = action(text).map_err(|problem| at_line(line, problem))?;
-            if let Action::Reload(policy) = &mut action {
-                *policy = block(line, lines)?;
-            }
-            scenario.steps.push(Step { line, at, action });
-        }
+        let source = match rest {
+            Some(path) => PolicySource::File { line, path: path.to_owned() },
+            None => PolicySource::Text { line: line.saturating_add(1), text: block(line, lines)? },
+        };
+        self.policy.replace(source).map_or(Ok(()), |_| Err(twice()))
     }
-    Ok(())
 }
 
 /// The lines up to `end`, unchanged, because indentation matters in a policy.
@@ -99,8 +172,13 @@ fn action(text: &str) -> Result<(Timestamp, Action), String> {
         _ if !who.is_empty() => return Err(expected("`take` or `peek` after attributes", verb)),
         Some("report") => report(&mut words, answer)?,
         Some("reset") => reset(&mut words, answer)?,
-        _ if answer.is_some() => return Err("this line has no answer".to_owned()),
-        verb => operator_change(verb, &mut words)?,
+        verb => {
+            let change = operator_change(verb, &mut words)?;
+            if answer.is_some() {
+                return Err("this line has no answer; remove what follows `->`".to_owned());
+            }
+            change
+        }
     };
     end(&mut words)?;
     Ok((at, action))
@@ -129,20 +207,31 @@ fn request(
 ) -> Result<Action, String> {
     let answer = self::answer(answer.ok_or("expected `-> ANSWER` at the end")?)?;
     let mut ask = Ask { who, cost: Cost::ONE, waiting: Span::ZERO, answer };
-    let (mut times, mut name) = (None, None);
+    let (mut times, mut name, mut then) = (None, None, None);
     while let Some(word) = words.next() {
         match word {
-            "times" => times = Some(number(words.next())?),
+            "times" => times = Some(self::times(words.next())?),
             "waiting" => ask.waiting = span(words.next())?,
             "as" => name = Some(words.next().ok_or("expected a name")?.to_owned()),
+            "then" => then = Some(reported(words)?),
             cost => ask.cost = Cost::new(number(Some(cost))?),
         }
     }
-    match (verb, times, name) {
-        (Some("peek"), None, None) => Ok(Action::Peek(ask)),
-        (Some("peek"), _, _) => Err("a peek has no times and no name".to_owned()),
-        (_, times, name) => Ok(Action::Take { ask, times: times.unwrap_or(1), name }),
+    match (verb, times, &name, then) {
+        (Some("peek"), None, None, None) => Ok(Action::Peek(ask)),
+        (Some("peek"), ..) => Err("a peek has no times, no name and no `then`".to_owned()),
+        (_, _, Some(_), Some(_)) => {
+            Err("write `as NAME` and a line `report NAME …`, or `then OUTCOME`, not both"
+                .to_owned())
+        }
+        (_, times, _, then) => Ok(Action::Take { ask, times: times.unwrap_or(1), name, then }),
     }
+}
+
+fn times(word: Option<&str>) -> Result<u32, String> {
+    let times = number(word)?;
+    let wrong = || expected(&format!("a number from 1 to {MOST_TIMES}"), word);
+    if (1..=MOST_TIMES).contains(&times) { Ok(times) } else { Err(wrong()) }
 }
 
 fn answer(text: &str) -> Result<Answer, String> {
@@ -227,13 +316,7 @@ fn two(text: &str) -> (&str, Option<&str>) {
 
 fn report(words: &mut Words<'_>, answer: Option<&str>) -> Result<Action, String> {
     let name = words.next().ok_or("expected the name of a take")?.to_owned();
-    let outcome = match words.next() {
-        Some("success") => Outcome::Success,
-        Some("failure") => Outcome::Failure,
-        Some("cancelled") => Outcome::Cancelled,
-        Some("cost") => Outcome::Cost(Cost::new(number(words.next())?)),
-        other => return Err(expected("`success`, `failure`, `cancelled` or `cost N`", other)),
-    };
+    let outcome = reported(words)?;
     let settled = match answer {
         None => None,
         Some("settled") => Some(Settled::Done),
@@ -242,6 +325,16 @@ fn report(words: &mut Words<'_>, answer: Option<&str>) -> Result<Action, String>
         other => return Err(expected("`settled`, `already` or `late`", other)),
     };
     Ok(Action::Report { name, outcome, settled })
+}
+
+fn reported(words: &mut Words<'_>) -> Result<Outcome, String> {
+    match words.next() {
+        Some("success") => Ok(Outcome::Success),
+        Some("failure") => Ok(Outcome::Failure),
+        Some("cancelled") => Ok(Outcome::Cancelled),
+        Some("cost") => Ok(Outcome::Cost(Cost::new(number(words.next())?))),
+        other => Err(expected("`success`, `failure`, `cancelled` or `cost N`", other)),
+    }
 }
 
 fn reset(words: &mut Words<'_>, answer: Option<&str>) -> Result<Action, String> {
@@ -272,7 +365,10 @@ fn operator_change(verb: Option<&str>, words: &mut Words<'_>) -> Result<Action, 
         }
         Some("enable") => Ok(Action::Enable(rule(words)?, switch(words.next())?)),
         Some("shadow") => Ok(Action::Shadow(rule(words)?, switch(words.next())?)),
-        Some("reload") => Ok(Action::Reload(String::new())),
+        Some("reload") => Ok(Action::Reload(match words.next() {
+            Some(path) => PolicySource::File { line: 0, path: path.to_owned() },
+            None => PolicySource::Text { line: 0, text: String::new() },
+        })),
         other => {
             let all = "attributes, `take`, `peek`, `report`, `reset`, `signal`, `tier`, `override`, `enable`, `shadow` or `reload`";
             Err(expected(all, other))
@@ -323,7 +419,7 @@ mod tests {
 
     fn problem(line: &str) -> String {
         let error = with(line).unwrap_err();
-        assert_eq!(error.line, 5, "{error}");
+        assert_eq!(error.line, line.lines().count().saturating_add(4), "{error}");
         error.problem
     }
 
@@ -331,11 +427,13 @@ mod tests {
     fn the_text_of_a_policy_is_kept_unchanged() {
         let scenarios = with("at 1s reload\n  version: 2\nend # of it\nend\n").unwrap();
         let [Scenario { policy, steps, .. }] = &scenarios[..] else { panic!("{scenarios:?}") };
-        assert_eq!(policy, "  version: 1 # one\n");
-        let expected = Action::Reload("  version: 2\nend # of it\n".to_owned());
+        let text = |line, text: &str| PolicySource::Text { line, text: text.to_owned() };
+        assert_eq!(*policy, text(3, "  version: 1 # one\n"));
+        let expected = Action::Reload(text(6, "  version: 2\nend # of it\n"));
+        let at = Timestamp::from_nanos(1_000_000_000);
         assert_eq!(
             steps[0],
-            Step { line: 5, at: Timestamp::from_nanos(1_000_000_000), action: expected }
+            Step { line: 5, text: "at 1s reload".to_owned(), at, action: expected }
         );
     }
 
@@ -343,7 +441,12 @@ mod tests {
     fn errors_name_the_line_and_what_was_expected() {
         for (line, expected) in [
             ("at 1x take -> allow", "a time such as 1.5s or 1day+2h, found `1x`"),
-            ("at 1s tak -> allow", "this line has no answer"),
+            ("at 1s tak -> allow", "`override`, `enable`, `shadow` or `reload`, found `tak`"),
+            ("at 1s enable api on -> allow", "this line has no answer; remove what follows `->`"),
+            ("at 1s take times 0 -> allow", "a number from 1 to 1000000, found `0`"),
+            ("at 1s take times 1_000_001 -> allow", "a number from 1 to 1000000"),
+            ("at 1s take then maybe -> allow", "`success`, `failure`, `cancelled` or `cost N`"),
+            ("at 1s take as a then success -> allow", "or `then OUTCOME`, not both"),
             ("at 1s tak", "attributes, `take`, `peek`, `report`, `reset`, `signal`"),
             ("at 1s user=alice signal load 1", "`take` or `peek` after attributes, found `signal`"),
             ("at 1s =alice take -> allow", "NAME=VALUE, found `=alice`"),
@@ -352,7 +455,7 @@ mod tests {
             ("at 1s take -> alow", "`allow`, `delay SPAN` or `deny`, found `alow`"),
             ("at 1s take -> allow, retry 1s", "for a deny `retry SPAN` or `never`"),
             ("at 1s take -> deny, a/s left 3", "`remaining N` or `reset SPAN`, found `left 3`"),
-            ("at 1s peek times 2 -> allow", "a peek has no times and no name"),
+            ("at 1s peek times 2 -> allow", "a peek has no times, no name and no `then`"),
             ("at 1s report login maybe", "`success`, `failure`, `cancelled` or `cost N`"),
             ("at 1s report login success -> no", "`settled`, `already` or `late`, found `no`"),
             ("at 1s reset api alice", "NAME=VALUE, found `alice`"),
@@ -364,7 +467,16 @@ mod tests {
             ("at 1s shadow api on now", "did not expect `now` here"),
             ("at 1s reload", "expected `end` after this policy"),
             ("take 1", "`scenario` or `at TIME`, found `take`"),
-            ("policy", "a scenario has one policy; write `at TIME reload`"),
+            ("policy other.yaml", "`policy` is given twice; give it once"),
+            (
+                "at 0s take -> allow\npolicy",
+                "before its first event; to change the policy, write `at TIME reload`",
+            ),
+            (
+                "start tomorrow",
+                "a date such as 2026-03-29, 2026-03-29T12:00:00Z or 2026-03-29T12:00[Europe/Berlin], found `tomorrow`",
+            ),
+            ("scenario", "expected a title, found the end of the line"),
         ] {
             let found = problem(line);
             assert!(found.contains(expected), "{line}: {found}");
@@ -372,7 +484,23 @@ mod tests {
     }
 
     #[test]
+    fn the_preamble_of_a_file_holds_for_scenarios_without_their_own() {
+        let text = "policy a.yaml\nstart 2026-03-29T01:00[Europe/Berlin]\nscenario one\nat 1s take -> allow
+scenario two\npolicy b.yaml\nstart 1970-01-02\nat 1s reload c.yaml";
+        let scenarios = parse(text).unwrap();
+        let shown = |scenario: &Scenario| {
+            let at = scenario.steps[0].at.as_nanos() / 1_000_000_000;
+            (scenario.policy.clone(), at)
+        };
+        let file = |line, path: &str| PolicySource::File { line, path: path.to_owned() };
+        assert_eq!(shown(&scenarios[0]), (file(1, "a.yaml"), 1_774_742_401));
+        assert_eq!(shown(&scenarios[1]), (file(6, "b.yaml"), 86_401));
+        assert_eq!(scenarios[1].steps[0].action, Action::Reload(file(0, "c.yaml")));
+    }
+
+    #[test]
     fn a_scenario_needs_a_title_a_policy_and_an_event() {
+        assert_eq!(parse("").unwrap_err().line, 1);
         assert_eq!(parse("policy\nend").unwrap_err().line, 1);
         assert_eq!(parse("scenario s\nat 1s take -> allow").unwrap_err().line, 2);
         assert_eq!(parse("scenario s\npolicy\nversion: 1\n").unwrap_err().line, 2);
