@@ -46,17 +46,17 @@ impl<S: Store + 'static> Limiter<S> {
     /// Needs a tokio runtime with time enabled; threads without one use [`Limiter::acquire_blocking`].
     ///
     /// ```
-    /// use tidegate::{Attributes, Check, Limiter, Memory, Policy, Secret, Span};
-    /// # use tidegate::{Clock, Timestamp};
+    /// use tidegate::{Attributes, Check, Limiter, Policy, Span};
+    /// # use tidegate::{Clock, Now, Timestamp};
     /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
     /// let start = tokio::time::Instant::now();
     /// # // A clock that follows the paused clock of tokio, so that the example does not really wait.
     /// # let clock = Clock::borrowed(move || {
     /// #     let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap();
-    /// #     tidegate_core::Now::at(Timestamp::from_nanos(nanos))
+    /// #     Now::at(Timestamp::from_nanos(nanos))
     /// # });
     /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [200/s] }] }")?;
-    /// let limiter = Limiter::new(policy, Memory::new(clock.clone()), Secret::new([7; 32]), clock)?;
+    /// let limiter = Limiter::in_memory_with(policy, clock)?;
     /// let job = Attributes::new();
     /// for _ in 0..210 {
     ///     let verdict = limiter.acquire(&Check::new(&job).waiting(Span::from_secs(5))).await?;

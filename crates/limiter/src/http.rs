@@ -36,8 +36,9 @@ pub use pacer::Pacer;
 pub use parse::{Budget, Heard};
 pub use problem::{overload, problem, refusal};
 
+pub use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, request::Parts};
+
 use crate::verdict::Verdict;
-use http::StatusCode;
 
 /// The status of the response: 200 if the request passes, 429 if it is denied.
 ///

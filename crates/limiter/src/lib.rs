@@ -53,20 +53,29 @@
 //! | raise limits while the load is low | [`Limiter::signal`] |
 //! | protect a busy upstream: priorities, and a number of requests in flight | [`Scheduler`], [`Classes`] |
 //! | read statistics, or explain a decision | [`Limiter::stats`], [`Limiter::explain`] |
-//! | share the counters between nodes | [`Limiter::new`], [`Store`] |
+//! | share the counters between nodes | [`Limiter::new`], `Redis` (feature `redis`), [`Store`] |
+//! | keep the counters when the process restarts | [`Durable`] |
 //! | answer HTTP requests: status 429, `RateLimit` and `Retry-After` fields | the module `http` (feature `http`) |
 //! | protect an axum, hyper or tonic service | the module `tower` (feature `tower`) |
 //! | answer Envoy's rate limit calls | [`Limiter::check_descriptors`] |
+//! | do one of these from beginning to end | the [guides](guide) |
 //!
 //! # Features
 //!
-//! Both are off by default.
+//! All are off by default. `tidegate` is the only dependency that a program needs: every type that is part of an interface
+//! can be named through it.
 //!
-//! | feature | adds |
-//! |---|---|
-//! | `http` | verdicts as HTTP status, header fields and problem details; the same fields read by clients |
-//! | `tower` | a `tower::Layer`; implies `http` |
+//! | feature | adds | guide |
+//! |---|---|---|
+//! | `http` | verdicts as HTTP status, header fields and problem details; the same fields read by clients | `guide::pacing` |
+//! | `tower` | a `tower::Layer`; implies `http` | `guide::tower` |
+//! | `redis` | counters in Redis or Valkey, which several nodes share: one server, sentinels or a cluster | `guide::redis` |
+//! | `metrics` | statistics through the facade crate `metrics`, for Prometheus and others | `guide::metrics` |
+//! | `testing` | for tests: a clock that follows tokio's paused time, stores that fail, a conformance suite for stores | `guide::testing` |
+//!
+//! Without any feature there are limits in the memory of this process, the durable store, waiting, priorities, and reloading.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     test,
     allow(
@@ -81,16 +90,21 @@ mod check;
 mod error;
 mod expected_wait;
 mod give_backs;
+pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
 mod limiter;
 mod live;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod permit;
 mod queue;
 mod receipt;
 mod scheduler;
 mod signals;
 mod stats;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod timers;
 #[cfg(feature = "tower")]
 pub mod tower;
@@ -113,13 +127,29 @@ pub use stats::{RuleStats, Stats};
 pub use verdict::{DecidedBy, LimitReport, Verdict};
 
 pub use tidegate_core::{
-    Algorithm, Cost, Decision, InlineVec, Limit, Outcome, Period, Retry, Span, Timestamp,
+    Algorithm, Bound, Cost, Decision, InlineVec, Limit, Need, Now, Outcome, Period, PlanError,
+    Retry, Span, Timestamp,
 };
 pub use tidegate_policy::{
-    Allowance, AttributeError, Attributes, Changes, ClassIndex, Classes, ClassesError, Explanation,
-    Policy, PolicyError, PriorityClass, Request, RuleLimit, VerifiedSource,
+    Allowance, AttributeError, Attributes, ChangeError, Changes, ClassIndex, Classes, ClassesError,
+    Explanation, NumberError, PathError, Policy, PolicyError, PriorityClass, Request, RuleLimit,
+    Unit, VerifiedSource,
 };
-pub use tidegate_store::{Clock, Memory, Secret, Settled, Store, StoreError};
+pub use tidegate_store::{
+    Clock, Durable, DurableSettings, Memory, Secret, Settled, Store, StoreError,
+};
+#[cfg(feature = "redis")]
+pub use tidegate_store::{Redis, RedisClock, RedisSettings, RedisTls};
+
+/// The computation of a decision, and its types: limits, states, plans.
+#[doc(no_inline)]
+pub use tidegate_core as core;
+/// The policy language, and what a policy consists of: rules, keys, expressions.
+#[doc(no_inline)]
+pub use tidegate_policy as policy;
+/// The stores, and the contract for stores of your own.
+#[doc(no_inline)]
+pub use tidegate_store as store;
 
 /// Compiles and runs the examples of the README as doc tests.
 #[cfg(all(doctest, feature = "tower"))]

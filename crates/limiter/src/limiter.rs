@@ -134,7 +134,25 @@ impl Limiter<Memory> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn in_memory(policy: Policy) -> Result<Self, LimiterError> {
-        let clock = Clock::system();
+        Self::in_memory_with(policy, Clock::system())
+    }
+
+    /// [`Limiter::in_memory`] with another clock, for tests: [`Clock::manual`], or a clock that follows tokio's paused time
+    /// (`testing::tokio_clock`, feature `testing`).
+    ///
+    /// ```
+    /// use tidegate::{Attributes, Check, Clock, Limiter, Policy, Timestamp};
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// let clock = Clock::manual(Timestamp::EPOCH);
+    /// let limiter = Limiter::in_memory_with(policy, clock.clone())?;
+    /// let request = Attributes::new();
+    /// assert!(limiter.check_now(&Check::new(&request))?.allowed());
+    /// assert!(!limiter.check_now(&Check::new(&request))?.allowed());
+    /// clock.set(Timestamp::from_nanos(3_600_000_000_000)); // one hour later
+    /// assert!(limiter.check_now(&Check::new(&request))?.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn in_memory_with(policy: Policy, clock: Clock) -> Result<Self, LimiterError> {
         Self::new(policy, Memory::new(clock.clone()), Secret::random()?, clock)
     }
 
@@ -163,7 +181,8 @@ impl<S> Clone for Limiter<S> {
 
 impl<S: Store> Limiter<S> {
     /// Builds a limiter on this store. Nodes that share a store must use the same secret: it names the counters and signs
-    /// the receipts.
+    /// the receipts. The [warnings](Policy::warnings) of the policy are logged through `tracing`, here and when the policy is
+    /// replaced.
     ///
     /// A manual clock makes tests independent of real time:
     ///
@@ -188,6 +207,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Self, LimiterError> {
         let live = Live::first(policy, wall_clock(&store, &clock));
         live.supported_by(&store)?;
+        live.log_warnings(None);
         let node = getrandom::u64().map_err(std::io::Error::other)?.max(1);
         let inner = Inner {
             store,

@@ -105,6 +105,18 @@ impl Live {
         Ok(())
     }
 
+    /// Logs the warnings of the policy, except those that the policy `before` it had too.
+    pub(crate) fn log_warnings(&self, before: Option<&Policy>) {
+        // Nothing is looked for if nobody would read it.
+        if !tracing::enabled!(tracing::Level::WARN) {
+            return;
+        }
+        let known = before.map_or(&[][..], Policy::warnings);
+        for warning in self.policy.warnings().iter().filter(|warning| !known.contains(warning)) {
+            tracing::warn!("the policy, at {warning}");
+        }
+    }
+
     /// The conditions of the elastic rules.
     pub(crate) fn conditions(&self) -> impl Iterator<Item = &Expression> {
         self.policy.rules().iter().filter_map(|rule| match rule.mode() {

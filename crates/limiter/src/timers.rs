@@ -21,6 +21,12 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// How long ago an instant was.
+pub(crate) fn since(instant: Instant) -> Span {
+    let passed = now().saturating_duration_since(instant).as_nanos();
+    Span::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX))
+}
+
 /// The instant at which a span from now is over.
 pub(crate) fn after(span: Span) -> Instant {
     let (now, span) = (now(), Duration::from_nanos(span.as_nanos()));

@@ -42,6 +42,10 @@
 //! A request holds its permits until the body of its response has ended or was dropped. If the client goes away before that,
 //! the permits are returned, too.
 //!
+//! # Your own refusals
+//!
+//! A denied request is answered with problem details as JSON. [`RateLimitLayer::refusal`] replaces them.
+//!
 //! # Browsers
 //!
 //! `OPTIONS` requests are not limited, unless [`RateLimitLayer::limit_options`] is set: they are CORS preflights, and a denied
@@ -58,8 +62,10 @@ pub use service::{RateLimit, ResponseFuture};
 use crate::http::HeaderStyle;
 use crate::limiter::Limiter;
 use crate::scheduler::Scheduler;
+use crate::verdict::Verdict;
+use bytes::Bytes;
 use http::request::Parts;
-use http::{Extensions, HeaderValue, StatusCode};
+use http::{Extensions, HeaderValue, Method, Response, StatusCode};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tidegate_core::{Cost, Span};
@@ -104,6 +110,8 @@ pub struct RateLimitLayer<S = Memory> {
 
 type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 type AttributesOf = dyn Fn(&Parts) -> Result<Attributes<'static>, AttributeError> + Send + Sync;
+type SkipOf = dyn Fn(&Parts) -> bool + Send + Sync;
+type RefusalOf = dyn Fn(&Verdict, &Parts) -> Response<Bytes> + Send + Sync;
 
 /// How the layer reads requests and writes responses. Clones share the functions.
 #[derive(Clone)]
@@ -111,7 +119,11 @@ struct Settings {
     peer: Arc<PeerOf>,
     /// Replaces `identity` of the policy.
     attributes: Option<Arc<AttributesOf>>,
+    /// `None`: every request is limited, apart from `OPTIONS` requests.
+    skip: Option<Arc<SkipOf>>,
     cost: Arc<dyn Fn(&Parts) -> u64 + Send + Sync>,
+    /// `None`: denied requests get problem details.
+    refusal: Option<Arc<RefusalOf>>,
     failed: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
     /// `None`: as the rules say.
     max_wait: Option<Span>,
@@ -134,7 +146,9 @@ impl<S: Store> RateLimitLayer<S> {
         let settings = Settings {
             peer: Arc::new(|extensions| extensions.get::<SocketAddr>().map(SocketAddr::ip)),
             attributes: None,
+            skip: None,
             cost: Arc::new(|_| Cost::ONE.get()),
+            refusal: None,
             failed: Arc::new(is_failure),
             max_wait: None,
             limit_options: false,
@@ -170,10 +184,87 @@ impl<S: Store> RateLimitLayer<S> {
         self.with(|settings| settings.attributes = Some(Arc::new(attributes)))
     }
 
+    /// Sets which requests are not limited, such as health checks. They reach the inner service without a decision, are not
+    /// counted, and their responses have no `RateLimit` fields.
+    ///
+    /// ```
+    /// use tidegate::tower::RateLimitLayer;
+    /// use tidegate::{Limiter, Policy};
+    /// # use http::{Request, Response};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
+    /// let layer = RateLimitLayer::new(Limiter::in_memory(policy)?)
+    ///     .skip(|request| request.uri.path() == "/healthz");
+    /// # let service = layer.layer(service_fn(async |_: Request<String>| {
+    /// #     Ok::<_, std::convert::Infallible>(Response::new("well".to_owned()))
+    /// # }));
+    /// for (path, status) in [("/", 200), ("/", 429), ("/healthz", 200), ("/healthz", 200)] {
+    ///     let request = Request::builder().uri(path).body(String::new())?;
+    ///     assert_eq!(service.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.skip = Some(Arc::new(skip)))
+    }
+
     /// Sets the cost of each request. The default is 1.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.cost = Arc::new(cost))
+    }
+
+    /// Sets the response to a denied request: status, header fields and body. The default is status 429 with problem details
+    /// as JSON.
+    ///
+    /// The layer adds `RateLimit`, `RateLimit-Policy`, `Retry-After` and `Cache-Control: no-store`. A field that the response
+    /// already has stays as it is. The function is not called for gRPC requests, whose clients can only read a gRPC status.
+    ///
+    /// ```
+    /// use http::{Response, StatusCode, header};
+    /// use tidegate::tower::RateLimitLayer;
+    /// use tidegate::{Limiter, Policy};
+    /// # use http::Request;
+    /// # use http_body_util::BodyExt;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let policy = Policy::parse("{ version: 1, rules: [{ name: all, key: [], limits: [1/h] }] }")?;
+    /// let layer = RateLimitLayer::new(Limiter::in_memory(policy)?).refusal(|verdict, request| {
+    ///     let seconds = verdict.retry_after().map_or(0, |wait| wait.as_secs_ceil());
+    ///     let text = format!("{} is busy, please come back in {seconds} s\n", request.uri.path());
+    ///     let mut response = Response::new(text);
+    ///     *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    ///     response
+    /// });
+    /// # let service = layer.layer(service_fn(async |_: Request<String>| {
+    /// #     Ok::<_, std::convert::Infallible>(Response::new("first\n".to_owned()))
+    /// # }));
+    /// # let ask = async || {
+    /// #     let request = Request::builder().uri("/books").body(String::new()).unwrap();
+    /// #     service.clone().oneshot(request).await.unwrap()
+    /// # };
+    /// # ask().await;
+    /// let second = ask().await;
+    /// assert_eq!(second.status(), 429);
+    /// assert!(second.headers().contains_key(header::RETRY_AFTER));
+    /// let body = second.into_body().collect().await?.to_bytes();
+    /// assert!(body.starts_with(b"/books is busy, please come back in "));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn refusal<B: Into<Bytes>>(
+        self,
+        refusal: impl Fn(&Verdict, &Parts) -> Response<B> + Send + Sync + 'static,
+    ) -> Self {
+        let refusal =
+            move |verdict: &Verdict, request: &Parts| refusal(verdict, request).map(Into::into);
+        self.with(|settings| settings.refusal = Some(Arc::new(refusal)))
     }
 
     /// Sets which responses are failures, for rules with `count: failures` or `count: successes`. The default is 401, 403, 422
@@ -254,6 +345,12 @@ fn is_failure(status: StatusCode) -> bool {
 // === impl Settings ===
 
 impl Settings {
+    /// Whether a request is not limited.
+    fn skips(&self, request: &Parts) -> bool {
+        let is_preflight = request.method == Method::OPTIONS && !self.limit_options;
+        is_preflight || self.skip.as_ref().is_some_and(|skip| skip(request))
+    }
+
     /// The attributes of a request.
     fn attributes<'r, S: Store>(
         &self,

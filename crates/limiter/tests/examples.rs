@@ -3,12 +3,15 @@
 #![cfg(feature = "tower")]
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
     reason = "a test fails loudly"
 )]
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -58,6 +61,31 @@ fn tonic() {
     assert_eq!(calls[3], "call 4: ResourceExhausted, try again in 20 min");
 }
 
+/// Two nodes with a limit of 10 in one Redis: together they let 10 requests pass.
+#[cfg(feature = "redis")]
+#[test]
+fn shared() {
+    let folder = std::env::temp_dir().join(format!("tidegate-shared-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let socket = folder.join("socket");
+    let mut redis = Command::new("redis-server");
+    redis.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).stdout(Stdio::null());
+    let _redis =
+        Running(redis.current_dir(&folder).spawn().expect("`make deps` installs redis-server"));
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        std::thread::yield_now();
+    }
+    let url = format!("redis+unix://{}", socket.display());
+    let output = example("shared").arg(url).current_dir(&folder).output().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        text, "of 20 requests, the first node passed 5, the second 5\n",
+        "{:?}",
+        output.stderr
+    );
+}
+
 /// Stops the service when the test ends, also if it fails.
 struct Running(Child);
 
@@ -74,40 +102,81 @@ fn block<'r>(readme: &'r str, kind: &str) -> &'r str {
     rest.split_once("```\n").unwrap().0
 }
 
-/// Creates a project from nothing but what the README shows, as its reader would, and builds it.
-fn project_of_the_readme(readme: &str) -> PathBuf {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme");
-    fs::create_dir_all(folder.join("src")).unwrap();
-    let dependencies =
-        block(readme, "toml").replace("../tidegate/crates", &format!("{root}/crates"));
-    let package = "[package]\nname = \"mine\"\nedition = \"2024\"\n\n[workspace]\n\n";
-    fs::write(folder.join("Cargo.toml"), format!("{package}{dependencies}")).unwrap();
-    fs::write(folder.join("src/main.rs"), block(readme, "rust,no_run")).unwrap();
-    // The versions of this workspace are in the local cache, so the build works offline.
-    fs::copy(format!("{root}/Cargo.lock"), folder.join("Cargo.lock")).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    let built = cargo
-        .args(["build", "--offline", "--quiet"])
-        .current_dir(&folder)
-        .env("CARGO_TARGET_DIR", folder.join("target"))
-        .status();
-    assert!(built.unwrap().success());
-    folder.join("target/debug/mine")
+/// A new project of a reader, in a directory of its own outside of this workspace. Removed at the end.
+struct Project {
+    folder: PathBuf,
 }
 
-/// A new user who follows the README gets a limited endpoint that answers 429 with the headers shown.
+impl Drop for Project {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.folder).unwrap();
+    }
+}
+
+impl Project {
+    /// Runs the first of the README's commands in an empty directory, and pastes what the README shows into the new project.
+    fn new(readme: &str, command: &str) -> Self {
+        // Always the same folder for the same clone, so that cargo does not keep a program for each run.
+        let mut clone = DefaultHasher::new();
+        env!("CARGO_MANIFEST_DIR").hash(&mut clone);
+        let folder = std::env::temp_dir().join(format!("tidegate-readme-{:x}", clone.finish()));
+        let _left_by_a_run_that_was_killed = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        let project = Self { folder };
+        assert!(project.command(command).status().unwrap().success(), "{command}");
+        let mine = project.folder.join("mine");
+        let manifest = fs::read_to_string(mine.join("Cargo.toml")).unwrap();
+        // The reader has the clone beside the project.
+        let clone = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let dependencies = block(readme, "toml").replace("../tidegate", clone);
+        let manifest = manifest.replace("[dependencies]\n", &dependencies);
+        fs::write(mine.join("Cargo.toml"), manifest).unwrap();
+        fs::write(mine.join("src/main.rs"), block(readme, "rust,no_run")).unwrap();
+        // The versions of this workspace are in the local cache, so the build works offline.
+        fs::copy(format!("{clone}/Cargo.lock"), mine.join("Cargo.lock")).unwrap();
+        project
+    }
+
+    /// A command of the README. The libraries that it builds are kept for the next run of the tests. (They cannot be those that
+    /// the tests are linked with: the features that the workspace enables differ, so what takes long is built once more in any case.)
+    fn command(&self, line: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec {line}")]).current_dir(&self.folder);
+        shell.env("CARGO_NET_OFFLINE", "true").env("CARGO_TERM_QUIET", "true");
+        shell.env("CARGO_PROFILE_DEV_DEBUG", "false"); // as in this workspace: builds faster
+        shell.env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme"));
+        shell
+    }
+}
+
+/// A new user who follows the README gets, with three commands, a limited endpoint that answers 429 with the headers shown.
 #[test]
 fn the_readme_makes_a_limited_endpoint() {
     let (_, code) = include_str!("../examples/axum.rs").split_once("\n\n").unwrap();
     let readme = include_str!("../../../README.md");
     assert_eq!(block(readme, "rust,no_run"), code, "the README shows examples/axum.rs");
-    let mut program = Command::new(project_of_the_readme(readme));
-    let child = program.arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
+    let (_, embed) = readme.split_once("## Embed it").unwrap();
+    let commands: Vec<&str> = block(embed, "sh").lines().collect();
+    let [new, run, ask] = commands[..] else { panic!("not three commands: {commands:?}") };
+
+    let project = Project::new(readme, new);
+    // A free port instead of port 3000, which another program may use.
+    let mut program = project.command(&format!("{run} 127.0.0.1:0"));
+    let child = program.stdout(Stdio::piped()).spawn().unwrap();
     let mut running = Running(child);
     let mut line = String::new();
     BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("listening on http://").unwrap();
+    shows_what_the_readme_shows(readme, address);
+
+    // The bucket of 100 per hour cannot refill while the command runs, so it denies some of 120 requests on the slowest machine.
+    assert!(ask.contains("http://127.0.0.1:3000/?[1-120]"), "{ask}");
+    let output = project.command(&ask.replace("127.0.0.1:3000", address)).output().unwrap();
+    let statuses = String::from_utf8(output.stdout).unwrap();
+    assert!(statuses.ends_with("429 "), "{ask}: {statuses}");
+}
+
+fn shows_what_the_readme_shows(readme: &str, address: &str) {
     let answers = pipelined(address, 60);
     for answer in &answers[..5] {
         assert!(

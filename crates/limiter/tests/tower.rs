@@ -109,6 +109,41 @@ async fn headers_are_believed_only_from_trusted_peers() {
     }
 }
 
+/// How many of these requests pass, each with an API key, from one address that is not trusted.
+async fn passed(app: &Router, keys: impl IntoIterator<Item = String>) -> usize {
+    let mut passed = 0;
+    for key in keys {
+        let sent = request("203.0.113.7", Method::GET, "/200", &[("x-api-key", key.as_str())]);
+        passed += usize::from(send(app, sent).await.0 == 200);
+    }
+    passed
+}
+
+/// With `api_key: header:x-api-key` and a limit of 5/s for each key, 12 of 12 requests passed, and neither the policy nor the
+/// layer said why: header fields count only from trusted peers, so no request had a key. The policy returns a warning now, the
+/// limiter logs it, and `peers: any` accepts the keys of clients. The README shows how.
+#[tokio::test]
+async fn keys_of_clients_count_with_peers_any_and_their_absence_is_warned_about() {
+    let twelve = || (0..12).map(|_| "s3cr3t".to_owned());
+    let without = "identity: { api_key: 'header:x-api-key' }\nrules: [{ name: per-key, key: [api_key], limits: [5/s] }]";
+    let (unlimited, _) = limiter(without);
+    assert_eq!(passed(&app(RateLimitLayer::new(unlimited)), twelve()).await, 12);
+    let policy = Policy::parse(format!("version: 1\n{without}")).unwrap();
+    let warnings: Vec<&str> = policy.warnings().iter().map(|found| found.text.as_str()).collect();
+    assert!(warnings.iter().any(|text| text.contains("write `{ from: …, peers: any }`")));
+    assert!(warnings.iter().any(|text| text.contains("no rule counts a request without")));
+
+    let readme = include_str!("../../../README.md");
+    let mut blocks = readme.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let shown = blocks.find(|block| block.contains("peers: any")).unwrap();
+    assert_eq!(Policy::parse(shown).unwrap().warnings(), []);
+    let (limited, _) = limiter(shown.strip_prefix("version: 1\n").unwrap());
+    let app = app(RateLimitLayer::new(limited));
+    assert_eq!(passed(&app, twelve()).await, 5);
+    // A client that invents keys is limited by its address: 50, of which the 5 above have taken their part.
+    assert_eq!(passed(&app, (0..60).map(|n| format!("invented-{n}"))).await, 45);
+}
+
 /// Values that were not ASCII were ignored. So the user Jürgen had no limit, and neither had a client that added such a cookie
 /// to its others.
 #[tokio::test]
@@ -233,6 +268,8 @@ async fn a_setter_on_a_clone_changes_the_clone_and_only_the_clone() {
     let failures: Setter = |layer| layer.failures(|status| status == 200);
     let max_wait: Setter = |layer| layer.max_wait(Span::ZERO);
     let limit_options: Setter = RateLimitLayer::limit_options;
+    let skip: Setter = |layer| layer.skip(|parts| parts.uri.path() == "/200");
+    let refusal: Setter = |layer| layer.refusal(|_, _| teapot());
     let headers: Setter = |layer| {
         layer.headers(HeaderStyle { legacy: Some(LegacyReset::Delta), ..HeaderStyle::default() })
     };
@@ -245,6 +282,8 @@ async fn a_setter_on_a_clone_changes_the_clone_and_only_the_clone() {
         ("failures", "limits: [2/h], count: failures", failures, &[200, 200, 429]),
         ("max_wait", queue, max_wait, &[200, 429]),
         ("limit_options", plain, limit_options, &[200, 200, 429]),
+        ("skip", plain, skip, &[200, 200, 200, 200]),
+        ("refusal", plain, refusal, &[200, 200, 418]),
         ("headers", plain, headers, &[200, 200, 429]),
     ] {
         let method = if name == "limit_options" { Method::OPTIONS } else { Method::GET };
@@ -271,6 +310,91 @@ async fn a_setter_on_a_clone_changes_the_clone_and_only_the_clone() {
             "{name}"
         );
         drop(original);
+    }
+}
+
+// === what the application decides ===
+
+fn teapot() -> Response<&'static str> {
+    let mut response = Response::new("short and stout");
+    *response.status_mut() = StatusCode::IM_A_TEAPOT;
+    response
+}
+
+#[tokio::test]
+async fn the_application_writes_the_refusal_and_the_layer_adds_the_fields_that_are_missing() {
+    let (limiter, _) = limiter("rules: [{ name: per-client, key: [ip], limits: [1/min] }]");
+    let app = app(RateLimitLayer::new(limiter).refusal(|verdict, request| {
+        let limits: Vec<&str> = verdict.refusing().map(|limit| limit.rule).collect();
+        let mut response = teapot().map(|_| format!("{} {limits:?}", request.uri.path()));
+        response.headers_mut().insert("retry-after", "90".parse().unwrap());
+        response.headers_mut().insert("x-mine", "1".parse().unwrap());
+        response
+    }));
+    let browser = [("origin", "https://shop.example")];
+    let ask = || send(&app, request("203.0.113.7", Method::GET, "/200", &browser));
+    assert_eq!(ask().await.0, 200);
+    let (status, headers, body) = ask().await;
+    assert_eq!((status.as_u16(), body.as_str()), (418, "/200 [\"per-client\"]"));
+    for (name, value) in [
+        ("retry-after", "90"), // its own, not that of the layer
+        ("x-mine", "1"),
+        ("ratelimit", "\"per-client\";r=0;t=60"),
+        ("ratelimit-policy", "\"per-client\";q=1;w=60"),
+        ("cache-control", "no-store"),
+        ("access-control-expose-headers", "RateLimit, RateLimit-Policy, Retry-After"),
+    ] {
+        let values: Vec<_> = headers.get_all(name).iter().collect();
+        assert_eq!(values, [value], "{name}");
+    }
+}
+
+/// A refusal that the application builds from the default one has its fields already.
+#[tokio::test]
+async fn a_refusal_made_from_the_default_one_has_each_field_once() {
+    let (limiter, _) = limiter("rules: [{ name: per-client, key: [ip], limits: [1/min] }]");
+    let style = HeaderStyle { legacy: Some(LegacyReset::Delta), ..HeaderStyle::default() };
+    let layer = RateLimitLayer::new(limiter).headers(style);
+    let app = app(layer
+        .refusal(move |verdict, _| tidegate::http::refusal(verdict, &style).map(|_| "slow down")));
+    let ask = || send(&app, request("203.0.113.7", Method::GET, "/200", &[]));
+    assert_eq!(ask().await.0, 200);
+    let (status, headers, body) = ask().await;
+    assert_eq!((status.as_u16(), body.as_str()), (429, "slow down"));
+    for name in
+        ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "retry-after", "cache-control"]
+    {
+        assert_eq!(headers.get_all(name).iter().count(), 1, "{name}");
+    }
+}
+
+/// A gRPC client reads a status, and nothing of a page.
+#[tokio::test]
+async fn a_grpc_call_is_denied_as_grpc_whatever_the_application_answers_to_others() {
+    let (limiter, _) = limiter("rules: [{ name: all, key: [], limits: [1/min] }]");
+    let app = app(RateLimitLayer::new(limiter).refusal(|_, _| teapot()));
+    let call = [("content-type", "application/grpc")];
+    let ask = || send(&app, request("203.0.113.7", Method::POST, "/200", &call));
+    ask().await;
+    let (status, headers, body) = ask().await;
+    assert_eq!((status.as_u16(), body.as_str()), (200, ""));
+    assert_eq!(headers["grpc-status"], "8");
+}
+
+#[tokio::test]
+async fn skipped_requests_are_neither_counted_nor_marked() {
+    let (limiter, _) = limiter("rules: [{ name: all, key: [], limits: [1/h] }]");
+    let layer = RateLimitLayer::new(limiter.clone());
+    let app = app(layer.skip(|request| request.headers.contains_key("x-probe")));
+    for _ in 0..5 {
+        let probe = request("203.0.113.7", Method::GET, "/204", &[("x-probe", "1")]);
+        let (status, headers, _) = send(&app, probe).await;
+        assert_eq!((status.as_u16(), headers.contains_key("ratelimit")), (204, false));
+    }
+    assert_eq!(limiter.stats().rules[0].1.allowed, 0);
+    for status in [200, 429] {
+        let counted = request("203.0.113.7", Method::GET, "/200", &[]);
+        assert_eq!(send(&app, counted).await.0, status);
     }
 }
 

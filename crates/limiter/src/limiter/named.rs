@@ -97,6 +97,30 @@ impl<S: Store> Limiter<S> {
         takes.iter().zip(answers).map(decided).collect()
     }
 
+    /// Forgets what was counted for keys under a limit that the caller names, and returns for how many there was something.
+    ///
+    /// ```
+    /// use tidegate::{Algorithm, Cost, Limit, Limiter, NamedLimit, NamedTake, Policy, Span};
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// # let policy = Policy::parse("{ version: 1, rules: [{ name: a, key: [], limits: [1/h] }] }")?;
+    /// # let limiter = Limiter::in_memory(policy)?;
+    /// let limit = NamedLimit::new(Limit::new(1, Span::from_secs(3600), Algorithm::TOKEN_BUCKET)?);
+    /// let take = NamedTake { key: b"alice", limit: &limit, cost: Cost::ONE };
+    /// limiter.take_named(&[take]).await?;
+    /// assert_eq!(limiter.reset_named(&[b"alice", b"bob"], &limit).await?, 1);
+    /// assert!(limiter.take_named(&[take]).await?[0].0.passes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn reset_named(
+        &self,
+        keys: &[&[u8]],
+        limit: &NamedLimit,
+    ) -> Result<usize, CheckError> {
+        let state = |key: &&[u8]| self.inner.secret.subject_by(limit.key, key).state(limit.name);
+        self.reset_states(&keys.iter().map(state).collect::<Vec<_>>()).await
+    }
+
     /// Decides, on this node, a take that the store did not answer.
     fn named_locally(&self, take: &Take<'_>) -> Result<(Decision, DecidedBy), CheckError> {
         let answer = self.take_locally(&Plan::from(*take))?;

@@ -85,6 +85,21 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Gives the requests that match `who` their own limits under a rule. Returns the new version.
+    ///
+    /// A limit that says only its rate counts like the limit of the rule that it replaces, so what was counted still counts.
+    ///
+    /// ```
+    /// use tidegate::{Allowance, Attributes, Check, Limiter, Policy};
+    /// let limiter = Limiter::in_memory(Policy::parse("
+    /// version: 1
+    /// rules: [{ name: api, key: [user], limits: [{ rate: 3/h, algorithm: sliding_log }] }]")?)?;
+    /// let alice = Attributes::new().with("user", "alice")?;
+    /// let passed = || (0..9).filter(|_| limiter.check_now(&Check::new(&alice)).unwrap().allowed()).count();
+    /// assert_eq!(passed(), 3);
+    /// limiter.set_override("api", &[("user", "alice")], Allowance::parse("[4/h]")?)?;
+    /// assert_eq!(passed(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_override(
         &self,
         rule: &str,
@@ -300,8 +315,10 @@ impl<S: Store> Limiter<S> {
         successor: impl FnOnce(&Live) -> Result<Live, LimiterError>,
     ) -> Result<u64, LimiterError> {
         let changing = self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let live = successor(&self.inner.live.load())?;
+        let before = self.inner.live.load();
+        let live = successor(&before)?;
         live.supported_by(&self.inner.store)?;
+        live.log_warnings(Some(&before.policy));
         let mut signals = (*self.inner.signals.load_full()).clone();
         signals.evaluate(self.inner.clock.now().steady, live.conditions());
         self.inner.signals.store(Arc::new(signals));

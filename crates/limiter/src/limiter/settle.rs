@@ -112,9 +112,13 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn reset(&self, rule: &str, who: &Attributes<'_>) -> Result<usize, CheckError> {
-        let states = self.states_of(rule, who)?;
-        self.reset_locally(&states);
-        let count = self.inner.store.reset(&states).await?;
+        self.reset_states(&self.states_of(rule, who)?).await
+    }
+
+    /// Deletes these counters, and wakes the requests that wait for them.
+    pub(super) async fn reset_states(&self, states: &[StateId]) -> Result<usize, CheckError> {
+        self.reset_locally(states);
+        let count = self.inner.store.reset(states).await?;
         self.inner.queues.wake_all();
         Ok(count)
     }

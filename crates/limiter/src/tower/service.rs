@@ -4,14 +4,14 @@ use super::body::{BoxedPermit, PermitBody};
 use super::{DEFAULT_WAIT, Settings};
 use crate::check::Check;
 use crate::error::CheckError;
-use crate::http::{HeaderStyle, overload_to, refusal_to};
+use crate::http::{HeaderStyle, is_grpc, overload_to, refusal_to};
 use crate::limiter::Limiter;
 use crate::receipt::Report;
 use crate::scheduler::{Seat, Shed};
 use crate::verdict::Verdict;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
 use std::pin::Pin;
@@ -73,10 +73,10 @@ where
         // `poll_ready` made this instance ready, so it serves the request; a clone takes its place.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        if request.method() == Method::OPTIONS && !self.settings.limit_options {
-            return ResponseFuture::served(inner.call(request), None);
-        }
         let (parts, body) = request.into_parts();
+        if self.settings.skips(&parts) {
+            return ResponseFuture::served(inner.call(Request::from_parts(parts, body)), None);
+        }
         let gate = Gate { limiter: &self.limiter, settings: &self.settings };
         match gate.try_ask(&parts) {
             Some(Ok(verdict)) if verdict.allowed() => match gate.try_seat(&verdict) {
@@ -92,7 +92,7 @@ where
                     })
                 }
             },
-            Some(Ok(verdict)) => ResponseFuture::ready(gate.refused(&verdict, &parts.headers)),
+            Some(Ok(verdict)) => ResponseFuture::ready(gate.refused(&verdict, &parts)),
             Some(Err(refused)) => ResponseFuture::ready(refused),
             None => {
                 let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
@@ -140,7 +140,7 @@ impl<S: Store + 'static> Gate<'_, S> {
             Ok(verdict) if verdict.allowed() => {
                 self.serve_admitted(inner, verdict, parts, body).await
             }
-            Ok(verdict) => Ok(self.refused(&verdict, &parts.headers).map(own_body)),
+            Ok(verdict) => Ok(self.refused(&verdict, &parts).map(own_body)),
             Err(refused) => Ok(refused.map(own_body)),
         }
     }
@@ -160,7 +160,7 @@ impl<S: Store + 'static> Gate<'_, S> {
             Ok(seat) => seat,
             Err(shed) => {
                 self.give_back(&verdict).await;
-                return Ok(overload_to(&parts.headers, &shed).map(own_body));
+                return Ok(overload_to(&parts.headers, &shed).map(Bytes::from).map(own_body));
             }
         };
         let (request, mut after) = self.admitted((verdict, seat), parts, body);
@@ -195,7 +195,7 @@ impl<S: Store + 'static> Gate<'_, S> {
     }
 
     /// Fast path: a decision without waiting; `None` if the request or the store may have to wait.
-    fn try_ask(&self, parts: &Parts) -> Option<Result<Verdict, Response<String>>> {
+    fn try_ask(&self, parts: &Parts) -> Option<Result<Verdict, Response<Bytes>>> {
         if !S::IN_PROCESS {
             return None;
         }
@@ -208,7 +208,7 @@ impl<S: Store + 'static> Gate<'_, S> {
     }
 
     /// Asks the limiter. A request that cannot be decided gets an error response.
-    async fn ask(&self, parts: &Parts) -> Result<Verdict, Response<String>> {
+    async fn ask(&self, parts: &Parts) -> Result<Verdict, Response<Bytes>> {
         let attributes = self.settings.attributes(self.limiter, parts);
         let attributes = attributes.map_err(|error| unreadable(&error))?;
         let verdict = self.limiter.admit(&self.check(&attributes, parts)).await;
@@ -249,10 +249,18 @@ impl<S: Store + 'static> Gate<'_, S> {
         (Request::from_parts(parts, body), after)
     }
 
-    /// The response to a denied request, as gRPC for gRPC requests.
-    fn refused(&self, verdict: &Verdict, request: &HeaderMap) -> Response<String> {
-        let mut response = refusal_to(request, verdict, &self.settings.style);
-        expose(response.headers_mut(), request.contains_key(header::ORIGIN));
+    /// The response to a denied request: that of the application if it has one, and gRPC for gRPC requests.
+    fn refused(&self, verdict: &Verdict, request: &Parts) -> Response<Bytes> {
+        let (fields, style) = (&request.headers, &self.settings.style);
+        let mut response = match &self.settings.refusal {
+            Some(refusal) if !is_grpc(fields) => {
+                let mut response = refusal(verdict, request);
+                complete(response.headers_mut(), verdict, style);
+                response
+            }
+            Some(_) | None => refusal_to(fields, verdict, style).map(Bytes::from),
+        };
+        expose(response.headers_mut(), fields.contains_key(header::ORIGIN));
         response
     }
 
@@ -304,7 +312,7 @@ pin_project! {
     #[project = StateProjection]
     enum State<F, C, E> {
         /// The middleware responds itself: the request is denied or malformed.
-        Ready { response: Option<Response<String>> },
+        Ready { response: Option<Response<Bytes>> },
         /// The inner service handles the request.
         Served { #[pin] future: F, after: Option<AfterResponse> },
         /// The inner service has responded, and the outcome is being reported.
@@ -315,7 +323,7 @@ pin_project! {
 }
 
 impl<F, C, E> ResponseFuture<F, C, E> {
-    const fn ready(response: Response<String>) -> Self {
+    const fn ready(response: Response<Bytes>) -> Self {
         Self { state: State::Ready { response: Some(response) } }
     }
 
@@ -374,25 +382,36 @@ fn unlimited<B, F>(body: B) -> Either<PermitBody<B>, F> {
     Either::Left(PermitBody::new(body, None))
 }
 
-fn own_body<B>(text: String) -> Body<B> {
-    Either::Right(Full::from(text))
+fn own_body<B>(bytes: Bytes) -> Body<B> {
+    Either::Right(Full::new(bytes))
 }
 
-fn unreadable(error: &AttributeError) -> Response<String> {
+fn unreadable(error: &AttributeError) -> Response<Bytes> {
     plain(StatusCode::BAD_REQUEST, &error.to_string())
 }
 
-fn undecided(error: &CheckError) -> Response<String> {
+fn undecided(error: &CheckError) -> Response<Bytes> {
     plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
 }
 
-fn plain(status: StatusCode, detail: &str) -> Response<String> {
+fn plain(status: StatusCode, detail: &str) -> Response<Bytes> {
     let body = serde_json::json!({ "status": status.as_u16(), "detail": detail }).to_string();
-    let mut response = Response::new(body);
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
+}
+
+/// Adds the fields of a denial that the response of the application does not have yet.
+fn complete(headers: &mut HeaderMap, verdict: &Verdict, style: &HeaderStyle) {
+    let mut fields = HeaderMap::new();
+    // A denial is valid only for the moment; RFC 6585 forbids caches to store it.
+    fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    style.write(verdict, &mut fields);
+    for (name, value) in &fields {
+        headers.entry(name).or_insert_with(|| value.clone());
+    }
 }
 
 fn expose(headers: &mut HeaderMap, cross_origin: bool) {
